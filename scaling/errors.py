@@ -1,0 +1,15 @@
+"""What a user can get wrong, said in one sentence."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """A mistake in what the user gave us; its text is the whole message, exit code 2."""
+
+
+def did_you_mean(value: object, allowed: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest name, or all of them."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(str(value), names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(names)}"

@@ -1,0 +1,237 @@
+"""A study becomes points, and a refusal for every combination that cannot be run."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scaling.errors import InputError
+from scaling.hardware import Cluster, gpu_named
+from scaling.layout import Layout, engine_refusals, refusals
+from scaling.measurement import StudyKind
+from scaling.shapes import ModelShape
+
+if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
+    from scaling.study import Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Everything a job needs to measure one layout once, and nothing else."""
+
+    study: str
+    study_kind: StudyKind
+    point_id: str
+    repeat: int
+    model: str
+    shape: ModelShape
+    cluster: str
+    gpu: str
+    gpus_per_node: int
+    peak_flop_per_s: float | None
+    layout: Layout
+    seed: int
+    warmup_steps: int
+    measured_steps: int
+    time_limit_s: float
+
+    def to_json(self) -> str:
+        """The text of points/<point_id>.json."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+
+def point_from_json(text: str) -> Point:
+    """The point that `to_json` wrote."""
+    fields: dict[str, Any] = json.loads(text)
+    shape, layout = ModelShape(**fields.pop("shape")), Layout(**fields.pop("layout"))
+    return Point(shape=shape, layout=layout, **fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A combination of the grid that cannot run, with the sentences that say why."""
+
+    study: str
+    model: str
+    cluster: str
+    world_size: int
+    axes: dict[str, Any]  # the combination as the study asked for it
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a study asks for: the points to run and the combinations refused."""
+
+    points: tuple[Point, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def plan(study: "Study") -> Plan:
+    """Expand the study's grid. Points come small sizes first, each once.
+
+    Raises:
+        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
+    """
+    combinations = unique_combinations(study)
+    points: dict[str, Point] = {}
+    refused: list[Refusal] = []
+    for axes in combinations:
+        outcome = _place(study, axes)
+        if isinstance(outcome, Layout):
+            for repeat in range(study.measure.repeats):
+                point = _point(study, axes, outcome, repeat)
+                points[point.point_id] = point
+        else:
+            refused.append(
+                Refusal(
+                    study=study.name,
+                    model=axes["model"],
+                    cluster=axes["cluster"],
+                    world_size=axes["world_size"],
+                    axes=axes,
+                    reason="; ".join(outcome),
+                )
+            )
+    if not points:
+        first = refused[0].reason if refused else "it has no combination"
+        raise InputError(f"{study.path}: layouts: the grid holds no point that can run: {first}")
+    if len(points) > study.max_points:
+        raise InputError(
+            f"{study.path}: layouts: the grid holds {len(points)} points, more than "
+            f"max_points={study.max_points}; narrow an axis or raise max_points"
+        )
+    ordered = sorted(points.values(), key=lambda p: (p.layout.world_size, p.repeat, p.point_id))
+    return Plan(points=tuple(ordered), refusals=tuple(refused))
+
+
+def unique_combinations(study: "Study") -> list[dict[str, Any]]:
+    """Every combination of axis values once, in the order the study's blocks name them.
+
+    Raises:
+        InputError: so many combinations that even counting them is not meant (see `max_points`).
+    """
+    blocks = [{**study.axes, **block} for block in study.layouts]
+    sizes = [_product_size(block) for block in blocks]
+    # a combination may be refused or stand in two blocks, so the limit leaves room for both
+    if sum(sizes) > 100 * study.max_points:
+        raise InputError(
+            f"{study.path}: layouts: the grid spans {sum(sizes):,} combinations, more than 100 x "
+            f"max_points={study.max_points}; narrow an axis or raise max_points"
+        )
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for block in blocks:
+        for values in itertools.product(*block.values()):
+            axes = dict(zip(block, values, strict=True))
+            found.setdefault(tuple(axes[name] for name in sorted(axes)), axes)
+    return list(found.values())
+
+
+def _product_size(block: dict[str, tuple[Any, ...]]) -> int:
+    size = 1
+    for values in block.values():
+        size *= len(values)
+    return size
+
+
+def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
+    """The layout of one combination, or why there is none."""
+    shape = study.models[axes["model"]]
+    cluster = study.clusters[axes["cluster"]]
+    reasons = list(_misfits(cluster, axes))
+    if reasons:
+        return reasons
+    replica = axes["tp"] * axes["pp"] * axes["cp"]
+    dp = axes["world_size"] // replica
+    if study.kind == "weak":
+        global_batch_size = axes["batch_size_per_gpu"] * axes["world_size"]
+    else:
+        global_batch_size = axes["global_batch_size"]
+    per_round = axes["micro_batch_size"] * dp
+    if global_batch_size % per_round:
+        return [
+            f"global_batch_size={global_batch_size} is not divisible by "
+            f"micro_batch_size={axes['micro_batch_size']} x dp={dp}"
+        ]
+    layout = Layout(
+        tp=axes["tp"],
+        pp=axes["pp"],
+        cp=axes["cp"],
+        dp=dp,
+        zero_stage=axes["zero_stage"],
+        sequence_parallel=axes["sequence_parallel"],
+        micro_batch_size=axes["micro_batch_size"],
+        gradient_accumulation_steps=global_batch_size // per_round,
+        seq_length=axes["seq_length"],
+        activation_checkpointing=axes["activation_checkpointing"],
+        attention=axes["attention"],
+        fused_norm=axes["fused_norm"],
+        precision=axes["precision"],
+    )
+    reasons = [*refusals(shape, layout), *engine_refusals(layout)]
+    return reasons or layout
+
+
+def _misfits(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:
+    world_size, per_node = axes["world_size"], cluster.gpus_per_node
+    replica = axes["tp"] * axes["pp"] * axes["cp"]
+    if world_size % replica:
+        yield (
+            f"world_size={world_size} is not divisible by tp={axes['tp']} x pp={axes['pp']} x "
+            f"cp={axes['cp']} = {replica}"
+        )
+    if world_size > per_node * cluster.nodes:
+        yield (
+            f"world_size={world_size} is more than the {per_node * cluster.nodes} GPUs of "
+            f"cluster {axes['cluster']} ({cluster.nodes} nodes of {per_node})"
+        )
+    elif world_size > per_node and world_size % per_node:
+        yield f"world_size={world_size} is not whole nodes of {per_node} GPUs"
+
+
+def _point(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) -> Point:
+    shape = study.models[axes["model"]]
+    cluster = study.clusters[axes["cluster"]]
+    return Point(
+        study=study.name,
+        study_kind=study.kind,
+        point_id=_point_id(study, axes, shape, layout, repeat),
+        repeat=repeat,
+        model=axes["model"],
+        shape=shape,
+        cluster=axes["cluster"],
+        gpu=cluster.gpu,
+        gpus_per_node=cluster.gpus_per_node,
+        peak_flop_per_s=gpu_named(cluster.gpu).peak(layout.precision),
+        layout=layout,
+        seed=study.measure.seed,
+        warmup_steps=study.measure.warmup_steps,
+        measured_steps=study.measure.measured_steps,
+        time_limit_s=study.measure.time_limit_s,
+    )
+
+
+def _point_id(
+    study: "Study", axes: dict[str, Any], shape: ModelShape, layout: Layout, repeat: int
+) -> str:
+    """A name for people, made unique by a digest of all that could change the measurement.
+
+    The time limit is left out: a longer one must not repeat what was measured under a shorter one.
+    """
+    facts = [
+        dataclasses.asdict(shape),
+        dataclasses.asdict(layout),
+        axes["cluster"],
+        study.clusters[axes["cluster"]].gpu,
+        study.kind,
+        study.measure.seed,
+        study.measure.warmup_steps,
+        study.measure.measured_steps,
+        repeat,
+    ]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+    readable = f"{axes['model']}-g{layout.world_size}-{layout.label.replace(' ', '-')}"
+    return f"{readable}-{digest}"

@@ -1,0 +1,141 @@
+"""The row: what one measured point leaves, one field per fact, null for what was not measured."""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from typing import Literal
+
+from scaling.layout import Attention, Precision, ZeroStage
+from scaling.shapes import ActivationCheckpointing, Family
+
+Outcome = Literal[
+    "ok", "oom", "timeout", "hang", "kernel_unavailable", "launch_failed", "node_failed", "error"
+]
+StudyKind = Literal["strong", "weak"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One attempt to measure one point. A failure is an outcome, never a number.
+
+    Units: seconds, bytes, joules, watts, FLOPs and FLOP/s; batch sizes count sequences.
+    """
+
+    # which point
+    study: str
+    study_kind: StudyKind
+    point_id: str
+    repeat: int  # 0 is the first run of a layout
+    attempt: int  # 1 is the first try of this point
+    outcome: Outcome
+    error_message: str | None
+
+    # what was trained
+    model: str
+    family: Family
+    num_layers: int
+    num_encoder_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    ffn_hidden_size: int
+    gated_mlp: bool
+    vocab_size: int
+    tied_embeddings: bool
+    max_positions: int
+    total_params: int
+
+    # where
+    cluster: str
+    gpu: str  # the catalogue's name, as the study says it
+    gpus_per_node: int
+    peak_flop_per_s: float | None  # of one GPU at this precision; null where none is published
+
+    # how
+    layout: str  # for people: what stays the same when GPUs are added
+    world_size: int
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+    zero_stage: ZeroStage
+    sequence_parallel: bool
+    micro_batch_size: int
+    global_batch_size: int
+    gradient_accumulation_steps: int
+    seq_length: int
+    activation_checkpointing: ActivationCheckpointing
+    attention: Attention
+    fused_norm: bool
+    precision: Precision
+
+    # how it was measured
+    seed: int
+    warmup_steps: int
+    time_limit_s: float
+    clock: str | None  # perf_counter | cuda_event
+
+    # what was counted
+    tokens_per_step: int
+    model_flops_per_token: int
+    hardware_flops_per_token: int
+    matmul_flops_per_token: int
+
+    # what was measured
+    step_times_s: list[float] | None  # every measured step, slowest rank, warm-up excluded
+    step_time_s: float | None  # median
+    step_time_low_s: float | None  # 95 % bootstrap interval of the median
+    step_time_high_s: float | None
+    losses: list[float] | None  # every step from the first, warm-up included
+    grad_norms: list[float] | None  # likewise; null where DeepSpeed keeps none
+    compute_s: float | None  # per step, from a profiler window outside the timed steps
+    comm_s: float | None
+    exposed_comm_s: float | None
+    idle_s: float | None
+    peak_memory_bytes: int | None  # largest over ranks, allocated
+    peak_reserved_bytes: int | None
+    memory_meter: str | None  # cuda_allocator | process_rss
+    energy_j: float | None  # per step, every device of the job counted once
+    mean_power_w: float | None
+    startup_s: float | None  # from starting the ranks to the first step
+    duration_s: float  # of the whole point, start-up and clean-up included
+
+    # provenance
+    git_commit: str | None
+    python_version: str | None
+    torch_version: str | None
+    deepspeed_version: str | None
+    flash_attn_version: str | None
+    scaling_version: str
+    gpu_name: str | None  # as the driver or /proc/cpuinfo spells it
+    driver_version: str | None
+    cuda_version: str | None
+    nccl_version: str | None
+    hosts: list[str]
+    job_id: str | None  # the scheduler's
+    started_at: str  # UTC, ISO 8601
+    stack_fingerprint: str  # rows with different ones are never averaged
+
+
+def fields_of(row_type: type) -> dict[str, tuple[str, bool]]:
+    """Column -> (kind, nullable), kind one of str int float bool list[float] list[str].
+
+    Arrow, SQL and the docs' table are derived from this and typed nowhere else.
+    """
+    hints = typing.get_type_hints(row_type)
+    return {field.name: _kind(hints[field.name]) for field in dataclasses.fields(row_type)}
+
+
+def _kind(hint: object) -> tuple[str, bool]:
+    nullable = False
+    if isinstance(hint, types.UnionType):
+        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+        nullable = True
+    if typing.get_origin(hint) is Literal:
+        hint = type(typing.get_args(hint)[0])
+    if typing.get_origin(hint) is list:
+        return f"list[{typing.get_args(hint)[0].__name__}]", nullable
+    assert isinstance(hint, type)
+    return hint.__name__, nullable

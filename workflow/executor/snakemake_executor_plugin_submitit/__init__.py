@@ -1,0 +1,1 @@
+"""Snakemake jobs become submitit jobs."""
