@@ -10,9 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from scaling.errors import InputError
 from scaling.hardware import Cluster, gpu_named
-from scaling.layout import Layout, engine_refusals, refusals
+from scaling.layout import (
+    Attention,
+    Layout,
+    Precision,
+    ZeroStage,
+    engine_refusals,
+    refusals,
+)
 from scaling.measurement import StudyKind
-from scaling.shapes import ModelShape
+from scaling.shapes import (
+    ActivationCheckpointing,
+    ModelShape,
+    hardware_flops_per_token,
+    matmul_flops_per_token,
+    model_flops_per_token,
+)
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study import Study
@@ -50,15 +63,50 @@ def point_from_json(text: str) -> Point:
     return Point(shape=shape, layout=layout, **fields)
 
 
+def columns_of(point: Point) -> dict[str, Any]:
+    """The row's columns that are known before the point has run, by name."""
+    shape, layout = point.shape, point.layout
+    tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
+    known = dataclasses.asdict(point)
+    del known["shape"], known["layout"], known["measured_steps"]
+    return {
+        **known,
+        **dataclasses.asdict(shape),
+        **dataclasses.asdict(layout),
+        "layout": layout.label,
+        "world_size": layout.world_size,
+        "global_batch_size": layout.global_batch_size,
+        "total_params": shape.total_params,
+        "tokens_per_step": layout.global_batch_size * tokens_per_sequence,
+        "model_flops_per_token": model_flops_per_token(shape, layout.seq_length),
+        "hardware_flops_per_token": hardware_flops_per_token(
+            shape, layout.seq_length, layout.activation_checkpointing
+        ),
+        "matmul_flops_per_token": matmul_flops_per_token(shape, layout.seq_length),
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A combination of the grid that cannot run, with the sentences that say why."""
 
     study: str
+    study_kind: StudyKind
     model: str
     cluster: str
     world_size: int
-    axes: dict[str, Any]  # the combination as the study asked for it
+    tp: int
+    pp: int
+    cp: int
+    zero_stage: ZeroStage
+    sequence_parallel: bool
+    micro_batch_size: int
+    global_batch_size: int
+    seq_length: int
+    activation_checkpointing: ActivationCheckpointing
+    attention: Attention
+    fused_norm: bool
+    precision: Precision
     reason: str
 
 
@@ -87,14 +135,7 @@ def plan(study: "Study") -> Plan:
                 points[point.point_id] = point
         else:
             refused.append(
-                Refusal(
-                    study=study.name,
-                    model=axes["model"],
-                    cluster=axes["cluster"],
-                    world_size=axes["world_size"],
-                    axes=axes,
-                    reason="; ".join(outcome),
-                )
+                Refusal(study=study.name, study_kind=study.kind, reason="; ".join(outcome), **axes)
             )
     if not points:
         first = refused[0].reason if refused else "it has no combination"
@@ -125,9 +166,16 @@ def unique_combinations(study: "Study") -> list[dict[str, Any]]:
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for block in blocks:
         for values in itertools.product(*block.values()):
-            axes = dict(zip(block, values, strict=True))
+            axes = _with_global_batch(dict(zip(block, values, strict=True)))
             found.setdefault(tuple(axes[name] for name in sorted(axes)), axes)
     return list(found.values())
+
+
+def _with_global_batch(axes: dict[str, Any]) -> dict[str, Any]:
+    """Weak scaling fixes the batch of one GPU; the batch of the step follows from it."""
+    if "batch_size_per_gpu" in axes:
+        axes["global_batch_size"] = axes.pop("batch_size_per_gpu") * axes["world_size"]
+    return axes
 
 
 def _product_size(block: dict[str, tuple[Any, ...]]) -> int:
@@ -146,10 +194,7 @@ def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
         return reasons
     replica = axes["tp"] * axes["pp"] * axes["cp"]
     dp = axes["world_size"] // replica
-    if study.kind == "weak":
-        global_batch_size = axes["batch_size_per_gpu"] * axes["world_size"]
-    else:
-        global_batch_size = axes["global_batch_size"]
+    global_batch_size = axes["global_batch_size"]
     per_round = axes["micro_batch_size"] * dp
     if global_batch_size % per_round:
         return [
