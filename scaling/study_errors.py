@@ -1,0 +1,95 @@
+"""What pydantic found wrong, said in one sentence."""
+
+import typing
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from scaling.errors import did_you_mean
+
+_TYPES = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "list_type": "must be a list",
+    "model_type": "must hold keys and values",
+    "model_attributes_type": "must hold keys and values",
+    "dict_type": "must hold keys and values",
+}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+    "less_than": ("lt", "must be less than"),
+}
+
+
+def sentence(error: ValidationError, schema: object) -> str:
+    """The first problem as `key: value: what would be right`, and how many more there are."""
+    problems = error.errors(include_url=False)
+    more = len(problems) - 1
+    rest = f" ({more} more problem{'s' if more > 1 else ''} in this file)" if more else ""
+    return _say(problems[0], schema) + rest
+
+
+def _say(problem: ErrorDetails, schema: object) -> str:
+    key, kind, context = _key(problem["loc"]), problem["type"], problem.get("ctx", {})
+    value = _shown(problem["input"])
+    if kind == "missing":
+        return f"{key}: is missing"
+    if kind == "extra_forbidden":
+        known = _known_keys(schema, problem["loc"])
+        return (
+            f"{key}: unknown key {problem['loc'][-1]!r}: {did_you_mean(problem['loc'][-1], known)}"
+        )
+    if kind == "literal_error":
+        allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        return f"{key}={value}: {did_you_mean(problem['input'], allowed)}"
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return f"{key}={value}: {words} {context[bound]}"
+    if kind == "string_pattern_mismatch":
+        return (
+            f"{key}={value}: a name is letters, digits, '_', '-' and '.' only, starts with a "
+            "letter or digit, and has at most 64"
+        )
+    if kind == "too_short":
+        return f"{key}={value}: must not be empty"
+    if kind == "string_too_short":
+        return f"{key}={value}: must not be empty"
+    if kind == "string_too_long":
+        return f"{key}={value}: must have at most {context['max_length']} characters"
+    if kind == "value_error":  # our own sentence
+        return f"{key}: {context['error']}"
+    return f"{key}={value}: {_TYPES.get(kind, problem['msg'])}"
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """`layouts[2].zero_stage`: how a person writes where it is."""
+    text = ""
+    for part in location:
+        if part == "[key]":  # pydantic's mark for the key of a mapping
+            continue
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".") or "the file"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _known_keys(schema: object, location: tuple[int | str, ...]) -> list[str]:
+    """The keys allowed beside the unknown one."""
+    for part in location[:-1]:
+        if isinstance(schema, type) and issubclass(schema, BaseModel):
+            schema = schema.model_fields[str(part)].annotation
+        else:  # an entry of a list or of a mapping: its type is the last argument
+            schema = typing.get_args(schema)[-1]
+    assert isinstance(schema, type)
+    assert issubclass(schema, BaseModel)
+    return list(schema.model_fields)
