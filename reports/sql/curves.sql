@@ -1,0 +1,31 @@
+-- Grain: one row per vertex of the line through the best layouts of a setting.
+-- Needs: best
+-- style: observed (measured, published) or predicted. A predicted line starts at the last observed
+-- vertex, so that one vertex stands in both.
+with vertices as (
+    select
+        setting_id,
+        world_size,
+        series,
+        if(series = 'predicted', 'predicted', 'observed') as style,
+        tokens_per_s,
+        tokens_per_s_per_gpu,
+        mfu,
+        model_flop_per_s_per_gpu
+    from best
+),
+joints as (
+    select * replace ('predicted' as style)
+    from vertices as last
+    where style = 'observed'
+        and exists (
+            from vertices as later
+            where later.setting_id = last.setting_id
+                and later.style = 'predicted' and later.world_size > last.world_size
+        )
+    qualify row_number() over (partition by setting_id order by world_size desc) = 1
+)
+from vertices
+union all
+from joints
+order by setting_id, style, series, world_size

@@ -1,0 +1,17 @@
+-- Grain: one row per setting and series with a layout that ran.
+-- Needs: layouts
+-- interval_half_width: ratio, the median over layouts of half the 95 % interval of tokens_per_s.
+-- repeat_half_spread: ratio, the same of half the distance between the fastest and the slowest
+-- repeat, over the repeated_layouts; null where nothing was repeated.
+select
+    setting_id,
+    series,
+    count(*) as layouts,
+    median((tokens_per_s_high - tokens_per_s_low) / 2 / tokens_per_s) as interval_half_width,
+    count(*) filter (where ok_runs > 1) as repeated_layouts,
+    median((fastest_repeat_tokens_per_s - slowest_repeat_tokens_per_s) / 2 / tokens_per_s)
+        filter (where ok_runs > 1) as repeat_half_spread
+from layouts
+where tokens_per_s is not null
+group by setting_id, series
+order by setting_id, series

@@ -1,0 +1,27 @@
+-- Grain: one row per setting.
+-- Needs: settings, outcomes, refused
+-- points: asked for. ok + failed + waiting = points. refusals: combinations that cannot run.
+with counted as (
+    select
+        setting_id,
+        sum(points) as points,
+        sum(points) filter (where outcome = 'ok') as ok,
+        sum(points) filter (where outcome != 'ok') as failed,
+        sum(points) filter (where outcome is null) as waiting
+    from outcomes
+    group by setting_id
+),
+turned_down as (
+    select setting_id, count(*) as refusals from refused group by setting_id
+)
+select
+    setting_id,
+    coalesce(points, 0)::bigint as points,
+    coalesce(ok, 0)::bigint as ok,
+    coalesce(failed, 0)::bigint as failed,
+    coalesce(waiting, 0)::bigint as waiting,
+    coalesce(refusals, 0) as refusals
+from settings
+left join counted using (setting_id)
+left join turned_down using (setting_id)
+order by setting_id

@@ -1,0 +1,26 @@
+-- Grain: one row per software stack; rows of different stacks are never averaged.
+-- Needs: measurements
+-- Where rows of a stack differ in a fact, all its values stand in one text.
+select
+    stack_fingerprint,
+    count(*) as measurements,
+    string_agg(distinct gpu_name, ', ' order by gpu_name) as gpu_name,
+    string_agg(distinct git_commit, ', ' order by git_commit) as git_commit,
+    string_agg(distinct scaling_version, ', ' order by scaling_version) as scaling_version,
+    string_agg(distinct python_version, ', ' order by python_version) as python_version,
+    string_agg(distinct torch_version, ', ' order by torch_version) as torch_version,
+    string_agg(distinct deepspeed_version, ', ' order by deepspeed_version) as deepspeed_version,
+    string_agg(distinct flash_attn_version, ', ' order by flash_attn_version)
+        as flash_attn_version,
+    string_agg(distinct driver_version, ', ' order by driver_version) as driver_version,
+    string_agg(distinct cuda_version, ', ' order by cuda_version) as cuda_version,
+    string_agg(distinct nccl_version, ', ' order by nccl_version) as nccl_version,
+    string_agg(distinct clock, ', ' order by clock) as clock,
+    string_agg(distinct memory_meter, ', ' order by memory_meter) as memory_meter,
+    list_sort(list_distinct(flatten(list(hosts)))) as hosts,
+    list_sort(list(distinct seed)) as seeds,
+    min(started_at) as first_started_at,
+    max(started_at) as last_started_at
+from measurements
+group by stack_fingerprint
+order by measurements desc, stack_fingerprint

@@ -1,0 +1,40 @@
+-- Grain: one row per setting, that is all that must be equal before two layouts may be compared.
+-- Needs: nothing
+-- kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
+-- gpu_memory_bytes: capacity of one device; null where no figure is published.
+-- gpu, vendor, total_params: null where every combination of the setting was refused.
+with asked as (
+    select model, cluster, study_kind, seq_length, global_batch_size, world_size,
+        gpu, total_params, num_layers, hidden_size
+    from study.points
+    union all by name
+    select model, cluster, study_kind, seq_length, global_batch_size, world_size
+    from study.refused
+),
+grouped as (
+    select
+        model,
+        cluster,
+        study_kind,
+        seq_length,
+        case study_kind
+            when 'strong' then global_batch_size
+            else global_batch_size // world_size
+        end as kept_batch_size,
+        any_value(gpu) as gpu,
+        any_value(total_params) as total_params,
+        any_value(num_layers) as num_layers,
+        any_value(hidden_size) as hidden_size
+    from asked
+    group by all
+)
+select
+    row_number() over (
+        order by total_params nulls last, model, cluster, study_kind, seq_length, kept_batch_size
+    ) as setting_id,
+    grouped.*,
+    gpus.vendor,
+    gpus.memory_bytes as gpu_memory_bytes
+from grouped
+left join catalogue.gpus on gpus.name = grouped.gpu
+order by setting_id

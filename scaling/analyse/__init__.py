@@ -1,0 +1,1 @@
+"""Rows to tables, returns and advice: what the measurements say."""

@@ -1,0 +1,1 @@
+"""Tables to charts, sentences and one self-contained page."""
