@@ -1,0 +1,79 @@
+"""Jobs that are wanted, and the allocations in flight that hold them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .ledger import Item
+from .request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wish:
+    """A job that Snakemake wants run: what it asks for, what runs, what it leaves behind."""
+
+    request: Request
+    item: Item
+    outputs: tuple[Path, ...]
+    job: Any = None  # Snakemake's own
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Allocation:
+    """One job of the scheduler, and those of its pack that are waited for, by number.
+
+    `identity` is what the scheduler calls it, None while it is being submitted. `ended_s` is the
+    monotonic time at which it was first seen to have ended, None while it lives.
+    """
+
+    folder: Path
+    identity: Mapping[str, Any] | None
+    gpus: list[int] = field(default_factory=list)
+    waited_for: dict[int, Wish] = field(default_factory=dict)
+    reattached: bool = False
+    ended_s: float | None = None
+    warned: bool = False
+
+    @property
+    def job(self) -> str:
+        """The scheduler's id."""
+        return "(not submitted)" if self.identity is None else str(self.identity["job"])
+
+
+class Allocations:
+    """Those in flight, and the GPUs of this machine that are free (cluster=local)."""
+
+    def __init__(self, *, most: int | None, gpus: int) -> None:
+        self._most = most
+        self._by_folder: dict[Path, Allocation] = {}
+        self._free_gpus = list(range(gpus))
+
+    def __iter__(self) -> Iterator[Allocation]:
+        return iter(list(self._by_folder.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_folder)
+
+    def get(self, folder: Path) -> Allocation | None:
+        """The allocation of this folder, if it is in flight."""
+        return self._by_folder.get(folder)
+
+    def add(self, allocation: Allocation, *, gpus: int = 0) -> None:
+        """Put an allocation in flight, on so many of the free GPUs of this machine."""
+        allocation.gpus, self._free_gpus = self._free_gpus[:gpus], self._free_gpus[gpus:]
+        self._by_folder[allocation.folder] = allocation
+
+    def close(self, allocation: Allocation) -> None:
+        """Nobody waits for it any more; its GPUs are free again."""
+        del self._by_folder[allocation.folder]
+        self._free_gpus = sorted([*self._free_gpus, *allocation.gpus])
+
+    def room(self, gpus_each: int) -> int | None:
+        """How many more allocations may start now, each on so many GPUs; None: no limit."""
+        limits = []
+        if self._most is not None:
+            limits.append(max(0, self._most - len(self)))
+        if gpus_each:
+            limits.append(len(self._free_gpus) // gpus_each)
+        return min(limits, default=None)

@@ -1,0 +1,209 @@
+"""Snakemake's side: its jobs become wishes, and it is told how each of them ended.
+
+Three things here go beyond Snakemake's plugin interface, as its own local executor does:
+`job.shellcmd`, `job.prepare()` and `workflow.async_run()`. They save a second Snakemake per job.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from snakemake.shell import shell
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.utils import format_cli_arg
+
+from .allocations import Wish
+from .dispatch import Dispatcher, Limits
+from .ledger import Item, Ledger, digest_of, key_of
+from .ownership import OwnedElsewhere, Ownership
+from .request import RequestError, request_of
+from .schedulers import LocalProcesses, Slurm
+from .submission import LocalSender, SlurmSender
+
+
+class Executor(RemoteExecutor):
+    """Packs jobs of equal resources into allocations and settles each on its own."""
+
+    def __post_init__(self) -> None:
+        """Called when Snakemake starts to run, never for a dry run."""
+        settings = self._settings = self.workflow.executor_settings
+        folder = Path(settings.folder).absolute()
+        self._ledger = Ledger(folder)
+        self._ownership = Ownership(folder / "index" / "owners")
+        try:
+            self._ownership.claim(
+                str(output) for job in self.workflow.dag.needrun_jobs() for output in job.output
+            )
+        except OwnedElsewhere as owned:
+            raise WorkflowError(str(owned)) from owned
+        on_slurm = settings.cluster == "slurm"
+        self._scheduler = Slurm() if on_slurm else LocalProcesses()
+        self._infos: dict[str, SubmittedJobInfo] = {}  # by key: what Snakemake waits for
+        self._dispatcher = Dispatcher(
+            ledger=self._ledger,
+            scheduler=self._scheduler,
+            sender=SlurmSender(settings.max_restarts, settings.array)
+            if on_slurm
+            else LocalSender(),
+            limits=Limits(
+                pack=settings.pack,
+                pack_minutes=settings.pack_minutes,
+                array=on_slurm and settings.array is not None,
+                max_allocations=settings.max_allocations,
+                gpus=None if on_slurm else settings.gpus,
+                latency_s=self.workflow.execution_settings.latency_wait,
+            ),
+            listener=self,
+            directory=Path.cwd(),
+        )
+        self._tidy()
+
+    # -- jobs -> wishes ---------------------------------------------------------------------------
+
+    def run_job(self, job: Any) -> None:
+        """One job; Snakemake itself calls `run_jobs`."""
+        self._dispatcher.take([self._wish(job)])
+
+    def run_jobs(self, jobs: list[Any]) -> None:
+        """All jobs that are ready now."""
+        for job in jobs:
+            self.run_job_pre(job)
+        # Snakemake hands out a set; packs should be the same each time
+        self._dispatcher.take(sorted(map(self._wish, jobs), key=lambda wish: wish.item.name))
+
+    def _wish(self, job: Any) -> Wish:
+        if job.is_group():
+            raise WorkflowError(
+                f"group {job.groupid}: groups are not supported here; jobs of equal resources are "
+                "packed by --submitit-pack"
+            )
+        rule, settings = job.rule.name, self._settings
+        try:
+            request = request_of(rule, dict(job.resources.items()))
+        except RequestError as mistake:
+            raise WorkflowError(str(mistake)) from mistake
+        if settings.cluster == "local" and request.gpus > settings.gpus:
+            raise WorkflowError(
+                f"rule {rule}: {request.gpus} GPUs are asked for, and --submitit-gpus="
+                f"{settings.gpus} is all that jobs are given here"
+            )
+        item = Item(
+            name=" ".join([rule, *job.wildcards_dict.values()]),
+            key=_key(job),
+            command=self._command(job),
+            digest=digest_of(job.shellcmd or rule),
+            limit_s=60 * request.runtime_min,
+            environment={"SNAKEMAKE_ATTEMPT": str(job.attempt)},
+        )
+        outputs = tuple(Path(output) for output in job.output)
+        return Wish(request=request, item=item, outputs=outputs, job=job)
+
+    def _command(self, job: Any) -> str:
+        """The rule's own shell command; a child Snakemake for what only Snakemake can run.
+
+        A child would cost two seconds, and set OMP_NUM_THREADS, which falsifies measurements.
+        """
+        rule = job.rule
+        plain = job.is_shell and not (
+            job.benchmark or job.is_shadow or job.is_containerized or rule.container_img
+            or rule.conda_env or rule.env_modules or job.resources.get("shell_exec")
+        )  # fmt: skip
+        if plain:
+            return f"{shell._get_process_prefix()}{job.shellcmd}{shell._process_suffix}"
+        return str(self.format_job_exec(job))
+
+    def get_job_args(self, job: Any, **kwargs: Any) -> str:
+        """Arguments of a child Snakemake.
+
+        The base class makes it wait for a temporary folder of this process, which is gone after a
+        restart; the child would then end with 0 without having run.
+        """
+        inputs = format_cli_arg("--wait-for-files", job.get_wait_for_files())
+        return f"{RealExecutor.get_job_args(self, job, **kwargs)} {inputs}"
+
+    # -- the dispatcher tells (see dispatch.Listener) ---------------------------------------------
+
+    def prepare(self, wish: Wish) -> None:
+        """Remove old outputs and make folders, as before any run; in Snakemake's thread only."""
+        self.workflow.async_run(wish.job.prepare())
+
+    def sent(self, wish: Wish, job: str) -> None:
+        """Snakemake marks the outputs as incomplete and waits."""
+        info = SubmittedJobInfo(wish.job, external_jobid=job, aux={"key": wish.item.key})
+        self._infos[wish.item.key] = info
+        self.report_job_submission(info)
+
+    def succeeded(self, wish: Wish) -> None:
+        """Snakemake looks at the outputs and goes on."""
+        self.report_job_success(self._infos.pop(wish.item.key))
+
+    def failed(self, wish: Wish, why: str, logs: Sequence[Path]) -> None:
+        """Snakemake removes the outputs, and retries the job if it may."""
+        info = self._infos.pop(wish.item.key, None) or SubmittedJobInfo(wish.job)
+        self.report_job_error(info, msg=f"{why}. ", aux_logs=[str(log) for log in logs])
+
+    def say(self, sentence: str) -> None:
+        """For the terminal and Snakemake's log."""
+        self.logger.info(sentence)
+
+    def handle_job_success(self, job: Any) -> None:
+        """Snakemake has written down that the job is done; until now it could be taken up again."""
+        super().handle_job_success(job)
+        self._ledger.forget(_key(job))
+
+    def handle_job_error(self, job: Any) -> None:
+        """Snakemake has cleaned up after the job; a retry is sent anew."""
+        super().handle_job_error(job)
+        self._ledger.forget(_key(job))
+
+    # -- the polling thread -----------------------------------------------------------------------
+
+    async def check_active_jobs(
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncIterator[SubmittedJobInfo]:
+        """Settle what has ended; yields what is still waited for."""
+        self._ownership.heartbeat()
+        self._dispatcher.poll()
+        for info in active_jobs:
+            if self._infos.get(info.aux["key"]) is info:
+                yield info
+
+    async def sleep(self) -> None:
+        """Until the next poll, but not longer than the run lasts."""
+        end = time.monotonic() + self.next_seconds_between_status_checks
+        while self.wait and (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, 0.2))
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Ctrl-C. The list lacks what the polling thread has in hand, so it is not used."""
+        if self._settings.on_interrupt == "detach":
+            count = self._dispatcher.detach()
+            self.say(f"{count} jobs are left running; the same command takes them up again")
+        else:
+            self.say(f"{self._dispatcher.cancel()} jobs cancelled")
+
+    def shutdown(self) -> None:
+        """Called once at every end."""
+        super().shutdown()
+        queries = ", ".join(f"{n} {name}" for name, n in self._scheduler.queries.items())
+        self.say(
+            f"submitit: {self._dispatcher.allocations_sent} allocations, {queries or 'no'} calls"
+        )
+        self._tidy()
+        self._ownership.release()
+
+    def _tidy(self) -> None:
+        if not self._settings.keep_folders:
+            for batch in self._ledger.batches():
+                self._ledger.tidy(batch)
+
+
+def _key(job: Any) -> str:
+    return key_of(job.rule.name, job.wildcards_dict, map(str, job.output))

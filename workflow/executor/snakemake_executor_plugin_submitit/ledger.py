@@ -1,0 +1,197 @@
+"""What was submitted, on disk: the executor's memory across kills, lost sessions and reboots.
+
+    <root>/index/<job key>.json            which allocation holds a job
+    <root>/<batch>/                        one call of sbatch: submitit's script, pickles and log
+    <root>/<batch>/<n>/pack.json           the jobs of allocation n, written before sbatch is called
+    <root>/<batch>/<n>/submitted.json      its id, written after
+    <root>/<batch>/<n>/started.json        written in the allocation: it runs
+    <root>/<batch>/<n>/<i>.running.json    job i was started, where
+    <root>/<batch>/<n>/<i>.settled.json    job i ended, how
+    <root>/<batch>/<n>/<i>.withdrawn       job i is no longer wanted
+    <root>/<batch>/<n>/<i>.log             what job i printed
+
+Snakemake's own record of a job's external id is not used: it is null under --rerun-incomplete, and
+a child Snakemake overwrites it.
+"""
+
+import datetime
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .pack import write_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One job in a pack. `digest` tells whether a job wanted later is the one that was sent."""
+
+    name: str
+    key: str
+    command: str
+    digest: str
+    limit_s: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """How a job in a pack ended: its exit code, and whether the executor ended it."""
+
+    code: int
+    reason: str  # "ended", or "time limit"
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Where a job was sent."""
+
+    allocation: Path
+    number: int  # in the pack
+    digest: str
+
+
+def key_of(rule: str, wildcards: Mapping[str, str], outputs: Iterable[str]) -> str:
+    """Names a job across runs of Snakemake: what it makes, not how."""
+    text = json.dumps([rule, sorted(wildcards.items()), sorted(outputs)])
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def digest_of(command: str) -> str:
+    """Equal for commands that differ in blanks only."""
+    return hashlib.sha256(" ".join(command.split()).encode()).hexdigest()[:20]
+
+
+class Ledger:
+    """The files above. One executor writes them; allocations write their own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "index").mkdir(parents=True, exist_ok=True)
+
+    def open_batch(self) -> Path:
+        """A new folder for one call of sbatch, named so that no other call ever was."""
+        now = datetime.datetime.now(datetime.UTC)
+        batch = self.root / f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
+        batch.mkdir()
+        return batch
+
+    def write_pack(
+        self,
+        allocation: Path,
+        items: Iterable[Item],
+        *,
+        directory: Path,
+        environment: Mapping[str, str],
+    ) -> None:
+        """Record an allocation and its jobs, before it is submitted."""
+        allocation.mkdir()
+        listed = [asdict(item) for item in items]
+        pack = {"directory": str(directory), "environment": dict(environment), "items": listed}
+        write_json(allocation / "pack.json", pack)
+        for number, item in enumerate(listed):
+            where = {"allocation": str(allocation.relative_to(self.root)), "number": number}
+            write_json(self._index(item["key"]), {**where, "digest": item["digest"]})
+
+    def write_submitted(self, allocation: Path, identity: Mapping[str, Any]) -> None:
+        """Record what the scheduler calls an allocation."""
+        write_json(allocation / "submitted.json", dict(identity))
+
+    def submitted(self, allocation: Path) -> dict[str, Any] | None:
+        """What the scheduler calls an allocation; None if it never said or we died before."""
+        return _read(allocation / "submitted.json")
+
+    def started(self, allocation: Path) -> bool:
+        """Whether the allocation has run at all."""
+        return (allocation / "started.json").exists()
+
+    def find(self, key: str) -> Entry | None:
+        """Where the job of this key was sent last, if its record is still there."""
+        record = _read(self._index(key))
+        if record is None:
+            return None
+        allocation = self.root / record["allocation"]
+        if not (allocation / "pack.json").exists():
+            return None
+        return Entry(allocation=allocation, number=record["number"], digest=record["digest"])
+
+    def forget(self, key: str) -> None:
+        """A job is settled or cancelled: it is not to be re-attached to."""
+        self._index(key).unlink(missing_ok=True)
+
+    def withdraw(self, allocation: Path, number: int) -> None:
+        """Tell an allocation that one of its jobs is no longer wanted."""
+        (allocation / f"{number}.withdrawn").touch()
+
+    def settled(self, allocation: Path) -> dict[int, Settled]:
+        """The jobs of an allocation that have ended, by their number in the pack.
+
+        The folder is listed instead of asked for each name: on NFS a name that was missing a moment
+        ago is remembered as missing.
+        """
+        found = {}
+        for path in allocation.glob("*.settled.json"):
+            record = _read(path)
+            if record is not None:
+                found[int(path.name.split(".")[0])] = Settled(**record)
+        return found
+
+    def running(self, allocation: Path) -> dict[int, dict[str, Any]]:
+        """The jobs of an allocation that were started, with pid and host."""
+        found = {}
+        for path in allocation.glob("*.running.json"):
+            record = _read(path)
+            if record is not None:
+                found[int(path.name.split(".")[0])] = record
+        return found
+
+    def unsettled(self, allocation: Path) -> set[int]:
+        """Numbers of the jobs that an allocation is still to run or running."""
+        pack = _read(allocation / "pack.json")
+        if pack is None:
+            return set()
+        withdrawn = {int(p.name.split(".")[0]) for p in allocation.glob("*.withdrawn")}
+        return set(range(len(pack["items"]))) - set(self.settled(allocation)) - withdrawn
+
+    def log_of(self, allocation: Path, number: int) -> list[Path]:
+        """What a job printed, and what its allocation did."""
+        logs = [allocation / f"{number}.log", *sorted(allocation.parent.glob("*_log.out"))]
+        return [log for log in logs if log.exists()]
+
+    def tidy(self, batch: Path) -> bool:
+        """Remove a batch in which every job succeeded and whose worker has said goodbye."""
+        allocations = [path for path in batch.iterdir() if path.is_dir()]
+        if len(list(batch.glob("*_result.pkl"))) < len(allocations):
+            return False
+        for allocation in allocations:
+            pack, settled = _read(allocation / "pack.json"), self.settled(allocation)
+            if pack is None or len(settled) < len(pack["items"]):
+                return False
+            if any(job.code != 0 for job in settled.values()):
+                return False
+            if any(self._index(item["key"]).exists() for item in pack["items"]):
+                return False  # not yet seen by Snakemake
+        shutil.rmtree(batch, ignore_errors=True)  # a log still held open on NFS stays; so be it
+        return True
+
+    def batches(self) -> list[Path]:
+        """Every batch on disk, oldest first."""
+        return sorted(p for p in self.root.iterdir() if p.is_dir() and p.name != "index")
+
+    def _index(self, key: str) -> Path:
+        return self.root / "index" / f"{key}.json"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return record

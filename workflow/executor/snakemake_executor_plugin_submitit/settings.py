@@ -1,0 +1,61 @@
+"""What `--submitit-...` options and the profile's `submitit-...` keys set.
+
+No `from __future__ import annotations` here: Snakemake reads the types of the fields, and a type
+that has become a string breaks every call of `snakemake`.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+
+
+def _option(default: Any, sentence: str) -> Any:
+    metadata = {"help": sentence, "env_var": False, "required": False}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):
+    """Options of `--executor submitit`; every one has a default."""
+
+    cluster: Literal["slurm", "local"] = _option(
+        "slurm", "Where jobs go: slurm, or local for processes on this machine."
+    )
+    folder: Path = _option(
+        Path(".snakemake/submitit"),
+        "Folder of the executor's records and logs; must be seen by login and compute nodes.",
+    )
+    pack: int = _option(
+        1, "Run up to this many jobs of equal resources one after another in one allocation."
+    )
+    pack_minutes: Optional[int] = _option(
+        None, "Longest time limit of one allocation; packs stay below it (default: no limit)."
+    )
+    array: Optional[int] = _option(
+        None, "Submit equal allocations as one job array of which this many run at once."
+    )
+    max_allocations: Optional[int] = _option(
+        None, "Allocations that may wait or run at once; further jobs wait here (default: all)."
+    )
+    max_restarts: int = _option(
+        3, "How often Slurm may restart one allocation (preempted, node lost) before it fails."
+    )
+    on_interrupt: Literal["cancel", "detach"] = _option(
+        "cancel", "What Ctrl-C does: cancel the jobs, or detach, and the next run re-attaches."
+    )
+    gpus: int = _option(0, "With cluster=local: GPUs of this machine that jobs are given.")
+    keep_folders: bool = _option(
+        False, "Keep the records and logs of allocations in which every job succeeded."
+    )
+
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=False,
+    job_deploy_sources=False,
+    auto_deploy_default_storage_provider=False,
+    # the polling thread starts in the base class's __init__, before our __post_init__
+    init_seconds_before_status_checks=1,
+)
