@@ -149,6 +149,13 @@ def plan(study: "Study") -> Plan:
     return Plan(points=tuple(ordered), refusals=tuple(refused))
 
 
+def fingerprint(planned: Plan) -> str:
+    """A digest of a plan: it changes when a point or a refusal comes, goes or changes."""
+    texts = [point.to_json() for point in planned.points]
+    texts += [json.dumps(dataclasses.asdict(refusal)) for refusal in planned.refusals]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+
+
 def unique_combinations(study: "Study") -> list[dict[str, Any]]:
     """Every combination of axis values once, in the order the study's blocks name them.
 
@@ -216,7 +223,7 @@ def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
         fused_norm=axes["fused_norm"],
         precision=axes["precision"],
     )
-    reasons = [*refusals(shape, layout), *engine_refusals(layout)]
+    reasons = [*refusals(shape, layout), *engine_refusals(shape, layout)]
     return reasons or layout
 
 

@@ -89,13 +89,15 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield f"seq_length={layout.seq_length} is not divisible by cp={layout.cp}"
 
 
-def engine_refusals(layout: Layout) -> Iterator[str]:
+def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     """Why the training engine cannot run a layout that arithmetic allows: one sentence each."""
     if layout.pp > 1 and layout.zero_stage > 1:
         yield (
             f"zero_stage={layout.zero_stage} with pp={layout.pp}: "
             "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism (DeepSpeed)"
         )
+    if shape.family != "llama":
+        yield f"family={shape.family} can be predicted but not yet measured"
     if layout.cp > 1:
         yield f"cp={layout.cp}: context parallelism can be predicted but not yet measured"
     if layout.activation_checkpointing == "selective":

@@ -1,0 +1,25 @@
+# A scaling study, from its axes to its report:
+#
+#   config/studies/<study>.yaml            models x GPU counts x layouts
+#     -> results/<study>/points/*.json     what each job needs           plan.smk
+#     -> results/<study>/rows/*.parquet    real training steps measured  measure.smk
+#     -> results/<study>/tables/*.parquet  DuckDB runs reports/sql/      tabulate.smk
+#     -> results/<study>/report.html       charts and their captions     report.smk
+#
+# On this machine:  snakemake --profile config/profiles/local --config study=quickstart
+# On a cluster:     snakemake --profile config/profiles/slurm --config study=NAME
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/plan.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/tabulate.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        # rows too: one that was set aside is wanted again though the report still stands
+        rows(),
+        f"{RESULTS}/report.html",

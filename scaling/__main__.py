@@ -1,0 +1,141 @@
+"""The command line: one verb for each step of a study, and a few for the people who run it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaling.errors import InputError
+
+RESULTS = Path("results")
+
+app = typer.Typer(
+    name="scaling",
+    help="Which parallel layout trains fastest at each GPU count, and what one more GPU buys.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+StudyArgument = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
+]
+StudyDir = Annotated[
+    Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, e.g. results/quickstart.")
+]
+
+
+@app.command(epilog="Example:  scaling plan quickstart")
+def plan(
+    study: StudyArgument,
+    write: Annotated[
+        bool, typer.Option(help="Write points/*.json, points.parquet and refused.parquet.")
+    ] = True,
+) -> None:
+    """Expand a study: what would run, and what is refused and why."""
+    from scaling import grid, show, store
+    from scaling.study import load_study
+
+    found = load_study(study)
+    planned = grid.plan(found)
+    if write:
+        store.write_plan(RESULTS / found.name, planned)
+    show.plan(found, planned)
+
+
+@app.command(epilog="Example:  scaling run quickstart -- --dry-run")
+def run(
+    study: StudyArgument,
+    snakemake: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- SNAKEMAKE OPTIONS]", help="Passed on to snakemake."),
+    ] = None,
+) -> None:
+    """Run what is missing of a study with Snakemake, with a line that tells how far it is."""
+    from scaling import conduct
+
+    raise typer.Exit(conduct.run(study, snakemake or [], RESULTS))
+
+
+@app.command(epilog="Example:  scaling measure results/S/points/P.json results/S/rows/P.parquet")
+def measure(
+    point: Annotated[Path, typer.Argument(metavar="POINT", help="The point's JSON file.")],
+    row: Annotated[Path, typer.Argument(metavar="ROW", help="Where its Parquet row goes.")],
+) -> None:
+    """Train one point for real and leave its row, whatever happens to it."""
+    from scaling import launch
+
+    measured = launch.measure(point, row)
+    said = f"{measured.point_id}: {measured.outcome}"
+    typer.echo(f"{said}: {measured.error_message}" if measured.error_message else said)
+
+
+@app.command(epilog="Example:  scaling status quickstart")
+def status(study: StudyArgument) -> None:
+    """How far a study is: points done, running, failed and left, and the time left."""
+    from scaling import grid
+    from scaling.progress import Watcher
+    from scaling.study import load_study
+
+    found = load_study(study)
+    typer.echo(Watcher(RESULTS / found.name, grid.plan(found).points).look().line())
+
+
+@app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")
+def retry(
+    study: StudyArgument,
+    outcome: Annotated[
+        str, typer.Option(help="Outcomes to run again, separated by commas.")
+    ] = "timeout,hang,launch_failed,node_failed",
+) -> None:
+    """Set the rows of failed points aside, so that the next run measures these points again."""
+    from scaling import retrying
+    from scaling.study import load_study
+
+    found = load_study(study)
+    moved = retrying.set_aside(RESULTS / found.name, retrying.outcomes(outcome))
+    if moved:
+        typer.echo(f"{moved} points will run again: scaling run {study}")
+    else:
+        typer.echo(f"No point of {found.name} ended as {outcome}; nothing to run again.")
+
+
+@app.command(epilog="Example:  scaling tabulate results/quickstart")
+def tabulate(
+    study_dir: StudyDir,
+    sql: Annotated[Path, typer.Option(help="The folder of SQL files.")] = Path("reports/sql"),
+) -> None:
+    """Turn a study's rows into tables: one SQL file, one Parquet file."""
+    from scaling.analyse import warehouse
+
+    warehouse.tabulate(study_dir, sql)
+
+
+@app.command(epilog="Example:  scaling report results/quickstart")
+def report(
+    study_dir: StudyDir,
+    reports: Annotated[Path, typer.Option(help="Captions, SQL and the page.")] = Path("reports"),
+    tables: Annotated[bool, typer.Option(help="Make the tables anew first.")] = True,
+) -> None:
+    """Write report.html from whatever has been measured so far."""
+    from scaling.analyse import warehouse
+    from scaling.report import page
+
+    if tables:
+        warehouse.tabulate(study_dir, reports / "sql")
+    typer.echo(f"The report: {page.write_report(study_dir, reports)}")
+
+
+def main() -> None:
+    """Run a verb; what a user can get wrong is one sentence on stderr and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Run Snakemake for a study and tell how far it is until it is done."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from scaling import grid
+from scaling.progress import Progress, Watcher, duration
+from scaling.study import load_study
+
+PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
+
+
+def run(study: str, options: list[str], results: Path) -> int:
+    """Run what is missing of `study`; snakemake's exit code.
+
+    Snakemake's own words go to logs/<study>/snakemake.log, and to the terminal with `--dry-run`
+    or if it fails.
+
+    Raises:
+        InputError: the study is wrong.
+    """
+    console = Console(highlight=False)
+    found = load_study(study)
+    planned = grid.plan(found)
+    watcher = Watcher(results / found.name, planned.points)
+    command = _command(found.path, options)
+    if {"--dry-run", "--dryrun", "-n"} & set(options):
+        return subprocess.run(command, check=False).returncode
+    before = watcher.look()
+    report = results / found.name / "report.html"
+    had_report = report.stat().st_mtime_ns if report.exists() else None
+    log = Path("logs") / found.name / "snakemake.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    with log.open("a", encoding="utf-8") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+        code = _wait(process, watcher, console, started)
+    after = watcher.look()
+    if code:
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+        console.print("\n".join(tail), markup=False)
+        console.print(f"snakemake ended with exit code {code}; all it said: {log}", markup=False)
+        return code
+    unchanged = report.stat().st_mtime_ns == had_report
+    if before.finished and unchanged:
+        console.print(f"Nothing to do: all {after.total} points are measured.", markup=False)
+    else:
+        took = duration(time.monotonic() - started)
+        console.print(f"Finished in {took}: {after.line()}", markup=False)
+    console.print(f"The report: {report}", markup=False)
+    return 0
+
+
+def _command(study: Path, options: list[str]) -> list[str]:
+    profile = [] if "--profile" in options else ["--profile", "config/profiles/local"]
+    python = [sys.executable, "-m", "snakemake"]
+    return [*python, *profile, *options, "--config", f"study={study}"]
+
+
+def _wait(
+    process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
+) -> int:
+    """Show the line until snakemake ends. Ctrl-C reaches snakemake too; it ends by itself."""
+    next_plain = time.monotonic() + PLAIN_LINE_EVERY_S
+    last = ""
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while True:
+            try:
+                return process.wait(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                seen = watcher.look()
+            except KeyboardInterrupt:
+                console.print("Stopping: what is measured is kept.", markup=False)
+                os.kill(process.pid, signal.SIGINT)
+                continue
+            line = _line(seen, time.monotonic() - started)
+            live.update(Text(line))
+            plain = seen.line()
+            if not console.is_terminal and time.monotonic() >= next_plain and plain != last:
+                console.print(line, markup=False, soft_wrap=True)
+                next_plain, last = time.monotonic() + PLAIN_LINE_EVERY_S, plain
+
+
+def _line(progress: Progress, elapsed: float) -> str:
+    width = 24
+    filled = round(width * (1 - (progress.left + progress.running) / progress.total))
+    return f"{'━' * filled}{'╌' * (width - filled)} {progress.line()} · {duration(elapsed)} so far"

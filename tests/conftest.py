@@ -1,0 +1,71 @@
+"""What several test folders share."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+PROJECT = Path(__file__).parent.parent
+
+MODELS = {
+    "mini": {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "ffn_hidden_size": 128,
+        "vocab_size": 256,
+        "source": "made for a test",
+    }
+}
+CLUSTERS = {
+    "here": {"gpu": "cpu", "gpus_per_node": 4, "nodes": 2, "source": "made for a test"},
+    "there": {"gpu": "h100-80gb", "gpus_per_node": 8, "nodes": 4, "source": "made for a test"},
+}
+STUDY = {
+    "title": "A test",
+    "kind": "strong",
+    "axes": {
+        "model": "mini",
+        "cluster": "here",
+        "world_size": [1, 2],
+        "global_batch_size": 8,
+        "seq_length": 32,
+        "precision": "fp32",
+    },
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A config folder with one model, two clusters and no study."""
+    folder = tmp_path / "config"
+    (folder / "studies").mkdir(parents=True)
+    (folder / "models.yaml").write_text(yaml.safe_dump(MODELS))
+    (folder / "clusters.yaml").write_text(yaml.safe_dump(CLUSTERS))
+    return folder
+
+
+@pytest.fixture
+def write_study(config):
+    """Write config/studies/<name>.yaml from the test's study with changes; its path."""
+
+    def write(name="one", **changes):
+        path = config / "studies" / f"{name}.yaml"
+        axes = {**STUDY["axes"], **changes.pop("axes", {})}
+        path.write_text(yaml.safe_dump({**STUDY, **changes, "axes": axes}))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A checkout in which a study can run: what Snakemake reads, and nothing it has made."""
+    root = tmp_path / "project"
+    root.mkdir()
+    for name in ("workflow", "config", "reports"):
+        shutil.copytree(PROJECT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / "Snakefile", root)
+    return root

@@ -1,0 +1,93 @@
+"""Batch arithmetic and what a layout refuses."""
+
+import dataclasses
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from scaling.layout import Layout, engine_refusals, refusals
+from scaling.shapes import ModelShape
+
+SHAPE = ModelShape(
+    num_layers=4,
+    hidden_size=64,
+    num_heads=8,
+    num_kv_heads=4,
+    head_dim=8,
+    ffn_hidden_size=96,
+    vocab_size=128,
+)
+sizes = st.integers(1, 16)
+layouts = st.builds(
+    Layout,
+    tp=sizes,
+    pp=sizes,
+    cp=sizes,
+    dp=sizes,
+    zero_stage=st.sampled_from([0, 1, 2, 3]),
+    sequence_parallel=st.booleans(),
+    micro_batch_size=sizes,
+    gradient_accumulation_steps=sizes,
+    seq_length=st.integers(1, 4096),
+    precision=st.sampled_from(["fp32", "bf16"]),
+)
+
+
+@given(layouts, st.integers(2, 4))
+def test_more_replicas_mean_a_larger_batch_and_more_ranks(layout, k):
+    wider = dataclasses.replace(layout, dp=layout.dp * k)
+    assert wider.global_batch_size == k * layout.global_batch_size
+    assert wider.world_size == k * layout.world_size
+
+
+@given(layouts, st.integers(1, 64))
+def test_a_label_does_not_depend_on_the_number_of_gpus(layout, dp):
+    assert dataclasses.replace(layout, dp=dp, gradient_accumulation_steps=1).label == layout.label
+
+
+@given(layouts, layouts)
+def test_layouts_that_differ_beyond_the_batch_have_different_labels(one, other):
+    same = {"dp": 1, "gradient_accumulation_steps": 1, "seq_length": 1}
+    a, b = dataclasses.replace(one, **same), dataclasses.replace(other, **same)
+    assume(a != b)
+    assert a.label != b.label
+
+
+@given(layouts)
+def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layout):
+    even = (
+        SHAPE.num_heads % layout.tp == 0
+        and SHAPE.num_kv_heads % (layout.tp * layout.cp) == 0
+        and SHAPE.ffn_hidden_size % layout.tp == 0
+        and SHAPE.vocab_size % layout.tp == 0
+        and layout.seq_length % layout.cp == 0
+        and layout.pp <= SHAPE.num_layers
+        and not (layout.sequence_parallel and (layout.tp == 1 or layout.seq_length % layout.tp))
+    )
+    assert even == (not list(refusals(SHAPE, layout)))
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        ({"tp": 16}, "num_heads=8 is not divisible by tp=16"),
+        ({"tp": 8}, "num_kv_heads=4 is not divisible by tp=8"),
+        ({"tp": 5}, "ffn_hidden_size=96 is not divisible by tp=5"),
+        ({"tp": 3}, "vocab_size=128 is not divisible by tp=3"),
+        ({"pp": 5}, "pp=5 stages cannot share num_layers=4 layers"),
+        ({"sequence_parallel": True}, "sequence_parallel shards inside the tp group"),
+        ({"sequence_parallel": True, "tp": 2, "seq_length": 33}, "seq_length=33 divisible by tp=2"),
+        ({"cp": 2, "seq_length": 33}, "seq_length=33 is not divisible by cp=2"),
+        ({"cp": 4, "tp": 2}, "num_kv_heads=4 over tp=2 is not divisible by cp=4"),
+    ],
+)
+def test_an_impossible_layout_is_refused_with_a_sentence(layout, sentence):
+    said = list(refusals(SHAPE, Layout(**{"seq_length": 32, **layout})))
+    assert any(sentence in reason for reason in said), said
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_deepspeeds_refusal_of_sharded_pipelines_is_quoted(zero_stage):
+    (said,) = engine_refusals(SHAPE, Layout(pp=2, zero_stage=zero_stage, seq_length=32))
+    assert "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism" in said

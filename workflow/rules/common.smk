@@ -1,0 +1,47 @@
+# Paths and look-ups, nothing else.
+import sys
+from pathlib import Path
+
+from scaling import grid
+from scaling.errors import InputError
+from scaling.study import load_study
+
+try:
+    STUDY = load_study(config.get("study", "quickstart"))
+    PLAN = grid.plan(STUDY)
+except InputError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)
+
+POINTS = {point.point_id: point for point in PLAN.points}
+RESULTS = f"results/{STUDY.name}"
+LOGS = f"logs/{STUDY.name}"
+PYTHON = sys.executable
+SQL = sorted(str(path) for path in Path("reports/sql").glob("*.sql"))
+
+
+def rows():
+    return [f"{RESULTS}/rows/{point_id}.parquet" for point_id in POINTS]
+
+
+def world_size(wildcards):
+    return POINTS[wildcards.point].layout.world_size
+
+
+def nodes(wildcards):
+    point = POINTS[wildcards.point]
+    return max(1, point.layout.world_size // point.gpus_per_node)
+
+
+def ranks_per_node(wildcards):
+    point = POINTS[wildcards.point]
+    return min(point.layout.world_size, point.gpus_per_node)
+
+
+def gpus_per_node(wildcards):
+    return 0 if POINTS[wildcards.point].gpu == "cpu" else ranks_per_node(wildcards)
+
+
+def runtime_minutes(wildcards):
+    # start-up and clean-up come on top of the point's own limit
+    return int(POINTS[wildcards.point].time_limit_s // 60) + 2

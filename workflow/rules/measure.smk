@@ -1,0 +1,20 @@
+# Real training steps: the only rule that asks for GPUs. It leaves a row whatever the outcome.
+rule measure:
+    input:
+        # ancient: a new point must not repeat the old ones
+        ancient(f"{RESULTS}/points.parquet"),
+    output:
+        f"{RESULTS}/rows/{{point}}.parquet",
+    log:
+        f"{LOGS}/measure/{{point}}.log",
+    # on one machine a point has all cores: two at once would measure each other
+    threads: workflow.cores or 1
+    resources:
+        nodes=nodes,
+        tasks_per_node=ranks_per_node,
+        gpus_per_node=gpus_per_node,
+        runtime=runtime_minutes,
+    params:
+        point=f"{RESULTS}/points/{{point}}.json",
+    shell:
+        "{PYTHON} -m scaling measure {params.point} {output} > {log} 2>&1"

@@ -1,0 +1,13 @@
+# The study's grid as files. A study that changed is planned again; points that stay the same keep
+# their files, and rows do not depend on the time of this rule.
+rule plan:
+    output:
+        f"{RESULTS}/points.parquet",
+        f"{RESULTS}/refused.parquet",
+    log:
+        f"{LOGS}/plan.log",
+    localrule: True
+    params:
+        points=grid.fingerprint(PLAN),
+    shell:
+        "{PYTHON} -m scaling plan {STUDY.path} > {log} 2>&1"

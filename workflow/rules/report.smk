@@ -1,0 +1,11 @@
+# Tables to one self-contained page.
+rule report:
+    input:
+        rules.tabulate.output,
+    output:
+        f"{RESULTS}/report.html",
+    log:
+        f"{LOGS}/report.log",
+    localrule: True
+    shell:
+        "{PYTHON} -m scaling report {RESULTS} --no-tables > {log} 2>&1"

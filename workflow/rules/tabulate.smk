@@ -1,0 +1,17 @@
+# Rows to tables: one SQL file, one table.
+rule tabulate:
+    input:
+        rows(),
+        f"{RESULTS}/points.parquet",
+        f"{RESULTS}/refused.parquet",
+        SQL,
+    output:
+        expand(
+            f"{RESULTS}/tables/{{table}}.parquet",
+            table=[Path(sql).stem for sql in SQL],
+        ),
+    log:
+        f"{LOGS}/tabulate.log",
+    localrule: True
+    shell:
+        "{PYTHON} -m scaling tabulate {RESULTS} > {log} 2>&1"
