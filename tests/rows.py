@@ -1,0 +1,25 @@
+"""Rows for tests: everything a point says, and nulls for all that was not measured."""
+
+from typing import Any
+
+from scaling.grid import Point, columns_of
+from scaling.measurement import Row, fields_of
+
+
+def row_of(point: Point, **changes: Any) -> Row:
+    """A row of this point that ended ok after one second, with `changes`."""
+    unmeasured = {name: None for name, (_, nullable) in fields_of(Row).items() if nullable}
+    return Row(
+        **{
+            **unmeasured,
+            **columns_of(point),
+            "attempt": 1,
+            "outcome": "ok",
+            "duration_s": 1.0,
+            "scaling_version": "0",
+            "hosts": ["here"],
+            "started_at": "2026-01-01T00:00:00Z",
+            "stack_fingerprint": "abc",
+            **changes,
+        }
+    )
