@@ -1,0 +1,92 @@
+"""The numbers the model cannot know beforehand: what each means, its default, bounds and source."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One calibrated number.
+
+    `spread` is the standard deviation of its logarithm before any row is seen: the prior that keeps
+    it at `default` where the rows say nothing.
+    """
+
+    name: str
+    default: float
+    low: float
+    high: float
+    spread: float
+    unit: str
+    meaning: str
+
+
+def _p(
+    name: str, default: float, low: float, high: float, spread: float, unit: str, meaning: str
+) -> Parameter:
+    return Parameter(
+        name=name, default=default, low=low, high=high, spread=spread, unit=unit, meaning=meaning
+    )
+
+
+# Sources of the defaults are in docs/prediction.md, one line each.
+TIME: tuple[Parameter, ...] = (
+    _p("gemm_efficiency", 0.80, 0.40, 0.97, 0.15, "ratio", "of the sustained peak, a large GEMM"),
+    _p("gemm_half_size", 60.0, 1.0, 600.0, 0.8, "elements", "M, N or K at half efficiency"),
+    _p("flash1_efficiency", 0.30, 0.08, 0.60, 0.4, "ratio", "of peak, causal half counted once"),
+    _p("flash2_efficiency", 0.50, 0.15, 0.80, 0.4, "ratio", "of peak, causal half counted once"),
+    _p("score_efficiency", 0.35, 0.10, 0.80, 0.4, "ratio", "of peak, score matmuls without flash"),
+    _p("math_passes", 22.0, 6.0, 60.0, 0.4, "passes", "over the s x s scores, torch softmax"),
+    _p("fused_passes", 12.0, 4.0, 40.0, 0.4, "passes", "over the s x s scores, fused softmax"),
+    _p("norm_passes_fused", 20.0, 4.0, 60.0, 0.4, "passes", "over (tokens, h) a layer"),
+    _p("norm_passes", 80.0, 8.0, 260.0, 0.5, "passes", "the same without a fused norm"),
+    _p("pointwise_passes", 1.0, 0.3, 4.0, 0.4, "ratio", "of the counted tp-sharded passes"),
+    _p("logit_passes", 8.0, 2.0, 40.0, 0.4, "passes", "over the fp32 logits"),
+    _p("link_efficiency", 0.70, 0.20, 0.95, 0.3, "ratio", "bus bandwidth of a link in the node"),
+    _p("tp_latency_s", 25e-6, 3e-6, 300e-6, 0.6, "s", "of one tp collective on the GPU"),
+    _p("tp_exposed", 1.0, 0.1, 1.0, 0.2, "ratio", "of tp traffic that no compute hides"),
+    _p("tp_network_efficiency", 0.60, 0.05, 1.0, 0.5, "ratio", "of the NICs, tp over nodes"),
+    _p("tp_network_latency_s", 60e-6, 10e-6, 2e-3, 0.8, "s", "per rank of a tp ring over nodes"),
+    _p("network_efficiency", 0.70, 0.10, 1.0, 0.4, "ratio", "of the NICs, dp collectives"),
+    _p("dp_exposed", 0.60, 0.02, 1.0, 0.5, "ratio", "of gradient traffic that nothing hides"),
+    _p("zero3_exposed", 0.15, 0.01, 1.0, 0.7, "ratio", "of the shorter of compute, gathering"),
+    _p("p2p_efficiency", 0.40, 0.02, 1.0, 0.7, "ratio", "of a GPU's share of a link"),
+    _p("p2p_latency_s", 100e-6, 5e-6, 30e-3, 1.0, "s", "of one stage-to-stage message"),
+    _p("pipeline_friction", 0.01, 1e-4, 0.25, 1.0, "ratio", "by which 1F1B slows a stage"),
+    _p("host_layer_s", 2.0e-3, 0.3e-3, 6e-3, 0.5, "s", "to launch a layer's kernels, fwd + bwd"),
+    _p("host_collective_s", 0.15e-3, 0.01e-3, 1.5e-3, 0.7, "s", "to launch one tp collective"),
+    _p("host_softmax_s", 0.4e-3, 0.02e-3, 3e-3, 0.7, "s", "more for torch's softmax, a layer"),
+    _p("host_transport_s", 1e-6, 1e-7, 2e-3, 3.0, "s", "per tp rank, lossy transport in a pipe"),
+    _p("host_sharpness", 4.0, 1.5, 12.0, 0.4, "-", "12: host or GPU bounds all of a layer"),
+    _p("step_overhead_s", 0.01, 1e-4, 0.5, 1.0, "s", "per step whatever the layout"),
+    _p("node_jitter", 0.004, 1e-4, 0.05, 1.0, "ratio", "slow-down per doubling of nodes"),
+    _p("stall_s", 0.003, 1e-4, 2.0, 1.0, "s", "per micro-batch when memory is nearly full"),
+    _p("stall_knee", 0.97, 0.85, 1.10, 0.04, "ratio", "of the capacity where stalls start"),
+)
+
+MEMORY: tuple[Parameter, ...] = (
+    _p("buffers_bytes", 1.0e9, 0.2e9, 6e9, 0.5, "bytes", "workspaces and communication buffers"),
+    _p("master_ratio", 1.0, 0.9, 1.33, 0.1, "ratio", "of the counted optimizer state"),
+    _p("gradient_ratio", 1.0, 0.9, 2.0, 0.15, "ratio", "of counted weights and gradients"),
+    _p("kept_replicated", 8.0, 4.0, 16.0, 0.3, "bytes", "per token, h: what tp does not shard"),
+    _p("kept_unfused", 16.0, 4.0, 40.0, 0.5, "bytes", "per token, h: more without a fused norm"),
+    _p("kept_attention", 14.0, 8.0, 28.0, 0.3, "bytes", "per token, h / tp: q, k, v, output"),
+    _p("kept_mlp", 8.0, 5.0, 12.0, 0.3, "bytes", "per token, ffn / tp"),
+    _p("kept_math", 5.0, 2.0, 12.0, 0.4, "bytes", "per score, torch softmax"),
+    _p("kept_fused", 4.0, 2.0, 8.0, 0.4, "bytes", "per score, fused softmax"),
+    _p("kept_gathered", 1.0, 0.1, 12.0, 1.0, "bytes", "per token, h under sequence_parallel"),
+    _p("late_release", 4.0, 0.2, 24.0, 1.0, "bytes", "per token, h: side streams, GPU-bound"),
+    _p("kept_logits", 10.0, 4.0, 24.0, 0.4, "bytes", "per logit"),
+    _p("fragmentation", 1.03, 1.0, 1.25, 0.05, "ratio", "reserved / allocated when it is tight"),
+    _p("recompute_layers", 1.0, 0.3, 2.5, 0.4, "layers", "alive while one is recomputed"),
+)
+
+PARAMETERS: dict[str, Parameter] = {parameter.name: parameter for parameter in (*TIME, *MEMORY)}
+
+
+def defaults_for(overrides: Mapping[str, float]) -> dict[str, float]:
+    """Every parameter at its default, except what the stack's facts move."""
+    values = {name: parameter.default for name, parameter in PARAMETERS.items()}
+    assert set(overrides) <= set(values), set(overrides) - set(values)
+    values.update(overrides)
+    return values

@@ -1,0 +1,95 @@
+"""What is known about training software without measuring it: facts, and the defaults they move."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+SplitRule = Literal["even", "by_cost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Facts about one framework that change bytes or traffic, never a fitted number.
+
+    `prefix` is how the framework's name starts. `gradient_bytes` and `master_bytes` are per
+    parameter (master: the fp32 copy and two Adam moments). `gathered_logits`: the loss sees the
+    whole vocabulary on every tp rank. `split`: how layers are dealt to pipeline stages.
+    `softmax_rule`: Megatron's fused softmax runs instead of torch's when micro_batch_size * heads /
+    tp is a multiple of 4. `virtual_stages`: model chunks a rank holds (interleaved 1F1B).
+    `node_link_gbit_per_s` overrides the cluster's NICs where the source says so.
+    `peak_of_first_rank`: published peak memory is that of rank 0, not the largest.
+    `defaults` moves a parameter's default; `default_reasons` says why, in the same keys.
+    """
+
+    prefix: str
+    gradient_bytes: float = 4.0
+    master_bytes: float = 12.0
+    gathered_logits: bool = False
+    split: SplitRule = "even"
+    softmax_rule: bool = False
+    virtual_stages: int = 1
+    node_link_gbit_per_s: float | None = None
+    peak_of_first_rank: bool = False
+    fused_norms: bool = False
+    defaults: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    source: str
+
+
+# A name that no prefix fits gets the first entry: a plain fp32-gradient, 1F1B, overlapped stack.
+STACKS = (
+    Stack(prefix="", source="assumed: DeepSpeed or Megatron-Core with fp32 gradient accumulation"),
+    Stack(
+        prefix="Aleph Alpha",
+        gradient_bytes=2.0,
+        gathered_logits=True,
+        source="arXiv 2311.05610: bf16 gradients fit 13B on one GPU (tp1 pp1), fp32 would not",
+    ),
+    Stack(
+        prefix="nanotron",
+        split="by_cost",
+        peak_of_first_rank=True,
+        fused_norms=True,
+        # fp32 gradients are reduced after the last micro-batch, nothing hides them
+        defaults=MappingProxyType({"dp_exposed": 1.0, "host_layer_s": 3.0e-3}),
+        source="nanotron: fp32 gradient accumulator, blocks dealt by cost, TritonRMSNorm, no overlap",
+    ),
+    Stack(
+        prefix="Megatron-DeepSpeed",
+        gradient_bytes=2.0,
+        softmax_rule=True,
+        node_link_gbit_per_s=800.0,
+        source="Megatron's FusedScaleMaskSoftmax; vTrain (MICRO'24): 4 x 200 Gb/s a node",
+    ),
+    Stack(
+        prefix="Megatron-Core",
+        fused_norms=True,
+        defaults=MappingProxyType({"host_layer_s": 1.2e-3, "tp_exposed": 0.7}),
+        source="Megatron-Core with Transformer Engine: fused kernels, tp traffic overlapped",
+    ),
+    Stack(prefix="Megatron-LM", softmax_rule=True, source="Megatron-LM, arXiv 2104.04473"),
+    Stack(
+        prefix="NeMo",
+        virtual_stages=6,
+        fused_norms=True,
+        defaults=MappingProxyType({"host_layer_s": 1.2e-3, "tp_exposed": 0.3}),
+        source="MLPerf Training v3.1 GPT-3: interleaved schedule (6 chunks), user-buffer overlap",
+    ),
+    Stack(
+        prefix="llm-foundry",
+        gradient_bytes=2.0,
+        source="llm-foundry: FSDP with mixed_precision PURE, bf16 reduction",
+    ),
+    Stack(
+        prefix="DeepSpeed ZeRO-3",
+        gradient_bytes=2.0,
+        defaults=MappingProxyType({"zero3_exposed": 1.0, "network_efficiency": 0.25}),
+        source="arXiv 2104.04473, section 5.2 names no overlap; measured 2021 without prefetch tuning",
+    ),
+)
+
+
+def stack_of(framework: str) -> Stack:
+    """The longest prefix that fits the framework's name; the plain stack if none does."""
+    fitting = [stack for stack in STACKS if framework.startswith(stack.prefix)]
+    return max(fitting, key=lambda stack: len(stack.prefix))
