@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from scaling import grid
+from scaling import claim, grid
 from scaling.progress import Progress, Watcher, duration
 from scaling.study import load_study
 
@@ -34,6 +34,8 @@ def run(study: str, options: list[str], results: Path) -> int:
     command = _command(found.path, options)
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode
+    claim.take_over(Path.cwd(), command, console)
+    _wait_for_orphans(watcher, console)
     before = watcher.look()
     report = results / found.name / "report.html"
     had_report = report.stat().st_mtime_ns if report.exists() else None
@@ -57,6 +59,21 @@ def run(study: str, options: list[str], results: Path) -> int:
         console.print(f"Finished in {took}: {after.line()}", markup=False)
     console.print(f"The report: {report}", markup=False)
     return 0
+
+
+def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
+    """Let points that a killed run left behind end: they are not to be measured twice.
+
+    Two points at once on one machine would measure each other. Each ends by its own time limit.
+    """
+    seen = watcher.look()
+    if seen.running:
+        console.print(
+            f"Waiting for {seen.running} running point(s) of an earlier run.", markup=False
+        )
+    while seen.running:
+        time.sleep(0.5)
+        seen = watcher.look()
 
 
 def _command(study: Path, options: list[str]) -> list[str]:
