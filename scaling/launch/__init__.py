@@ -1,0 +1,5 @@
+"""Measures one point: starts its ranks, watches them, and always leaves one row. No torch here."""
+
+from scaling.launch.point import measure
+
+__all__ = ["measure"]

@@ -1,0 +1,206 @@
+"""One point from its file to its row."""
+
+import contextlib
+import datetime
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from scaling.errors import InputError
+from scaling.grid import Point, point_from_json
+from scaling.launch.interrupts import exits_on_signals
+from scaling.launch.oom_killer import oom_kills
+from scaling.launch.row import Run, row_of
+from scaling.launch.starters import LaunchError, Ranks, Starter, start_here
+from scaling.launch.verdict import Verdict, verdict
+from scaling.launch.watch import Evidence, watch
+from scaling.measurement import Row
+from scaling.rank_files import RankFiles
+from scaling.store import write_rows, write_text
+
+RANK_COMMAND = (sys.executable, "-m", "scaling.train")
+HANG_AFTER_S = 300.0  # start-up on a shared file system may be silent for minutes
+
+
+def measure(
+    point_path: Path,
+    row_path: Path,
+    *,
+    rank_command: Sequence[str] = RANK_COMMAND,
+    start: Starter = start_here,
+    hang_after_s: float = HANG_AFTER_S,
+) -> Row:
+    """Run a point's ranks and write its row, whatever becomes of them.
+
+    For results/<study>/rows/<point_id>.parquet the ranks' logs are
+    logs/<study>/ranks/<point_id>/rank<r>.log beside results; for a row elsewhere they lie beside it
+    in <point_id>.logs/. While the ranks run, <point_id>.running lies beside the row.
+
+    Args:
+        point_path: points/<point_id>.json, as `scaling plan` wrote it.
+        row_path: the Parquet file to write.
+        rank_command: the program of one rank; POINT and a folder for its files are appended.
+        start: starts the ranks.
+        hang_after_s: seconds without any rank getting further that count as a hang.
+
+    Returns:
+        The row that was written.
+
+    Raises:
+        InputError: there is no such point, or the file is none.
+        SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and no row was written.
+    """
+    point = _read(point_path)
+    row_path = row_path.absolute()
+    attempt = 1 + _earlier_attempts(row_path)
+    logs = _log_directory(row_path)
+    command = [*rank_command, str(point_path.absolute())]
+    with exits_on_signals(), _running(row_path, point), _run_directory(logs) as directory:
+        run = _run(
+            point, [*command, str(directory)], start, RankFiles(directory), logs, hang_after_s
+        )
+        row = row_of(point, attempt, run)
+        write_rows(row_path, [row])
+    return row
+
+
+def rank_environment(point: Point, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment that all ranks share.
+
+    A rank on a CPU stands for one device, so it gets one thread at every world size (or what
+    OMP_NUM_THREADS says): were it all cores divided by ranks, adding ranks would shrink the device.
+    """
+    environment = dict(inherited)
+    # Nothing is compiled here, but DeepSpeed decorates an optimizer it does not use with
+    # torch.compile, which imports the compiler: a second and a half of every rank's start.
+    environment.setdefault("TORCHDYNAMO_DISABLE", "1")
+    environment["PYTHONUNBUFFERED"] = "1"  # a killed rank's log keeps its last words
+    if point.gpu == "cpu":
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        environment["DS_ACCELERATOR"] = "cpu"
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment
+
+
+def _run(
+    point: Point,
+    command: Sequence[str],
+    start: Starter,
+    files: RankFiles,
+    logs: Path,
+    hang_after_s: float,
+) -> Run:
+    started_at, began = time.time(), time.monotonic()
+    kills_before = oom_kills()
+    world_size = point.layout.world_size
+    try:
+        ranks = start(command, point, rank_environment(point, os.environ), logs)
+    except LaunchError as error:
+        judged, evidence = Verdict(outcome="launch_failed", message=str(error)), None
+    else:
+        with _killed_afterwards(ranks):
+            evidence = watch(
+                ranks,
+                files,
+                world_size=world_size,
+                limit_s=point.time_limit_s,
+                hang_after_s=hang_after_s,
+            )
+        kills_after = oom_kills()
+        risen = 0 if kills_before is None or kills_after is None else kills_after - kills_before
+        judged = verdict(evidence, oom_kills=risen, last_lines=_last_lines(logs, evidence))
+    return Run(
+        verdict=judged,
+        results=evidence.results if evidence else {},
+        stacks=files.stacks(),
+        started_at=started_at,
+        duration_s=time.monotonic() - began,
+    )
+
+
+def _read(path: Path) -> Point:
+    try:
+        return point_from_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such point; `scaling plan` writes points") from None
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: is no point of this version ({error}); `scaling plan` writes points"
+        ) from error
+
+
+def _earlier_attempts(row_path: Path) -> int:
+    """Rows that `scaling retry` has set aside; an id may hold what a glob would interpret."""
+    aside = row_path.parent / "retried"
+    if not aside.is_dir():
+        return 0
+    return sum(
+        path.name.startswith(f"{row_path.stem}.") and path.suffix == ".parquet"
+        for path in aside.iterdir()
+    )
+
+
+def _log_directory(row_path: Path) -> Path:
+    """An empty place for the ranks' logs; an earlier attempt's are overwritten."""
+    rows = row_path.parent
+    if rows.name == "rows" and rows.parent.parent.name == "results":
+        study, root = rows.parent, rows.parent.parent.parent
+        logs = root / "logs" / study.name / "ranks" / row_path.stem
+    else:
+        logs = rows / f"{row_path.stem}.logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    for old in [*logs.glob("rank*.log"), *logs.glob(".run-*")]:
+        if old.is_dir():  # left by a launcher that was killed outright
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+    return logs
+
+
+@contextlib.contextmanager
+def _run_directory(logs: Path) -> Iterator[Path]:
+    """A fresh folder for the files of this run, where ranks on other nodes see it too."""
+    with tempfile.TemporaryDirectory(prefix=".run-", dir=logs) as directory:
+        yield Path(directory)
+
+
+@contextlib.contextmanager
+def _running(row_path: Path, point: Point) -> Iterator[None]:
+    """The marker by which `scaling status` counts running points."""
+    marker = row_path.with_suffix(".running")
+    said = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "time_limit_s": point.time_limit_s,
+    }
+    write_text(marker, json.dumps(said) + "\n")
+    try:
+        yield
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _killed_afterwards(ranks: Ranks) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        ranks.kill()
+
+
+def _last_lines(logs: Path, evidence: Evidence) -> dict[int, str]:
+    """The last line of the log of each rank that ended by itself."""
+    found = {}
+    for rank in evidence.exits:
+        text = (logs / f"rank{rank}.log").read_text(encoding="utf-8", errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if lines:
+            found[rank] = lines[-1]
+    return found

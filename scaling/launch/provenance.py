@@ -1,0 +1,67 @@
+"""Where a number comes from: versions, device, commit. Read without importing torch."""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from scaling.rank_files import Stack
+
+
+def provenance_of(stack: Stack | None) -> dict[str, Any]:
+    """The row's columns about the software and the device, from one rank's stack.
+
+    Without one (no rank got that far) the versions are the installed ones and the device is null.
+    """
+    columns: dict[str, Any] = {
+        "python_version": platform.python_version(),
+        "torch_version": _installed("torch"),
+        "deepspeed_version": _installed("deepspeed"),
+        "flash_attn_version": None,
+        "gpu_name": None,
+        "driver_version": None,
+        "cuda_version": None,
+        "nccl_version": None,
+    }
+    if stack is not None:
+        columns |= dataclasses.asdict(stack)
+        del columns["host"]
+    columns["stack_fingerprint"] = fingerprint(columns)
+    columns["scaling_version"] = importlib.metadata.version("scaling")
+    columns["git_commit"] = git_commit(Path(__file__).parents[2])
+    return columns
+
+
+def fingerprint(columns: dict[str, Any]) -> str:
+    """A short digest of what rows must share to be averaged; host names are no part of it."""
+    return hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def git_commit(root: Path) -> str | None:
+    """The commit of the tool's own checkout; None where it is installed without one.
+
+    A package in the environment of somebody's repository must not report that repository's commit.
+    """
+    if not (root / ".git").exists():
+        return None
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:  # a checkout copied to a machine without git
+        return None
+    return said.stdout.strip() if said.returncode == 0 else None
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,95 @@
+"""The row of one run: what was known before, and what the ranks left."""
+
+import datetime
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.analyse.interval import median_interval
+from scaling.grid import Point, columns_of
+from scaling.launch.provenance import provenance_of
+from scaling.launch.verdict import Verdict
+from scaling.measurement import Row
+from scaling.rank_files import RankResult, Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a point's ranks, over. Times in seconds; `started_at` since the epoch."""
+
+    verdict: Verdict
+    results: dict[int, RankResult]
+    stacks: dict[int, Stack]
+    started_at: float
+    duration_s: float
+
+
+def row_of(point: Point, attempt: int, run: Run) -> Row:
+    """The row: the measured part is null unless every rank left its result."""
+    ok = run.verdict.outcome == "ok"
+    first = run.stacks[min(run.stacks)] if run.stacks else None
+    started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
+    return Row(
+        **columns_of(point),
+        **(_measured(run) if ok else _NOTHING),
+        **_NOT_MEASURED_YET,
+        **provenance_of(first),
+        attempt=attempt,
+        outcome=run.verdict.outcome,
+        error_message=run.verdict.message,
+        duration_s=run.duration_s,
+        hosts=_hosts(run),
+        job_id=os.environ.get("SLURM_JOB_ID"),
+        started_at=started.isoformat(timespec="seconds"),
+    )
+
+
+def _measured(run: Run) -> dict[str, Any]:
+    """A step lasts as long as on its slowest rank; memory is that of the fullest one."""
+    results = [run.results[rank] for rank in sorted(run.results)]
+    steps = zip(*(result.step_times_s for result in results), strict=True)
+    step_times_s = [max(times) for times in steps]
+    interval = median_interval(step_times_s)
+    reserved = [r.peak_reserved_bytes for r in results if r.peak_reserved_bytes is not None]
+    return {
+        "clock": results[0].clock,
+        "step_times_s": step_times_s,
+        "step_time_s": interval.median,
+        "step_time_low_s": interval.low,
+        "step_time_high_s": interval.high,
+        "losses": results[0].losses,
+        "grad_norms": results[0].grad_norms,
+        "peak_memory_bytes": max(result.peak_memory_bytes for result in results),
+        "peak_reserved_bytes": max(reserved) if reserved else None,
+        "memory_meter": results[0].memory_meter,
+        "startup_s": max(result.first_step_at for result in results) - run.started_at,
+    }
+
+
+_NOTHING: dict[str, Any] = dict.fromkeys(
+    (
+        "clock",
+        "step_times_s",
+        "step_time_s",
+        "step_time_low_s",
+        "step_time_high_s",
+        "losses",
+        "grad_norms",
+        "peak_memory_bytes",
+        "peak_reserved_bytes",
+        "memory_meter",
+        "startup_s",
+    )
+)
+
+# A profiler window and a power meter are no part of the engine yet.
+_NOT_MEASURED_YET: dict[str, Any] = dict.fromkeys(
+    ("compute_s", "comm_s", "exposed_comm_s", "idle_s", "energy_j", "mean_power_w")
+)
+
+
+def _hosts(run: Run) -> list[str]:
+    """Every machine once, in the order of the ranks; this one where no rank could say."""
+    named = [run.stacks[rank].host for rank in sorted(run.stacks)]
+    return list(dict.fromkeys(named)) or [socket.gethostname()]

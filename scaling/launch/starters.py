@@ -1,0 +1,137 @@
+"""Ways to start the ranks of a point. What a starter returns is all the watcher knows of them."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from scaling.grid import Point
+
+
+class LaunchError(Exception):
+    """The ranks could not be started; its text is the row's error message."""
+
+
+class Ranks(Protocol):
+    """The ranks of one point, running or ended."""
+
+    def exits(self) -> dict[int, int]:
+        """Exit code by rank for those that have ended; -n says killed by signal n."""
+
+    def dump_stacks(self) -> None:
+        """Ask every rank that still runs to write all its stacks into its log."""
+
+    def kill(self) -> None:
+        """End every rank that still runs, and what it started, and wait until they are gone."""
+
+
+class Starter(Protocol):
+    """Starts one process per rank."""
+
+    def __call__(
+        self, command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+    ) -> Ranks:
+        """Start them; rank r writes to logs/rank<r>.log.
+
+        Raises:
+            LaunchError: not all could be started; none is left running.
+        """
+
+
+def start_here(
+    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+) -> "LocalRanks":
+    """Start every rank on this machine, each the leader of a session of its own.
+
+    Raises:
+        LaunchError: the point needs more than one node, or a process could not be started.
+    """
+    world_size = point.layout.world_size
+    if world_size > point.gpus_per_node:
+        raise LaunchError(
+            f"world_size={world_size} needs more than one node of {point.gpus_per_node} GPUs, and "
+            "these ranks are started on one machine"
+        )
+    ranks = LocalRanks()
+    try:
+        for rank in range(world_size):
+            ranks.start(rank, command, {**environment, **seat(rank, world_size)}, logs)
+    except OSError as error:
+        ranks.kill()
+        raise LaunchError(f"rank {rank} could not be started: {error}") from error
+    except BaseException:
+        ranks.kill()
+        raise
+    return ranks
+
+
+def seat(rank: int, world_size: int) -> dict[str, str]:
+    """What tells a process on this machine which rank it is."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+    }
+
+
+class LocalRanks:
+    """Children of this process."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(
+        self, rank: int, command: Sequence[str], environment: Mapping[str, str], logs: Path
+    ) -> None:
+        """Start one rank.
+
+        Raises:
+            OSError: there is no such program, or no room for a process.
+        """
+        with (logs / f"rank{rank}.log").open("wb") as log:
+            self._processes[rank] = subprocess.Popen(
+                command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def exits(self) -> dict[int, int]:
+        """Exit code by rank for those that have ended."""
+        codes = {rank: process.poll() for rank, process in self._processes.items()}
+        return {rank: code for rank, code in codes.items() if code is not None}
+
+    def dump_stacks(self) -> None:
+        """Send SIGUSR1, on which faulthandler writes every thread's stack."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGUSR1)
+
+    def kill(self) -> None:
+        """Kill the ranks' process groups and reap the ranks."""
+        for process in self._processes.values():
+            # the group outlives a leader that has ended and left children behind
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self._processes.values():
+            process.wait()
+
+
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    """In the child: a parent that is killed outright takes its ranks along (Linux only)."""
+    if _libc is not None:
+        _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

@@ -1,0 +1,121 @@
+"""What the ranks of one point leave for the process that started them: small files, each whole.
+
+    rank<r>.beat          what the rank is doing; a new text is progress
+    rank<r>.stack.json    the software and the device under it, known before the model is built
+    rank<r>.result.json   its measurement
+    rank<r>.failure.json  why there is none
+    store                 where rank 0 listens for the others
+
+They lie in one folder that belongs to one run of one point. Ranks import neither pyarrow nor
+anything else that would lengthen their start.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaling.measurement import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The software and the device under one rank; null for what is not there."""
+
+    host: str
+    torch_version: str
+    deepspeed_version: str
+    flash_attn_version: str | None
+    gpu_name: str | None
+    driver_version: str | None
+    cuda_version: str | None
+    nccl_version: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """What one rank measured. Seconds and bytes; losses are means over the global batch."""
+
+    clock: str
+    step_times_s: list[float]  # of the measured steps, warm-up excluded
+    losses: list[float]  # of every step
+    grad_norms: list[float] | None
+    peak_memory_bytes: int
+    peak_reserved_bytes: int | None
+    memory_meter: str
+    first_step_at: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailure:
+    """Why one rank has no result, in one line."""
+
+    outcome: Outcome
+    message: str
+    failed_at: float  # seconds since the epoch: the first failure explains the others
+
+
+class RankFiles:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def beat(self, rank: int, doing: str) -> None:
+        """Say what this rank is doing now."""
+        self._write(f"rank{rank}.beat", doing)
+
+    def beats(self) -> dict[int, str]:
+        """What each rank that has started was last doing."""
+        return {rank: path.read_text() for rank, path in self._by_rank("beat")}
+
+    def leave(self, rank: int, found: Stack | RankResult | RankFailure) -> None:
+        """Leave what this rank found."""
+        self._write(f"rank{rank}.{_SUFFIX[type(found)]}", json.dumps(dataclasses.asdict(found)))
+
+    def stacks(self) -> dict[int, Stack]:
+        """The stacks of the ranks that got as far as knowing theirs."""
+        return {rank: Stack(**found) for rank, found in self._left(Stack)}
+
+    def results(self) -> dict[int, RankResult]:
+        """The measurements of the ranks that have finished."""
+        return {rank: RankResult(**found) for rank, found in self._left(RankResult)}
+
+    def failures(self) -> dict[int, RankFailure]:
+        """The failures of the ranks that could still tell."""
+        return {rank: RankFailure(**found) for rank, found in self._left(RankFailure)}
+
+    def publish_store(self, host: str, port: int) -> None:
+        """Rank 0 says where the others find it."""
+        self._write("store", f"{host}\n{port}\n")
+
+    def store(self) -> tuple[str, int] | None:
+        """Host and port of rank 0, None until it listens."""
+        try:
+            host, port = (self.directory / "store").read_text().split()
+        except FileNotFoundError:
+            return None
+        return host, int(port)
+
+    def _write(self, name: str, text: str) -> None:
+        part = self.directory / f".{name}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(self.directory / name)
+
+    def _left(self, kind: type) -> list[tuple[int, dict[str, Any]]]:
+        return [(rank, json.loads(path.read_text())) for rank, path in self._by_rank(_SUFFIX[kind])]
+
+    def _by_rank(self, suffix: str) -> list[tuple[int, Path]]:
+        found = [
+            (int(path.name.removeprefix("rank").removesuffix(f".{suffix}")), path)
+            for path in self.directory.glob(f"rank*.{suffix}")
+        ]
+        return sorted(found)
+
+
+_SUFFIX: dict[type, str] = {
+    Stack: "stack.json",
+    RankResult: "result.json",
+    RankFailure: "failure.json",
+}

@@ -1,0 +1,44 @@
+"""`python -m scaling.train POINT.json DIRECTORY`: one rank, seated by RANK and its like."""
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from scaling.grid import point_from_json
+from scaling.rank_files import RankFailure, RankFiles
+
+
+def main() -> None:
+    """Train, and leave a result or a failure. The exit code only says which of the two."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the parent asks where a rank hangs
+    point_path, directory = sys.argv[1:]
+    rank = int(os.environ["RANK"])
+    files = RankFiles(Path(directory))
+    files.beat(rank, "importing")
+    try:
+        from scaling.train.program import Seat, run
+    except ImportError as error:
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {error}"
+        files.leave(
+            rank, RankFailure(outcome="launch_failed", message=message, failed_at=time.time())
+        )
+        sys.exit(1)
+    run(
+        point_from_json(Path(point_path).read_text(encoding="utf-8")),
+        files,
+        Seat(
+            rank=rank,
+            local_rank=int(os.environ["LOCAL_RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            master=os.environ["MASTER_ADDR"],
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""A layout in DeepSpeed's words. No torch, no I/O."""
+
+from typing import Any
+
+from scaling.layout import Layout
+from scaling.shapes import ModelShape
+
+_DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
+
+
+def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
+    """The dict that `deepspeed.initialize` takes for this layout.
+
+    Buckets are DeepSpeed's default but never larger than the model, since they are allocated
+    whole. Clipping is off: DeepSpeed's default of 1.0 counts the weights of the first stage only
+    where a pipeline runs in fp32 with zero_stage=0, so layouts would part. Everything not named
+    here is DeepSpeed's default.
+    """
+    bucket = min(_DEFAULT_BUCKET, shape.total_params)
+    config: dict[str, Any] = {
+        "train_batch_size": layout.global_batch_size,
+        "train_micro_batch_size_per_gpu": layout.micro_batch_size,
+        "gradient_accumulation_steps": layout.gradient_accumulation_steps,
+        "zero_optimization": {
+            "stage": layout.zero_stage,
+            "reduce_bucket_size": bucket,
+            "allgather_bucket_size": bucket,
+        },
+        "gradient_clipping": 0.0,
+        "steps_per_print": 1_000_000_000,  # it prints to stdout; never is not among its choices
+    }
+    if layout.precision in ("bf16", "fp16"):
+        config[layout.precision] = {"enabled": True}
+    if layout.pp > 1:
+        # Stages hand each other activations cut over the tp ranks, which is right only where these
+        # ranks hold the same ones: under sequence_parallel it would train on wrong data.
+        cut = not layout.sequence_parallel
+        config["pipeline"] = {"pipe_partitioned": cut, "grad_partitioned": cut}
+    return config

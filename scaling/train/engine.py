@@ -1,0 +1,183 @@
+"""DeepSpeed under one step: ZeRO over data-parallel ranks, or a pipeline."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch import nn
+
+from scaling.train.config import deepspeed_config
+from scaling.train.data import MicroBatch
+from scaling.train.model import (
+    Blueprint,
+    Decoder,
+    Embedding,
+    FinalNorm,
+    Head,
+    Layer,
+    loss_of,
+    recomputed,
+)
+from scaling.train.rendezvous import Groups
+
+LEARNING_RATE = 1e-3
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
+
+
+class Trainer(Protocol):
+    """One optimizer step at a time."""
+
+    def step(self, batches: Sequence[MicroBatch]) -> None:
+        """Train on this replica's micro-batches, one optimizer step."""
+
+    def loss(self) -> float:
+        """The last step's mean loss over the global batch; collective, so call it on all ranks."""
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm over all weights, None where DeepSpeed keeps none."""
+
+
+def build(plan: Blueprint, groups: Groups) -> Trainer:
+    """The engine of this layout, weights drawn, optimizer states allocated."""
+    return PipelineTrainer(plan, groups) if plan.layout.pp > 1 else ReplicaTrainer(plan, groups)
+
+
+class ReplicaTrainer:
+    """The whole model on each tp group; ZeRO 0 to 3 over the data-parallel ranks."""
+
+    def __init__(self, plan: Blueprint, groups: Groups) -> None:
+        config = deepspeed_config(plan.shape, plan.layout)
+        with _partitioned_while_built(plan, config, groups):
+            model = Decoder(plan)
+        self.engine = _initialize(model, config, mpu=groups)
+        self._dp_group, self._replicas = groups.dp_group, plan.layout.dp
+        self._reports_norm = _reports_norm(plan)
+        self._losses: list[torch.Tensor] = []
+
+    def step(self, batches: Sequence[MicroBatch]) -> None:
+        """Train on these micro-batches, one optimizer step."""
+        self._losses = []
+        for ids, labels in batches:
+            loss = self.engine(ids, labels)
+            self.engine.backward(loss)
+            self.engine.step()
+            self._losses.append(loss.detach())
+
+    def loss(self) -> float:
+        """The mean over the micro-batches of all replicas, which are equally large."""
+        mean = torch.stack(self._losses).float().mean()
+        dist.all_reduce(mean, group=self._dp_group)
+        return mean.item() / self._replicas
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm."""
+        return _norm_of(self.engine) if self._reports_norm else None
+
+
+class PipelineTrainer:
+    """Stages of consecutive layers, 1F1B; each stage is a tp group, and dp replicates the whole."""
+
+    def __init__(self, plan: Blueprint, groups: Groups) -> None:
+        layout = plan.layout
+        model = PipelineModule(
+            layers=_stages(plan),
+            topology=PipeModelDataParallelTopology(
+                num_pp=layout.pp, num_mp=layout.tp, num_dp=layout.dp
+            ),
+            loss_fn=loss_of(plan),
+            partition_method="type:^Layer$",  # layers evenly; the look-up and the head ride along
+            activation_checkpoint_interval=int(layout.activation_checkpointing == "full"),
+            activation_checkpoint_func=recomputed,
+            checkpointable_layers=["Layer"],
+        )
+        self.engine = _initialize(model, deepspeed_config(plan.shape, layout), mpu=None)
+        self._reports_norm = _reports_norm(plan)
+        self._loss: torch.Tensor | None = None
+
+    def step(self, batches: Sequence[MicroBatch]) -> None:
+        """Train on these micro-batches, one optimizer step."""
+        self._loss = self.engine.train_batch(data_iter=iter(batches))
+
+    def loss(self) -> float:
+        """DeepSpeed averages it over the replicas and sends it to every stage."""
+        assert self._loss is not None
+        return self._loss.item()
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm."""
+        return _norm_of(self.engine) if self._reports_norm else None
+
+
+def _stages(plan: Blueprint) -> list[LayerSpec]:
+    layers = [LayerSpec(Layer, plan, index) for index in range(plan.shape.num_layers)]
+    if plan.shape.tied_embeddings:
+        first: LayerSpec = TiedLayerSpec("embedding", Embedding, plan)
+        last: LayerSpec = TiedLayerSpec("embedding", Embedding, plan, forward_fn=_tied_logits)
+    else:
+        first, last = LayerSpec(Embedding, plan), LayerSpec(Head, plan)
+    return [first, *layers, LayerSpec(FinalNorm, plan), last]
+
+
+def _tied_logits(embedding: Embedding, x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.linear(embedding.tp.enter(x), embedding.weight)
+
+
+@contextlib.contextmanager
+def _partitioned_while_built(
+    plan: Blueprint, config: dict[str, Any], groups: Groups
+) -> Iterator[None]:
+    """ZeRO-3 shards each layer as it is built: the whole model may not fit one device."""
+    if plan.layout.zero_stage < 3:
+        yield
+        return
+    # no dtype: it comes from the config, while dtype=torch.float32 would silently build bf16
+    with deepspeed.zero.Init(
+        data_parallel_group=groups.dp_group, config_dict_or_path=config, mpu=groups
+    ):
+        yield
+
+
+def _initialize(model: nn.Module, config: dict[str, Any], mpu: Groups | None) -> Any:
+    parameters = [weight for weight in model.parameters() if weight.requires_grad]
+    # torch's fused AdamW: DeepSpeed's own is compiled at the first use, which takes a minute
+    optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=BETAS, weight_decay=0.0, fused=True)
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=parameters, optimizer=optimizer, config=config, mpu=mpu
+    )
+    _begin_at_step_zero(engine, optimizer)
+    return engine
+
+
+def _begin_at_step_zero(engine: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Undo the step that FP16_UnfusedOptimizer (ZeRO-0 in bf16, fp16) takes to allocate its states.
+
+    It steps on zero gradients. Rate and decay are 0 until here, so weights and moments are
+    untouched; what remains is Adam's count of steps, which would correct its bias for one too many.
+    """
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = LEARNING_RATE, WEIGHT_DECAY
+    if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
+        for state in optimizer.state.values():
+            state["step"].zero_()
+
+
+def _reports_norm(plan: Blueprint) -> bool:
+    return True
+
+
+def _norm_of(engine: Any) -> float | None:
+    norm = engine.get_global_grad_norm()
+    return None if norm is None else float(norm)
+
+
+def parameters_of(trainer: "ReplicaTrainer | PipelineTrainer") -> Iterable[nn.Parameter]:
+    """The weights this rank holds."""
+    module: nn.Module = trainer.engine.module
+    return module.parameters()

@@ -1,0 +1,138 @@
+"""The kernels a point names: the one that runs, or the sentence that says why none does."""
+
+import contextlib
+import importlib.metadata
+from collections.abc import Iterator
+
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from scaling.layout import Attention, Layout, Precision
+from scaling.shapes import ModelShape
+from scaling.train.failures import KernelUnavailable
+
+DTYPES: dict[Precision, torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+# flash2 is torch's own FLASH_ATTENTION, which on CUDA is built from FlashAttention-2: no package to
+# install, and the version is torch's. On a CPU it is torch's tiled kernel of the same algorithm.
+_SDPA: dict[Attention, SDPBackend] = {
+    "math": SDPBackend.MATH,
+    "flash2": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+
+# What the other kernels come in. The engine does not call these packages yet.
+_PACKAGES: dict[Attention, tuple[str, str]] = {
+    "fused_softmax": ("apex", "apex built with --cuda_ext"),
+    "flash1": ("flash-attn", "flash-attn 1.0.9 (built against torch < 2.1)"),
+    "flash3": ("flash-attn-3", "flash-attn-3 >= 3.0 (Hopper)"),
+    "flash4": ("flash-attn-4", "flash-attn-4 >= 4.0 (Blackwell)"),
+}
+
+_LIGER = "liger-kernel >= 0.5 (with triton, on a GPU)"
+
+
+def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> None:
+    """Check every kernel the layout names before anything is built.
+
+    Raises:
+        KernelUnavailable: one of them is not there; it says what would bring it.
+    """
+    dtype = _required_dtype(layout.precision, device)
+    _require_attention(shape, layout, dtype, device)
+    if layout.fused_norm:
+        _require_fused_norm(device)
+
+
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention: Attention
+) -> torch.Tensor:
+    """Causal attention by exactly the kernel named: [b, n, s, d] x [b, kv, s, d] -> [b, n, s, d].
+
+    torch raises where that kernel cannot run; it never takes another one.
+    """
+    with sdpa_kernel(_SDPA[attention]):
+        return functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
+        )
+
+
+def fused_rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """RMSNorm by Liger's Triton kernel."""
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    # not in place: the residual stream still needs the gradient that it would overwrite
+    result: torch.Tensor = LigerRMSNormFunction.apply(x, weight, epsilon, 0.0, "llama", False)
+    return result
+
+
+def _required_dtype(precision: Precision, device: torch.device) -> torch.dtype:
+    if precision == "fp8":
+        raise KernelUnavailable(
+            "precision=fp8 needs transformer-engine >= 1.0 on a GPU with fp8 matrix units, which "
+            f"this engine does not call yet (device: {device.type})"
+        )
+    if precision == "fp16" and device.type == "cpu":
+        raise KernelUnavailable("precision=fp16 needs a CUDA device: DeepSpeed has none on a CPU")
+    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
+        raise KernelUnavailable(
+            "precision=bf16 needs a GPU of compute capability >= 8.0, not "
+            + torch.cuda.get_device_name(device)
+        )
+    return DTYPES[precision]
+
+
+def _require_attention(
+    shape: ModelShape, layout: Layout, dtype: torch.dtype, device: torch.device
+) -> None:
+    name = layout.attention
+    if name not in _SDPA:
+        package, needed = _PACKAGES[name]
+        installed = _version(package)
+        state = "is not installed" if installed is None else f"is {installed} here"
+        raise KernelUnavailable(
+            f"attention={name} needs {needed}; {package} {state}, and this engine does not call "
+            "it yet"
+        )
+    with _as_unavailable(f"attention={name} ({_SDPA[name].name} of torch {torch.__version__})"):
+        query = torch.zeros(1, shape.num_heads, 16, shape.head_dim, dtype=dtype, device=device)
+        key = torch.zeros(1, shape.num_kv_heads, 16, shape.head_dim, dtype=dtype, device=device)
+        attend(query, key, key, name)
+
+
+def _require_fused_norm(device: torch.device) -> None:
+    installed = _version("liger-kernel")
+    if installed is None:
+        raise KernelUnavailable(f"fused_norm needs {_LIGER}; liger-kernel is not installed")
+    if device.type == "cpu":
+        raise KernelUnavailable(f"fused_norm needs {_LIGER}; this rank runs on a CPU")
+    try:
+        import liger_kernel.ops.rms_norm  # noqa: F401 (only whether it can be imported)
+    except ImportError as error:
+        raise KernelUnavailable(
+            f"fused_norm needs {_LIGER}; liger-kernel {installed} cannot be imported: {error}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _as_unavailable(what: str) -> Iterator[None]:
+    """Torch says "No available kernel" as a plain RuntimeError; other errors pass."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error)
+        if "No available kernel" in said or "No viable backend" in said:
+            raise KernelUnavailable(f"{what} cannot run here: {said.splitlines()[0]}") from error
+        raise
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,139 @@
+"""Tensor parallelism after Megatron-LM: what crosses the ranks of one tp group, and when.
+
+A block's first matrices are split by columns and its last one by rows (arXiv 1909.08053), so that a
+block needs the other ranks only where it begins (`enter`) and where it ends (`leave`). With
+`sequence_parallel` the activations between blocks are split along the sequence
+(arXiv 2205.05198): `enter` then gathers them and `leave` scatters the sum.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+# torch 2.13 renamed both collectives and warns about the old names; 2.11 has only those.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+_SEQUENCE = 1  # activations are [batch, sequence, hidden]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorParallel:
+    """This rank's place in its tp group. `group` is None where the group is this rank alone."""
+
+    size: int = 1
+    rank: int = 0
+    group: dist.ProcessGroup | None = None
+    sequence_parallel: bool = False
+
+    def enter(self, x: torch.Tensor) -> torch.Tensor:
+        """Before column-split matrices: the whole sequence on every rank."""
+        if self.size == 1:
+            return x
+        return _run(_GatherSequence if self.sequence_parallel else _SumGradient, x, self)
+
+    def leave(self, x: torch.Tensor) -> torch.Tensor:
+        """After row-split matrices: the ranks' partial results summed."""
+        if self.size == 1:
+            return x
+        return _run(_ScatterSum if self.sequence_parallel else _Sum, x, self)
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over the group, whose gradient each rank already has in full."""
+        return x if self.size == 1 else _run(_Sum, x, self)
+
+    def max(self, x: torch.Tensor) -> torch.Tensor:
+        """The largest over the group, without a gradient."""
+        if self.size > 1:
+            dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
+        return x
+
+    def mark_sharded(self, weight: nn.Parameter) -> nn.Parameter:
+        """Tell DeepSpeed that each rank holds another part, so that norms count every part."""
+        if self.size > 1:
+            weight.tensor_model_parallel = True  # type: ignore[attr-defined]
+        return weight
+
+    def mark_replicated(self, weight: nn.Parameter) -> nn.Parameter:
+        """A weight that every rank holds but that meets only this rank's part of the sequence."""
+        if self.size > 1 and self.sequence_parallel:
+            weight.register_hook(self._sum_over_sequence)
+        return weight
+
+    def _sum_over_sequence(self, gradient: torch.Tensor) -> torch.Tensor:
+        whole = gradient.contiguous().clone()
+        dist.all_reduce(whole, group=self.group)
+        return whole
+
+
+def _run(function: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+    result: torch.Tensor = function.apply(x, tp)
+    return result
+
+
+def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+    """[b, s/tp, h] -> [b, s, h]; collectives join along the first dimension."""
+    part = x.transpose(0, _SEQUENCE).contiguous()
+    whole = part.new_empty(tp.size * part.shape[0], *part.shape[1:])
+    _all_gather(whole, part, group=tp.group)
+    return whole.transpose(0, _SEQUENCE).contiguous()
+
+
+def _scatter_sum(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+    """[b, s, h] -> [b, s/tp, h], summed over the ranks."""
+    whole = x.transpose(0, _SEQUENCE).contiguous()
+    part = whole.new_empty(whole.shape[0] // tp.size, *whole.shape[1:])
+    _reduce_scatter(part, whole, group=tp.group)
+    return part.transpose(0, _SEQUENCE).contiguous()
+
+
+def _all_reduced(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+    whole = x.contiguous().clone()
+    dist.all_reduce(whole, group=tp.group)
+    return whole
+
+
+class _SumGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+        ctx.tp = tp
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _all_reduced(gradients[0], ctx.tp), None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+        return _all_reduced(x, tp)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None
+
+
+class _GatherSequence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+        ctx.tp = tp
+        return _gather(x, tp)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _scatter_sum(gradients[0], ctx.tp), None
+
+
+class _ScatterSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+        ctx.tp = tp
+        return _scatter_sum(x, tp)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _gather(gradients[0], ctx.tp), None

@@ -1,0 +1,147 @@
+"""The life of one rank: join, build, step, report."""
+
+import logging
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from typing import NoReturn
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from scaling.grid import Point
+from scaling.rank_files import RankFiles, RankResult
+from scaling.train.data import MicroBatch, micro_batches
+from scaling.train.engine import Trainer, build
+from scaling.train.failures import failure_of
+from scaling.train.kernels import require_kernels
+from scaling.train.memory import peak_memory
+from scaling.train.model import Blueprint
+from scaling.train.rendezvous import Groups, join, leave
+from scaling.train.stack import stack_of
+from scaling.train.timing import CudaStopwatch, HostStopwatch, Stopwatch, step_times_s
+
+# The parent ends a point that is late, so a collective never should: its exception would hide why.
+_COLLECTIVE_MARGIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Which rank this process is. `master` is the address of rank 0's machine."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    master: str
+
+
+def run(point: Point, files: RankFiles, seat: Seat) -> NoReturn:
+    """Measure, leave a result or a failure, and end the process.
+
+    It ends without the interpreter's clean-up: gloo's threads can abort there, and a rank that has
+    failed must not wait for the others.
+    """
+    code = 0
+    try:
+        files.leave(seat.rank, measured(point, files, seat))
+        leave()
+    except BaseException as error:
+        traceback.print_exc()
+        files.leave(seat.rank, failure_of(error))
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
+    """Warm up, time the steps, and read what they left."""
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    device = take_device(point, seat.local_rank)
+    files.leave(seat.rank, stack_of(device))
+    require_kernels(point.shape, point.layout, device)
+    files.beat(seat.rank, "meeting the other ranks")
+    join(seat, files, device, timeout_s=point.time_limit_s + _COLLECTIVE_MARGIN_S)
+    files.beat(seat.rank, "building the model")
+    groups = Groups(seat.rank, point.layout)
+    plan = Blueprint(
+        shape=point.shape,
+        layout=point.layout,
+        tp=groups.tensor_parallel,
+        seed=point.seed,
+        device=device,
+    )
+    trainer = build(plan, groups)
+    return _trained(point, trainer, plan, groups, files, seat)
+
+
+def _trained(
+    point: Point,
+    trainer: Trainer,
+    plan: Blueprint,
+    groups: Groups,
+    files: RankFiles,
+    seat: Seat,
+) -> RankResult:
+    steps = point.warmup_steps + point.measured_steps
+    losses: list[float] = []
+    grad_norms: list[float | None] = []
+
+    def prepare(step: int) -> list[MicroBatch]:
+        files.beat(seat.rank, f"step {step} of {steps}")
+        return micro_batches(
+            point.layout,
+            vocab_size=point.shape.vocab_size,
+            seed=point.seed,
+            step=step,
+            dp_rank=groups.place.dp_rank,
+            device=plan.device,
+        )
+
+    def after(_: int) -> None:
+        losses.append(trainer.loss())
+        grad_norms.append(trainer.grad_norm())
+
+    stopwatch: Stopwatch = CudaStopwatch() if plan.device.type == "cuda" else HostStopwatch()
+    first_step_at = time.time()
+    times = step_times_s(
+        steps=steps,
+        prepare=prepare,
+        align=dist.barrier,
+        step=trainer.step,
+        after=after,
+        stopwatch=stopwatch,
+    )
+    known_norms = [norm for norm in grad_norms if norm is not None]
+    peak = peak_memory(plan.device)
+    return RankResult(
+        clock=stopwatch.name,
+        step_times_s=times[point.warmup_steps :],
+        losses=losses,
+        grad_norms=known_norms if len(known_norms) == steps else None,
+        peak_memory_bytes=peak.allocated,
+        peak_reserved_bytes=peak.reserved,
+        memory_meter=peak.meter,
+        first_step_at=first_step_at,
+    )
+
+
+def take_device(point: Point, local_rank: int) -> torch.device:
+    """The GPU of this rank, or the CPU where the study's cluster is one.
+
+    Raises:
+        RuntimeError: the study says a GPU and there is none for this rank.
+    """
+    accelerator = deepspeed.get_accelerator()
+    if point.gpu == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"the point wants gpu {point.gpu!r} for local rank {local_rank}, and this process sees "
+            f"{torch.cuda.device_count()} CUDA devices"
+        )
+    accelerator.set_device(local_rank)
+    return torch.device("cuda", local_rank)

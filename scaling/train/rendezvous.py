@@ -1,0 +1,169 @@
+"""Ranks find each other and split into groups."""
+
+import datetime
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time only
+
+from scaling.layout import Layout
+from scaling.rank_files import RankFiles
+from scaling.train.parallel import TensorParallel
+
+if TYPE_CHECKING:
+    from scaling.train.program import Seat
+
+_ASK_EVERY_S = 0.02
+
+
+def join(seat: "Seat", files: RankFiles, device: torch.device, *, timeout_s: float) -> None:
+    """Make the process group of all ranks, in torch and in DeepSpeed.
+
+    Rank 0 listens on a port that the kernel picks and leaves its number in the run's folder, so no
+    port is chosen before it is bound and two points on one machine cannot meet.
+    """
+    timeout = datetime.timedelta(seconds=timeout_s)
+    store = _store(seat, files, timeout)
+    os.environ["MASTER_PORT"] = str(store.port)  # DeepSpeed takes its absence for a wish for MPI
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=store,
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=timeout,
+        device_id=device if device.type == "cuda" else None,
+    )
+    _join_deepspeed()
+
+
+def _store(seat: "Seat", files: RankFiles, timeout: datetime.timedelta) -> TCPStore:
+    if seat.rank == 0:
+        store = TCPStore(
+            seat.master,
+            0,
+            seat.world_size,
+            is_master=True,
+            timeout=timeout,
+            wait_for_workers=False,
+        )
+        files.publish_store(seat.master, store.port)
+        return store
+    deadline = time.monotonic() + timeout.total_seconds()
+    while (found := files.store()) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank 0 published no store within {timeout}")
+        time.sleep(_ASK_EVERY_S)
+    return TCPStore(*found, seat.world_size, is_master=False, timeout=timeout)
+
+
+def _join_deepspeed() -> None:
+    import deepspeed
+
+    # A shared-memory all-reduce for inference on CPUs: training never calls it, and building it
+    # takes a compiler and half a minute.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed()
+
+
+def leave() -> None:
+    """Part together: with gloo a rank that goes alone can abort the ones that still talk to it."""
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """This rank's coordinates: tp innermost, then dp, pp outermost (as `Layout` says)."""
+
+    tp_rank: int
+    dp_rank: int
+    pp_rank: int
+
+    @classmethod
+    def of(cls, rank: int, layout: Layout) -> "Place":
+        """The coordinates of a rank."""
+        rest, tp_rank = divmod(rank, layout.tp)
+        pp_rank, dp_rank = divmod(rest, layout.dp)
+        return cls(tp_rank=tp_rank, dp_rank=dp_rank, pp_rank=pp_rank)
+
+
+class Groups:
+    """The tp and dp groups of this rank; also the `mpu` that DeepSpeed asks about them.
+
+    Making a group is collective: every rank makes every group, in one order.
+    """
+
+    def __init__(self, rank: int, layout: Layout) -> None:
+        self.layout, self.place = layout, Place.of(rank, layout)
+        seats: dict[Place, int] = {
+            Place.of(other, layout): other for other in range(layout.world_size)
+        }
+        self.tp_group = _own_group(
+            rank,
+            [
+                [seats[Place(tp_rank=t, dp_rank=d, pp_rank=p)] for t in range(layout.tp)]
+                for p in range(layout.pp)
+                for d in range(layout.dp)
+            ],
+        )
+        self.dp_group = _own_group(
+            rank,
+            [
+                [seats[Place(tp_rank=t, dp_rank=d, pp_rank=p)] for d in range(layout.dp)]
+                for p in range(layout.pp)
+                for t in range(layout.tp)
+            ],
+        )
+
+    @property
+    def tensor_parallel(self) -> TensorParallel:
+        """This rank's place in its tp group."""
+        return TensorParallel(
+            size=self.layout.tp,
+            rank=self.place.tp_rank,
+            group=self.tp_group,
+            sequence_parallel=self.layout.sequence_parallel,
+        )
+
+    # What DeepSpeed calls model parallel is tp: a Groups is handed over only where pp is 1.
+
+    def get_model_parallel_rank(self) -> int:
+        """For DeepSpeed."""
+        return self.place.tp_rank
+
+    def get_model_parallel_world_size(self) -> int:
+        """For DeepSpeed."""
+        return self.layout.tp
+
+    def get_model_parallel_group(self) -> dist.ProcessGroup | None:
+        """For DeepSpeed."""
+        return self.tp_group
+
+    def get_data_parallel_rank(self) -> int:
+        """For DeepSpeed."""
+        return self.place.dp_rank
+
+    def get_data_parallel_world_size(self) -> int:
+        """For DeepSpeed."""
+        return self.layout.dp
+
+    def get_data_parallel_group(self) -> dist.ProcessGroup | None:
+        """For DeepSpeed."""
+        return self.dp_group
+
+    get_tensor_model_parallel_rank = get_model_parallel_rank
+    get_tensor_model_parallel_world_size = get_model_parallel_world_size
+    get_tensor_model_parallel_group = get_model_parallel_group
+
+
+def _own_group(rank: int, all_ranks: list[list[int]]) -> dist.ProcessGroup | None:
+    own = None
+    for ranks in all_ranks:
+        group = dist.new_group(ranks)
+        if rank in ranks:
+            own = group
+    return own

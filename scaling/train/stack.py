@@ -1,0 +1,47 @@
+"""The software and the device under a rank."""
+
+import importlib.metadata
+import socket
+from pathlib import Path
+
+import torch
+
+from scaling.rank_files import Stack
+
+
+def stack_of(device: torch.device) -> Stack:
+    """What this rank runs on."""
+    on_gpu = device.type == "cuda"
+    return Stack(
+        host=socket.gethostname(),
+        torch_version=torch.__version__,
+        deepspeed_version=importlib.metadata.version("deepspeed"),
+        flash_attn_version=None,  # no kernel of that package is called: see kernels.py
+        gpu_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
+        driver_version=_driver_version() if on_gpu else None,
+        cuda_version=torch.version.cuda if on_gpu else None,
+        nccl_version=".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
+    )
+
+
+def _cpu_name() -> str | None:
+    """The model name the kernel gives the first CPU; Arm kernels give none."""
+    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return None
+
+
+def _driver_version() -> str | None:
+    """NVIDIA's driver; None on a GPU of another vendor, which has no NVML."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
