@@ -1,0 +1,44 @@
+"""One cluster for all tests of this folder."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.lab import TOOLS, Lab, Study
+
+
+@pytest.fixture(scope="session")
+def lab():
+    missing = [tool for tool in TOOLS if shutil.which(tool, path="/usr/sbin:/usr/bin") is None]
+    if missing or os.getuid() != 0:
+        why = f"{', '.join(missing)} not found" if missing else "this user is not root"
+        pytest.skip(
+            f"{why}: a Slurm of our own needs root and the Debian packages slurm-wlm, slurmdbd, "
+            "mariadb-server and munge"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    cluster = Lab(folder)
+    try:
+        cluster.start()
+        for words in (
+            "account lab", "user root account=lab", "qos two MaxSubmitJobsPerUser=2",
+        ):  # fmt: skip
+            cluster.ask("sacctmgr", "-i", "add", *words.split())
+        cluster.ask("sacctmgr", "-i", "modify", "user", "root", "set", "qos+=two")
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def study(lab, tmp_path):
+    lab.start()  # whatever the test before has killed
+    made = Study(lab, tmp_path / "study")
+    yield made
+    jobs = list(lab.queue())
+    if jobs:
+        lab.ask("scancel", *jobs)

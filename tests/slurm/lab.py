@@ -1,0 +1,148 @@
+"""A real Slurm on this machine, and a small study of trivial points to send to it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TOOLS = ("slurmctld", "slurmd", "slurmdbd", "mariadbd", "munged")
+# what the cluster of these tests has beyond start.sh: preemption, accounts that are enforced
+EXTRA_CONF = """\
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+AccountingStorageEnforce=associations,limits,qos
+PartitionName=DEFAULT PriorityTier=1 GraceTime=15
+PartitionName=high Nodes=node[1-4] PriorityTier=10 PreemptMode=OFF"""
+
+
+def until(what: str, condition: Callable[[], object], timeout_s: float = 60) -> None:
+    """Wait until it holds; a test fails with the sentence `what` if it never does."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {timeout_s:g} s in vain: {what}"
+        time.sleep(0.1)
+
+
+class Lab:
+    """The cluster: four nodes of eight CPUs and four pretended GPUs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            **os.environ,
+            "SLURM_LAB": str(folder),
+            "SLURM_CONF": str(folder / "etc" / "slurm.conf"),
+            "PORT_BASE": str(17000 + os.getpid() % 80 * 150),
+            "CRED_EXPIRE": "4",  # a requeued job waits so long
+            "SLURMD_TIMEOUT": "5",
+            "MESSAGE_TIMEOUT": "5",
+            "EXTRA_CONF": EXTRA_CONF,
+        }
+
+    def start(self) -> None:
+        """Start what is not running."""
+        self._script("start.sh")
+
+    def stop(self) -> None:
+        """End all of it."""
+        self._script("stop.sh")
+
+    def _script(self, name: str) -> None:
+        done = subprocess.run(
+            ["bash", HERE / name], env=self.environment, capture_output=True, text=True, timeout=180
+        )
+        assert done.returncode == 0, done.stderr
+
+    def ask(self, *command: str) -> str:
+        """What a command of Slurm prints."""
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def kill(self, daemon: str) -> None:
+        """SIGKILL a daemon by the pid that start.sh wrote down."""
+        pid = int((self.folder / "pid" / f"{daemon}.pid").read_text())
+        os.kill(pid, signal.SIGKILL)
+
+    def queue(self) -> dict[str, str]:
+        """State of every job that is not over, by id; array tasks apart."""
+        lines = self.ask("squeue", "--noheader", "--array", "--format=%i|%T").splitlines()
+        return dict(line.split("|") for line in lines)
+
+    def submissions(self) -> set[str]:
+        """Ids of all jobs that were ever submitted, as accounting knows them."""
+        lines = self.ask("sacct", "-X", "-n", "-P", "--starttime=now-2hours", "--format=JobID")
+        return set(lines.split())
+
+
+class Study:
+    """A folder with a Snakefile, and points that say when they start and leave one file each."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        folder.mkdir()
+        shutil.copy(HERE / "points.smk", folder / "Snakefile")
+        shutil.copy(HERE / "point.sh", folder)
+        self._before = lab.submissions()
+
+    def points(self, **points: dict[str, object]) -> None:
+        """What each point does and asks for; see points.smk."""
+        (self.folder / "points.json").write_text(json.dumps(points))
+
+    def command(self, *options: str) -> list[str]:
+        """The command that a user gives, and gives again after whatever happened."""
+        return [
+            *(sys.executable, "-m", "snakemake", "--executor", "submitit", "--jobs", "1000"),
+            *("--nolock", "--rerun-incomplete", "--keep-going", "--latency-wait", "2"),
+            *("--seconds-between-status-checks", "1", "--rerun-triggers", "mtime", "params"),
+            *("--default-resources", "mem_mb=100", "disk=None", *options),
+        ]
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        """Snakemake in the background, in a session of its own as in another terminal."""
+        with (self.folder / "snakemake.log").open("ab") as log:
+            return subprocess.Popen(
+                self.command(*options),
+                cwd=self.folder,
+                env=self.lab.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def run(self, *options: str, timeout_s: float = 120) -> int:
+        """Snakemake to its end; its exit code."""
+        return self.start(*options).wait(timeout=timeout_s)
+
+    @property
+    def said(self) -> str:
+        """All that Snakemake printed."""
+        return (self.folder / "snakemake.log").read_text()
+
+    def starts(self) -> Counter[str]:
+        """How often each point was started."""
+        path = self.folder / "starts"
+        return Counter(path.read_text().split()) if path.exists() else Counter()
+
+    def done(self) -> set[str]:
+        """Points that left their file."""
+        return {path.stem for path in (self.folder / "out").glob("*.txt")}
+
+    def jobs(self) -> set[str]:
+        """Ids of the Slurm jobs that were submitted since this study was made."""
+        return self.lab.submissions() - self._before
+
+    def wait_for_start(self, *points: str) -> None:
+        """Until all of these points have been started."""
+        until(f"{points} start", lambda: set(points) <= set(self.starts()))

@@ -1,0 +1,90 @@
+"""Points become allocations of a real Slurm."""
+
+import signal
+
+import pytest
+
+from tests.slurm.lab import until
+
+pytestmark = pytest.mark.slurm
+
+
+def test_points_of_equal_resources_share_an_allocation_and_each_is_a_step_of_its_own(study):
+    where = "srun bash -c 'echo $SLURM_PROCID $SLURM_NODEID $SLURM_JOB_ID $CUDA_VISIBLE_DEVICES'"
+    wide = {"nodes": 2, "tasks_per_node": 2, "gpus_per_node": 2, "command": where}
+    study.points(a=wide, b=wide, c=wide, d={"command": "echo here"})
+
+    assert study.run("--submitit-pack", "3") == 0, study.said
+
+    assert len(study.jobs()) == 2
+    assert study.starts() == {"a": 1, "b": 1, "c": 1, "d": 1}
+    ranks = [
+        sorted(line.split() for line in (study.folder / f"out/{name}.txt").read_text().splitlines())
+        for name in "abc"
+    ]
+    job = ranks[0][0][2]
+    geometry = [["0", "0"], ["1", "0"], ["2", "1"], ["3", "1"]]
+    assert ranks == [[[*place, job, "0,1"] for place in geometry]] * 3
+
+
+def test_equal_allocations_become_one_array_with_a_limit(study):
+    study.points(**{f"p{i}": {"seconds": 1} for i in range(8)})
+
+    run = study.start("--submitit-pack", "2", "--submitit-array", "2")
+    seen = []
+    until("it ends", lambda: seen.append(study.lab.queue()) or run.poll() is not None)
+
+    assert run.returncode == 0, study.said
+    assert len({job.split("_")[0] for job in study.jobs()}) == 1
+    assert len(study.jobs()) == 4
+    assert max(list(states.values()).count("RUNNING") for states in seen) <= 2
+    assert set(study.starts().values()) == {1}
+
+
+def test_no_more_allocations_are_in_flight_than_allowed(study):
+    study.points(**{f"p{i}": {"seconds": 1} for i in range(6)})
+
+    run = study.start("--submitit-max-allocations", "2")
+    seen = []
+    until("it ends", lambda: seen.append(study.lab.queue()) or run.poll() is not None)
+
+    assert run.returncode == 0, study.said
+    assert max(map(len, seen)) <= 2
+    assert len(study.jobs()) == 6
+
+
+def test_a_point_killed_like_by_the_out_of_memory_killer_leaves_the_rest_of_the_pack_alone(study):
+    fatal = "srun bash -c 'kill -KILL $$'; sleep 0"
+    study.points(a={"seconds": 1}, b={"command": f"set -e; {fatal}"}, c={"seconds": 1})
+
+    assert study.run("--submitit-pack", "3") == 1
+
+    assert study.done() == {"a", "c"}
+    assert "exit code 137" in study.said
+    assert len(study.jobs()) == 1
+    study.points(a={"seconds": 1}, b={"seconds": 0}, c={"seconds": 1})
+    assert study.run("--submitit-pack", "3") == 0
+    assert study.done() == {"a", "b", "c"}
+    assert study.starts() == {"a": 1, "b": 2, "c": 1}
+
+
+def test_setup_lines_run_before_the_points(study):
+    study.points(a={"slurm_setup": "export GREETING=hello", "command": "echo $GREETING"})
+
+    assert study.run() == 0
+
+    assert (study.folder / "out/a.txt").read_text() == "hello\n"
+
+
+def test_names_and_comments_tell_a_human_what_a_job_is(study):
+    study.points(a={"seconds": 20}, b={"seconds": 20})
+
+    run = study.start("--submitit-pack", "2")
+    study.wait_for_start("a")
+
+    listed = study.lab.ask("squeue", "--noheader", "--format=%j|%k")
+    run.send_signal(signal.SIGINT)
+    run.wait(timeout=60)
+    name, comment = listed.strip().split("|")
+    assert name == "point a +1"
+    assert comment.startswith("snakemake in study, ")
