@@ -1,0 +1,148 @@
+"""What Snakemake would do, without doing it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from scaling import grid
+from scaling.study import load_study
+from tests.conftest import PROJECT
+
+STUDIES = sorted(path.stem for path in (PROJECT / "config" / "studies").glob("*.yaml"))
+
+
+def snakemake(project, *options):
+    command = [sys.executable, "-m", "snakemake", "--profile", "config/profiles/local", *options]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+
+
+def planned_jobs(project, study):
+    """Rule -> number of jobs a dry run would start."""
+    asked = snakemake(project, "--dry-run", "--config", f"study={study}")
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    if "Nothing to be done" in asked.stdout + asked.stderr:
+        return {}
+    lines = (asked.stdout + asked.stderr).split("Job stats:")[-1].splitlines()[3:]
+    counts = {}
+    for line in lines:
+        if not line.strip():
+            break
+        rule, count = line.split()
+        counts[rule] = int(count)
+    return counts
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_shipped_study_has_a_dag_with_one_job_per_point(study, project):
+    points = grid.plan(load_study(study, PROJECT / "config")).points
+    jobs = planned_jobs(project, study)
+    assert jobs["measure"] == len(points)
+    assert {"plan", "tabulate", "report"} <= set(jobs)
+
+
+def pretend_it_ran(project, study):
+    """Lay down what a finished study leaves, in the order it would."""
+    planned = subprocess.run(
+        [sys.executable, "-m", "scaling", "plan", study],
+        cwd=project,
+        check=True,
+        capture_output=True,
+    )
+    assert planned.returncode == 0
+    results = project / "results" / study
+    found = grid.plan(
+        load_study(project / "config" / "studies" / f"{study}.yaml", project / "config")
+    )
+    stamp = (results / "points.parquet").stat().st_mtime
+    (results / "rows").mkdir(exist_ok=True)
+    files = [results / "rows" / f"{point.point_id}.parquet" for point in found.points]
+    (results / "tables").mkdir(exist_ok=True)
+    tables = [
+        results / "tables" / f"{sql.stem}.parquet"
+        for sql in (project / "reports" / "sql").glob("*.sql")
+    ]
+    for age, group in enumerate((files, tables, [results / "report.html"]), start=1):
+        for path in group:
+            path.touch()
+            os.utime(path, (stamp + age, stamp + age))
+    return found
+
+
+def edit(project, study, change):
+    path = project / "config" / "studies" / f"{study}.yaml"
+    content = yaml.safe_load(path.read_text())
+    change(content)
+    path.write_text(yaml.safe_dump(content))
+
+
+def test_one_more_world_size_plans_only_the_new_points_and_the_report(project):
+    edit(project, "quickstart", lambda study: study.update(layouts=[{"zero_stage": [1, 3]}]))
+    before = pretend_it_ran(project, "quickstart")
+    edit(project, "quickstart", lambda study: study["axes"]["world_size"].append(8))
+    path = project / "config" / "studies" / "quickstart.yaml"
+    after = grid.plan(load_study(path, project / "config"))
+    new = {p.point_id for p in after.points} - {p.point_id for p in before.points}
+    assert new
+    jobs = planned_jobs(project, "quickstart")
+    assert jobs["measure"] == len(new)
+    assert jobs["tabulate"] == jobs["report"] == 1
+
+
+def test_a_longer_time_limit_repeats_nothing_that_was_measured(project):
+    pretend_it_ran(project, "quickstart")
+    edit(project, "quickstart", lambda study: study["measure"].update(time_limit_s=600))
+    assert "measure" not in planned_jobs(project, "quickstart")
+
+
+def test_a_finished_study_has_nothing_to_do(project):
+    pretend_it_ran(project, "quickstart")
+    asked = snakemake(
+        project, "--dry-run", "--rerun-triggers", "mtime", "--config", "study=quickstart"
+    )
+    assert "Nothing to be done" in asked.stdout + asked.stderr
+
+
+def test_a_broken_study_stops_snakemake_with_the_sentence_and_exit_code_2(project):
+    edit(project, "quickstart", lambda study: study.update(kind="stronk"))
+    asked = snakemake(project, "--dry-run")
+    assert asked.returncode == 2
+    assert "config/studies/quickstart.yaml: kind='stronk': did you mean 'strong'?" in asked.stderr
+    assert "Traceback" not in asked.stdout + asked.stderr
+
+
+def test_a_point_asks_for_the_nodes_and_gpus_of_its_layout(project):
+    study = {
+        "title": "Two nodes",
+        "kind": "strong",
+        "axes": {
+            "model": "llama2_7b",
+            "cluster": "h100-80gb-dgx",
+            "world_size": 16,
+            "global_batch_size": 64,
+            "seq_length": 4096,
+            "tp": 2,
+            "zero_stage": 1,
+        },
+        "measure": {"time_limit_s": 300.0},
+    }
+    (project / "config" / "studies" / "two_nodes.yaml").write_text(yaml.safe_dump(study))
+    asked = snakemake(project, "--dry-run", "--config", "study=two_nodes")
+    said = asked.stdout + asked.stderr
+    assert "nodes=2, tasks_per_node=8, gpus_per_node=8, runtime=7" in said, said
+
+
+def test_a_point_file_holds_what_a_job_needs(project):
+    subprocess.run(
+        [sys.executable, "-m", "scaling", "plan", "quickstart"],
+        cwd=project,
+        check=True,
+        capture_output=True,
+    )
+    for path in (project / "results" / "quickstart" / "points").glob("*.json"):
+        point = grid.point_from_json(path.read_text())
+        assert path.stem == point.point_id
+        assert json.loads(path.read_text())["layout"]["precision"] in {"fp32", "bf16"}
