@@ -11,6 +11,14 @@ from scaling.predict.features import Features, Group
 from scaling.predict.stages import Stages, weights_of_heaviest_stage
 
 
+# What a hop of a ring costs whatever it carries: NCCL's own model of its simple protocol
+# (nccl/src/graph/tuning.cc: 14 us over the network, 3.4 us over NVLink).
+_NODE_HOP_S = 14e-6
+_LINK_HOP_S = 3.4e-6
+# Gradients are reduced in buckets; DeepSpeed's reduce_bucket_size is 5e8 elements, FSDP's a layer.
+_BUCKET_BYTES = 1e9
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Communication of one step, (n,)."""
@@ -120,7 +128,8 @@ def _message(
     group: Group, f: Features, p: Mapping[str, float], tokens: Floats, crossing: Flags
 ) -> Floats:
     """Activations forward and their gradient back between two stages; 0 without a pipeline."""
-    moved = tokens * f.hidden_size * f.element_bytes / np.where(f.sequence_parallel, f.tp, 1.0)
+    scattered = f.sequence_parallel | group.stack.scattered_messages
+    moved = tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
     share = np.where(crossing, _node_link(group) / f.gpus_per_node, _link(group))
     seconds = 2 * (moved / (share * p["p2p_efficiency"]) + p["p2p_latency_s"])
     return np.where(f.pp > 1, seconds, 0.0)
@@ -149,7 +158,11 @@ def _data_parallel(
         group.stack.gradient_bytes + f.element_bytes,
         2 * group.stack.gradient_bytes,
     )
-    seconds = part * weights * per_weight / bandwidth
-    gathering = part * weights * 3 * f.element_bytes / bandwidth
+    ring_s = nodes * _NODE_HOP_S + (over - nodes) * _LINK_HOP_S
+    moved = part * weights * per_weight
+    seconds = moved / bandwidth + np.ceil(moved / _BUCKET_BYTES) * ring_s
+    # forward, backward and gradients, each layer on its own
+    gathering = part * weights * 3 * f.element_bytes / bandwidth + 3 * f.num_layers * ring_s
+    gathering = np.where(over > 1, gathering, 0.0)
     sharded = f.zero_stage >= 3
     return np.where(sharded, 0.0, seconds), np.where(sharded, gathering, 0.0)

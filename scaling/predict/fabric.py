@@ -13,7 +13,7 @@ GBIT_PER_S = 1e9 / 8
 USABLE_OF_CAPACITY = 0.9895
 
 # What a large GEMM can draw of the data-sheet peak before its own inefficiency: the share of the
-# boost clock that the power limit leaves. A100 holds its clock; the 0.80 of the H100 was set with
+# boost clock that the power limit leaves. A100 holds its clock; the 0.74 of the H100 was set with
 # published training rows in sight and is carried over to its successors unchecked; AMD states about
 # 708 of 1,307 TFLOP/s as what an MI300X achieves in bf16 ("max-achievable FLOPs"), before our
 # gemm_efficiency. V100 and MI250X are estimates. Calibration and probes replace all of it.
@@ -21,10 +21,10 @@ SUSTAINED_OF_PEAK = {
     "v100-32gb": 0.90,
     "a100-40gb": 1.00,
     "a100-80gb": 1.00,
-    "h100-80gb": 0.80,
-    "h200-141gb": 0.80,
-    "b200-180gb": 0.80,
-    "gb200-186gb": 0.80,
+    "h100-80gb": 0.74,
+    "h200-141gb": 0.74,
+    "b200-180gb": 0.74,
+    "gb200-186gb": 0.74,
     "mi250x-gcd": 0.85,
     "mi300x-192gb": 0.62,
 }
@@ -90,19 +90,19 @@ FABRICS: dict[str, Fabric] = {
     )
 }  # fmt: skip
 
-# Published tables that name no cluster, by the framework they come from.
+# Published tables that name no cluster, by framework and GPUs per node.
 UNNAMED_CLUSTER = "other"
-CLUSTER_OF_FRAMEWORK = {
-    # arXiv 1909.08053, section 5: 32 DGX-2H servers of 16 V100 SXM3 32 GB
-    "Megatron-LM (2020)": "v100-32gb-dgx2h",
+CLUSTER_OF = {
+    # arXiv 1909.08053, section 5: DGX-2H servers of 16 V100 SXM3 32 GB; the same README's rows on 8
+    # GPUs a node are twice as fast: DGX A100, of which only the 40 GB one existed then
+    ("Megatron-LM (2020)", 16): "v100-32gb-dgx2h",
+    ("Megatron-LM (2020)", 8): "a100-40gb-dgx",
     # Megatron-LM README, table of model sizes: H100 GPUs, up to 6,144 of them
-    "Megatron-Core r0.8.0": "h100-80gb-dgx",
+    ("Megatron-Core r0.8.0", 8): "h100-80gb-dgx",
 }
 
 
-def fabric_named(
-    name: str, *, framework: str | None = None, clusters: Mapping[str, Cluster] | None = None
-) -> Fabric:
+def fabric_named(name: str, *, clusters: Mapping[str, Cluster] | None = None) -> Fabric:
     """The fabric of a cluster: of the study's own clusters first, then of the table above.
 
     Raises:
@@ -110,8 +110,6 @@ def fabric_named(
     """
     if clusters and name in clusters:
         return _fabric_of(name, clusters[name])
-    if name == UNNAMED_CLUSTER and framework in CLUSTER_OF_FRAMEWORK:
-        name = CLUSTER_OF_FRAMEWORK[framework]
     if name not in FABRICS:
         known = {*FABRICS, *(clusters or {})}
         raise InputError(f"unknown cluster {name!r}: {did_you_mean(name, known)}")

@@ -13,12 +13,15 @@ from scaling.hardware import Cluster, gpu_named
 from scaling.layout import Attention, Precision
 from scaling.predict.columns import Columns, Flags, Floats, Words
 from scaling.predict.fabric import (
+    CLUSTER_OF,
     SUSTAINED_OF_PEAK,
     USABLE_OF_CAPACITY,
+    UNNAMED_CLUSTER,
     Fabric,
     fabric_named,
     predictable,
 )
+from scaling.predict.parameters import LOSSY, defaults_for
 from scaling.predict.shapes_of import shapes_of
 from scaling.predict.stacks import Stack, stack_of
 from scaling.shapes import ActivationCheckpointing, ModelShape
@@ -95,6 +98,7 @@ class Group:
     framework: str
     stack: Stack
     fabric: Fabric
+    start: dict[str, float]  # every parameter, before any row is seen
     rows: npt.NDArray[np.int64]
     features: Features
 
@@ -162,14 +166,14 @@ def points_of(
             f"{columns.source}: column cluster is missing: the hardware is never guessed"
         )
     model = columns.words("model", "unnamed")
-    cluster = columns.words("cluster", "")
+    cluster = _named_clusters(columns)
     framework = columns.words("framework", OWN_FRAMEWORK)
     note = np.full(n, None, dtype=object)
     fabrics: dict[tuple[str, str], Fabric] = {}
     per_node = np.ones(n)
     for (soft, where), rows in _by(framework, cluster):
         try:
-            fabric = fabric_named(where, framework=soft, clusters=clusters)
+            fabric = fabric_named(where, clusters=clusters)
         except InputError as error:
             raise InputError(f"{columns.source}: {error}") from None
         fabrics[soft, where] = fabric
@@ -196,6 +200,7 @@ def points_of(
                     framework=soft,
                     stack=stack,
                     fabric=fabric,
+                    start=_start(stack, fabric),
                     rows=usable,
                     features=_features(here, kernels.take(usable), fabric, stack, columns.source),
                 )
@@ -211,6 +216,23 @@ def points_of(
         seq_length=arrays["seq_length"],
         global_batch_size=arrays["micro_batch_size"] * arrays["accumulation"] * arrays["dp"],
     )
+
+
+def _named_clusters(columns: Columns) -> Words:
+    """The cluster column, with published tables that name none resolved by what they do say."""
+    cluster = columns.words("cluster", "")
+    unnamed = np.flatnonzero(cluster == UNNAMED_CLUSTER)
+    if unnamed.size:
+        framework = columns.words("framework", OWN_FRAMEWORK)
+        per_node = columns.numbers("gpus_per_node")
+        for row in unnamed:
+            cluster[row] = CLUSTER_OF.get((framework[row], per_node[row]), UNNAMED_CLUSTER)
+    return cluster
+
+
+def _start(stack: Stack, fabric: Fabric) -> dict[str, float]:
+    """Defaults, moved first by the transport's facts and then by the software's."""
+    return defaults_for({**(LOSSY if fabric.lossy_transport else {}), **stack.defaults})
 
 
 def _by(framework: Words, cluster: Words) -> list[tuple[tuple[str, str], npt.NDArray[np.int64]]]:
@@ -290,10 +312,13 @@ def _features(
         heads = arrays["micro_batch_size"] * arrays["num_heads"] / arrays["tp"]
         multiple = heads % 4 == 0
         math, fused = (math | fused) & ~multiple, (math | fused) & multiple
-    # FlashAttention-3 reaches about 1.5 to 2 times FlashAttention-2 on H100 (arXiv 2407.08608)
+    # On Hopper FlashAttention-2 reaches 35 % of peak where it has 50 % on A100, FlashAttention-3
+    # about twice that (arXiv 2407.08608); later kernels are taken to be as good.
     newer = np.isin(attention, ["flash3", "flash4", "cudnn"])
     hopper = gpu_named(fabric.gpu).peak_flop_per_s.get("fp8") is not None
-    arrays["fused_norm"] = arrays["fused_norm"] | stack.fused_norms
+    # LayerNorm (gpt, no gated mlp) is one kernel in torch too; RMSNorm is a chain of fp32 copies
+    layer_norm = arrays["mlp_inputs"] < 2
+    arrays["fused_norm"] = arrays["fused_norm"] | layer_norm | stack.fused_norms
     return Features(
         **arrays,
         full=checkpointing == "full",
@@ -301,7 +326,7 @@ def _features(
         math=math.astype(bool),
         fused_softmax=fused.astype(bool),
         flash1=(attention == "flash1").astype(bool),
-        flash_gain=np.where(newer & hopper, 1.5, 1.0),
+        flash_gain=np.where(newer, 1.4, 0.7) if hopper else np.ones(len(math)),
         element_bytes=np.where(kernels.precision == "fp32", 4.0, 2.0),
         peak=peak,
         gemm_peak=gemm_peak,

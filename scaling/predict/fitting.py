@@ -10,7 +10,7 @@ from scipy.optimize import least_squares
 from scaling.predict.columns import Flags, Floats
 from scaling.predict.features import Group
 from scaling.predict.memory import memory_of
-from scaling.predict.parameters import MEMORY, TIME, Parameter, defaults_for
+from scaling.predict.parameters import MEMORY, TIME, Parameter
 from scaling.predict.step import step_of
 
 # Repeats of one layout differ by about this much (published repeats: 0.3 to 5 %), log scale.
@@ -61,7 +61,7 @@ def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict
         used = np.log(memory.total * p["fragmentation"] / capacity) / FIT_NOISE
         side = np.where(seen.out_of_memory, -used, used)
         wrong = np.where(judged, np.logaddexp(0.0, np.clip(side, -200, 200) + 0.5), 0.0)
-        return _soft(off) + _soft(wrong)
+        return _robust(off) + _robust(wrong)
 
     return _solve(MEMORY, residuals, start, bool((has_peak | judged).any()))
 
@@ -75,14 +75,14 @@ def fit_time(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[s
     used = memory_of(group, f, start).total / group.capacity_bytes
 
     def residuals(p: Mapping[str, float]) -> Floats:
-        return _soft((np.log(step_of(group, f, p, used).total) - log_measured) / TIME_NOISE)
+        return _robust((np.log(step_of(group, f, p, used).total) - log_measured) / TIME_NOISE)
 
     return _solve(TIME, residuals, start, bool(rows.size))
 
 
-def _soft(r: Floats) -> Floats:
-    """Residuals whose squares are a soft-L1 loss: single stalled steps must not decide a fit."""
-    return np.sign(r) * 2.0 * np.sqrt(2 * (np.sqrt(1 + (r / 2.0) ** 2) - 1))
+def _robust(r: Floats) -> Floats:
+    """Residuals whose squares are a Cauchy loss of width 3: a stalled step must not decide a fit."""
+    return np.sign(r) * 3.0 * np.sqrt(np.log1p((r / 3.0) ** 2))
 
 
 def _solve(
@@ -136,8 +136,3 @@ def _unseen(q: Parameter, value: float) -> Fitted:
 def values_of(fitted: Mapping[str, Fitted]) -> dict[str, float]:
     """The values alone."""
     return {name: parameter.value for name, parameter in fitted.items()}
-
-
-def start_of(group: Group) -> dict[str, float]:
-    """Every parameter at its default for the group's software."""
-    return defaults_for(group.stack.defaults)

@@ -106,9 +106,12 @@ def _kept_per_layer(
     shard = np.where(f.sequence_parallel, tp, 1.0)
     sharded = f.sequence_parallel & (tp > 1)
     replicated = p["kept_replicated"] + np.where(f.fused_norm, 0.0, p["kept_unfused"])
-    # 3 query-sized tensors and the output stay; grouped keys and values are smaller
+    # Gated models keep gate, up, activation and product and rotate copies of q and k; a gpt keeps
+    # the activation's input and output, and rotates nothing: its 34 bytes of arXiv 2205.05198.
+    gated = f.mlp_inputs > 1
     attention = p["kept_attention"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
-    mlp = p["kept_mlp"] * f.ffn_hidden_size * np.where(f.mlp_inputs > 1, 1.0, 0.75) / tp
+    attention = attention * np.where(gated, 1.0, 0.7)
+    mlp = p["kept_mlp"] * f.ffn_hidden_size * np.where(gated, 1.0, 0.5) / tp
     gathered = p["kept_gathered"] + p["late_release"] * _gpu_bound(group, f, tokens)
     flat = replicated * h / shard + attention + mlp + np.where(sharded, gathered * h, 0.0)
     scores = f.micro_batch_size * f.num_heads / tp * f.seq_length * f.seq_length / f.cp

@@ -38,8 +38,8 @@ TIME: tuple[Parameter, ...] = (
     _p("score_efficiency", 0.35, 0.10, 0.80, 0.4, "ratio", "of peak, score matmuls without flash"),
     _p("math_passes", 22.0, 6.0, 60.0, 0.4, "passes", "over the s x s scores, torch softmax"),
     _p("fused_passes", 12.0, 4.0, 40.0, 0.4, "passes", "over the s x s scores, fused softmax"),
-    _p("norm_passes_fused", 20.0, 4.0, 60.0, 0.4, "passes", "over (tokens, h) a layer"),
-    _p("norm_passes", 80.0, 8.0, 260.0, 0.5, "passes", "the same without a fused norm"),
+    _p("norm_passes_fused", 30.0, 4.0, 60.0, 0.4, "passes", "over (tokens, h) a layer"),
+    _p("norm_passes", 130.0, 8.0, 260.0, 0.5, "passes", "the same without a fused norm"),
     _p("pointwise_passes", 1.0, 0.3, 4.0, 0.4, "ratio", "of the counted tp-sharded passes"),
     _p("logit_passes", 8.0, 2.0, 40.0, 0.4, "passes", "over the fp32 logits"),
     _p("link_efficiency", 0.70, 0.20, 0.95, 0.3, "ratio", "bus bandwidth of a link in the node"),
@@ -82,6 +82,11 @@ MEMORY: tuple[Parameter, ...] = (
 )
 
 PARAMETERS: dict[str, Parameter] = {parameter.name: parameter for parameter in (*TIME, *MEMORY)}
+
+
+# Over EFA the published sweep shows what InfiniBand does not: the host drives the transport, and
+# allocator retries and messages stall for about a second (findings of its 673 timed rows).
+LOSSY: Mapping[str, float] = {"host_transport_s": 0.45e-3, "stall_s": 1.2, "stall_knee": 0.95}
 
 
 def defaults_for(overrides: Mapping[str, float]) -> dict[str, float]:

@@ -1,0 +1,41 @@
+"""What a layout may cost beyond its likely time: the figure layouts are ranked by."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from scaling.predict.columns import Floats
+from scaling.predict.features import Features, Group
+
+# A pipeline whose messages cross nodes over a lossy transport now and then waits about a second
+# at every micro-batch. Seen in 41 of 58 published rows with zero_stage 0 and dp > 1, and in about
+# one of twelve others (one measured step a row, 8 to 64 H100 over EFA); half as long with two stages.
+_STALL_S = 1.1
+_CHANCE_ZERO_0 = 0.6
+_CHANCE = 0.08
+# Above this share of the memory the allocator may start to retry: over a lossy transport it did in
+# 26 of 29 published rows, over InfiniBand rows as full ran as fast as predicted.
+NEARLY_FULL = 0.93
+_NEARLY_FULL_PENALTY = {True: 0.10, False: 0.0}
+
+
+def ranked_by(
+    group: Group, f: Features, p: Mapping[str, float], step_s: Floats, memory_used: Floats
+) -> Floats:
+    """Seconds to rank layouts by, (n,): the predicted step, plus what it may cost on a bad day.
+
+    Args:
+        group: software and cluster.
+        f: the layouts.
+        p: every parameter by name.
+        step_s: predicted step time, (n,).
+        memory_used: predicted need over capacity, (n,).
+    """
+    full = 1 / (1 + np.exp(-np.clip((memory_used - NEARLY_FULL) / 0.01, -50, 50)))
+    seconds = step_s * (1 + _NEARLY_FULL_PENALTY[group.fabric.lossy_transport] * full)
+    if group.fabric.lossy_transport:
+        crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
+        chance = np.where((f.zero_stage == 0) & (f.dp > 1), _CHANCE_ZERO_0, _CHANCE)
+        quantum = _STALL_S * np.where(f.pp == 2, 0.5, 1.0)
+        seconds = seconds + np.where(crossing, chance * quantum * f.accumulation, 0.0)
+    return seconds
