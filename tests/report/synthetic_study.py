@@ -199,7 +199,7 @@ def _place(
     layout = Layout(
         **chosen, dp=dp, seq_length=seq_length, gradient_accumulation_steps=batch // per_round
     )
-    reasons = [*refusals(shape, layout), *engine_refusals(layout)]
+    reasons = [*refusals(shape, layout), *engine_refusals(shape, layout)]
     return (None, "; ".join(reasons)) if reasons else (layout, "")
 
 

@@ -1,0 +1,236 @@
+// The page's behaviour: choose a setting, draw its charts and tables from the one copy of the data.
+// Text from the study only ever becomes a text node.
+
+const $ = (query, at = document) => at.querySelector(query), $$ = (query, at = document) => [...at.querySelectorAll(query)];
+const parsed = id => JSON.parse($('#' + id).textContent);
+const tables = Object.fromEntries(Object.entries(parsed('data')).map(([name, table]) =>
+  [name, table.rows.map(row => Object.fromEntries(table.columns.map((column, i) => [column, row[i]])))]));
+const columns = Object.fromEntries(Object.entries(parsed('data')).map(([name, table]) => [name, table.columns]));
+const charts = parsed('charts'), stories = parsed('stories'), config = parsed('config');
+
+// state, kept in the address so that a link opens the same view
+const hash = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+const same = story => ['model', 'cluster', 'batch_short'].every(key => !(key in hash) || story[key] === hash[key]);
+const state = { story: stories.find(same) ?? stories[0], size: null, outcome: 'all', sort: [null, -1] };
+if (hash.size) state.size = Number(hash.size);
+const here = rows => rows.filter(row => !('setting_id' in row) || row.setting_id === state.story.setting_id);
+
+// numbers
+const unknown = '–', thin = '\u202f';
+const trimmed = x => String(Number(x.toPrecision(3)));
+const amount = x => {
+  if (x == null) return unknown;
+  for (const [size, prefix] of [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e4, 'k']])
+    if (Math.abs(x) >= size) return trimmed(x / (prefix === 'k' ? 1e3 : size)) + thin + prefix;
+  return Math.abs(x) >= 1000 ? Math.round(x).toLocaleString('en').replace(',', thin) : trimmed(x);
+};
+const percent = x => x == null ? unknown : (100 * x).toFixed(1) + thin + '%';
+const seconds = x => x == null ? unknown : x.toPrecision(4);
+const gib = x => x == null ? unknown : (x / 2 ** 30).toPrecision(3);
+const plain = x => x == null ? unknown : typeof x === 'number' && !Number.isInteger(x) ? Number(x.toPrecision(5)) : String(x);
+const worded = text => text.replaceAll('{GPUs}', state.story.words.GPUs).replaceAll('{GPU}', state.story.words.GPU);
+const element = (tag, text, name) => { const made = document.createElement(tag); if (text != null) made.textContent = text; if (name) made.className = name; return made; };
+const button = (text, click) => { const made = element('button', text); made.type = 'button'; made.onclick = click; return made; };
+
+// theme
+const root = document.documentElement;
+const isDark = () => root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+const setTheme = theme => { root.dataset.theme = theme; $('#theme').textContent = theme === 'dark' ? 'Light' : 'Dark'; $('#theme').setAttribute('aria-label', `Switch to ${theme === 'dark' ? 'light' : 'dark'} colours`); };
+setTheme(hash.theme ?? (isDark() ? 'dark' : 'light'));
+$('#theme').onclick = () => { setTheme(isDark() ? 'light' : 'dark'); state.themed = true; remember(); };
+let before = null;
+addEventListener('beforeprint', () => { before = root.dataset.theme; setTheme('light'); });
+addEventListener('afterprint', () => setTheme(before));
+
+// tables
+function fillTable(at, shown, rows, sort) {
+  at.replaceChildren();
+  const head = at.createTHead().insertRow();
+  for (const column of shown) {
+    const cell = element('th', sort ? null : column.title, column.look);
+    cell.scope = 'col';
+    if (sort) { cell.append(button(column.title, () => sort(column.key))); if (state.sort[0] === column.key) cell.setAttribute('aria-sort', state.sort[1] > 0 ? 'ascending' : 'descending'); }
+    head.append(cell);
+  }
+  const body = at.createTBody();
+  for (const row of rows) {
+    const line = body.insertRow();
+    if ('outcome' in row && row.outcome !== 'ok') line.className = row.outcome == null ? 'wait' : 'fail';
+    for (const column of shown) {
+      const cell = line.insertCell(), value = (column.show ?? plain)(row[column.key], row, cell);
+      cell.append(value instanceof Node ? value : String(value));
+      if (column.look) cell.classList.add(...column.look.split(' '));
+    }
+  }
+}
+const asColumns = (name, rows) => columns[name].filter(key => key !== 'setting_id' && rows.some(row => row[key] != null))
+  .map(key => ({ key, title: key, look: rows.every(row => row[key] == null || typeof row[key] === 'string') ? 'l' : '' }));
+
+function outcomeTag(outcome, row) {
+  if (outcome == null) return element('span', 'not run', 'tag waiting');
+  if (outcome === 'ok') return element('span', row.series, 'tag ' + row.series);
+  const tag = element('span', outcome.replaceAll('_', ' '), 'tag failed');
+  if (row.error_message) tag.title = row.error_message;
+  return tag;
+}
+const choices = [
+  ['tp', 'tp', true], ['pp', 'pp', true], ['cp', 'cp'], ['dp', 'dp', true], ['zero_stage', 'ZeRO', true], ['sequence_parallel', 'seq. par.'],
+  ['micro_batch_size', 'mb', true], ['activation_checkpointing', 'checkpoint'],
+  ['attention', 'attention'], ['fused_norm', 'fused norm'], ['precision', 'precision'], ['repeat', 'repeat'],
+];
+const yesNo = value => typeof value === 'boolean' ? (value ? 'yes' : 'no') : plain(value);
+
+function statistics() {
+  const all = here(tables.statistics), has = key => all.some(row => row[key] != null), varies = key => new Set(all.map(row => row[key])).size > 1;
+  const rate = has('mfu') ? 'mfu' : 'model_flop_per_s_per_gpu', most = Math.max(...all.map(row => row[rate] ?? 0));
+  const meter = show => (value, row, cell) => { if (value != null) { cell.classList.add('meter'); cell.style.setProperty('--w', 100 * value / most + '%'); } return show(value); };
+  const shown = [
+    { key: 'outcome', title: 'Outcome', show: outcomeTag, look: 'l' }, { key: 'world_size', title: worded('{GPUs}') },
+    ...choices.filter(([key, , always]) => always || varies(key)).map(([key, title]) => ({ key, title, show: yesNo })),
+    { key: 'tokens_per_s', title: 'tokens/s', show: amount }, { key: 'tokens_per_s_per_gpu', title: worded('per {GPU}'), show: amount },
+    rate === 'mfu' ? { key: 'mfu', title: 'MFU', show: meter(percent) } : { key: rate, title: worded('FLOP/s per {GPU}'), show: meter(amount) },
+    { key: 'step_time_s', title: 'step (s)', show: seconds },
+    { key: 'step_time_low_s', title: '95 % ±', show: (low, row) => low == null ? unknown : percent((row.step_time_high_s - low) / 2 / row.step_time_s) },
+    { key: 'peak_memory_bytes', title: 'peak GiB', show: gib },
+    ...['mean_power_w', 'energy_j'].filter(has).map(key => ({ key, title: key === 'energy_j' ? 'J per step' : 'W', show: amount })),
+    ...(has('error_message') ? [{ key: 'error_message', title: 'what went wrong', look: 'l wide' }] : []),
+  ];
+  const words = $('#find').value.toLowerCase().split(/\s+/).filter(Boolean);
+  const text = row => `${row.world_size} ${worded('{GPUs}')} ${shown.map(c => `${c.title} ${row[c.key]}`).join(' ')} ${row.layout_name} ${row.outcome ?? 'not run'}`.toLowerCase();
+  const kinds = { all: () => true, ran: row => row.outcome === 'ok', failed: row => row.outcome != null && row.outcome !== 'ok', 'not run': row => row.outcome == null };
+  const present = Object.keys(kinds).filter(kind => kind === 'all' || all.some(kinds[kind]));
+  if (!present.includes(state.outcome)) state.outcome = 'all';
+  const kept = all.filter(row => kinds[state.outcome](row) && words.every(word => text(row).includes(word)));
+  const [key, direction] = state.sort;
+  if (key) kept.sort((a, b) => (a[key] == null) - (b[key] == null) || (a[key] > b[key] ? direction : a[key] < b[key] ? -direction : 0));
+  const drawn = kept.slice(0, 500);
+  fillTable($('#points'), shown, drawn, column => { state.sort = [column, state.sort[0] === column ? -state.sort[1] : -1]; statistics(); });
+  $('#count').textContent = `${kept.length} of ${all.length} points` + (kept.length > drawn.length ? `, first ${drawn.length} shown` : '');
+  pick($('#outcomes'), present, state.outcome, kind => { state.outcome = kind; statistics(); });
+  const fixed = choices.filter(([key, , always]) => !always && key !== 'repeat' && !varies(key) && all.length).map(([key, title]) => `${title} ${yesNo(all[0][key])}`);
+  $('#same').textContent = fixed.length ? `The same for all: ${fixed.join(', ')}.` : '';
+  const refused = here(tables.refused);
+  $('#refusals').hidden = !refused.length;
+  $('#refusals summary').textContent = `${refused.length} combinations refused before anything ran`;
+  const differs = key => new Set(refused.map(row => row[key])).size > 1;
+  fillTable($('#refused'), [{ key: 'world_size', title: worded('{GPUs}') }, ...choices.filter(([key, , always]) => key in (refused[0] ?? {}) && (always || differs(key))).map(([key, title]) => ({ key, title, show: yesNo })), { key: 'reason', title: 'why', look: 'l wide' }], refused.slice(0, 1000));
+}
+
+// charts: one specification each, drawn with the rows of the selection
+const views = {};
+const rowsFor = (name, chart) => here(tables[name]).filter(row => !chart.perSize || !('world_size' in row) || row.world_size === state.size);
+function tablesIn(part, found = new Set()) {
+  if (part && typeof part === 'object') { if (part.data?.name) found.add(part.data.name); Object.values(part).forEach(inner => tablesIn(inner, found)); }
+  return found;
+}
+function scaffold(figure) {
+  const chart = charts[figure.dataset.chart];
+  const tools = element('div', null, 'tools'), details = element('details');
+  details.append(element('summary', 'Table'));
+  details.ontoggle = () => behind(details, chart);
+  tools.append(details, button('SVG', () => saveSvg(figure.dataset.chart)), button('CSV', () => saveCsv(chart.table, rowsFor(chart.table, chart))));
+  figure.append(element('figcaption'), element('div', null, 'chart'), tools);
+}
+function behind(details, chart) {
+  $('.scroll', details)?.remove();
+  if (!details.open) return;
+  const box = element('div', null, 'scroll'), table = element('table'), rows = rowsFor(chart.table, chart);
+  fillTable(table, asColumns(chart.table, rows), rows.slice(0, 300));
+  box.append(table); details.append(box);
+}
+async function draw(figure) {
+  const name = figure.dataset.chart, chart = charts[name], box = $('.chart', figure);
+  const carries = rowsFor(chart.table, chart).some(row => row[chart.needs] != null);
+  const instead = name === 'flop_rate' ? 'mfu' : name === 'mfu' ? 'flop_rate' : null;  // one of the two says it
+  figure.hidden = instead != null && (name === 'flop_rate' ? here(tables.contenders).some(row => row.mfu != null) : !carries);
+  $('figcaption', figure).textContent = worded(chart.caption);
+  $('.tools', figure).hidden = !carries;
+  views[name]?.finalize(); delete views[name];
+  if (figure.hidden) return;
+  if (!carries) { box.replaceChildren(element('div', 'Nothing to draw: no point of this selection has this value.', 'empty')); box.removeAttribute('role'); return; }
+  const spec = JSON.parse(worded(JSON.stringify(chart.spec)));
+  const title = figure.closest('section').querySelector('h2').textContent;
+  box.setAttribute('role', 'img');
+  box.setAttribute('aria-label', `${worded(chart.alt)} ${title}.`);
+  spec.datasets = Object.fromEntries([...tablesIn(spec)].map(table => [table, rowsFor(table, chart)]));
+  for (const parameter of spec.params) if (parameter.name === 'sizes_') parameter.value = state.story.sizes;
+  try {
+    views[name] = await window.vegaEmbed(box, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
+    figure.dataset.drawn = `${state.story.setting_id}/${chart.perSize ? state.size : ''}`;
+  } catch (error) {
+    box.replaceChildren(element('div', `${name}: ${error.message}`, 'empty'));
+    console.error(name, error);
+  }
+  $$('details[open]', figure).forEach(details => behind(details, chart));
+}
+
+// saving
+function save(name, type, text) {
+  const link = element('a');
+  link.href = URL.createObjectURL(new Blob([text], { type })); link.download = name; link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+function saveCsv(name, rows) {
+  const quoted = value => value == null ? '' : /[",\n\r]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value;
+  save(name + '.csv', 'text/csv', [columns[name], ...rows.map(row => columns[name].map(key => row[key]))].map(line => line.map(quoted).join(',')).join('\n') + '\n');
+}
+async function saveSvg(name) {  // a file has no page to give it the variables
+  const style = getComputedStyle(root), text = await views[name].view.toSVG();
+  save(name + '.svg', 'image/svg+xml', text.replace(/var\((--[\w-]+)\)/g, (_, variable) => style.getPropertyValue(variable).trim()).replaceAll('url(#hatch)', style.getPropertyValue('--hatch').trim()));
+}
+
+// selection
+function pick(at, options, current, choose, possible = () => true) {
+  at.replaceChildren(...options.map(option => { const made = button(String(option), () => choose(option)); made.setAttribute('aria-pressed', option === current); made.disabled = !possible(option); if (made.disabled) made.title = 'Not in this study with the other choices'; return made; }));
+}
+function choose(wanted) {  // the setting nearest to the wish: the same model first, then cluster, then batch
+  const now = { ...state.story, ...wanted }, keys = [...Object.keys(wanted), 'model', 'cluster', 'batch_short'];
+  const score = story => keys.reduce((sum, key, i) => sum + (story[key] === now[key]) * 2 ** (keys.length - i), 0);
+  state.story = stories.reduce((best, story) => score(story) > score(best) ? story : best);
+  update();
+}
+const distinct = (key, among = stories) => [...new Set(among.map(story => story[key]))];
+const remember = () => history.replaceState(null, '', '#' + new URLSearchParams({ model: state.story.model, cluster: state.story.cluster, batch_short: state.story.batch_short, ...(state.size ? { size: state.size } : {}), ...(state.themed || hash.theme ? { theme: root.dataset.theme } : {}) }));
+
+function selectors() {
+  const { story } = state, sameModel = stories.filter(other => other.model === story.model), samePlace = sameModel.filter(other => other.cluster === story.cluster);
+  const rows = [['model', distinct('model'), () => true], ['cluster', distinct('cluster'), cluster => sameModel.some(other => other.cluster === cluster)], ['batch', distinct('batch_short', samePlace), () => true]];
+  for (const [name, options, possible] of rows) {
+    const key = name === 'batch' ? 'batch_short' : name, at = $(`#pick-${name}`);
+    at.hidden = options.length < 2;
+    pick($('.set', at), options, story[key], option => choose({ [key]: option }), possible);
+  }
+  if (!story.tried.includes(state.size)) state.size = story.tried.at(-1) ?? null;
+  pick($('#pick-size'), story.tried, state.size, size => { state.size = size; atSize(); });
+}
+function sentences() {
+  const { story } = state;
+  $('#batch').textContent = story.batch;
+  $('#answer').replaceChildren(...story.answer.map(([text, strong]) => strong ? element('b', text) : text));
+  $('#note').textContent = story.note;
+  $('#figures').replaceChildren(...story.figures.map(([name, value, what]) => { const box = element('div'), number = element('dd', value); number.append(element('small', what)); box.append(element('dt', name), number); return box; }));
+  for (const [key, title] of Object.entries(story.titles)) $(`[data-title=${key}]`).textContent = title;
+  $$('[data-word]').forEach(at => { at.textContent = worded(`{${at.dataset.word}}`); });
+  const present = new Set(here(tables.contenders).map(row => row.series));
+  $$('[data-series]').forEach(at => { at.hidden = !present.has(at.dataset.series); });
+  const variants = other => stories.filter(s => s.model === other.model && s.cluster === other.cluster).length > 1;
+  $('#others').replaceChildren(...stories.filter(other => other !== story).map(other => { const line = element('li'); line.append(button(`${other.model} on ${other.cluster}${variants(other) ? ', ' + other.batch_short : ''}`, () => { state.story = other; update(); scrollTo({ top: 0 }); }), ` – ${other.brief}`); return line; }));
+}
+function atSize() {  // what depends on the GPU count chosen
+  selectors();
+  $('[data-title=layouts]').textContent = state.story.at_size[state.size]?.layouts ?? 'No layout has been tried yet';
+  remember();
+  return Promise.all($$('figure[data-chart]').filter(figure => charts[figure.dataset.chart].perSize).map(draw));
+}
+async function update() {
+  sentences(); statistics();
+  const perSize = atSize();
+  await Promise.all([perSize, ...$$('figure[data-chart]').filter(figure => !charts[figure.dataset.chart].perSize).map(draw)]);
+  root.dataset.ready = state.story.setting_id;
+}
+
+$('#live').hidden = false;
+$$('figure[data-chart]').forEach(scaffold);
+$('#find').oninput = statistics;
+$('#downloads .dl').append(...Object.keys(tables).filter(name => tables[name].length).map(name => { const made = button(`${name}.csv `, () => saveCsv(name, tables[name])); made.append(element('small', `${tables[name].length} rows`)); return made; }));
+update();

@@ -1,0 +1,134 @@
+"""Tables, sentences and charts become one page that needs no network."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import vl_convert
+
+from scaling.errors import InputError
+from scaling.report import numbers
+from scaling.report.captions import read_caption
+from scaling.report.charts import CHARTS
+from scaling.report.marks import CONFIG, FONT
+from scaling.report.palette import css
+from scaling.report.sentences import story
+from scaling.report.svg import VEGA_LITE, bare, chart_files
+from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
+from scaling.store import write_text
+
+PAGE_FILES = ("page.html.j2", "page.css", "page.js")
+
+
+def write_report(study_dir: Path, reports_dir: Path) -> Path:
+    """Write report.html and charts/*.svg of a study from its tables/*.parquet.
+
+    Args:
+        study_dir: results/<study>, tabulated.
+        reports_dir: what people wrote: page/ and captions/.
+
+    Returns:
+        The path of the page: one file, no request leaves it.
+
+    Raises:
+        InputError: tables, captions or the page's template are missing.
+    """
+    tables = read_tables(study_dir)
+    stories = []
+    files: dict[str, str] = {}
+    several = len(tables["settings"]) > 1
+    for setting in tables["settings"]:
+        mine = tables.of(setting["setting_id"])
+        told = story(mine)
+        stories.append(told)
+        prefix = f"{_file_words(told)}-" if several else ""
+        files |= {f"{prefix}{name}": text for name, text in chart_files(mine, told)}
+    _write_charts(study_dir / "charts", files)
+    page = study_dir / "report.html"
+    write_text(page, _html(study_dir.name, tables, stories, reports_dir))
+    return page
+
+
+def _html(study: str, tables: Tables, stories: list[dict[str, Any]], reports_dir: Path) -> str:
+    captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
+    charts = {
+        name: {
+            "spec": bare(chart),
+            "table": chart.table,
+            "needs": chart.needs,
+            "perSize": chart.per_size,
+            "alt": captions[name].alt,
+            "caption": captions[name].text,
+        }
+        for name, chart in CHARTS.items()
+    }
+    sources = {name: _source(reports_dir / "page" / name) for name in PAGE_FILES}
+    template = _environment().from_string(sources["page.html.j2"])
+    return template.render(
+        study=study,
+        stories=stories,
+        tables=tables,
+        refused=bool(tables["refused"]),
+        done={
+            name: sum(row[name] for row in tables["progress"])
+            for name in ("points", "ok", "failed", "waiting", "refusals")
+        },
+        most_rows=MOST_ROWS,
+        cut=[name for name, count in tables.rows_on_disk.items() if count > MOST_ROWS],
+        numbers=numbers,
+        palette=css,
+        font=FONT,
+        style=sources["page.css"],
+        script=_inline(sources["page.js"]),
+        vega=_inline(_vega()),
+        data=_json({name: columnar(tables[name], columns) for name, columns in COLUMNS.items()}),
+        charts=_json(charts),
+        stories_json=_json(stories),
+        config=_json(CONFIG),
+    )
+
+
+def _environment() -> jinja2.Environment:
+    """Every value is escaped; only what this module made by `_json` and `_inline` is not."""
+    return jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _vega() -> str:
+    """Vega, Vega-Lite and vega-embed as one module, which the page holds once."""
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE))
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in. Unknown is null, never NaN."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def _inline(script: str) -> str:
+    """A script that cannot end its own element."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _source(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: is missing; the page is made of it") from error
+
+
+def _file_words(told: dict[str, Any]) -> str:
+    words = f"{told['setting_id']}-{told['model']}-{told['cluster']}"
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", words)
+
+
+def _write_charts(charts_dir: Path, files: dict[str, str]) -> None:
+    """Write all; a chart that the tables no longer carry goes."""
+    for name, text in files.items():
+        write_text(charts_dir / f"{name}.svg", text)
+    for path in charts_dir.glob("*.svg"):
+        if path.stem not in files:
+            path.unlink()

@@ -1,0 +1,59 @@
+"""Colours by name, light and dark: the page's CSS variables and the colours of exported charts."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+Theme = Literal["light", "dark"]
+
+LAYOUT_SLOTS = 6  # a seventh layout is grey: no palette keeps more apart for every eye
+
+_LIGHT = {
+    "surface": "#ffffff", "page": "#f7f7f5", "raised": "#f0f0ed",
+    "line": "#dddcd7", "grid": "#ebeae6",
+    "ink": "#1c1d1f", "ink-2": "#56585d", "ink-3": "#8d9094",
+    "accent": "#0b62a4", "warn": "#a04a00", "bad": "#b3261e",
+    "c1": "#2e73dd", "c2": "#7d1022", "c3": "#00735f",
+    "c4": "#bd489f", "c5": "#8b5100", "c6": "#4b2e83", "c-other": "#a3a5a8",
+    "hatch": "#c6c4bd", "hatch-bg": "#f3f2ef", "note": "#fff4d6", "note-ink": "#5c4400",
+    "note-line": "#e8cf86",
+}  # fmt: skip
+_DARK = {
+    "surface": "#17191c", "page": "#101214", "raised": "#202327",
+    "line": "#33373c", "grid": "#272a2f",
+    "ink": "#eceef0", "ink-2": "#aab0b6", "ink-3": "#7b8188",
+    "accent": "#6db5f2", "warn": "#f0a35e", "bad": "#ff8a80",
+    "c1": "#53b1e3", "c2": "#de751c", "c3": "#50a587",
+    "c4": "#fdc6fd", "c5": "#e0c066", "c6": "#8d7aff", "c-other": "#6b7178",
+    "hatch": "#3d4147", "hatch-bg": "#1d2024", "note": "#3a2f10", "note-ink": "#f3dc9a",
+    "note-line": "#6a5520",
+}  # fmt: skip
+COLOURS: Mapping[Theme, Mapping[str, str]] = {"light": _LIGHT, "dark": _DARK}
+
+HATCH = "url(#hatch)"  # a pattern the page defines once; see `in_theme` for files without it
+
+
+def variable(name: str) -> str:
+    """A colour by name, as charts and page write it: `var(--ink)`.
+
+    Raises:
+        KeyError: a name the palette does not have.
+    """
+    if name not in _LIGHT:
+        raise KeyError(f"no colour {name!r} in the palette")
+    return f"var(--{name})"
+
+
+LAYOUTS = [*(variable(f"c{slot}") for slot in range(1, LAYOUT_SLOTS + 1)), variable("c-other")]
+
+
+def css(theme: Theme) -> str:
+    """The palette as CSS declarations."""
+    declarations = "".join(f"--{name}:{value};" for name, value in COLOURS[theme].items())
+    return f"color-scheme:{theme};{declarations}"
+
+
+def in_theme(text: str, theme: Theme) -> str:
+    """`text` with every `var(--name)` replaced: for files that no page gives its variables."""
+    named = re.sub(r"var\(--([\w-]+)\)", lambda m: COLOURS[theme][m.group(1)], text)
+    return named.replace(HATCH, COLOURS[theme]["hatch"])

@@ -1,0 +1,291 @@
+"""The report's sentences, computed from the tables: the answer, the titles, the key figures.
+
+Every function takes the tables of one setting. A sentence the data cannot carry says so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scaling.analyse.advice import fewest_switches
+from scaling.report.numbers import amount, digits, gib, interval, listed, percent, times
+from scaling.report.size_charts import HALF_SHARE
+from scaling.report.tables import Record, Tables
+from scaling.report.words import counted, words_for
+
+Span = tuple[str, bool]  # text, and whether it is strong
+
+STARVED_SHARE = 1.2  # above it the smallest size is a poor yardstick
+
+
+def story(tables: Tables) -> dict[str, Any]:
+    """Everything the page says about one setting, as plain values."""
+    setting = tables["settings"][0]
+    words = words_for(setting["vendor"])
+    sizes = sorted({row["world_size"] for row in tables["outcomes"]})
+    tried = sorted({row["world_size"] for row in tables["contenders"]})
+    return {
+        "setting_id": setting["setting_id"],
+        "model": setting["model"],
+        "cluster": setting["cluster"],
+        "batch": batch_words(setting, words),
+        "batch_short": batch_short(setting),
+        "words": words,
+        "sizes": sizes,
+        "tried": tried,
+        "answer": answer(tables, words),
+        "brief": "".join(text for text, _ in advice_spans(tables, words)) or nothing_ran(tables),
+        "note": note(tables, words),
+        "figures": figures(tables, words),
+        "titles": {
+            "statistics": statistics_title(tables),
+            "throughput": throughput_title(tables, words),
+            "utilisation": utilisation_title(tables, words),
+            "returns": returns_title(tables, words),
+        },
+        "at_size": {str(size): {"layouts": layouts_title(tables, size, words)} for size in tried},
+    }
+
+
+def batch_words(setting: Record, words: Mapping[str, str]) -> str:
+    """What is kept equal while GPUs are added."""
+    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
+    if setting["study_kind"] == "strong":
+        return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
+    return f"Weak scaling: {batch} a step for each {words['GPU']}"
+
+
+def batch_short(setting: Record) -> str:
+    """The same for a button: `strong 64 × 4096`."""
+    return f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
+
+
+def observed(rows: list[Record]) -> list[Record]:
+    """Rows of one series: measured here, else published; predictions are not evidence."""
+    series = {row["series"] for row in rows}
+    wanted = "measured" if "measured" in series else "published"
+    return [row for row in rows if row["series"] == wanted]
+
+
+def advice_spans(tables: Tables, words: Mapping[str, str]) -> list[Span]:
+    """`tp 1, pp 2 from 8 to 16 GPUs, then ...`; empty where nothing ran."""
+    good: dict[int, dict[str, float]] = {}
+    for row in observed(tables["contenders"]):
+        if row["share_of_best"] is not None and (row["within_noise"] or row["position"] == 1):
+            at_size = good.setdefault(row["world_size"], {})
+            at_size[row["layout_name"]] = max(
+                row["share_of_best"], at_size.get(row["layout_name"], 0.0)
+            )
+    spans: list[Span] = []
+    for stretch in fewest_switches(good):
+        first, last = stretch.from_world_size, stretch.to_world_size
+        where = (
+            f" on {counted(first, words)}"
+            if first == last
+            else f" from {first} to {counted(last, words)}"
+        )
+        spans += [(", then " if spans else "", False), (stretch.layout, True), (where, False)]
+    return [span for span in spans if span[0]]
+
+
+def answer(tables: Tables, words: Mapping[str, str]) -> list[Span]:
+    """The first sentence of the report: what to use, and what the last step returned."""
+    advice = advice_spans(tables, words)
+    if not advice:
+        return [(nothing_ran(tables), False)]
+    spans: list[Span] = [("Use ", False), *advice, (". ", False)]
+    steps = observed(tables["returns"])
+    if steps:
+        spans.append((_step_sentence(steps[-1], words), False))
+    else:
+        only = observed(tables["best"])[0]["world_size"]
+        spans.append((f"Only {counted(only, words)} ran, so a return cannot be stated.", False))
+    return spans
+
+
+def _step_sentence(step: Record, words: Mapping[str, str]) -> str:
+    share = interval(step["share"], step["share_low"], step["share_high"])
+    where = f"From {step['from_world_size']} to {counted(step['to_world_size'], words)}"
+    if step["share_high"] is not None and step["share_high"] < 0:
+        return f"{where} throughput falls: each added {words['GPU']} returned {share} of its share."
+    return f"{where} each added {words['GPU']} returned {share} of its share."
+
+
+def nothing_ran(tables: Tables) -> str:
+    """Why there is no answer."""
+    done = tables["progress"][0]
+    if not done["points"]:
+        return f"All {done['refusals']} combinations were refused before anything ran."
+    if not done["failed"]:
+        return f"Nothing has run yet: {done['waiting']} points wait."
+    rest = f"; {done['waiting']} have not run yet" if done["waiting"] else ""
+    return f"No layout ran: {done['failed']} of {done['points']} points failed{rest}."
+
+
+def note(tables: Tables, words: Mapping[str, str]) -> str:
+    """What a reader of the answer must know, in small type."""
+    setting, best = tables["settings"][0], observed(tables["best"])
+    said = [f"{setting['model']} on {setting['cluster']}."]
+    if setting["vendor"] == "cpu":
+        said.append(
+            "Ranks share the cores of one machine: the curves tell about that machine, "
+            "not about GPUs."
+        )
+    ties = [str(row["world_size"]) for row in best if row["tied"]]
+    if ties:
+        size = words["GPU"] if ties == ["1"] else words["GPUs"]
+        said.append(
+            f"At {listed(ties)} {size} the intervals of the two fastest layouts overlap: a tie. "
+            "Where layouts tie, the one that needs fewer changes is named."
+        )
+    sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
+    if best and sizes and min(sizes) < best[0]["world_size"]:
+        said.append(f"Below {counted(best[0]['world_size'], words)} no layout tried ran.")
+    if any(row["share"] > STARVED_SHARE for row in observed(tables["returns"])):
+        said.append(
+            "Shares well above 1 mean that the smallest size that ran is a poor yardstick: "
+            "it is starved."
+        )
+    stacks = {row["stack_fingerprint"] for row in best}
+    if len(stacks) > 1:
+        said.append(
+            f"The fastest layouts come from {len(stacks)} software stacks, so steps between "
+            "them also compare software."
+        )
+    if best:
+        said.append(f"Share: what a {words['GPU']} gave at the smallest size that ran.")
+    return " ".join(said)
+
+
+def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Key figures: name, value, what it is."""
+    done = tables["progress"][0]
+    ran = (
+        "Points that ran",
+        f"{done['ok']} / {done['points']}",
+        f"{done['failed']} failed, {done['waiting']} to come, {done['refusals']} refused",
+    )
+    best = observed(tables["best"])
+    if not best:
+        return [ran]
+    last = best[-1]
+    at_last = f"at {counted(last['world_size'], words)}"
+    kept = f"{amount(last['tokens_per_s'])} tokens/s"
+    if len(best) > 1:
+        kept += f", {percent(last['efficiency'])} of ideal"
+    slowest = min(
+        row["share_of_best"]
+        for row in observed(tables["contenders"])
+        if row["world_size"] == last["world_size"] and row["share_of_best"] is not None
+    )
+    return [
+        _utilisation_figure(best, words),
+        ("Largest size run", counted(last["world_size"], words), kept),
+        ("Choice of layout", f"×{digits(1 / slowest, 2)}", f"fastest over slowest {at_last}"),
+        ran,
+        ("Memory", gib(last["peak_memory_bytes"]), f"per {words['GPU']}, fastest {at_last}"),
+        _noise_figure(tables),
+    ]
+
+
+def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> tuple[str, str, str]:
+    def where(row: Record) -> str:
+        return f"{row['layout_name']} at {counted(row['world_size'], words)}"
+
+    with_peak = [row for row in best if row["mfu"] is not None]
+    if with_peak:
+        top = max(with_peak, key=lambda row: float(row["mfu"]))
+        return ("Highest MFU", percent(top["mfu"], 1), where(top))
+    top = max(best, key=lambda row: float(row["model_flop_per_s_per_gpu"]))
+    rate = amount(top["model_flop_per_s_per_gpu"], "FLOP/s")
+    return (f"Highest rate per {words['GPU']}", rate, where(top))
+
+
+def _noise_figure(tables: Tables) -> tuple[str, str, str]:
+    noise = observed(tables["noise"])[0] if tables["noise"] else None
+    if noise and noise["repeat_half_spread"] is not None:
+        spread = percent(noise["repeat_half_spread"], 1)
+        return ("Noise", f"±{spread}", f"between repeats, {noise['repeated_layouts']} layouts")
+    if noise and noise["interval_half_width"] is not None:
+        return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", "95 % interval, one run")
+    return ("Noise", "–", "no interval was measured")
+
+
+def statistics_title(tables: Tables) -> str:
+    """How many points there are and what became of them."""
+    done = tables["progress"][0]
+    parts = [f"{done['ok']} of {done['points']} points ran"]
+    if done["failed"]:
+        parts.append(f"{done['failed']} failed")
+    if done["waiting"]:
+        parts.append(f"{done['waiting']} {'has' if done['waiting'] == 1 else 'have'} not run yet")
+    if done["refusals"]:
+        parts.append(f"{done['refusals']} combinations were refused")
+    return listed(parts)
+
+
+def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
+    """What the largest size gives against the smallest."""
+    best = observed(tables["best"])
+    if not best:
+        return "No throughput to show: nothing ran"
+    if len(best) == 1:
+        return f"Only {counted(best[0]['world_size'], words)} ran: scaling needs a second size"
+    first, last = best[0], best[-1]
+    factor = last["world_size"] / first["world_size"]
+    where = f"From {first['world_size']} to {counted(last['world_size'], words)} ({times(factor)})"
+    verb = "grows" if last["speed_up"] >= 1 else "falls to"
+    top = max(best, key=lambda row: float(row["tokens_per_s"]))
+    peak = "" if top is last else f"; it is highest at {top['world_size']}"
+    return f"{where} throughput {verb} {times(last['speed_up'])}{peak}"
+
+
+def utilisation_title(tables: Tables, words: Mapping[str, str]) -> str:
+    """MFU, or FLOP/s where no peak is published, at the two ends."""
+    best = observed(tables["best"])
+    if not best:
+        return "No utilisation to show: nothing ran"
+    first, last = best[0], best[-1]
+
+    def value(row: Record) -> str:
+        if row["mfu"] is not None:
+            return percent(row["mfu"], 1)
+        return amount(row["model_flop_per_s_per_gpu"], "FLOP/s")
+
+    what = "MFU" if first["mfu"] is not None else f"The rate of one {words['GPU']}"
+    start = f"{what} is {value(first)} on {counted(first['world_size'], words)}"
+    if len(best) == 1:
+        return start
+    return f"{start}, {value(last)} on {last['world_size']}"
+
+
+def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
+    """After which size a further GPU stops paying."""
+    steps = observed(tables["returns"])
+    if not steps:
+        return "Only one size ran: no marginal return"
+    short = next((step for step in steps if step["share"] < HALF_SHARE), None)
+    if short is None:
+        least = min(step["share"] for step in steps)
+        return f"Every step returned at least {digits(least, 2)} of its share"
+    after = f"After {counted(short['from_world_size'], words)} a further {words['GPU']}"
+    if short["share_high"] is not None and short["share_high"] < 0:
+        return f"{after} makes training slower"
+    if short["share_high"] is not None and short["share_high"] >= HALF_SHARE:
+        return f"{after} returns about half of its share"
+    return f"{after} returns less than half of its share"
+
+
+def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
+    """Who is fastest at one size, and by how much."""
+    at = f"At {counted(size, words)}"
+    here = [row for row in observed(tables["best"]) if row["world_size"] == size]
+    if not here:
+        return f"{at} nothing that was tried ran"
+    best = here[0]
+    if best["runner_up_layout_name"] is None:
+        return f"{at} only {best['layout_name']} ran"
+    if best["tied"]:
+        return f"{at} {best['layout_name']} and {best['runner_up_layout_name']} tie within noise"
+    ahead = best["tokens_per_s"] / best["runner_up_tokens_per_s"] - 1
+    lead = f"{at} {best['layout_name']} is fastest, {percent(ahead, 1)} ahead"
+    return lead if best["tied"] is False else f"{lead}; without intervals that may be noise"

@@ -1,0 +1,172 @@
+"""Charts over the number of GPUs: one function, one chart, no data inside."""
+
+from typing import Any
+
+import altair as alt
+
+from scaling.report.marks import (
+    ACCENT,
+    FAINT,
+    INK,
+    OTHER,
+    SEGMENTS,
+    SOFT,
+    WARN,
+    amount_axis,
+    chart,
+    finish,
+    intervals,
+    layout_colour,
+    lines,
+    log_amount_axis,
+    of,
+    over_gpus,
+    points,
+    rate_axis,
+    words,
+)
+from scaling.report.tooltips import tooltips
+
+ACROSS: dict[str, Any] = {"x": alt.value(0), "x2": alt.value("width")}  # the whole plot
+
+HALF_SHARE = 0.5  # a step that returns less is past the knee
+
+
+_BEST = (
+    "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
+    "tokens_per_s_high", "tokens_per_s_per_gpu", "efficiency",
+)  # fmt: skip
+
+
+def throughput() -> alt.LayerChart:
+    """Tokens per second of the best layout at each size, with the ideal line."""
+    y = alt.Y(
+        "tokens_per_s:Q",
+        title="Tokens per second (log scale)",
+        scale=alt.Scale(type="log", nice=False, padding=34),
+        axis=log_amount_axis(),
+    )
+    base = chart("best").encode(x=over_gpus())
+    ideal = base.encode(y="ideal_tokens_per_s:Q")
+    apart = "datum.world_size === sizes_[sizes_.length - 1] && datum.efficiency < 0.9"
+    return finish(
+        ideal.mark_line(color=FAINT, strokeWidth=1),
+        ideal.transform_filter(apart)
+        .mark_text(align="left", dx=7, dy=-3, color=SOFT)
+        .encode(text=alt.value("ideal")),
+        *intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2="tokens_per_s_high:Q"),
+        *lines(chart("curves").encode(x=over_gpus(), y=y)),
+        *points(base.encode(y=y), tooltips(*_BEST, "runner_up_layout_name")),
+        *words(
+            base.transform_filter("isValid(datum.label)"),
+            colour=layout_colour(),
+            align="left",
+            baseline="top",
+            dx=6,
+            dy=8,
+            lineHeight=13,
+            lineBreak="|",
+        )(y=y, text="label:N"),
+        height=330,
+    )
+
+
+def throughput_per_gpu() -> alt.LayerChart:
+    """The same per GPU, with the share of the smallest size that is kept."""
+    y = alt.Y(
+        "tokens_per_s_per_gpu:Q",
+        title="Tokens per second per {GPU}",
+        scale=alt.Scale(domainMin=0, nice=True),
+        axis=amount_axis(),
+    )
+    base = (
+        chart("best")
+        .transform_calculate(
+            low="datum.tokens_per_s_low / datum.world_size",
+            high="datum.tokens_per_s_high / datum.world_size",
+            yardstick="datum.ideal_tokens_per_s / datum.world_size",
+        )
+        .encode(x=over_gpus())
+    )
+    return finish(
+        base.mark_rule(color=FAINT, strokeWidth=1).encode(y="yardstick:Q", **ACROSS),
+        *intervals(base, y=alt.Y("low:Q"), y2="high:Q"),
+        *lines(chart("curves").encode(x=over_gpus(), y=y)),
+        *points(base.encode(y=y), tooltips(*_BEST)),
+        *words(base, colour=SOFT, dy=18)(y=y, text=alt.Text("efficiency:Q", format=".0%")),
+        height=330,
+    )
+
+
+def mfu() -> alt.LayerChart:
+    """Model FLOPs utilisation of the best layout, and of every other as a grey dot."""
+    return _utilisation("mfu", "Model FLOPs utilisation (MFU)", alt.Axis(format=".0%", tickCount=5))
+
+
+def flop_rate() -> alt.LayerChart:
+    """Achieved FLOP/s per rank, where no peak is published to divide by."""
+    return _utilisation(
+        "model_flop_per_s_per_gpu", "Achieved FLOP/s per {GPU}, model FLOPs", rate_axis()
+    )
+
+
+def _utilisation(field: str, title: str, axis: alt.Axis) -> alt.LayerChart:
+    y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domainMin=0, nice=True), axis=axis)
+    base = chart("best").encode(x=over_gpus(), y=y)
+    others = chart("contenders").transform_filter("datum.position > 1").encode(x=over_gpus(), y=y)
+    tips = ("world_size", "layout_name", "series", field, "tokens_per_s_per_gpu")
+    return finish(
+        others.mark_circle(size=22, color=OTHER, opacity=0.55).encode(tooltip=tooltips(*tips)),
+        *lines(chart("curves").encode(x=over_gpus(), y=y)),
+        *points(base, tooltips(*tips)),
+        height=280,
+    )
+
+
+def marginal_return() -> alt.LayerChart:
+    """Tokens per second that one more GPU added, a segment per step between two sizes."""
+    y = alt.Y(
+        "marginal_tokens_per_s:Q",
+        title="Tokens per second per added {GPU}",
+        scale=alt.Scale(nice=True),
+        axis=amount_axis(),
+    )
+    ends: dict[str, Any] = {
+        "x": over_gpus("from_world_size:Q", padding=14),
+        "x2": "to_world_size:Q",
+    }
+    base = chart("returns").encode(**ends)
+    start = chart("returns").transform_aggregate(start="max(yardstick_tokens_per_s_per_gpu)")
+    half = start.transform_calculate(half=f"datum.start * {HALF_SHARE}")
+    tooltip = [
+        alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
+        alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
+        alt.Tooltip("to_layout:N", title="layout there"),
+        alt.Tooltip("series:N", title="value is"),
+        alt.Tooltip("marginal_tokens_per_s:Q", title="tokens/s per added {GPU}", format=",.4~s"),
+        alt.Tooltip("marginal_low:Q", title="95 % low", format=",.4~s"),
+        alt.Tooltip("marginal_high:Q", title="95 % high", format=",.4~s"),
+        alt.Tooltip("share:Q", title="of its share", format=".2f"),
+    ]
+    middle = (
+        chart("returns")
+        .transform_calculate(
+            middle="sqrt(datum.from_world_size * datum.to_world_size)",
+            words="format(datum.share, '.2f')",
+        )
+        .encode(x=over_gpus("middle:Q", padding=14))
+    )
+    return finish(
+        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.datum(0), **ACROSS),
+        base.mark_rect(opacity=0.16, color=ACCENT).encode(
+            y=alt.Y("marginal_low:Q"), y2="marginal_high:Q"
+        ),
+        start.mark_rule(color=FAINT, strokeWidth=1).encode(y="start:Q", **ACROSS),
+        half.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y="half:Q", **ACROSS),
+        *(
+            of(base, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
+            for series, look in SEGMENTS.items()
+        ),
+        *words(middle, colour=INK, dy=13)(y=y, text="words:N"),
+        height=280,
+    )  # fmt: skip

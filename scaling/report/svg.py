@@ -1,0 +1,73 @@
+"""Charts as SVG files, for papers and slides: the page's specifications with their data."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from scaling.report.charts import CHARTS, Chart
+from scaling.report.marks import CONFIG
+from scaling.report.palette import in_theme
+from scaling.report.tables import Record, Tables
+from scaling.report.words import filled
+
+WIDTH = 640  # px; the page gives charts the width of their box
+VEGA_LITE = alt.SCHEMA_VERSION.removeprefix("v").rsplit(".", 1)[0]
+
+
+def chart_files(tables: Tables, story: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names (without folder and ending) and texts of the SVG files of one setting.
+
+    A chart of one size is written for the largest that was tried; the page saves the others.
+    """
+    largest = story["tried"][-1] if story["tried"] else None
+    for chart in CHARTS.values():
+        size = largest if chart.per_size else None
+        if rows_of(chart, tables, size):
+            suffix = "" if size is None else f"-{size}"
+            yield f"{chart.name}{suffix}", svg(chart, tables, story, size)
+
+
+def rows_of(chart: Chart, tables: Tables, size: int | None) -> list[Record]:
+    """The rows that give the chart something to draw."""
+    return [
+        row
+        for row in tables[chart.table]
+        if row[chart.needs] is not None and size in (None, row.get("world_size", size))
+    ]
+
+
+def svg(chart: Chart, tables: Tables, story: dict[str, Any], size: int | None) -> str:
+    """One chart of one setting in the light theme."""
+    specification = bare(chart)
+    specification |= {"config": CONFIG, "width": WIDTH, "background": "white"}
+    text = in_theme(filled(json.dumps(specification), story["words"]), "light")
+    ready = json.loads(text)
+    ready["datasets"] = {
+        name: [row for row in tables[name] if size in (None, row.get("world_size", size))]
+        for name in datasets(ready)
+    }
+    for parameter in ready["params"]:
+        if parameter["name"] == "sizes_":
+            parameter["value"] = story["sizes"]
+    return str(vl_convert.vegalite_to_svg(ready, vl_version=VEGA_LITE))
+
+
+def bare(chart: Chart) -> dict[str, Any]:
+    """The specification without data, theme and schema, which page and file add."""
+    specification: dict[str, Any] = chart.build().to_dict()
+    del specification["config"], specification["$schema"]
+    return specification
+
+
+def datasets(specification: Any) -> set[str]:
+    """The tables a specification names."""
+    if isinstance(specification, list):
+        return set().union(*(datasets(part) for part in specification))
+    if not isinstance(specification, dict):
+        return set()
+    named = specification.get("data")
+    own = {named["name"]} if isinstance(named, dict) and "name" in named else set()
+    return own.union(*(datasets(part) for part in specification.values()))

@@ -1,0 +1,33 @@
+"""Tooltips: the same words in the same order in every chart."""
+
+from typing import Any
+
+import altair as alt
+
+
+def tooltips(*fields: str) -> list[alt.Tooltip]:
+    """Same words, same order in every chart."""
+    known = {
+        "world_size": ("{GPUs}", "d"),
+        "layout_name": ("layout", None),
+        "series": ("value is", None),
+        "outcome": ("outcome", None),
+        "tokens_per_s": ("tokens/s", ",.4~s"),
+        "tokens_per_s_low": ("95 % low", ",.4~s"),
+        "tokens_per_s_high": ("95 % high", ",.4~s"),
+        "tokens_per_s_per_gpu": ("tokens/s per {GPU}", ",.4~s"),
+        "efficiency": ("share of ideal", ".1%"),
+        "share_of_best": ("of the fastest", ".1%"),
+        "mfu": ("MFU", ".1%"),
+        "model_flop_per_s_per_gpu": ("FLOP/s per {GPU}", ",.3s"),
+        "runner_up_layout_name": ("runner-up", None),
+        "memory": ("peak GiB", ".3~f"),
+        "stack_fingerprint": ("software stack", None),
+    }
+    tips = []
+    for field in fields:
+        title, shown = known[field]
+        kind = "N" if shown is None else "Q"
+        options: dict[str, Any] = {} if shown is None else {"format": shown}
+        tips.append(alt.Tooltip(f"{field}:{kind}", title=title, **options))
+    return tips
