@@ -8,8 +8,9 @@ BIN := .venv/bin
 quickstart: .venv/installed
 	@$(BIN)/python -m scaling run quickstart
 
+ARGS ?=
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(ARGS)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .
