@@ -80,9 +80,10 @@ class Lab:
         return dict(line.split("|") for line in lines)
 
     def submissions(self) -> set[str]:
-        """Ids of all jobs that were ever submitted, as accounting knows them."""
-        lines = self.ask("sacct", "-X", "-n", "-P", "--starttime=now-2hours", "--format=JobID")
-        return set(lines.split())
+        """Ids of all jobs that were ever submitted: accounting, and squeue for the last seconds."""
+        known = self.ask("sacct", "-X", "-n", "-P", "--starttime=now-2hours", "--format=JobID")
+        recent = self.ask("squeue", "--noheader", "--array", "--states=all", "--format=%i")
+        return {job for job in (known + recent).split() if "[" not in job}
 
 
 class Study:

@@ -41,6 +41,8 @@ class Ownership:
             OwnedElsewhere: another live process has claimed one of them.
         """
         wanted = sorted(outputs)
+        if not wanted:  # nothing to do, and Snakemake will not tell us when it is done with that
+            return
         mine = {
             "host": socket.gethostname(),
             "pid": os.getpid(),

@@ -99,7 +99,7 @@ class Pack:
                 if reason != "ended":
                     break
                 try:
-                    process.wait(timeout=min(left, 5.0))
+                    process.wait(timeout=min(left, 2.0))
                     break
                 except subprocess.TimeoutExpired:
                     continue

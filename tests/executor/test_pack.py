@@ -1,0 +1,118 @@
+"""What runs inside an allocation, run here."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from snakemake_executor_plugin_submitit.pack import Pack
+
+
+@pytest.fixture
+def pack(tmp_path):
+    """Write a pack of commands; returns its folder."""
+
+    def write(*commands, limit_s=30, **environment):
+        items = [{"command": c, "limit_s": limit_s, "environment": {}} for c in commands]
+        text = json.dumps({"directory": str(tmp_path), "environment": environment, "items": items})
+        folder = tmp_path / "pack"
+        folder.mkdir()
+        (folder / "pack.json").write_text(text)
+        return folder
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def keep_signal_handler():
+    """A pack minds SIGTERM; the test process shall not go on doing so."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def settled(folder, number):
+    return json.loads((folder / f"{number}.settled.json").read_text())
+
+
+def test_each_job_is_settled_on_its_own_with_its_own_log(pack):
+    folder = pack("echo one", "echo two >&2; exit 3", "echo $GREETING", GREETING="hello")
+
+    assert Pack(str(folder), 0)() == 3
+
+    assert [settled(folder, n)["code"] for n in range(3)] == [0, 3, 0]
+    assert [(folder / f"{n}.log").read_text() for n in range(3)] == ["one\n", "two\n", "hello\n"]
+
+
+def test_a_restarted_pack_goes_on_with_the_first_unsettled_job(pack, tmp_path):
+    folder = pack("echo a >> ran", "echo b >> ran", "echo c >> ran")
+    (folder / "0.settled.json").write_text("{}")
+    (folder / "2.withdrawn").touch()
+
+    assert Pack(str(folder), 0)() == 1
+
+    assert (tmp_path / "ran").read_text() == "b\n"
+
+
+def test_a_job_at_its_time_limit_is_ended_with_all_its_processes_and_the_next_one_runs(
+    pack, tmp_path
+):
+    folder = pack("sleep 300 & echo $! > child; wait", "true", limit_s=1)
+
+    Pack(str(folder), 0)()
+
+    assert settled(folder, 0)["reason"] == "time limit"
+    assert settled(folder, 0)["code"] != 0
+    assert settled(folder, 1)["code"] == 0
+    child = int((tmp_path / "child").read_text())
+    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+
+
+def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):
+    monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.GRACE_S", 0.5)
+    folder = pack("trap '' TERM; while true; do sleep 0.1; done", limit_s=1)
+
+    Pack(str(folder), 0)()
+
+    assert settled(folder, 0)["code"] == -signal.SIGKILL
+
+
+def test_a_withdrawn_job_is_ended_unsettled(pack):
+    folder = pack("touch pack/0.withdrawn; sleep 300", "true")
+
+    Pack(str(folder), 0)()
+
+    assert not (folder / "0.settled.json").exists()
+    assert settled(folder, 1)["code"] == 0
+
+
+def test_sigterm_ends_the_job_and_leaves_it_wanted(pack, tmp_path):
+    folder = pack("echo $$ > child; sleep 300")
+    code = (
+        "import sys; from snakemake_executor_plugin_submitit.pack import Pack;"
+        "Pack(sys.argv[1], 0)()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
+    while not (folder / "0.running.json").exists():
+        time.sleep(0.05)
+    process.terminate()
+
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert not (folder / "0.settled.json").exists()
+    running = json.loads((folder / "0.running.json").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running["pid"], 0)
+
+
+def test_restarted_too_often_it_gives_up(pack, monkeypatch):
+    folder = pack("true")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+
+    with pytest.raises(RuntimeError, match="restarted 3 times"):
+        Pack(str(folder), 2)()
+
+    assert not (folder / "0.settled.json").exists()

@@ -1,0 +1,124 @@
+"""Resources of a rule become options of sbatch."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from snakemake_executor_plugin_submitit.packing import packs_of
+from snakemake_executor_plugin_submitit.request import (
+    MARGIN_MIN,
+    RequestError,
+    request_of,
+    submitit_parameters,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def sbatch_file(**resources):
+    """The text that submitit hands to sbatch for a pack of four."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    request = request_of("measure", resources)
+    parameters = submitit_parameters(
+        request, name="measure p +3", comment="snakemake in study, b", minutes=request.minutes(4)
+    )
+    return _make_sbatch_string(command="exec python pack", folder="/shared/b", **parameters)
+
+
+def test_two_whole_nodes_with_everything_a_site_may_ask_for():
+    text = sbatch_file(
+        runtime=12,
+        nodes=2,
+        tasks_per_node=8,
+        gpus_per_node=8,
+        cpus_per_task=6,
+        mem_mb=0,
+        slurm_partition="gpu",
+        slurm_account="ml",
+        slurm_qos="normal",
+        slurm_constraint="h100",
+        slurm_reservation="sweep",
+        slurm_exclusive=1,
+        slurm_extra="--exclude=n7 --mail-type=FAIL --switches=1",
+        slurm_setup="module load cuda/12.8\nsource site.sh",
+    )
+
+    assert text == (GOLDEN / "two_nodes.sh").read_text()
+
+
+def test_half_a_node_by_gres():
+    text = sbatch_file(runtime=5, gres="gpu:a100:4", tasks_per_node=4, mem_mb=250_000)
+
+    assert text == (GOLDEN / "half_a_node.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("resources", "sentence"),
+    [
+        ({}, "rule r: resource runtime=None: every job needs a time limit"),
+        ({"runtime": 0}, "every job needs a time limit"),
+        ({"runtime": 5, "nodes": "two"}, "resource nodes='two': give a whole number"),
+        ({"runtime": 5, "nodes": -1}, "resource nodes=-1: give a whole number"),
+        ({"runtime": 5, "slurm_acount": "ml"}, "slurm_acount='ml': did you mean slurm_account?"),
+        ({"runtime": 5, "gpus_per_node": 2, "gres": "gpu:2"}, "give one of them"),
+        ({"runtime": 5, "slurm_extra": "-n4"}, "not '-n4'"),
+        ({"runtime": 5, "slurm_extra": "--time=9"}, "--time is set by the executor"),
+    ],
+)
+def test_a_resource_that_cannot_be_asked_for_is_one_sentence(resources, sentence):
+    with pytest.raises(RequestError, match=r"^rule r: ") as refusal:
+        request_of("r", resources)
+
+    assert sentence in str(refusal.value)
+
+
+def test_resources_that_are_not_for_slurm_are_left_alone():
+    plain = request_of("r", {"runtime": 5})
+
+    assert request_of("r", {"runtime": 5, "disk_mb": 9, "tmpdir": "x", "slurm_qos": ""}) == plain
+
+
+@given(
+    jobs=st.lists(st.tuples(st.sampled_from([3, 10, 45]), st.integers()), max_size=60),
+    most=st.integers(1, 9),
+    most_minutes=st.none() | st.integers(1, 120),
+)
+def test_packs_hold_every_job_once_and_stay_within_their_limits(jobs, most, most_minutes):
+    waiting = [(request_of("r", {"runtime": runtime}), job) for runtime, job in jobs]
+
+    packs = packs_of(waiting, most=most, most_minutes=most_minutes)
+
+    packed = [(request.runtime_min, job) for request, pack in packs for job in pack]
+    assert sorted(packed) == sorted(jobs)
+    for request, pack in packs:
+        assert 1 <= len(pack) <= most
+        limit = request.runtime_min * len(pack) + MARGIN_MIN
+        assert limit == request.minutes(len(pack))
+        assert len(pack) == 1 or most_minutes is None or limit <= most_minutes
+
+
+def test_jobs_of_unequal_requests_never_share_an_allocation():
+    requests = [
+        request_of("r", {"runtime": 5, **more})
+        for more in ({}, {"nodes": 2}, {"slurm_qos": "q"}, {"slurm_setup": "x"}, {"srun_args": "y"})
+    ]
+
+    packs = packs_of(
+        [(request, n) for n, request in enumerate(requests * 2)], most=9, most_minutes=None
+    )
+
+    assert [pack for _, pack in packs] == [[n, n + 5] for n in range(5)]
+
+
+def test_the_plugin_is_light_until_it_submits():
+    import subprocess
+
+    code = "import snakemake_executor_plugin_submitit, sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+    assert not {"submitit", "cloudpickle", "torch", "scaling"} & set(loaded)

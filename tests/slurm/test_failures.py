@@ -1,0 +1,162 @@
+"""What a cluster does to jobs: afterwards every point is done once or is still wanted."""
+
+import pytest
+
+from tests.slurm.lab import until
+
+pytestmark = pytest.mark.slurm
+
+FOUR = {f"p{i}": {"seconds": 3} for i in range(4)}
+PACK = ("--submitit-pack", "4")
+RETRY = (*PACK, "--config", "retries=2")
+
+
+def job_of(study):
+    (job,) = study.lab.queue()
+    return job
+
+
+def test_scancel_from_outside_is_retried(study):
+    study.points(**FOUR)
+    run = study.start(*RETRY)
+    study.wait_for_start("p1")
+    study.lab.ask("scancel", job_of(study))
+
+    assert run.wait(timeout=120) == 0, study.said
+
+    assert study.done() == set(FOUR)
+    assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
+    assert "is CANCELLED" in study.said
+
+
+def test_without_retries_a_cancelled_point_stays_wanted_and_the_next_run_finishes(study):
+    study.points(**FOUR)
+    run = study.start(*PACK)
+    study.wait_for_start("p1")
+    study.lab.ask("scancel", job_of(study))
+    assert run.wait(timeout=120) == 1
+    assert study.done() == {"p0"}
+
+    assert study.run(*PACK) == 0, study.said
+
+    assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
+
+
+def test_at_the_time_limit_of_the_allocation_it_goes_on_with_the_first_unsettled_point(study):
+    # the signal that Slurm sends before the limit, without waiting for the limit
+    study.points(**FOUR)
+    run = study.start(*PACK)
+    study.wait_for_start("p1")
+    study.lab.ask("scancel", "--batch", "--signal=USR2", job_of(study))
+
+    assert run.wait(timeout=120) == 0, study.said
+
+    assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
+    assert len(study.jobs()) == 1
+
+
+def test_a_requeued_allocation_goes_on_with_the_first_unsettled_point(study):
+    study.points(**FOUR)
+    run = study.start(*PACK)
+    study.wait_for_start("p1")
+    study.lab.ask("scontrol", "requeue", job_of(study))
+
+    assert run.wait(timeout=120) == 0, study.said
+
+    assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
+    assert len(study.jobs()) == 1
+
+
+def test_a_preempted_allocation_goes_on_later(study):
+    wide = {"nodes": 4, "tasks_per_node": 8}
+    study.points(**{name: {**wide, **point} for name, point in FOUR.items()})
+    run = study.start(*PACK)
+    study.wait_for_start("p1")
+    study.lab.ask(
+        "sbatch", "--account=lab", "--partition=high", "--nodes=4", "--ntasks-per-node=8",
+        "--output=/dev/null", "--wrap", "sleep 3",
+    )  # fmt: skip
+
+    assert run.wait(timeout=150) == 0, study.said
+
+    assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
+    assert study.done() == set(FOUR)
+
+
+def test_a_lost_node_costs_the_running_point_and_no_other(study):
+    study.points(**FOUR)
+    run = study.start(*PACK)
+    study.wait_for_start("p1")
+    node = study.lab.ask("squeue", "--noheader", "--format=%N").strip()
+    study.lab.kill(f"slurmd-{node}")
+
+    assert run.wait(timeout=180) == 0, study.said
+
+    assert study.done() == set(FOUR)
+    # its processes live on for a while though the node is lost to Slurm
+    assert study.starts()["p0"] == 1
+
+
+def test_an_allocation_that_is_restarted_too_often_is_given_up(study):
+    study.points(a={"seconds": 30})
+    run = study.start("--submitit-max-restarts", "0")
+    study.wait_for_start("a")
+    study.lab.ask("scontrol", "requeue", job_of(study))
+
+    assert run.wait(timeout=120) == 1
+
+    assert study.starts() == {"a": 1}
+    assert "is FAILED" in study.said
+
+
+def test_what_sbatch_says_of_a_wrong_request_reaches_the_user_and_it_is_asked_once(study):
+    study.points(
+        a={"slurm_partition": "nowhere"},
+        b={"slurm_partition": "nowhere"},
+        c={"slurm_account": "nobody"},
+        d={},
+    )
+
+    assert study.run("--config", "retries=2") == 1
+
+    assert "invalid partition specified: nowhere" in study.said
+    assert "Invalid account or account/partition combination" in study.said
+    assert study.done() == {"d"}
+    assert study.said.count("refused") == 9  # three points, three attempts
+    folders = list((study.folder / ".snakemake/submitit").glob("*/*/pack.json"))
+    assert len(folders) <= 3  # but one call of sbatch for each request
+
+
+def test_a_limit_on_submissions_is_waited_for(study):
+    study.points(**{f"p{i}": {"seconds": 1, "slurm_qos": "two"} for i in range(5)})
+
+    assert study.run() == 0, study.said
+
+    assert study.done() == {f"p{i}" for i in range(5)}
+    assert "MaxSubmitJobsPerUser" in study.said or "submit limit" in study.said
+
+
+def test_accounting_that_is_down_stops_nobody(study):
+    study.points(**FOUR)
+    run = study.start(*PACK)
+    study.wait_for_start("p0")
+    study.lab.kill("slurmdbd")
+
+    assert run.wait(timeout=120) == 0, study.said
+
+    study.lab.start()
+    assert study.starts() == dict.fromkeys(FOUR, 1)
+
+
+def test_a_controller_that_is_restarted_costs_nothing(study):
+    study.points(**FOUR)
+    run = study.start(*PACK)
+    study.wait_for_start("p0")
+    study.lab.kill("slurmctld")
+    until("the run notices", lambda: "does not answer" in study.said)
+    study.lab.start()
+
+    assert run.wait(timeout=120) == 0, study.said
+
+    assert study.starts() == dict.fromkeys(FOUR, 1)
+    until("accounting knows", lambda: len(study.jobs()) == 1)

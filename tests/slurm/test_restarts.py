@@ -1,0 +1,147 @@
+"""The same command again, whatever has happened to Snakemake: nothing twice, nothing lost."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.slurm.lab import until
+
+pytestmark = pytest.mark.slurm
+
+SIX = {f"p{i}": {"seconds": 4} for i in range(6)}
+PACKED = ("--submitit-pack", "2")
+
+
+def kill(run):
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait(timeout=10)
+
+
+def test_after_a_kill_running_and_waiting_jobs_are_taken_up_and_nothing_is_sent_twice(study):
+    study.points(**SIX)
+    run = study.start(*PACKED, "--submitit-array", "2")  # so that one of the three still waits
+    study.wait_for_start("p0", "p2")
+    kill(run)
+    jobs = study.jobs()
+
+    assert study.run(*PACKED, "--submitit-array", "2") == 0, study.said
+
+    assert study.starts() == dict.fromkeys(SIX, 1)
+    assert study.done() == set(SIX)
+    assert study.jobs() == jobs
+    assert len(jobs) == 3
+
+
+def test_what_finished_while_nobody_watched_is_not_run_again(study):
+    study.points(**{name: {"seconds": 1} for name in SIX})
+    run = study.start(*PACKED)
+    study.wait_for_start("p0")
+    kill(run)
+    until("the jobs end", lambda: not study.lab.queue())
+    jobs = study.jobs()
+
+    assert study.run(*PACKED) == 0, study.said
+
+    assert study.starts() == dict.fromkeys(SIX, 1)
+    assert study.jobs() == jobs
+
+
+def test_a_kill_between_sbatch_and_the_note_of_its_answer_loses_no_job(study):
+    study.points(a={"seconds": 6}, b={"seconds": 0})
+    run = study.start(*PACKED)
+    study.wait_for_start("a")
+    kill(run)
+    (note,) = (study.folder / ".snakemake/submitit").glob("*/0/submitted.json")
+    note.unlink()
+
+    assert study.run(*PACKED) == 0, study.said
+
+    assert study.starts() == {"a": 1, "b": 1}
+    assert len(study.jobs()) == 1
+
+
+def test_jobs_that_died_while_nobody_watched_are_sent_again_without_using_up_a_retry(study):
+    study.points(**SIX)
+    run = study.start(*PACKED)
+    study.wait_for_start("p0", "p2", "p4")
+    kill(run)
+    study.lab.ask("scancel", *study.lab.queue())
+    until("the jobs end", lambda: not study.lab.queue())
+
+    assert study.run(*PACKED) == 0, study.said
+
+    assert study.done() == set(SIX)
+    assert len(study.jobs()) == 6
+
+
+def test_a_changed_command_withdraws_the_old_job(study):
+    study.points(a={"seconds": 30}, b={"command": "echo old"})
+    run = study.start(*PACKED)
+    study.wait_for_start("a")
+    kill(run)
+    study.points(a={"command": "echo new"}, b={"command": "echo old"})
+
+    assert study.run(*PACKED) == 0, study.said
+
+    assert (study.folder / "out/a.txt").read_text() == "new\n"
+    assert study.starts() == {"a": 2, "b": 1}
+
+
+def test_ctrl_c_cancels_our_jobs_and_no_others_and_the_next_run_finishes(study):
+    other = study.lab.ask("sbatch", "--parsable", "--account=lab", "--wrap", "sleep 60").strip()
+    study.points(**{**SIX, "p0": {"seconds": 0}})
+    run = study.start(*PACKED)
+    study.wait_for_start("p0", "p1", "p2", "p4")
+    run.send_signal(signal.SIGINT)
+    assert run.wait(timeout=60) == 1
+    until("our jobs end", lambda: list(study.lab.queue()) == [other])
+    assert study.done() == {"p0"}
+    study.points(**{name: {"seconds": 0} for name in SIX})
+
+    assert study.run(*PACKED) == 0, study.said
+
+    assert study.done() == set(SIX)
+    assert study.lab.queue() == {other: "RUNNING"}
+    assert study.starts()["p0"] <= 2
+
+
+def test_detached_jobs_live_on_and_are_taken_up(study):
+    study.points(**SIX)
+    detach = (*PACKED, "--submitit-on-interrupt", "detach")
+    run = study.start(*detach)
+    study.wait_for_start("p0", "p2", "p4")
+    run.send_signal(signal.SIGINT)
+    run.wait(timeout=60)
+    jobs = study.jobs()
+    assert set(study.lab.queue()) == jobs
+
+    assert study.run(*detach) == 0, study.said
+
+    assert study.starts() == dict.fromkeys(SIX, 1)
+    assert study.jobs() == jobs
+
+
+def test_a_second_snakemake_on_the_same_study_is_told_who_has_it(study):
+    study.points(a={"seconds": 5})
+    first = study.start()
+    study.wait_for_start("a")
+
+    assert study.run() == 1
+
+    assert f"another snakemake (pid {first.pid} on " in study.said
+    assert first.wait(timeout=60) == 0
+    assert study.starts() == {"a": 1}
+    owners = study.folder / ".snakemake/submitit/index/owners"
+    assert not list(owners.glob("*.json"))
+
+
+def test_finished_allocations_leave_nothing_behind(study):
+    study.points(**{name: {"seconds": 0} for name in SIX})
+    assert study.run(*PACKED) == 0
+    assert study.run(*PACKED) == 0  # the last worker may still have been saying goodbye
+
+    kept = [path for path in (study.folder / ".snakemake/submitit").rglob("*") if path.is_file()]
+
+    assert [json.loads(path.read_text()) for path in kept] == []
