@@ -1,1 +1,1 @@
-"""Memory and step time of any layout: formulas over whole tables, calibrated on what was measured."""
+"""Memory and step time of any layout: formulas over whole tables, calibrated on measured rows."""

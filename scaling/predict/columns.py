@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from scaling.errors import InputError, did_you_mean
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.object_]
 

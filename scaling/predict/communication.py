@@ -10,7 +10,6 @@ from scaling.predict.columns import Flags, Floats
 from scaling.predict.features import Features, Group
 from scaling.predict.stages import Stages, weights_of_heaviest_stage
 
-
 # What a hop of a ring costs whatever it carries: NCCL's own model of its simple protocol
 # (nccl/src/graph/tuning.cc: 14 us over the network, 3.4 us over NVLink).
 _NODE_HOP_S = 14e-6
@@ -85,9 +84,7 @@ def _node_link(group: Group) -> float:
 
 
 def _count(f: Features) -> Floats:
-    """tp collectives of a layer: one after attention and one after the mlp, forward and backward,
-    and forward again under full checkpointing.
-    """
+    """How many tp collectives a layer has: after attention and mlp, each way, and recomputed."""
     return (4 + 2 * f.full) * (f.attentions + 1) / 2
 
 
@@ -100,8 +97,10 @@ def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
 
 
 def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """tp: ring all-reduces of (tokens, h), 2 (tp - 1) / tp of it each way; under sequence_parallel
-    the same bytes as all-gather and reduce-scatter, and one more all-gather in backward
+    """Collectives inside a layer: seconds on the GPU, and seconds the host needs to launch them.
+
+    tp: ring all-reduces of (tokens, h), 2 (tp - 1) / tp of it each way; under sequence_parallel the
+    same bytes as all-gather and reduce-scatter, and one more all-gather in backward
     (arXiv 2205.05198). cp: keys and values once around the ring, forward, and twice backward.
     """
     tp, cp = f.tp, f.cp
@@ -115,12 +114,11 @@ def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
     latency = latency * np.where(f.sequence_parallel, 2.0, 1.0)
     seconds = p["tp_exposed"] * count * (volume / bandwidth + latency)
     host = count * p["host_collective_s"]
-    context = 0.0
+    context: Floats = np.zeros(len(f))
     if (cp > 1).any():
         ring = (cp - 1) / cp * (2 * f.kv_width / tp) * f.micro_batch_size * f.seq_length
-        context = (3 + f.full) * (ring * f.element_bytes / bandwidth + (cp - 1) * p["tp_latency_s"])
-        context = np.where(cp > 1, context * f.attentions, 0.0)
-        host = host + 0.0
+        once = ring * f.element_bytes / bandwidth + (cp - 1) * p["tp_latency_s"]
+        context = np.where(cp > 1, (3 + f.full) * once * f.attentions, 0.0)
     return np.where(tp > 1, seconds, 0.0) + context, np.where(tp > 1, host, 0.0)
 
 

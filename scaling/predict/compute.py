@@ -59,7 +59,7 @@ def optimizer_seconds(group: Group, weights: Floats) -> Floats:
     34 bytes a parameter: read gradient (4), master, two moments (12), write the three (12), the
     16-bit copy (2), and clip's pass over the gradient (4).
     """
-    return weights * 34.0 / _hbm(group)
+    return np.asarray(weights * 34.0 / _hbm(group))
 
 
 def _hbm(group: Group) -> float:
@@ -73,7 +73,7 @@ def _gemm(m: Floats, n: Floats, k: Floats, half: float) -> Floats:
 
     Each dimension d costs (d + half) / d: tiles and waves that are not full.
     """
-    return 2 * (m + half) * (n + half) * (k + half)
+    return np.asarray(2 * (m + half) * (n + half) * (k + half))
 
 
 def _gemms(f: Features, p: Mapping[str, float], tokens: Floats, again: Floats) -> Floats:

@@ -35,9 +35,9 @@ class Fabric:
     """One cluster as the model sees it.
 
     `node_link_bytes_per_s` leaves a node in one direction over all its NICs.
-    `bus_bytes_per_s` is a measured all-reduce bus bandwidth of whole nodes (nodes -> bytes/s); where
-    there is one it replaces the data sheet of the NICs. `lossy_transport` says that messages
-    between nodes go through a software reliability layer (EFA's SRD), whose progress needs the host.
+    `bus_bytes_per_s` is a measured all-reduce bus bandwidth of whole nodes (nodes -> bytes/s);
+    where there is one it replaces the data sheet of the NICs. `lossy_transport` says that messages
+    between nodes go through a software layer (EFA's SRD) whose progress needs the host.
     """
 
     name: str
@@ -120,15 +120,19 @@ def _fabric_of(name: str, cluster: Cluster) -> Fabric:
     gpu = gpu_named(cluster.gpu)
     link = cluster.node_link_bytes_per_s
     source = cluster.source
-    if link is None and gpu.name in FABRICS:
-        link = FABRICS[gpu.name].node_link_bytes_per_s * cluster.gpus_per_node
-        link /= FABRICS[gpu.name].gpus_per_node
-        source += f"; its node link is not stated, taken from {FABRICS[gpu.name].source}"
+    reference = FABRICS.get(gpu.name)
+    if link is None and reference is not None and reference.node_link_bytes_per_s is not None:
+        link = reference.node_link_bytes_per_s * cluster.gpus_per_node / reference.gpus_per_node
+        source += f"; its node link is not stated, taken from: {reference.source}"
+    known = FABRICS.get(name)
+    measured = known if known is not None and known.gpu == gpu.name else None
     return Fabric(
         name=name,
         gpu=gpu.name,
         gpus_per_node=cluster.gpus_per_node,
         node_link_bytes_per_s=link,
+        bus_bytes_per_s=measured.bus_bytes_per_s if measured else None,
+        lossy_transport=measured.lossy_transport if measured else False,
         usd_per_gpu_hour=cluster.usd_per_gpu_hour,
         source=source,
     )

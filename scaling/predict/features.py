@@ -15,8 +15,8 @@ from scaling.predict.columns import Columns, Flags, Floats, Words
 from scaling.predict.fabric import (
     CLUSTER_OF,
     SUSTAINED_OF_PEAK,
-    USABLE_OF_CAPACITY,
     UNNAMED_CLUSTER,
+    USABLE_OF_CAPACITY,
     Fabric,
     fabric_named,
     predictable,
@@ -80,11 +80,10 @@ class Features:
         """These rows only."""
         return Features(**{name: getattr(self, name)[index] for name in _FIELDS})
 
-    def blocks(self, size: int = 4096) -> Iterator[tuple[slice, "Features"]]:
+    def blocks(self, size: int = 4096) -> Iterator[slice]:
         """Consecutive rows that stay in the processor's cache while they are evaluated."""
         for start in range(0, len(self), size):
-            rows = slice(start, min(start + size, len(self)))
-            yield rows, self.take(rows)
+            yield slice(start, min(start + size, len(self)))
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Features))
@@ -101,6 +100,11 @@ class Group:
     start: dict[str, float]  # every parameter, before any row is seen
     rows: npt.NDArray[np.int64]
     features: Features
+
+    @property
+    def unnamed_software(self) -> bool:
+        """Whether the table said nothing of a framework."""
+        return self.framework == OWN_FRAMEWORK
 
     @property
     def capacity_bytes(self) -> float:
@@ -190,7 +194,7 @@ def points_of(
     )
     groups = []
     for (soft, where), rows in _by(framework, cluster):
-        usable = rows[np.equal(note[rows], None)]
+        usable = rows[_unsaid(note[rows])]
         if usable.size:
             fabric, stack = fabrics[soft, where], stack_of(soft)
             here = {name: values[usable] for name, values in arrays.items()}
@@ -243,7 +247,7 @@ def _by(framework: Words, cluster: Words) -> list[tuple[tuple[str, str], npt.NDA
     return [(key, np.array(rows, dtype=np.int64)) for key, rows in found.items()]
 
 
-def _layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Floats | Flags]:
+def _layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Any]:
     tp, pp, cp = (columns.numbers(axis, 1.0, low=1) for axis in ("tp", "pp", "cp"))
     replica = tp * pp * cp
     stated_world = columns.numbers("world_size", low=1)
@@ -277,7 +281,11 @@ def _layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Floats | Fla
     }
 
 
-def _note_misfits(arrays: Mapping[str, Floats | Flags], note: Words) -> None:
+def _unsaid(note: Words) -> Flags:
+    return np.array([reason is None for reason in note.tolist()], dtype=bool)
+
+
+def _note_misfits(arrays: Mapping[str, Any], note: Words) -> None:
     """Say why a row cannot be predicted; only what leaves the formulas without meaning."""
     product = arrays["tp"] * arrays["pp"] * arrays["cp"] * arrays["dp"]
     shape = (
@@ -295,7 +303,7 @@ def _note_misfits(arrays: Mapping[str, Floats | Flags], note: Words) -> None:
     }
     reasons |= {f"{name} is not given": np.isnan(arrays[name]) for name in shape}
     for reason, rows in reasons.items():
-        note[rows & np.equal(note, None)] = reason
+        note[rows & _unsaid(note)] = reason
 
 
 def _features(

@@ -1,15 +1,16 @@
 """Robust least squares on log memory and log step time, one stack at a time."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from scaling.predict.columns import Flags, Floats
+from scaling.predict.calibration import Fitted
+from scaling.predict.columns import Floats
 from scaling.predict.features import Group
 from scaling.predict.memory import memory_of
+from scaling.predict.observed import Observed
 from scaling.predict.parameters import MEMORY, TIME, Parameter
 from scaling.predict.step import step_of
 
@@ -22,27 +23,6 @@ FIT_NOISE = 0.02
 IDENTIFIED_BELOW = 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """What was measured of a group's rows, (n,), NaN where it was not."""
-
-    step_time_s: Floats
-    peak_memory_bytes: Floats
-    fitted: Flags  # the row ran
-    out_of_memory: Flags
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """One parameter after calibration; `low` and `high` bound 95 % of its posterior."""
-
-    value: float
-    low: float
-    high: float
-    identified: bool
-    reason: str  # why it is not identified, empty if it is
-
-
 def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[str, Fitted]:
     """Memory parameters from peaks, and from which rows ran and which ran out of memory.
 
@@ -50,7 +30,7 @@ def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict
     """
     peak = seen.peak_memory_bytes
     has_peak = np.isfinite(peak) & (peak > 0)
-    judged = (seen.fitted & ~has_peak) | seen.out_of_memory
+    judged = (seen.ran & ~has_peak) | seen.out_of_memory
     log_peak = np.log(np.where(has_peak, peak, 1.0))
     capacity = group.capacity_bytes
 
@@ -66,10 +46,18 @@ def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict
     return _solve(MEMORY, residuals, start, bool((has_peak | judged).any()))
 
 
-def fit_time(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[str, Fitted]:
-    """Time parameters from measured steps, with memory already fitted in `start`."""
-    timed = seen.fitted & np.isfinite(seen.step_time_s) & (seen.step_time_s > 0)
-    rows = np.flatnonzero(timed)
+def fit_time(
+    group: Group,
+    seen: Observed,
+    start: Mapping[str, float],
+    first_guess: Mapping[str, float] | None = None,
+) -> dict[str, Fitted]:
+    """Time parameters from measured steps, with memory already fitted in `start`.
+
+    `first_guess` is where the search begins (the prior stays at `start`): a fold of rows already
+    fitted is close to the whole, and a few iterations are enough.
+    """
+    rows = np.flatnonzero(seen.timed)
     f = group.features.take(rows)
     log_measured = np.log(seen.step_time_s[rows])
     used = memory_of(group, f, start).total / group.capacity_bytes
@@ -77,12 +65,12 @@ def fit_time(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[s
     def residuals(p: Mapping[str, float]) -> Floats:
         return _robust((np.log(step_of(group, f, p, used).total) - log_measured) / TIME_NOISE)
 
-    return _solve(TIME, residuals, start, bool(rows.size))
+    return _solve(TIME, residuals, start, bool(rows.size), first_guess)
 
 
 def _robust(r: Floats) -> Floats:
-    """Residuals whose squares are a Cauchy loss of width 3: a stalled step must not decide a fit."""
-    return np.sign(r) * 3.0 * np.sqrt(np.log1p((r / 3.0) ** 2))
+    """Residuals whose squares are a Cauchy loss of width 3: a stalled step decides no fit."""
+    return np.asarray(np.sign(r) * 3.0 * np.sqrt(np.log1p((r / 3.0) ** 2)))
 
 
 def _solve(
@@ -90,6 +78,7 @@ def _solve(
     residuals: Callable[[Mapping[str, float]], Floats],
     start: Mapping[str, float],
     any_rows: bool,
+    first_guess: Mapping[str, float] | None = None,
 ) -> dict[str, Fitted]:
     """Maximum a posteriori in log space; intervals from the Gauss-Newton curvature at it."""
     names = [q.name for q in parameters]
@@ -104,14 +93,16 @@ def _solve(
         p = {**start, **dict(zip(names, np.exp(x).tolist(), strict=True))}
         return np.concatenate([residuals(p), (x - prior) / spread])
 
+    guess = prior if first_guess is None else np.log([first_guess[name] for name in names])
     solution = least_squares(
         everything,
-        np.clip(prior, low + 1e-6, high - 1e-6),
+        np.clip(guess, low + 1e-6, high - 1e-6),
         bounds=(low, high),
         x_scale=np.maximum(spread, 0.05),
-        max_nfev=60,
+        max_nfev=60 if first_guess is None else 12,
     )
-    covariance = np.linalg.pinv(solution.jac.T @ solution.jac)
+    jacobian = np.asarray(solution.jac, dtype=np.float64)
+    covariance = np.linalg.pinv(jacobian.T @ jacobian)
     posterior = np.sqrt(np.diag(covariance))
     found = {}
     for i, q in enumerate(parameters):
@@ -131,8 +122,3 @@ def _solve(
 
 def _unseen(q: Parameter, value: float) -> Fitted:
     return Fitted(value=value, low=q.low, high=q.high, identified=False, reason="no rows")
-
-
-def values_of(fitted: Mapping[str, Fitted]) -> dict[str, float]:
-    """The values alone."""
-    return {name: parameter.value for name, parameter in fitted.items()}

@@ -127,8 +127,8 @@ def _kept_per_layer(
 def _gpu_bound(group: Group, f: Features, tokens: Floats) -> Floats:
     """0 to 1: whether the GPU, not the launching host, is the bottleneck of a layer.
 
-    While the host is slower, blocks a side stream used are free at once; otherwise they are released
-    late (torch's caching allocator and record_stream). 0.45 is a usual MFU.
+    While the host is slower, blocks a side stream used are free at once; otherwise they are
+    released late (torch's caching allocator, record_stream). 0.45 is a usual MFU.
     """
     gpu, fabric = gpu_named(group.fabric.gpu), group.fabric
     assert gpu.link_bytes_per_s is not None

@@ -1,7 +1,5 @@
 """What a layout may cost beyond its likely time: the figure layouts are ranked by."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from scaling.predict.columns import Floats
@@ -9,7 +7,7 @@ from scaling.predict.features import Features, Group
 
 # A pipeline whose messages cross nodes over a lossy transport now and then waits about a second
 # at every micro-batch. Seen in 41 of 58 published rows with zero_stage 0 and dp > 1, and in about
-# one of twelve others (one measured step a row, 8 to 64 H100 over EFA); half as long with two stages.
+# one of twelve others (one measured step a row, 8 to 64 H100 over EFA); half as long with pp = 2.
 _STALL_S = 1.1
 _CHANCE_ZERO_0 = 0.6
 _CHANCE = 0.08
@@ -19,15 +17,12 @@ NEARLY_FULL = 0.93
 _NEARLY_FULL_PENALTY = {True: 0.10, False: 0.0}
 
 
-def ranked_by(
-    group: Group, f: Features, p: Mapping[str, float], step_s: Floats, memory_used: Floats
-) -> Floats:
+def ranked_by(group: Group, f: Features, step_s: Floats, memory_used: Floats) -> Floats:
     """Seconds to rank layouts by, (n,): the predicted step, plus what it may cost on a bad day.
 
     Args:
         group: software and cluster.
         f: the layouts.
-        p: every parameter by name.
         step_s: predicted step time, (n,).
         memory_used: predicted need over capacity, (n,).
     """
@@ -38,4 +33,4 @@ def ranked_by(
         chance = np.where((f.zero_stage == 0) & (f.dp > 1), _CHANCE_ZERO_0, _CHANCE)
         quantum = _STALL_S * np.where(f.pp == 2, 0.5, 1.0)
         seconds = seconds + np.where(crossing, chance * quantum * f.accumulation, 0.0)
-    return seconds
+    return np.asarray(seconds)

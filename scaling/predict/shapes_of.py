@@ -1,11 +1,12 @@
 """Model shapes from a table: from its columns, from a catalogue of models, or from a size alone."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from scaling.errors import InputError, did_you_mean
-from scaling.predict.columns import Columns, Flags, Floats, Words
+from scaling.predict.columns import Columns, Floats, Words
 from scaling.shapes import ModelShape
 
 _SHAPE = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
@@ -15,7 +16,7 @@ _LAYERS_TO_WIDTH = 128.0  # hidden_size / num_layers of GPT-3 175B (12288 / 96)
 
 def shapes_of(
     columns: Columns, model: Words, models: Mapping[str, ModelShape] | None
-) -> dict[str, Floats | Flags]:
+) -> dict[str, Any]:
     """The shape of every row's model as arrays (n,), NaN where a cell is empty.
 
     Shape columns win. Without them the model's name is looked up in `models`; without that
@@ -83,7 +84,7 @@ def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
     }
 
 
-def _derived(shape: dict[str, Floats]) -> dict[str, Floats | Flags]:
+def _derived(shape: dict[str, Floats]) -> dict[str, Any]:
     encoder, decoder = shape["num_encoder_layers"], shape["num_layers"]
     blocks = encoder + decoder
     # a decoder layer beside an encoder attends twice, to itself and to the encoder

@@ -19,7 +19,7 @@ class Stack:
     tp is a multiple of 4. `virtual_stages`: model chunks a rank holds (interleaved 1F1B).
     `node_link_gbit_per_s` overrides the cluster's NICs where the source says so.
     `scattered_messages`: stages exchange 1 / tp of the activations and gather them inside the node
-    (arXiv 2104.04473, section 4.1). `fused_norms`: its norms are one kernel whatever the column says.
+    (arXiv 2104.04473, section 4.1). `fused_norms`: norms are one kernel whatever a column says.
     `peak_of_first_rank`: published peak memory is that of rank 0, not the largest.
     `defaults` moves a parameter's default; `default_reasons` says why, in the same keys.
     """
@@ -56,7 +56,7 @@ STACKS = (
         # fp32 gradients are reduced after the last micro-batch, nothing hides them
         # its tensor-parallel linears communicate asynchronously
         defaults=MappingProxyType({"dp_exposed": 0.95, "host_layer_s": 3.0e-3, "tp_exposed": 0.5}),
-        source="nanotron: fp32 gradient accumulator, blocks dealt by cost, TritonRMSNorm, no overlap",
+        source="nanotron: fp32 gradients, blocks dealt by cost, TritonRMSNorm, no overlap",
     ),
     Stack(
         prefix="Megatron-DeepSpeed",
@@ -94,13 +94,13 @@ STACKS = (
         fused_norms=True,
         # its rows of 16k tokens and more run as slowly as FlashAttention 1 in triton does
         defaults=MappingProxyType({"flash2_efficiency": 0.33, "norm_passes_fused": 45.0}),
-        source="llm-foundry: low-precision LayerNorm, FSDP with mixed_precision PURE, bf16 reduction",
+        source="llm-foundry: low-precision LayerNorm, FSDP with mixed_precision PURE",
     ),
     Stack(
         prefix="DeepSpeed ZeRO-3",
         gradient_bytes=2.0,
         defaults=MappingProxyType({"zero3_exposed": 0.3, "network_efficiency": 0.10}),
-        source="arXiv 2104.04473, table 2: the same seconds at 768 and 1,536 GPUs, so gathers decide",
+        source="arXiv 2104.04473, table 2: as slow at 1,536 GPUs as at 768, so gathers decide",
     ),
 )
 

@@ -11,9 +11,7 @@ from scaling.predict.stacks import Stack
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Layers of the first, a middle and the last stage, float64 (n,); without a pipeline all three
-    are the whole model.
-    """
+    """Layers of the first, a middle and the last stage, (n,); the whole model where pp = 1."""
 
     first: Floats
     middle: Floats

@@ -121,7 +121,7 @@ def _longer(a: Floats, b: Floats, sharpness: float) -> Floats:
 
 
 def _exposed(f: Features, p: Mapping[str, float], traffic: Traffic, pipeline: Floats) -> Floats:
-    """dp traffic nothing hides: a share of the gradients; ZeRO-3 overlaps gathers with compute."""
+    """Seconds of dp traffic nothing hides: a share of gradients; ZeRO-3 overlaps its gathers."""
     gradients = traffic.gradients * p["dp_exposed"]
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)
@@ -129,9 +129,10 @@ def _exposed(f: Features, p: Mapping[str, float], traffic: Traffic, pipeline: Fl
 
 
 def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:
-    """Allocator retries when memory is nearly full: device synchronisations every micro-batch but
-    the first, half as many in a pipeline of two.
+    """Seconds of allocator retries when memory is nearly full: each synchronises the device.
+
+    One every micro-batch but the first, half as many in a pipeline of two.
     """
     past = np.clip((memory_used - p["stall_knee"]) / 0.02, -50, 50)
     per_micro_batch = p["stall_s"] * np.where(f.pp == 2, 0.5, 1.0)
-    return (f.accumulation - 1) * per_micro_batch / (1 + np.exp(-past))
+    return np.asarray((f.accumulation - 1) * per_micro_batch / (1 + np.exp(-past)))
