@@ -37,7 +37,8 @@ format: .venv/installed
 
 # Pin what is installed now. A local build of torch (+cpu, +cu130) is pinned as its plain version.
 lock: .venv/installed
-	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' > requirements.lock.part
+	( sed -n '/^#/p' requirements.lock; \
+	  $(BIN)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' ) > requirements.lock.part
 	mv requirements.lock.part requirements.lock
 
 clean:

@@ -97,7 +97,8 @@ def retry(
     found = load_study(study)
     moved = retrying.set_aside(RESULTS / found.name, retrying.outcomes(outcome))
     if moved:
-        typer.echo(f"{moved} points will run again: scaling run {study}")
+        points = "1 point" if moved == 1 else f"{moved} points"
+        typer.echo(f"{points} will run again: scaling run {study}")
     else:
         typer.echo(f"No point of {found.name} ended as {outcome}; nothing to run again.")
 

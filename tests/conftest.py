@@ -60,12 +60,17 @@ def write_study(config):
     return write
 
 
-@pytest.fixture
-def project(tmp_path):
+def copy_project(folder):
     """A checkout in which a study can run: what Snakemake reads, and nothing it has made."""
-    root = tmp_path / "project"
+    root = folder / "project"
     root.mkdir()
     for name in ("workflow", "config", "reports"):
         shutil.copytree(PROJECT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / "Snakefile", root)
     return root
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A checkout of this test's own."""
+    return copy_project(tmp_path)

@@ -1,0 +1,106 @@
+"""What the documents say is so."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+
+from scaling import grid
+from scaling.measurement import Row
+from scaling.study import Axes, load_study
+from tests.conftest import PROJECT
+
+DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
+README = (PROJECT / "README.md").read_text()
+ARCHITECTURE = (PROJECT / "docs" / "architecture.md").read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_relative_link_leads_somewhere(document):
+    for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
+        if "://" not in target:
+            assert (document.parent / target).exists(), target
+
+
+def test_the_tree_of_sources_is_the_real_one():
+    (tree,) = re.findall(r"<!-- tree: sources -->\n```\n(.*?)```", README, re.DOTALL)
+    for line in tree.splitlines():
+        assert (PROJECT / line.split()[0]).exists(), line
+    named = {line.split()[0].rstrip("/").split("/")[0] for line in tree.splitlines()}
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    folders = {path.split("/")[0] for path in tracked if "/" in path} - {".ci"}
+    assert folders <= named
+
+
+def test_every_room_of_the_house_is_described():
+    described = set()
+    for row in re.search(r"<!-- rooms: scaling -->\n(.*?)\n\n", ARCHITECTURE, re.DOTALL)[
+        1
+    ].splitlines()[2:]:
+        described |= set(re.findall(r"`(\w+)`", row.split("|")[1]))
+    rooms = {p.stem for p in (PROJECT / "scaling").glob("*.py")} - {"__init__"}
+    rooms |= {p.name for p in (PROJECT / "scaling").iterdir() if (p / "__init__.py").exists()}
+    assert described == rooms
+
+
+def test_the_columns_that_are_explained_exist():
+    table = ARCHITECTURE.split("<!-- columns: row -->")[1]
+    named = {
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert len(named) > 10
+    assert named <= {field.name for field in dataclasses.fields(Row)}
+
+
+def test_the_readmes_study_is_a_study(project):
+    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    path = project / "config" / "studies" / "my_study.yaml"
+    path.write_text(text)
+    planned = grid.plan(load_study(path, project / "config"))
+    sizes = {point.layout.world_size for point in planned.points}
+    assert sizes == set(yaml.safe_load(text)["axes"]["world_size"])
+
+
+def test_the_axes_the_readme_lists_are_the_axes_there_are():
+    listed = re.search(r"Axes: `([^`]+)`", README)[1].split()
+    assert set(listed) == set(Axes.model_fields)
+
+
+def test_help_lists_every_verb_with_an_example():
+    def helps(*words):
+        asked = subprocess.run(
+            [sys.executable, "-m", "scaling", *words, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return asked.stdout
+
+    listed = helps()
+    verbs = re.findall(r"^│ (\w+) ", listed, re.MULTILINE)
+    assert {"plan", "run", "measure", "status", "retry", "tabulate", "report"} <= set(verbs)
+    for verb in verbs:
+        assert f"scaling {verb}" in " ".join(helps(verb).split()), verb
+        assert "Example:" in helps(verb), verb
+
+
+def test_nothing_is_pinned_twice_and_everything_the_project_needs_is_pinned():
+    pins = [
+        line.split("==")[0].lower()
+        for line in (PROJECT / "requirements.lock").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    assert len(pins) == len(set(pins))
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.match(r"[\w-]+", line)[0].lower() for line in needed}
+    assert names <= set(pins)
