@@ -8,6 +8,27 @@ import yaml
 
 PROJECT = Path(__file__).parent.parent
 
+GOLDEN = PROJECT / "tests" / "golden"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts anew")
+
+
+@pytest.fixture
+def golden(request):
+    """Compare a whole text with tests/golden/<name>; written only under --update-golden."""
+
+    def compare(name, text):
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"no golden text {name}; look at the text, then --update-golden"
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
+
+
 MODELS = {
     "mini": {
         "num_layers": 2,

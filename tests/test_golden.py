@@ -1,0 +1,34 @@
+"""Whole texts that other people read: a change of one is a change somebody must have meant."""
+
+import subprocess
+import sys
+
+from scaling import grid
+from scaling.measurement import Row, fields_of
+from scaling.study import load_study
+from tests.conftest import PROJECT
+
+
+def test_the_plan_as_the_terminal_shows_it(golden, project):
+    asked = subprocess.run(
+        [sys.executable, "-m", "scaling", "plan", "quickstart"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    golden("plan_quickstart.txt", asked.stdout)
+
+
+def test_the_file_a_job_is_given(golden):
+    study = load_study(PROJECT / "config" / "studies" / "quickstart.yaml", PROJECT / "config")
+    (point,) = [p for p in grid.plan(study).points if p.layout.sequence_parallel]
+    golden("point.json", point.to_json())
+
+
+def test_the_columns_of_a_row(golden):
+    lines = [
+        f"{name}: {kind}{' or null' if nullable else ''}"
+        for name, (kind, nullable) in fields_of(Row).items()
+    ]
+    golden("row_columns.txt", "\n".join(lines) + "\n")
