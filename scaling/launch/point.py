@@ -17,7 +17,8 @@ from scaling.grid import Point, point_from_json
 from scaling.launch.interrupts import exits_on_signals
 from scaling.launch.oom_killer import oom_kills
 from scaling.launch.row import Run, row_of
-from scaling.launch.starters import LaunchError, Ranks, Starter, start_here
+from scaling.launch.srun import starter
+from scaling.launch.starters import LaunchError, Ranks, Starter
 from scaling.launch.verdict import Verdict, verdict
 from scaling.launch.watch import Evidence, watch
 from scaling.measurement import Row
@@ -33,7 +34,7 @@ def measure(
     row_path: Path,
     *,
     rank_command: Sequence[str] = RANK_COMMAND,
-    start: Starter = start_here,
+    start: Starter | None = None,
     hang_after_s: float = HANG_AFTER_S,
 ) -> Row:
     """Run a point's ranks and write its row, whatever becomes of them.
@@ -46,7 +47,7 @@ def measure(
         point_path: points/<point_id>.json, as `scaling plan` wrote it.
         row_path: the Parquet file to write.
         rank_command: the program of one rank; POINT and a folder for its files are appended.
-        start: starts the ranks.
+        start: starts the ranks; by default srun in a Slurm allocation, processes elsewhere.
         hang_after_s: seconds without any rank getting further that count as a hang.
 
     Returns:
@@ -63,7 +64,12 @@ def measure(
     command = [*rank_command, str(point_path.absolute())]
     with exits_on_signals(), _running(row_path, point), _run_directory(logs) as directory:
         run = _run(
-            point, [*command, str(directory)], start, RankFiles(directory), logs, hang_after_s
+            point,
+            [*command, str(directory)],
+            start or starter(os.environ),
+            RankFiles(directory),
+            logs,
+            hang_after_s,
         )
         row = row_of(point, attempt, run)
         write_rows(row_path, [row])

@@ -1,0 +1,209 @@
+"""Ranks as one step of a Slurm allocation: srun places them, a few lines of shell seat each."""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scaling.grid import Point
+from scaling.launch.starters import LaunchError, Ranks, Starter, start_here
+
+_LAUNCHES = 3  # a step that Slurm fails to create is tried again
+_LAUNCH_PAUSE_S = 5.0
+_LAUNCH_LIMIT_S = 300.0
+_POLL_S = 0.05
+_LISTING_LAG_S = 5.0  # of a shared file system
+# Slurm ends ranks first and tells the launcher a little later
+_OUR_TURN_S = 15.0
+
+# $1: where to say how the rank ended; then its command. USR1 asks ranks for their stacks and would
+# end the shell; ranks set their own handler.
+_SEAT = """\
+trap '' USR1
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID MASTER_ADDR=$SLURMD_NODENAME
+said=$1
+shift
+[ "$RANK" != 0 ] || echo "$SLURM_JOB_ID.$SLURM_STEP_ID" > "$said/step"
+"$@"
+code=$?
+echo $code > "$said/.$RANK"
+mv "$said/.$RANK" "$said/$RANK"
+exit $code
+"""
+
+
+def starter(environment: Mapping[str, str]) -> Starter:
+    """`srun` inside a Slurm allocation, processes of this machine elsewhere."""
+    inside = "SLURM_JOB_ID" in environment and shutil.which("srun") is not None
+    return start_step if inside else start_here
+
+
+def srun_command(point: Point, environment: Mapping[str, str], logs: Path) -> list[str]:
+    """`srun` and its options, for ranks in block order: neighbours in rank share a node.
+
+    Args:
+        point: says how many ranks on how many nodes.
+        environment: of the allocation: `$SRUN_ARGS` are more options, such as a container's.
+        logs: rank r writes to logs/rank<r>.log.
+    """
+    world_size = point.layout.world_size
+    per_node = min(world_size, point.gpus_per_node)
+    command = [
+        "srun",
+        f"--nodes={-(-world_size // per_node)}",
+        f"--ntasks={world_size}",
+        f"--ntasks-per-node={per_node}",
+        "--distribution=block",
+        "--kill-on-bad-exit=0",  # the watcher ends the others, once they have said what they saw
+        "--unbuffered",
+        "--input=none",
+        # all that the allocation has, also when this runs inside another step
+        "--overlap",
+        "--mem=0",
+        f"--output={logs}/rank%t.log",
+    ]
+    cpus = environment.get("SLURM_CPUS_PER_TASK")  # which srun does not take from sbatch
+    if cpus:
+        command.append(f"--cpus-per-task={cpus}")
+    return [*command, *shlex.split(environment.get("SRUN_ARGS", ""))]
+
+
+def start_step(
+    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+) -> Ranks:
+    """Start all ranks as one step of this allocation, and wait until the first of them runs.
+
+    Raises:
+        LaunchError: Slurm could not create the step, several times; its text is what srun said.
+    """
+    world_size = point.layout.world_size
+    seats = {
+        **environment,
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(min(world_size, point.gpus_per_node)),
+    }
+    srun = srun_command(point, environment, logs)
+    for attempt in range(_LAUNCHES):
+        if attempt:
+            time.sleep(_LAUNCH_PAUSE_S)
+        said = Path(tempfile.mkdtemp(prefix=".run-step-", dir=logs))
+        step = StepRanks([*srun, "bash", "-c", _SEAT, "seat", str(said), *command], seats, said)
+        try:
+            started = step.wait_for_start(_LAUNCH_LIMIT_S)
+        except BaseException:
+            step.kill()
+            raise
+        if started:
+            return step
+        step.kill()
+    raise LaunchError(f"srun failed {_LAUNCHES} times: {step.last_words()}")
+
+
+class StepRanks:
+    """The ranks of one step, seen through srun and the files their shells leave."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
+        self._said = said
+        self._world_size = int(environment["WORLD_SIZE"])
+        self._terminated_at: float | None = None
+        self._ended_at: float | None = None
+        with (said / "srun.log").open("wb") as log:
+            self._srun = subprocess.Popen(
+                command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_for_start(self, limit_s: float) -> bool:
+        """Whether the first rank runs, or has run, within so many seconds."""
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            if self._step() is not None:
+                return True
+            if self._srun.poll() is not None:
+                time.sleep(_POLL_S)
+                return self._step() is not None
+            time.sleep(_POLL_S)
+        return False
+
+    def exits(self) -> dict[int, int]:
+        """See `Ranks`. A rank that could not say how it ended shares srun's own exit code.
+
+        Ranks that end of SIGTERM are held back for a while: Slurm is ending the allocation and
+        will tell us too, and a point that was interrupted is no failure of the point.
+        """
+        codes = self._codes()
+        if self._srun.poll() is not None and len(codes) < self._world_size:
+            if self._ended_at is None:
+                self._ended_at = time.monotonic()
+            if time.monotonic() - self._ended_at >= _LISTING_LAG_S:
+                rest = dict.fromkeys(range(self._world_size), _signed(self._srun.returncode))
+                codes = {**rest, **codes}
+        if -signal.SIGTERM in codes.values():
+            if self._terminated_at is None:
+                self._terminated_at = time.monotonic()
+            if time.monotonic() - self._terminated_at < _OUR_TURN_S:
+                return {}
+        return codes
+
+    def dump_stacks(self) -> None:
+        """See `Ranks`."""
+        self._signal("USR1")
+
+    def kill(self) -> None:
+        """See `Ranks`."""
+        if self._srun.poll() is None:
+            self._signal("KILL")
+            try:
+                self._srun.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                # it may wait for a node that is gone
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._srun.pid, signal.SIGKILL)
+                self._srun.wait()
+
+    def last_words(self) -> str:
+        """The last line that srun printed."""
+        text = (self._said / "srun.log").read_text(encoding="utf-8", errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self._srun.poll()}"
+
+    def _step(self) -> str | None:
+        try:
+            return (self._said / "step").read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+    def _codes(self) -> dict[int, int]:
+        return {
+            int(path.name): _signed(int(path.read_text()))
+            for path in self._said.iterdir()
+            if path.name.isdigit()
+        }
+
+    def _signal(self, name: str) -> None:
+        step = self._step()
+        if step is None:  # not placed yet: srun gives its request up
+            self._srun.terminate()
+            return
+        subprocess.run(
+            ["scancel", f"--signal={name}", step],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=60,
+            check=False,
+        )
+
+
+def _signed(code: int) -> int:
+    """A shell says 128 + n of what signal n has ended."""
+    return 128 - code if code > 128 else code
