@@ -79,6 +79,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         "world_size": points.world_size[group.rows][timed],
         "seq_length": points.seq_length[group.rows][timed],
         "model": points.model[group.rows][timed],
+        "hidden_size": group.features.hidden_size[timed],
     }
     found = {"interpolation": _prior_band()}
     if bands and timed.sum() >= _FEWEST_TO_FOLD:

@@ -17,7 +17,7 @@ from scaling.store import write_text
 SCHEMA = "scaling.calibration"
 VERSION = 1
 
-AXES = ("world_size", "seq_length", "model")
+AXES = ("world_size", "seq_length", "model", "hidden_size")
 
 # Without calibration the data sheet is off by 4 to 20 % on published tables; steps slower than
 # predicted are commoner than faster ones. Quantiles of log(measured / predicted).

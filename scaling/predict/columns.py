@@ -58,9 +58,16 @@ class Columns:
         return name in self._present
 
     def numbers(
-        self, name: str, default: float | Floats | None = None, *, low: float = 0
+        self,
+        name: str,
+        default: float | Floats | None = None,
+        *,
+        low: float = 0,
+        plain: bool = False,
     ) -> Floats:
         """A numeric column, float64 (n,); NaN where a cell is empty and there is no default.
+
+        `plain` says that the default is what everybody means, not an assumption worth a sentence.
 
         Raises:
             InputError: a cell is no number, or is below `low`.
@@ -71,7 +78,8 @@ class Columns:
         if bad.size:
             raise self._cell_error(name, int(bad[0]), f"a finite number of at least {low:g}")
         if default is not None and missing.any():
-            self._assume(name, int(missing.sum()), default)
+            if not plain:
+                self._assume(name, int(missing.sum()), default)
             values = np.where(missing, default, values)
         return values
 

@@ -153,7 +153,9 @@ def _data_parallel(
     part = (over - 1) / over
     per_weight = np.where(
         f.zero_stage >= 1,
-        group.stack.gradient_bytes + f.element_bytes,
+        # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP)
+        group.stack.gradient_bytes * np.where(f.zero_stage == 2, f.accumulation, 1.0)
+        + f.element_bytes,
         2 * group.stack.gradient_bytes,
     )
     ring_s = nodes * _NODE_HOP_S + (over - nodes) * _LINK_HOP_S

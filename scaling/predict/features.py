@@ -130,6 +130,8 @@ class Points:
     world_size: Floats
     seq_length: Floats
     global_batch_size: Floats
+    tokens_per_step: Floats
+    point_id: Words | None
 
     def __len__(self) -> int:
         return len(self.note)
@@ -192,6 +194,8 @@ def points_of(
         ),
         precision=columns.words("precision", "bf16", get_args(Precision)),
     )
+    batch = arrays["micro_batch_size"] * arrays["accumulation"] * arrays["dp"]
+    streams = arrays.pop("streams")
     groups = []
     for (soft, where), rows in _by(framework, cluster):
         usable = rows[_unsaid(note[rows])]
@@ -218,7 +222,9 @@ def points_of(
         framework=framework,
         world_size=arrays["world_size"],
         seq_length=arrays["seq_length"],
-        global_batch_size=arrays["micro_batch_size"] * arrays["accumulation"] * arrays["dp"],
+        global_batch_size=batch,
+        tokens_per_step=batch * arrays["seq_length"] * streams,
+        point_id=columns.words("point_id", "") if "point_id" in columns else None,
     )
 
 
@@ -248,7 +254,7 @@ def _by(framework: Words, cluster: Words) -> list[tuple[tuple[str, str], npt.NDA
 
 
 def _layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Any]:
-    tp, pp, cp = (columns.numbers(axis, 1.0, low=1) for axis in ("tp", "pp", "cp"))
+    tp, pp, cp = (columns.numbers(axis, 1.0, low=1, plain=True) for axis in ("tp", "pp", "cp"))
     replica = tp * pp * cp
     stated_world = columns.numbers("world_size", low=1)
     dp = columns.numbers("dp", low=1)
@@ -271,7 +277,7 @@ def _layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Any]:
         "cp": cp,
         "dp": dp,
         "world_size": world,
-        "gpus_per_node": columns.numbers("gpus_per_node", per_node, low=1),
+        "gpus_per_node": columns.numbers("gpus_per_node", per_node, low=1, plain=True),
         "zero_stage": columns.numbers("zero_stage", 0.0),
         "micro_batch_size": micro,
         "accumulation": steps,

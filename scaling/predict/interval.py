@@ -18,18 +18,24 @@ def interval_of(
     world_size: Floats,
     seq_length: Floats,
     model: Words,
+    hidden_size: Floats,
 ) -> tuple[Floats, Floats]:
     """Seconds between which a measured step lies 8 times in 10, (n,) each.
 
-    Rows whose world_size, seq_length or model was not calibrated take the band of the folds that
-    left such a value out; beyond the first doubling of the largest calibrated world size the band
-    grows by half of itself per doubling. Without a calibration the band is that of data sheets.
+    Rows with a world_size, seq_length, model or hidden_size that was not calibrated take the band
+    of the folds that left such a value out; per doubling beyond the largest calibrated world size the
+    band grows by half of itself. Without a calibration the band is that of data sheets.
     """
     if stack is None:
         return step_s * np.exp(DATA_SHEET_BAND[0]), step_s * np.exp(DATA_SHEET_BAND[1])
     base = stack.bands["interpolation"]
     low, high = np.full(len(step_s), base.low), np.full(len(step_s), base.high)
-    values = {"world_size": world_size, "seq_length": seq_length, "model": model}
+    values = {
+        "world_size": world_size,
+        "seq_length": seq_length,
+        "model": model,
+        "hidden_size": hidden_size,
+    }
     for axis in AXES:
         new = ~np.isin(values[axis].astype(str), np.array(stack.seen[axis]).astype(str))
         band = stack.bands.get(axis) or Band(
@@ -37,8 +43,8 @@ def interval_of(
         )
         factor = np.ones(len(step_s))
         if axis == "world_size":
-            largest = max(float(size) for size in stack.seen["world_size"])
-            factor = 1 + 0.5 * np.maximum(np.log2(world_size / largest) - 1, 0)
+            largest = max((float(size) for size in stack.seen["world_size"]), default=1.0)
+            factor = 1 + 0.5 * np.maximum(np.log2(world_size / largest), 0)
         low = np.where(new, np.minimum(low, band.low * factor), low)
         high = np.where(new, np.maximum(high, band.high * factor), high)
     return (

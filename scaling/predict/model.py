@@ -10,7 +10,7 @@ from scaling.predict.columns import Flags, Floats, Words
 from scaling.predict.features import Group, Points
 from scaling.predict.interval import interval_of
 from scaling.predict.memory import MEMORY_TERMS, memory_of, need_of
-from scaling.predict.risk import ranked_by
+from scaling.predict.risk import likely_stall_s, ranked_by
 from scaling.predict.step import TIME_TERMS, step_of
 
 
@@ -69,13 +69,16 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         index = group.rows
         out.predicted[index] = True
         out.parameters_from[index] = parameters_from
-        out.low[index], out.high[index] = interval_of(
+        low, high = interval_of(
             out.step_time_s[index],
             stack,
             world_size=points.world_size[index],
             seq_length=points.seq_length[index],
             model=points.model[index],
+            hidden_size=group.features.hidden_size,
         )
+        stalled = out.step_time_s[index] + likely_stall_s(group, group.features)
+        out.low[index], out.high[index] = low, np.maximum(high, stalled)
     return out
 
 

@@ -27,10 +27,22 @@ def ranked_by(group: Group, f: Features, step_s: Floats, memory_used: Floats) ->
         memory_used: predicted need over capacity, (n,).
     """
     full = 1 / (1 + np.exp(-np.clip((memory_used - NEARLY_FULL) / 0.01, -50, 50)))
-    seconds = step_s * (1 + _NEARLY_FULL_PENALTY[group.fabric.lossy_transport] * full)
-    if group.fabric.lossy_transport:
-        crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
-        chance = np.where((f.zero_stage == 0) & (f.dp > 1), _CHANCE_ZERO_0, _CHANCE)
-        quantum = _STALL_S * np.where(f.pp == 2, 0.5, 1.0)
-        seconds = seconds + np.where(crossing, chance * quantum * f.accumulation, 0.0)
-    return np.asarray(seconds)
+    crowded = _NEARLY_FULL_PENALTY[group.fabric.lossy_transport] * full
+    chance, stall_s = _stalls(group, f)
+    return np.asarray(step_s * (1 + crowded) + chance * stall_s)
+
+
+def likely_stall_s(group: Group, f: Features) -> Floats:
+    """Seconds of a stall that more than one run in ten meets, 0 for the other layouts, (n,)."""
+    chance, stall_s = _stalls(group, f)
+    return np.where(chance > 0.1, stall_s, 0.0)
+
+
+def _stalls(group: Group, f: Features) -> tuple[Floats, Floats]:
+    """How likely a step stalls at its micro-batches, and how long it then waits in all."""
+    if not group.fabric.lossy_transport:
+        return np.zeros(len(f)), np.zeros(len(f))
+    crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
+    chance = np.where((f.zero_stage == 0) & (f.dp > 1), _CHANCE_ZERO_0, _CHANCE)
+    quantum = _STALL_S * np.where(f.pp == 2, 0.5, 1.0)
+    return np.where(crossing, chance, 0.0), quantum * f.accumulation

@@ -74,11 +74,11 @@ def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
         "num_layers": layers,
         "hidden_size": hidden,
         "num_heads": heads,
-        "num_kv_heads": columns.numbers("num_kv_heads", heads, low=1),
-        "head_dim": columns.numbers("head_dim", hidden / heads, low=1),
+        "num_kv_heads": columns.numbers("num_kv_heads", heads, low=1, plain=True),
+        "head_dim": columns.numbers("head_dim", hidden / heads, low=1, plain=True),
         "ffn_hidden_size": ffn,
         "vocab_size": columns.numbers("vocab_size", _GPT2_VOCABULARY, low=1),
-        "num_encoder_layers": columns.numbers("num_encoder_layers", 0.0),
+        "num_encoder_layers": columns.numbers("num_encoder_layers", 0.0, plain=True),
         "gated_mlp": gated.astype(np.float64),
         "tied_embeddings": columns.flags("tied_embeddings", False).astype(np.float64),
     }
@@ -104,4 +104,6 @@ def _derived(shape: dict[str, Floats]) -> dict[str, Any]:
             "embeddings": 2.0 - shape["tied_embeddings"],
             "attentions": attentions / blocks,
             "causal": computed / attentions,
+            # a t5 sequence trains on an input and a target (shapes.py)
+            "streams": np.where(encoder > 0, 2.0, 1.0),
         }

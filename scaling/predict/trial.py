@@ -1,0 +1,87 @@
+"""One validation: calibrate on some rows of a table, predict the others, score them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from scaling.errors import InputError
+from scaling.hardware import Cluster
+from scaling.predict.calibrate import calibrate
+from scaling.predict.calibration import Calibration
+from scaling.predict.columns import Columns, Flags
+from scaling.predict.features import points_of
+from scaling.predict.model import predict
+from scaling.predict.observed import Observed, observed_of
+from scaling.predict.tables import rows_where
+from scaling.predict.validation import Validation, validate
+from scaling.shapes import ModelShape
+
+
+def trial(
+    table: pa.Table,
+    source: str,
+    *,
+    calibrate_where: str | None = None,
+    test_where: str | None = None,
+    models: Mapping[str, ModelShape] | None = None,
+    clusters: Mapping[str, Cluster] | None = None,
+) -> Validation:
+    """Calibrate and test on rows of one table.
+
+    Without `calibrate_where` nothing is calibrated: data-sheet numbers are tested. Without
+    `test_where` every row that was not calibrated on is.
+
+    Raises:
+        InputError: a condition is wrong, or leaves nothing to test.
+    """
+    columns = Columns(table, source)
+    points = points_of(columns, models=models, clusters=clusters)
+    observed = observed_of(columns)
+    nothing = np.zeros(table.num_rows, dtype=bool)
+    fitted = (
+        nothing
+        if calibrate_where is None
+        else rows_where(table, calibrate_where, source, "--calibrate-where")
+    )
+    tested = ~fitted
+    if test_where is not None:
+        tested = rows_where(table, test_where, source, "--test-where")
+    if not tested.any():
+        raise InputError(f"{source}: no row is left to test; narrow --calibrate-where")
+    calibration = None
+    if fitted.any():
+        part = Columns(table.filter(pa.array(fitted)), source)
+        some = points_of(part, models=models, clusters=clusters)
+        calibration = calibrate(some, observed_of(part), source=source)
+    prediction = predict(points, calibration)
+    overall, groups = validate(points, observed, prediction, tested)
+    return Validation(
+        overall=overall,
+        groups=groups,
+        calibrated_rows=int(fitted.sum()),
+        tested_rows=int(tested.sum()),
+        notes=_notes(fitted, tested, observed, calibration, prediction.predicted),
+    )
+
+
+def _notes(
+    fitted: Flags,
+    tested: Flags,
+    observed: Observed,
+    calibration: Calibration | None,
+    predicted: Flags,
+) -> list[str]:
+    notes = []
+    if calibration is None:
+        notes.append("nothing was calibrated: data-sheet numbers")
+    both = int((fitted & tested).sum())
+    if both:
+        notes.append(f"{both} rows are in both parts: their errors flatter the model")
+    ambiguous = int((tested & observed.ambiguous).sum())
+    if ambiguous:
+        notes.append(f"{ambiguous} rows failed by memory or crash, counted as out of memory")
+    unpredicted = int((tested & ~predicted).sum())
+    if unpredicted:
+        notes.append(f"{unpredicted} rows cannot be predicted and are left out")
+    return notes
