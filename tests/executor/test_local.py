@@ -1,0 +1,138 @@
+"""The plugin with submitit's local executor: allocations are processes of this machine."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+
+class Study:
+    """A folder in which trivial points run."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        shutil.copy(Path(__file__).parent / "Snakefile", folder)
+
+    def points(self, **commands):
+        (self.folder / "points.json").write_text(json.dumps(commands))
+
+    def start(self, *options):
+        command = [
+            *(sys.executable, "-m", "snakemake", "--executor", "submitit", "--jobs", "100"),
+            *("--submitit-cluster", "local", "--nolock", "--rerun-incomplete", "--keep-going"),
+            *("--latency-wait", "1", "--seconds-between-status-checks", "1"),
+            *(*options, "--default-resources", "mem=None", "disk=None"),
+        ]
+        with (self.folder / "snakemake.log").open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def run(self, *options):
+        return self.start(*options).wait(timeout=60)
+
+    @property
+    def said(self):
+        return (self.folder / "snakemake.log").read_text()
+
+    def starts(self):
+        path = self.folder / "starts"
+        return Counter(path.read_text().split()) if path.exists() else Counter()
+
+    def wait_for_start(self, *points):
+        end = time.monotonic() + 30
+        while not set(points) <= set(self.starts()):
+            assert time.monotonic() < end, self.said
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def study(tmp_path):
+    return Study(tmp_path / "study")
+
+
+def test_a_pack_runs_its_points_one_after_another_and_each_is_settled_alone(study):
+    study.points(a="cat starts", b="exit 7", c="cat starts")
+
+    assert study.run("--submitit-pack", "3") == 1
+
+    assert (study.folder / "out/a.txt").read_text().split() == ["a"]
+    assert (study.folder / "out/c.txt").read_text().split() == ["a", "b", "c"]
+    assert not (study.folder / "out/b.txt").exists()
+    assert "exit code 7" in study.said
+
+
+def test_points_see_the_environment_of_the_user_and_not_of_snakemake(study):
+    study.points(a="echo threads=${OMP_NUM_THREADS:-unset} attempt=$SNAKEMAKE_ATTEMPT")
+
+    assert study.run() == 0
+
+    assert (study.folder / "out/a.txt").read_text() == "threads=unset attempt=1\n"
+
+
+def test_a_rule_that_only_snakemake_can_run_gets_a_snakemake_of_its_own(study):
+    study.points()
+
+    assert study.run("needs_snakemake") == 0, study.said
+
+    assert (study.folder / "out/needs_snakemake.txt").read_text() == "made by python\n"
+
+
+def test_points_never_share_a_gpu_of_this_machine(study):
+    study.points(**{f"p{i}": "echo $CUDA_VISIBLE_DEVICES; sleep 1; cat starts" for i in range(4)})
+
+    assert study.run("--submitit-gpus", "4", "--config", "gpus=2") == 0, study.said
+
+    given = [p.read_text().splitlines()[0] for p in (study.folder / "out").iterdir()]
+    assert Counter(given) == {"0,1": 2, "2,3": 2}
+
+
+def test_more_gpus_than_there_are_is_one_sentence(study):
+    study.points(a="true")
+
+    assert study.run("--submitit-gpus", "1", "--config", "gpus=2") == 1
+
+    assert "2 GPUs are asked for, and --submitit-gpus=1 is all" in study.said
+
+
+def test_after_a_kill_the_same_command_takes_up_what_still_runs(study):
+    study.points(**{f"p{i}": "sleep 3" for i in range(4)})
+    run = study.start("--submitit-pack", "2")
+    study.wait_for_start("p0", "p2")
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+
+    assert study.run("--submitit-pack", "2") == 0, study.said
+
+    assert study.starts() == {"p0": 1, "p1": 1, "p2": 1, "p3": 1}
+    assert "of an earlier run is taken up" in study.said
+
+
+def test_ctrl_c_ends_all_processes(study):
+    study.points(a="echo $$ > pid; sleep 300")
+    run = study.start()
+    study.wait_for_start("a")
+    run.send_signal(signal.SIGINT)
+
+    assert run.wait(timeout=60) == 1
+
+    pid = int((study.folder / "pid").read_text())
+    status = Path(f"/proc/{pid}/status")
+    assert not status.exists() or "zombie" in status.read_text()
+
+
+def test_groups_are_refused_with_a_hint_at_packs(study):
+    study.points(a="true", b="true")
+
+    assert study.run("--groups", "point=g", "--group-components", "g=2") == 1
+
+    assert "packed by --submitit-pack" in study.said
