@@ -110,8 +110,9 @@ GPUS: dict[str, Gpu] = {
         ),
         _data_sheet(
             "mi250x-gcd", fp32=23.95, fp16=191.5, bf16=191.5, fp8=None, gib=64,
-            hbm_tb_per_s=1.6384, link_gb_per_s=250, tdp_w=280,
-            source="AMD MI250X data sheet (2021), one of its two dies: the driver counts dies",
+            hbm_tb_per_s=1.6384, link_gb_per_s=200, tdp_w=280,
+            source="AMD MI250X data sheet (2021), one of its two dies (the driver counts dies): "
+            "half of 560 W and of 8 Infinity Fabric links of 50 GB/s a direction",
         ),
         _data_sheet(
             "mi300x-192gb", fp32=163.4, fp16=1307.4, bf16=1307.4, fp8=2614.9, gib=192,

@@ -140,7 +140,7 @@ def recommend(
 ) -> None:
     """Rank the layouts of a model on so many GPUs: speed, memory margin and cost."""
     from scaling.predict.calibration import read_calibration
-    from scaling.predict.features import OWN_FRAMEWORK
+    from scaling.predict.layout_columns import OWN_FRAMEWORK
     from scaling.predict.recommend import recommend as search
     from scaling.predict.recommend import record_of
 

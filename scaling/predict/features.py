@@ -13,21 +13,23 @@ from scaling.hardware import Cluster, gpu_named
 from scaling.layout import Attention, Precision
 from scaling.predict.columns import Columns, Flags, Floats, Words
 from scaling.predict.fabric import (
-    CLUSTER_OF,
     SUSTAINED_OF_PEAK,
-    UNNAMED_CLUSTER,
     USABLE_OF_CAPACITY,
     Fabric,
     fabric_named,
     predictable,
 )
+from scaling.predict.layout_columns import (
+    OWN_FRAMEWORK,
+    layout_arrays,
+    named_clusters,
+    note_misfits,
+    unsaid,
+)
 from scaling.predict.parameters import LOSSY, defaults_for
 from scaling.predict.shapes_of import shapes_of
 from scaling.predict.stacks import Stack, stack_of
 from scaling.shapes import ActivationCheckpointing, ModelShape
-
-# Rows without a framework column are this project's own.
-OWN_FRAMEWORK = "scaling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +174,7 @@ def points_of(
             f"{columns.source}: column cluster is missing: the hardware is never guessed"
         )
     model = columns.words("model", "unnamed")
-    cluster = _named_clusters(columns)
+    cluster = named_clusters(columns)
     framework = columns.words("framework", OWN_FRAMEWORK)
     note = np.full(n, None, dtype=object)
     fabrics: dict[tuple[str, str], Fabric] = {}
@@ -185,8 +187,8 @@ def points_of(
         fabrics[soft, where] = fabric
         per_node[rows] = fabric.gpus_per_node
         note[rows] = predictable(fabric)
-    arrays = shapes_of(columns, model, models) | _layout_arrays(columns, per_node)
-    _note_misfits(arrays, note)
+    arrays = shapes_of(columns, model, models) | layout_arrays(columns, per_node)
+    note_misfits(arrays, note)
     kernels = Kernels(
         attention=columns.words("attention", "flash2", get_args(Attention)),
         checkpointing=columns.words(
@@ -198,7 +200,7 @@ def points_of(
     streams = arrays.pop("streams")
     groups = []
     for (soft, where), rows in _by(framework, cluster):
-        usable = rows[_unsaid(note[rows])]
+        usable = rows[unsaid(note[rows])]
         if usable.size:
             fabric, stack = fabrics[soft, where], stack_of(soft)
             here = {name: values[usable] for name, values in arrays.items()}
@@ -228,18 +230,6 @@ def points_of(
     )
 
 
-def _named_clusters(columns: Columns) -> Words:
-    """The cluster column, with published tables that name none resolved by what they do say."""
-    cluster = columns.words("cluster", "")
-    unnamed = np.flatnonzero(cluster == UNNAMED_CLUSTER)
-    if unnamed.size:
-        framework = columns.words("framework", OWN_FRAMEWORK)
-        per_node = columns.numbers("gpus_per_node")
-        for row in unnamed:
-            cluster[row] = CLUSTER_OF.get((framework[row], per_node[row]), UNNAMED_CLUSTER)
-    return cluster
-
-
 def _start(stack: Stack, fabric: Fabric) -> dict[str, float]:
     """Defaults, moved first by the transport's facts and then by the software's."""
     return defaults_for({**(LOSSY if fabric.lossy_transport else {}), **stack.defaults})
@@ -251,65 +241,6 @@ def _by(framework: Words, cluster: Words) -> list[tuple[tuple[str, str], npt.NDA
     for row, key in enumerate(zip(framework.tolist(), cluster.tolist(), strict=True)):
         found.setdefault(key, []).append(row)
     return [(key, np.array(rows, dtype=np.int64)) for key, rows in found.items()]
-
-
-def _layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Any]:
-    tp, pp, cp = (columns.numbers(axis, 1.0, low=1, plain=True) for axis in ("tp", "pp", "cp"))
-    replica = tp * pp * cp
-    stated_world = columns.numbers("world_size", low=1)
-    dp = columns.numbers("dp", low=1)
-    dp = np.where(np.isnan(dp), np.where(np.isnan(stated_world), 1.0, stated_world / replica), dp)
-    world = np.where(np.isnan(stated_world), replica * dp, stated_world)
-    micro = columns.numbers("micro_batch_size", low=1)
-    batch = columns.numbers("global_batch_size", low=1)
-    steps = columns.numbers("gradient_accumulation_steps", low=1)
-    micro = np.where(np.isnan(micro) & ~np.isnan(steps), batch / (dp * steps), micro)
-    if np.isnan(micro).any():
-        columns.assumptions.append(
-            f"micro_batch_size is not given in {int(np.isnan(micro).sum())} rows: taken as 1"
-        )
-    micro = np.where(np.isnan(micro), 1.0, micro)
-    steps = np.where(np.isnan(steps), batch / (dp * micro), steps)
-    steps = np.maximum(np.where(np.isnan(steps), 1.0, steps), 1.0)
-    return {
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "dp": dp,
-        "world_size": world,
-        "gpus_per_node": columns.numbers("gpus_per_node", per_node, low=1, plain=True),
-        "zero_stage": columns.numbers("zero_stage", 0.0),
-        "micro_batch_size": micro,
-        "accumulation": steps,
-        "seq_length": columns.numbers("seq_length", low=1),
-        "sequence_parallel": columns.flags("sequence_parallel", False),
-        "fused_norm": columns.flags("fused_norm", False),
-    }
-
-
-def _unsaid(note: Words) -> Flags:
-    return np.array([reason is None for reason in note.tolist()], dtype=bool)
-
-
-def _note_misfits(arrays: Mapping[str, Any], note: Words) -> None:
-    """Say why a row cannot be predicted; only what leaves the formulas without meaning."""
-    product = arrays["tp"] * arrays["pp"] * arrays["cp"] * arrays["dp"]
-    shape = (
-        "num_layers",
-        "hidden_size",
-        "num_heads",
-        "ffn_hidden_size",
-        "vocab_size",
-        "seq_length",
-    )
-    reasons = {
-        "world_size is not tp x pp x cp x dp": arrays["world_size"] != product,
-        "pp is larger than num_layers": arrays["pp"] > arrays["num_layers"],
-        "zero_stage is above 3": arrays["zero_stage"] > 3,
-    }
-    reasons |= {f"{name} is not given": np.isnan(arrays[name]) for name in shape}
-    for reason, rows in reasons.items():
-        note[rows & _unsaid(note)] = reason
 
 
 def _features(

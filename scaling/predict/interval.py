@@ -23,8 +23,8 @@ def interval_of(
     """Seconds between which a measured step lies 8 times in 10, (n,) each.
 
     Rows with a world_size, seq_length, model or hidden_size that was not calibrated take the band
-    of the folds that left such a value out; per doubling beyond the largest calibrated world size the
-    band grows by half of itself. Without a calibration the band is that of data sheets.
+    of the folds that left such a value out; per doubling beyond the largest calibrated world size
+    the band grows by half of itself. Without a calibration the band is that of data sheets.
     """
     if stack is None:
         return step_s * np.exp(DATA_SHEET_BAND[0]), step_s * np.exp(DATA_SHEET_BAND[1])

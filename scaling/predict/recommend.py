@@ -11,7 +11,8 @@ from scaling.errors import InputError
 from scaling.hardware import Cluster, gpu_named
 from scaling.layout import Layout, engine_refusals, refusals
 from scaling.predict.calibration import Calibration
-from scaling.predict.features import OWN_FRAMEWORK, Points
+from scaling.predict.features import Points
+from scaling.predict.layout_columns import OWN_FRAMEWORK
 from scaling.predict.lists import points_of_layouts
 from scaling.predict.model import Prediction, predict
 from scaling.shapes import ActivationCheckpointing, ModelShape, model_flops_per_token
