@@ -10,7 +10,7 @@ from scaling.predict.columns import Flags, Floats, Words
 from scaling.predict.features import Group, Points
 from scaling.predict.interval import interval_of
 from scaling.predict.memory import MEMORY_TERMS, memory_of, need_of
-from scaling.predict.risk import likely_stall_s, ranked_by
+from scaling.predict.risk import possible_stall_s, ranked_by
 from scaling.predict.step import TIME_TERMS, step_of
 
 
@@ -77,7 +77,7 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
             model=points.model[index],
             hidden_size=group.features.hidden_size,
         )
-        stalled = out.step_time_s[index] + likely_stall_s(group, group.features)
+        stalled = out.step_time_s[index] + possible_stall_s(group, group.features)
         out.low[index], out.high[index] = low, np.maximum(high, stalled)
     return out
 

@@ -1,20 +1,36 @@
-"""What a layout may cost beyond its likely time: the figure layouts are ranked by."""
+"""What a layout may cost beyond its likely time: stalls, and the figure layouts are ranked by."""
 
 import numpy as np
 
 from scaling.predict.columns import Floats
 from scaling.predict.features import Features, Group
 
-# A pipeline whose messages cross nodes over a lossy transport now and then waits about a second
-# at every micro-batch. Seen in 41 of 58 published rows with zero_stage 0 and dp > 1, and in about
-# one of twelve others (one measured step a row, 8 to 64 H100 over EFA); half as long with pp = 2.
+# Over a lossy transport (EFA) a pipeline whose messages cross nodes can wait at every micro-batch:
+# 0.53 s with two stages, 1.06 to 1.2 s with more, whatever the model. Rows of the published sweep
+# with nanotron, zero_stage 0, dp > 1 and more than 8 micro-batches that do: 3 of 9 on two nodes, 15
+# of 20 on four, 26 of 27 on eight; of all other crossing pipelines 9 of 275. The cause is unknown.
 _STALL_S = 1.1
-_CHANCE_ZERO_0 = 0.6
-_CHANCE = 0.08
+_FEWEST_MICRO_BATCHES = 8
+_CHANCE_BY_LOG2_NODES = ([1.0, 2.0, 3.0], [0.33, 0.75, 0.95])
+_CHANCE = 0.035
+# From here on a stall is what to expect, and part of the predicted time.
+_EXPECTED = 0.9
 # Above this share of the memory the allocator may start to retry: over a lossy transport it did in
 # 26 of 29 published rows, over InfiniBand rows as full ran as fast as predicted.
 NEARLY_FULL = 0.93
 _NEARLY_FULL_PENALTY = {True: 0.10, False: 0.0}
+
+
+def expected_stall_s(group: Group, f: Features) -> Floats:
+    """Seconds a step waits for messages when it almost surely does, else 0, (n,)."""
+    chance, stall_s = _stalls(group, f)
+    return np.where(chance >= _EXPECTED, stall_s, 0.0)
+
+
+def possible_stall_s(group: Group, f: Features) -> Floats:
+    """Seconds of a stall that may well happen but is not expected, 0 for other layouts, (n,)."""
+    chance, stall_s = _stalls(group, f)
+    return np.where((chance > 0.1) & (chance < _EXPECTED), stall_s, 0.0)
 
 
 def ranked_by(group: Group, f: Features, step_s: Floats, memory_used: Floats) -> Floats:
@@ -29,20 +45,19 @@ def ranked_by(group: Group, f: Features, step_s: Floats, memory_used: Floats) ->
     full = 1 / (1 + np.exp(-np.clip((memory_used - NEARLY_FULL) / 0.01, -50, 50)))
     crowded = _NEARLY_FULL_PENALTY[group.fabric.lossy_transport] * full
     chance, stall_s = _stalls(group, f)
-    return np.asarray(step_s * (1 + crowded) + chance * stall_s)
-
-
-def likely_stall_s(group: Group, f: Features) -> Floats:
-    """Seconds of a stall that more than one run in ten meets, 0 for the other layouts, (n,)."""
-    chance, stall_s = _stalls(group, f)
-    return np.where(chance > 0.1, stall_s, 0.0)
+    risk_s = np.where(chance < _EXPECTED, chance * stall_s, 0.0)
+    return np.asarray(step_s * (1 + crowded) + risk_s)
 
 
 def _stalls(group: Group, f: Features) -> tuple[Floats, Floats]:
-    """How likely a step stalls at its micro-batches, and how long it then waits in all."""
+    """How likely a step waits at its micro-batches, and how long it then waits in all."""
     if not group.fabric.lossy_transport:
         return np.zeros(len(f)), np.zeros(len(f))
-    crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
-    chance = np.where((f.zero_stage == 0) & (f.dp > 1), _CHANCE_ZERO_0, _CHANCE)
-    quantum = _STALL_S * np.where(f.pp == 2, 0.5, 1.0)
-    return np.where(crossing, chance, 0.0), quantum * f.accumulation
+    nodes = f.world_size / f.gpus_per_node
+    crossing = (f.pp > 1) & (nodes > 1)
+    chance = np.where(crossing, _CHANCE, 0.0)
+    if group.stack.stalls_without_zero:
+        often = np.interp(np.log2(np.maximum(nodes, 1.0)), *_CHANCE_BY_LOG2_NODES)
+        prone = crossing & (f.zero_stage == 0) & (f.dp > 1)
+        chance = np.where(prone & (f.accumulation > _FEWEST_MICRO_BATCHES), often, chance)
+    return chance, _STALL_S * np.where(f.pp == 2, 0.5, 1.0) * f.accumulation

@@ -20,6 +20,7 @@ class Stack:
     `node_link_gbit_per_s` overrides the cluster's NICs where the source says so.
     `scattered_messages`: stages exchange 1 / tp of the activations and gather them inside the node
     (arXiv 2104.04473, section 4.1). `fused_norms`: norms are one kernel whatever a column says.
+    `stalls_without_zero`: its pipelines stall over a lossy transport with zero_stage 0 (risk.py).
     `peak_of_first_rank`: published peak memory is that of rank 0, not the largest.
     `defaults` moves a parameter's default; `default_reasons` says why, in the same keys.
     """
@@ -35,6 +36,7 @@ class Stack:
     peak_of_first_rank: bool = False
     fused_norms: bool = False
     scattered_messages: bool = False
+    stalls_without_zero: bool = False
     defaults: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     source: str
 
@@ -50,6 +52,7 @@ STACKS = (
     ),
     Stack(
         prefix="nanotron",
+        stalls_without_zero=True,
         split="by_cost",
         peak_of_first_rank=True,
         fused_norms=True,

@@ -9,6 +9,7 @@ from scaling.predict.columns import Floats
 from scaling.predict.communication import Traffic, traffic_of
 from scaling.predict.compute import head_of, layer_of, optimizer_seconds
 from scaling.predict.features import Features, Group
+from scaling.predict.risk import expected_stall_s
 from scaling.predict.stages import stages_of
 
 TIME_TERMS = (
@@ -86,7 +87,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
     working = pipeline + dp_comm + optimizer
     jitter = working * p["node_jitter"] * np.log2(nodes)
-    stall = _stall(f, p, memory_used)
+    stall = _stall(f, p, memory_used) + expected_stall_s(group, f)
     total = working + jitter + p["step_overhead_s"] + stall
     layers = np.where(at_last, stages.last, stages.first) * m
     own = {
