@@ -13,6 +13,9 @@ from scaling.predict.memory import MEMORY_TERMS, memory_of, need_of
 from scaling.predict.risk import possible_stall_s, ranked_by
 from scaling.predict.step import TIME_TERMS, step_of
 
+# Predicted need this far above the capacity was out of memory in all but 2 of 395 published rows.
+REFUSE_ABOVE = 1.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -38,6 +41,11 @@ class Prediction:
     def fits(self) -> Flags:
         """Whether the point is expected to run; False too where it cannot be predicted."""
         return self.need_bytes <= self.capacity_bytes
+
+    @property
+    def refused(self) -> Flags:
+        """Whether the point is not worth starting: its need is clearly above the capacity."""
+        return self.need_bytes > REFUSE_ABOVE * self.capacity_bytes
 
     @property
     def memory_margin(self) -> Floats:

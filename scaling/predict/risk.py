@@ -8,11 +8,12 @@ from scaling.predict.features import Features, Group
 # Over a lossy transport (EFA) a pipeline whose messages cross nodes can wait at every micro-batch:
 # 0.53 s with two stages, 1.06 to 1.2 s with more, whatever the model. Rows of the published sweep
 # with nanotron, zero_stage 0, dp > 1 and more than 8 micro-batches that do: 3 of 9 on two nodes, 15
-# of 20 on four, 26 of 27 on eight; of all other crossing pipelines 9 of 275. The cause is unknown.
+# of 20 on four, 26 of 27 on eight; of other crossing pipelines 2 of 131 with two stages and 7 of 144
+# with more. The cause is unknown.
 _STALL_S = 1.1
 _FEWEST_MICRO_BATCHES = 8
 _CHANCE_BY_LOG2_NODES = ([1.0, 2.0, 3.0], [0.33, 0.75, 0.95])
-_CHANCE = 0.035
+_CHANCE, _CHANCE_DEEP = 0.015, 0.05
 # From here on a stall is what to expect, and part of the predicted time.
 _EXPECTED = 0.9
 # Above this share of the memory the allocator may start to retry: over a lossy transport it did in
@@ -55,7 +56,7 @@ def _stalls(group: Group, f: Features) -> tuple[Floats, Floats]:
         return np.zeros(len(f)), np.zeros(len(f))
     nodes = f.world_size / f.gpus_per_node
     crossing = (f.pp > 1) & (nodes > 1)
-    chance = np.where(crossing, _CHANCE, 0.0)
+    chance = np.where(crossing, np.where(f.pp == 2, _CHANCE, _CHANCE_DEEP), 0.0)
     if group.stack.stalls_without_zero:
         often = np.interp(np.log2(np.maximum(nodes, 1.0)), *_CHANCE_BY_LOG2_NODES)
         prone = crossing & (f.zero_stage == 0) & (f.dp > 1)

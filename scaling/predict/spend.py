@@ -7,11 +7,9 @@ import numpy as np
 from scaling.hardware import gpu_named
 from scaling.predict.columns import Floats
 from scaling.predict.features import Points
-from scaling.predict.model import Prediction
+from scaling.predict.model import REFUSE_ABOVE, Prediction
 
 GIB = 2**30
-# Predicted need this far above the capacity is out of memory in all but 2 of 395 published rows.
-REFUSE_ABOVE = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

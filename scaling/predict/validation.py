@@ -158,7 +158,10 @@ def _regrets(
     for rows in _keys(points, timed, with_batch=True).values():
         if len(rows) > 1:
             at: npt.NDArray[np.int64] = np.array(rows)
-            picked = at[np.argmin(prediction.ranked_s[at])]
+            # what would have been refused would not have been picked
+            started = at[~prediction.refused[at]]
+            candidates = started if started.size else at
+            picked = candidates[np.argmin(prediction.ranked_s[candidates])]
             regrets.append(float(observed.step_time_s[picked] / observed.step_time_s[at].min() - 1))
     return regrets
 
