@@ -1,6 +1,5 @@
 """Ways to start the ranks of a point. What a starter returns is all the watcher knows of them."""
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -82,10 +81,14 @@ def seat(rank: int, world_size: int) -> dict[str, str]:
 
 
 class LocalRanks:
-    """Children of this process."""
+    """Children of this process, none waited for until all are killed.
+
+    A child that has ended keeps its number until it is waited for. That makes it safe to kill its
+    process group late, for what it may have left behind: the number cannot be another program's.
+    """
 
     def __init__(self) -> None:
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(
         self, rank: int, command: Sequence[str], environment: Mapping[str, str], logs: Path
@@ -96,7 +99,7 @@ class LocalRanks:
             OSError: there is no such program, or no room for a process.
         """
         with (logs / f"rank{rank}.log").open("wb") as log:
-            self._processes[rank] = subprocess.Popen(
+            self._children[rank] = subprocess.Popen(
                 command,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
@@ -108,23 +111,29 @@ class LocalRanks:
 
     def exits(self) -> dict[int, int]:
         """Exit code by rank for those that have ended."""
-        codes = {rank: process.poll() for rank, process in self._processes.items()}
+        codes = {rank: _exit_code(child.pid) for rank, child in self._children.items()}
         return {rank: code for rank, code in codes.items() if code is not None}
 
     def dump_stacks(self) -> None:
         """Send SIGUSR1, on which faulthandler writes every thread's stack."""
-        for process in self._processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGUSR1)
+        for child in self._children.values():
+            os.kill(child.pid, signal.SIGUSR1)
 
     def kill(self) -> None:
-        """Kill the ranks' process groups and reap the ranks."""
-        for process in self._processes.values():
-            # the group outlives a leader that has ended and left children behind
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        for process in self._processes.values():
-            process.wait()
+        """Kill the ranks' process groups and wait for the ranks; nothing, the second time."""
+        for child in self._children.values():
+            os.killpg(child.pid, signal.SIGKILL)
+        while self._children:
+            _, child = self._children.popitem()
+            child.wait()
+
+
+def _exit_code(pid: int) -> int | None:
+    """How a child ended, None while it runs; it stays to be waited for."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h

@@ -1,0 +1,75 @@
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaling.grid import Point
+from scaling.launch import measure
+from scaling.measurement import Row
+from tests.points import tiny_point
+
+# What a stand-in for a rank starts with; it speaks to the parent as a real one does.
+PREAMBLE = """
+import faulthandler, os, signal, sys, time
+from pathlib import Path
+from scaling.rank_files import RankFailure, RankFiles, RankResult
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+rank, files = int(os.environ["RANK"]), RankFiles(Path(sys.argv[-1]))
+def finish(step_times_s=[1.0], losses=[5.0], peak=100):
+    files.leave(rank, RankResult(clock="perf_counter", step_times_s=step_times_s, losses=losses,
+        grad_norms=None, peak_memory_bytes=peak, peak_reserved_bytes=None,
+        memory_meter="process_rss", first_step_at=time.time()))
+files.beat(rank, "started")
+"""
+
+
+class Study:
+    """A study's folder with one point in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.rows = root / "results" / "tiny" / "rows"
+        self.row_path = self.rows / "tiny.parquet"
+        self.marker = self.rows / "tiny.running"
+        self.logs = root / "logs" / "tiny" / "ranks" / "tiny"
+        self.point_path = root / "results" / "tiny" / "points" / "tiny.json"
+
+    def write(self, point: Point) -> Path:
+        self.point_path.parent.mkdir(parents=True, exist_ok=True)
+        self.point_path.write_text(point.to_json())
+        return self.point_path
+
+    def program(self, body: str) -> list[str]:
+        """The command of a rank that does what `body` says."""
+        path = self.root / "rank.py"
+        path.write_text(PREAMBLE + body)
+        return [sys.executable, str(path)]
+
+    def log(self, rank: int) -> str:
+        return (self.logs / f"rank{rank}.log").read_text()
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return Study(tmp_path)
+
+
+Measure = Callable[..., Row]
+
+
+@pytest.fixture
+def measured(study: Study) -> Measure:
+    """Measure a tiny point whose ranks do what `body` says."""
+
+    def run(body: str, *, hang_after_s: float = 60.0, **point: Any) -> Row:
+        path = study.write(tiny_point(**({"measured_steps": 1} | point)))
+        return measure(
+            path,
+            study.row_path,
+            rank_command=study.program(body),
+            hang_after_s=hang_after_s,
+        )
+
+    return run

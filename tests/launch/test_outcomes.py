@@ -1,0 +1,178 @@
+"""How ranks end, and what the row says. The ranks are real processes with scripts of their own."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from scaling.launch import measure
+from tests.launch.conftest import Measure, Study
+from tests.points import tiny_point
+
+
+def test_a_step_is_as_slow_as_its_slowest_rank_and_memory_that_of_the_fullest(
+    measured: Measure,
+) -> None:
+    row = measured(
+        "finish([1.0, 2.0, 9.0] if rank else [3.0, 1.0, 1.0], peak=100 + rank)",
+        dp=2,
+        measured_steps=3,
+    )
+    assert row.outcome == "ok"
+    assert row.error_message is None
+    assert row.step_times_s == [3.0, 2.0, 9.0]
+    assert row.step_time_s == 3.0
+    assert row.peak_memory_bytes == 101
+    assert row.losses == [5.0]
+
+
+def test_the_row_on_disk_is_the_row_returned(measured: Measure, study: Study) -> None:
+    row = measured("finish()")
+    (written,) = pq.read_table(study.row_path).to_pylist()
+    assert written["outcome"] == row.outcome == "ok"
+    assert written["duration_s"] == row.duration_s
+    assert list(study.rows.iterdir()) == [study.row_path]
+    assert [path.name for path in study.logs.iterdir()] == ["rank0.log"]
+
+
+def test_one_rank_that_raises_ends_all(measured: Measure, study: Study) -> None:
+    row = measured(
+        """
+if rank == 1:
+    files.leave(rank, RankFailure(outcome="error", message="ValueError: no", failed_at=1.0))
+    raise ValueError("no")
+print("waiting as", os.getpid(), flush=True)
+time.sleep(600)
+""",
+        dp=2,
+    )
+    assert (row.outcome, row.error_message) == ("error", "rank 1: ValueError: no")
+    assert row.step_time_s is None
+    waiting = int(study.log(0).split()[-1])
+    assert not Path(f"/proc/{waiting}").exists()
+
+
+def test_the_first_failure_explains_the_others(measured: Measure) -> None:
+    row = measured(
+        """
+text = "peer is gone" if rank == 0 else "the cause"
+files.leave(rank, RankFailure(outcome="oom", message=text, failed_at=2.0 - rank))
+sys.exit(1)
+""",
+        dp=2,
+    )
+    assert row.error_message == "rank 1: the cause"
+
+
+def test_a_rank_killed_by_a_signal_is_told_as_such(measured: Measure) -> None:
+    row = measured("os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(600)", dp=2)
+    assert (row.outcome, row.error_message) == ("error", "rank 1 was killed by SIGKILL")
+
+
+def test_a_rank_that_ends_without_a_word_is_quoted(measured: Measure) -> None:
+    row = measured("print('the licence server said no'); sys.exit(3)")
+    assert row.outcome == "error"
+    assert (
+        row.error_message
+        == "rank 0 ended with exit code 3 and no result: the licence server said no"
+    )
+
+
+def test_a_rank_that_ends_well_without_a_result_does_not_keep_the_others(
+    measured: Measure,
+) -> None:
+    row = measured("rank == 1 or time.sleep(600)", dp=2)
+    assert row.outcome == "error"
+    assert row.error_message == "rank 1 ended with exit code 0 and no result"
+
+
+def test_ranks_that_still_get_further_at_the_limit_are_late(
+    measured: Measure, study: Study
+) -> None:
+    row = measured(
+        """
+for step in range(10_000):
+    files.beat(rank, f"step {step}")
+    time.sleep(0.05)
+""",
+        time_limit_s=1.5,
+    )
+    assert row.outcome == "timeout"
+    assert row.error_message is not None
+    assert "the time limit passed while ranks ran (last heard of rank 0: step" in row.error_message
+
+
+def test_ranks_that_get_no_further_hang_and_leave_their_stacks(
+    measured: Measure, study: Study
+) -> None:
+    row = measured(
+        """
+def wait_for_ever():
+    time.sleep(600)
+files.beat(rank, "step 3 of 10")
+wait_for_ever()
+""",
+        dp=2,
+        hang_after_s=1.5,
+    )
+    assert row.outcome == "hang"
+    assert row.error_message is not None
+    assert "rank 0: step 3 of 10; rank 1: step 3 of 10" in row.error_message
+    assert all("wait_for_ever" in study.log(rank) for rank in (0, 1))
+
+
+def test_a_rank_that_hangs_while_it_parts_has_measured_all_the_same(
+    measured: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaling.launch.watch._PARTING_S", 0.5)
+    assert measured("finish(); time.sleep(600)").outcome == "ok"
+
+
+def test_a_rank_that_cannot_import_was_not_launched(study: Study) -> None:
+    row = measure(
+        study.write(tiny_point()),
+        study.row_path,
+        rank_command=[sys.executable, "-c", "import no_such_module"],
+    )
+    assert row.outcome == "launch_failed"
+    assert row.error_message is not None
+    assert row.error_message.endswith("ModuleNotFoundError: No module named 'no_such_module'")
+
+
+def test_a_program_that_is_not_there_was_not_launched(study: Study) -> None:
+    row = measure(study.write(tiny_point(dp=2)), study.row_path, rank_command=["/no/such/program"])
+    assert row.outcome == "launch_failed"
+    assert row.error_message is not None
+    assert "rank 0 could not be started" in row.error_message
+
+
+def test_more_ranks_than_a_node_holds_are_not_started_on_one(study: Study) -> None:
+    row = measure(study.write(tiny_point(dp=4, gpus_per_node=2)), study.row_path)
+    assert row.outcome == "launch_failed"
+    assert row.error_message is not None
+    assert "needs more than one node of 2 GPUs" in row.error_message
+
+
+def test_what_a_rank_started_ends_with_it(measured: Measure, study: Study) -> None:
+    row = measured(
+        """
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+finish()
+"""
+    )
+    assert row.outcome == "ok"
+    child = int(study.log(0).strip())
+    with pytest.raises(ProcessLookupError):  # gone, or a zombie that no one has waited for yet
+        _running(child)
+
+
+def _running(pid: int) -> None:
+    os.kill(pid, 0)
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    if state == "Z":
+        raise ProcessLookupError(signal.SIGKILL)

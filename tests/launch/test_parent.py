@@ -1,0 +1,149 @@
+"""What becomes of ranks, marker and row when the parent itself is stopped."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scaling.errors import InputError
+from scaling.launch import measure
+from tests.launch.conftest import Measure, Study
+from tests.points import tiny_point
+
+PARENT = """
+import sys
+from pathlib import Path
+from scaling.launch import measure
+measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
+"""
+SLEEPING = "print('pid', os.getpid(), flush=True)\ntime.sleep(600)"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for it; the deadline is only there so that a failing test ends."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    """No such process, or only its zombie: pid 1 may be slow to wait for it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def rank_pids(study: Study) -> list[int]:
+    words = [log.read_text().split() for log in sorted(study.logs.glob("rank*.log"))]
+    return [int(said[1]) for said in words if len(said) == 2]
+
+
+@pytest.fixture
+def parent(study: Study) -> subprocess.Popen[bytes]:
+    """A launcher whose two ranks sleep."""
+    point = study.write(tiny_point(dp=2))
+    command = [sys.executable, "-c", PARENT, str(point), str(study.row_path)]
+    process = subprocess.Popen([*command, *study.program(SLEEPING)])
+    until(lambda: len(rank_pids(study)) == 2)
+    return process
+
+
+def test_a_killed_parent_leaves_no_ranks(parent: subprocess.Popen[bytes], study: Study) -> None:
+    pids = rank_pids(study)
+    parent.kill()
+    parent.wait()
+    until(lambda: all(gone(pid) for pid in pids))
+    assert not study.row_path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_an_interrupted_parent_leaves_no_ranks_no_row_and_no_marker(
+    parent: subprocess.Popen[bytes], study: Study, number: signal.Signals
+) -> None:
+    pids = rank_pids(study)
+    assert study.marker.exists()
+    parent.send_signal(number)
+    assert parent.wait() == 128 + number
+    assert all(gone(pid) for pid in pids)
+    assert list(study.rows.iterdir()) == []
+
+
+def test_the_marker_says_who_runs_the_point_and_how_long_it_may(
+    parent: subprocess.Popen[bytes], study: Study
+) -> None:
+    said = json.loads(study.marker.read_text())
+    assert said["pid"] == parent.pid
+    assert said["host"] == socket.gethostname()
+    assert said["time_limit_s"] == 120.0
+    assert said["started_at"].endswith("+00:00")
+    parent.terminate()
+    parent.wait()
+
+
+def test_signal_handlers_are_put_back(measured: Measure) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    measured("finish()")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_rows_set_aside_count_as_attempts(measured: Measure, study: Study) -> None:
+    aside = study.rows / "retried"
+    aside.mkdir(parents=True)
+    for name in ("tiny.1.parquet", "tiny.2.parquet", "tiny-other.1.parquet"):
+        (aside / name).touch()
+    assert measured("finish()").attempt == 3
+
+
+def test_logs_of_an_earlier_attempt_are_not_mixed_with_this_ones(
+    measured: Measure, study: Study
+) -> None:
+    measured("print('first'); finish()", dp=2)
+    measured("print('second'); finish()")
+    assert [path.name for path in study.logs.iterdir()] == ["rank0.log"]
+    assert study.log(0).split() == ["second"]
+
+
+def test_a_row_outside_a_study_keeps_its_logs_beside_it(study: Study) -> None:
+    measure(
+        study.write(tiny_point()),
+        study.root / "one.parquet",
+        rank_command=study.program("finish()"),
+    )
+    assert (study.root / "one.logs" / "rank0.log").exists()
+
+
+def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    names = ("OMP_NUM_THREADS", "DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
+    measured(f"print([os.environ[name] for name in {names!r}]); finish()", dp=2)
+    assert study.log(1).strip() == "['1', 'cpu', '', '1']"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"shape": {}}'])
+def test_a_file_that_is_no_point_is_refused_by_name(study: Study, text: str) -> None:
+    study.write(tiny_point()).write_text(text)
+    with pytest.raises(InputError, match=r"tiny\.json: is no point"):
+        measure(study.point_path, study.row_path)
+    assert not study.row_path.exists()
+
+
+def test_a_missing_point_is_refused_by_name(study: Study) -> None:
+    with pytest.raises(InputError, match=r"tiny\.json: there is no such point"):
+        measure(study.point_path, study.row_path)
+
+
+def test_the_parent_imports_no_torch() -> None:
+    code = "import scaling.launch, sys; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "deepspeed"} & set(said.stdout.split())

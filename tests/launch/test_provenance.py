@@ -1,0 +1,86 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scaling.launch.oom_killer import oom_kills
+from scaling.launch.provenance import fingerprint, git_commit, provenance_of
+from scaling.rank_files import Stack
+
+STACK = Stack(
+    host="node1",
+    torch_version="2.13.0",
+    deepspeed_version="0.19.8",
+    flash_attn_version=None,
+    gpu_name="a GPU",
+    driver_version="570.1",
+    cuda_version="12.8",
+    nccl_version="2.27.3",
+)
+
+
+def on(host: str = "node1", driver: str = "570.1") -> Stack:
+    facts = {name: getattr(STACK, name) for name in Stack.__dataclass_fields__}
+    return Stack(**(facts | {"host": host, "driver_version": driver}))
+
+
+def test_the_fingerprint_forgets_the_host_and_knows_the_driver() -> None:
+    here = provenance_of(on())["stack_fingerprint"]
+    assert here == provenance_of(on(host="node2"))["stack_fingerprint"]
+    assert here != provenance_of(on(driver="575.0"))["stack_fingerprint"]
+
+
+def test_the_fingerprint_does_not_depend_on_the_order_of_columns() -> None:
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+
+
+def test_without_a_rank_the_versions_are_the_installed_ones_and_the_device_unknown() -> None:
+    columns = provenance_of(None)
+    assert columns["deepspeed_version"]
+    assert columns["gpu_name"] is None
+
+
+def test_the_commit_of_a_repository_around_an_installed_package_is_not_ours(
+    tmp_path: Path,
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    inside = tmp_path / "site-packages"
+    inside.mkdir()
+    assert git_commit(inside) is None
+    assert git_commit(tmp_path) is None  # a checkout without a commit
+
+
+def test_the_commit_of_a_checkout_is_its_head(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    assert git_commit(tmp_path) == head.stdout.strip()
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "counter"),
+    [
+        ("0::/job\n", "sys/fs/cgroup/job/memory.events"),
+        ("0::/on/the/host\n", "sys/fs/cgroup/memory.events"),
+        ("9:cpu:/\n4:memory:/job\n0::/\n", "sys/fs/cgroup/memory/job/memory.oom_control"),
+        ("0::/\n", "proc/vmstat"),
+    ],
+    ids=["v2", "v2 in a container", "v1", "no cgroup of its own"],
+)
+def test_oom_kills_are_read_where_the_kernel_counts_them(
+    tmp_path: Path, cgroup: str, counter: str
+) -> None:
+    write(tmp_path, "proc/self/cgroup", cgroup)
+    write(tmp_path, counter, "oom 9\nunder_oom 0\noom_kill 3\noom_group_kill 0\n")
+    assert oom_kills(tmp_path) == 3
+
+
+def test_a_kernel_that_counts_nothing_is_not_taken_for_zero(tmp_path: Path) -> None:
+    assert oom_kills(tmp_path) is None

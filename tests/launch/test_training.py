@@ -1,0 +1,65 @@
+"""The launcher and the real ranks, from the point's file to the row."""
+
+import dataclasses
+import sys
+
+import pytest
+
+from scaling.launch import measure
+from tests.launch.conftest import Study
+from tests.points import TINY, tiny_point
+
+pytestmark = pytest.mark.ranks
+
+
+def test_a_point_becomes_a_row(study: Study) -> None:
+    point = tiny_point(dp=2, zero_stage=1, warmup_steps=2, measured_steps=5)
+    row = measure(study.write(point), study.row_path)
+    assert (row.outcome, row.error_message, row.attempt) == ("ok", None, 1)
+    assert row.step_times_s is not None
+    assert row.step_time_s is not None
+    assert row.losses is not None
+    assert row.grad_norms is not None
+    assert (len(row.step_times_s), len(row.losses), len(row.grad_norms)) == (5, 7, 7)
+    assert row.step_time_low_s is not None
+    assert row.step_time_high_s is not None
+    assert 0 < row.step_time_low_s <= row.step_time_s <= row.step_time_high_s
+    assert row.losses[0] == pytest.approx(5.5, abs=0.1)  # ln 256: nothing is learned yet
+    assert (row.clock, row.memory_meter) == ("perf_counter", "process_rss")
+    assert row.peak_memory_bytes is not None
+    assert row.peak_memory_bytes > 2**26
+    assert row.startup_s is not None
+    assert 0 < row.startup_s < row.duration_s
+    assert row.torch_version is not None
+    assert row.deepspeed_version is not None
+    assert len(row.stack_fingerprint) == 12
+    assert len(row.hosts) == 1
+
+
+def test_a_kernel_that_is_missing_becomes_a_row(study: Study) -> None:
+    row = measure(study.write(tiny_point(dp=2, attention="flash3")), study.row_path)
+    assert row.outcome == "kernel_unavailable"
+    assert row.error_message is not None
+    assert "flash-attn-3" in row.error_message
+    assert row.step_times_s is None
+    assert row.torch_version is not None
+
+
+def test_a_model_that_does_not_fit_becomes_a_row(study: Study) -> None:
+    """The address space is limited to 8 GiB, and one weight of this model would take 16."""
+    huge = dataclasses.replace(TINY, vocab_size=2**26)
+    limited = ["prlimit", f"--as={8 * 2**30}", sys.executable, "-m", "scaling.train"]
+    row = measure(study.write(tiny_point(shape=huge)), study.row_path, rank_command=limited)
+    assert row.outcome == "oom"
+    assert row.error_message is not None
+    assert "can't allocate memory" in row.error_message
+
+
+def test_a_gpu_that_is_not_there_is_not_replaced_by_a_cpu(study: Study) -> None:
+    point = dataclasses.replace(tiny_point(), gpu="h100-80gb")
+    row = measure(study.write(point), study.row_path)
+    if row.outcome == "ok":
+        pytest.skip("this machine has a GPU")
+    assert row.outcome == "error"
+    assert row.error_message is not None
+    assert "wants gpu 'h100-80gb'" in row.error_message

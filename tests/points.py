@@ -1,0 +1,51 @@
+"""A small point to start from; a test says only what it is about."""
+
+from typing import Any
+
+from scaling.grid import Point
+from scaling.layout import Layout
+from scaling.shapes import ModelShape
+
+TINY = ModelShape(
+    num_layers=4,
+    hidden_size=64,
+    num_heads=8,
+    num_kv_heads=4,
+    head_dim=8,
+    ffn_hidden_size=96,
+    vocab_size=256,
+)
+
+
+def tiny_point(
+    *,
+    shape: ModelShape = TINY,
+    global_batch_size: int = 8,
+    warmup_steps: int = 0,
+    measured_steps: int = 10,
+    time_limit_s: float = 120.0,
+    gpus_per_node: int = 8,
+    **layout: Any,
+) -> Point:
+    """Four small layers on a CPU; the micro-batch follows from the global batch."""
+    replicas = layout.get("dp", 1)
+    rounds = layout.get("gradient_accumulation_steps", 1)
+    layout.setdefault("micro_batch_size", global_batch_size // (replicas * rounds))
+    plain: dict[str, Any] = {"seq_length": 32, "precision": "fp32", "attention": "math"}
+    return Point(
+        study="tiny",
+        study_kind="strong",
+        point_id="tiny",
+        repeat=0,
+        model="tiny",
+        shape=shape,
+        cluster="laptop",
+        gpu="cpu",
+        gpus_per_node=gpus_per_node,
+        peak_flop_per_s=None,
+        layout=Layout(**(plain | layout)),
+        seed=1,
+        warmup_steps=warmup_steps,
+        measured_steps=measured_steps,
+        time_limit_s=time_limit_s,
+    )
