@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from scaling.errors import InputError
+from scaling.predict import cli as predicting
 
 RESULTS = Path("results")
 
@@ -127,6 +128,15 @@ def report(
     if tables:
         warehouse.tabulate(study_dir, reports / "sql")
     typer.echo(f"The report: {page.write_report(study_dir, reports)}")
+
+
+for verb, example in (
+    (predicting.predict, predicting.PREDICT_EPILOG),
+    (predicting.calibrate, predicting.CALIBRATE_EPILOG),
+    (predicting.validate, predicting.VALIDATE_EPILOG),
+    (predicting.recommend, predicting.RECOMMEND_EPILOG),
+):
+    app.command(epilog=example)(verb)
 
 
 def main() -> None:
