@@ -75,7 +75,7 @@ function outcomeTag(outcome, row) {
 }
 const choices = [
   ['tp', 'tp', true], ['pp', 'pp', true], ['cp', 'cp'], ['dp', 'dp', true], ['zero_stage', 'ZeRO', true], ['sequence_parallel', 'seq. par.'],
-  ['micro_batch_size', 'mb', true], ['activation_checkpointing', 'checkpoint'],
+  ['micro_batch_size', 'mb'], ['activation_checkpointing', 'checkpoint'],
   ['attention', 'attention'], ['fused_norm', 'fused norm'], ['precision', 'precision'], ['repeat', 'repeat'],
 ];
 const yesNo = value => typeof value === 'boolean' ? (value ? 'yes' : 'no') : plain(value);
@@ -111,7 +111,7 @@ function statistics() {
   $('#same').textContent = fixed.length ? `The same for all: ${fixed.join(', ')}.` : '';
   const refused = here(tables.refused);
   $('#refusals').hidden = !refused.length;
-  $('#refusals summary').textContent = `${refused.length} combinations refused before anything ran`;
+  $('#refusals summary').textContent = `${refused.length} combination${refused.length === 1 ? '' : 's'} refused before anything ran`;
   const differs = key => new Set(refused.map(row => row[key])).size > 1;
   fillTable($('#refused'), [{ key: 'world_size', title: worded('{GPUs}') }, ...choices.filter(([key, , always]) => key in (refused[0] ?? {}) && (always || differs(key))).map(([key, title]) => ({ key, title, show: yesNo })), { key: 'reason', title: 'why', look: 'l wide' }], refused.slice(0, 1000));
 }
@@ -141,8 +141,9 @@ function behind(details, chart) {
 async function draw(figure) {
   const name = figure.dataset.chart, chart = charts[name], box = $('.chart', figure);
   const carries = rowsFor(chart.table, chart).some(row => row[chart.needs] != null);
-  const instead = name === 'flop_rate' ? 'mfu' : name === 'mfu' ? 'flop_rate' : null;  // one of the two says it
-  figure.hidden = instead != null && (name === 'flop_rate' ? here(tables.contenders).some(row => row.mfu != null) : !carries);
+  const has = column => here(tables[chart.table]).some(row => row[column] != null);
+  const other = Object.values(charts).some(one => one.unless === chart.needs);  // says the same where this one cannot
+  figure.hidden = chart.unless ? has(chart.unless) : other && !has(chart.needs);
   $('figcaption', figure).textContent = worded(chart.caption);
   $('.tools', figure).hidden = !carries;
   views[name]?.finalize(); delete views[name];

@@ -25,13 +25,15 @@ class Chart:
     """What the page must know about a chart.
 
     `table` is the one behind it, in which `needs` names the column without whose values the chart
-    is left out. A chart `per_size` shows one GPU count, which the reader chooses.
+    is empty. A chart `per_size` shows one GPU count, which the reader chooses. Of two charts that
+    say the same in two ways, one is drawn `unless` the table has the other's column.
     """
 
     build: Callable[[], alt.LayerChart]
     table: str
     needs: str
     per_size: bool = False
+    unless: str | None = None
 
     @property
     def name(self) -> str:
@@ -45,7 +47,7 @@ CHARTS: dict[str, Chart] = {
         Chart(throughput, "best", "tokens_per_s"),
         Chart(throughput_per_gpu, "best", "tokens_per_s"),
         Chart(mfu, "contenders", "mfu"),
-        Chart(flop_rate, "contenders", "model_flop_per_s_per_gpu"),
+        Chart(flop_rate, "contenders", "model_flop_per_s_per_gpu", unless="mfu"),
         Chart(marginal_return, "returns", "marginal_tokens_per_s"),
         Chart(layout_ranking, "contenders", "layout_name", per_size=True),
         Chart(memory, "contenders", "peak_memory_bytes", per_size=True),

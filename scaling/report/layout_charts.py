@@ -16,7 +16,6 @@ from scaling.report.marks import (
     finish,
     intervals,
     points,
-    words,
 )
 from scaling.report.palette import HATCH
 from scaling.report.tooltips import tooltips
@@ -116,8 +115,8 @@ def _layout_rows(
             tooltip=tooltips("world_size", "layout_name", "outcome"),
         ),
         rows.mark_text(align="left", dy=up, color=INK).encode(x=alt.value(0), text="layout_name:N"),
-        *words(ran, colour=SOFT, align="right", dy=up)(**number),
-        *words(failed, colour=BAD, align="right", dy=up)(**number),
+        ran.mark_text(align="right", dx=-5, dy=up, color=SOFT).encode(**number),
+        failed.mark_text(align="right", dx=-5, dy=up, color=BAD).encode(**number),
         height=alt.Step(36),
     )
 

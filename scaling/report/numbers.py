@@ -15,6 +15,8 @@ def digits(value: float, places: int) -> str:
 def significant(value: float, count: int = 3) -> str:
     """`count` significant digits without an exponent, thousands parted by a thin space."""
     rounded = float(f"{value:.{count}g}")
+    if rounded == 0:
+        return "0"
     places = max(0, count - 1 - _exponent(rounded))
     return f"{rounded:,.{places}f}".replace(",", THIN).replace("-", MINUS)
 
@@ -59,4 +61,4 @@ def listed(words: list[str]) -> str:
 
 
 def _exponent(value: float) -> int:
-    return int(f"{value:e}".split("e")[1]) if value else 0
+    return int(f"{value:e}".split("e")[1])

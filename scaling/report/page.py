@@ -59,6 +59,7 @@ def _html(study: str, tables: Tables, stories: list[dict[str, Any]], reports_dir
             "table": chart.table,
             "needs": chart.needs,
             "perSize": chart.per_size,
+            "unless": chart.unless,
             "alt": captions[name].alt,
             "caption": captions[name].text,
         }

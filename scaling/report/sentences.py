@@ -114,7 +114,7 @@ def nothing_ran(tables: Tables) -> str:
     """Why there is no answer."""
     done = tables["progress"][0]
     if not done["points"]:
-        return f"All {done['refusals']} combinations were refused before anything ran."
+        return f"Nothing can run: {combinations(done['refusals'])} refused."
     if not done["failed"]:
         return f"Nothing has run yet: {done['waiting']} points wait."
     rest = f"; {done['waiting']} have not run yet" if done["waiting"] else ""
@@ -151,7 +151,11 @@ def note(tables: Tables, words: Mapping[str, str]) -> str:
             f"The fastest layouts come from {len(stacks)} software stacks, so steps between "
             "them also compare software."
         )
-    if best:
+    waiting = tables["progress"][0]["waiting"]
+    if best and waiting:
+        which = "point has" if waiting == 1 else "points have"
+        said.append(f"{waiting} {which} not run yet, so the fastest may change.")
+    if tables["returns"]:
         said.append(f"Share: what a {words['GPU']} gave at the smallest size that ran.")
     return " ".join(said)
 
@@ -219,8 +223,13 @@ def statistics_title(tables: Tables) -> str:
     if done["waiting"]:
         parts.append(f"{done['waiting']} {'has' if done['waiting'] == 1 else 'have'} not run yet")
     if done["refusals"]:
-        parts.append(f"{done['refusals']} combinations were refused")
+        parts.append(f"{combinations(done['refusals'])} refused")
     return listed(parts)
+
+
+def combinations(number: int) -> str:
+    """`1 combination was`, `5 combinations were`."""
+    return "1 combination was" if number == 1 else f"{number} combinations were"
 
 
 def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
@@ -271,7 +280,8 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
     if short["share_high"] is not None and short["share_high"] < 0:
         return f"{after} makes training slower"
     if short["share_high"] is not None and short["share_high"] >= HALF_SHARE:
-        return f"{after} returns about half of its share"
+        share = interval(short["share"], short["share_low"], short["share_high"])
+        return f"{after} perhaps returns less than half of its share: {share}"
     return f"{after} returns less than half of its share"
 
 

@@ -31,7 +31,9 @@ def chart_files(tables: Tables, story: dict[str, Any]) -> Iterator[tuple[str, st
 
 
 def rows_of(chart: Chart, tables: Tables, size: int | None) -> list[Record]:
-    """The rows that give the chart something to draw."""
+    """The rows that give the chart something to draw; none if another chart says the same."""
+    if chart.unless and any(row[chart.unless] is not None for row in tables[chart.table]):
+        return []
     return [
         row
         for row in tables[chart.table]

@@ -52,7 +52,7 @@ def point(
         point_id=f"{words}-{layout.label.replace(' ', '-')}-r{repeat}",
         repeat=repeat,
         model=model,
-        shape=shape or SHAPES.get(model, SHAPES["llama-8b"]),
+        shape=shape or SHAPES.get(model, SHAPES["tiny"]),
         cluster=cluster,
         gpu=gpu,
         gpus_per_node=8,
@@ -159,7 +159,7 @@ def grid(
             zip(axes, values, strict=True)
         )
         batch = global_batch_size * (size if study_kind == "weak" else 1)
-        layout, reason = _place(SHAPES[model], chosen, size, batch, seq_length)
+        layout, reason = _place(SHAPES.get(model, SHAPES["tiny"]), chosen, size, batch, seq_length)
         if layout is None:
             common = {field.name: chosen.get(field.name) for field in dataclasses.fields(Refusal)}
             plain = {
@@ -214,8 +214,8 @@ def measured(points: Iterable[Point], *, noise: float = 0.01, ran: float = 1.0) 
         if capacity and memory_bytes(one) > 0.9 * capacity:
             message = "CUDA out of memory. Tried to allocate 2.00 GiB"
             yield row(one, "oom", error_message=message, stack_fingerprint="stack-a")
-        elif number % 17 == 16:
-            outcome = odd[number // 17 % len(odd)]
+        elif number % 11 == 10:
+            outcome = odd[number // 11 % len(odd)]
             yield row(one, outcome, error_message=f"made up: {outcome}")
         else:
             rng = random.Random(f"{one.point_id}/time")

@@ -1,0 +1,65 @@
+"""Tiny studies, tabulated: numbers small enough to work out by hand."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from scaling.analyse.warehouse import tabulate
+from scaling.grid import Plan, Point, Refusal
+from scaling.layout import Layout
+from scaling.measurement import Row
+from scaling.store import write_plan, write_rows
+from tests.report.synthetic_study import point
+
+SQL = Path(__file__).parents[2] / "reports" / "sql"
+
+Records = list[dict[str, Any]]
+Table = Callable[[str], Records]
+
+
+def layout(world_size: int = 1, *, tp: int = 1, zero_stage: int = 1, **choices: Any) -> Layout:
+    """A layout of eight sequences a step, whatever the size."""
+    dp = world_size // tp
+    return Layout(
+        tp=tp, dp=dp, zero_stage=zero_stage, gradient_accumulation_steps=8 // dp,
+        **{"seq_length": 128, **choices},
+    )  # fmt: skip
+
+
+def some_point(
+    world_size: int = 1, *, model: str = "tiny", repeat: int = 0, **choices: Any
+) -> Point:
+    return point(layout(world_size, **choices), model=model, repeat=repeat)
+
+
+@pytest.fixture
+def tabulated(tmp_path: Path) -> Callable[..., Table]:
+    """Write points, rows and refusals, tabulate them, and read the tables back."""
+
+    def run(
+        points: Sequence[Point], rows: Sequence[Row] = (), refusals: Sequence[Refusal] = ()
+    ) -> Table:
+        write_plan(tmp_path, Plan(points=tuple(points), refusals=tuple(refusals)))
+        for number, row in enumerate(rows):
+            write_rows(tmp_path / "rows" / f"{number}.parquet", [row])
+        tabulate(tmp_path, SQL)
+        return lambda name: read(tmp_path / "tables" / f"{name}.parquet")
+
+    return run
+
+
+def read(path: Path) -> Records:
+    return duckdb.read_parquet(str(path)).to_arrow_table().to_pylist()
+
+
+def run_sql(name: str, **tables: Records) -> Records:
+    """One SQL file over hand-written tables, without the rest of the warehouse."""
+    with duckdb.connect() as connection:
+        for table, records in tables.items():
+            connection.register(table, pa.Table.from_pylist(records))
+        query = (SQL / f"{name}.sql").read_text(encoding="utf-8")
+        return connection.sql(query).to_arrow_table().to_pylist()

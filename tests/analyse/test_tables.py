@@ -1,0 +1,304 @@
+"""Every SQL file on tables small enough to work out by hand."""
+
+import dataclasses
+
+import pytest
+
+from scaling.grid import Refusal, columns_of
+from scaling.measurement import Row
+from tests.analyse.conftest import SQL, run_sql, some_point
+from tests.report.synthetic_study import row
+
+
+def ran(point, tokens_per_s: float, *, noise: float = 0.0, **changes) -> Row:
+    """1,000 tokens a step at this rate, interval of the rate ± noise (ratio)."""
+    low, high = tokens_per_s * (1 - noise), tokens_per_s * (1 + noise)
+    times = {
+        "step_time_s": 1000 / tokens_per_s,
+        "step_time_low_s": 1000 / high,
+        "step_time_high_s": 1000 / low,
+    }
+    return dataclasses.replace(row(point, **times), tokens_per_step=1000, **changes)
+
+
+@pytest.mark.parametrize("path", sorted(SQL.glob("*.sql")), ids=lambda path: path.stem)
+def test_every_sql_file_starts_with_its_grain(path):
+    first, second = path.read_text(encoding="utf-8").splitlines()[:2]
+    assert first.startswith("-- Grain: one row per ")
+    assert second.startswith("-- Needs: ")
+
+
+def test_rates_follow_from_the_step_time_and_mfu_from_the_peak(tabulated):
+    point = some_point(2)
+    facts = {
+        "model_flops_per_token": 3_000_000_000,
+        "hardware_flops_per_token": 4_000_000_000,
+        "peak_flop_per_s": 1e13,
+    }
+    (found,) = tabulated([point], [ran(point, 2000, noise=0.25, **facts)])("measurements")
+    assert found["tokens_per_s"] == 2000
+    assert found["tokens_per_s_low"] == pytest.approx(1500)
+    assert found["tokens_per_s_high"] == pytest.approx(2500)
+    assert found["tokens_per_s_per_gpu"] == 1000
+    assert found["model_flop_per_s_per_gpu"] == 3e12
+    assert found["hardware_flop_per_s_per_gpu"] == 4e12
+    assert found["mfu"] == pytest.approx(0.3)
+    assert found["hfu"] == pytest.approx(0.4)
+    assert found["series"] == "measured"
+
+
+def test_without_a_published_peak_there_is_no_mfu(tabulated):
+    point = some_point()
+    (found,) = tabulated([point], [ran(point, 2000, peak_flop_per_s=None)])("measurements")
+    assert found["mfu"] is None
+    assert found["hfu"] is None
+    assert found["model_flop_per_s_per_gpu"] > 0
+
+
+def test_a_failure_has_no_rate_even_if_steps_were_timed(tabulated):
+    point = some_point()
+    (found,) = tabulated([point], [ran(point, 2000, outcome="timeout")])("measurements")
+    assert found["outcome"] == "timeout"
+    assert found["step_time_s"] is None
+    assert found["tokens_per_s"] is None
+    assert found["mfu"] is None
+
+
+def test_the_last_attempt_counts_and_the_first_is_counted_as_left_out(tabulated):
+    point = some_point()
+    table = tabulated([point], [row(point, "node_failed"), ran(point, 10, attempt=2)])
+    assert [found["outcome"] for found in table("measurements")] == ["ok"]
+    assert table("left_out") == [
+        {"reason": "a later attempt at the point replaced it", "rows_left_out": 1}
+    ]
+
+
+def test_rows_of_points_the_study_no_longer_has_are_left_out_and_counted(tabulated):
+    kept, dropped = some_point(1), some_point(2)
+    table = tabulated([kept], [ran(kept, 10), ran(dropped, 20)])
+    assert [found["world_size"] for found in table("measurements")] == [1]
+    assert table("left_out") == [
+        {"reason": "the point is no longer in the study", "rows_left_out": 1}
+    ]
+
+
+def test_repeats_are_joined_in_their_median_and_the_hull_of_their_intervals(tabulated):
+    points = [some_point(repeat=repeat) for repeat in range(3)]
+    rows = [ran(one, rate, noise=0.1) for one, rate in zip(points, (100, 220, 200), strict=True)]
+    (found,) = tabulated(points, rows)("layouts")
+    assert found["tokens_per_s"] == pytest.approx(200)
+    assert found["step_time_s"] == pytest.approx(5)
+    assert found["tokens_per_s_low"] == pytest.approx(90)
+    assert found["tokens_per_s_high"] == pytest.approx(242)
+    assert (found["runs"], found["ok_runs"], found["outcome"]) == (3, 3, "ok")
+
+
+def test_rows_of_different_stacks_are_never_averaged(tabulated):
+    points = [some_point(repeat=repeat) for repeat in range(2)]
+    rows = [ran(points[0], 100), ran(points[1], 300, stack_fingerprint="stack-b")]
+    found = tabulated(points, rows)("layouts")
+    assert [(one["stack_fingerprint"], one["tokens_per_s"]) for one in found] == [
+        ("stack-b", 300),
+        ("stack-a", 100),
+    ]
+
+
+def test_a_layout_that_failed_in_every_repeat_keeps_its_commonest_outcome(tabulated):
+    points = [some_point(repeat=repeat) for repeat in range(3)]
+    outcomes = ("oom", "timeout", "oom")
+    rows = [row(one, what, error_message=what) for one, what in zip(points, outcomes, strict=True)]
+    (found,) = tabulated(points, rows)("layouts")
+    assert (found["outcome"], found["ok_runs"], found["tokens_per_s"]) == ("oom", 0, None)
+    assert found["peak_memory_bytes"] is None
+
+
+def test_ranking_is_by_rate_and_knows_who_lies_within_the_noise(tabulated):
+    points = [some_point(2, zero_stage=stage) for stage in (0, 1, 3)]
+    rates = (1000, 950, 700)
+    rows = [ran(one, rate, noise=0.04) for one, rate in zip(points, rates, strict=True)]
+    found = tabulated(points, rows)("ranking")
+    assert [one["position"] for one in found] == [1, 2, 3]
+    assert [one["share_of_best"] for one in found] == pytest.approx([1, 0.95, 0.7])
+    assert [one["within_noise"] for one in found] == [True, True, False]
+
+
+def test_without_intervals_nobody_is_said_to_tie():
+    bare = {
+        "setting_id": 1, "series": "measured", "world_size": 1, "layout_name": "x",
+        "layout_lines": "x", "stack_fingerprint": "s", "tokens_per_s_low": None,
+        "tokens_per_s_high": None,
+    }  # fmt: skip
+    layouts = [
+        {**bare, "layout": "a", "tokens_per_s": 2.0},
+        {**bare, "layout": "b", "tokens_per_s": 1.0},
+    ]
+    assert [one["within_noise"] for one in run_sql("ranking", layouts=layouts)] == [True, None]
+
+
+def test_the_best_layout_has_its_runner_up_and_its_share_of_ideal(tabulated):
+    one, two, other = some_point(1), some_point(2), some_point(2, zero_stage=3)
+    rows = [ran(one, 100, noise=0.01), ran(two, 150, noise=0.01), ran(other, 140, noise=0.1)]
+    small, large = tabulated([one, two, other], rows)("best")
+    assert (small["world_size"], small["efficiency"], small["runner_up_layout"]) == (1, 1, None)
+    assert small["tied"] is None
+    assert large["layout_name"] == "ZeRO 1"
+    assert large["runner_up_layout_name"] == "ZeRO 3"
+    assert large["tied"] is True
+    assert large["ideal_tokens_per_s"] == 200
+    assert (large["speed_up"], large["efficiency"]) == (1.5, 0.75)
+
+
+def test_a_second_stack_of_the_same_layout_is_no_runner_up(tabulated):
+    points = [some_point(repeat=repeat) for repeat in range(2)]
+    rows = [ran(points[0], 100), ran(points[1], 300, stack_fingerprint="stack-b")]
+    (found,) = tabulated(points, rows)("best")
+    assert found["tokens_per_s"] == 300
+    assert found["runner_up_layout"] is None
+
+
+def test_the_label_says_what_differs_and_only_where_it_changes(tabulated):
+    points = [some_point(1), some_point(2), some_point(4, tp=2, zero_stage=3)]
+    rows = [ran(one, 100) for one in points]
+    assert [one["label"] for one in tabulated(points, rows)("best")] == [
+        "tp 1|Z1",
+        None,
+        "tp 2|Z3",
+    ]
+
+
+def test_layouts_are_named_by_what_differs_in_their_setting(tabulated):
+    full = {"activation_checkpointing": "full", "zero_stage": 0}
+    table = tabulated([some_point(1), some_point(2, tp=2), some_point(2, **full)])
+    assert [one["layout_name"] for one in table("planned")] == [
+        "tp 1, ZeRO 1",
+        "tp 2, ZeRO 1",
+        "tp 1, ZeRO 0, full checkpointing",
+    ]
+    assert [one["layout_lines"] for one in table("planned")] == [
+        "tp 1|Z1",
+        "tp 2|Z1",
+        "tp 1|Z0 ckpt",
+    ]
+
+
+def test_a_study_of_one_layout_names_it_in_full(tabulated):
+    (only,) = tabulated([some_point(1)])("planned")
+    assert only["layout_name"] == only["layout"]
+
+
+def test_colours_go_to_the_winners_by_size_then_to_the_closest_rivals(tabulated):
+    points = [some_point(size, zero_stage=stage) for size in (1, 2) for stage in (0, 1, 2, 3)]
+    rates = (90, 100, 80, 70, 110, 100, 105, 90)
+    rows = [ran(one, rate) for one, rate in zip(points, rates, strict=True)]
+    found = {one["layout_name"]: one["slot"] for one in tabulated(points, rows)("colours")}
+    assert found == {"ZeRO 1": 1, "ZeRO 0": 2, "ZeRO 2": 3, "ZeRO 3": 4}
+
+
+def test_a_seventh_layout_is_grey(tabulated):
+    points = [
+        some_point(2, zero_stage=stage, micro_batch_size=1, attention=attention)
+        for stage in (0, 1, 2, 3)
+        for attention in ("math", "flash2")
+    ]
+    rows = [ran(one, 100 - number) for number, one in enumerate(points)]
+    slots = [one["slot"] for one in tabulated(points, rows)("colours")]
+    assert slots == [1, 2, 3, 4, 5, 6, 7, 7]
+
+
+def test_contenders_put_failures_behind_those_that_ran(tabulated):
+    points = [some_point(2, zero_stage=stage) for stage in (0, 1, 3)]
+    rows = [row(points[0], "oom"), ran(points[1], 100), ran(points[2], 200)]
+    found = tabulated(points, rows)("contenders")
+    assert [(one["position"], one["outcome"], one["share_of_best"]) for one in found] == [
+        (1, "ok", 1.0),
+        (2, "ok", 0.5),
+        (3, "oom", None),
+    ]
+
+
+def test_settings_part_what_must_not_be_compared(tabulated):
+    points = [
+        some_point(1),
+        some_point(2),
+        some_point(1, seq_length=256),
+        some_point(1, model="llama-1b"),
+    ]
+    found = tabulated(points)("settings")
+    assert [(one["model"], one["seq_length"], one["kept_batch_size"]) for one in found] == [
+        ("tiny", 128, 8),
+        ("tiny", 256, 8),
+        ("llama-1b", 128, 8),
+    ]
+    assert {one["vendor"] for one in found} == {"nvidia"}
+    assert {one["gpu_memory_bytes"] for one in found} == {80 * 2**30}
+
+
+def test_progress_counts_what_ran_failed_waits_and_was_refused(tabulated):
+    points = [some_point(2, zero_stage=stage) for stage in (0, 1, 3)]
+    table = tabulated(points, [ran(points[0], 10), row(points[1], "hang")], [refusal(points[0])])
+    (found,) = table("progress")
+    assert found == {
+        "setting_id": 1, "points": 3, "ok": 1, "failed": 1, "waiting": 1, "refusals": 1,
+    }  # fmt: skip
+    assert [(one["outcome"], one["points"]) for one in table("outcomes")] == [
+        ("hang", 1), ("ok", 1), (None, 1),
+    ]  # fmt: skip
+
+
+def test_refusals_belong_to_a_setting_even_if_nothing_else_does(tabulated):
+    point = some_point(2)
+    other = dataclasses.replace(refusal(point), model="refused-everywhere")
+    table = tabulated([point], refusals=[other])
+    (found,) = table("refused")
+    assert found["reason"] == "made up"
+    alone = table("settings")[found["setting_id"] - 1]
+    assert (alone["model"], alone["gpu"], alone["vendor"]) == ("refused-everywhere", None, None)
+
+
+def test_statistics_keep_the_points_that_have_not_run(tabulated):
+    first, second = some_point(1), some_point(2)
+    found = tabulated([first, second], [ran(first, 10)])("statistics")
+    assert [(one["world_size"], one["outcome"]) for one in found] == [(1, "ok"), (2, None)]
+
+
+def test_noise_comes_from_intervals_and_from_repeats(tabulated):
+    points = [some_point(repeat=repeat) for repeat in range(2)]
+    rows = [ran(points[0], 90, noise=0.0), ran(points[1], 110, noise=0.0)]
+    (found,) = tabulated(points, rows)("noise")
+    assert found["repeat_half_spread"] == pytest.approx(0.1)
+    assert found["interval_half_width"] == pytest.approx(0.1)
+    assert found["repeated_layouts"] == 1
+
+
+def test_provenance_has_one_row_per_stack_with_all_its_hosts(tabulated):
+    points = [some_point(repeat=repeat) for repeat in range(3)]
+    rows = [
+        ran(points[0], 10, hosts=["b", "a"], git_commit="1"),
+        ran(points[1], 10, hosts=["a", "c"], git_commit="2"),
+        ran(points[2], 10, stack_fingerprint="stack-b"),
+    ]
+    first, second = tabulated(points, rows)("provenance")
+    assert (first["stack_fingerprint"], first["measurements"]) == ("stack-a", 2)
+    assert (first["hosts"], first["git_commit"]) == (["a", "b", "c"], "1, 2")
+    assert second["stack_fingerprint"] == "stack-b"
+
+
+def test_a_predicted_curve_starts_at_the_last_point_that_is_not():
+    columns = {
+        "setting_id": 1, "tokens_per_s": 1.0, "tokens_per_s_per_gpu": 1.0, "mfu": None,
+        "model_flop_per_s_per_gpu": None,
+    }  # fmt: skip
+    best = [
+        {**columns, "world_size": size, "series": series}
+        for size, series in ((1, "measured"), (2, "measured"), (4, "predicted"), (8, "predicted"))
+    ]
+    found = [(one["style"], one["world_size"]) for one in run_sql("curves", best=best)]
+    assert found == [
+        ("observed", 1), ("observed", 2), ("predicted", 2), ("predicted", 4), ("predicted", 8),
+    ]  # fmt: skip
+
+
+def refusal(point):
+    known = columns_of(point)
+    names = {field.name for field in dataclasses.fields(Refusal)} - {"reason"}
+    return Refusal(**{name: known[name] for name in names}, reason="made up")

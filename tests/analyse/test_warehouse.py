@@ -1,0 +1,109 @@
+"""Tables are written in a stated order, whole or not at all, and bad input gets a sentence."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scaling.analyse.warehouse import execution_order, tabulate
+from scaling.errors import InputError
+from scaling.grid import Plan
+from scaling.store import arrow_schema, write_plan
+from tests.analyse.conftest import SQL, read, some_point
+from tests.report.synthetic_study import timed_row
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    write_plan(tmp_path, Plan(points=(some_point(1), some_point(2)), refusals=()))
+    return tmp_path
+
+
+def sql(folder: Path, **files: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / f"{name}.sql").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_a_table_runs_after_those_it_needs_whatever_the_alphabet_says():
+    queries = {"a": "-- Needs: b, c", "b": "-- Needs: c", "c": "-- Needs: nothing"}
+    assert execution_order(queries, SQL) == ["c", "b", "a"]
+
+
+def test_tables_in_a_circle_are_refused():
+    queries = {"a": "-- Needs: b", "b": "-- Needs: a"}
+    with pytest.raises(InputError, match=r"circle: (a -> b -> a|b -> a -> b)$"):
+        execution_order(queries, SQL)
+
+
+def test_an_unknown_need_names_the_file_and_the_nearest_table():
+    queries = {"layouts": "-- Needs: nothing", "best": "-- Needs: layout"}
+    with pytest.raises(InputError, match=r"best\.sql: needs no table 'layout': .*'layouts'"):
+        execution_order(queries, SQL)
+
+
+def test_a_file_must_say_what_it_needs():
+    with pytest.raises(InputError, match=r"best\.sql: has no line '-- Needs: "):
+        execution_order({"best": "select 1"}, SQL)
+
+
+def test_every_sql_file_leaves_a_table_of_its_name(study):
+    tabulate(study, SQL)
+    written = {path.name for path in (study / "tables").iterdir()}
+    assert written == {f"{path.stem}.parquet" for path in SQL.glob("*.sql")}
+
+
+def test_a_study_that_has_not_run_has_tables_without_measurements(study):
+    tabulate(study, SQL)
+    assert read(study / "tables" / "measurements.parquet") == []
+    assert read(study / "tables" / "best.parquet") == []
+    assert read(study / "tables" / "progress.parquet")[0]["waiting"] == 2
+
+
+def test_nothing_is_written_if_one_table_fails(study, tmp_path):
+    folder = sql(tmp_path / "sql", good="-- Needs: nothing\nselect 1 as one",
+                 bad="-- Needs: good\nselect two from good")  # fmt: skip
+    with pytest.raises(InputError, match=r"bad\.sql: .*two"):
+        tabulate(study, folder)
+    assert not (study / "tables").exists()
+
+
+def test_a_table_without_its_sql_file_goes(study, tmp_path):
+    folder = sql(tmp_path / "sql", one="-- Needs: nothing\nselect 1 as one",
+                 two="-- Needs: nothing\nselect 2 as two")  # fmt: skip
+    tabulate(study, folder)
+    (folder / "two.sql").unlink()
+    tabulate(study, folder)
+    assert [path.name for path in (study / "tables").iterdir()] == ["one.parquet"]
+
+
+def test_a_row_written_by_an_older_version_has_nulls_for_what_it_did_not_know(study):
+    row = timed_row(some_point(1), 2.0)
+    record = {name: getattr(row, name) for name in arrow_schema(type(row)).names}
+    del record["nccl_version"]
+    record["a_column_of_the_past"] = 1
+    (study / "rows").mkdir()
+    pq.write_table(pa.Table.from_pylist([record]), study / "rows" / "old.parquet")
+    tabulate(study, SQL)
+    (found,) = read(study / "tables" / "measurements.parquet")
+    assert found["step_time_s"] == 2.0
+    assert found["nccl_version"] is None
+
+
+def test_a_half_written_row_file_is_named(study):
+    (study / "rows").mkdir()
+    (study / "rows" / "half.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"half\.parquet: is no Parquet file of this project"):
+        tabulate(study, SQL)
+
+
+def test_a_folder_without_a_plan_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"points\.parquet: is missing; `scaling plan`"):
+        tabulate(tmp_path, SQL)
+
+
+def test_a_folder_without_sql_is_named(study, tmp_path):
+    with pytest.raises(InputError, match=r"holds no \.sql file"):
+        tabulate(study, tmp_path)

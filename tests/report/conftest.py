@@ -1,0 +1,115 @@
+"""Reports of made-up studies, and one Chromium for all tests that open them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaling.analyse.warehouse import tabulate
+from scaling.grid import Plan
+from scaling.report.page import write_report
+from scaling.report.tables import Tables, read_tables
+from tests.report.synthetic_study import cpu_plan, gpu_plan, write_study
+
+REPORTS = Path(__file__).parents[2] / "reports"
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+SMALL_AXES = {"tp": (1, 2), "pp": (1, 2), "zero_stage": (1, 3)}
+
+
+def tabulated(folder: Path, *plans: Plan, **how: Any) -> Path:
+    study = write_study(folder, *plans, **how)
+    tabulate(study, REPORTS / "sql")
+    return study
+
+
+@pytest.fixture(scope="session")
+def full_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models on GPUs, one on a CPU, every outcome, refusals; reported."""
+    study = tabulated(
+        tmp_path_factory.mktemp("reports") / "full", gpu_plan(axes=SMALL_AXES), cpu_plan()
+    )
+    write_report(study, REPORTS)
+    return study
+
+
+@pytest.fixture(scope="session")
+def full_tables(full_study: Path) -> Tables:
+    return read_tables(full_study)
+
+
+@pytest.fixture
+def reported(tmp_path: Path) -> Callable[..., Path]:
+    """The report of some plans."""
+
+    def run(*plans: Plan, **how: Any) -> Path:
+        return write_report(tabulated(tmp_path / "study", *plans, **how), REPORTS)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """One browser; Playwright only drives it, the browser is the system's."""
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is missing: install the package chromium to test the report in it")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A report in the browser, with what it said and what it asked for."""
+
+    def __init__(self, browser: Any, path: Path, *, fragment: str = "", **options: Any) -> None:
+        """Open the page and wait until its charts are drawn."""
+        self.context = browser.new_context(**{"accept_downloads": True, **options})
+        self.page = self.context.new_page()
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self.page.on(
+            "console",
+            lambda said: self.errors.append(said.text) if said.type == "error" else None,
+        )
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.route("**/*", self._only_here)
+        self.page.goto(f"{path.as_uri()}{fragment}")
+        if options.get("java_script_enabled", True):
+            self.page.wait_for_selector("html[data-ready]")
+
+    def _only_here(self, route: Any) -> None:
+        url = route.request.url
+        if url.startswith(("file://", "data:", "blob:")):
+            route.continue_()
+        else:
+            self.requests.append(url)
+            route.abort()
+
+    def select(self, group: str, option: str) -> None:
+        """Press a button of a selector and wait until the charts follow."""
+        self.page.evaluate("delete document.documentElement.dataset.ready")
+        self.page.click(f"#pick-{group} button:text-is('{option}')")
+        if group != "size":
+            self.page.wait_for_selector("html[data-ready]")
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Callable[..., Opened]]:
+    """Open reports; each is closed after the test."""
+    pages: list[Opened] = []
+
+    def run(path: Path, **options: Any) -> Opened:
+        pages.append(Opened(chromium, path, **options))
+        return pages[-1]
+
+    yield run
+    for one in pages:
+        one.context.close()

@@ -1,0 +1,148 @@
+"""The page as a file: whole, self-contained, and nothing in it but what was measured."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from scaling.analyse.warehouse import tabulate
+from scaling.errors import InputError
+from scaling.report.page import write_report
+from scaling.report.tables import COLUMNS, read_tables
+from scaling.store import write_rows
+from tests.report.conftest import REPORTS, SMALL_AXES, tabulated
+from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, timed_row
+
+
+@pytest.fixture(scope="module")
+def page(full_study):
+    return (full_study / "report.html").read_text(encoding="utf-8")
+
+
+PLANNED = [*gpu_plan(axes=SMALL_AXES).points, *cpu_plan().points]
+
+
+def embedded(page, name):
+    found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page, re.S)
+    return json.loads(found.group(1))
+
+
+def test_the_page_is_small_enough_to_send(full_study):
+    assert (full_study / "report.html").stat().st_size < 2_500_000
+
+
+def test_nothing_outside_the_file_is_named_as_a_source(page):
+    own = page[: page.index('<script type="module">')]
+    assert not re.findall(r'(?:src|href)\s*=\s*["\']?(?!#)[a-z]+:', own)
+    assert "@import" not in own
+    assert "Content-Security-Policy" in own
+
+
+def test_the_data_are_there_once_and_without_nan(page):
+    data = embedded(page, "data")
+    assert data.keys() == COLUMNS.keys()
+    assert len(data["statistics"]["rows"]) == len(PLANNED)
+    assert "NaN" not in json.dumps(data)
+    assert all("datasets" not in chart["spec"] for chart in embedded(page, "charts").values())
+
+
+def test_every_outcome_and_every_refusal_is_in_the_page(page):
+    data = embedded(page, "data")
+    outcome = data["statistics"]["columns"].index("outcome")
+    outcomes = {row[outcome] for row in data["statistics"]["rows"]}
+    assert outcomes == {
+        "ok", "oom", "timeout", "hang", "kernel_unavailable", "launch_failed", "node_failed",
+        "error",
+    }  # fmt: skip
+    reason = data["refused"]["columns"].index("reason")
+    assert any("divisible" in row[reason] for row in data["refused"]["rows"])
+
+
+def test_each_chart_is_an_svg_with_colours_and_text(full_study):
+    files = sorted((full_study / "charts").iterdir())
+    assert {path.suffix for path in files} == {".svg"}
+    assert len(files) == 18  # three settings; mfu or flop_rate, not both
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        ElementTree.fromstring(text)
+        assert "var(--" not in text
+        assert "url(#hatch)" not in text
+        assert "{GPU" not in text
+
+
+def test_ranks_on_a_cpu_gpus_on_a_cluster(full_study):
+    charts = full_study / "charts"
+    on_cpu = (charts / "1-tiny-laptop-throughput.svg").read_text(encoding="utf-8")
+    on_gpu = (charts / "2-llama-1b-h100-throughput.svg").read_text(encoding="utf-8")
+    assert "Number of ranks" in on_cpu
+    assert "Number of GPUs" in on_gpu
+
+
+def test_charts_of_a_former_report_go(tmp_path):
+    study = tabulated(tmp_path / "study", cpu_plan(sizes=(1,)))
+    old = study / "charts" / "old.svg"
+    old.parent.mkdir()
+    old.write_text("<svg/>", encoding="utf-8")
+    write_report(study, REPORTS)
+    assert not old.exists()
+    assert (study / "charts" / "throughput.svg").exists()
+
+
+def test_a_study_that_has_not_run_has_a_page_that_says_so(reported):
+    plan = cpu_plan(sizes=(1, 2))
+    page = reported(plan, ran=0.0).read_text(encoding="utf-8")
+    count = len(plan.points)
+    assert f"Partial sweep: 0 of {count} points have run; {count} have not run yet." in page
+    assert f"Nothing has run yet: {count} points wait." in page
+
+
+def test_a_model_named_script_is_text_in_the_file(tmp_path):
+    study = tabulated(tmp_path / "study", cpu_plan(models=("<script>alert(1)</script>",)))
+    page = write_report(study, REPORTS).read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+
+
+def test_a_page_without_javascript_still_has_answers_and_rows(page):
+    plain = "".join(re.findall(r"<noscript>(.*?)</noscript>", page, re.S))
+    assert plain.count('<p class="big">Use ') == 3
+    assert plain.count("<tr>") == 1 + len(PLANNED)
+
+
+def test_without_tables_the_verb_that_writes_them_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"tables.settings\.parquet: is missing; `scaling tabul"):
+        write_report(tmp_path, REPORTS)
+
+
+def test_tables_of_another_version_are_refused(tmp_path):
+    study = tabulated(tmp_path / "study", gpu_plan(axes=SMALL_AXES, sizes=(1,)))
+    (study / "tables" / "best.parquet").write_bytes(
+        (study / "tables" / "settings.parquet").read_bytes()
+    )
+    with pytest.raises(InputError, match=r"best\.parquet"):
+        write_report(study, REPORTS)
+
+
+def test_a_missing_caption_is_named(tmp_path):
+    study = tabulated(tmp_path / "study", cpu_plan(sizes=(1,)))
+    with pytest.raises(InputError, match=r"captions.throughput\.md: is missing"):
+        write_report(study, tmp_path)
+
+
+def test_tables_of_one_setting_leave_the_others_out(full_tables):
+    mine = full_tables.of(1)
+    assert {row["setting_id"] for row in mine["statistics"]} == {1}
+    assert mine["provenance"] == full_tables["provenance"]
+
+
+def test_what_is_no_number_is_unknown(tmp_path):
+    plan = cpu_plan(sizes=(1,))
+    study = tabulated(tmp_path / "study", plan, ran=0.0)
+    first = next(iter(measured(plan.points)))
+    one = next(p for p in plan.points if p.point_id == first.point_id)
+    write_rows(study / "rows" / "x.parquet", [timed_row(one, 1.0, mean_power_w=float("nan"))])
+    tabulate(study, REPORTS / "sql")
+    rows = read_tables(study)["statistics"]
+    assert [row["mean_power_w"] for row in rows if row["outcome"] == "ok"] == [None]
+    write_report(study, REPORTS)

@@ -1,0 +1,136 @@
+"""Sentences are computed from the tables, and say so when the tables cannot carry them."""
+
+import pytest
+
+from scaling.analyse.warehouse import tabulate
+from scaling.grid import Plan
+from scaling.report.sentences import story
+from scaling.report.tables import read_tables
+from scaling.store import write_plan, write_rows
+from tests.analyse.conftest import layout, some_point
+from tests.report.conftest import REPORTS
+from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, point, row, timed_row
+
+
+@pytest.fixture
+def told(tmp_path):
+    """The story of the only setting of a few rows."""
+
+    def run(points, rows=(), refusals=()):
+        write_plan(tmp_path, Plan(points=tuple(points), refusals=tuple(refusals)))
+        for one in rows:
+            write_rows(tmp_path / "rows" / f"{one.point_id}.parquet", [one])
+        tabulate(tmp_path, REPORTS / "sql")
+        tables = read_tables(tmp_path)
+        return story(tables.of(1))
+
+    return run
+
+
+def text(told):
+    return "".join(part for part, _ in told["answer"])
+
+
+def curve(seconds, *, noise=0.001, **choices):
+    """Points and rows of one layout at 1, 2, 4, ... GPUs with these step times."""
+    points = [some_point(2**step, **choices) for step in range(len(seconds))]
+    return points, [timed_row(p, t, noise=noise) for p, t in zip(points, seconds, strict=True)]
+
+
+def test_the_answer_names_layouts_sizes_and_the_last_return(told):
+    points, rows = curve([8.0, 5.0, 2.5])
+    other = some_point(4, zero_stage=3)
+    said = told([*points, other], [*rows, timed_row(other, 2.0, noise=0.001)])
+    assert text(said).startswith(
+        "Use ZeRO 1 from 1 to 2 GPUs, then ZeRO 3 on 4 GPUs. From 2 to 4 GPUs each added GPU "
+        "returned 1.20 ["
+    )
+    assert [strong for part, strong in said["answer"] if part.startswith("ZeRO")] == [True, True]
+
+
+def test_falling_throughput_is_called_falling(told):
+    said = told(*curve([8.0, 4.0, 5.0]))
+    assert "From 2 to 4 GPUs throughput falls: each added GPU returned −0.20 [" in text(said)
+    assert said["titles"]["returns"] == "After 2 GPUs a further GPU makes training slower"
+    assert said["titles"]["throughput"] == (
+        "From 1 to 4 GPUs (4×) throughput grows 1.6×; it is highest at 2"
+    )
+
+
+def test_a_tie_is_called_a_tie(told):
+    one, other = some_point(2), some_point(2, zero_stage=3)
+    said = told([one, other], [timed_row(one, 2.0, noise=0.02), timed_row(other, 2.01, noise=0.02)])
+    assert said["at_size"]["2"]["layouts"] == "At 2 GPUs ZeRO 1 and ZeRO 3 tie within noise"
+    assert "At 2 GPUs the intervals of the two fastest layouts overlap: a tie." in said["note"]
+
+
+def test_a_clear_winner_is_said_to_lead(told):
+    one, other = some_point(2), some_point(2, zero_stage=3)
+    said = told([one, other], [timed_row(one, 2.0), timed_row(other, 3.0)])
+    assert said["at_size"]["2"]["layouts"] == "At 2 GPUs ZeRO 1 is fastest, 50.0\u202f% ahead"
+    assert "tie" not in said["note"]
+
+
+def test_one_size_carries_no_return(told):
+    said = told(*curve([8.0]))
+    assert text(said).endswith("Only 1 GPU ran, so a return cannot be stated.")
+    assert said["titles"]["returns"] == "Only one size ran: no marginal return"
+
+
+def test_a_study_that_has_not_run_says_so(told):
+    said = told([some_point(1), some_point(2)])
+    assert text(said) == "Nothing has run yet: 2 points wait."
+    assert said["titles"]["statistics"] == "0 of 2 points ran and 2 have not run yet"
+
+
+def test_a_study_in_which_nothing_fits_says_so(told):
+    points = [some_point(1), some_point(2)]
+    said = told(points, [row(one, "oom") for one in points])
+    assert text(said) == "No layout ran: 2 of 2 points failed."
+    assert said["at_size"]["2"]["layouts"] == "At 2 GPUs nothing that was tried ran"
+
+
+def test_sizes_below_the_first_that_fits_are_named(told):
+    points, rows = curve([8.0, 4.0])
+    said = told(points, [row(points[0], "oom"), rows[1]])
+    assert "Below 2 GPUs no layout tried ran." in said["note"]
+
+
+def test_a_starved_smallest_size_is_no_yardstick_in_silence(told):
+    said = told(*curve([8.0, 2.0]))
+    assert "poor yardstick" in said["note"]
+
+
+def test_a_cpu_has_ranks_and_no_mfu(told):
+    points = [point(layout(size), model="tiny", cluster="here", gpu="cpu") for size in (1, 2)]
+    said = told(points, [timed_row(one, 2.0) for one in points])
+    assert "each added rank returned" in text(said)
+    assert "not about GPUs" in said["note"]
+    assert "GFLOP/s" in said["titles"]["utilisation"] or "MFLOP/s" in said["titles"]["utilisation"]
+    assert not any("MFU" in name for name, _, _ in said["figures"])
+
+
+def test_partial_sweeps_warn_that_the_fastest_may_change(told):
+    points, rows = curve([8.0, 4.0])
+    said = told(points, rows[:1])
+    assert "1 point has not run yet, so the fastest may change." in said["note"]
+
+
+def test_stacks_that_differ_between_sizes_are_said_to_differ(told):
+    points, _ = curve([8.0, 4.0])
+    rows = [timed_row(points[0], 8.0), timed_row(points[1], 4.0, stack_fingerprint="other")]
+    assert "2 software stacks" in told(points, rows)["note"]
+
+
+@pytest.mark.parametrize("plan", [gpu_plan, cpu_plan])
+def test_every_setting_of_a_large_study_has_its_story(tmp_path, plan):
+    made = plan()
+    write_plan(tmp_path, made)
+    write_rows(tmp_path / "rows" / "all.parquet", list(measured(made.points)))
+    tabulate(tmp_path, REPORTS / "sql")
+    tables = read_tables(tmp_path)
+    for setting in tables["settings"]:
+        said = story(tables.of(setting["setting_id"]))
+        assert text(said).startswith("Use ")
+        assert len(said["figures"]) == 6
+        assert "{" not in str(said["note"])
