@@ -77,7 +77,7 @@ def _html(study: str, tables: Tables, stories: list[dict[str, Any]], reports_dir
             for name in ("points", "ok", "failed", "waiting", "refusals")
         },
         most_rows=MOST_ROWS,
-        cut=[name for name, count in tables.rows_on_disk.items() if count > MOST_ROWS],
+        cut=tables.cut,
         numbers=numbers,
         palette=css,
         font=FONT,

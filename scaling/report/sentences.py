@@ -19,6 +19,7 @@ STARVED_SHARE = 1.2  # above it the smallest size is a poor yardstick
 
 def story(tables: Tables) -> dict[str, Any]:
     """Everything the page says about one setting, as plain values."""
+    tables = evidence(tables)
     setting = tables["settings"][0]
     words = words_for(setting["vendor"])
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
@@ -59,17 +60,19 @@ def batch_short(setting: Record) -> str:
     return f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
 
 
-def observed(rows: list[Record]) -> list[Record]:
-    """Rows of one series: measured here, else published; predictions are not evidence."""
-    series = {row["series"] for row in rows}
-    wanted = "measured" if "measured" in series else "published"
-    return [row for row in rows if row["series"] == wanted]
+def evidence(tables: Tables) -> Tables:
+    """The rows that sentences stand on: measured here, else published; never the two mixed.
+
+    Predictions are drawn, not asserted.
+    """
+    series = {row["series"] for row in tables["contenders"]}
+    return tables.of_series("published" if series == {"published"} else "measured")
 
 
 def advice_spans(tables: Tables, words: Mapping[str, str]) -> list[Span]:
     """`tp 1, pp 2 from 8 to 16 GPUs, then ...`; empty where nothing ran."""
     good: dict[int, dict[str, float]] = {}
-    for row in observed(tables["contenders"]):
+    for row in tables["contenders"]:
         if row["share_of_best"] is not None and (row["within_noise"] or row["position"] == 1):
             at_size = good.setdefault(row["world_size"], {})
             at_size[row["layout_name"]] = max(
@@ -93,11 +96,11 @@ def answer(tables: Tables, words: Mapping[str, str]) -> list[Span]:
     if not advice:
         return [(nothing_ran(tables), False)]
     spans: list[Span] = [("Use ", False), *advice, (". ", False)]
-    steps = observed(tables["returns"])
+    steps = tables["returns"]
     if steps:
         spans.append((_step_sentence(steps[-1], words), False))
     else:
-        only = observed(tables["best"])[0]["world_size"]
+        only = tables["best"][0]["world_size"]
         spans.append((f"Only {counted(only, words)} ran, so a return cannot be stated.", False))
     return spans
 
@@ -123,7 +126,7 @@ def nothing_ran(tables: Tables) -> str:
 
 def note(tables: Tables, words: Mapping[str, str]) -> str:
     """What a reader of the answer must know, in small type."""
-    setting, best = tables["settings"][0], observed(tables["best"])
+    setting, best = tables["settings"][0], tables["best"]
     said = [f"{setting['model']} on {setting['cluster']}."]
     if setting["vendor"] == "cpu":
         said.append(
@@ -140,7 +143,7 @@ def note(tables: Tables, words: Mapping[str, str]) -> str:
     sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
     if best and sizes and min(sizes) < best[0]["world_size"]:
         said.append(f"Below {counted(best[0]['world_size'], words)} no layout tried ran.")
-    if any(row["share"] > STARVED_SHARE for row in observed(tables["returns"])):
+    if any(row["share"] > STARVED_SHARE for row in tables["returns"]):
         said.append(
             "Shares well above 1 mean that the smallest size that ran is a poor yardstick: "
             "it is starved."
@@ -168,7 +171,7 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
         f"{done['ok']} / {done['points']}",
         f"{done['failed']} failed, {done['waiting']} to come, {done['refusals']} refused",
     )
-    best = observed(tables["best"])
+    best = tables["best"]
     if not best:
         return [ran]
     last = best[-1]
@@ -178,7 +181,7 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
         kept += f", {percent(last['efficiency'])} of ideal"
     slowest = min(
         row["share_of_best"]
-        for row in observed(tables["contenders"])
+        for row in tables["contenders"]
         if row["world_size"] == last["world_size"] and row["share_of_best"] is not None
     )
     return [
@@ -205,7 +208,7 @@ def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> tuple[s
 
 
 def _noise_figure(tables: Tables) -> tuple[str, str, str]:
-    noise = observed(tables["noise"])[0] if tables["noise"] else None
+    noise = tables["noise"][0] if tables["noise"] else None
     if noise and noise["repeat_half_spread"] is not None:
         spread = percent(noise["repeat_half_spread"], 1)
         return ("Noise", f"±{spread}", f"between repeats, {noise['repeated_layouts']} layouts")
@@ -234,7 +237,7 @@ def combinations(number: int) -> str:
 
 def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
     """What the largest size gives against the smallest."""
-    best = observed(tables["best"])
+    best = tables["best"]
     if not best:
         return "No throughput to show: nothing ran"
     if len(best) == 1:
@@ -250,7 +253,7 @@ def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
 
 def utilisation_title(tables: Tables, words: Mapping[str, str]) -> str:
     """MFU, or FLOP/s where no peak is published, at the two ends."""
-    best = observed(tables["best"])
+    best = tables["best"]
     if not best:
         return "No utilisation to show: nothing ran"
     first, last = best[0], best[-1]
@@ -269,7 +272,7 @@ def utilisation_title(tables: Tables, words: Mapping[str, str]) -> str:
 
 def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
     """After which size a further GPU stops paying."""
-    steps = observed(tables["returns"])
+    steps = tables["returns"]
     if not steps:
         return "Only one size ran: no marginal return"
     short = next((step for step in steps if step["share"] < HALF_SHARE), None)
@@ -288,7 +291,7 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
 def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     """Who is fastest at one size, and by how much."""
     at = f"At {counted(size, words)}"
-    here = [row for row in observed(tables["best"]) if row["world_size"] == size]
+    here = [row for row in tables["best"] if row["world_size"] == size]
     if not here:
         return f"{at} nothing that was tried ran"
     best = here[0]

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError
 
 Record = dict[str, Any]
 
-MOST_ROWS = 5000  # of one table inside the page; the Parquet file beside it has all
+MOST_ROWS = 2000  # a setting, of a table of LISTS; no sentence or chart stands on those
+LISTS = ("statistics", "refused")
 
 _LAYOUT = (
     "tp", "pp", "cp", "dp", "zero_stage", "sequence_parallel", "micro_batch_size",
@@ -79,10 +81,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The page's tables, and how many rows each has on disk."""
+    """The page's tables, and the names of those of which the page holds only the first rows."""
 
     records: Mapping[str, list[Record]]
-    rows_on_disk: Mapping[str, int]
+    cut: tuple[str, ...] = ()
 
     def of(self, setting_id: int) -> "Tables":
         """The rows of one setting; tables without settings whole."""
@@ -90,7 +92,15 @@ class Tables:
             name: [row for row in rows if row.get("setting_id", setting_id) == setting_id]
             for name, rows in self.records.items()
         }
-        return Tables(chosen, self.rows_on_disk)
+        return Tables(chosen, self.cut)
+
+    def of_series(self, series: str) -> "Tables":
+        """The rows of one series; tables that do not tell series apart whole."""
+        chosen = {
+            name: [row for row in rows if row.get("series", series) in (series, None)]
+            for name, rows in self.records.items()
+        }
+        return Tables(chosen, self.cut)
 
     def __getitem__(self, name: str) -> list[Record]:
         return self.records[name]
@@ -102,7 +112,8 @@ def read_tables(study_dir: Path) -> Tables:
     Raises:
         InputError: a table is missing, or was written by SQL that does not know a column.
     """
-    records, rows_on_disk = {}, {}
+    records: dict[str, list[Record]] = {}
+    cut: list[str] = []
     for name, columns in COLUMNS.items():
         path = study_dir / "tables" / f"{name}.parquet"
         try:
@@ -116,10 +127,19 @@ def read_tables(study_dir: Path) -> Tables:
             raise InputError(
                 f"{path}: has no column {min(missing)!r}; run `scaling tabulate` again"
             )
-        rows_on_disk[name] = table.num_rows
-        kept = table.slice(0, MOST_ROWS).select(list(columns)).to_pylist()
-        records[name] = [{key: _plain(value) for key, value in row.items()} for row in kept]
-    return Tables(records, rows_on_disk)
+        kept = _first_rows(table) if name in LISTS else table
+        if kept.num_rows < table.num_rows:
+            cut.append(name)
+        rows = kept.select(list(columns)).to_pylist()
+        records[name] = [{key: _plain(value) for key, value in row.items()} for row in rows]
+    return Tables(records, tuple(cut))
+
+
+def _first_rows(table: pa.Table) -> pa.Table:
+    """At most MOST_ROWS of each setting, in the order of the file."""
+    settings = table["setting_id"]
+    parts = [table.filter(pc.equal(settings, one)) for one in pc.unique(settings)]
+    return pa.concat_tables([table.slice(0, 0), *(part.slice(0, MOST_ROWS) for part in parts)])
 
 
 def columnar(records: list[Record], columns: tuple[str, ...]) -> dict[str, Any]:

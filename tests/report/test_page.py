@@ -136,6 +136,14 @@ def test_tables_of_one_setting_leave_the_others_out(full_tables):
     assert mine["provenance"] == full_tables["provenance"]
 
 
+def test_long_lists_are_cut_by_setting_and_the_page_says_so(full_study, monkeypatch):
+    monkeypatch.setattr("scaling.report.tables.MOST_ROWS", 10)
+    tables = read_tables(full_study)
+    assert [len(tables.of(setting)["statistics"]) for setting in (1, 2, 3)] == [10, 10, 10]
+    assert tables.cut == ("statistics", "refused")
+    assert len(tables["contenders"]) > 30
+
+
 def test_what_is_no_number_is_unknown(tmp_path):
     plan = cpu_plan(sizes=(1,))
     study = tabulated(tmp_path / "study", plan, ran=0.0)

@@ -4,8 +4,8 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.grid import Plan
-from scaling.report.sentences import story
-from scaling.report.tables import read_tables
+from scaling.report.sentences import evidence, story
+from scaling.report.tables import Tables, read_tables
 from scaling.store import write_plan, write_rows
 from tests.analyse.conftest import layout, some_point
 from tests.report.conftest import REPORTS
@@ -120,6 +120,17 @@ def test_stacks_that_differ_between_sizes_are_said_to_differ(told):
     points, _ = curve([8.0, 4.0])
     rows = [timed_row(points[0], 8.0), timed_row(points[1], 4.0, stack_fingerprint="other")]
     assert "2 software stacks" in told(points, rows)["note"]
+
+
+def test_sentences_stand_on_measured_rows_and_never_mix_in_published_or_predicted_ones():
+    rows = [{"series": series} for series in ("published", "measured", "predicted")]
+    tables = Tables({"contenders": rows, "returns": rows[:1], "settings": [{"model": "m"}]})
+    kept = evidence(tables)
+    assert kept["contenders"] == [{"series": "measured"}]
+    assert kept["returns"] == []
+    assert kept["settings"] == [{"model": "m"}]
+    alone = Tables({"contenders": rows[:1], "returns": rows[:1]})
+    assert evidence(alone)["returns"] == rows[:1]
 
 
 @pytest.mark.parametrize("plan", [gpu_plan, cpu_plan])
