@@ -5,6 +5,11 @@ from typing import Any
 from scaling.layout import Layout
 from scaling.shapes import ModelShape
 
+# AdamW as Llama 2 was trained, but at a rate that shows in a dozen steps.
+LEARNING_RATE = 1e-3
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
+
 _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
 
 

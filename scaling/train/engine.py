@@ -1,7 +1,7 @@
 """DeepSpeed under one step: ZeRO over data-parallel ranks, or a pipeline."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import deepspeed
@@ -12,7 +12,7 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
-from scaling.train.config import deepspeed_config
+from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY, deepspeed_config
 from scaling.train.data import MicroBatch
 from scaling.train.model import (
     Blueprint,
@@ -25,10 +25,6 @@ from scaling.train.model import (
     recomputed,
 )
 from scaling.train.rendezvous import Groups
-
-LEARNING_RATE = 1e-3
-BETAS = (0.9, 0.95)
-WEIGHT_DECAY = 0.1
 
 
 class Trainer(Protocol):
@@ -58,7 +54,7 @@ class ReplicaTrainer:
             model = Decoder(plan)
         self.engine = _initialize(model, config, mpu=groups)
         self._dp_group, self._replicas = groups.dp_group, plan.layout.dp
-        self._reports_norm = _reports_norm(plan)
+        self._norm_is_right = _norm_is_right(self.engine, plan)
         self._losses: list[torch.Tensor] = []
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
@@ -78,7 +74,7 @@ class ReplicaTrainer:
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
-        return _norm_of(self.engine) if self._reports_norm else None
+        return _norm_of(self.engine) if self._norm_is_right else None
 
 
 class PipelineTrainer:
@@ -98,7 +94,7 @@ class PipelineTrainer:
             checkpointable_layers=["Layer"],
         )
         self.engine = _initialize(model, deepspeed_config(plan.shape, layout), mpu=None)
-        self._reports_norm = _reports_norm(plan)
+        self._norm_is_right = _norm_is_right(self.engine, plan)
         self._loss: torch.Tensor | None = None
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
@@ -112,7 +108,7 @@ class PipelineTrainer:
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
-        return _norm_of(self.engine) if self._reports_norm else None
+        return _norm_of(self.engine) if self._norm_is_right else None
 
 
 def _stages(plan: Blueprint) -> list[LayerSpec]:
@@ -168,16 +164,17 @@ def _begin_at_step_zero(engine: Any, optimizer: torch.optim.Optimizer) -> None:
             state["step"].zero_()
 
 
-def _reports_norm(plan: Blueprint) -> bool:
-    return True
+def _norm_is_right(engine: Any, plan: Blueprint) -> bool:
+    """Whether the norm that DeepSpeed keeps is the norm of all gradients.
+
+    FP16_UnfusedOptimizer (ZeRO-0 in bf16) looks for the mark of a sharded weight on its gradient,
+    finds none, and counts only the first tp rank's part. In fp16 norms are scaled with the loss.
+    """
+    if plan.layout.precision == "fp16":
+        return False
+    return plan.layout.tp == 1 or not isinstance(engine.optimizer, FP16_UnfusedOptimizer)
 
 
 def _norm_of(engine: Any) -> float | None:
     norm = engine.get_global_grad_norm()
     return None if norm is None else float(norm)
-
-
-def parameters_of(trainer: "ReplicaTrainer | PipelineTrainer") -> Iterable[nn.Parameter]:
-    """The weights this rank holds."""
-    module: nn.Module = trainer.engine.module
-    return module.parameters()

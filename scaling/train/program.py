@@ -8,9 +8,9 @@ import traceback
 from dataclasses import dataclass
 from typing import NoReturn
 
-import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 
 from scaling.grid import Point
 from scaling.rank_files import RankFiles, RankResult
@@ -135,7 +135,6 @@ def take_device(point: Point, local_rank: int) -> torch.device:
     Raises:
         RuntimeError: the study says a GPU and there is none for this rank.
     """
-    accelerator = deepspeed.get_accelerator()
     if point.gpu == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
@@ -143,5 +142,5 @@ def take_device(point: Point, local_rank: int) -> torch.device:
             f"the point wants gpu {point.gpu!r} for local rank {local_rank}, and this process sees "
             f"{torch.cuda.device_count()} CUDA devices"
         )
-    accelerator.set_device(local_rank)
+    get_accelerator().set_device(local_rank)
     return torch.device("cuda", local_rank)

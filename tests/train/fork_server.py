@@ -1,0 +1,54 @@
+"""Imports torch and DeepSpeed once, then forks the ranks of one point after another.
+
+A rank that starts from nothing imports for two seconds, a forked one for none: this is what makes
+training every layout affordable. A line on stdin names a point and a folder; the answer is a line
+with the ranks' exit codes. From there on the ranks run what real ones run.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 (the engine imports it late)
+import torch
+
+from scaling.grid import Point, point_from_json
+from scaling.launch.starters import seat
+from scaling.rank_files import RankFiles
+from scaling.train.program import Seat, run
+
+
+def _fork(point: Point, directory: Path, rank: int) -> int:
+    child = os.fork()
+    if not child:
+        _be(point, directory, rank)
+    return child
+
+
+def _be(point: Point, directory: Path, rank: int) -> NoReturn:
+    world_size = point.layout.world_size
+    os.environ.update(seat(rank, world_size))
+    with (directory / f"rank{rank}.log").open("wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    own = Seat(rank=rank, local_rank=rank, world_size=world_size, master="127.0.0.1")
+    run(point, RankFiles(directory), own)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
+    for line in sys.stdin:
+        asked = json.loads(line)
+        directory = Path(asked["directory"])
+        point = point_from_json(asked["point"])
+        children = [_fork(point, directory, rank) for rank in range(point.layout.world_size)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        sys.stdout.write(json.dumps(codes) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

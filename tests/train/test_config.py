@@ -1,0 +1,41 @@
+import dataclasses
+
+import pytest
+
+from scaling.shapes import ModelShape
+from scaling.train.config import deepspeed_config
+from tests.points import TINY, tiny_point
+
+
+def test_a_layout_in_deepspeeds_words() -> None:
+    layout = tiny_point(dp=2, zero_stage=2, gradient_accumulation_steps=2, precision="bf16").layout
+    assert deepspeed_config(TINY, layout) == {
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 0.0,
+        "zero_optimization": {
+            "stage": 2,
+            "reduce_bucket_size": TINY.total_params,
+            "allgather_bucket_size": TINY.total_params,
+        },
+        "bf16": {"enabled": True},
+        "steps_per_print": 1_000_000_000,
+    }
+
+
+def test_buckets_of_a_large_model_are_deepspeeds_own() -> None:
+    large: ModelShape = dataclasses.replace(TINY, hidden_size=8192, vocab_size=128_000)
+    config = deepspeed_config(large, tiny_point(zero_stage=1).layout)
+    assert config["zero_optimization"]["reduce_bucket_size"] == 500_000_000
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_stages_cut_what_they_send_only_where_tp_ranks_hold_the_same(
+    sequence_parallel: bool,
+) -> None:
+    layout = tiny_point(pp=2, tp=2, sequence_parallel=sequence_parallel).layout
+    assert deepspeed_config(TINY, layout)["pipeline"] == {
+        "pipe_partitioned": not sequence_parallel,
+        "grad_partitioned": not sequence_parallel,
+    }

@@ -1,0 +1,44 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.layout import Layout
+from scaling.train.data import micro_batches, sequence
+
+CPU = torch.device("cpu")
+
+
+def global_batch(layout: Layout, step: int) -> torch.Tensor:
+    """The ids of all replicas, in their order."""
+    shares = [
+        micro_batches(layout, vocab_size=50, seed=3, step=step, dp_rank=rank, device=CPU)
+        for rank in range(layout.dp)
+    ]
+    return torch.cat([ids for share in shares for ids, _ in share])
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 20))
+def test_every_layout_sees_the_same_sequences(dp: int, rounds: int, size: int, step: int) -> None:
+    split = Layout(dp=dp, gradient_accumulation_steps=rounds, micro_batch_size=size, seq_length=6)
+    whole = Layout(micro_batch_size=dp * rounds * size, seq_length=6)
+    assert torch.equal(global_batch(split, step), global_batch(whole, step))
+
+
+@given(st.integers(0, 99), st.integers(0, 99), st.integers(2, 300))
+def test_a_label_is_the_next_token_and_a_word_of_the_vocabulary(
+    step: int, index: int, vocab_size: int
+) -> None:
+    tokens = sequence(0, step, index, seq_length=9, vocab_size=vocab_size)
+    assert tokens.shape == (10,)
+    assert 0 <= tokens.min() <= tokens.max() < vocab_size
+    layout = Layout(seq_length=9)
+    ((ids, labels),) = micro_batches(
+        layout, vocab_size=vocab_size, seed=0, step=step, dp_rank=index, device=CPU
+    )
+    assert torch.equal(ids[0], tokens[:-1])
+    assert torch.equal(labels[0], tokens[1:])
+
+
+def test_steps_and_seeds_differ() -> None:
+    layout = Layout(micro_batch_size=4, seq_length=6)
+    assert not torch.equal(global_batch(layout, 0), global_batch(layout, 1))

@@ -1,0 +1,77 @@
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels import attend, require_kernels
+from scaling.train.model import Decoder
+from tests.points import TINY, tiny_point
+from tests.train.test_model import CPU, blueprint
+
+FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
+MATH = "aten::_scaled_dot_product_attention_math"
+
+
+def operators_of_a_step(**layout: Any) -> dict[str, int]:
+    """How often each operator ran in a forward and a backward."""
+    model = Decoder(blueprint(tiny_point(**layout)))
+    ids = torch.zeros(2, 16, dtype=torch.int64)
+    with profile(activities=[ProfilerActivity.CPU]) as trace:
+        model(ids, ids).backward()
+    return {event.key: event.count for event in trace.key_averages()}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_flash2_runs_the_flash_kernel_in_every_layer_forward_and_backward(precision: str) -> None:
+    ran = operators_of_a_step(attention="flash2", precision=precision)
+    assert ran[FLASH] == TINY.num_layers
+    assert ran[f"{FLASH}_backward"] == TINY.num_layers
+    assert MATH not in ran
+
+
+def test_math_runs_no_flash_kernel() -> None:
+    ran = operators_of_a_step(attention="math")
+    assert ran[MATH] == TINY.num_layers
+    assert FLASH not in ran
+
+
+def test_full_checkpointing_runs_every_attention_twice() -> None:
+    ran = operators_of_a_step(attention="flash2", activation_checkpointing="full")
+    assert ran[FLASH] == 2 * TINY.num_layers
+
+
+def test_flash2_and_math_agree() -> None:
+    random = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, heads, 16, 8, generator=random) for heads in (4, 2, 2))
+    torch.testing.assert_close(
+        attend(query, key, value, "flash2"), attend(query, key, value, "math")
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "named"),
+    [
+        ({"attention": "flash1"}, "flash-attn 1.0.9"),
+        ({"attention": "flash3"}, "flash-attn-3 >= 3.0"),
+        ({"attention": "flash4"}, "flash-attn-4 >= 4.0"),
+        ({"attention": "fused_softmax"}, "apex built with --cuda_ext"),
+        ({"attention": "cudnn"}, f"CUDNN_ATTENTION of torch {torch.__version__}"),
+        ({"precision": "fp8"}, "transformer-engine >= 1.0"),
+        ({"precision": "fp16"}, "needs a CUDA device"),
+        ({"fused_norm": True}, "liger-kernel >= 0.5"),
+    ],
+    ids=lambda value: " ".join(map(str, value.items())) if isinstance(value, dict) else "",
+)
+def test_a_missing_kernel_is_named_and_nothing_stands_in_for_it(
+    layout: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(KernelUnavailable, match=named.replace("+", r"\+")):
+        require_kernels(TINY, tiny_point(**layout).layout, CPU)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("attention", ["math", "flash2"])
+def test_what_a_cpu_has_is_not_refused(attention: str, precision: str) -> None:
+    require_kernels(TINY, tiny_point(attention=attention, precision=precision).layout, CPU)

@@ -1,0 +1,77 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.grid import Point
+from scaling.train.model import Blueprint, Decoder, rotary_table, rotate
+from scaling.train.parallel import TensorParallel
+from scaling.train.weights import initial_weight, shard
+from tests.points import TINY, tiny_point
+
+CPU = torch.device("cpu")
+
+
+def blueprint(point: Point, tp: TensorParallel | None = None) -> Blueprint:
+    return Blueprint(
+        shape=point.shape,
+        layout=point.layout,
+        tp=tp or TensorParallel(),
+        seed=point.seed,
+        device=CPU,
+    )
+
+
+def test_every_parameter_the_shape_counts_is_built() -> None:
+    built = sum(weight.numel() for weight in Decoder(blueprint(tiny_point())).parameters())
+    assert built == TINY.total_params
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_tp_ranks_together_hold_the_weights_of_one(size: int) -> None:
+    whole = dict(Decoder(blueprint(tiny_point())).named_parameters())
+    ranks = [
+        dict(
+            Decoder(
+                blueprint(tiny_point(), TensorParallel(size=size, rank=rank))
+            ).named_parameters()
+        )
+        for rank in range(size)
+    ]
+    for name, weight in whole.items():
+        parts = [rank[name].detach() for rank in ranks]
+        if parts[0].shape == weight.shape:  # norms are replicated
+            assert all(torch.equal(part, weight) for part in parts), name
+            continue
+        dim = 0 if parts[0].shape[0] < weight.shape[0] else 1
+        assert torch.equal(torch.cat(parts, dim), weight), name
+
+
+def test_weights_follow_from_the_seed_and_the_name() -> None:
+    first = initial_weight("a", (4, 4), seed=1, device=CPU)
+    assert torch.equal(first, initial_weight("a", (4, 4), seed=1, device=CPU))
+    assert not torch.equal(first, initial_weight("b", (4, 4), seed=1, device=CPU))
+    assert not torch.equal(first, initial_weight("a", (4, 4), seed=2, device=CPU))
+
+
+def test_a_shard_does_not_keep_the_whole_weight_in_memory() -> None:
+    part = shard(torch.zeros(8, 8), dim=0, rank=1, size=4)
+    assert part.untyped_storage().nbytes() == 2 * 8 * 4
+
+
+@given(st.integers(1, 40), st.sampled_from([2, 4, 8]))
+def test_rotation_keeps_lengths_and_the_first_position(seq_length: int, head_dim: int) -> None:
+    x = torch.randn(1, 2, seq_length, head_dim, generator=torch.Generator().manual_seed(0))
+    turned = rotate(x, *rotary_table(seq_length, head_dim, CPU))
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(turned[:, :, 0], x[:, :, 0])
+
+
+def test_a_token_does_not_see_the_ones_after_it() -> None:
+    model = Decoder(blueprint(tiny_point()))
+    tokens = torch.arange(8).unsqueeze(0)
+    changed = tokens.clone()
+    changed[0, -1] = 99
+    before, after = (model.layers[0](model.embedding(ids)) for ids in (tokens, changed))
+    torch.testing.assert_close(before[:, :-1], after[:, :-1])
+    assert not torch.allclose(before[:, -1], after[:, -1])
