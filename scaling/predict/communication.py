@@ -158,7 +158,8 @@ def _data_parallel(
         + f.element_bytes,
         2 * group.stack.gradient_bytes,
     )
-    ring_s = nodes * _NODE_HOP_S + (over - nodes) * _LINK_HOP_S
+    crossings = np.where(nodes > 1, nodes, 0.0)
+    ring_s = crossings * _NODE_HOP_S + (over - nodes) * _LINK_HOP_S
     moved = part * weights * per_weight
     seconds = moved / bandwidth + np.ceil(moved / _BUCKET_BYTES) * ring_s
     # forward, backward and gradients, each layer on its own

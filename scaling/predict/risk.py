@@ -8,7 +8,7 @@ from scaling.predict.features import Features, Group
 # Over a lossy transport (EFA) a pipeline whose messages cross nodes can wait at every micro-batch:
 # 0.53 s with two stages, 1.06 to 1.2 s with more, whatever the model. Rows of the published sweep
 # with nanotron, zero_stage 0, dp > 1 and more than 8 micro-batches that do: 3 of 9 on two nodes, 15
-# of 20 on four, 26 of 27 on eight; of other crossing pipelines 2 of 131 with two stages and 7 of 144
+# of 20 on four, 26 of 27 on eight; of other crossing pipelines 2 of 131 with two stages, 7 of 144
 # with more. The cause is unknown.
 _STALL_S = 1.1
 _FEWEST_MICRO_BATCHES = 8

@@ -1,0 +1,44 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from scaling.predict.columns import Columns
+from scaling.predict.features import Points, points_of
+from tests.predict import reference
+
+SHAPE = {
+    "model": "llama-7b",
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "num_heads": 32,
+    "ffn_hidden_size": 11008,
+    "gated_mlp": True,
+    "vocab_size": 32000,
+    "seq_length": 4096,
+    "cluster": "a100-80gb-dgx",
+}
+
+
+def table_of(*rows: dict[str, Any]) -> pa.Table:
+    """Llama-7B on A100, one point a dict; what a dict does not say is an empty cell."""
+    names = list(dict.fromkeys([*SHAPE, *(name for row in rows for name in row)]))
+    return pa.table({n: pa.array([{**SHAPE, **row}.get(n) for row in rows]) for n in names})
+
+
+@pytest.fixture
+def points() -> Callable[..., Points]:
+    """points(dict(tp=2), dict(tp=4)): Llama-7B on A100, one point per dict."""
+
+    def make(*rows: dict[str, Any]) -> Points:
+        return points_of(Columns(table_of(*rows), "test"))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sweep_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep made by the reference step model."""
+    return reference.write_csv(tmp_path_factory.mktemp("sweep") / "rows.csv", reference.rows())

@@ -1,0 +1,216 @@
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scaling.errors import InputError
+from scaling.predict.calibrate import calibrate, one_fingerprint_per_stack
+from scaling.predict.calibration import (
+    Band,
+    Calibration,
+    StackCalibration,
+    read_calibration,
+    write_calibration,
+)
+from scaling.predict.columns import Columns, read_table
+from scaling.predict.features import points_of
+from scaling.predict.interval import band_of, interval_of
+from scaling.predict.model import predict
+from scaling.predict.observed import observed_of
+from scaling.predict.parameters import PARAMETERS
+from scaling.predict.trial import trial
+from tests.predict.conftest import table_of
+
+
+def fitted_on(table, **options):
+    columns = Columns(table, "rows.csv")
+    return calibrate(points_of(columns), observed_of(columns), source="rows.csv", **options)
+
+
+def only(calibration: Calibration) -> StackCalibration:
+    (stack,) = calibration.stacks.values()
+    return stack
+
+
+@pytest.fixture(scope="module")
+def sweep(sweep_csv) -> pa.Table:
+    return read_table(sweep_csv)
+
+
+@pytest.fixture(scope="module")
+def calibrated(sweep) -> Calibration:
+    return fitted_on(sweep)
+
+
+def test_calibration_finds_the_rates_of_the_machine_that_made_the_rows(calibrated):
+    p = only(calibrated).parameters
+    # the reference runs its matmuls at 62 % of peak whatever their size
+    at_4096 = p["gemm_efficiency"].value * (4096 / (4096 + p["gemm_half_size"].value)) ** 3
+    assert at_4096 == pytest.approx(0.62, rel=0.15)
+    assert p["gemm_efficiency"].low < p["gemm_efficiency"].value < p["gemm_efficiency"].high
+
+
+def test_world_sizes_never_seen_are_predicted(sweep):
+    found = trial(sweep, "sweep", calibrate_where="world_size < 32")
+    data_sheet = trial(sweep, "sweep", test_where="world_size >= 32").overall.step_time
+    scores = found.overall
+    assert scores.step_time["mape"] < 0.06
+    assert scores.step_time["mape"] < 0.5 * data_sheet["mape"]
+    assert scores.regret["mean"] < 0.05
+    assert scores.coverage_80 > 0.6
+
+
+def test_a_model_never_seen_is_predicted(sweep):
+    scores = trial(sweep, "sweep", calibrate_where="model != 'ref-7b'").overall
+    assert scores.step_time["mape"] < 0.08
+
+
+def test_fit_or_out_of_memory_is_learned_from_outcomes_alone(sweep):
+    memory = trial(sweep, "sweep", calibrate_where="row_index % 2 = 0").overall.memory
+    assert memory["balanced_accuracy"] > 0.9
+
+
+def test_a_dozen_rows_help(sweep):
+    few = trial(sweep, "sweep", calibrate_where="step_time_s > 0 and row_index % 17 = 0")
+    none = trial(sweep, "sweep")
+    assert 8 <= few.calibrated_rows <= 15
+    assert few.overall.step_time["mape"] < 0.7 * none.overall.step_time["mape"]
+
+
+def test_what_the_rows_cannot_tell_stays_at_its_default_and_says_so(calibrated):
+    p = only(calibrated).parameters
+    for name in ("flash1_efficiency", "math_passes", "zero3_exposed", "tp_network_efficiency"):
+        assert not p[name].identified
+        assert p[name].value == pytest.approx(PARAMETERS[name].default, rel=0.02)
+        assert p[name].reason
+
+
+def test_every_value_stays_inside_its_physical_bounds(calibrated):
+    for name, fitted in only(calibrated).parameters.items():
+        known = PARAMETERS[name]
+        assert known.low <= fitted.low <= fitted.value <= fitted.high <= known.high
+
+
+def test_one_stalled_row_does_not_move_the_fit(sweep):
+    calm = only(fitted_on(sweep, bands=False)).values
+    times = [s if s is None else 10 * s if i == 3 else s
+             for i, s in enumerate(sweep["step_time_s"].to_pylist())]  # fmt: skip
+    at = sweep.schema.get_field_index("step_time_s")
+    stalled = only(fitted_on(sweep.set_column(at, "step_time_s", pa.array(times)), bands=False))
+    assert stalled.values["gemm_efficiency"] == pytest.approx(calm["gemm_efficiency"], rel=0.03)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_few_rows_are_enough_to_calibrate_something(sweep, rows):
+    ran = sweep.filter(pa.array([s is not None for s in sweep["step_time_s"].to_pylist()]))
+    calibration = fitted_on(ran.slice(0, rows))
+    prediction = predict(points_of(Columns(sweep, "sweep")), calibration)
+    assert np.isfinite(prediction.step_time_s).all()
+    assert (prediction.low < prediction.step_time_s).all()
+
+
+def test_one_row_pulls_the_prediction_of_its_own_layout(sweep):
+    ran = sweep.filter(pa.array([s is not None for s in sweep["step_time_s"].to_pylist()]))
+    one = ran.slice(0, 1)
+    points = points_of(Columns(one, "one"))
+    measured = one["step_time_s"][0].as_py()
+    before, after = (
+        abs(math.log(float(predict(points, c).step_time_s[0]) / measured))
+        for c in (None, fitted_on(one))
+    )
+    assert after < 0.5 * before
+
+
+def test_rows_that_all_ran_out_of_memory_calibrate_memory_only(sweep):
+    failed = sweep.filter(pa.array([o == "oom" for o in sweep["outcome"].to_pylist()]))
+    stack = only(fitted_on(failed))
+    assert stack.rows_timed == 0
+    assert stack.rows_out_of_memory == failed.num_rows
+    assert not stack.parameters["gemm_efficiency"].identified
+    predict(points_of(Columns(sweep, "sweep")), fitted_on(failed))
+
+
+def test_a_calibration_comes_back_from_its_file_as_it_was(tmp_path, calibrated, sweep):
+    write_calibration(tmp_path / "c.json", calibrated)
+    points = points_of(Columns(sweep, "sweep"))
+    again = read_calibration(tmp_path / "c.json")
+    assert predict(points, again).high == pytest.approx(predict(points, calibrated).high)
+
+
+def test_the_file_says_what_each_number_means(tmp_path, calibrated):
+    write_calibration(tmp_path / "c.json", calibrated)
+    record = json.loads((tmp_path / "c.json").read_text())
+    assert (record["schema"], record["version"]) == ("scaling.calibration", 1)
+    (stack,) = record["stacks"].values()
+    assert stack["rows_timed"] > 50
+    for parameter in stack["parameters"].values():
+        assert {"value", "low", "high", "default", "bounds", "unit", "meaning"} <= set(parameter)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda r: r.update(version=2), "version=2, this program reads 1"),
+        (lambda r: r.update(schema="other"), "this is no calibration file"),
+        (lambda r: r.pop("stacks"), "incomplete calibration"),
+        (
+            lambda r: next(iter(r["stacks"].values()))["parameters"]["gemm_efficiency"].update(
+                value=7
+            ),
+            "gemm_efficiency=7 is outside 0.4 to 0.97",
+        ),
+    ],
+)
+def test_a_file_that_is_no_calibration_is_one_sentence(tmp_path, calibrated, change, sentence):
+    record = json.loads(calibrated.to_json())
+    change(record)
+    (tmp_path / "c.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=sentence):
+        read_calibration(tmp_path / "c.json")
+
+
+def test_two_fingerprints_of_one_stack_are_never_averaged():
+    rows = [{"dp": 8, "step_time_s": 1.0, "stack_fingerprint": name} for name in ("a", "b")]
+    columns = Columns(table_of(*rows), "rows.csv")
+    with pytest.raises(InputError, match="--where \"stack_fingerprint = 'a'\""):
+        one_fingerprint_per_stack(columns, points_of(columns))
+
+
+def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibrated, sweep):
+    row = sweep.slice(0, 1).to_pylist()[0]
+
+    def source(**change):
+        table = pa.Table.from_pylist([{**row, **change}])
+        return predict(points_of(Columns(table, "t")), calibrated).parameters_from[0]
+
+    assert source() == "reference|a100-40gb-dgx"
+    assert source(framework=None) == "reference|a100-40gb-dgx"
+    assert source(cluster="h100-80gb-dgx") == "reference|a100-40gb-dgx (other cluster)"
+    assert source(framework="someone else's") == "data sheet"
+
+
+def band_width(stack, **new) -> float:
+    values = {"world_size": 32.0, "seq_length": 2048.0, "model": "ref-3b", "hidden_size": 2560.0}
+    values |= new
+    arrays = {name: np.array([value]) for name, value in values.items()}
+    low, high = interval_of(np.array([1.0]), stack, **arrays)
+    return float(high[0] / low[0])
+
+
+def test_intervals_widen_with_the_distance_from_what_was_calibrated(calibrated):
+    stack = only(calibrated)
+    widths = [band_width(stack, world_size=size) for size in (32.0, 64.0, 256.0, 2048.0)]
+    assert widths == sorted(set(widths))
+    assert band_width(stack, seq_length=8192.0) > band_width(stack)
+    assert band_width(stack, hidden_size=8192.0, model="new") > band_width(stack)
+    assert band_width(None) > band_width(stack)
+
+
+def test_a_band_holds_eight_of_ten_residuals():
+    residuals = np.random.default_rng(1).normal(0, 0.1, 5000)
+    band = band_of(residuals)
+    inside = ((residuals > band.low) & (residuals < band.high)).mean()
+    assert inside == pytest.approx(0.8, abs=0.02)
+    assert band == Band(low=band.low, high=band.high, rows=5000)

@@ -1,0 +1,161 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.predict.columns import Columns
+from scaling.predict.features import Points, points_of
+from scaling.predict.memory import memory_of
+from scaling.predict.model import predict
+from tests.predict.conftest import table_of
+
+# Llama-7B of conftest: per layer 4 h^2 + 3 h f, two vocabulary matrices
+LAYER = 4 * 4096**2 + 3 * 4096 * 11008
+HEAD = 32000 * 4096
+PARAMS = 32 * LAYER + 2 * HEAD
+
+
+def memory(points: Points, **parameters: float):
+    (group,) = points.groups
+    return memory_of(group, group.features, {**group.start, **parameters})
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "bytes_per_parameter"),
+    [
+        (0, 2 + 4 + 12),  # weights, fp32 gradients, fp32 copy and two moments
+        (1, 2 + 4 + 12 / 8),
+        (2, 2 + (4 + 12) / 8),
+        (3, (2 + 4 + 12) / 8),
+    ],
+)
+def test_each_zero_stage_divides_one_more_term_by_dp(points, zero_stage, bytes_per_parameter):
+    terms = memory(points({"dp": 8, "zero_stage": zero_stage})).terms
+    state = terms["weights_bytes"] + terms["gradients_bytes"] + terms["optimizer_bytes"]
+    assert state == pytest.approx(PARAMS * bytes_per_parameter)
+
+
+def test_fp32_keeps_no_second_copy_of_the_weights(points):
+    terms = memory(points({"dp": 1, "precision": "fp32"})).terms
+    assert terms["weights_bytes"] == pytest.approx(4 * PARAMS)
+    assert terms["optimizer_bytes"] == pytest.approx(8 * PARAMS)
+
+
+def test_tensor_parallelism_divides_weights_and_logits(points):
+    one, four = (memory(points({"tp": tp})).terms for tp in (1, 4))
+    for term in ("weights_bytes", "optimizer_bytes", "logits_bytes"):
+        assert one[term] == pytest.approx(4 * four[term])
+
+
+def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages(points):
+    few, many = (
+        memory(points({"pp": 4, "gradient_accumulation_steps": m})).terms["activations_bytes"]
+        for m in (1, 16)
+    )
+    assert many == pytest.approx(4 * few)
+
+
+def test_the_last_stage_decides_when_its_logits_weigh_more(points):
+    # 8 layers' activations of one micro-batch in flight against a vocabulary of 512,000
+    terms = memory(points({"pp": 2, "vocab_size": 512000})).terms
+    assert terms["logits_bytes"] == pytest.approx(10 * 4096 * 512000)
+
+
+def test_full_checkpointing_keeps_two_bytes_a_token_and_hidden_element_of_each_layer(points):
+    none = memory(points({"activation_checkpointing": "full"}), recompute_layers=0.3).terms
+    kept = 32 * 2 * 4096 * 4096
+    one_layer = memory(points({"activation_checkpointing": "none"})).terms["activations_bytes"] / 32
+    assert none["activations_bytes"] == pytest.approx(kept + 0.3 * one_layer)
+
+
+def test_selective_checkpointing_keeps_all_but_the_scores(points):
+    selective, none, flash = (
+        memory(points({"attention": attention, "activation_checkpointing": again}))
+        for attention, again in (("math", "selective"), ("math", "none"), ("flash2", "none"))
+    )
+    assert flash.total < selective.total < none.total
+
+
+def test_a_gpt_layer_without_flash_keeps_what_korthikanti_counts(points):
+    # arXiv 2205.05198: s b h (34 + 5 a s / h) bytes a layer with dropout, whose masks (3 s b h and
+    # 1 a s^2 of the 5) we have not: the same to a fifth
+    point = points({"gated_mlp": False, "ffn_hidden_size": 4 * 4096, "attention": "math"})
+    kept = memory(point).terms["activations_bytes"] / 32
+    assert kept == pytest.approx(4096 * 4096 * (34 + 5 * 32 * 4096 / 4096), rel=0.2)
+
+
+def test_sequence_parallelism_shards_what_tensor_parallelism_replicates(points):
+    without, with_it = (
+        memory(points({"tp": 4, "sequence_parallel": sp}), kept_gathered=0.1, late_release=0.2)
+        for sp in (False, True)
+    )
+    assert with_it.terms["activations_bytes"] < 0.7 * without.terms["activations_bytes"]
+
+
+layouts = st.fixed_dictionaries(
+    {
+        "tp": st.sampled_from([1, 2, 4, 8]),
+        "pp": st.sampled_from([1, 2, 3, 4, 8]),
+        "dp": st.sampled_from([1, 2, 8, 64]),
+        "zero_stage": st.integers(0, 3),
+        "micro_batch_size": st.integers(1, 16),
+        "gradient_accumulation_steps": st.integers(1, 64),
+        "sequence_parallel": st.booleans(),
+        "fused_norm": st.booleans(),
+        "attention": st.sampled_from(["math", "fused_softmax", "flash1", "flash2"]),
+        "activation_checkpointing": st.sampled_from(["none", "selective", "full"]),
+    }
+)
+
+
+def total(*rows) -> np.ndarray:
+    return memory(points_of(Columns(table_of(*rows), "t"))).total
+
+
+@given(layouts)
+def test_the_terms_add_up_to_the_whole(layout):
+    found = memory(points_of(Columns(table_of(layout), "t")))
+    assert sum(found.terms.values()) == pytest.approx(found.total)
+
+
+@given(layouts, st.sampled_from(["micro_batch_size", "gradient_accumulation_steps"]))
+def test_more_in_flight_never_takes_less_memory(layout, axis):
+    small, large = total(layout, {**layout, axis: 2 * layout[axis]})
+    assert large >= small
+
+
+@given(layouts)
+def test_a_higher_zero_stage_never_takes_more_memory(layout):
+    stages = total(*({**layout, "zero_stage": stage} for stage in range(4)))
+    assert (np.diff(stages) <= 1e-6 * stages[0]).all()
+
+
+@given(layouts)
+def test_recomputing_everything_never_takes_more_than_the_layer_it_recomputes(layout):
+    kept, recomputed = (
+        total({**layout, "activation_checkpointing": again})[0] for again in ("none", "full")
+    )
+    layers_alive = 32 / layout["pp"]
+    if layers_alive >= 4:
+        assert recomputed < kept
+
+
+def test_an_encoder_decoder_has_the_parameters_its_shape_counts():
+    from scaling.shapes import ModelShape
+
+    shape = ModelShape(
+        family="t5", num_layers=24, num_encoder_layers=24, hidden_size=2048, num_heads=32,
+        num_kv_heads=32, head_dim=64, ffn_hidden_size=5120, vocab_size=250112,
+    )  # fmt: skip
+    row = {**dataclasses.asdict(shape), "model": "mt5_xl", "dp": 1}
+    terms = memory(points_of(Columns(table_of(row), "t"))).terms
+    # norms and position biases are left out: below a thousandth
+    assert terms["weights_bytes"] == pytest.approx(2 * shape.total_params, rel=1e-3)
+
+
+def test_fits_compares_what_is_needed_with_what_is_there(points):
+    prediction = predict(points({"dp": 1}, {"dp": 8, "tp": 8, "zero_stage": 1}))
+    assert prediction.fits.tolist() == [False, True]
+    assert prediction.capacity_bytes[0] == pytest.approx(79.15 * 2**30, rel=1e-3)

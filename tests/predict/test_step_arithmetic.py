@@ -1,0 +1,197 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.hardware import GPUS
+from scaling.predict.columns import Columns
+from scaling.predict.communication import traffic_of
+from scaling.predict.features import points_of
+from scaling.predict.memory import memory_of
+from scaling.predict.model import predict
+from scaling.predict.parameters import PARAMETERS
+from scaling.predict.stages import stages_of
+from scaling.predict.step import step_of
+from tests.predict.conftest import table_of
+from tests.predict.test_memory_arithmetic import HEAD, LAYER, layouts
+
+# A machine without overheads: every rate at the data sheet, every latency gone.
+IDEAL = {
+    "gemm_efficiency": 1.0, "gemm_half_size": 1e-9, "tp_latency_s": 0.0, "tp_exposed": 1.0,
+    "link_efficiency": 1.0, "network_efficiency": 1.0, "dp_exposed": 1.0, "p2p_efficiency": 1.0,
+    "p2p_latency_s": 0.0, "pipeline_friction": 0.0, "host_layer_s": 1e-12,
+    "host_collective_s": 0.0, "host_softmax_s": 0.0, "host_transport_s": 0.0,
+    "step_overhead_s": 0.0, "node_jitter": 0.0, "stall_s": 0.0, "norm_passes": 0.0,
+    "norm_passes_fused": 0.0, "pointwise_passes": 0.0, "logit_passes": 0.0,
+}  # fmt: skip
+
+
+def ideal_step(points):
+    (group,) = points.groups
+    p = {**group.start, **IDEAL}
+    return step_of(group, group.features, p, np.zeros(len(group.features)))
+
+
+def test_every_ideal_parameter_exists():
+    assert set(IDEAL) <= set(PARAMETERS)
+
+
+def test_gemms_cost_six_flops_a_weight_and_token(points):
+    step = ideal_step(points({"micro_batch_size": 2, "gradient_accumulation_steps": 3}))
+    tokens = 2 * 3 * 4096
+    assert step.terms["gemm_s"] == pytest.approx(6 * 32 * LAYER * tokens / 312e12)
+    embedding = 6 * 4096 * 4096 * 2 * 2 * 3 / (GPUS["a100-80gb"].hbm_bytes_per_s * 0.85)
+    assert step.terms["head_s"] == pytest.approx(6 * HEAD * tokens / 312e12 + embedding)
+
+
+def test_full_checkpointing_computes_forward_a_second_time(points):
+    step = ideal_step(points({"activation_checkpointing": "full"}))
+    assert step.terms["gemm_s"] == pytest.approx(8 * 32 * LAYER * 4096 / 312e12)
+
+
+def test_flash_attention_counts_the_causal_half_and_recomputes_its_scores(points):
+    step = ideal_step(points({}))
+    flops = 32 * 3.5 * (4 * 4096**2 * 4096 / 2)
+    assert step.terms["attention_s"] == pytest.approx(flops / (312e12 * 0.5))
+
+
+def test_tensor_parallelism_moves_four_rings_of_the_activations_a_layer(points):
+    step = ideal_step(points({"tp": 4}))
+    ring = 2 * 3 / 4 * 4096 * 4096 * 2 / 300e9
+    assert step.terms["tp_comm_s"] == pytest.approx(32 * 4 * ring)
+
+
+def test_equal_stages_lose_the_published_bubble_fraction(points):
+    # arXiv 2104.04473: (pp - 1) / m of the ideal time, for stages of equal cost
+    row = {"pp": 4, "gradient_accumulation_steps": 16, "vocab_size": 1}
+    step = ideal_step(points(row))
+    busy = step.terms["gemm_s"] + step.terms["attention_s"] + step.terms["head_s"]
+    assert step.terms["bubble_s"] / busy == pytest.approx(3 / 16, rel=0.01)
+
+
+def test_gradients_are_reduced_once_a_step_over_the_links_that_exist(points):
+    params = 32 * LAYER + 2 * HEAD
+    inside, across = (float(ideal_step(points({"dp": dp})).terms["dp_comm_s"][0]) for dp in (8, 16))
+    assert inside == pytest.approx(2 * 7 / 8 * params * 4 / 300e9, rel=0.02)
+    assert across == pytest.approx(2 * 15 / 16 * params * 4 / 200e9, rel=0.02)
+
+
+def test_dp_groups_share_the_nics_of_their_nodes(points):
+    alone, shared = (
+        float(ideal_step(points({"dp": 16 // tp, "tp": tp})).terms["dp_comm_s"][0]) for tp in (1, 2)
+    )
+    # half the parameters, but two groups on every NIC: only the ring of 8 instead of 16 is shorter
+    assert shared / alone == pytest.approx((7 / 8) / (15 / 16), rel=0.02)
+
+
+def test_zero_3_gathers_weights_twice_and_scatters_gradients_every_micro_batch(points):
+    (group,) = points({"dp": 8, "zero_stage": 3, "gradient_accumulation_steps": 2}).groups
+    f, p = group.features, {**group.start, **IDEAL}
+    traffic = traffic_of(group, f, p, stages_of(f, group.stack))
+    weights = 32 * LAYER + 2 * HEAD
+    ring = 3 * 32 * 7 * 3.4e-6
+    assert traffic.gathering == pytest.approx(7 / 8 * weights * 6 / 300e9 + ring)
+    assert traffic.gradients == 0
+
+
+def test_nanotron_deals_layers_by_cost_so_the_last_stage_has_fewer():
+    rows = [{"pp": 4, "framework": name, "vocab_size": 128000} for name in ("nanotron 0.5", "x")]
+    by_cost, even = points_of(Columns(table_of(*rows), "t")).groups
+    assert stages_of(even.features, even.stack).last.tolist() == [8]
+    # the head weighs 2.6 layers: three stages take ceil(3 x 34.6 / 4) = 26 of 32
+    assert stages_of(by_cost.features, by_cost.stack).last.tolist() == [6]
+
+
+def test_a_slow_host_bounds_a_step_of_small_kernels(points):
+    row = {"hidden_size": 256, "ffn_hidden_size": 512, "seq_length": 128, "vocab_size": 100}
+    prediction = predict(points(row))
+    terms = prediction.time_terms
+    assert terms["host_s"][0] > 0.8 * prediction.step_time_s[0]
+    # 2 ms a layer, and three more layers' worth for embedding and head
+    assert prediction.step_time_s[0] == pytest.approx(35 * 2.0e-3, rel=0.2)
+
+
+def test_a_pipeline_over_efa_stalls_without_zero_in_nanotron_and_not_with_it():
+    base = {"cluster": "h100-80gb-efa", "pp": 4, "dp": 16, "gradient_accumulation_steps": 16}
+    rows = [
+        {**base, "framework": "nanotron", "zero_stage": 0},
+        {**base, "framework": "nanotron", "zero_stage": 1},
+        {**base, "framework": "scaling", "zero_stage": 0},
+        {**base, "framework": "nanotron", "zero_stage": 0, "cluster": "h100-80gb-dgx"},
+    ]
+    prediction = predict(points_of(Columns(table_of(*rows), "t")))
+    stalls = prediction.time_terms["stall_s"]
+    assert stalls[0] == pytest.approx(16 * 1.1, rel=0.01)
+    assert (stalls[1:] < 0.1).all()
+
+
+def one_by_one(table):
+    for row in range(table.num_rows):
+        yield predict(points_of(Columns(table.slice(row, 1), "t")))
+
+
+@given(st.lists(layouts, min_size=2, max_size=4))
+def test_a_row_is_predicted_alike_alone_and_in_company(rows):
+    table = table_of(*rows)
+    together = predict(points_of(Columns(table, "t")))
+    alone = list(one_by_one(table))
+    assert together.step_time_s == pytest.approx([p.step_time_s[0] for p in alone])
+    assert together.memory_bytes == pytest.approx([p.memory_bytes[0] for p in alone])
+
+
+@given(layouts)
+def test_time_terms_add_up_and_none_is_negative(layout):
+    prediction = predict(points_of(Columns(table_of(layout), "t")))
+    terms = prediction.time_terms
+    assert sum(terms.values()) == pytest.approx(prediction.step_time_s)
+    assert all(values[0] >= -1e-9 for values in terms.values()), terms
+
+
+@given(layouts, st.integers(2, 4))
+def test_more_work_takes_longer(layout, k):
+    steps = layout["gradient_accumulation_steps"]
+    more = {**layout, "gradient_accumulation_steps": k * steps}
+    prediction = predict(points_of(Columns(table_of(layout, more), "t")))
+    assert prediction.step_time_s[1] > prediction.step_time_s[0]
+
+
+@given(layouts)
+def test_a_newer_gpu_is_faster(layout):
+    rows = [{**layout, "cluster": name} for name in ("a100-80gb", "h100-80gb", "b200-180gb")]
+    slower, faster, fastest = predict(points_of(Columns(table_of(*rows), "t"))).step_time_s
+    assert slower >= faster >= fastest
+
+
+@pytest.mark.parametrize("gpu", sorted(set(GPUS) - {"cpu"}))
+def test_every_gpu_of_the_catalogue_can_be_predicted(gpu):
+    row = {"cluster": gpu, "precision": "fp16", "dp": 16, "tp": 2}
+    points = points_of(Columns(table_of(row), "t"))
+    prediction = predict(points)
+    assert prediction.predicted.all()
+    assert np.isfinite(prediction.step_time_s).all()
+
+
+def test_context_parallelism_shards_activations_and_costs_a_ring(points):
+    prediction = predict(points({"cp": 1, "dp": 1, "tp": 1}, {"cp": 8, "dp": 1, "tp": 1}))
+    assert prediction.time_terms["tp_comm_s"][1] > 0
+    assert prediction.step_time_s[1] < prediction.step_time_s[0]
+    activations = prediction.memory_terms["activations_bytes"]
+    assert activations[1] == pytest.approx(activations[0] / 8)
+
+
+def test_an_encoder_decoder_takes_its_second_attention_and_both_streams(points):
+    t5 = {"num_encoder_layers": 32, "num_layers": 32, "family": "t5", "gated_mlp": True}
+    one, both = (ideal_step(points(row)).terms["gemm_s"][0] for row in ({}, t5))
+    cross = 4 * 4096**2
+    assert both / one == pytest.approx((2 * LAYER + cross) / LAYER)
+    assert points(t5).tokens_per_step.tolist() == [2 * 4096]
+
+
+def test_memory_that_is_nearly_full_stalls_only_where_that_was_seen(points):
+    rows = [{"cluster": name, "dp": 16} for name in ("h100-80gb-efa", "h100-80gb-dgx")]
+    for row, stalls in zip(rows, (True, False), strict=True):
+        (group,) = points({**row, "gradient_accumulation_steps": 8}).groups
+        f = group.features
+        assert memory_of(group, f, group.start).total[0] > 0
+        full = step_of(group, f, group.start, np.array([1.2])).terms["stall_s"][0]
+        assert bool(full > 1) is stalls

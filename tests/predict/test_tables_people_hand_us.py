@@ -1,0 +1,182 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scaling.errors import InputError
+from scaling.hardware import Cluster
+from scaling.predict.columns import Columns, read_table
+from scaling.predict.features import points_of
+from scaling.predict.observed import observed_of
+from scaling.predict.tables import read_rows, rows_where
+from scaling.shapes import ModelShape
+from tests.predict.conftest import SHAPE, table_of
+
+
+def checked(*rows: dict[str, Any], **more: Any) -> Any:
+    return points_of(Columns(table_of(*rows), "points.csv"), **more)
+
+
+def test_a_csv_and_a_parquet_file_of_the_same_rows_are_the_same_points(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        ",".join(SHAPE) + ",tp,dp\n" + ",".join(str(v) for v in SHAPE.values()) + ",2,4\n"
+    )
+    pq.write_table(pa.Table.from_pylist([{**SHAPE, "tp": 2, "dp": 4}]), tmp_path / "a.parquet")
+    one, other = (
+        points_of(Columns(read_table(tmp_path / name), name)) for name in ("a.csv", "a.parquet")
+    )
+    assert one.world_size.tolist() == other.world_size.tolist() == [8]
+    assert one.groups[0].features.mlp_inputs.tolist() == [2]
+    assert other.groups[0].features.mlp_inputs.tolist() == [2]
+
+
+def test_what_is_missing_follows_from_what_is_there() -> None:
+    points = checked({"world_size": 16, "tp": 2, "pp": 2, "global_batch_size": 64})
+    f = points.groups[0].features
+    assert f.dp.tolist() == [4]
+    assert f.accumulation.tolist() == [16]  # 64 sequences / (4 replicas x micro-batches of 1)
+    assert f.kv_width.tolist() == [4096]
+    assert any("micro_batch_size" in sentence for sentence in points.assumptions)
+
+
+def test_empty_cells_take_the_same_defaults_as_missing_columns() -> None:
+    points = checked(
+        {"dp": 8, "attention": None, "fused_norm": None}, {"dp": 8, "tp": float("nan")}
+    )
+    f = points.groups[0].features
+    assert f.tp.tolist() == [1, 1]
+    assert not f.math.any()
+
+
+def test_a_row_without_its_shape_is_left_out_with_a_reason_and_the_others_stay() -> None:
+    points = checked({"dp": 8, "num_layers": None}, {"dp": 8})
+    assert points.note.tolist() == ["num_layers is not given", None]
+    assert points.groups[0].rows.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ({"tp": 0}, r"points.csv: tp=0 in row 1: a finite number of at least 1"),
+        ({"tp": "two"}, r"points.csv: tp='two' in row 1: a number"),
+        ({"attention": "flash22"}, r"attention='flash22' in row 1: did you mean 'flash2'\?"),
+        ({"sequence_parallel": "perhaps"}, r"sequence_parallel='perhaps' in row 1: true or false"),
+        ({"cluster": "h100-80gb-efs"}, r"unknown cluster 'h100-80gb-efs': did you mean"),
+        ({"cluster": "other"}, r"unknown cluster 'other'"),
+        ({"precision": "fp8"}, r"precision=fp8 has no published peak on gpu=a100-80gb"),
+    ],
+)
+def test_bad_input_is_one_sentence(row: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        checked(row)
+
+
+def test_a_table_without_a_cluster_is_refused_because_hardware_is_never_guessed() -> None:
+    table = pa.Table.from_pylist([{k: v for k, v in SHAPE.items() if k != "cluster"}])
+    with pytest.raises(InputError, match="column cluster is missing"):
+        points_of(Columns(table, "points.csv"))
+
+
+def test_an_impossible_layout_is_a_note() -> None:
+    points = checked({"world_size": 8, "tp": 2, "dp": 2}, {"pp": 64, "dp": 1})
+    assert points.note.tolist() == [
+        "world_size is not tp x pp x cp x dp",
+        "pp is larger than num_layers",
+    ]
+
+
+def test_a_cpu_cluster_has_no_peak_and_so_no_prediction() -> None:
+    laptop = Cluster(gpu="cpu", gpus_per_node=4, nodes=1, source="test")
+    points = checked({"cluster": "laptop"}, clusters={"laptop": laptop})
+    assert "no peak rate" in points.note[0]
+    assert not points.groups
+
+
+def test_a_named_model_needs_no_shape_columns() -> None:
+    shape = ModelShape(
+        num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16,
+        ffn_hidden_size=128, vocab_size=100,
+    )  # fmt: skip
+    row = {"model": "tiny", "cluster": "v100-32gb", "seq_length": 32, "precision": "fp16"}
+    points = points_of(Columns(pa.Table.from_pylist([row]), "p"), models={"tiny": shape})
+    assert points.groups[0].features.kv_width.tolist() == [32]
+    bad = Columns(pa.Table.from_pylist([{**row, "model": "tinny"}]), "p")
+    with pytest.raises(InputError, match="model='tinny' has no shape columns"):
+        points_of(bad, models={"tiny": shape})
+
+
+def test_a_parameter_count_alone_implies_a_gpt_and_says_so() -> None:
+    row = {"model": "m", "total_params": 175e9, "cluster": "a100-80gb", "seq_length": 2048}
+    points = points_of(Columns(pa.Table.from_pylist([row]), "p"))
+    f = points.groups[0].features
+    assert f.num_layers.tolist() == [96]  # GPT-3 has 96 layers of 12288
+    assert f.hidden_size.tolist() == [12288]
+    assert any("total_params" in sentence for sentence in points.assumptions)
+
+
+def test_clusters_a_published_table_does_not_name_are_those_its_source_names() -> None:
+    points = checked(
+        {"cluster": "other", "framework": "Megatron-LM (2020)", "gpus_per_node": 16,
+         "precision": "fp16"},
+        {"cluster": "other", "framework": "Megatron-LM (2020)", "gpus_per_node": 8},
+    )  # fmt: skip
+    assert points.cluster.tolist() == ["v100-32gb-dgx2h", "a100-40gb-dgx"]
+
+
+def test_an_empty_table_is_no_points() -> None:
+    schema = pa.schema([("model", pa.string()), ("cluster", pa.string()), ("tp", pa.int64())])
+    points = points_of(Columns(schema.empty_table(), "p"))
+    assert len(points) == 0
+    assert points.groups == ()
+
+
+def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_text("not parquet")
+    empty = tmp_path / "rows"
+    empty.mkdir()
+    with pytest.raises(InputError, match=r"x\.parquet: not a readable"):
+        read_table(tmp_path / "x.parquet")
+    with pytest.raises(InputError, match="no such file"):
+        read_table(tmp_path / "absent.csv")
+    with pytest.raises(InputError, match=r"holds no \*\.parquet"):
+        read_rows(empty)
+
+
+def test_a_folder_of_row_files_is_one_table(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1], "b": [None]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": [2], "b": [1.5]}), tmp_path / "2.parquet")
+    assert read_rows(tmp_path).to_pydict() == {"a": [1, 2], "b": [None, 1.5]}
+
+
+def test_conditions_are_sql_over_the_columns_and_the_row_number() -> None:
+    table = pa.table({"world_size": [8, 16, 32, 64]})
+    assert rows_where(table, "world_size > 8 and row_index < 3", "t", "--where").tolist() == [
+        False, True, True, False,
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"--where 'wrold_size > 8'"):
+        rows_where(table, "wrold_size > 8", "t", "--where")
+
+
+def test_outcomes_say_what_is_a_time_and_what_is_not() -> None:
+    columns = Columns(
+        pa.table(
+            {
+                "outcome": ["ok", "oom", "oom_or_crash", None, "timeout"],
+                "step_time_s": [1.0, None, None, 2.0, float("nan")],
+            }
+        ),
+        "t",
+    )
+    seen = observed_of(columns)
+    assert seen.timed.tolist() == [True, False, False, True, False]
+    assert seen.out_of_memory.tolist() == [False, True, False, False, False]
+    assert seen.ambiguous.tolist() == [False, False, True, False, False]
+    assert np.isnan(seen.peak_memory_bytes).all()
+
+
+def test_an_unknown_outcome_is_refused() -> None:
+    with pytest.raises(InputError, match="outcome='okay'"):
+        observed_of(Columns(pa.table({"outcome": ["okay"]}), "t"))

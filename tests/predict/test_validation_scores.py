@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+from scaling.errors import InputError
+from scaling.predict.columns import Columns
+from scaling.predict.features import points_of
+from scaling.predict.model import predict
+from scaling.predict.observed import observed_of
+from scaling.predict.trial import trial
+from scaling.predict.validation import validate
+from tests.predict.conftest import table_of
+
+
+def scores(rows, step_time_s, **memory):
+    """Scores of given predictions: the rows' own, with the arrays named replaced."""
+    columns = Columns(table_of(*rows), "t")
+    points = points_of(columns)
+    prediction = predict(points)
+    prediction.step_time_s[:] = step_time_s
+    prediction.ranked_s[:] = step_time_s
+    prediction.low[:] = 0.9 * prediction.step_time_s
+    prediction.high[:] = 1.1 * prediction.step_time_s
+    prediction.need_bytes[:] = 0.0
+    for name, values in memory.items():
+        getattr(prediction, name)[:] = values
+    everything = np.ones(len(points), dtype=bool)
+    return validate(points, observed_of(columns), prediction, everything)
+
+
+def measured(*seconds, **more):
+    return [{"dp": 8, "outcome": "ok", "step_time_s": s, **more} for s in seconds]
+
+
+def test_errors_are_relative_to_the_measurement():
+    overall, _ = scores(measured(1.0, 2.0, 4.0), [1.1, 1.0, 4.0])
+    assert overall.step_time["mape"] == pytest.approx((0.1 + 0.5 + 0) / 3)
+    assert overall.step_time["median_ape"] == pytest.approx(0.1)
+    assert overall.step_time["max_ape"] == pytest.approx(0.5)
+    assert overall.step_time["rms"] == pytest.approx(((0.01 + 0.25) / 3) ** 0.5)
+    assert overall.step_time["bias"] == pytest.approx((0.1 - 0.5) / 3)
+    assert overall.step_time["rank_correlation"] == pytest.approx(0.5)
+    assert overall.coverage_80 == pytest.approx(2 / 3)
+
+
+def test_regret_is_the_slow_down_of_the_layout_picked():
+    overall, _ = scores(measured(1.0, 1.3, 2.0), [3.0, 2.0, 4.0])
+    assert overall.regret == {"mean": pytest.approx(0.3), "max": pytest.approx(0.3), "groups": 1}
+
+
+def test_regret_compares_only_what_could_replace_each_other():
+    rows = measured(1.0, 1.5) + measured(9.0, 2.0, seq_length=2048) + measured(7.0, tp=2)
+    overall, groups = scores(rows, [2.0, 1.0, 9.0, 2.0, 1.0])
+    # picked: 1.5 of 1.0, and 2.0 of 2.0; the row on 16 GPUs has no rival
+    assert overall.regret["groups"] == 2
+    assert overall.regret["mean"] == pytest.approx(0.25)
+    assert [key["world_size"] for key, _ in groups] == [8, 16]
+
+
+def test_a_layout_that_would_be_refused_is_not_picked():
+    rows = measured(1.0, 5.0)
+    needs = {"need_bytes": [1.0, 2.0], "capacity_bytes": [1.0, 1.0]}
+    overall, _ = scores(rows, [2.0, 1.0], **needs)
+    assert overall.regret["mean"] == 0.0
+
+
+def test_the_memory_confusion_counts_both_mistakes():
+    rows = [{"dp": 8, "outcome": o} for o in ("ok", "ok", "ok", "ok", "oom", "oom_or_crash")]
+    needs = {"need_bytes": [1, 1, 1, 3, 1, 3], "capacity_bytes": [2.0] * 6}
+    overall, _ = scores(rows, [1.0] * 6, **needs)
+    assert overall.memory["false_oom_rate"] == pytest.approx(0.25)
+    assert overall.memory["false_fit_rate"] == pytest.approx(0.5)
+    assert overall.memory["balanced_accuracy"] == pytest.approx(1 - (0.25 + 0.5) / 2)
+    assert overall.memory["ran_fits"] == 3
+
+
+def test_what_cannot_be_said_is_null():
+    overall, _ = scores([{"dp": 8, "outcome": "oom"}], [1.0])
+    assert overall.step_time["mape"] is None
+    assert overall.regret["mean"] is None
+    assert overall.memory["balanced_accuracy"] is None
+    assert overall.coverage_80 is None
+
+
+def test_rows_in_both_parts_are_named_as_what_they_are():
+    table = table_of(*measured(1.0, 1.1, 1.2))
+    found = trial(table, "t", calibrate_where="true", test_where="true")
+    assert any("3 rows are in both parts" in note for note in found.notes)
+
+
+def test_nothing_left_to_test_is_refused():
+    with pytest.raises(InputError, match="no row is left to test"):
+        trial(table_of(*measured(1.0)), "t", calibrate_where="true")
