@@ -75,7 +75,7 @@ function outcomeTag(outcome, row) {
 }
 const choices = [
   ['tp', 'tp', true], ['pp', 'pp', true], ['cp', 'cp'], ['dp', 'dp', true], ['zero_stage', 'ZeRO', true], ['sequence_parallel', 'seq. par.'],
-  ['micro_batch_size', 'mb'], ['activation_checkpointing', 'checkpoint'],
+  ['micro_batch_size', 'mb'], ['activation_checkpointing', 'ckpt'],
   ['attention', 'attention'], ['fused_norm', 'fused norm'], ['precision', 'precision'], ['repeat', 'repeat'],
 ];
 const yesNo = value => typeof value === 'boolean' ? (value ? 'yes' : 'no') : plain(value);
@@ -88,7 +88,7 @@ function statistics() {
     { key: 'outcome', title: 'Outcome', show: outcomeTag, look: 'l' }, { key: 'world_size', title: worded('{GPUs}') },
     ...choices.filter(([key, , always]) => always || varies(key)).map(([key, title]) => ({ key, title, show: yesNo })),
     { key: 'tokens_per_s', title: 'tokens/s', show: amount }, { key: 'tokens_per_s_per_gpu', title: worded('per {GPU}'), show: amount },
-    rate === 'mfu' ? { key: 'mfu', title: 'MFU', show: meter(percent) } : { key: rate, title: worded('FLOP/s per {GPU}'), show: meter(amount) },
+    rate === 'mfu' ? { key: 'mfu', title: 'MFU', show: meter(percent) } : { key: rate, title: 'FLOP/s', show: meter(amount) },
     { key: 'step_time_s', title: 'step (s)', show: seconds },
     { key: 'step_time_low_s', title: '95 % ±', show: (low, row) => low == null ? unknown : percent((row.step_time_high_s - low) / 2 / row.step_time_s) },
     { key: 'peak_memory_bytes', title: 'peak GiB', show: gib },

@@ -98,7 +98,9 @@ def test_a_study_that_has_not_run_has_a_page_that_says_so(reported):
 
 
 def test_a_model_named_script_is_text_in_the_file(tmp_path):
-    study = tabulated(tmp_path / "study", cpu_plan(models=("<script>alert(1)</script>",)))
+    study = tabulated(
+        tmp_path / "study", cpu_plan(models=("<script>alert(1)</script>",), sizes=(1,))
+    )
     page = write_report(study, REPORTS).read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page
