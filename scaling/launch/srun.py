@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from scaling.grid import Point
 from scaling.launch.starters import LaunchError, Ranks, Starter, start_here
+from scaling.launch.warm import NoHosts, start_on_hosts
 
 _LAUNCHES = 3  # a step that Slurm fails to create is tried again
 _LAUNCH_PAUSE_S = 5.0
@@ -39,9 +41,52 @@ exit $code
 
 
 def starter(environment: Mapping[str, str]) -> Starter:
-    """`srun` inside a Slurm allocation, processes of this machine elsewhere."""
+    """Ranks of the Slurm allocation this runs in, processes of this machine elsewhere."""
     inside = "SLURM_JOB_ID" in environment and shutil.which("srun") is not None
-    return start_step if inside else start_here
+    return start_in_allocation if inside else start_here
+
+
+def start_in_allocation(
+    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+) -> Ranks:
+    """Have the allocation's hosts fork the ranks, or start them as a step where there are none.
+
+    Hosts know one program only; `$SCALING_HOSTS=0` says that ranks should start from nothing.
+
+    Raises:
+        LaunchError: no step could be created.
+    """
+    ours = list(command[:3]) == [sys.executable, "-m", "scaling.train"]
+    if ours and environment.get("SCALING_HOSTS") != "0":
+        try:
+            return Patient(start_on_hosts(command, point, environment, logs))
+        except NoHosts as why:
+            print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
+    return Patient(start_step(command, point, environment, logs))
+
+
+class Patient:
+    """Ranks whose end by SIGTERM is held back for a while.
+
+    Slurm is ending the allocation and will tell this process too: a point that was interrupted is
+    no failure of the point and leaves no row.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._terminated_at: float | None = None
+        self.dump_stacks = ranks.dump_stacks
+        self.kill = ranks.kill
+
+    def exits(self) -> dict[int, int]:
+        """See `Ranks`."""
+        codes = self._ranks.exits()
+        if -signal.SIGTERM in codes.values():
+            if self._terminated_at is None:
+                self._terminated_at = time.monotonic()
+            if time.monotonic() - self._terminated_at < _OUR_TURN_S:
+                return {}
+        return codes
 
 
 def srun_command(point: Point, environment: Mapping[str, str], logs: Path) -> list[str]:
@@ -111,7 +156,6 @@ class StepRanks:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
         self._said = said
         self._world_size = int(environment["WORLD_SIZE"])
-        self._terminated_at: float | None = None
         self._ended_at: float | None = None
         with (said / "srun.log").open("wb") as log:
             self._srun = subprocess.Popen(
@@ -136,11 +180,7 @@ class StepRanks:
         return False
 
     def exits(self) -> dict[int, int]:
-        """See `Ranks`. A rank that could not say how it ended shares srun's own exit code.
-
-        Ranks that end of SIGTERM are held back for a while: Slurm is ending the allocation and
-        will tell us too, and a point that was interrupted is no failure of the point.
-        """
+        """See `Ranks`. A rank that could not say how it ended shares srun's own exit code."""
         codes = self._codes()
         if self._srun.poll() is not None and len(codes) < self._world_size:
             if self._ended_at is None:
@@ -148,11 +188,6 @@ class StepRanks:
             if time.monotonic() - self._ended_at >= _LISTING_LAG_S:
                 rest = dict.fromkeys(range(self._world_size), _signed(self._srun.returncode))
                 codes = {**rest, **codes}
-        if -signal.SIGTERM in codes.values():
-            if self._terminated_at is None:
-                self._terminated_at = time.monotonic()
-            if time.monotonic() - self._terminated_at < _OUR_TURN_S:
-                return {}
         return codes
 
     def dump_stacks(self) -> None:

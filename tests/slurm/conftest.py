@@ -23,11 +23,7 @@ def lab():
     cluster = Lab(folder)
     try:
         cluster.start()
-        for words in (
-            "account lab", "user root account=lab", "qos two MaxSubmitJobsPerUser=2",
-        ):  # fmt: skip
-            cluster.ask("sacctmgr", "-i", "add", *words.split())
-        cluster.ask("sacctmgr", "-i", "modify", "user", "root", "set", "qos+=two")
+        cluster.add_accounts()
         yield cluster
     finally:
         cluster.stop()

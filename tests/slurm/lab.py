@@ -41,7 +41,7 @@ class Lab:
             "SLURM_LAB": str(folder),
             "SLURM_CONF": str(folder / "etc" / "slurm.conf"),
             "PORT_BASE": str(17000 + os.getpid() % 80 * 150),
-            "CRED_EXPIRE": "4",  # a requeued job waits so long
+            "CRED_EXPIRE": "5",  # a requeued job waits so long
             "SLURMD_TIMEOUT": "5",
             "MESSAGE_TIMEOUT": "5",
             "EXTRA_CONF": EXTRA_CONF,
@@ -50,6 +50,12 @@ class Lab:
     def start(self) -> None:
         """Start what is not running."""
         self._script("start.sh")
+
+    def add_accounts(self) -> None:
+        """An account that may submit, and a QOS that lets a user have two jobs."""
+        for words in ("account lab", "user root account=lab", "qos two MaxSubmitJobsPerUser=2"):
+            self.ask("sacctmgr", "-i", "add", *words.split())
+        self.ask("sacctmgr", "-i", "modify", "user", "root", "set", "qos+=two")
 
     def stop(self) -> None:
         """End all of it."""
@@ -69,10 +75,9 @@ class Lab:
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
-    def kill(self, daemon: str) -> None:
-        """SIGKILL a daemon by the pid that start.sh wrote down."""
-        pid = int((self.folder / "pid" / f"{daemon}.pid").read_text())
-        os.kill(pid, signal.SIGKILL)
+    def end(self, daemon: str, number: signal.Signals) -> None:
+        """End a daemon by the pid that start.sh wrote down; `start` brings it back."""
+        os.kill(int((self.folder / "pid" / f"{daemon}.pid").read_text()), number)
 
     def queue(self) -> dict[str, str]:
         """State of every job that is not over, by id; array tasks apart."""

@@ -10,7 +10,7 @@ from tests.slurm.lab import until
 
 pytestmark = pytest.mark.slurm
 
-SIX = {f"p{i}": {"seconds": 4} for i in range(6)}
+SIX = {f"p{i}": {"seconds": 3} for i in range(6)}
 PACKED = ("--submitit-pack", "2")
 
 
@@ -90,7 +90,9 @@ def test_a_changed_command_withdraws_the_old_job(study):
 
 
 def test_ctrl_c_cancels_our_jobs_and_no_others_and_the_next_run_finishes(study):
-    other = study.lab.ask("sbatch", "--parsable", "--account=lab", "--wrap", "sleep 60").strip()
+    other = study.lab.ask(
+        "sbatch", "--parsable", "--account=lab", "--output=/dev/null", "--wrap", "sleep 60"
+    ).strip()
     study.points(**{**SIX, "p0": {"seconds": 0}})
     run = study.start(*PACKED)
     study.wait_for_start("p0", "p1", "p2", "p4")

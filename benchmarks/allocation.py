@@ -1,0 +1,136 @@
+"""What packing saves: N points of two ranks in one allocation beside one job for each point.
+
+    python -m benchmarks.allocation [--points 6] [--steps 50]
+
+Real DeepSpeed ranks on the CPU, on a Slurm of our own. Three ways, one after another: a pack whose
+ranks are forked by hosts that have imported torch once; a pack whose ranks start from nothing; one
+job per point. Prints the wall time of the study, the share of the allocations spent in training
+steps, and the seconds from the end of one point to the first step of the next.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import yaml
+
+from tests.conftest import MODELS
+from tests.slurm.lab import Lab
+
+PROJECT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to run the same points."""
+
+    name: str
+    pack: int
+    hosts: bool
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--points", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=50)
+    options = parser.parse_args()
+    ways = (
+        Way(name="packed, forked ranks", pack=options.points, hosts=True),
+        Way(name="packed, ranks from nothing", pack=options.points, hosts=False),
+        Way(name="one job per point", pack=1, hosts=False),
+    )
+    with tempfile.TemporaryDirectory(prefix="alloc-") as folder:
+        lab = Lab(Path(folder) / "lab")
+        lab.start()
+        lab.add_accounts()
+        try:
+            print(f"{'':28}  wall s  in steps  start-up s  end to next first step s")
+            for number, way in enumerate(ways):
+                _measure(lab, Path(folder) / f"way{number}", way, options)
+        finally:
+            lab.stop()
+
+
+def _measure(lab: Lab, root: Path, way: Way, options: argparse.Namespace) -> None:
+    _prepare(root, options)
+    command = [
+        *(sys.executable, "-m", "snakemake", "--profile", "config/profiles/slurm"),
+        *("--submitit-pack", str(way.pack), "--submitit-keep-folders"),
+        *("--submitit-max-allocations", "1"),  # the machine has few cores: no two points at once
+        *("--seconds-between-status-checks", "1", "--latency-wait", "5", "--quiet", "all"),
+        *("--default-resources", "mem=None", "disk=None", 'slurm_account="lab"', "--config"),
+        "study=packs",
+    ]
+    environment = {**lab.environment, "SCALING_HOSTS": "1" if way.hosts else "0"}
+    began = time.monotonic()
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    wall = time.monotonic() - began
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    rows = {
+        path.stem: pq.read_table(path).to_pylist()[0] for path in root.glob("results/*/rows/*.p*")
+    }
+    failed = {name: row["error_message"] for name, row in rows.items() if row["outcome"] != "ok"}
+    if failed:
+        sys.exit(f"points failed: {failed}")
+    allocated = steps = 0.0
+    gaps = []
+    for pack in root.glob(".snakemake/submitit/*/*/pack.json"):
+        items = [item["name"].split()[1] for item in json.loads(pack.read_text())["items"]]
+        ends = [
+            json.loads((pack.parent / f"{n}.settled.json").read_text()) for n in range(len(items))
+        ]
+        allocated += ends[-1]["ended"] - ends[0]["began"]
+        for number, (name, end) in enumerate(zip(items, ends, strict=True)):
+            row = rows[name]
+            steps += sum(row["step_times_s"])
+            if number:
+                # the launcher's own start (its end is counted too, so this is too much), the ranks'
+                own = end["ended"] - end["began"] - row["duration_s"]
+                gaps.append(end["began"] - ends[number - 1]["ended"] + own + row["startup_s"])
+    startup = statistics.median(row["startup_s"] for row in rows.values())
+    between = f"median {statistics.median(gaps):.1f}, largest {max(gaps):.1f}" if gaps else "-"
+    print(
+        f"{way.name:28}  {wall:6.1f}  {steps / allocated:8.1%}  {startup:10.1f}  {between}",
+        flush=True,
+    )
+
+
+def _prepare(root: Path, options: argparse.Namespace) -> None:
+    root.mkdir()
+    for name in ("workflow", "config", "reports"):
+        shutil.copytree(PROJECT / name, root / name)
+    shutil.copy(PROJECT / "Snakefile", root)
+    cluster = {"gpu": "cpu", "gpus_per_node": 2, "nodes": 4, "source": "made for a benchmark"}
+    study = {
+        "title": "Points of two ranks",
+        "kind": "strong",
+        "axes": {
+            "model": "mini",
+            "cluster": "lab",
+            "world_size": 2,
+            "global_batch_size": 8,
+            "seq_length": [32 * (n + 1) for n in range(options.points)],
+            "precision": "fp32",
+            "attention": "math",
+            "micro_batch_size": 2,
+            "zero_stage": 1,
+        },
+        "layouts": [{}],
+        "measure": {"warmup_steps": 2, "measured_steps": options.steps, "time_limit_s": 120},
+    }
+    (root / "config/models.yaml").write_text(yaml.safe_dump(MODELS))
+    (root / "config/clusters.yaml").write_text(yaml.safe_dump({"lab": cluster}))
+    (root / "config/studies/packs.yaml").write_text(yaml.safe_dump(study))
+
+
+if __name__ == "__main__":
+    main()

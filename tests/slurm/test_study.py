@@ -1,0 +1,131 @@
+"""A study of real training on a real Slurm: DeepSpeed ranks on gloo, some of them on two nodes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests.conftest import MODELS
+from tests.slurm.lab import until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.ranks]
+
+STUDY = {
+    "title": "Real ranks on four pretended nodes",
+    "kind": "strong",
+    "axes": {
+        "model": "mini",
+        "cluster": "lab",
+        "global_batch_size": 8,
+        "seq_length": 32,
+        "precision": "fp32",
+        "attention": "math",
+        "micro_batch_size": 2,
+        "zero_stage": 1,
+    },
+    "layouts": [{"world_size": [1, 2, 4]}, {"world_size": 4, "tp": 2}, {"world_size": 2, "pp": 2}],
+    "measure": {"warmup_steps": 1, "measured_steps": 10, "time_limit_s": 60},
+}
+CLUSTERS = {"lab": {"gpu": "cpu", "gpus_per_node": 2, "nodes": 4, "source": "made for a test"}}
+
+
+class RealStudy:
+    """A checkout in which a study runs with the profile for Slurm."""
+
+    def __init__(self, lab, root):
+        self.lab, self.root = lab, root
+        config = root / "config"
+        (config / "models.yaml").write_text(yaml.safe_dump(MODELS))
+        (config / "clusters.yaml").write_text(yaml.safe_dump(CLUSTERS))
+        self.write(STUDY)
+
+    def write(self, study):
+        (self.root / "config/studies/real.yaml").write_text(yaml.safe_dump(study))
+
+    def start(self, *options):
+        command = [
+            *(sys.executable, "-m", "snakemake", "--profile", "config/profiles/slurm"),
+            *("--seconds-between-status-checks", "1", "--latency-wait", "5"),
+            *("--default-resources", "mem=None", "disk=None", 'slurm_account="lab"', "--config"),
+            *("study=real", *options),
+        ]
+        with (self.root / "snakemake.log").open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=self.root, env=self.lab.environment, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def said(self):
+        return (self.root / "snakemake.log").read_text()
+
+    def rows(self):
+        paths = sorted((self.root / "results/real/rows").glob("*.parquet"))
+        return [row for path in paths for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.fixture
+def study(lab, project):
+    lab.start()
+    made = RealStudy(lab, project)
+    yield made
+    jobs = list(lab.queue())
+    if jobs:
+        lab.ask("scancel", *jobs)
+
+
+def test_layouts_on_one_and_two_nodes_train_alike_in_shared_allocations(study):
+    before = study.lab.submissions()
+
+    assert study.start().wait(timeout=200) == 0, study.said
+
+    rows = study.rows()
+    assert [row["outcome"] for row in rows] == ["ok"] * 5, [row["error_message"] for row in rows]
+    assert {(row["world_size"], len(row["hosts"])) for row in rows} == {(1, 1), (2, 1), (4, 2)}
+    for row in rows:
+        assert row["losses"] == pytest.approx(rows[0]["losses"], rel=1e-4)
+    assert len(study.lab.submissions() - before) == 3  # one allocation for each number of ranks
+    assert (study.root / "results/real/report.html").exists()
+
+
+def rank_processes(point):
+    """The ranks of a running point by number, found by the log that each of them writes."""
+    found = {}
+    for output in Path("/proc").glob("[0-9]*/fd/1"):
+        try:
+            log = output.readlink()
+        except OSError:  # it has just ended
+            continue
+        if log.parent.name == point and log.name.startswith("rank"):
+            found[int(log.stem.removeprefix("rank"))] = int(output.parts[2])
+    return found
+
+
+def test_a_killed_rank_a_stopped_rank_and_a_late_point_are_rows_and_the_study_ends(study):
+    limits = {"warmup_steps": 1, "measured_steps": 100_000, "time_limit_s": 25}
+    layouts = [{"world_size": 2, "zero_stage": [0, 1]}, {"world_size": 4}]
+    study.write({**STUDY, "layouts": layouts, "measure": limits})
+    run = study.start("--submitit-pack", "2")
+    rows = study.root / "results/real/rows"
+    folders = study.root / "logs/real/ranks"
+
+    def training():
+        """Points of which every rank has begun to step, by world size."""
+        beats = [path for path in folders.glob("*/.run-*/rank0.beat") if "step" in path.read_text()]
+        return {path.parts[-3].split("-g")[1][0]: path.parts[-3] for path in beats}
+
+    until("two points train", lambda: len(training()) == 2, 90)
+    os.kill(rank_processes(training()["2"])[1], signal.SIGKILL)
+    for pid in rank_processes(training()["4"]).values():
+        os.kill(pid, signal.SIGSTOP)
+
+    assert run.wait(timeout=240) == 0, study.said
+
+    outcomes = sorted(row["outcome"] for row in study.rows())
+    assert outcomes == ["error", "hang", "timeout"], outcomes
+    assert not list(rows.glob("*.running"))
