@@ -81,13 +81,35 @@ def _solve(
     first_guess: Mapping[str, float] | None = None,
 ) -> dict[str, Fitted]:
     """Maximum a posteriori in log space; intervals from the Gauss-Newton curvature at it."""
+    if not any_rows:
+        return {q.name: _unseen(q, start, "no rows") for q in parameters}
+    felt = [q for q in parameters if _is_felt(q, residuals, start)]
+    unfelt = [q for q in parameters if q not in felt]
+    found = {q.name: _unseen(q, start, "no row depends on it") for q in unfelt}
+    if felt:
+        found |= _search(felt, residuals, start, first_guess)
+    return {q.name: found[q.name] for q in parameters}
+
+
+def _is_felt(
+    q: Parameter, residuals: Callable[[Mapping[str, float]], Floats], start: Mapping[str, float]
+) -> bool:
+    """Whether any residual moves when the parameter goes to either of its bounds."""
+    ends = [residuals({**start, q.name: value}) for value in (q.low, q.high)]
+    return bool(np.abs(ends[1] - ends[0]).max() > 1e-3)
+
+
+def _search(
+    parameters: list[Parameter],
+    residuals: Callable[[Mapping[str, float]], Floats],
+    start: Mapping[str, float],
+    first_guess: Mapping[str, float] | None,
+) -> dict[str, Fitted]:
     names = [q.name for q in parameters]
     prior = np.log([start[name] for name in names])
     spread = np.array([q.spread for q in parameters])
     low = np.log([q.low for q in parameters]) - 1e-9
     high = np.log([q.high for q in parameters]) + 1e-9
-    if not any_rows:
-        return {q.name: _unseen(q, start[q.name]) for q in parameters}
 
     def everything(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         p = {**start, **dict(zip(names, np.exp(x).tolist(), strict=True))}
@@ -102,14 +124,13 @@ def _solve(
         max_nfev=60 if first_guess is None else 12,
     )
     jacobian = np.asarray(solution.jac, dtype=np.float64)
-    covariance = np.linalg.pinv(jacobian.T @ jacobian)
-    posterior = np.sqrt(np.diag(covariance))
+    posterior = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)))
     found = {}
     for i, q in enumerate(parameters):
         at, width = float(solution.x[i]), 1.96 * float(posterior[i])
         on_bound = min(at - low[i], high[i] - at) < 1e-3
         narrow = posterior[i] < IDENTIFIED_BELOW * q.spread
-        reason = "on its bound" if on_bound else "" if narrow else "no wider data: prior kept"
+        reason = "on its bound" if on_bound else "" if narrow else "rows say no more than the prior"
         found[q.name] = Fitted(
             value=float(np.clip(np.exp(at), q.low, q.high)),
             low=float(np.clip(np.exp(at - width), q.low, q.high)),
@@ -120,5 +141,14 @@ def _solve(
     return found
 
 
-def _unseen(q: Parameter, value: float) -> Fitted:
-    return Fitted(value=value, low=q.low, high=q.high, identified=False, reason="no rows")
+def _unseen(q: Parameter, start: Mapping[str, float], reason: str) -> Fitted:
+    """The prior and its 95 %."""
+    factor = float(np.exp(1.96 * q.spread))
+    value = start[q.name]
+    return Fitted(
+        value=value,
+        low=max(q.low, value / factor),
+        high=min(q.high, value * factor),
+        identified=False,
+        reason=reason,
+    )

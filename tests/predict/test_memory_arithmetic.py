@@ -2,7 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling.predict.columns import Columns
@@ -10,6 +10,9 @@ from scaling.predict.features import Points, points_of
 from scaling.predict.memory import memory_of
 from scaling.predict.model import predict
 from tests.predict.conftest import table_of
+
+# A shared machine may pause at any moment: no test here is about time.
+UNHURRIED = settings(deadline=None, max_examples=60)
 
 # Llama-7B of conftest: per layer 4 h^2 + 3 h f, two vocabulary matrices
 LAYER = 4 * 4096**2 + 3 * 4096 * 11008
@@ -114,24 +117,28 @@ def total(*rows) -> np.ndarray:
     return memory(points_of(Columns(table_of(*rows), "t"))).total
 
 
+@UNHURRIED
 @given(layouts)
 def test_the_terms_add_up_to_the_whole(layout):
     found = memory(points_of(Columns(table_of(layout), "t")))
     assert sum(found.terms.values()) == pytest.approx(found.total)
 
 
+@UNHURRIED
 @given(layouts, st.sampled_from(["micro_batch_size", "gradient_accumulation_steps"]))
 def test_more_in_flight_never_takes_less_memory(layout, axis):
     small, large = total(layout, {**layout, axis: 2 * layout[axis]})
     assert large >= small
 
 
+@UNHURRIED
 @given(layouts)
 def test_a_higher_zero_stage_never_takes_more_memory(layout):
     stages = total(*({**layout, "zero_stage": stage} for stage in range(4)))
     assert (np.diff(stages) <= 1e-6 * stages[0]).all()
 
 
+@UNHURRIED
 @given(layouts)
 def test_recomputing_everything_never_takes_more_than_the_layer_it_recomputes(layout):
     kept, recomputed = (

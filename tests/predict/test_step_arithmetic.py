@@ -13,7 +13,7 @@ from scaling.predict.parameters import PARAMETERS
 from scaling.predict.stages import stages_of
 from scaling.predict.step import step_of
 from tests.predict.conftest import table_of
-from tests.predict.test_memory_arithmetic import HEAD, LAYER, layouts
+from tests.predict.test_memory_arithmetic import HEAD, LAYER, UNHURRIED, layouts
 
 # A machine without overheads: every rate at the data sheet, every latency gone.
 IDEAL = {
@@ -130,6 +130,7 @@ def one_by_one(table):
         yield predict(points_of(Columns(table.slice(row, 1), "t")))
 
 
+@UNHURRIED
 @given(st.lists(layouts, min_size=2, max_size=4))
 def test_a_row_is_predicted_alike_alone_and_in_company(rows):
     table = table_of(*rows)
@@ -139,6 +140,7 @@ def test_a_row_is_predicted_alike_alone_and_in_company(rows):
     assert together.memory_bytes == pytest.approx([p.memory_bytes[0] for p in alone])
 
 
+@UNHURRIED
 @given(layouts)
 def test_time_terms_add_up_and_none_is_negative(layout):
     prediction = predict(points_of(Columns(table_of(layout), "t")))
@@ -147,6 +149,7 @@ def test_time_terms_add_up_and_none_is_negative(layout):
     assert all(values[0] >= -1e-9 for values in terms.values()), terms
 
 
+@UNHURRIED
 @given(layouts, st.integers(2, 4))
 def test_more_work_takes_longer(layout, k):
     steps = layout["gradient_accumulation_steps"]
@@ -155,6 +158,7 @@ def test_more_work_takes_longer(layout, k):
     assert prediction.step_time_s[1] > prediction.step_time_s[0]
 
 
+@UNHURRIED
 @given(layouts)
 def test_a_newer_gpu_is_faster(layout):
     rows = [{**layout, "cluster": name} for name in ("a100-80gb", "h100-80gb", "b200-180gb")]

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+
+from scaling.errors import InputError
+from scaling.hardware import Cluster
+from scaling.layout import engine_refusals, refusals
+from scaling.predict.columns import Columns
+from scaling.predict.features import points_of
+from scaling.predict.model import predict
+from scaling.predict.recommend import recommend, record_of
+from scaling.predict.risk import ranked_by
+from scaling.predict.spend import memory_refusals, spend_of
+from scaling.shapes import ModelShape, model_flops_per_token
+from tests.predict.conftest import table_of
+
+LLAMA_7B = ModelShape(
+    num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
+    ffn_hidden_size=11008, vocab_size=32000,
+)  # fmt: skip
+SITE = {
+    "site": Cluster(gpu="h100-80gb", gpus_per_node=8, nodes=64, usd_per_gpu_hour=3.6, source="test")
+}
+
+
+def ask(**options):
+    asked = {"model": "llama2_7b", "shape": LLAMA_7B, "cluster": "site", "clusters": SITE}
+    return recommend(**{**asked, "gpus": [8, 64], **options})
+
+
+def test_three_layouts_a_gpu_count_that_fit_and_that_nothing_refuses():
+    best = ask()
+    assert list(best) == [8, 64]
+    for count, several in best.items():
+        assert [one.rank for one in several] == [1, 2, 3]
+        for one in several:
+            assert one.layout.world_size == count
+            assert one.layout.global_batch_size == 2**22 // 4096
+            assert one.memory_margin > 0
+            assert not list(refusals(LLAMA_7B, one.layout))
+            assert not list(engine_refusals(LLAMA_7B, one.layout))
+
+
+def test_speed_mfu_and_cost_follow_from_the_predicted_step():
+    (one, *_) = ask(gpus=[8], global_batch_size=64)[8]
+    assert one.tokens_per_s == pytest.approx(64 * 4096 / one.step_time_s)
+    flops = model_flops_per_token(LLAMA_7B, 4096)
+    assert one.mfu == pytest.approx(one.tokens_per_s * flops / (8 * 989.4e12))
+    # 8 GPUs at 3.6 USD an hour are 0.008 USD a second
+    assert one.usd_per_million_tokens == pytest.approx(0.008 / one.tokens_per_s * 1e6)
+    assert one.joules_per_token == pytest.approx(8 * 700 / one.tokens_per_s)
+    assert one.low < one.step_time_s < one.high
+
+
+def test_without_a_price_there_is_no_cost():
+    assert ask(cluster="h100-80gb")[8][0].usd_per_million_tokens is None
+
+
+def test_a_layout_with_little_memory_left_must_be_clearly_faster():
+    for several in ask(gpus=[8, 16, 32, 64]).values():
+        first = several[0]
+        if first.risky:
+            safe = [one for one in several if not one.risky]
+            assert all(first.step_time_s < one.step_time_s / 1.1 for one in safe)
+
+
+def test_a_model_that_fits_nowhere_is_said_to():
+    shape = ModelShape(
+        num_layers=96, hidden_size=12288, num_heads=96, num_kv_heads=96, head_dim=128,
+        ffn_hidden_size=49152, vocab_size=51200,
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"--gpus 8: none of \d+ layouts of gpt3 fits"):
+        ask(model="gpt3", shape=shape, gpus=[8])
+
+
+def test_a_batch_no_gpu_count_divides_is_said_to_be_one():
+    with pytest.raises(InputError, match="no layout of llama2_7b runs on 37 GPUs"):
+        ask(gpus=[37], global_batch_size=3)
+
+
+def test_an_unknown_cluster_is_named_with_the_nearest():
+    with pytest.raises(InputError, match="unknown cluster 'sit': did you mean 'site'"):
+        ask(cluster="sit")
+
+
+def test_a_record_says_layout_and_figures_side_by_side():
+    record = record_of(ask(gpus=[8])[8][0])
+    assert {"gpus", "tp", "pp", "zero_stage", "tokens_per_s", "mfu", "memory_margin"} <= set(record)
+    assert "layout" not in record
+
+
+def test_pipelines_over_a_lossy_transport_rank_behind_their_time(points):
+    rows = [{"cluster": c, "dp": 8, "pp": 4} for c in ("h100-80gb-efa", "h100-80gb-dgx")]
+    ratios = []
+    for row in rows:
+        (group,) = points(row).groups
+        ranked = ranked_by(group, group.features, np.array([1.0]), np.array([0.5]))
+        ratios.append(float(ranked[0]))
+    assert ratios[0] > ratios[1] == pytest.approx(1.0)
+
+
+def test_what_a_study_spends_is_gpus_times_steps_of_what_fits():
+    rows = [{"dp": 8, "zero_stage": 3}, {"dp": 1}, {"pp": 64}]
+    points = points_of(Columns(table_of(*rows), "t"))
+    prediction = predict(points)
+    assert prediction.fits.tolist() == [True, False, False]
+    spend = spend_of(points, prediction, steps=10, startup_s=60)
+    seconds = 8 * (10 * prediction.step_time_s[0] + 60)
+    assert spend.points == 1
+    assert spend.unpredicted == 1
+    assert spend.gpu_hours == pytest.approx(seconds / 3600)
+    assert spend.energy_j == pytest.approx(seconds * 400)
+    assert spend.usd is None
+
+
+def test_money_needs_a_price():
+    points = points_of(Columns(table_of({"dp": 8, "cluster": "site", "tp": 2}), "t"), clusters=SITE)
+    spend = spend_of(points, predict(points), steps=1)
+    assert spend.usd == pytest.approx(spend.gpu_hours * 3.6)
+
+
+def test_hopeless_points_are_refused_with_the_memory_term_by_term(points):
+    found = points({"dp": 8, "zero_stage": 3}, {"dp": 1})
+    refused = memory_refusals(found, predict(found))
+    assert list(refused) == [1]
+    assert "GiB is" in refused[1]
+    assert "optimizer 75.3" in refused[1]  # 12 bytes x 6.74 billion parameters

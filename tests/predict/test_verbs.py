@@ -1,0 +1,131 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from scaling.errors import InputError
+from scaling.predict import cli
+from scaling.predict.memory import MEMORY_TERMS
+from scaling.predict.step import TIME_TERMS
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run():
+    app = typer.Typer()
+    for verb in (cli.predict, cli.calibrate, cli.validate, cli.recommend):
+        app.command()(verb)
+
+    def invoke(*arguments: object) -> str:
+        result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return invoke
+
+
+def test_predict_writes_a_row_a_point_in_their_order(run, sweep_csv, tmp_path):
+    run("predict", sweep_csv, tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["point_index"].to_pylist() == list(range(table.num_rows))
+    names = {"fits", "predicted_memory_bytes", "predicted_step_time_s", "low", "high"}
+    assert names | set(MEMORY_TERMS) | set(TIME_TERMS) <= set(table.column_names)
+    for row in table.slice(0, 5).to_pylist():
+        assert sum(row[name] for name in TIME_TERMS) == pytest.approx(row["predicted_step_time_s"])
+        assert sum(row[name] for name in MEMORY_TERMS) == pytest.approx(
+            row["predicted_memory_bytes"]
+        )
+        assert row["low"] < row["predicted_step_time_s"] < row["high"]
+
+
+def test_a_point_that_cannot_be_predicted_is_null_and_says_why(run, tmp_path):
+    text = "model,num_layers,hidden_size,cluster,seq_length,tp,dp,world_size\n"
+    (tmp_path / "p.csv").write_text(
+        text + "m,8,512,a100-80gb,1024,1,8,8\nm,8,512,a100-80gb,1024,2,8,8\n"
+    )
+    run("predict", tmp_path / "p.csv", tmp_path / "o.parquet")
+    good, bad = pq.read_table(tmp_path / "o.parquet").to_pylist()
+    assert good["fits"] is True
+    assert bad["fits"] is None
+    assert bad["predicted_step_time_s"] is None
+    assert bad["note"] == "world_size is not tp x pp x cp x dp"
+
+
+def test_an_empty_table_gives_an_empty_table_of_the_same_columns(run, tmp_path, sweep_csv):
+    header = sweep_csv.read_text().splitlines()[0]
+    (tmp_path / "none.csv").write_text(header + "\n")
+    run("predict", tmp_path / "none.csv", tmp_path / "none.parquet")
+    run("predict", sweep_csv, tmp_path / "some.parquet")
+    none, some = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("none", "some"))
+    assert none.num_rows == 0
+    assert none.schema == some.schema
+
+
+def test_calibrate_then_predict_comes_closer(run, sweep_csv, tmp_path):
+    said = run("calibrate", sweep_csv, tmp_path / "c.json", "--where", "world_size <= 16")
+    assert "parameters identified" in said
+    run("predict", sweep_csv, tmp_path / "o.parquet", "--calibration", tmp_path / "c.json")
+    table = pq.read_table(tmp_path / "o.parquet")
+    assert set(table["parameters_from"].to_pylist()) == {"reference|a100-40gb-dgx"}
+
+
+def test_validate_prints_the_fixed_keys_over_all_and_under_groups(run, sweep_csv):
+    text = run("validate", sweep_csv, "--calibrate-where", "world_size <= 16", "--json")
+    found = json.loads(text)
+    for record in (found, *found["groups"]):
+        assert {"mape", "median_ape", "rms", "max_ape"} <= set(record["step_time"])
+        assert {"mean", "max"} <= set(record["regret"])
+        assert {"balanced_accuracy", "false_fit_rate", "false_oom_rate"} <= set(record["memory"])
+        assert "coverage_80" in record
+    assert [group["world_size"] for group in found["groups"]] == [32, 32, 32]
+    assert found["step_time"]["mape"] < 0.1
+
+
+def test_validate_for_people_is_a_table_with_the_confusion_below(run, sweep_csv):
+    said = run("validate", sweep_csv, "--test-where", "model = 'ref-1b'")
+    assert "ref-1b" in said
+    assert "data-sheet numbers" in said
+    assert "predicted to fit" in said
+
+
+def test_recommend_by_name(run):
+    records = json.loads(
+        run("recommend", "--model", "llama2_7b", "--cluster", "h100-80gb-dgx", "--gpus", "64,8",
+            "--json")
+    )  # fmt: skip
+    assert [(one["gpus"], one["rank"]) for one in records] == [
+        (8, 1), (8, 2), (8, 3), (64, 1), (64, 2), (64, 3),
+    ]  # fmt: skip
+    said = run("recommend", "--model", "llama2_7b", "--cluster", "h100-80gb-dgx", "--gpus", "8")
+    assert "memory left" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--model", "llama2_8b", "--cluster", "h100-80gb", "--gpus", "8"], "did you mean"),
+        (["--model", "llama2_7b", "--cluster", "h100-80gb", "--gpus", "8;9"], "with commas"),
+        (["--model", "llama2_7b", "--cluster", "h100-80gb", "--gpus", "0"], "at least 1"),
+        (["--model", "llama2_7b", "--cluster", "tpu", "--gpus", "8"], "unknown cluster 'tpu'"),
+    ],
+)
+def test_what_recommend_cannot_do_is_one_sentence(run, arguments, sentence):
+    with pytest.raises(InputError, match=sentence):
+        run("recommend", *arguments)
+
+
+def test_predicting_loads_neither_torch_nor_scipy_nor_duckdb(tmp_path):
+    code = (
+        "import sys, scaling.predict.model, scaling.predict.recommend, scaling.predict.cli;"
+        "print([m for m in ('torch', 'scipy', 'duckdb', 'deepspeed') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT
+    )
+    assert done.stdout.strip() == "[]"
