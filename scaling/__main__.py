@@ -36,14 +36,14 @@ def plan(
     ] = True,
 ) -> None:
     """Expand a study: what would run, and what is refused and why."""
-    from scaling import grid, show, store
+    from scaling import planning, show, store
     from scaling.study import load_study
 
     found = load_study(study)
-    planned = grid.plan(found)
+    planned = planning.plan(found)
     if write:
         store.write_plan(RESULTS / found.name, planned)
-    show.plan(found, planned)
+    show.plan(found, planned, planning.spend(found, planned))
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")
@@ -76,12 +76,12 @@ def measure(
 @app.command(epilog="Example:  scaling status quickstart")
 def status(study: StudyArgument) -> None:
     """How far a study is: points done, running, failed and left, and the time left."""
-    from scaling import grid
+    from scaling import planning
     from scaling.progress import Watcher
     from scaling.study import load_study
 
     found = load_study(study)
-    typer.echo(Watcher(RESULTS / found.name, grid.plan(found).points).look().line())
+    typer.echo(Watcher(RESULTS / found.name, planning.plan(found).points).look().line())
 
 
 @app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from scaling import claim, grid
+from scaling import claim, planning
 from scaling.progress import Progress, Watcher, duration
 from scaling.study import load_study
 
@@ -29,7 +29,7 @@ def run(study: str, options: list[str], results: Path) -> int:
     """
     console = Console(highlight=False)
     found = load_study(study)
-    planned = grid.plan(found)
+    planned = planning.plan(found)
     watcher = Watcher(results / found.name, planned.points)
     command = _command(found.path, options)
     if {"--dry-run", "--dryrun", "-n"} & set(options):

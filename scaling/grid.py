@@ -137,16 +137,25 @@ def plan(study: "Study") -> Plan:
             refused.append(
                 Refusal(study=study.name, study_kind=study.kind, reason="; ".join(outcome), **axes)
             )
-    if not points:
-        first = refused[0].reason if refused else "it has no combination"
-        raise InputError(f"{study.path}: layouts: the grid holds no point that can run: {first}")
     if len(points) > study.max_points:
         raise InputError(
             f"{study.path}: layouts: the grid holds {len(points)} points, more than "
             f"max_points={study.max_points}; narrow an axis or raise max_points"
         )
     ordered = sorted(points.values(), key=lambda p: (p.layout.world_size, p.repeat, p.point_id))
-    return Plan(points=tuple(ordered), refusals=tuple(refused))
+    return not_empty(study, Plan(points=tuple(ordered), refusals=tuple(refused)))
+
+
+def not_empty(study: "Study", planned: Plan) -> Plan:
+    """The plan itself.
+
+    Raises:
+        InputError: it holds no point; the first refusal says why.
+    """
+    if not planned.points:
+        first = planned.refusals[0].reason if planned.refusals else "it has no combination"
+        raise InputError(f"{study.path}: layouts: the grid holds no point that can run: {first}")
+    return planned
 
 
 def fingerprint(planned: Plan) -> str:

@@ -6,12 +6,15 @@ from rich.console import Console
 from rich.table import Table
 
 from scaling.grid import Plan
+from scaling.predict.spend import Spend
 from scaling.progress import duration
 from scaling.study import Study
 
+MOST_REASONS = 6  # on the terminal; refused.parquet and the report have all
 
-def plan(study: Study, planned: Plan) -> None:
-    """Print points and refusals by model and world size, and the most time they can take."""
+
+def plan(study: Study, planned: Plan, spend: Spend | None) -> None:
+    """Print points and refusals by model and world size, and what they will take."""
     console = Console(highlight=False)
     sizes = sorted({point.layout.world_size for point in planned.points})
     points = Counter((point.model, point.layout.world_size) for point in planned.points)
@@ -26,8 +29,14 @@ def plan(study: Study, planned: Plan) -> None:
         counts = [str(points[model, size]) for size in sizes]
         table.add_row(model, *counts, str(refused[model]))
     console.print(table)
-    for reason, count in Counter(refusal.reason for refusal in planned.refusals).most_common():
+    reasons = Counter(refusal.reason for refusal in planned.refusals).most_common()
+    for reason, count in reasons[:MOST_REASONS]:
         console.print(f"  refused {count}: {reason}", markup=False, soft_wrap=True)
+    if len(reasons) > MOST_REASONS:
+        rest = sum(count for _, count in reasons[MOST_REASONS:])
+        console.print(
+            f"  refused {rest}: for {len(reasons) - MOST_REASONS} other reasons", markup=False
+        )
     most = sum(point.time_limit_s for point in planned.points)
     hours = sum(p.time_limit_s * p.layout.world_size for p in planned.points) / 3600
     console.print(
@@ -35,3 +44,16 @@ def plan(study: Study, planned: Plan) -> None:
         f"{duration(most)}, {hours:.1f} {unit[:-1]}-hours, if every point reached its limit",
         soft_wrap=True,
     )
+    if spend is not None:
+        console.print(_spending(spend), soft_wrap=True)
+
+
+def _spending(spend: Spend) -> str:
+    """What is about to be spent, with the basis of each number."""
+    said = [f"predicted {spend.gpu_hours:,.1f} GPU-hours of training steps"]
+    if spend.energy_j is not None:
+        said.append(f"at most {spend.energy_j / 3.6e6:,.1f} kWh (every GPU at its TDP)")
+    if spend.usd is not None:
+        said.append(f"{spend.usd:,.0f} USD at the cluster's price")
+    unknown = f"; {spend.unpredicted} points cannot be predicted" if spend.unpredicted else ""
+    return ", ".join(said) + f"; start-up of each point comes on top{unknown}"

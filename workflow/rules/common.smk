@@ -2,13 +2,13 @@
 import sys
 from pathlib import Path
 
-from scaling import grid
+from scaling import grid, planning
 from scaling.errors import InputError
 from scaling.study import load_study
 
 try:
     STUDY = load_study(config.get("study", "quickstart"))
-    PLAN = grid.plan(STUDY)
+    PLAN = planning.plan(STUDY)
 except InputError as error:
     print(error, file=sys.stderr)
     sys.exit(2)

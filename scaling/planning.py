@@ -1,0 +1,80 @@
+"""What a study will run: its grid, less the points that cannot fit, and what that will cost.
+
+A point is refused before launch only if its predicted memory is far beyond the GPU's, because the
+prediction rests on data-sheet numbers and nobody has calibrated it on this cluster yet.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scaling import grid
+from scaling.grid import Plan, Point, Refusal
+from scaling.hardware import gpu_named
+from scaling.measurement import fields_of
+
+if TYPE_CHECKING:
+    from scaling.predict.features import Points
+    from scaling.predict.model import Prediction
+    from scaling.predict.spend import Spend
+    from scaling.study import Study
+
+# Of a GPU's memory. Uncalibrated, this refuses 0 of 165, 7 of 673 and 0 of 139 published layouts
+# that ran, and catches 167 of 257 and 812 of 1,031 that did not (docs/prediction.md).
+REFUSE_ABOVE = 1.3
+
+
+def plan(study: "Study") -> Plan:
+    """The study's plan; with `measure_oom: true` what cannot fit is run all the same.
+
+    Raises:
+        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
+    """
+    planned = grid.plan(study)
+    if study.measure.measure_oom or not _has_memory(planned.points):
+        return planned
+    from scaling.predict.spend import memory_refusals
+
+    points, prediction = _predicted(study, planned.points)
+    reasons = memory_refusals(points, prediction, above=REFUSE_ABOVE)
+    kept = tuple(p for row, p in enumerate(planned.points) if row not in reasons)
+    refused = [
+        _refusal(planned.points[row], f"{reason}; measure_oom: true runs it all the same")
+        for row, reason in reasons.items()
+        if planned.points[row].repeat == 0
+    ]
+    whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
+    return grid.not_empty(study, whole)
+
+
+def spend(study: "Study", planned: Plan) -> "Spend | None":
+    """What measuring every point is predicted to take; None for ranks on a CPU."""
+    if not _has_memory(planned.points):
+        return None
+    from scaling.predict.spend import spend_of
+
+    points, prediction = _predicted(study, planned.points)
+    steps = study.measure.warmup_steps + study.measure.measured_steps
+    return spend_of(points, prediction, steps=steps)
+
+
+def _has_memory(points: Sequence[Point]) -> bool:
+    """Whether these points run on GPUs whose memory is known."""
+    return all(gpu_named(point.gpu).memory_bytes is not None for point in points)
+
+
+def _predicted(study: "Study", points: Sequence[Point]) -> "tuple[Points, Prediction]":
+    import pyarrow as pa
+
+    from scaling.predict.columns import Columns
+    from scaling.predict.features import points_of
+    from scaling.predict.model import predict
+
+    table = pa.Table.from_pylist([grid.columns_of(point) for point in points])
+    checked = points_of(Columns(table, str(study.path)), clusters=study.clusters)
+    return checked, predict(checked)
+
+
+def _refusal(point: Point, reason: str) -> Refusal:
+    known = grid.columns_of(point)
+    names = [name for name in fields_of(Refusal) if name != "reason"]
+    return Refusal(**{name: known[name] for name in names}, reason=reason)

@@ -1,0 +1,51 @@
+"""What cannot fit is not started, and the plan says what it will cost."""
+
+import pytest
+import yaml
+
+from scaling import grid, planning
+from scaling.study import load_study
+from tests.conftest import CLUSTERS, MODELS
+
+
+def study_of(config, write_study, *, measure=None, **axes):
+    models = {
+        **MODELS,
+        "huge": {**MODELS["mini"], "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672},
+    }
+    (config / "models.yaml").write_text(yaml.safe_dump(models))
+    priced = {**CLUSTERS, "there": {**CLUSTERS["there"], "usd_per_gpu_hour": 2.0}}
+    (config / "clusters.yaml").write_text(yaml.safe_dump(priced))
+    gpus = {"cluster": "there", "world_size": 8, "precision": "bf16", "zero_stage": 1}
+    path = write_study(axes={**gpus, **axes}, measure=measure or {})
+    return load_study(path, config)
+
+
+def test_a_point_far_beyond_the_gpus_memory_is_refused_with_the_parts(config, write_study):
+    study = study_of(config, write_study, model=["mini", "huge"])
+    planned = planning.plan(study)
+    assert {point.model for point in planned.points} == {"mini"}
+    (refused,) = planned.refusals
+    assert refused.model == "huge"
+    for word in ("predicted memory", "weights", "optimizer", "measure_oom: true"):
+        assert word in refused.reason
+
+
+def test_measure_oom_runs_it_all_the_same(config, write_study):
+    study = study_of(config, write_study, model=["mini", "huge"], measure={"measure_oom": True})
+    assert planning.plan(study) == grid.plan(study)
+
+
+def test_ranks_on_a_cpu_are_never_refused_for_memory_and_cost_nothing_known(config, write_study):
+    study = load_study(write_study(), config)
+    assert planning.plan(study) == grid.plan(study)
+    assert planning.spend(study, planning.plan(study)) is None
+
+
+def test_the_spending_is_hours_times_price_and_power(config, write_study):
+    study = study_of(config, write_study)
+    spent = planning.spend(study, planning.plan(study))
+    assert spent.points == 1
+    assert spent.gpu_hours > 0
+    assert spent.usd == pytest.approx(2.0 * spent.gpu_hours)
+    assert spent.energy_j == pytest.approx(700 * 3600 * spent.gpu_hours)  # the TDP of an H100
