@@ -1,0 +1,78 @@
+"""A lock that a dead owner does not keep."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from snakemake_executor_plugin_submitit import ownership
+from snakemake_executor_plugin_submitit.ownership import OwnedElsewhere, Ownership
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process has claimed `shared.txt`; `change` says how it differs from a live one."""
+
+    def claimed(**change):
+        claim = Ownership(tmp_path)
+        claim.claim(["shared.txt"])
+        (path,) = tmp_path.glob("*.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        return path
+
+    return claimed
+
+
+def test_of_two_that_make_the_same_file_the_second_is_told_who_has_it(tmp_path, other):
+    other()
+
+    with pytest.raises(OwnedElsewhere, match=rf"pid {os.getpid()} on .* is making shared\.txt"):
+        Ownership(tmp_path).claim(["a.txt", "shared.txt"])
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_studies_that_share_no_file_run_side_by_side(tmp_path, other):
+    other()
+
+    Ownership(tmp_path).claim(["a.txt"])
+
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, other):
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    other(pid=int(gone.stdout))
+    other_boot = Ownership(tmp_path)
+    other_boot.claim(["shared.txt"])
+    other_boot.release()
+    path = other()
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "created": record["created"] - 1000}))
+
+    Ownership(tmp_path).claim(["shared.txt"])
+
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_an_owner_on_another_login_node_lives_as_long_as_it_is_heard_of(tmp_path, other):
+    path = other(host="login2")
+    with pytest.raises(OwnedElsewhere, match="on login2"):
+        Ownership(tmp_path).claim(["shared.txt"])
+    long_ago = path.stat().st_mtime - ownership.SILENCE_S - 1
+    os.utime(path, (long_ago, long_ago))
+
+    Ownership(tmp_path).claim(["shared.txt"])
+
+    assert not path.exists()
+
+
+def test_a_released_claim_is_nobodys(tmp_path):
+    first = Ownership(tmp_path)
+    first.claim(["shared.txt"])
+    first.heartbeat()
+    first.release()
+    first.heartbeat()
+
+    Ownership(tmp_path).claim(["shared.txt"])
