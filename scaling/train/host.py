@@ -20,6 +20,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,7 +56,8 @@ class Order:
 def main() -> NoReturn:
     """Listen until the allocation ends."""
     folder, node = Path(sys.argv[1]), int(os.environ.get("SLURM_NODEID", "0"))
-    assert not torch.cuda.is_initialized()
+    if not _forked_ranks_reach_the_gpus():
+        sys.exit("a forked process cannot use the GPUs here; ranks must start from nothing")
     gc.freeze()  # forked ranks share what was imported instead of copying it
     token = secrets.token_hex(16)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
@@ -69,6 +71,21 @@ def main() -> NoReturn:
             connection, _ = server.accept()
             with connection:
                 _serve(connection, server, token)
+
+
+def _forked_ranks_reach_the_gpus() -> bool:
+    """Try it: something that was imported may have asked CUDA, and then no child can."""
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1] == 0
+    code = 1
+    try:
+        if torch.cuda.device_count():
+            torch.zeros(1, device="cuda")
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    os._exit(code)
 
 
 def _serve(connection: socket.socket, server: socket.socket, token: str) -> None:

@@ -1,0 +1,171 @@
+"""Ranks that a host forks train, fail and end like ranks that start from nothing."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from scaling.grid import Point
+from scaling.launch import measure
+from scaling.launch.point import rank_environment
+from scaling.launch.starters import start_here
+from scaling.launch.warm import NoHosts, start_on_hosts
+from scaling.measurement import Row
+from tests.launch.conftest import Study
+from tests.points import tiny_point
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A host on this machine, as srun would start it on a node; the folder in which it says so."""
+    place = tmp_path_factory.mktemp("host")
+    environment = {**rank_environment(tiny_point(), os.environ), "SLURMD_NODENAME": "localhost"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scaling.train.host", str(place)], env=environment
+    )
+    while not (place / "node0.json").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    yield place
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def hosted(study: Study, host: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Row]:
+    """Measure a point on the host, as if this were an allocation of Slurm."""
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    study.logs.parent.mkdir(parents=True)
+    (study.logs.parent / ".hosts-1-0").symlink_to(host)
+    return partial(measure, row_path=study.row_path, start=start_on_hosts)
+
+
+def test_points_one_after_another_train_on_fresh_processes_of_one_host(
+    study: Study, hosted: partial[Row]
+) -> None:
+    point = tiny_point(dp=2, zero_stage=1, warmup_steps=1, measured_steps=5)
+    cold = measure(study.write(point), study.row_path, start=start_here)
+    first = hosted(study.write(point))
+    second = hosted(study.write(point))
+
+    assert [row.outcome for row in (cold, first, second)] == ["ok"] * 3, first.error_message
+    assert first.losses == second.losses == cold.losses
+    assert first.stack_fingerprint == cold.stack_fingerprint
+
+
+def test_a_late_point_ends_with_its_stacks_and_the_host_goes_on(
+    study: Study, hosted: partial[Row]
+) -> None:
+    late = hosted(study.write(tiny_point(dp=2, measured_steps=100_000, time_limit_s=5.0)))
+    assert late.outcome == "timeout", late.error_message
+    assert "most recent call first" in study.log(0)
+
+    assert hosted(study.write(tiny_point())).outcome == "ok"
+
+
+def test_a_rank_that_is_killed_is_the_outcome_of_its_point_and_of_no_other(
+    study: Study, hosted: partial[Row]
+) -> None:
+    point = tiny_point(dp=2, measured_steps=100_000)
+    killer = subprocess.Popen([sys.executable, "-c", KILL_RANK_1, str(study.logs / "rank1.log")])
+    row = hosted(study.write(point))
+    killer.wait()
+
+    assert (row.outcome, row.error_message) == ("error", "rank 1 was killed by SIGKILL")
+    assert hosted(study.write(tiny_point())).outcome == "ok"
+
+
+# Kills the process whose standard output is that file, once it is there.
+KILL_RANK_1 = """
+import os, signal, sys, time
+from pathlib import Path
+while True:
+    time.sleep(0.5)
+    for output in Path("/proc").glob("[0-9]*/fd/1"):
+        try:
+            found = str(output.readlink()) == sys.argv[1]
+        except OSError:
+            continue
+        if found:
+            time.sleep(1)
+            os.kill(int(output.parts[2]), signal.SIGKILL)
+            sys.exit()
+"""
+
+
+def test_ranks_end_with_the_process_that_ordered_them(study: Study, hosted: partial[Row]) -> None:
+    study.write(tiny_point(measured_steps=100_000))
+    order = subprocess.Popen(
+        [sys.executable, "-c", ORDER, str(study.point_path), str(study.row_path)],
+        env={**os.environ, "SLURM_JOB_ID": "1"},
+    )
+    while not list(study.logs.glob(".run-*/rank0.beat")):
+        time.sleep(0.05)
+    rank = _process_that_writes(study.logs / "rank0.log")
+    order.send_signal(signal.SIGKILL)
+    order.wait()
+
+    end = time.monotonic() + 10
+    while Path(f"/proc/{rank}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+ORDER = """
+import sys
+from pathlib import Path
+from scaling.launch import measure
+from scaling.launch.starters import start_here
+from scaling.launch.warm import start_on_hosts
+measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_hosts)
+"""
+
+
+def _process_that_writes(log: Path) -> int:
+    for output in Path("/proc").glob("[0-9]*/fd/1"):
+        try:
+            if output.readlink() == log:
+                return int(output.parts[2])
+        except OSError:
+            continue
+    raise AssertionError(f"nobody writes {log}")
+
+
+def test_who_does_not_know_the_token_is_not_answered(host: Path) -> None:
+    said = json.loads((host / "node0.json").read_text())
+    assert (host / "node0.json").stat().st_mode & 0o077 == 0
+    order = {
+        **{"token": "guessed", "point": "p", "directory": "d", "logs": "l", "ranks": [0]},
+        **{"world_size": 1, "master": "localhost", "environment": {}},
+    }
+    with socket.create_connection((said["host"], said["port"]), timeout=10) as connection:
+        connection.sendall((json.dumps(order) + "\n").encode())
+        assert connection.recv(100) == b""
+
+
+def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(
+    study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\necho tried >> $(/usr/bin/dirname $0)/tries\nexit 1\n")
+    srun.chmod(0o755)
+    point: Point = tiny_point()
+    study.logs.mkdir(parents=True)
+    environment = {"SLURM_JOB_ID": "2", "PATH": str(tmp_path)}
+
+    for _ in range(2):
+        with pytest.raises(NoHosts, match="hosts did not start"):
+            start_on_hosts(["rank", "point", "directory"], point, environment, study.logs)
+
+    assert (tmp_path / "tries").read_text() == "tried\n"
