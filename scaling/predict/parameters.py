@@ -32,7 +32,7 @@ def _p(
 # Sources of the defaults are in docs/prediction.md, one line each.
 TIME: tuple[Parameter, ...] = (
     _p("gemm_efficiency", 0.80, 0.40, 0.97, 0.15, "ratio", "of the sustained peak, a large GEMM"),
-    _p("gemm_half_size", 60.0, 1.0, 600.0, 0.8, "elements", "M, N or K at half efficiency"),
+    _p("gemm_half_size", 60.0, 1.0, 600.0, 0.3, "elements", "M, N or K at half efficiency"),
     _p("flash1_efficiency", 0.30, 0.08, 0.60, 0.4, "ratio", "of peak, causal half counted once"),
     _p("flash2_efficiency", 0.50, 0.15, 0.80, 0.4, "ratio", "of peak, causal half counted once"),
     _p("score_efficiency", 0.35, 0.10, 0.80, 0.4, "ratio", "of peak, score matmuls without flash"),
@@ -74,8 +74,8 @@ MEMORY: tuple[Parameter, ...] = (
     _p("kept_mlp", 8.0, 5.0, 12.0, 0.3, "bytes", "per token, ffn / tp"),
     _p("kept_math", 5.0, 2.0, 12.0, 0.4, "bytes", "per score, torch softmax"),
     _p("kept_fused", 4.0, 2.0, 8.0, 0.4, "bytes", "per score, fused softmax"),
-    _p("kept_gathered", 1.0, 0.1, 12.0, 1.0, "bytes", "per token, h under sequence_parallel"),
-    _p("late_release", 4.0, 0.2, 24.0, 1.0, "bytes", "per token, h: side streams, GPU-bound"),
+    _p("kept_gathered", 0.2, 0.1, 12.0, 1.0, "bytes", "per token, h under sequence_parallel"),
+    _p("late_release", 0.4, 0.2, 24.0, 1.0, "bytes", "per token, h: side streams, GPU-bound"),
     _p("kept_logits", 10.0, 4.0, 24.0, 0.4, "bytes", "per logit"),
     _p("fragmentation", 1.03, 1.0, 1.25, 0.05, "ratio", "reserved / allocated when it is tight"),
     _p("recompute_layers", 1.0, 0.3, 2.5, 0.4, "layers", "alive while one is recomputed"),

@@ -57,8 +57,16 @@ STACKS = (
         peak_of_first_rank=True,
         fused_norms=True,
         # fp32 gradients are reduced after the last micro-batch, nothing hides them
-        # its tensor-parallel linears communicate asynchronously
-        defaults=MappingProxyType({"dp_exposed": 0.95, "host_layer_s": 3.0e-3, "tp_exposed": 0.5}),
+        # its tensor-parallel linears communicate asynchronously, and keep what they gathered
+        defaults=MappingProxyType(
+            {
+                "dp_exposed": 0.95,
+                "host_layer_s": 3.0e-3,
+                "tp_exposed": 0.5,
+                "kept_gathered": 1.0,
+                "late_release": 4.0,
+            }
+        ),
         source="nanotron: fp32 gradients, blocks dealt by cost, TritonRMSNorm, no overlap",
     ),
     Stack(
@@ -96,7 +104,10 @@ STACKS = (
         gradient_bytes=2.0,
         fused_norms=True,
         # its rows of 16k tokens and more run as slowly as FlashAttention 1 in triton does
-        defaults=MappingProxyType({"flash2_efficiency": 0.33, "norm_passes_fused": 45.0}),
+        # and its loss keeps bf16 logits, their shifted copy and their gradient
+        defaults=MappingProxyType(
+            {"flash2_efficiency": 0.33, "norm_passes_fused": 45.0, "kept_logits": 6.0}
+        ),
         source="llm-foundry: low-precision LayerNorm, FSDP with mixed_precision PURE",
     ),
     Stack(
