@@ -15,7 +15,7 @@ test: .venv/installed
 check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/snakefmt --check --quiet Snakefile workflow/rules
+	$(BIN)/snakefmt --check Snakefile workflow/rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
@@ -23,7 +23,7 @@ check: .venv/installed
 format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/snakefmt --quiet Snakefile workflow/rules
+	$(BIN)/snakefmt Snakefile workflow/rules
 
 # torch is named beside the project so that deepspeed does not bring another build of it;
 # deepspeed compiles nothing (DS_BUILD_OPS=0).

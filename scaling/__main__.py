@@ -81,7 +81,8 @@ def status(study: StudyArgument) -> None:
     from scaling.study import load_study
 
     found = load_study(study)
-    typer.echo(Watcher(RESULTS / found.name, planning.plan(found).points).look().line())
+    wanted = planning.to_measure(found, planning.plan(found))
+    typer.echo(Watcher(RESULTS / found.name, wanted).look().line())
 
 
 @app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")

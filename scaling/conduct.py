@@ -30,7 +30,7 @@ def run(study: str, options: list[str], results: Path) -> int:
     console = Console(highlight=False)
     found = load_study(study)
     planned = planning.plan(found)
-    watcher = Watcher(results / found.name, planned.points)
+    watcher = Watcher(results / found.name, planning.to_measure(found, planned))
     command = _command(found.path, options)
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode
@@ -53,7 +53,8 @@ def run(study: str, options: list[str], results: Path) -> int:
         return code
     unchanged = report.stat().st_mtime_ns == had_report
     if before.finished and unchanged:
-        console.print(f"Nothing to do: all {after.total} points are measured.", markup=False)
+        done = f"all {after.total} points are measured" if after.total else "all is predicted"
+        console.print(f"Nothing to do: {done}.", markup=False)
     else:
         took = duration(time.monotonic() - started)
         console.print(f"Finished in {took}: {after.line()}", markup=False)
@@ -108,5 +109,6 @@ def _wait(
 
 def _line(progress: Progress, elapsed: float) -> str:
     width = 24
-    filled = round(width * (1 - (progress.left + progress.running) / progress.total))
+    missing = progress.left + progress.running
+    filled = round(width * (1 - missing / progress.total)) if progress.total else 0
     return f"{'━' * filled}{'╌' * (width - filled)} {progress.line()} · {duration(elapsed)} so far"

@@ -232,7 +232,9 @@ def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
         fused_norm=axes["fused_norm"],
         precision=axes["precision"],
     )
-    reasons = [*refusals(shape, layout), *engine_refusals(shape, layout)]
+    reasons = list(refusals(shape, layout))
+    if study.mode == "measure":
+        reasons += engine_refusals(shape, layout)
     return reasons or layout
 
 

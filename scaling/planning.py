@@ -30,8 +30,8 @@ def plan(study: "Study") -> Plan:
         InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
     """
     planned = grid.plan(study)
-    if study.measure.measure_oom or not _has_memory(planned.points):
-        return planned
+    if study.mode == "predict" or study.measure.measure_oom or not predictable(planned.points):
+        return planned  # in a study that only predicts, what does not fit is an answer
     from scaling.predict.spend import memory_refusals
 
     points, prediction = _predicted(study, planned.points)
@@ -47,8 +47,8 @@ def plan(study: "Study") -> Plan:
 
 
 def spend(study: "Study", planned: Plan) -> "Spend | None":
-    """What measuring every point is predicted to take; None for ranks on a CPU."""
-    if not _has_memory(planned.points):
+    """What measuring every point is predicted to take; None if nothing runs or is known."""
+    if study.mode == "predict" or not predictable(planned.points):
         return None
     from scaling.predict.spend import spend_of
 
@@ -57,8 +57,8 @@ def spend(study: "Study", planned: Plan) -> "Spend | None":
     return spend_of(points, prediction, steps=steps)
 
 
-def _has_memory(points: Sequence[Point]) -> bool:
-    """Whether these points run on GPUs whose memory is known."""
+def predictable(points: Sequence[Point]) -> bool:
+    """Whether these points run on GPUs with data sheets, not on ranks that share a CPU."""
     return all(gpu_named(point.gpu).memory_bytes is not None for point in points)
 
 
@@ -78,3 +78,8 @@ def _refusal(point: Point, reason: str) -> Refusal:
     known = grid.columns_of(point)
     names = [name for name in fields_of(Refusal) if name != "reason"]
     return Refusal(**{name: known[name] for name in names}, reason=reason)
+
+
+def to_measure(study: "Study", planned: Plan) -> tuple[Point, ...]:
+    """The points that shall leave a row: none in a study that only predicts."""
+    return planned.points if study.mode == "measure" else ()

@@ -47,6 +47,8 @@ class Progress:
 
     def line(self) -> str:
         """One line for people: `12 done · 1 failed (oom 1) · 1 running · 10 left of 24 · ...`."""
+        if self.total == 0:
+            return "nothing to measure: this study only predicts"
         parts = [f"{self.done} done"]
         if self.failed:
             kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(self.failed.items()))

@@ -37,6 +37,9 @@ def plan(study: Study, planned: Plan, spend: Spend | None) -> None:
         console.print(
             f"  refused {rest}: for {len(reasons) - MOST_REASONS} other reasons", markup=False
         )
+    if study.mode == "predict":
+        console.print(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
+        return
     most = sum(point.time_limit_s for point in planned.points)
     hours = sum(p.time_limit_s * p.layout.world_size for p in planned.points) / 3600
     console.print(

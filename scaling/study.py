@@ -34,6 +34,9 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it reaches paths a
 GBIT = 1e9 / 8  # bytes
 
 
+Mode = Literal["measure", "predict"]
+
+
 def _as_list(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
@@ -101,7 +104,7 @@ class StudyFile(_File):
 
     title: Annotated[str, Field(strict=True, min_length=1, max_length=200)]
     kind: StudyKind
-    mode: Literal["measure"] = "measure"
+    mode: Mode = "measure"
     axes: Axes = Axes()
     layouts: Annotated[list[Axes], Field(min_length=1)] = [Axes()]
     measure: Measure = Measure()
@@ -207,7 +210,7 @@ class Study:
     path: Path
     title: str
     kind: StudyKind
-    mode: Literal["measure"]
+    mode: Mode
     axes: dict[str, tuple[Any, ...]]  # defaults and the file's `axes`
     layouts: tuple[dict[str, tuple[Any, ...]], ...]  # blocks that override them
     measure: Measure

@@ -154,7 +154,7 @@ MALFORMED = {
         "measure.time_limit_s=nan: must be",
     ),
     "no repeat": (changed(measure={"repeats": 0}), "measure.repeats=0: must be at least 1"),
-    "an unknown mode": (changed(mode="guess"), "mode='guess': allowed: measure"),
+    "an unknown mode": (changed(mode="guess"), "mode='guess': allowed: measure, predict"),
     "a grid of nothing": (
         axes(tp=8, world_size=8),
         "layouts: the grid holds no point that can run",

@@ -20,8 +20,27 @@ PYTHON = sys.executable
 SQL = sorted(str(path) for path in Path("reports/sql").glob("*.sql"))
 
 
+MEASURED = STUDY.mode == "measure"
+PREDICTED = planning.predictable(PLAN.points)
+REPORT_SOURCES = sorted(
+    str(path)
+    for kind in ("captions", "page")
+    for path in Path("reports", kind).rglob("*.*")
+)
+
+
 def rows():
+    if not MEASURED:
+        return []
     return [f"{RESULTS}/rows/{point_id}.parquet" for point_id in POINTS]
+
+
+def predictions():
+    return [f"{RESULTS}/predictions.parquet"] if PREDICTED else []
+
+
+def calibration():
+    return [f"{RESULTS}/calibration.json"] if MEASURED else []
 
 
 def world_size(wildcards):

@@ -2,6 +2,7 @@
 rule report:
     input:
         rules.tabulate.output,
+        REPORT_SOURCES,
     output:
         f"{RESULTS}/report.html",
     log:

@@ -2,6 +2,7 @@
 rule tabulate:
     input:
         rows(),
+        predictions(),
         f"{RESULTS}/points.parquet",
         f"{RESULTS}/refused.parquet",
         SQL,

@@ -1,0 +1,39 @@
+"""A study that only predicts: a whole run with no GPU and no rank."""
+
+import pyarrow.parquet as pq
+import yaml
+
+from tests.workflow.conftest import scaling
+
+STUDY = {
+    "title": "Where does ZeRO-3 overtake tensor parallelism?",
+    "kind": "strong",
+    "mode": "predict",
+    "axes": {
+        "model": ["llama2_7b", "llama2_70b"],
+        "cluster": ["h100-80gb-dgx", "a100-80gb-dgx"],
+        "world_size": [8, 64],
+        "global_batch_size": 256,
+        "seq_length": 4096,
+    },
+    "layouts": [{"zero_stage": 3}, {"tp": 8, "zero_stage": 1}, {"pp": 4, "zero_stage": 3}],
+}
+
+
+def test_a_study_that_only_predicts_leaves_predictions_and_a_report(project):
+    (project / "config" / "studies" / "what_if.yaml").write_text(yaml.safe_dump(STUDY))
+    ran = scaling(project, "run", "what_if")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    results = project / "results" / "what_if"
+    predictions = pq.read_table(results / "predictions.parquet").to_pylist()
+    points = pq.read_table(results / "points.parquet").to_pylist()
+    # what cannot fit is an answer here, and so is a layout our engine cannot train
+    assert {p["point_id"] for p in predictions} == {p["point_id"] for p in points}
+    assert len(points) == 24
+    assert {p["fits"] for p in predictions} == {True, False}
+    assert all(p["predicted_step_time_s"] > 0 for p in predictions)
+    assert not (results / "rows").exists()
+    assert (results / "report.html").stat().st_size > 0
+    again = scaling(project, "run", "what_if")
+    assert "Nothing to do: all is predicted." in again.stdout
+    assert "only predicts" in scaling(project, "status", "what_if").stdout
