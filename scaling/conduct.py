@@ -35,7 +35,8 @@ def run(study: str, options: list[str], results: Path) -> int:
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode
     claim.take_over(Path.cwd(), command, console)
-    _wait_for_orphans(watcher, console)
+    if "--profile" not in options:  # on a cluster, running jobs are the executor's to find again
+        _wait_for_orphans(watcher, console)
     before = watcher.look()
     report = results / found.name / "report.html"
     had_report = report.stat().st_mtime_ns if report.exists() else None

@@ -1,9 +1,5 @@
 """How far a study is: what is measured, failed, running and left, and how long that will take."""
 
-import json
-import os
-import socket
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +9,7 @@ import pyarrow.parquet as pq
 
 from scaling.grid import Point
 from scaling.measurement import Outcome
-
-STALE_AFTER_LIMIT_S = 120.0  # a marker this much older than its point's limit was left by a kill
+from scaling.running import is_alive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +112,7 @@ class Watcher:
             found = _settled(present[point_id])
             if found is not None:
                 self._settled[point_id] = found
-        running = {p.stem for p in self._rows.glob("*.running") if _alive(p, time.time())}
+        running = {p.stem for p in self._rows.glob("*.running") if is_alive(p)}
         return judge(self._points, self._settled, running)
 
 
@@ -128,23 +123,3 @@ def _settled(path: Path) -> Settled | None:
         return None
     row = table.to_pylist()[-1]
     return Settled(outcome=row["outcome"], duration_s=row["duration_s"])
-
-
-def _alive(marker: Path, now: float) -> bool:
-    """Whether the job that left this marker still runs, as far as can be told from here."""
-    try:
-        said = json.loads(marker.read_text(encoding="utf-8"))
-        age = now - marker.stat().st_mtime
-    except (FileNotFoundError, json.JSONDecodeError):  # it has just ended, or just begins
-        return False
-    if age > said["time_limit_s"] + STALE_AFTER_LIMIT_S:
-        return False
-    if said["host"] != socket.gethostname():
-        return True
-    try:
-        os.kill(said["pid"], 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -52,6 +52,12 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     write_table(path, pa.Table.from_pylist(records, schema=arrow_schema(Row)))
 
 
+def read_row(path: Path) -> Row:
+    """The row of rows/<point_id>.parquet."""
+    (record,) = pq.read_table(path).to_pylist()
+    return Row(**record)
+
+
 def write_plan(directory: Path, plan: Plan) -> None:
     """Write points/*.json, points.parquet and refused.parquet of a study.
 

@@ -1,11 +1,9 @@
 """One point from its file to its row."""
 
 import contextlib
-import datetime
 import json
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -23,9 +21,11 @@ from scaling.launch.verdict import Verdict, verdict
 from scaling.launch.watch import Evidence, watch
 from scaling.measurement import Row
 from scaling.rank_files import RankFiles
-from scaling.store import write_rows, write_text
+from scaling.running import marked, runs_here_already
+from scaling.store import read_row, write_rows
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
+_TAKE_OVER_POLL_S = 0.2
 HANG_AFTER_S = 300.0  # start-up on a shared file system may be silent for minutes
 
 
@@ -41,7 +41,8 @@ def measure(
 
     For results/<study>/rows/<point_id>.parquet the ranks' logs are
     logs/<study>/ranks/<point_id>/rank<r>.log beside results; for a row elsewhere they lie beside it
-    in <point_id>.logs/. While the ranks run, <point_id>.running lies beside the row.
+    in <point_id>.logs/. While the ranks run, <point_id>.running lies beside the row. A point that
+    another process of this host measures already (its parent was killed) is waited for instead.
 
     Args:
         point_path: points/<point_id>.json, as `scaling plan` wrote it.
@@ -60,9 +61,16 @@ def measure(
     point = _read(point_path)
     row_path = row_path.absolute()
     attempt = 1 + _earlier_attempts(row_path)
+    taken_over = _by_another_process(row_path)
+    if taken_over is not None:
+        return taken_over
     logs = _log_directory(row_path)
     command = [*rank_command, str(point_path.absolute())]
-    with exits_on_signals(), _running(row_path, point), _run_directory(logs) as directory:
+    with (
+        exits_on_signals(),
+        marked(row_path, time_limit_s=point.time_limit_s),
+        _run_directory(logs) as directory,
+    ):
         run = _run(
             point,
             [*command, str(directory)],
@@ -152,6 +160,15 @@ def _earlier_attempts(row_path: Path) -> int:
     )
 
 
+def _by_another_process(row_path: Path) -> Row | None:
+    """The row of a process that measures this point already, once it has ended; None if none."""
+    if not runs_here_already(row_path):
+        return None
+    while runs_here_already(row_path):
+        time.sleep(_TAKE_OVER_POLL_S)
+    return read_row(row_path) if row_path.exists() else None
+
+
 def _log_directory(row_path: Path) -> Path:
     """An empty place for the ranks' logs; an earlier attempt's are overwritten."""
     rows = row_path.parent
@@ -174,23 +191,6 @@ def _run_directory(logs: Path) -> Iterator[Path]:
     """A fresh folder for the files of this run, where ranks on other nodes see it too."""
     with tempfile.TemporaryDirectory(prefix=".run-", dir=logs) as directory:
         yield Path(directory)
-
-
-@contextlib.contextmanager
-def _running(row_path: Path, point: Point) -> Iterator[None]:
-    """The marker by which `scaling status` counts running points."""
-    marker = row_path.with_suffix(".running")
-    said = {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "time_limit_s": point.time_limit_s,
-    }
-    write_text(marker, json.dumps(said) + "\n")
-    try:
-        yield
-    finally:
-        marker.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -89,6 +89,29 @@ def test_the_marker_says_who_runs_the_point_and_how_long_it_may(
     parent.wait()
 
 
+def test_a_point_that_is_being_measured_is_waited_for_and_not_measured_twice(study: Study) -> None:
+    point = study.write(tiny_point(dp=1, measured_steps=1))
+    waits = "print('pid', os.getpid(), flush=True)\ntime.sleep(3)\nfinish()"
+    command = [sys.executable, "-c", PARENT, str(point), str(study.row_path)]
+    first = subprocess.Popen([*command, *study.program(waits)])
+    until(lambda: len(rank_pids(study)) == 1)
+    row = measure(point, study.row_path, rank_command=["/bin/false"])
+    assert first.wait() == 0
+    assert row.outcome == "ok"
+
+
+def test_a_marker_left_by_a_kill_does_not_keep_its_point_from_running(
+    measured: Measure, study: Study
+) -> None:
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    study.marker.parent.mkdir(parents=True)
+    left = {"pid": ended.pid, "host": socket.gethostname(), "time_limit_s": 600}
+    study.marker.write_text(json.dumps(left))
+    assert measured("finish()").outcome == "ok"
+    assert not study.marker.exists()
+
+
 def test_signal_handlers_are_put_back(measured: Measure) -> None:
     before = signal.getsignal(signal.SIGTERM)
     measured("finish()")
