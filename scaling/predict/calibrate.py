@@ -29,7 +29,12 @@ _MOST_VALUES = 3  # of one axis that are left out in turn
 
 
 def calibrate(
-    points: Points, observed: Observed, *, source: str, bands: bool = True
+    points: Points,
+    observed: Observed,
+    *,
+    source: str,
+    bands: bool = True,
+    probes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Calibration:
     """Fit every stack of a table.
 
@@ -42,9 +47,13 @@ def calibrate(
         observed: what came of it, row for row.
         source: where the rows are from, kept in the file.
         bands: whether to spend the time on held-back folds.
+        probes: parameters that microbenchmarks tell, by cluster: where the fit starts from and
+            what it keeps where the rows say nothing.
     """
     stacks = {}
-    for group in points.groups:
+    for plain in points.groups:
+        told = (probes or {}).get(plain.fabric.name, {})
+        group = dataclasses.replace(plain, start={**plain.start, **told})
         seen = observed.take(group.rows)
         judged = seen.out_of_memory | np.isfinite(seen.peak_memory_bytes)
         if seen.timed.any() or judged.any() or seen.ran.any():

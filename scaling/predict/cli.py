@@ -61,6 +61,9 @@ def calibrate(
     where: Annotated[
         str | None, typer.Option(help="SQL condition: which rows to use; row_index counts them.")
     ] = None,
+    probes: Annotated[
+        Path | None, typer.Option(help="Microbenchmarks of the cluster: CSV or Parquet.")
+    ] = None,
 ) -> None:
     """Fit the model's parameters, with intervals, to measured rows."""
     from scaling.predict.calibrate import calibrate as fit
@@ -69,6 +72,7 @@ def calibrate(
     from scaling.predict.columns import Columns
     from scaling.predict.features import points_of
     from scaling.predict.observed import observed_of
+    from scaling.predict.probes import probed_parameters
     from scaling.predict.tables import read_rows, rows_where
 
     table = read_rows(rows)
@@ -78,7 +82,10 @@ def calibrate(
     points = points_of(columns, models=models, clusters=clusters)
     one_fingerprint_per_stack(columns, points)
     source = f"{rows.name}" + (f" where {where}" if where else "")
-    found = fit(points, observed_of(columns), source=source)
+    told = None
+    if probes is not None:
+        told = probed_parameters(Columns(read_rows(probes), str(probes)), clusters)
+    found = fit(points, observed_of(columns), source=source, probes=told)
     write_calibration(out, found)
     for key, stack in found.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]

@@ -1,0 +1,114 @@
+"""What microbenchmarks say of a cluster's rates: better starting points than data sheets."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import numpy as np
+
+from scaling.hardware import Cluster, gpu_named
+from scaling.layout import Precision
+from scaling.predict.columns import Columns, Flags, Floats
+from scaling.predict.fabric import SUSTAINED_OF_PEAK, Fabric, fabric_named, predictable
+from scaling.predict.parameters import PARAMETERS
+
+KINDS = ("gemm", "all_reduce", "all_gather", "reduce_scatter", "p2p")
+
+# Bytes a ring moves per byte of message and rank, over (n - 1) / n (nccl-tests' bus factors).
+_RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
+_LARGE_BYTES = 64 * 2**20  # from here on bandwidth, not latency
+_SMALL_BYTES = 64 * 2**10  # up to here latency
+
+
+def probed_parameters(
+    columns: Columns, clusters: Mapping[str, Cluster] | None = None
+) -> dict[str, dict[str, float]]:
+    """Parameters each cluster's probes tell, by cluster name, inside their physical bounds.
+
+    A probe is a row of `cluster`, `kind` (one of KINDS) and `seconds`; a gemm has `precision`, `m`,
+    `n` and `k`, a collective `ranks`, `nodes` and `message_bytes` (the whole tensor of a rank), a
+    p2p message `nodes` and `message_bytes`. What no probe tells is left out.
+
+    Raises:
+        InputError: a cell is missing its meaning, or a cluster is unknown.
+    """
+    kind = columns.words("kind", "", KINDS)
+    cluster = columns.words("cluster", "")
+    precision = columns.words("precision", "bf16", get_args(Precision))
+    names = ("seconds", "m", "n", "k", "ranks", "nodes", "message_bytes")
+    values = {name: columns.numbers(name) for name in names}
+    found: dict[str, dict[str, float]] = {}
+    for name in sorted(set(cluster.tolist())):
+        fabric = fabric_named(name, clusters=clusters)
+        if predictable(fabric) is not None:
+            continue
+        here = (cluster == name) & (values["seconds"] > 0)
+        told: dict[str, float] = {}
+        for one in sorted(set(precision[here & (kind == "gemm")].tolist())):
+            rows = here & (kind == "gemm") & (precision == one)
+            told |= _gemms({n: v[rows] for n, v in values.items()}, fabric, one)
+        told |= _collectives(values, kind, here, fabric)
+        told |= _messages(values, here & (kind == "p2p"), fabric)
+        found[name] = {q: _bounded(q, value) for q, value in told.items()}
+    return found
+
+
+def _bounded(name: str, value: float) -> float:
+    return float(np.clip(value, PARAMETERS[name].low, PARAMETERS[name].high))
+
+
+def _gemms(v: Mapping[str, Floats], fabric: Fabric, precision: Any) -> dict[str, float]:
+    """Efficiency of a large GEMM and the size that loses half of it: least squares on logs."""
+    gpu = gpu_named(fabric.gpu)
+    peak = gpu.peak(precision)
+    if peak is None:
+        return {}
+    sustained = peak * SUSTAINED_OF_PEAK[gpu.name]
+    best: tuple[float, float, float] | None = None
+    for half in np.geomspace(
+        PARAMETERS["gemm_half_size"].low, PARAMETERS["gemm_half_size"].high, 60
+    ):
+        flops = 2 * (v["m"] + half) * (v["n"] + half) * (v["k"] + half)
+        off = np.log(flops / sustained / v["seconds"])
+        error = float(((off - off.mean()) ** 2).sum())
+        if best is None or error < best[0]:
+            best = error, float(half), float(np.exp(off.mean()))
+    assert best is not None
+    return {"gemm_efficiency": best[2], "gemm_half_size": best[1]}
+
+
+def _collectives(
+    v: Mapping[str, Floats], kind: Any, here: Flags, fabric: Fabric
+) -> dict[str, float]:
+    """Latency from small messages, bus bandwidth from large ones, inside a node and across."""
+    ring = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
+    bus = ring * (v["ranks"] - 1) / v["ranks"] * v["message_bytes"] / v["seconds"]
+    collective = here & np.isfinite(bus)
+    small, large = v["message_bytes"] <= _SMALL_BYTES, v["message_bytes"] >= _LARGE_BYTES
+    link = gpu_named(fabric.gpu).link_bytes_per_s
+    assert link is not None
+    assert fabric.node_link_bytes_per_s is not None
+    wanted: dict[str, tuple[Flags, Callable[[Flags], float]]] = {
+        "tp_latency_s": (small & (v["nodes"] <= 1), lambda r: float(np.median(v["seconds"][r]))),
+        "link_efficiency": (large & (v["nodes"] <= 1), lambda r: float(np.median(bus[r])) / link),
+        "network_efficiency": (
+            large & (v["nodes"] > 1),
+            lambda r: float(np.median(bus[r])) / (fabric.node_link_bytes_per_s or 1.0),
+        ),
+    }
+    rows = {name: collective & which for name, (which, _) in wanted.items()}
+    return {n: value(rows[n]) for n, (_, value) in wanted.items() if rows[n].any()}
+
+
+def _messages(v: Mapping[str, Floats], rows: Flags, fabric: Fabric) -> dict[str, float]:
+    """Point-to-point: latency from small messages, share of a GPU's link from large ones."""
+    told = {}
+    small = rows & (v["message_bytes"] <= _SMALL_BYTES)
+    large = rows & (v["message_bytes"] >= _LARGE_BYTES) & (v["nodes"] > 1)
+    if small.any():
+        told["p2p_latency_s"] = float(np.median(v["seconds"][small]))
+    if large.any():
+        assert fabric.node_link_bytes_per_s is not None
+        share = fabric.node_link_bytes_per_s / fabric.gpus_per_node
+        rate = v["message_bytes"][large] / v["seconds"][large]
+        told["p2p_efficiency"] = float(np.median(rate)) / share
+    return told

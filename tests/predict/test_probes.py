@@ -1,0 +1,82 @@
+import pyarrow as pa
+import pytest
+
+from scaling.errors import InputError
+from scaling.predict.calibrate import calibrate
+from scaling.predict.columns import Columns
+from scaling.predict.features import points_of
+from scaling.predict.observed import observed_of
+from scaling.predict.probes import probed_parameters
+from tests.predict.conftest import table_of
+
+
+def probes(*rows):
+    table = pa.Table.from_pylist([{"cluster": "a100-80gb-dgx", **row} for row in rows])
+    columns = {"kind", "seconds", "m", "n", "k", "ranks", "nodes", "message_bytes", "precision"}
+    for name in sorted(columns - set(table.column_names)):
+        table = table.append_column(name, pa.nulls(table.num_rows))
+    return Columns(table, "probes.parquet")
+
+
+def gemm(size):
+    # 70 % of 312 TFLOP/s for a large one, every dimension at half of that at 100 elements
+    return {
+        "kind": "gemm", "m": size, "n": size, "k": size,
+        "seconds": 2 * (size + 100) ** 3 / (0.7 * 312e12),
+    }  # fmt: skip
+
+
+def all_reduce(size, nodes, seconds):
+    return {
+        "kind": "all_reduce", "ranks": 8 * nodes, "nodes": nodes, "message_bytes": size,
+        "seconds": seconds,
+    }  # fmt: skip
+
+
+def test_gemms_of_several_sizes_tell_efficiency_and_half_size():
+    (told,) = probed_parameters(probes(*(gemm(2**k) for k in range(8, 14)))).values()
+    assert told["gemm_efficiency"] == pytest.approx(0.7, rel=0.02)
+    assert told["gemm_half_size"] == pytest.approx(100, rel=0.06)
+
+
+def test_collectives_tell_latency_and_bandwidth_inside_and_between_nodes():
+    gib = 2**30
+    inside = 2 * 7 / 8 * gib / 240e9  # 240 GB/s on links of 300
+    between = 2 * 15 / 16 * gib / 120e9  # 120 GB/s on nodes of 200
+    rows = [all_reduce(gib, 1, inside), all_reduce(1024, 1, 30e-6), all_reduce(gib, 2, between)]
+    (told,) = probed_parameters(probes(*rows)).values()
+    assert told == {
+        "tp_latency_s": pytest.approx(30e-6),
+        "link_efficiency": pytest.approx(0.8),
+        "network_efficiency": pytest.approx(0.6),
+    }
+
+
+def test_messages_tell_what_a_pipeline_pays():
+    gib = 2**30
+    rows = [
+        {"kind": "p2p", "nodes": 2, "message_bytes": gib, "seconds": gib / 20e9},
+        {"kind": "p2p", "nodes": 2, "message_bytes": 8, "seconds": 40e-6},
+    ]
+    (told,) = probed_parameters(probes(*rows)).values()
+    # a GPU's share of the node's 200 GB/s is 25
+    assert told == {"p2p_efficiency": pytest.approx(0.8), "p2p_latency_s": pytest.approx(40e-6)}
+
+
+def test_what_probes_tell_stays_where_rows_say_nothing():
+    columns = Columns(table_of({"dp": 8, "step_time_s": 1.0, "tp": 1}), "rows")
+    told = {"a100-80gb-dgx": {"tp_latency_s": 77e-6}}
+    found = calibrate(points_of(columns), observed_of(columns), source="rows", probes=told)
+    (stack,) = found.stacks.values()
+    assert stack.values["tp_latency_s"] == pytest.approx(77e-6)
+
+
+def test_an_impossible_probe_stays_inside_physical_bounds():
+    rows = [all_reduce(2**30, 1, 1e-6)]
+    (told,) = probed_parameters(probes(*rows)).values()
+    assert told["link_efficiency"] == 0.95
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(InputError, match="kind='gem' in row 1: did you mean 'gemm'"):
+        probed_parameters(probes({"kind": "gem", "seconds": 1.0}))
