@@ -47,16 +47,10 @@ def main() -> None:
         Way(name="packed, ranks from nothing", pack=options.points, hosts=False),
         Way(name="one job per point", pack=1, hosts=False),
     )
-    with tempfile.TemporaryDirectory(prefix="alloc-") as folder:
-        lab = Lab(Path(folder) / "lab")
-        lab.start()
-        lab.add_accounts()
-        try:
-            print(f"{'':28}  wall s  in steps  start-up s  end to next first step s")
-            for number, way in enumerate(ways):
-                _measure(lab, Path(folder) / f"way{number}", way, options)
-        finally:
-            lab.stop()
+    with Lab.running() as lab, tempfile.TemporaryDirectory(prefix="alloc-") as folder:
+        print(f"{'':28}  wall s  in steps  start-up s  end to next first step s")
+        for number, way in enumerate(ways):
+            _measure(lab, Path(folder) / f"way{number}", way, options)
 
 
 def _measure(lab: Lab, root: Path, way: Way, options: argparse.Namespace) -> None:

@@ -20,14 +20,8 @@ from tests.slurm.lab import Lab, Study
 
 def main() -> None:
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        lab = Lab(Path(folder) / "lab")
-        lab.start()
-        lab.add_accounts()
-        try:
-            _soak(Study(lab, Path(folder) / "study"), options)
-        finally:
-            lab.stop()
+    with Lab.running() as lab, tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        _soak(Study(lab, Path(folder) / "study"), options)
 
 
 def _soak(study: Study, options: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """How wishes are settled when the scheduler says strange things, or nothing. The scheduler here is
 a dictionary; that a real one behaves so is shown in tests/slurm."""
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class Cluster:
         self.cancelled += [identity["job"] for identity in identities]
 
     def settle(self, job, number, code=0):
-        settled = {"code": code, "reason": "ended", "began": 0.0, "ended": 1.0}
+        settled = {"code": code, "reason": "ended", "began": time.time(), "ended": time.time()}
         write_json(self.folders[job] / f"{number}.settled.json", settled)
 
 
@@ -233,6 +234,27 @@ def test_an_sbatch_that_was_not_answered_is_not_sent_twice(run, cluster, tmp_pat
     dispatcher.take(wishes(tmp_path, "a"))
 
     assert cluster.cancelled == [taken[0][0]["job"]]
+
+
+def test_a_full_file_system_is_waited_for_and_what_was_taken_nevertheless_runs_nothing(
+    run, cluster, tmp_path
+):
+    dispatcher, listener = run()
+    send = cluster.send
+
+    def broken(*arguments, **named):
+        send(*arguments, **named)
+        raise OSError(28, "No space left on device")
+
+    cluster.send = broken
+    dispatcher.take(wishes(tmp_path, "a"))
+    assert cluster.cancelled == ["100"]
+    assert (cluster.folders["100"] / "0.withdrawn").exists()
+    assert "No space left on device; 1 jobs wait" in listener.take("say")[0][1]
+    cluster.send = send
+    dispatcher.poll()
+
+    assert listener.take("sent", "failed") == [("sent", "a", "101")]
 
 
 def test_a_second_run_takes_up_what_lives_and_sends_what_died(run, cluster, tmp_path):

@@ -118,9 +118,11 @@ def test_after_a_kill_the_same_command_takes_up_what_still_runs(study):
 
 
 def test_ctrl_c_ends_all_processes(study):
-    study.points(a="echo $$ > pid; sleep 300")
+    study.points(a="echo $$ > pid.part; mv pid.part pid; sleep 300")
     run = study.start()
-    study.wait_for_start("a")
+    while not (study.folder / "pid").exists():
+        assert run.poll() is None, study.said
+        time.sleep(0.05)
     run.send_signal(signal.SIGINT)
 
     assert run.wait(timeout=60) == 1
@@ -136,3 +138,13 @@ def test_groups_are_refused_with_a_hint_at_packs(study):
     assert study.run("--groups", "point=g", "--group-components", "g=2") == 1
 
     assert "packed by --submitit-pack" in study.said
+
+
+def test_without_slurm_the_first_sentence_says_so(study, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    study.points(a="true")
+
+    assert study.run("--submitit-cluster", "slurm") == 1
+
+    assert "sbatch is not found" in study.said
+    assert "Traceback" not in study.said

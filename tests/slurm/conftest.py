@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -19,15 +17,8 @@ def lab():
             f"{why}: a Slurm of our own needs root and the Debian packages slurm-wlm, slurmdbd, "
             "mariadb-server and munge"
         )
-    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    cluster = Lab(folder)
-    try:
-        cluster.start()
-        cluster.add_accounts()
+    with Lab.running() as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
 """A real Slurm on this machine, and a small study of trivial points to send to it."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -47,15 +49,28 @@ class Lab:
             "EXTRA_CONF": EXTRA_CONF,
         }
 
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator["Lab"]:
+        """A cluster in a folder of its own, with an account and a QOS that lets one have two jobs.
+
+        The path is short (it holds unix sockets), and the database's user must get through to it.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+        lab = cls(folder)
+        try:
+            lab.start()
+            for words in ("account lab", "user root account=lab", "qos two MaxSubmitJobsPerUser=2"):
+                lab.ask("sacctmgr", "-i", "add", *words.split())
+            lab.ask("sacctmgr", "-i", "modify", "user", "root", "set", "qos+=two")
+            yield lab
+        finally:
+            lab.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
     def start(self) -> None:
         """Start what is not running."""
         self._script("start.sh")
-
-    def add_accounts(self) -> None:
-        """An account that may submit, and a QOS that lets a user have two jobs."""
-        for words in ("account lab", "user root account=lab", "qos two MaxSubmitJobsPerUser=2"):
-            self.ask("sacctmgr", "-i", "add", *words.split())
-        self.ask("sacctmgr", "-i", "modify", "user", "root", "set", "qos+=two")
 
     def stop(self) -> None:
         """End all of it."""

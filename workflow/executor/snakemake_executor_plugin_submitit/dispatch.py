@@ -70,6 +70,7 @@ class Dispatcher:
         self._waiting: list[Wish] = []
         self._open = Allocations(most=limits.max_allocations, gpus=limits.gpus or 0)
         self._refusals: dict[str, str] = {}  # by request: asking again gives the same answer
+        self._told: set[str] = set()
         self._cancelled = False
         self._answers = True
         self.allocations_sent = 0
@@ -132,60 +133,66 @@ class Dispatcher:
         if said is not None:
             self._refuse(packs, said)
             return
-        batch = self._ledger.open_batch()
-        allocations = []
-        for number, wishes in enumerate(packs):
-            allocation = Allocation(folder=batch / str(number), identity=None)
-            # on disk before sbatch is called: if we die in between, the next run finds the job
-            self._ledger.write_pack(
-                allocation.folder,
-                [wish.item for wish in wishes],
-                directory=self._directory,
-                environment={"SRUN_ARGS": request.srun_args} if request.srun_args else {},
-            )
-            self._open.add(allocation, gpus=gpus_each)
-            allocations.append(allocation)
+        allocations: list[Allocation] = []
         count, name = sum(map(len, packs)), packs[0][0].item.name
-        name = name if count == 1 else f"{name} +{count - 1}"
-        minutes = request.minutes(len(packs[0]))
         try:
+            batch = self._ledger.open_batch()
+            for number, wishes in enumerate(packs):
+                # on disk before sbatch is called: if we die in between, the next run finds the job
+                folder = batch / str(number)
+                self._ledger.write_pack(
+                    folder,
+                    [wish.item for wish in wishes],
+                    directory=self._directory,
+                    environment={"SRUN_ARGS": request.srun_args} if request.srun_args else {},
+                )
+                allocations.append(Allocation(folder=folder, identity=None))
+                self._open.add(allocations[-1], gpus=gpus_each)
             identities = self._sender.send(
                 batch,
                 [allocation.folder for allocation in allocations],
                 request,
-                name=name,
+                name=name if count == 1 else f"{name} +{count - 1}",
                 comment=f"snakemake in {self._directory.name}, {batch.name}",
-                minutes=minutes,
+                minutes=request.minutes(len(packs[0])),
                 gpus=allocations[0].gpus,
             )
-        except Refused as refusal:
+        except (Refused, OSError) as problem:  # OSError: a file system that is full or away
             for allocation in allocations:
                 self._open.close(allocation)
-            self._refused(request, packs, refusal, batch)
+            if isinstance(problem, OSError) or problem.unsure:
+                self._renounce(allocations)
+            if isinstance(problem, OSError) or problem.later:
+                self._wait_for(str(problem), packs)
+            else:
+                self._refusals[request.key] = str(problem)
+                self._refuse(packs, str(problem))
             return
         self.allocations_sent += len(allocations)
         for allocation, identity, wishes in zip(allocations, identities, packs, strict=True):
             self._ledger.write_submitted(allocation.folder, identity)
             allocation.identity = identity
             held = wishes[0].item.name + (f" +{len(wishes) - 1}" if len(wishes) > 1 else "")
+            minutes = request.minutes(len(wishes))
             self._listener.say(f"job {allocation.job}: {held}, at most {minutes} min")
             for number, wish in enumerate(wishes):
                 self._watch(allocation, number, wish)
 
-    def _refused(
-        self, request: Request, packs: list[list[Wish]], refusal: Refused, batch: Path
-    ) -> None:
-        """Try again later, or say why not; never have twice what may have been taken."""
-        if refusal.unsure:
-            taken = self._scheduler.find(batch.name)
+    def _renounce(self, allocations: list[Allocation]) -> None:
+        """Make sure that what may have been taken runs nothing: it will be sent again."""
+        for allocation in allocations:
+            for number in self._ledger.unsettled(allocation.folder):
+                self._ledger.withdraw(allocation.folder, number)
+        for batch in {allocation.folder.parent.name for allocation in allocations}:
+            taken = self._scheduler.find(batch)
             self._scheduler.cancel([{"job": job} for job in taken or {}])
-        if refusal.later:
-            count = sum(map(len, packs))
-            self._listener.say(f"the scheduler says: {refusal}; {count} jobs wait here for it")
-            self._waiting += [wish for wishes in packs for wish in wishes]
-            return
-        self._refusals[request.key] = str(refusal)
-        self._refuse(packs, str(refusal))
+
+    def _wait_for(self, what: str, packs: list[list[Wish]]) -> None:
+        """Keep wishes back until the next poll; why is said once."""
+        if what not in self._told:
+            self._told.add(what)
+            self._listener.say(f"{what}; {sum(map(len, packs))} jobs wait here for it to pass")
+        self._waiting += [wish for wishes in packs for wish in wishes]
 
     def _refuse(self, packs: list[list[Wish]], said: str) -> None:
         for wishes in packs:

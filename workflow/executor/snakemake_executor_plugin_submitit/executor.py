@@ -5,6 +5,7 @@ Three things here go beyond Snakemake's plugin interface, as its own local execu
 """
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -32,6 +33,11 @@ class Executor(RemoteExecutor):
     def __post_init__(self) -> None:
         """Called when Snakemake starts to run, never for a dry run."""
         settings = self._settings = self.workflow.executor_settings
+        if settings.cluster == "slurm" and shutil.which("sbatch") is None:
+            raise WorkflowError(
+                "sbatch is not found: run this on a login node of a Slurm cluster, or say "
+                "--submitit-cluster local"
+            )
         folder = Path(settings.folder).absolute()
         self._ledger = Ledger(folder)
         self._ownership = Ownership(folder / "index" / "owners")
@@ -167,8 +173,12 @@ class Executor(RemoteExecutor):
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncIterator[SubmittedJobInfo]:
         """Settle what has ended; yields what is still waited for."""
-        self._ownership.heartbeat()
-        self._dispatcher.poll()
+        try:
+            self._ownership.heartbeat()
+            self._dispatcher.poll()
+        except OSError as error:
+            # a shared file system is away for a moment; an exception from here would end the run
+            self.say(f"{error}; jobs run on, and it is tried again")
         for info in active_jobs:
             if self._infos.get(info.aux["key"]) is info:
                 yield info

@@ -18,6 +18,7 @@ import datetime
 import hashlib
 import json
 import shutil
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from .pack import write_json
+
+# a job that succeeded and that no run has asked about for so long is not kept for one
+_REMEMBERED_S = 7 * 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +180,12 @@ class Ledger:
                 return False
             if any(job.code != 0 for job in settled.values()):
                 return False
-            if any(self._index(item["key"]).exists() for item in pack["items"]):
-                return False  # not yet seen by Snakemake
+            age_s = time.time() - max((job.ended for job in settled.values()), default=0.0)
+            unseen = any(self._index(item["key"]).exists() for item in pack["items"])
+            if unseen and age_s < _REMEMBERED_S:
+                return False  # a run that was killed may still ask for it
+            for item in pack["items"]:
+                self.forget(item["key"])
         shutil.rmtree(batch, ignore_errors=True)  # a log still held open on NFS stays; so be it
         return True
 

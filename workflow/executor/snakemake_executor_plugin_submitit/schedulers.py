@@ -90,8 +90,10 @@ class Slurm:
             return None
         found = {}
         for line in answer.splitlines():
-            job, word, reason, comment = line.split("|", 3)
-            found[job.strip()] = State(word, reason), comment.strip()
+            parts = line.split("|", 3)
+            if len(parts) == 4:  # not the second line of a comment that somebody wrote
+                job, word, reason, comment = parts
+                found[job.strip()] = State(word, reason), comment.strip()
         return found
 
     def _sacct(self, jobs: Iterable[str]) -> dict[str, State]:
