@@ -5,7 +5,8 @@
 Real DeepSpeed ranks on the CPU, on a Slurm of our own. Three ways, one after another: a pack whose
 ranks are forked by hosts that have imported torch once; a pack whose ranks start from nothing; one
 job per point. Prints the wall time of the study, the share of the allocations spent in training
-steps, and the seconds from the end of one point to the first step of the next.
+steps (allocated seconds as accounting has them), and the seconds from the end of one point to the
+first step of the next.
 """
 
 import argparse
@@ -75,14 +76,15 @@ def _measure(lab: Lab, root: Path, way: Way, options: argparse.Namespace) -> Non
     failed = {name: row["error_message"] for name, row in rows.items() if row["outcome"] != "ok"}
     if failed:
         sys.exit(f"points failed: {failed}")
-    allocated = steps = 0.0
+    steps = 0.0
+    jobs = []
     gaps = []
     for pack in root.glob(".snakemake/submitit/*/*/pack.json"):
         items = [item["name"].split()[1] for item in json.loads(pack.read_text())["items"]]
         ends = [
             json.loads((pack.parent / f"{n}.settled.json").read_text()) for n in range(len(items))
         ]
-        allocated += ends[-1]["ended"] - ends[0]["began"]
+        jobs.append(json.loads((pack.parent / "submitted.json").read_text())["job"])
         for number, (name, end) in enumerate(zip(items, ends, strict=True)):
             row = rows[name]
             steps += sum(row["step_times_s"])
@@ -90,6 +92,9 @@ def _measure(lab: Lab, root: Path, way: Way, options: argparse.Namespace) -> Non
                 # the launcher's own start (its end is counted too, so this is too much), the ranks'
                 own = end["ended"] - end["began"] - row["duration_s"]
                 gaps.append(end["began"] - ends[number - 1]["ended"] + own + row["startup_s"])
+    time.sleep(3)  # accounting lags behind
+    lines = lab.ask("sacct", "-X", "-n", "-P", "--format=ElapsedRaw", f"--jobs={','.join(jobs)}")
+    allocated = sum(map(float, lines.split()))
     startup = statistics.median(row["startup_s"] for row in rows.values())
     between = f"median {statistics.median(gaps):.1f}, largest {max(gaps):.1f}" if gaps else "-"
     print(
