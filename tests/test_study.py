@@ -207,7 +207,7 @@ MODEL_MISTAKES = {
         {"layers": 3},
         "mini.layers: unknown key 'layers': did you mean 'num_layers'?",
     ),
-    "an unknown family": ({"family": "lama"}, "mini.family='lama': did you mean 'llama'?"),
+    "an unknown family": ({"family": "lllama"}, "mini.family='lllama': did you mean 'llama'?"),
     "uneven heads": (
         {"num_heads": 3, "num_kv_heads": 3},
         "hidden_size=64 is not divisible by num_heads=3",
