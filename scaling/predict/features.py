@@ -14,6 +14,7 @@ from scaling.layout import Attention, Precision
 from scaling.predict.columns import Columns, Flags, Floats, Words
 from scaling.predict.fabric import (
     SUSTAINED_OF_PEAK,
+    UNNAMED_CLUSTER,
     USABLE_OF_CAPACITY,
     Fabric,
     fabric_named,
@@ -174,12 +175,15 @@ def points_of(
             f"{columns.source}: column cluster is missing: the hardware is never guessed"
         )
     model = columns.words("model", "unnamed")
-    cluster = named_clusters(columns)
+    cluster = named_clusters(columns, clusters)
     framework = columns.words("framework", OWN_FRAMEWORK)
     note = np.full(n, None, dtype=object)
     fabrics: dict[tuple[str, str], Fabric] = {}
     per_node = np.ones(n)
     for (soft, where), rows in _by(framework, cluster):
+        if where == UNNAMED_CLUSTER:
+            note[rows] = f"cluster={where} says no hardware, and its source is not known"
+            continue
         try:
             fabric = fabric_named(where, clusters=clusters)
         except InputError as error:

@@ -5,33 +5,60 @@ from typing import Any
 
 import numpy as np
 
+from scaling.hardware import Cluster
 from scaling.predict.columns import Columns, Flags, Floats, Words
-from scaling.predict.fabric import CLUSTER_OF, UNNAMED_CLUSTER
+from scaling.predict.fabric import CLUSTER_OF, FABRICS, UNNAMED_CLUSTER
 
 # Rows without a framework column are this project's own.
 OWN_FRAMEWORK = "scaling"
 
 
-def named_clusters(columns: Columns) -> Words:
-    """The cluster column, with published tables that name none resolved by what they do say."""
+def named_clusters(columns: Columns, clusters: Mapping[str, Cluster] | None) -> Words:
+    """The cluster column, as far as possible in names somebody describes.
+
+    A cluster nobody here describes is its `gpu`, where the table says so (then in the vendor's
+    reference node); a published table that names none is resolved by what its source says.
+    """
     cluster = columns.words("cluster", "")
-    unnamed = np.flatnonzero(cluster == UNNAMED_CLUSTER)
-    if unnamed.size:
+    known = {*FABRICS, *(clusters or {})}
+    strange = np.flatnonzero([name not in known for name in cluster.tolist()])
+    if strange.size:
+        gpu = columns.words("gpu", "")
         framework = columns.words("framework", OWN_FRAMEWORK)
         per_node = columns.numbers("gpus_per_node")
-        for row in unnamed:
-            cluster[row] = CLUSTER_OF.get((framework[row], per_node[row]), UNNAMED_CLUSTER)
+        for row in strange:
+            if gpu[row] in FABRICS:
+                cluster[row] = gpu[row]
+            elif cluster[row] == UNNAMED_CLUSTER:
+                where = CLUSTER_OF.get((framework[row], per_node[row]))
+                cluster[row] = where or UNNAMED_CLUSTER
     return cluster
+
+
+def _degrees(columns: Columns) -> dict[str, Floats]:
+    """tp, pp, cp, dp and world_size; one that is missing follows from the others, else it is 1."""
+    world = columns.numbers("world_size", low=1)
+    found = {axis: columns.numbers(axis, low=1) for axis in ("tp", "pp", "cp", "dp")}
+    found["cp"] = np.where(
+        np.isnan(found["cp"]) & np.isnan(found["tp"] * found["pp"] * found["dp"]), 1.0, found["cp"]
+    )
+    for axis in ("dp", "cp", "pp", "tp"):
+        others = np.prod([size for name, size in found.items() if name != axis], axis=0)
+        follows = np.isnan(found[axis]) & ~np.isnan(others) & ~np.isnan(world)
+        found[axis] = np.where(follows, world / others, found[axis])
+    for axis in ("tp", "pp", "cp"):
+        found[axis] = np.where(np.isnan(found[axis]), 1.0, found[axis])
+    replica = found["tp"] * found["pp"] * found["cp"]
+    over = np.where(np.isnan(world), 1.0, world / replica)
+    found["dp"] = np.where(np.isnan(found["dp"]), over, found["dp"])
+    found["world_size"] = np.where(np.isnan(world), replica * found["dp"], world)
+    return found
 
 
 def layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Any]:
     """Every layout column as an array (n,); dp, world_size and the batch follow from each other."""
-    tp, pp, cp = (columns.numbers(axis, 1.0, low=1, plain=True) for axis in ("tp", "pp", "cp"))
-    replica = tp * pp * cp
-    stated_world = columns.numbers("world_size", low=1)
-    dp = columns.numbers("dp", low=1)
-    dp = np.where(np.isnan(dp), np.where(np.isnan(stated_world), 1.0, stated_world / replica), dp)
-    world = np.where(np.isnan(stated_world), replica * dp, stated_world)
+    degrees = _degrees(columns)
+    dp = degrees["dp"]
     micro = columns.numbers("micro_batch_size", low=1)
     batch = columns.numbers("global_batch_size", low=1)
     steps = columns.numbers("gradient_accumulation_steps", low=1)
@@ -44,11 +71,7 @@ def layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Any]:
     steps = np.where(np.isnan(steps), batch / (dp * micro), steps)
     steps = np.maximum(np.where(np.isnan(steps), 1.0, steps), 1.0)
     return {
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "dp": dp,
-        "world_size": world,
+        **degrees,
         "gpus_per_node": columns.numbers("gpus_per_node", per_node, low=1, plain=True),
         "zero_stage": columns.numbers("zero_stage", 0.0),
         "micro_batch_size": micro,
@@ -67,6 +90,7 @@ def unsaid(note: Words) -> Flags:
 def note_misfits(arrays: Mapping[str, Any], note: Words) -> None:
     """Say why a row cannot be predicted; only what leaves the formulas without meaning."""
     product = arrays["tp"] * arrays["pp"] * arrays["cp"] * arrays["dp"]
+    broken = [np.mod(arrays[axis], 1) != 0 for axis in ("tp", "pp", "cp", "dp")]
     shape = (
         "num_layers",
         "hidden_size",
@@ -76,7 +100,8 @@ def note_misfits(arrays: Mapping[str, Any], note: Words) -> None:
         "seq_length",
     )
     reasons = {
-        "world_size is not tp x pp x cp x dp": arrays["world_size"] != product,
+        "world_size is not tp x pp x cp x dp": (arrays["world_size"] != product)
+        | np.any(broken, axis=0),
         "pp is larger than num_layers": arrays["pp"] > arrays["num_layers"],
         "zero_stage is above 3": arrays["zero_stage"] > 3,
     }

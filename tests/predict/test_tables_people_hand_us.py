@@ -65,7 +65,6 @@ def test_a_row_without_its_shape_is_left_out_with_a_reason_and_the_others_stay()
         ({"attention": "flash22"}, r"attention='flash22' in row 1: did you mean 'flash2'\?"),
         ({"sequence_parallel": "perhaps"}, r"sequence_parallel='perhaps' in row 1: true or false"),
         ({"cluster": "h100-80gb-efs"}, r"unknown cluster 'h100-80gb-efs': did you mean"),
-        ({"cluster": "other"}, r"unknown cluster 'other'"),
         ({"precision": "fp8"}, r"precision=fp8 has no published peak on gpu=a100-80gb"),
     ],
 )
@@ -81,7 +80,7 @@ def test_a_table_without_a_cluster_is_refused_because_hardware_is_never_guessed(
 
 
 def test_an_impossible_layout_is_a_note() -> None:
-    points = checked({"world_size": 8, "tp": 2, "dp": 2}, {"pp": 64, "dp": 1})
+    points = checked({"world_size": 8, "tp": 2, "pp": 1, "cp": 1, "dp": 2}, {"pp": 64, "dp": 1})
     assert points.note.tolist() == [
         "world_size is not tp x pp x cp x dp",
         "pp is larger than num_layers",
@@ -124,6 +123,27 @@ def test_clusters_a_published_table_does_not_name_are_those_its_source_names() -
         {"cluster": "other", "framework": "Megatron-LM (2020)", "gpus_per_node": 8},
     )  # fmt: skip
     assert points.cluster.tolist() == ["v100-32gb-dgx2h", "a100-40gb-dgx"]
+
+
+def test_a_table_that_says_no_hardware_gets_no_prediction() -> None:
+    points = checked({"cluster": "other"}, {"dp": 8})
+    assert points.note.tolist() == [
+        "cluster=other says no hardware, and its source is not known",
+        None,
+    ]
+
+
+def test_a_cluster_of_another_site_is_its_gpu_where_the_table_says_which() -> None:
+    points = checked({"cluster": "juwels", "gpu": "a100-40gb", "dp": 4})
+    assert points.groups[0].fabric.gpu == "a100-40gb"
+
+
+@pytest.mark.parametrize("axis", ["tp", "pp", "cp", "dp"])
+def test_one_missing_degree_follows_from_the_world_size(axis: str) -> None:
+    degrees = {"tp": 2, "pp": 4, "cp": 2, "dp": 8}
+    row = {name: size for name, size in degrees.items() if name != axis}
+    f = checked({"world_size": 128, **row}).groups[0].features
+    assert getattr(f, axis).tolist() == [degrees[axis]]
 
 
 def test_an_empty_table_is_no_points() -> None:
