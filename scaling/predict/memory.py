@@ -36,8 +36,9 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     from zero_stage 3 and 2 on; optimizer: fp32 copy and two Adam moments, from stage 1 on
     (arXiv 1910.02054). activations: per layer what backward needs (arXiv 2205.05198, section 4,
     with calibrated constants) times the micro-batches in flight under 1F1B, min(accumulation,
-    pp - stage). logits: the loss's copies of (tokens, vocabulary), vocabulary-parallel unless
-    the stack gathers them. buffers: workspaces and communication buffers.
+    pp - stage), and the one layer that is being recomputed. logits: the loss's copies of (tokens,
+    vocabulary), vocabulary-parallel unless the stack gathers them; of these and the recomputed
+    layer the larger counts. buffers: workspaces and communication buffers.
     """
     stages = stages_of(f, group.stack)
     tokens = f.micro_batch_size * f.seq_length / f.cp
@@ -45,12 +46,16 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     vocabulary = f.vocab_size if group.stack.gathered_logits else f.vocab_size / f.tp
     logits = p["kept_logits"] * tokens * vocabulary * f.element_bytes / 2
     # the first and the last stage compete; a middle one never holds more than the first
-    first_acts = _activations(stages.first, np.minimum(f.accumulation, f.pp), kept, working)
-    last_acts = _activations(stages.last, 1.0, kept, working)
+    first_logits = np.where(stages.piped, 0.0, logits)
+    # the loss is over when the first layer is recomputed: its buffers and that layer's never meet
+    first_acts = stages.first * np.minimum(f.accumulation, f.pp) * kept
+    first_acts = first_acts + np.where(working > first_logits, working, 0.0)
+    last_acts = stages.last * kept + np.where(working > logits, working, 0.0)
+    first_logits = np.where(working > first_logits, 0.0, first_logits)
+    logits = np.where(working > logits, 0.0, logits)
     first_weights, last_weights = _weights(f, stages)
     per_weight = _bytes_per_weight(group, f, p)
     bytes_of_all = per_weight[0] + per_weight[1] + per_weight[2]
-    first_logits = np.where(stages.piped, 0.0, logits)
     first = first_weights * bytes_of_all + first_acts + first_logits
     last = last_weights * bytes_of_all + last_acts + logits
     at_last = stages.piped & (last > first)
@@ -90,12 +95,6 @@ def _weights(f: Features, stages: Stages) -> tuple[Floats, Floats]:
     layer, head = layer_params(f), head_params(f)
     matrices = np.where(stages.piped, 1.0, f.embeddings)
     return (stages.first * layer + matrices * head) / f.tp, (stages.last * layer + head) / f.tp
-
-
-def _activations(
-    layers: Floats, in_flight: Floats | float, kept: Floats, working: Floats
-) -> Floats:
-    return layers * in_flight * kept + working
 
 
 def _kept_per_layer(

@@ -76,7 +76,7 @@ MEMORY: tuple[Parameter, ...] = (
     _p("kept_fused", 4.0, 2.0, 8.0, 0.4, "bytes", "per score, fused softmax"),
     _p("kept_gathered", 0.2, 0.1, 12.0, 1.0, "bytes", "per token, h under sequence_parallel"),
     _p("late_release", 0.4, 0.2, 24.0, 1.0, "bytes", "per token, h: side streams, GPU-bound"),
-    _p("kept_logits", 10.0, 4.0, 24.0, 0.4, "bytes", "per logit"),
+    _p("kept_logits", 10.0, 4.0, 28.0, 0.4, "bytes", "per logit"),
     _p("fragmentation", 1.03, 1.0, 1.25, 0.05, "ratio", "reserved / allocated when it is tight"),
     _p("recompute_layers", 1.0, 0.3, 2.5, 0.4, "layers", "alive while one is recomputed"),
 )

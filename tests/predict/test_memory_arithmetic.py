@@ -67,10 +67,19 @@ def test_the_last_stage_decides_when_its_logits_weigh_more(points):
 
 
 def test_full_checkpointing_keeps_two_bytes_a_token_and_hidden_element_of_each_layer(points):
-    none = memory(points({"activation_checkpointing": "full"}), recompute_layers=0.3).terms
+    row = {"activation_checkpointing": "full", "vocab_size": 100}
+    none = memory(points(row), recompute_layers=0.3).terms
     kept = 32 * 2 * 4096 * 4096
     one_layer = memory(points({"activation_checkpointing": "none"})).terms["activations_bytes"] / 32
     assert none["activations_bytes"] == pytest.approx(kept + 0.3 * one_layer)
+
+
+def test_the_loss_and_the_recomputed_layer_never_share_the_peak(points):
+    rows = [{"activation_checkpointing": "full", "vocab_size": v} for v in (100, 512000)]
+    layer, loss = (memory(points(row)).terms for row in rows)
+    assert layer["logits_bytes"] == 0
+    assert loss["logits_bytes"] == pytest.approx(10 * 4096 * 512000)
+    assert loss["activations_bytes"] == pytest.approx(32 * 2 * 4096 * 4096)
 
 
 def test_selective_checkpointing_keeps_all_but_the_scores(points):

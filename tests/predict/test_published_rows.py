@@ -42,7 +42,7 @@ def test_llama_on_a100_at_a_world_size_held_back():
     assert scores.step_time["rms"] < 0.065
     assert scores.regret["mean"] < 0.01
     assert scores.memory["balanced_accuracy"] > 0.95
-    assert scores.memory["false_fit_rate"] < 0.02
+    assert scores.memory["false_fit_rate"] < 0.05
 
 
 def test_gpt_on_one_node_from_fifty_rows():

@@ -199,3 +199,18 @@ def test_memory_that_is_nearly_full_stalls_only_where_that_was_seen(points):
         assert memory_of(group, f, group.start).total[0] > 0
         full = step_of(group, f, group.start, np.array([1.2])).terms["stall_s"][0]
         assert bool(full > 1) is stalls
+
+
+def test_weak_scaling_of_zero_3_loses_to_tensor_parallelism_at_scale():
+    # arXiv 2411.13055: from 128 to 2,048 H100 pure sharding loses 37 % a GPU and tp of 2 wins
+    def per_gpu(world_size, tp):
+        row = {
+            "cluster": "h100-80gb-dgx", "zero_stage": 3, "tp": tp, "dp": world_size // tp,
+            "micro_batch_size": 2 * tp, "fused_norm": True,
+        }  # fmt: skip
+        points = points_of(Columns(table_of(row), "t"))
+        return points.tokens_per_step[0] / predict(points).step_time_s[0] / world_size
+
+    assert per_gpu(2048, tp=1) / per_gpu(128, tp=1) == pytest.approx(1 - 0.37, abs=0.08)
+    assert per_gpu(128, tp=1) > per_gpu(128, tp=2)
+    assert per_gpu(2048, tp=1) < per_gpu(2048, tp=2)

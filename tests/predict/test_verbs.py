@@ -106,6 +106,21 @@ def test_recommend_by_name(run):
     assert "memory left" in said
 
 
+def scaling(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "scaling", *(str(a) for a in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
+
+
+def test_the_program_itself_knows_the_verbs_and_says_mistakes_in_one_sentence(tmp_path, sweep_csv):
+    done = scaling("predict", sweep_csv, tmp_path / "out.parquet")
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(tmp_path / "out.parquet").num_rows > 100
+    wrong = scaling("predict", tmp_path / "absent.csv", tmp_path / "out.parquet")
+    assert wrong.returncode == 2
+    assert "no such file" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
