@@ -127,7 +127,9 @@ def _gpu_bound(group: Group, f: Features, tokens: Floats) -> Floats:
     """0 to 1: whether the GPU, not the launching host, is the bottleneck of a layer.
 
     While the host is slower, blocks a side stream used are free at once; otherwise they are
-    released late (torch's caching allocator, record_stream). 0.45 is a usual MFU.
+    released late (torch's caching allocator, record_stream). 0.45 is a usual MFU. This is what a
+    layout asks for: of tp groups over nodes published peaks show less, because the allocator,
+    short of memory, waits until blocks are free, and those steps are the ones that stall.
     """
     gpu, fabric = gpu_named(group.fabric.gpu), group.fabric
     assert gpu.link_bytes_per_s is not None
