@@ -60,7 +60,8 @@ def _measure(lab: Lab, root: Path, way: Way, options: argparse.Namespace) -> Non
         *(sys.executable, "-m", "snakemake", "--profile", "config/profiles/slurm"),
         *("--submitit-pack", str(way.pack), "--submitit-keep-folders"),
         *("--submitit-max-allocations", "1"),  # the machine has few cores: no two points at once
-        *("--seconds-between-status-checks", "1", "--latency-wait", "5", "--quiet", "all"),
+        *("--seconds-between-status-checks", "1", "--latency-wait", "5", "--quiet", "rules"),
+        *("--until", "measure"),
         *("--default-resources", "mem=None", "disk=None", 'slurm_account="lab"', "--config"),
         "study=packs",
     ]

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.lab import heed_ctrl_c
+
 
 class Study:
     """A folder in which trivial points run."""
@@ -34,7 +36,7 @@ class Study:
         with (self.folder / "snakemake.log").open("ab") as log:
             return subprocess.Popen(
                 command, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True,
+                start_new_session=True, preexec_fn=heed_ctrl_c,
             )  # fmt: skip
 
     def run(self, *options):

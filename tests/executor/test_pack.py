@@ -108,6 +108,31 @@ def test_sigterm_ends_the_job_and_leaves_it_wanted(pack, tmp_path):
         os.killpg(running["pid"], 0)
 
 
+def test_what_a_dead_shell_has_started_gets_time_to_clean_up(pack, tmp_path):
+    cleaning = (
+        "import signal, sys, time, pathlib\n"
+        "def end(*_): time.sleep(1); pathlib.Path('clean').touch(); sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "pathlib.Path('ready').touch()\n"
+        "time.sleep(60)"
+    )
+    (tmp_path / "job.py").write_text(cleaning)
+    folder = pack(f"{sys.executable} job.py; true", limit_s=60)
+    code = (
+        "import sys; from snakemake_executor_plugin_submitit.pack import Pack;"
+        "Pack(sys.argv[1], 0)()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.05)
+    shell = json.loads((folder / "0.running.json").read_text())["pid"]
+    os.killpg(shell, signal.SIGTERM)  # as Slurm signals every process of the job
+    process.terminate()
+    process.wait(timeout=20)
+
+    assert (tmp_path / "clean").exists()
+
+
 def test_restarted_too_often_it_gives_up(pack, monkeypatch):
     folder = pack("true")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "3")

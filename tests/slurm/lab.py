@@ -33,6 +33,11 @@ def until(what: str, condition: Callable[[], object], timeout_s: float = 60) -> 
         time.sleep(0.1)
 
 
+def heed_ctrl_c() -> None:
+    """In a child: SIGINT counts, also where these tests run in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Lab:
     """The cluster: four nodes of eight CPUs and four pretended GPUs."""
 
@@ -140,6 +145,7 @@ class Study:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=heed_ctrl_c,
             )
 
     def run(self, *options: str, timeout_s: float = 120) -> int:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.conftest import MODELS
-from tests.slurm.lab import until
+from tests.slurm.lab import heed_ctrl_c, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.ranks]
 
@@ -47,7 +47,7 @@ class RealStudy:
     def write(self, study):
         (self.root / "config/studies/real.yaml").write_text(yaml.safe_dump(study))
 
-    def start(self, *options):
+    def start(self, *options, hosts=True):
         command = [
             *(sys.executable, "-m", "snakemake", "--profile", "config/profiles/slurm"),
             *("--seconds-between-status-checks", "1", "--latency-wait", "5"),
@@ -56,13 +56,19 @@ class RealStudy:
         ]
         with (self.root / "snakemake.log").open("ab") as log:
             return subprocess.Popen(
-                command, cwd=self.root, env=self.lab.environment, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,
+                command, cwd=self.root, stdout=log,
+                env={**self.lab.environment, "SCALING_HOSTS": "1" if hosts else "0"},
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=heed_ctrl_c,
             )  # fmt: skip
 
     @property
     def said(self):
         return (self.root / "snakemake.log").read_text()
+
+    def training(self):
+        """Points of which the first rank has begun to step."""
+        beats = (self.root / "logs/real/ranks").glob("*/.run-*/rank0.beat")
+        return {path.parts[-3] for path in beats if "step" in path.read_text()}
 
     def rows(self):
         paths = sorted((self.root / "results/real/rows").glob("*.parquet"))
@@ -99,9 +105,10 @@ def rank_processes(point):
     for output in Path("/proc").glob("[0-9]*/fd/1"):
         try:
             log = output.readlink()
+            program = (output.parents[1] / "exe").readlink().name
         except OSError:  # it has just ended
             continue
-        if log.parent.name == point and log.name.startswith("rank"):
+        if log.parent.name == point and "python" in program:
             found[int(log.stem.removeprefix("rank"))] = int(output.parts[2])
     return found
 
@@ -112,16 +119,10 @@ def test_a_killed_rank_a_stopped_rank_and_a_late_point_are_rows_and_the_study_en
     study.write({**STUDY, "layouts": layouts, "measure": limits})
     run = study.start("--submitit-pack", "2")
     rows = study.root / "results/real/rows"
-    folders = study.root / "logs/real/ranks"
-
-    def training():
-        """Points of which every rank has begun to step, by world size."""
-        beats = [path for path in folders.glob("*/.run-*/rank0.beat") if "step" in path.read_text()]
-        return {path.parts[-3].split("-g")[1][0]: path.parts[-3] for path in beats}
-
-    until("two points train", lambda: len(training()) == 2, 90)
-    os.kill(rank_processes(training()["2"])[1], signal.SIGKILL)
-    for pid in rank_processes(training()["4"]).values():
+    until("two points train", lambda: len(study.training()) == 2, 90)
+    two, four = sorted(study.training(), key=lambda point: point.split("-g")[1])
+    os.kill(rank_processes(two)[1], signal.SIGKILL)
+    for pid in rank_processes(four).values():
         os.kill(pid, signal.SIGSTOP)
 
     assert run.wait(timeout=240) == 0, study.said
@@ -129,3 +130,22 @@ def test_a_killed_rank_a_stopped_rank_and_a_late_point_are_rows_and_the_study_en
     outcomes = sorted(row["outcome"] for row in study.rows())
     assert outcomes == ["error", "hang", "timeout"], outcomes
     assert not list(rows.glob("*.running"))
+
+
+def test_ranks_that_start_from_nothing_and_a_cancelled_point_leaves_no_row(study):
+    layouts = [{"world_size": 4, "zero_stage": [0, 1]}]
+    limits = {"warmup_steps": 1, "measured_steps": 100_000, "time_limit_s": 100}
+    study.write({**STUDY, "layouts": layouts, "measure": limits})
+    run = study.start(hosts=False)
+    until("a point trains", study.training, 90)
+    (first,) = study.training()
+    os.kill(rank_processes(first)[1], signal.SIGKILL)
+    until("the other one trains", lambda: study.training() - {first}, 90)
+    study.lab.ask("scancel", *study.lab.queue())
+    until("the allocation is over", lambda: not study.lab.queue())
+    run.send_signal(signal.SIGINT)
+    run.wait(timeout=60)
+
+    (row,) = study.rows()
+    assert (row["outcome"], row["error_message"]) == ("error", "rank 1 was killed by SIGKILL")
+    assert not list((study.root / "results/real/rows").glob("*.running"))

@@ -108,17 +108,21 @@ class Pack:
         return process.wait(), reason
 
     def _stop(self) -> None:
-        """End the running job and whatever it left behind in its session."""
+        """End the running job and whatever it left behind in its session.
+
+        A job that is ended from outside, by us or by Slurm, gets time to clean up: its shell dies
+        at once, what the shell has started may need longer.
+        """
         process = self._process
         if process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                _signal(process.pid, number)
-                try:
-                    process.wait(timeout=GRACE_S)
-                except subprocess.TimeoutExpired:
-                    continue
+        code = process.poll()
+        if code is None or code < 0 or code > 128:
+            _signal(process.pid, signal.SIGTERM)
+            end = time.monotonic() + GRACE_S
+            while time.monotonic() < end and _lives(process.pid):
+                process.poll()
+                time.sleep(0.05)
         _signal(process.pid, signal.SIGKILL)
 
     def _terminated(self, number: int, frame: Any) -> None:
@@ -130,6 +134,18 @@ def _signal(session: int, number: int) -> None:
         os.killpg(session, number)
     except ProcessLookupError:
         return  # gone already
+
+
+def _lives(session: int) -> bool:
+    """Whether any process of this session's group still runs; one that is not reaped does not."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue  # it has just ended
+        if int(group) == session and state != "Z":
+            return True
+    return False
 
 
 def _end_steps() -> None:
