@@ -1,10 +1,11 @@
 """What a study runs on: GPUs as their data sheets state them, and clusters made of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from scaling.errors import InputError, did_you_mean
 from scaling.layout import Precision
+from scaling.site import Slurm
 
 TERA = 1e12
 GB_PER_S = 1e9
@@ -139,4 +140,5 @@ class Cluster:
     nodes: int
     node_link_bytes_per_s: float | None = None
     usd_per_gpu_hour: float | None = None
+    slurm: Slurm = field(default_factory=Slurm)
     source: str

@@ -26,11 +26,12 @@ from scaling.hardware import Cluster, gpu_named
 from scaling.layout import Attention, Precision, ZeroStage
 from scaling.measurement import StudyKind
 from scaling.shapes import ActivationCheckpointing, Family, ModelShape
-from scaling.study_errors import sentence
+from scaling.site import Slurm
+from scaling.study_errors import SAFE, sentence
 
 CONFIG = Path("config")
 T = TypeVar("T")
-SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # it reaches paths and shells
+SAFE_NAME = re.compile(SAFE)
 GBIT = 1e9 / 8  # bytes
 
 
@@ -179,6 +180,36 @@ class ModelEntry(_File):
         )
 
 
+Word = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\s;&|`$]+$")]
+Line = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\r\n]+$")]
+
+
+class SlurmEntry(_File):
+    """What the site's Slurm wants to be told; set-up lines are the site's own shell."""
+
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Annotated[str, Field(strict=True, pattern=r"^[\w&|,*\[\]().-]+$")] | None = None
+    reservation: Word | None = None
+    exclusive: Flag = False
+    gres: Annotated[str, Field(strict=True, pattern=r"^[\w.-]+(:[\w.-]+)?$")] | None = None
+    cpus_per_task: Count | None = None
+    mem_mb: Annotated[int, Field(strict=True, ge=0)] | None = None
+    setup: list[Line] = []
+    srun_args: list[Line] = []
+    extra: list[Line] = []
+
+    def site(self) -> Slurm:
+        """The same as values that do not change."""
+        return Slurm(
+            **self.model_dump(exclude={"setup", "srun_args", "extra"}),
+            setup=tuple(self.setup),
+            srun_args=tuple(self.srun_args),
+            extra=tuple(self.extra),
+        )
+
+
 class ClusterEntry(_File):
     """One cluster of config/clusters.yaml."""
 
@@ -187,6 +218,7 @@ class ClusterEntry(_File):
     nodes: Count
     node_link_gbit_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     usd_per_gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    slurm: SlurmEntry = SlurmEntry()
     source: Annotated[str, Field(strict=True, min_length=1)]
 
     def cluster(self) -> Cluster:
@@ -198,6 +230,7 @@ class ClusterEntry(_File):
             nodes=self.nodes,
             node_link_bytes_per_s=None if gbit is None else gbit * GBIT,
             usd_per_gpu_hour=self.usd_per_gpu_hour,
+            slurm=self.slurm.site(),
             source=self.source,
         )
 

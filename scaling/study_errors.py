@@ -7,6 +7,8 @@ from pydantic_core import ErrorDetails
 
 from scaling.errors import did_you_mean
 
+SAFE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # names that reach paths and shells
+
 _TYPES = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -52,6 +54,10 @@ def _say(problem: ErrorDetails, schema: object) -> str:
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         return f"{key}={value}: {words} {context[bound]}"
+    if kind == "string_pattern_mismatch" and "\\s;" in context["pattern"]:
+        return f"{key}={value}: must be one word without blanks or signs of the shell"
+    if kind == "string_pattern_mismatch" and SAFE not in context["pattern"]:
+        return f"{key}={value}: must look like {context['pattern']}"
     if kind == "string_pattern_mismatch":
         return (
             f"{key}={value}: a name is letters, digits, '_', '-' and '.' only, starts with a "

@@ -2,7 +2,7 @@
 import sys
 from pathlib import Path
 
-from scaling import grid, planning
+from scaling import grid, planning, site
 from scaling.errors import InputError
 from scaling.study import load_study
 
@@ -27,6 +27,10 @@ REPORT_SOURCES = sorted(
     for kind in ("captions", "page")
     for path in Path("reports", kind).rglob("*.*")
 )
+
+
+# a study that measures runs on one cluster
+SITE = STUDY.clusters[PLAN.points[0].cluster].slurm
 
 
 def rows():
@@ -59,6 +63,14 @@ def ranks_per_node(wildcards):
 
 def gpus_per_node(wildcards):
     return 0 if POINTS[wildcards.point].gpu == "cpu" else ranks_per_node(wildcards)
+
+
+def gres(wildcards):
+    return f"{SITE.gres}:{ranks_per_node(wildcards)}"
+
+
+# some sites want GPUs by a name of their own
+DEVICES = {"gres": gres} if SITE.gres else {"gpus_per_node": gpus_per_node}
 
 
 def runtime_minutes(wildcards):

@@ -10,9 +10,10 @@ rule measure:
     # on one machine a point has all cores: two at once would measure each other
     threads: workflow.cores or 1
     resources:
+        **DEVICES,
+        **site.resources(SITE),
         nodes=nodes,
         tasks_per_node=ranks_per_node,
-        gpus_per_node=gpus_per_node,
         runtime=runtime_minutes,
     params:
         point=f"{RESULTS}/points/{{point}}.json",
