@@ -109,11 +109,13 @@ def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
     count = _count(f)
     volume = 2 * (tp - 1) / tp * tokens * f.hidden_size * f.element_bytes
     volume = volume * np.where(f.sequence_parallel, 1.25, 1.0)
+    # every rank waits for the last to arrive; stated for 4 ranks
+    meeting = np.log2(np.maximum(tp, 2.0)) / 2
     leaving = tp > f.gpus_per_node
-    latency = p["tp_latency_s"] + np.where(leaving, p["tp_network_latency_s"] * tp, 0.0)
+    latency = p["tp_latency_s"] * meeting + np.where(leaving, p["tp_network_latency_s"] * tp, 0.0)
     latency = latency * np.where(f.sequence_parallel, 2.0, 1.0)
     seconds = p["tp_exposed"] * count * (volume / bandwidth + latency)
-    host = count * p["host_collective_s"]
+    host = count * p["host_collective_s"] * meeting
     context: Floats = np.zeros(len(f))
     if (cp > 1).any():
         ring = (cp - 1) / cp * (2 * f.kv_width / tp) * f.micro_batch_size * f.seq_length

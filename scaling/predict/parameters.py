@@ -31,7 +31,7 @@ def _p(
 
 # Sources of the defaults are in docs/prediction.md, one line each.
 TIME: tuple[Parameter, ...] = (
-    _p("gemm_efficiency", 0.80, 0.40, 0.97, 0.15, "ratio", "of the sustained peak, a large GEMM"),
+    _p("gemm_efficiency", 0.80, 0.40, 0.90, 0.10, "ratio", "of the sustained peak, a large GEMM"),
     _p("gemm_half_size", 60.0, 1.0, 600.0, 0.3, "elements", "M, N or K at half efficiency"),
     _p("flash1_efficiency", 0.30, 0.08, 0.60, 0.4, "ratio", "of peak, causal half counted once"),
     _p("flash2_efficiency", 0.50, 0.15, 0.80, 0.4, "ratio", "of peak, causal half counted once"),
@@ -43,7 +43,7 @@ TIME: tuple[Parameter, ...] = (
     _p("pointwise_passes", 1.0, 0.3, 4.0, 0.4, "ratio", "of the counted tp-sharded passes"),
     _p("logit_passes", 8.0, 2.0, 40.0, 0.4, "passes", "over the fp32 logits"),
     _p("link_efficiency", 0.70, 0.20, 0.95, 0.3, "ratio", "bus bandwidth of a link in the node"),
-    _p("tp_latency_s", 25e-6, 3e-6, 300e-6, 0.6, "s", "of one tp collective on the GPU"),
+    _p("tp_latency_s", 25e-6, 3e-6, 300e-6, 0.6, "s", "of a collective of 4 tp ranks on the GPU"),
     _p("tp_exposed", 1.0, 0.1, 1.0, 0.2, "ratio", "of tp traffic that no compute hides"),
     _p("tp_network_efficiency", 0.60, 0.05, 1.0, 0.5, "ratio", "of the NICs, tp over nodes"),
     _p("tp_network_latency_s", 60e-6, 10e-6, 2e-3, 0.8, "s", "per rank of a tp ring over nodes"),
@@ -54,7 +54,15 @@ TIME: tuple[Parameter, ...] = (
     _p("p2p_latency_s", 100e-6, 5e-6, 30e-3, 1.0, "s", "of one stage-to-stage message"),
     _p("pipeline_friction", 0.01, 1e-4, 0.25, 1.0, "ratio", "by which 1F1B slows a stage"),
     _p("host_layer_s", 2.0e-3, 0.3e-3, 6e-3, 0.5, "s", "to launch a layer's kernels, fwd + bwd"),
-    _p("host_collective_s", 0.15e-3, 0.01e-3, 1.5e-3, 0.7, "s", "to launch one tp collective"),
+    _p(
+        "host_collective_s",
+        0.15e-3,
+        0.01e-3,
+        1.5e-3,
+        0.7,
+        "s",
+        "to launch a collective of 4 tp ranks",
+    ),
     _p("host_softmax_s", 0.4e-3, 0.02e-3, 3e-3, 0.7, "s", "more for torch's softmax, a layer"),
     _p("host_transport_s", 1e-6, 1e-7, 2e-3, 3.0, "s", "per tp rank, lossy transport in a pipe"),
     _p("host_sharpness", 4.0, 1.5, 12.0, 0.4, "-", "12: host or GPU bounds all of a layer"),

@@ -159,7 +159,7 @@ def test_the_file_says_what_each_number_means(tmp_path, calibrated):
             lambda r: next(iter(r["stacks"].values()))["parameters"]["gemm_efficiency"].update(
                 value=7
             ),
-            "gemm_efficiency=7 is outside 0.4 to 0.97",
+            "gemm_efficiency=7 is outside 0.4 to 0.9",
         ),
     ],
 )
