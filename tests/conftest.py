@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.ran import Ran, scaling
+
 PROJECT = Path(__file__).parent.parent
 
 GOLDEN = PROJECT / "tests" / "golden"
@@ -95,3 +97,13 @@ def copy_project(folder):
 def project(tmp_path):
     """A checkout of this test's own."""
     return copy_project(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory):
+    """The quickstart, from its YAML to its report, as a new user runs it."""
+    root = copy_project(tmp_path_factory.mktemp("quickstart"))
+    ran = scaling(root, "run", "quickstart")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    yield Ran(root, "quickstart", ran.stdout)
+    shutil.rmtree(root)

@@ -1,65 +1,7 @@
-"""Studies that really ran, shared by the tests that look at what they left."""
+"""Studies small enough to run in a test."""
 
-import os
-import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-
-import pyarrow.parquet as pq
 import pytest
 import yaml
-
-from tests.conftest import copy_project
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A checkout in which a study was run, and what the command printed."""
-
-    root: Path
-    study: str
-    said: str
-
-    @property
-    def results(self):
-        return self.root / "results" / self.study
-
-    def rows(self):
-        return rows_of(self.results)
-
-
-def rows_of(results):
-    return [
-        row
-        for path in sorted((results / "rows").glob("*.parquet"))
-        for row in pq.read_table(path).to_pylist()
-    ]
-
-
-def scaling(root, *words, timeout=900):
-    """Run a verb in that checkout."""
-    return subprocess.run(
-        [sys.executable, "-m", "scaling", *words],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-
-
-@pytest.fixture(scope="session")
-def quickstart(tmp_path_factory):
-    """The quickstart, from its YAML to its report, as a new user runs it."""
-    root = copy_project(tmp_path_factory.mktemp("quickstart"))
-    ran = scaling(root, "run", "quickstart")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    yield Ran(root, "quickstart", ran.stdout)
-    shutil.rmtree(root)
-
 
 SMALL = {
     "title": "Five points",

@@ -3,7 +3,7 @@
 import pyarrow.parquet as pq
 import yaml
 
-from tests.workflow.conftest import scaling
+from tests.ran import scaling
 
 STUDY = {
     "title": "Where does ZeRO-3 overtake tensor parallelism?",

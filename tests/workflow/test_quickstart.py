@@ -8,7 +8,7 @@ import pytest
 
 from scaling import grid
 from scaling.study import load_study
-from tests.workflow.conftest import scaling
+from tests.ran import scaling
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1200)]
 

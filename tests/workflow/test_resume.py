@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import psutil
 import pytest
 
-from tests.workflow.conftest import rows_of, scaling
+from tests.ran import rows_of, scaling
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 

@@ -1,0 +1,46 @@
+"""Studies that really ran: where they did, what they printed and left."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A checkout in which a study was run, and what the command printed."""
+
+    root: Path
+    study: str
+    said: str
+
+    @property
+    def results(self):
+        return self.root / "results" / self.study
+
+    def rows(self):
+        return rows_of(self.results)
+
+
+def rows_of(results):
+    return [
+        row
+        for path in sorted((results / "rows").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+
+
+def scaling(root, *words, timeout=900):
+    """Run a verb in that checkout."""
+    return subprocess.run(
+        [sys.executable, "-m", "scaling", *words],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        env={**os.environ, "COLUMNS": "200"},
+    )
