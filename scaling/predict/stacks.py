@@ -45,6 +45,17 @@ class Stack:
 STACKS = (
     Stack(prefix="", source="assumed: DeepSpeed or Megatron-Core with fp32 gradient accumulation"),
     Stack(
+        prefix="scaling",
+        gradient_bytes=2.0,
+        scattered_messages=True,
+        # overlap_comm is off below stage 3; buckets of 5e8 elements to reduce and to gather; the
+        # loss keeps 16-bit logits, their fp32 softmax and both gradients
+        defaults=MappingProxyType(
+            {"dp_exposed": 0.95, "buffers_bytes": 2.0e9, "kept_logits": 12.0}
+        ),
+        source="scaling/train: DeepSpeed 0.19 with its defaults, pipe_partitioned messages",
+    ),
+    Stack(
         prefix="Aleph Alpha",
         gradient_bytes=2.0,
         gathered_logits=True,

@@ -10,6 +10,7 @@ from scaling.predict.features import Points, points_of
 from tests.predict import reference
 
 SHAPE = {
+    "framework": "plain",  # of which nothing is known: the first entry of STACKS
     "model": "llama-7b",
     "num_layers": 32,
     "hidden_size": 4096,
