@@ -62,8 +62,7 @@ def _measure(lab: Lab, root: Path, way: Way, options: argparse.Namespace) -> Non
         *("--submitit-max-allocations", "1"),  # the machine has few cores: no two points at once
         *("--seconds-between-status-checks", "1", "--latency-wait", "5", "--quiet", "rules"),
         *("--until", "measure"),
-        *("--default-resources", "mem=None", "disk=None", 'slurm_account="lab"', "--config"),
-        "study=packs",
+        *("--config", "study=packs"),
     ]
     environment = {**lab.environment, "SCALING_HOSTS": "1" if way.hosts else "0"}
     began = time.monotonic()
@@ -109,7 +108,13 @@ def _prepare(root: Path, options: argparse.Namespace) -> None:
     for name in ("workflow", "config", "reports"):
         shutil.copytree(PROJECT / name, root / name)
     shutil.copy(PROJECT / "Snakefile", root)
-    cluster = {"gpu": "cpu", "gpus_per_node": 2, "nodes": 4, "source": "made for a benchmark"}
+    cluster = {
+        "gpu": "cpu",
+        "gpus_per_node": 2,
+        "nodes": 4,
+        "slurm": {"account": "lab"},
+        "source": "made for a benchmark",
+    }
     study = {
         "title": "Points of two ranks",
         "kind": "strong",

@@ -31,7 +31,15 @@ STUDY = {
     "layouts": [{"world_size": [1, 2, 4]}, {"world_size": 4, "tp": 2}, {"world_size": 2, "pp": 2}],
     "measure": {"warmup_steps": 1, "measured_steps": 10, "time_limit_s": 60},
 }
-CLUSTERS = {"lab": {"gpu": "cpu", "gpus_per_node": 2, "nodes": 4, "source": "made for a test"}}
+CLUSTERS = {
+    "lab": {
+        "gpu": "cpu",
+        "gpus_per_node": 2,
+        "nodes": 4,
+        "slurm": {"account": "lab", "partition": "main", "cpus_per_task": 2},
+        "source": "made for a test",
+    }
+}
 
 
 class RealStudy:
@@ -51,8 +59,7 @@ class RealStudy:
         command = [
             *(sys.executable, "-m", "snakemake", "--profile", "config/profiles/slurm"),
             *("--seconds-between-status-checks", "1", "--latency-wait", "5"),
-            *("--default-resources", "mem=None", "disk=None", 'slurm_account="lab"', "--config"),
-            *("study=real", *options),
+            *(*options, "--config", "study=real"),
         ]
         with (self.root / "snakemake.log").open("ab") as log:
             return subprocess.Popen(
