@@ -39,7 +39,7 @@ TIME: tuple[Parameter, ...] = (
     _p("math_passes", 22.0, 6.0, 60.0, 0.4, "passes", "over the s x s scores, torch softmax"),
     _p("fused_passes", 12.0, 4.0, 40.0, 0.4, "passes", "over the s x s scores, fused softmax"),
     _p("norm_passes_fused", 30.0, 4.0, 60.0, 0.4, "passes", "over (tokens, h) a layer"),
-    _p("norm_passes", 130.0, 8.0, 260.0, 0.5, "passes", "the same without a fused norm"),
+    _p("norm_passes", 160.0, 8.0, 260.0, 0.5, "passes", "the same without a fused norm"),
     _p("pointwise_passes", 1.0, 0.3, 4.0, 0.4, "ratio", "of the counted tp-sharded passes"),
     _p("logit_passes", 8.0, 2.0, 40.0, 0.4, "passes", "over the fp32 logits"),
     _p("link_efficiency", 0.70, 0.20, 0.95, 0.3, "ratio", "bus bandwidth of a link in the node"),
