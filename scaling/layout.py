@@ -76,8 +76,16 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield f"vocab_size={shape.vocab_size} is not divisible by tp={layout.tp}"
     if layout.sequence_parallel and layout.tp == 1:
         yield "sequence_parallel shards inside the tp group and needs tp > 1"
-    if layout.sequence_parallel and layout.seq_length % layout.tp:
-        yield f"sequence_parallel needs seq_length={layout.seq_length} divisible by tp={layout.tp}"
+    if layout.sequence_parallel and layout.seq_length % (layout.tp * layout.cp):
+        yield (
+            f"sequence_parallel needs seq_length={layout.seq_length} divisible by tp={layout.tp}"
+            + (f" x cp={layout.cp}" if layout.cp > 1 else "")
+        )
+    if shape.family == "gpt" and layout.seq_length > shape.max_positions:
+        yield (
+            f"seq_length={layout.seq_length} is more than the max_positions="
+            f"{shape.max_positions} that the model has learned vectors for"
+        )
     if layout.pp > shape.num_layers:
         yield f"pp={layout.pp} stages cannot share num_layers={shape.num_layers} layers"
     if layout.cp > 1 and shape.num_kv_heads // layout.tp % layout.cp:
@@ -96,9 +104,5 @@ def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"zero_stage={layout.zero_stage} with pp={layout.pp}: "
             "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism (DeepSpeed)"
         )
-    if shape.family != "llama":
+    if shape.family == "t5":
         yield f"family={shape.family} can be predicted but not yet measured"
-    if layout.cp > 1:
-        yield f"cp={layout.cp}: context parallelism can be predicted but not yet measured"
-    if layout.activation_checkpointing == "selective":
-        yield "activation_checkpointing=selective can be predicted but not yet measured"

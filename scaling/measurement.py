@@ -90,10 +90,22 @@ class Row:
     step_time_high_s: float | None
     losses: list[float] | None  # every step from the first, warm-up included
     grad_norms: list[float] | None  # likewise; null where DeepSpeed keeps none
-    compute_s: float | None  # per step, from a profiler window outside the timed steps
+    # per step, mean over ranks, from a profiler window after the timed steps
+    compute_s: float | None
     comm_s: float | None
     exposed_comm_s: float | None
     idle_s: float | None
+    all_reduce_s: float | None = None  # what comm_s is made of, by kind
+    all_gather_s: float | None = None
+    reduce_scatter_s: float | None = None
+    all_to_all_s: float | None = None
+    send_recv_s: float | None = None
+    broadcast_s: float | None = None
+    tp_comm_s: float | None = None  # and by axis
+    cp_comm_s: float | None = None
+    dp_comm_s: float | None = None
+    pp_comm_s: float | None = None
+    pipeline_bubble_s: float | None = None  # exposed communication between stages
     peak_memory_bytes: int | None  # largest over ranks, allocated
     peak_reserved_bytes: int | None
     memory_meter: str | None  # cuda_allocator | process_rss

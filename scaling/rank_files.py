@@ -45,6 +45,7 @@ class RankResult:
     peak_reserved_bytes: int | None
     memory_meter: str
     first_step_at: float  # seconds since the epoch
+    spent: dict[str, float] | None = None  # seconds of a step by the row's columns; None: no window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,10 @@ def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layo
         and SHAPE.vocab_size % layout.tp == 0
         and layout.seq_length % layout.cp == 0
         and layout.pp <= SHAPE.num_layers
-        and not (layout.sequence_parallel and (layout.tp == 1 or layout.seq_length % layout.tp))
+        and not (
+            layout.sequence_parallel
+            and (layout.tp == 1 or layout.seq_length % (layout.tp * layout.cp))
+        )
     )
     assert even == (not list(refusals(SHAPE, layout)))
 
@@ -78,6 +81,10 @@ def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layo
         ({"pp": 5}, "pp=5 stages cannot share num_layers=4 layers"),
         ({"sequence_parallel": True}, "sequence_parallel shards inside the tp group"),
         ({"sequence_parallel": True, "tp": 2, "seq_length": 33}, "seq_length=33 divisible by tp=2"),
+        (
+            {"sequence_parallel": True, "tp": 2, "cp": 2, "seq_length": 34},
+            "seq_length=34 divisible by tp=2 x cp=2",
+        ),
         ({"cp": 2, "seq_length": 33}, "seq_length=33 is not divisible by cp=2"),
         ({"cp": 4, "tp": 2}, "num_kv_heads=4 over tp=2 is not divisible by cp=4"),
     ],
@@ -85,6 +92,13 @@ def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layo
 def test_an_impossible_layout_is_refused_with_a_sentence(layout, sentence):
     said = list(refusals(SHAPE, Layout(**{"seq_length": 32, **layout})))
     assert any(sentence in reason for reason in said), said
+
+
+def test_learned_positions_end():
+    learned = dataclasses.replace(SHAPE, family="gpt", max_positions=16)
+    assert list(refusals(learned, Layout(seq_length=16))) == []
+    (said,) = refusals(learned, Layout(seq_length=17))
+    assert "max_positions=16" in said
 
 
 @pytest.mark.parametrize("zero_stage", [2, 3])

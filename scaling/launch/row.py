@@ -1,6 +1,7 @@
 """The row of one run: what was known before, and what the ranks left."""
 
 import datetime
+import math
 import os
 import socket
 from dataclasses import dataclass
@@ -32,8 +33,7 @@ def row_of(point: Point, attempt: int, run: Run) -> Row:
     started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
     return Row(
         **columns_of(point),
-        **(_measured(run) if ok else _NOTHING),
-        **_NOT_MEASURED_YET,
+        **(_NOTHING | (_measured(run) if ok else {})),
         **provenance_of(first),
         attempt=attempt,
         outcome=run.verdict.outcome,
@@ -64,7 +64,16 @@ def _measured(run: Run) -> dict[str, Any]:
         "peak_reserved_bytes": max(reserved) if reserved else None,
         "memory_meter": results[0].memory_meter,
         "startup_s": max(result.first_step_at for result in results) - run.started_at,
+        **_spent(results),
     }
+
+
+def _spent(results: list[RankResult]) -> dict[str, float]:
+    """The mean over ranks, so that the parts of a step still add up; empty without a window."""
+    known = [result.spent for result in results if result.spent is not None]
+    if len(known) < len(results):
+        return {}
+    return {name: math.fsum(each[name] for each in known) / len(known) for name in known[0]}
 
 
 _NOTHING: dict[str, Any] = dict.fromkeys(
@@ -80,12 +89,13 @@ _NOTHING: dict[str, Any] = dict.fromkeys(
         "peak_reserved_bytes",
         "memory_meter",
         "startup_s",
+        "compute_s",
+        "comm_s",
+        "exposed_comm_s",
+        "idle_s",
+        "energy_j",
+        "mean_power_w",
     )
-)
-
-# A profiler window and a power meter are no part of the engine yet.
-_NOT_MEASURED_YET: dict[str, Any] = dict.fromkeys(
-    ("compute_s", "comm_s", "exposed_comm_s", "idle_s", "energy_j", "mean_power_w")
 )
 
 

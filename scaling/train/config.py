@@ -16,6 +16,10 @@ _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
 def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
     """The dict that `deepspeed.initialize` takes for this layout.
 
+    To DeepSpeed the cp ranks that share a sequence are replicas too, each with a batch of its own:
+    the mean of their gradients is the right one, since every rank's loss is the mean over equally
+    many tokens. Its own notion of sequence parallelism sums gradients in ZeRO 0 to 2 and averages
+    them in 3, and with `sequence_parallel_size` in this dict 0 to 2 would not reduce them at all.
     Buckets are DeepSpeed's default but never larger than the model, since they are allocated
     whole. Clipping is off: DeepSpeed's default of 1.0 counts the weights of the first stage only
     where a pipeline runs in fp32 with zero_stage=0, so layouts would part. Everything not named
@@ -23,7 +27,7 @@ def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
     """
     bucket = min(_DEFAULT_BUCKET, shape.total_params)
     config: dict[str, Any] = {
-        "train_batch_size": layout.global_batch_size,
+        "train_batch_size": layout.global_batch_size * layout.cp,
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.gradient_accumulation_steps,
         "zero_optimization": {

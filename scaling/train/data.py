@@ -22,12 +22,19 @@ def sequence(seed: int, step: int, index: int, *, seq_length: int, vocab_size: i
 
 
 def micro_batches(
-    layout: Layout, *, vocab_size: int, seed: int, step: int, dp_rank: int, device: torch.device
+    layout: Layout,
+    *,
+    vocab_size: int,
+    seed: int,
+    step: int,
+    dp_rank: int,
+    cp_rank: int = 0,
+    device: torch.device,
 ) -> list[MicroBatch]:
     """This replica's share of the global batch, one (ids, labels) a micro-batch.
 
-    Both int64 [micro_batch_size, seq_length], labels one token ahead. The replica `dp_rank` takes
-    consecutive sequences.
+    Both int64 [micro_batch_size, seq_length / cp], labels one token ahead. The replica `dp_rank`
+    takes consecutive sequences, the rank `cp_rank` in it a run of their tokens.
     """
     share = layout.micro_batch_size * layout.gradient_accumulation_steps
     tokens = torch.stack(
@@ -36,6 +43,9 @@ def micro_batches(
             for index in range(dp_rank * share, (dp_rank + 1) * share)
         ]
     ).to(device)
-    ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    held = layout.seq_length // layout.cp
+    first = cp_rank * held
+    ids = tokens[:, first : first + held].contiguous()
+    labels = tokens[:, first + 1 : first + held + 1].contiguous()
     size = layout.micro_batch_size
     return list(zip(ids.split(size), labels.split(size), strict=True))

@@ -12,18 +12,10 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
+from scaling.train.blueprint import Blueprint, recomputed
 from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY, deepspeed_config
 from scaling.train.data import MicroBatch
-from scaling.train.model import (
-    Blueprint,
-    Decoder,
-    Embedding,
-    FinalNorm,
-    Head,
-    Layer,
-    loss_of,
-    recomputed,
-)
+from scaling.train.model import Decoder, Embedding, FinalNorm, Head, Layer, loss_of
 from scaling.train.rendezvous import Groups
 
 
@@ -46,14 +38,14 @@ def build(plan: Blueprint, groups: Groups) -> Trainer:
 
 
 class ReplicaTrainer:
-    """The whole model on each tp group; ZeRO 0 to 3 over the data-parallel ranks."""
+    """The whole model on each tp group; ZeRO 0 to 3 over the ranks that hold other tokens."""
 
     def __init__(self, plan: Blueprint, groups: Groups) -> None:
         config = deepspeed_config(plan.shape, plan.layout)
         with _partitioned_while_built(plan, config, groups):
             model = Decoder(plan)
         self.engine = _initialize(model, config, mpu=groups)
-        self._dp_group, self._replicas = groups.dp_group, plan.layout.dp
+        self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
         self._norm_is_right = _norm_is_right(self.engine, plan)
         self._losses: list[torch.Tensor] = []
 
@@ -67,10 +59,10 @@ class ReplicaTrainer:
             self._losses.append(loss.detach())
 
     def loss(self) -> float:
-        """The mean over the micro-batches of all replicas, which are equally large."""
+        """The mean over the micro-batches of all replicas, whose parts are equally large."""
         mean = torch.stack(self._losses).float().mean()
-        dist.all_reduce(mean, group=self._dp_group)
-        return mean.item() / self._replicas
+        dist.all_reduce(mean, group=self._data_group)
+        return mean.item() / self._shares
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
@@ -85,7 +77,7 @@ class PipelineTrainer:
         model = PipelineModule(
             layers=_stages(plan),
             topology=PipeModelDataParallelTopology(
-                num_pp=layout.pp, num_mp=layout.tp, num_dp=layout.dp
+                num_pp=layout.pp, num_mp=layout.tp, num_dp=layout.dp * layout.cp
             ),
             loss_fn=loss_of(plan),
             partition_method="type:^Layer$",  # layers evenly; the look-up and the head ride along
@@ -135,7 +127,7 @@ def _partitioned_while_built(
         return
     # no dtype: it comes from the config, while dtype=torch.float32 would silently build bf16
     with deepspeed.zero.Init(
-        data_parallel_group=groups.dp_group, config_dict_or_path=config, mpu=groups
+        data_parallel_group=groups.data_group, config_dict_or_path=config, mpu=groups
     ):
         yield
 

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -14,18 +15,24 @@ from deepspeed.accelerator import get_accelerator
 
 from scaling.grid import Point
 from scaling.rank_files import RankFiles, RankResult
+from scaling.train import trace
+from scaling.train.blueprint import Blueprint
 from scaling.train.data import MicroBatch, micro_batches
 from scaling.train.engine import Trainer, build
 from scaling.train.failures import failure_of
 from scaling.train.kernels import require_kernels
 from scaling.train.memory import peak_memory
-from scaling.train.model import Blueprint
 from scaling.train.rendezvous import Groups, join, leave
 from scaling.train.stack import stack_of
 from scaling.train.timing import CudaStopwatch, HostStopwatch, Stopwatch, step_times_s
+from scaling.train.window import split_of
 
 # The parent ends a point that is late, so a collective never should: its exception would hide why.
 _COLLECTIVE_MARGIN_S = 120.0
+
+# Under the profiler a step takes longer, and the events must be read: in slowest steps and seconds.
+_TRACED_MARGIN = 5 * trace.STEPS
+_STARTUP_MARGIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +78,7 @@ def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
         shape=point.shape,
         layout=point.layout,
         tp=groups.tensor_parallel,
+        cp=groups.context_parallel,
         seed=point.seed,
         device=device,
     )
@@ -91,13 +99,15 @@ def _trained(
     grad_norms: list[float | None] = []
 
     def prepare(step: int) -> list[MicroBatch]:
-        files.beat(seat.rank, f"step {step} of {steps}")
+        doing = f"step {step} of {steps}" if step < steps else f"traced step {step - steps}"
+        files.beat(seat.rank, doing)
         return micro_batches(
             point.layout,
             vocab_size=point.shape.vocab_size,
             seed=point.seed,
             step=step,
             dp_rank=groups.place.dp_rank,
+            cp_rank=groups.place.cp_rank,
             device=plan.device,
         )
 
@@ -117,6 +127,8 @@ def _trained(
     )
     known_norms = [norm for norm in grad_norms if norm is not None]
     peak = peak_memory(plan.device)
+    # the peak is read first: the profiler's window trains on, and its events take memory too
+    spent = _spent(point, trainer, plan, prepare, steps, max(times), first_step_at)
     return RankResult(
         clock=stopwatch.name,
         step_times_s=times[point.warmup_steps :],
@@ -126,7 +138,42 @@ def _trained(
         peak_reserved_bytes=peak.reserved,
         memory_meter=peak.meter,
         first_step_at=first_step_at,
+        spent=spent,
     )
+
+
+def _spent(
+    point: Point,
+    trainer: Trainer,
+    plan: Blueprint,
+    prepare: Callable[[int], list[MicroBatch]],
+    done: int,
+    slowest_s: float,
+    first_step_at: float,
+) -> dict[str, float] | None:
+    """What the seconds of a step go to, from a few more steps under the profiler.
+
+    None where the limit is near: a point that was measured must not end as a timeout. The ranks
+    decide together, since a step needs all of them.
+    """
+    needed = torch.tensor(time.time() - first_step_at + _TRACED_MARGIN * slowest_s)
+    needed = needed.to(plan.device)
+    dist.all_reduce(needed, dist.ReduceOp.MAX)
+    if needed.item() > point.time_limit_s - _STARTUP_MARGIN_S:
+        return None
+    batches = [prepare(done + index) for index in range(trace.STEPS)]
+    dist.barrier()
+    drained = torch.cuda.synchronize if plan.device.type == "cuda" else _nothing_is_queued
+
+    def step(index: int) -> None:
+        trainer.step(batches[index])
+        drained()
+
+    return split_of(trace.traced(step, layout=point.layout, device=plan.device))
+
+
+def _nothing_is_queued() -> None:
+    """A CPU has no queue to drain."""
 
 
 def take_device(point: Point, local_rank: int) -> torch.device:

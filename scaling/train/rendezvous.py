@@ -1,5 +1,6 @@
 """Ranks find each other and split into groups."""
 
+import dataclasses
 import datetime
 import os
 import time
@@ -12,6 +13,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported 
 
 from scaling.layout import Layout
 from scaling.rank_files import RankFiles
+from scaling.train.context import ContextParallel
 from scaling.train.parallel import TensorParallel
 
 if TYPE_CHECKING:
@@ -77,9 +79,10 @@ def leave() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """This rank's coordinates: tp innermost, then dp, pp outermost (as `Layout` says)."""
+    """This rank's coordinates: tp innermost, then cp, dp, pp outermost (as `Layout` says)."""
 
     tp_rank: int
+    cp_rank: int
     dp_rank: int
     pp_rank: int
 
@@ -87,37 +90,25 @@ class Place:
     def of(cls, rank: int, layout: Layout) -> "Place":
         """The coordinates of a rank."""
         rest, tp_rank = divmod(rank, layout.tp)
+        rest, cp_rank = divmod(rest, layout.cp)
         pp_rank, dp_rank = divmod(rest, layout.dp)
-        return cls(tp_rank=tp_rank, dp_rank=dp_rank, pp_rank=pp_rank)
+        return cls(tp_rank=tp_rank, cp_rank=cp_rank, dp_rank=dp_rank, pp_rank=pp_rank)
 
 
 class Groups:
-    """The tp and dp groups of this rank; also the `mpu` that DeepSpeed asks about them.
+    """The groups of this rank; also the `mpu` that DeepSpeed asks about them.
+
+    `data_group` are the ranks that hold the same weights and other tokens: other sequences (dp) or
+    other parts of one sequence (cp). Gradients are averaged over it, and ZeRO shards over it.
 
     Making a group is collective: every rank makes every group, in one order.
     """
 
     def __init__(self, rank: int, layout: Layout) -> None:
         self.layout, self.place = layout, Place.of(rank, layout)
-        seats: dict[Place, int] = {
-            Place.of(other, layout): other for other in range(layout.world_size)
-        }
-        self.tp_group = _own_group(
-            rank,
-            [
-                [seats[Place(tp_rank=t, dp_rank=d, pp_rank=p)] for t in range(layout.tp)]
-                for p in range(layout.pp)
-                for d in range(layout.dp)
-            ],
-        )
-        self.dp_group = _own_group(
-            rank,
-            [
-                [seats[Place(tp_rank=t, dp_rank=d, pp_rank=p)] for d in range(layout.dp)]
-                for p in range(layout.pp)
-                for t in range(layout.tp)
-            ],
-        )
+        self.tp_group = _own_group(rank, layout, "tp_rank")
+        self.cp_group = _own_group(rank, layout, "cp_rank") if layout.cp > 1 else None
+        self.data_group = _own_group(rank, layout, "dp_rank", "cp_rank")
 
     @property
     def tensor_parallel(self) -> TensorParallel:
@@ -128,6 +119,11 @@ class Groups:
             group=self.tp_group,
             sequence_parallel=self.layout.sequence_parallel,
         )
+
+    @property
+    def context_parallel(self) -> ContextParallel:
+        """This rank's place among those that share its sequences."""
+        return ContextParallel(size=self.layout.cp, rank=self.place.cp_rank, group=self.cp_group)
 
     # What DeepSpeed calls model parallel is tp: a Groups is handed over only where pp is 1.
 
@@ -145,24 +141,30 @@ class Groups:
 
     def get_data_parallel_rank(self) -> int:
         """For DeepSpeed."""
-        return self.place.dp_rank
+        return self.place.dp_rank * self.layout.cp + self.place.cp_rank
 
     def get_data_parallel_world_size(self) -> int:
         """For DeepSpeed."""
-        return self.layout.dp
+        return self.layout.dp * self.layout.cp
 
     def get_data_parallel_group(self) -> dist.ProcessGroup | None:
         """For DeepSpeed."""
-        return self.dp_group
+        return self.data_group
 
     get_tensor_model_parallel_rank = get_model_parallel_rank
     get_tensor_model_parallel_world_size = get_model_parallel_world_size
     get_tensor_model_parallel_group = get_model_parallel_group
 
 
-def _own_group(rank: int, all_ranks: list[list[int]]) -> dist.ProcessGroup | None:
+def _own_group(rank: int, layout: Layout, *varied: str) -> dist.ProcessGroup | None:
+    """The group of the ranks that differ from this one in these coordinates only."""
+    members: dict[tuple[int, ...], list[int]] = {}
+    for other in range(layout.world_size):
+        place = dataclasses.asdict(Place.of(other, layout))
+        fixed = tuple(place[name] for name in place if name not in varied)
+        members.setdefault(fixed, []).append(other)
     own = None
-    for ranks in all_ranks:
+    for ranks in members.values():
         group = dist.new_group(ranks)
         if rank in ranks:
             own = group

@@ -42,6 +42,13 @@ def test_full_checkpointing_runs_every_attention_twice() -> None:
     assert ran[FLASH] == 2 * TINY.num_layers
 
 
+def test_selective_checkpointing_runs_the_attention_twice_and_no_projection() -> None:
+    ran = operators_of_a_step(attention="flash2", activation_checkpointing="selective")
+    without = operators_of_a_step(attention="flash2")
+    assert ran[FLASH] == 2 * TINY.num_layers
+    assert ran["aten::mm"] == without["aten::mm"]
+
+
 def test_flash2_and_math_agree() -> None:
     random = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, heads, 16, 8, generator=random) for heads in (4, 2, 2))

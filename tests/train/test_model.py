@@ -1,10 +1,12 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling.grid import Point
-from scaling.train.model import Blueprint, Decoder, rotary_table, rotate
+from scaling.train.blocks import rotary_table, rotate
+from scaling.train.blueprint import Blueprint
+from scaling.train.model import Decoder
 from scaling.train.parallel import TensorParallel
 from scaling.train.weights import initial_weight, shard
 from tests.points import TINY, tiny_point
@@ -59,12 +61,13 @@ def test_a_shard_does_not_keep_the_whole_weight_in_memory() -> None:
     assert part.untyped_storage().nbytes() == 2 * 8 * 4
 
 
+@settings(deadline=None)  # the first example loads what torch needs
 @given(st.integers(1, 40), st.sampled_from([2, 4, 8]))
 def test_rotation_keeps_lengths_and_the_first_position(seq_length: int, head_dim: int) -> None:
-    x = torch.randn(1, 2, seq_length, head_dim, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(1, seq_length, 2, head_dim, generator=torch.Generator().manual_seed(0))
     turned = rotate(x, *rotary_table(seq_length, head_dim, CPU))
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
-    torch.testing.assert_close(turned[:, :, 0], x[:, :, 0])
+    torch.testing.assert_close(turned[:, 0], x[:, 0])
 
 
 def test_a_token_does_not_see_the_ones_after_it() -> None:

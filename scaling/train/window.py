@@ -1,0 +1,220 @@
+"""What the steps of a profiler window were spent on: computing, communicating, neither.
+
+Pure: a trace's events in, seconds out. On a GPU both are kernels on the device. On a CPU computing
+is torch's operators and communicating is gloo's spans, which run on threads of gloo's own; these
+last from the moment the rank is ready until the data has come, so they include the wait for slower
+ranks, as a NCCL kernel does.
+"""
+
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scaling.train.spans import Spans, clipped, spans_of, total, uncovered
+
+STEP = "scaling.step"  # annotates one drained step of the window
+LAUNCH = "scaling.launch"  # annotates a call that starts a communication: LAUNCH|kind|axis
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
+AXES = ("tp", "cp", "dp", "pp")
+
+_NCCL = {  # in the name of a kernel
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "SendRecv": "send_recv",
+    "Broadcast": "broadcast",
+}
+_GLOO = {
+    "gloo:all_reduce": "all_reduce",
+    "gloo:all_gather": "all_gather",
+    "gloo:reduce_scatter": "reduce_scatter",
+    "gloo:all_to_all": "all_to_all",
+    "gloo:send": "send_recv",
+    "gloo:recv": "send_recv",
+    "gloo:broadcast": "broadcast",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event of a trace. Seconds on one clock; `id` and `linked_id` tie a kernel to its call."""
+
+    name: str
+    start: float
+    end: float
+    thread: int = 0  # where it was called from
+    on_device: bool = False
+    annotation: bool = False
+    id: int = 0
+    linked_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """One collective or transfer on this rank; null where the trace does not tell."""
+
+    start: float
+    end: float
+    kind: str | None
+    axis: str | None
+
+
+def split_of(events: Sequence[Event]) -> dict[str, float]:
+    """Seconds per step of one rank, by the name of the row's column.
+
+    compute_s + exposed_comm_s + idle_s is the time of a step under the profiler. What overlaps is
+    counted once within a kind or an axis, so kinds need not add up to comm_s.
+
+    Raises:
+        ValueError: the events hold no step.
+    """
+    steps = [event for event in events if event.name == STEP and not event.on_device]
+    if not steps:
+        raise ValueError(f"the trace holds no {STEP!r}")
+    window = spans_of((step.start, step.end) for step in steps)
+    compute = clipped(computing(events), window)
+    found = communications(events)
+
+    def spent(chosen: Iterable[Communication]) -> Spans:
+        return clipped(spans_of((each.start, each.end) for each in chosen), window)
+
+    everything = spent(found)
+    exposed = uncovered(everything, compute)
+    seconds = {
+        "compute_s": total(compute),
+        "comm_s": total(everything),
+        "exposed_comm_s": exposed,
+        "idle_s": max(0.0, total(window) - total(compute) - exposed),
+    }
+    for kind in KINDS:
+        seconds[f"{kind}_s"] = total(spent(each for each in found if each.kind == kind))
+    for axis in AXES:
+        seconds[f"{axis}_comm_s"] = total(spent(each for each in found if each.axis == axis))
+    seconds["pipeline_bubble_s"] = uncovered(
+        spent(each for each in found if each.axis == "pp"), compute
+    )
+    return {name: value / len(steps) for name, value in seconds.items()}
+
+
+def computing(events: Sequence[Event]) -> Spans:
+    """When the device computed: every kernel that is not NCCL's; torch's operators on a CPU."""
+    if _has_kernels(events):
+        own = (event for event in events if event.on_device and not event.annotation)
+        return spans_of((each.start, each.end) for each in own if not _is_nccl(each))
+    gloos = {event.thread for event in events if _is_gloo(event) and not _is_transfer(event)}
+    return spans_of(
+        (event.start, event.end)
+        for event in events
+        if event.name.startswith("aten::") and event.thread not in gloos
+    )
+
+
+def communications(events: Sequence[Event]) -> list[Communication]:
+    """Every communication with its kind and its axis."""
+    return _on_device(events) if _has_kernels(events) else _on_gloo(events)
+
+
+def _has_kernels(events: Sequence[Event]) -> bool:
+    return any(event.on_device and not event.annotation for event in events)
+
+
+def _on_device(events: Sequence[Event]) -> list[Communication]:
+    """NCCL's kernels. A kernel is linked to the call that launched it, which an annotation holds.
+
+    The annotation's kind goes first: NCCL's all-to-all is made of sends and receives.
+    """
+    calls = {event.id: event for event in events if not event.on_device}
+    launches = _Launches(events)
+    found = []
+    for kernel in events:
+        if not _is_nccl(kernel):
+            continue
+        call = calls.get(kernel.linked_id)
+        kind, axis = (None, None) if call is None else launches.around(call)
+        named = next((name for key, name in _NCCL.items() if key in kernel.name), None)
+        found.append(Communication(kernel.start, kernel.end, kind or named, axis))
+    return found
+
+
+def _on_gloo(events: Sequence[Event]) -> list[Communication]:
+    """Gloo's spans, which know neither group nor call.
+
+    Calls and spans of one title come in the same order, unless a later call of another group
+    overtakes. A thread of gloo serves one group for life, so the axis most of its spans have is the
+    axis of all of them.
+    """
+    launched = defaultdict(list)
+    for launch in sorted(_launches(events), key=lambda event: event.start):
+        kind, axis = _said(launch)
+        launched[_title(kind)].append((kind, axis))
+    spans = defaultdict(list)
+    for event in sorted(events, key=lambda event: event.start):
+        if _is_gloo(event):
+            spans[_title(_GLOO.get(event.name))].append(event)
+    paired: list[tuple[Event, str | None, str | None]] = []
+    for title, group in spans.items():
+        calls = launched[title]
+        if len(calls) == len(group):
+            paired += [(s, kind, axis) for s, (kind, axis) in zip(group, calls, strict=True)]
+        else:  # a coalesced call makes several spans: only the title is sure
+            paired += [(span, _GLOO.get(span.name), None) for span in group]
+    votes: dict[int, Counter[str]] = defaultdict(Counter)
+    for span, _, axis in paired:
+        if axis is not None and not _is_transfer(span):
+            votes[span.thread][axis] += 1
+    return [
+        Communication(
+            span.start,
+            span.end,
+            kind,
+            axis
+            if _is_transfer(span) or not votes[span.thread]
+            else votes[span.thread].most_common(1)[0][0],
+        )
+        for span, kind, axis in paired
+    ]
+
+
+class _Launches:
+    """The annotated calls of each thread, found by time; those of one thread do not nest."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._by_thread: dict[int, list[Event]] = defaultdict(list)
+        for event in sorted(_launches(events), key=lambda event: event.start):
+            self._by_thread[event.thread].append(event)
+
+    def around(self, call: Event) -> tuple[str | None, str | None]:
+        own = self._by_thread[call.thread]
+        index = bisect.bisect_right(own, call.start, key=lambda event: event.start) - 1
+        if index < 0 or own[index].end < call.start:
+            return None, None
+        return _said(own[index])
+
+
+def _launches(events: Sequence[Event]) -> list[Event]:
+    return [e for e in events if e.name.startswith(f"{LAUNCH}|") and not e.on_device]
+
+
+def _said(launch: Event) -> tuple[str | None, str | None]:
+    """Kind and axis, as the call was annotated; an empty word is null."""
+    _, kind, axis = launch.name.split("|")
+    return kind or None, axis or None
+
+
+def _title(kind: str | None) -> str | None:
+    """What gloo calls it: its reduce-scatter is an all-reduce of which most is thrown away."""
+    return "all_reduce" if kind == "reduce_scatter" else kind
+
+
+def _is_nccl(event: Event) -> bool:
+    return event.on_device and not event.annotation and event.name.startswith("nccl")
+
+
+def _is_gloo(event: Event) -> bool:
+    return event.name.startswith("gloo:")
+
+
+def _is_transfer(event: Event) -> bool:
+    return event.name in ("gloo:send", "gloo:recv")
