@@ -11,9 +11,10 @@ const charts = parsed('charts'), stories = parsed('stories'), config = parsed('c
 // state, kept in the address so that a link opens the same view
 const hash = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 const same = story => ['model', 'cluster', 'batch_short'].every(key => !(key in hash) || story[key] === hash[key]);
-const state = { story: stories.find(same) ?? stories[0], size: null, outcome: 'all', sort: [null, -1] };
+const state = { story: stories.find(same) ?? stories[0], size: null, outcome: 'all', sort: [null, -1], series: 'all', budget: Number(hash.tokens) || 12, deadline: null };
 if (hash.size) state.size = Number(hash.size);
-const here = rows => rows.filter(row => !('setting_id' in row) || row.setting_id === state.story.setting_id);
+const mine = rows => rows.filter(row => !('setting_id' in row) || row.setting_id === state.story.setting_id);
+const here = rows => mine(rows).filter(row => state.series === 'all' || !row.series || row.series === state.series);
 
 // numbers
 const unknown = '–', thin = '\u202f';
@@ -92,6 +93,8 @@ function statistics() {
     { key: 'step_time_s', title: 'step (s)', show: seconds },
     { key: 'step_time_low_s', title: '95 % ±', show: (low, row) => low == null ? unknown : percent((row.step_time_high_s - low) / 2 / row.step_time_s) },
     { key: 'peak_memory_bytes', title: 'peak GiB', show: gib },
+    ...(has('predicted_tokens_per_s') ? [{ key: 'predicted_tokens_per_s', title: 'predicted', show: amount }] : []),
+    ...(has('predicted_memory_bytes') ? [{ key: 'predicted_memory_bytes', title: 'pred. GiB', show: gib }] : []),
     ...['mean_power_w', 'energy_j'].filter(has).map(key => ({ key, title: key === 'energy_j' ? 'J per step' : 'W', show: amount })),
     ...(has('error_message') ? [{ key: 'error_message', title: 'what went wrong', look: 'l wide' }] : []),
   ];
@@ -148,13 +151,14 @@ async function draw(figure) {
   $('.tools', figure).hidden = !carries;
   views[name]?.finalize(); delete views[name];
   if (figure.hidden) return;
-  if (!carries) { box.replaceChildren(element('div', 'Nothing to draw: no point of this selection has this value.', 'empty')); box.removeAttribute('role'); return; }
+  if (!carries) { box.replaceChildren(element('div', `Left out: ${worded(chart.missing)}`, 'empty')); box.removeAttribute('role'); return; }
   const spec = JSON.parse(worded(JSON.stringify(chart.spec)));
   const title = figure.closest('section').querySelector('h2').textContent;
   box.setAttribute('role', 'img');
   box.setAttribute('aria-label', `${worded(chart.alt)} ${title}.`);
   spec.datasets = Object.fromEntries([...tablesIn(spec)].map(table => [table, rowsFor(table, chart)]));
-  for (const parameter of spec.params) if (parameter.name === 'sizes_') parameter.value = state.story.sizes;
+  const stated = { sizes_: state.story.sizes, slots_: state.story.coloured.map(([slot]) => slot), names_: state.story.names, budget_: state.budget };
+  for (const parameter of spec.params) if (parameter.name in stated) parameter.value = stated[parameter.name];
   try {
     views[name] = await window.vegaEmbed(box, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
     figure.dataset.drawn = `${state.story.setting_id}/${chart.perSize ? state.size : ''}`;
@@ -191,7 +195,7 @@ function choose(wanted) {  // the setting nearest to the wish: the same model fi
   update();
 }
 const distinct = (key, among = stories) => [...new Set(among.map(story => story[key]))];
-const remember = () => history.replaceState(null, '', '#' + new URLSearchParams({ model: state.story.model, cluster: state.story.cluster, batch_short: state.story.batch_short, ...(state.size ? { size: state.size } : {}), ...(state.themed || hash.theme ? { theme: root.dataset.theme } : {}) }));
+const remember = () => history.replaceState(null, '', '#' + new URLSearchParams({ model: state.story.model, cluster: state.story.cluster, batch_short: state.story.batch_short, ...(state.size ? { size: state.size } : {}), ...(state.budget !== 12 ? { tokens: state.budget } : {}), ...(state.themed || hash.theme ? { theme: root.dataset.theme } : {}) }));
 
 function selectors() {
   const { story } = state, sameModel = stories.filter(other => other.model === story.model), samePlace = sameModel.filter(other => other.cluster === story.cluster);
@@ -201,6 +205,10 @@ function selectors() {
     at.hidden = options.length < 2;
     pick($('.set', at), options, story[key], option => choose({ [key]: option }), possible);
   }
+  const shown = ['all', ...story.series];
+  if (!shown.includes(state.series)) state.series = 'all';
+  $('#pick-series').hidden = story.series.length < 2;
+  pick($('#pick-series .set'), shown, state.series, series => { state.series = series; update(); });
   if (!story.tried.includes(state.size)) state.size = story.tried.at(-1) ?? null;
   pick($('#pick-size'), story.tried, state.size, size => { state.size = size; atSize(); });
 }
@@ -210,21 +218,51 @@ function sentences() {
   $('#answer').replaceChildren(...story.answer.map(([text, strong]) => strong ? element('b', text) : text));
   $('#note').textContent = story.note;
   $('#figures').replaceChildren(...story.figures.map(([name, value, what]) => { const box = element('div'), number = element('dd', value); number.append(element('small', what)); box.append(element('dt', name), number); return box; }));
+  $('#answer').classList.toggle('predicted', story.basis === 'predicted');
+  $('#beyond').textContent = story.beyond;
   for (const [key, title] of Object.entries(story.titles)) $(`[data-title=${key}]`).textContent = title;
+  $$('[data-line]').forEach(at => { at.textContent = story[at.dataset.line]; at.hidden = !story[at.dataset.line]; });
   $$('[data-word]').forEach(at => { at.textContent = worded(`{${at.dataset.word}}`); });
-  const present = new Set(here(tables.contenders).map(row => row.series));
+  const present = new Set(mine(tables.contenders).map(row => row.series));
   $$('[data-series]').forEach(at => { at.hidden = !present.has(at.dataset.series); });
   const variants = other => stories.filter(s => s.model === other.model && s.cluster === other.cluster).length > 1;
   $('#others').replaceChildren(...stories.filter(other => other !== story).map(other => { const line = element('li'); line.append(button(`${other.model} on ${other.cluster}${variants(other) ? ', ' + other.batch_short : ''}`, () => { state.story = other; update(); scrollTo({ top: 0 }); }), ` – ${other.brief}`); return line; }));
 }
 function atSize() {  // what depends on the GPU count chosen
   selectors();
-  $('[data-title=layouts]').textContent = state.story.at_size[state.size]?.layouts ?? 'No layout has been tried yet';
+  $$('[data-size-title]').forEach(at => { at.textContent = state.story.at_size[state.size]?.[at.dataset.sizeTitle] ?? 'No layout has been tried yet'; });
   remember();
   return Promise.all($$('figure[data-chart]').filter(figure => charts[figure.dataset.chart].perSize).map(draw));
 }
+// cost of a run
+const days = x => x < 0.1 ? `${amount(24 * x)} hours` : `${amount(x)} days`;
+function bill() {
+  const tokens = 10 ** state.budget, money = mine(tables.costs).some(row => row.usd_per_token != null);
+  const rows = here(tables.costs).map(row => ({ ...row, days: tokens * row.hours_per_token / 24, gpu_hours: tokens * row.gpu_hours_per_token, kwh: row.joules_per_token == null ? null : tokens * row.joules_per_token / 3.6e6, usd: row.usd_per_token == null ? null : tokens * row.usd_per_token }));
+  const price = row => money ? `$${amount(row.usd)}` : `${amount(row.gpu_hours)} ${worded('{GPU}')}-hours`, paid = row => money ? row.usd : row.gpu_hours;
+  const said = row => `${days(row.days)} for ${price(row)} on ${row.world_size} ${worded(row.world_size === 1 ? '{GPU}' : '{GPUs}')}${row.series === 'predicted' ? ' (predicted)' : ''}`;
+  const all = `${amount(tokens)} tokens`;
+  const firm = rows.some(row => row.series !== 'predicted') ? rows.filter(row => row.series !== 'predicted') : rows;
+  const cheap = firm.reduce((best, row) => !best || paid(row) < paid(best) ? row : best, null), fast = firm.reduce((best, row) => !best || row.days < best.days ? row : best, null);
+  $('#tokens-said').textContent = all;
+  $('#cost-title').textContent = !rows.length ? 'What a run costs is not known: nothing ran' : cheap === fast ? `${all}: ${said(cheap)}` : `${all}: ${said(cheap)}, or ${said(fast)}`;
+  const everywhere = tables.costs.filter(row => stories.some(story => story.setting_id === row.setting_id && story.model === state.story.model && story.batch_short === state.story.batch_short) && (state.series === 'all' || row.series === state.series));
+  const inTime = state.deadline == null ? [] : everywhere.map(row => ({ ...row, days: tokens * row.hours_per_token / 24, usd: row.usd_per_token == null ? null : tokens * row.usd_per_token, gpu_hours: tokens * row.gpu_hours_per_token, cluster: stories.find(story => story.setting_id === row.setting_id).cluster })).filter(row => row.days <= state.deadline && (!money || row.usd != null));
+  const choice = inTime.filter(row => money || row.setting_id === state.story.setting_id).reduce((best, row) => !best || paid(row) < paid(best) ? row : best, null);
+  $('#cheapest').textContent = state.deadline == null ? '' : choice ? `Cheapest that finishes within ${amount(state.deadline)} days: ${said(choice)} with ${choice.layout_name}, on ${choice.cluster}.` : `No size finishes ${all} within ${amount(state.deadline)} days.`;
+  fillTable($('#bill'), [
+    { key: 'world_size', title: worded('{GPUs}') }, { key: 'series', title: 'value is', look: 'l' }, { key: 'layout_name', title: 'layout', look: 'l' },
+    { key: 'days', title: 'days', show: amount }, { key: 'gpu_hours', title: worded('{GPU}-hours'), show: amount }, { key: 'kwh', title: 'kWh', show: amount },
+    { key: 'joules_from', title: 'energy from', look: 'l' }, ...(money ? [{ key: 'usd', title: 'dollar', show: amount }] : []), { key: 'on_front', title: 'on the front', show: yesNo },
+  ], rows);
+}
+function budget(change) {
+  Object.assign(state, change);
+  bill(); remember();
+  return Promise.all(['cost_money', 'cost_hours'].filter(name => views[name]).map(name => views[name].view.signal('budget_', state.budget).runAsync()));
+}
 async function update() {
-  sentences(); statistics();
+  selectors(); sentences(); statistics(); bill();
   const perSize = atSize();
   await Promise.all([perSize, ...$$('figure[data-chart]').filter(figure => !charts[figure.dataset.chart].perSize).map(draw)]);
   root.dataset.ready = state.story.setting_id;
@@ -233,5 +271,8 @@ async function update() {
 $('#live').hidden = false;
 $$('figure[data-chart]').forEach(scaffold);
 $('#find').oninput = statistics;
+$('#tokens').value = state.budget;
+$('#tokens').oninput = event => budget({ budget: Number(event.target.value) });
+$('#deadline').oninput = event => budget({ deadline: event.target.value === '' ? null : Number(event.target.value) });
 $('#downloads .dl').append(...Object.keys(tables).filter(name => tables[name].length).map(name => { const made = button(`${name}.csv `, () => saveCsv(name, tables[name])); made.append(element('small', `${tables[name].length} rows`)); return made; }));
 update();

@@ -4,6 +4,8 @@
 -- label: for a chart, what differs between the layouts that are fastest somewhere, lines parted
 -- by |; only where the layout is not that of the size before, else null.
 -- ideal_tokens_per_s: the rate per GPU at the smallest size, times world_size.
+-- slowest_share: tokens_per_s of the slowest layout that ran, as a share of the fastest.
+-- drawn: the charts show it; predictions only beyond the sizes at which something ran.
 -- speed_up, efficiency: ratios to the smallest size that ran; efficiency is speed-up per GPU added.
 with runner_up as (
     select second.*
@@ -67,9 +69,19 @@ select
     runner_up.within_noise as tied,
     first_value(labelled.tokens_per_s_per_gpu) over sizes * world_size as ideal_tokens_per_s,
     labelled.tokens_per_s / first_value(labelled.tokens_per_s) over sizes as speed_up,
-    labelled.tokens_per_s / ideal_tokens_per_s as efficiency
+    labelled.tokens_per_s / ideal_tokens_per_s as efficiency,
+    field.slowest_share,
+    labelled.series != 'predicted' or world_size > coalesce(
+        max(world_size) filter (where labelled.series != 'predicted')
+            over (partition by setting_id), 0
+    ) as drawn
 from labelled
 join colours using (setting_id, layout)
 left join runner_up using (setting_id, series, world_size)
+join (
+    select setting_id, series, world_size, min(share_of_best) as slowest_share
+    from ranking
+    group by setting_id, series, world_size
+) as field using (setting_id, series, world_size)
 window sizes as (partition by setting_id, series order by world_size)
 order by setting_id, series, world_size

@@ -11,6 +11,9 @@ with standing as (
         count(distinct world_size) > 1 as ran_widely,
         avg(share_of_best) as mean_share
     from ranking
+    where series != 'predicted' or setting_id not in (
+        select setting_id from ranking where series != 'predicted'
+    )
     group by setting_id, layout
 )
 select

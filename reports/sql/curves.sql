@@ -13,6 +13,7 @@ with vertices as (
         mfu,
         model_flop_per_s_per_gpu
     from best
+    where drawn
 ),
 joints as (
     select * replace ('predicted' as style)

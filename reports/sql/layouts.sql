@@ -45,9 +45,14 @@ select
     median(mfu) as mfu,
     median(hfu) as hfu,
     max(peak_memory_bytes) filter (where outcome = 'ok') as peak_memory_bytes,
+    max(predicted_memory_bytes) as predicted_memory_bytes,
     any_value(memory_meter) as memory_meter,
     median(energy_j) filter (where outcome = 'ok') as energy_j,
-    median(mean_power_w) filter (where outcome = 'ok') as mean_power_w
+    median(mean_power_w) filter (where outcome = 'ok') as mean_power_w,
+    any_value(tokens_per_step) as tokens_per_step,
+    median(compute_s) filter (where outcome = 'ok') as compute_s,
+    median(comm_s) filter (where outcome = 'ok') as comm_s,
+    median(exposed_comm_s) filter (where outcome = 'ok') as exposed_comm_s,
+    median(idle_s) filter (where outcome = 'ok') as idle_s
 from measurements
 group by setting_id, series, world_size, layout, stack_fingerprint
-order by setting_id, series, world_size, tokens_per_s desc nulls last, layout, stack_fingerprint

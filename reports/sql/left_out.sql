@@ -6,7 +6,7 @@ with reasons as (
         case
             when point_id not in (select point_id from planned)
                 then 'the point is no longer in the study'
-            when attempt < max(attempt) over (partition by point_id)
+            when attempt < max(attempt) over (partition by point_id, series)
                 then 'a later attempt at the point replaced it'
         end as reason
     from study.rows

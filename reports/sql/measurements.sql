@@ -1,27 +1,63 @@
--- Grain: one row per point that has run: its last attempt.
+-- Grain: one row per point and series: its last attempt here, what others published, a prediction.
 -- Needs: planned
--- tokens_per_s: tokens / s, the whole job; _low and _high from the 95 % interval of the step time.
--- mfu, hfu: ratios; null where no peak is published. All null unless the outcome is ok.
+-- series: measured | published | predicted; values of different series are never mixed.
+-- tokens_per_s: tokens / s, the whole job; _low and _high from the interval of the step time, which
+-- is 95 % of a measured one and 80 % of a predicted one.
+-- mfu, hfu: ratios; null where no peak is published. All null unless the outcome is ok; a predicted
+-- outcome is ok or oom.
 -- model_flop_per_s_per_gpu: FLOP/s the model got out of one GPU, recomputation excluded.
-with latest as (
-    select *
+-- peak_memory_bytes: measured only.   predicted_memory_bytes: predicted only.
+with attempted_again as (
+    select point_id, series, max({'attempt': attempt, 'started_at': started_at}) as last_attempt
     from study.rows
-    qualify row_number() over (
-        partition by point_id order by attempt desc, started_at desc
-    ) = 1
+    group by point_id, series
+    having count(*) > 1
+),
+observed as (
+    select
+        point_id, rows.series, attempt, outcome, error_message, step_time_s, step_time_low_s,
+        step_time_high_s, compute_s, comm_s, exposed_comm_s, idle_s, peak_memory_bytes,
+        null::bigint as predicted_memory_bytes, memory_meter, energy_j, mean_power_w, startup_s,
+        duration_s, stack_fingerprint, started_at, tokens_per_step, model_flops_per_token,
+        hardware_flops_per_token, peak_flop_per_s
+    from study.rows as rows
+    left join attempted_again using (point_id, series)
+    where last_attempt is null
+        or (rows.attempt = last_attempt.attempt and rows.started_at = last_attempt.started_at)
+),
+foretold as (
+    select
+        point_id, 'predicted' as series, if(fits, 'ok', 'oom') as outcome,
+        if(fits, predicted_step_time_s, null) as step_time_s,
+        if(fits, low, null) as step_time_low_s,
+        if(fits, high, null) as step_time_high_s,
+        predicted_memory_bytes,
+        coalesce(parameters_from, 'prediction') as stack_fingerprint,
+        planned.tokens_per_step, planned.model_flops_per_token, planned.hardware_flops_per_token,
+        planned.peak_flop_per_s
+    from study.predictions
+    join planned using (point_id)
+    where fits is not null
+),
+valued as (
+    from observed
+    union all by name
+    from foretold
 ),
 timed as (
     select
-        planned.setting_id,
-        'measured' as series,
-        planned.layout_name,
-        planned.layout_lines,
-        latest.* replace (
-            case when outcome = 'ok' then latest.step_time_s end as step_time_s,
-            case when outcome = 'ok' then latest.step_time_low_s end as step_time_low_s,
-            case when outcome = 'ok' then latest.step_time_high_s end as step_time_high_s
+        planned.setting_id, planned.layout, planned.layout_name, planned.layout_lines,
+        planned.repeat, planned.world_size, planned.tp, planned.pp, planned.cp, planned.dp,
+        planned.zero_stage, planned.sequence_parallel, planned.micro_batch_size,
+        planned.global_batch_size, planned.gradient_accumulation_steps,
+        planned.activation_checkpointing, planned.attention, planned.fused_norm,
+        planned.precision,
+        valued.* replace (
+            case when outcome = 'ok' then step_time_s end as step_time_s,
+            case when outcome = 'ok' then step_time_low_s end as step_time_low_s,
+            case when outcome = 'ok' then step_time_high_s end as step_time_high_s
         )
-    from latest
+    from valued
     join planned using (point_id)
 )
 select
@@ -35,4 +71,3 @@ select
     model_flop_per_s_per_gpu / peak_flop_per_s as mfu,
     hardware_flop_per_s_per_gpu / peak_flop_per_s as hfu
 from timed
-order by setting_id, world_size, layout, repeat, point_id

@@ -3,7 +3,13 @@
 -- layout_name: for people, the choices that differ between the points of the setting.
 -- layout_lines: the same for a chart, shorter, lines parted by |.
 with placed as (
-    select settings.setting_id, points.*
+    select
+        settings.setting_id, points.point_id, points.repeat, points.layout, points.world_size,
+        points.tp, points.pp, points.cp, points.dp, points.zero_stage, points.sequence_parallel,
+        points.micro_batch_size, points.global_batch_size, points.gradient_accumulation_steps,
+        points.activation_checkpointing, points.attention, points.fused_norm, points.precision,
+        points.tokens_per_step, points.model_flops_per_token, points.hardware_flops_per_token,
+        points.peak_flop_per_s
     from study.points as points
     join settings
         on points.model = settings.model
@@ -77,4 +83,3 @@ select
     coalesce(nullif(concat_ws('|', nullif(degrees, ''), nullif(choices, '')), ''), layout)
         as layout_lines
 from named
-order by setting_id, world_size, layout, repeat, point_id

@@ -1,5 +1,5 @@
 -- Grain: one row per software stack; rows of different stacks are never averaged.
--- Needs: measurements
+-- Needs: planned
 -- Where rows of a stack differ in a fact, all its values stand in one text.
 select
     stack_fingerprint,
@@ -21,6 +21,7 @@ select
     list_sort(list(distinct seed)) as seeds,
     min(started_at) as first_started_at,
     max(started_at) as last_started_at
-from measurements
+from study.rows
+where point_id in (select point_id from planned)
 group by stack_fingerprint
 order by measurements desc, stack_fingerprint

@@ -28,4 +28,3 @@ select
     * exclude (best_low),
     case when position = 1 then true else tokens_per_s_high >= best_low end as within_noise
 from placed
-order by setting_id, series, world_size, position

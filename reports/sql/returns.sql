@@ -1,9 +1,16 @@
 -- Grain: one row per setting, series and step between neighbouring sizes, each at its best layout.
--- Needs: best
+-- Needs: best, settings, resampled
 -- marginal_tokens_per_s: tokens / s per added GPU. share: that, over tokens / s per GPU at the
 -- smallest size that ran. efficiency, speed_up: of the larger size, against the smallest.
--- Intervals: first-order propagation of the endpoints' 95 % intervals, taken as independent; that
--- of the share includes the yardstick's own interval.
+-- elasticity: d log(tokens_per_s) / d log(world_size), 1 is perfect.
+-- per_watt: tokens / s per added watt, that is tokens / J; power from the energy measured at both
+-- ends (watt_from 'measured') or, for lack of it, the data sheet's of every GPU ('tdp').
+-- per_usd: tokens per added dollar. _share: over the same at the smallest size.
+-- returned: tokens_per_s at the larger size over that at the smaller, as a share of the growth in
+-- GPUs. pays: returned >= the study's knee share, compounded per doubling.
+-- Intervals: percentile bootstrap over repeats and steps where both ends kept them
+-- (interval_from 'bootstrap'), else first-order propagation of the ends' intervals, taken as
+-- independent ('propagated'); that of the share includes the yardstick's own.
 with ends as (
     select
         setting_id,
@@ -14,32 +21,69 @@ with ends as (
         tokens_per_s as t1,
         tokens_per_s_low as l1,
         tokens_per_s_high as h1,
+        energy_j / step_time_s as w1,
         speed_up,
         efficiency,
+        drawn,
         lag(world_size) over sizes as n0,
         lag(layout) over sizes as from_layout,
         lag(stack_fingerprint) over sizes as from_stack,
         lag(tokens_per_s) over sizes as t0,
         lag(tokens_per_s_low) over sizes as l0,
         lag(tokens_per_s_high) over sizes as h0,
+        lag(energy_j / step_time_s) over sizes as w0,
         first_value(world_size) over sizes as n,
         first_value(tokens_per_s) over sizes as t,
         first_value(tokens_per_s_low) over sizes as l,
-        first_value(tokens_per_s_high) over sizes as h
+        first_value(tokens_per_s_high) over sizes as h,
+        first_value(energy_j / step_time_s) over sizes as w
     from best
     window sizes as (partition by setting_id, series order by world_size)
     qualify n0 is not null
 ),
 steps as (
     select
-        *,
+        ends.*,
+        settings.usd_per_gpu_hour,
         (t1 - t0) / (n1 - n0) as marginal,
         t / n as yardstick,
         marginal / yardstick as share,
         (t1 - t0) / t as gain,  -- what one relative error of the yardstick does to the share
         if(n0 = n, 1 + gain, 1) as weight0,
-        if(n0 = n, 0, gain) as weight
+        if(n0 = n, 0, gain) as weight,
+        w is not null and w0 is not null and w1 is not null as metered,
+        if(metered, w1 - w0, (n1 - n0) * settings.gpu_tdp_w) as added_w,
+        if(metered, t / w, yardstick / settings.gpu_tdp_w) as yardstick_per_watt,
+        sqrt((t1 - l1) ** 2 + (h0 - t0) ** 2) / (n1 - n0) as below,
+        sqrt((h1 - t1) ** 2 + (t0 - l0) ** 2) / (n1 - n0) as above
     from ends
+    join settings using (setting_id)
+),
+bounded as (
+    select
+        steps.*,
+        coalesce(resampled.marginal_low, marginal - below) as marginal_low,
+        coalesce(resampled.marginal_high, marginal + above) as marginal_high,
+        coalesce(resampled.share_low, share - sqrt(
+            (t1 - l1) ** 2 + (weight0 * (h0 - t0)) ** 2
+            + (weight * if(weight >= 0, h - t, t - l)) ** 2
+        ) / (n1 - n0) / yardstick) as share_low,
+        coalesce(resampled.share_high, share + sqrt(
+            (h1 - t1) ** 2 + (weight0 * (t0 - l0)) ** 2
+            + (weight * if(weight >= 0, t - l, h - t)) ** 2
+        ) / (n1 - n0) / yardstick) as share_high,
+        resampled.elasticity_low,
+        resampled.elasticity_high,
+        resampled.efficiency_low,
+        resampled.efficiency_high,
+        case
+            when resampled.marginal_low is not null then 'bootstrap'
+            when below is not null then 'propagated'
+        end as interval_from
+    from steps
+    left join resampled
+        on resampled.setting_id = steps.setting_id and resampled.series = steps.series
+        and resampled.from_world_size = n0 and resampled.to_world_size = n1
 )
 select
     setting_id,
@@ -50,19 +94,31 @@ select
     to_layout,
     from_stack = to_stack as same_stack,
     marginal as marginal_tokens_per_s,
-    marginal - sqrt((t1 - l1) ** 2 + (h0 - t0) ** 2) / (n1 - n0) as marginal_low,
-    marginal + sqrt((h1 - t1) ** 2 + (t0 - l0) ** 2) / (n1 - n0) as marginal_high,
+    marginal_low,
+    marginal_high,
     yardstick as yardstick_tokens_per_s_per_gpu,
     share,
-    share - sqrt(
-        (t1 - l1) ** 2 + (weight0 * (h0 - t0)) ** 2
-        + (weight * if(weight >= 0, h - t, t - l)) ** 2
-    ) / (n1 - n0) / yardstick as share_low,
-    share + sqrt(
-        (h1 - t1) ** 2 + (weight0 * (t0 - l0)) ** 2
-        + (weight * if(weight >= 0, t - l, h - t)) ** 2
-    ) / (n1 - n0) / yardstick as share_high,
+    share_low,
+    share_high,
+    interval_from,
+    ln(t1 / t0) / ln(n1 / n0) as elasticity,
+    elasticity_low,
+    elasticity_high,
     speed_up,
-    efficiency
-from steps
+    efficiency,
+    efficiency_low,
+    efficiency_high,
+    case when added_w > 0 then (t1 - t0) / added_w end as per_watt,
+    case when added_w > 0 then marginal_low * (n1 - n0) / added_w end as per_watt_low,
+    case when added_w > 0 then marginal_high * (n1 - n0) / added_w end as per_watt_high,
+    yardstick_per_watt,
+    case when added_w > 0 then if(metered, 'measured', 'tdp') end as watt_from,
+    marginal * 3600 / usd_per_gpu_hour as per_usd,
+    marginal_low * 3600 / usd_per_gpu_hour as per_usd_low,
+    marginal_high * 3600 / usd_per_gpu_hour as per_usd_high,
+    yardstick * 3600 / usd_per_gpu_hour as yardstick_per_usd,
+    t1 / t0 / (n1 / n0) as returned,
+    returned >= (select knee_share from study.choices) ** log2(n1 / n0) as pays,
+    drawn
+from bounded
 order by setting_id, series, from_world_size

@@ -2,6 +2,7 @@
 -- Needs: nothing
 -- kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
 -- gpu_memory_bytes: capacity of one device; null where no figure is published.
+-- gpu_tdp_w: W, the data sheet's.   usd_per_gpu_hour: null where config/clusters.yaml has none.
 -- gpu, vendor, total_params: null where every combination of the setting was refused.
 with asked as (
     select model, cluster, study_kind, seq_length, global_batch_size, world_size,
@@ -34,7 +35,10 @@ select
     ) as setting_id,
     grouped.*,
     gpus.vendor,
-    gpus.memory_bytes as gpu_memory_bytes
+    gpus.memory_bytes as gpu_memory_bytes,
+    gpus.tdp_w as gpu_tdp_w,
+    clusters.usd_per_gpu_hour
 from grouped
 left join catalogue.gpus on gpus.name = grouped.gpu
+left join catalogue.clusters on clusters.name = grouped.cluster
 order by setting_id

@@ -1,32 +1,29 @@
--- Grain: one row per point of the study, run or not.
+-- Grain: one row per point of the study, run or not (two if others published the same point).
 -- Needs: planned, measurements
--- outcome and every measured value: null for a point that has not run.
+-- outcome and every measured value: null for a point that has not run. predicted_*: what the
+-- predictor says of the same point, in its own columns; null without predictions.
+with observed as (
+    from measurements where series != 'predicted'
+),
+foretold as (
+    from measurements where series = 'predicted'
+)
 select
-    planned.setting_id,
-    planned.point_id,
-    planned.repeat,
-    planned.layout,
-    planned.layout_name,
-    planned.world_size,
-    planned.tp,
-    planned.pp,
-    planned.cp,
-    planned.dp,
-    planned.zero_stage,
-    planned.sequence_parallel,
-    planned.micro_batch_size,
-    planned.gradient_accumulation_steps,
-    planned.activation_checkpointing,
-    planned.attention,
-    planned.fused_norm,
-    planned.precision,
-    measurements.* exclude (
-        setting_id, point_id, repeat, layout, layout_name, world_size, tp, pp, cp, dp, zero_stage,
-        sequence_parallel, micro_batch_size, gradient_accumulation_steps,
-        activation_checkpointing, attention, fused_norm, precision
-    )
+    planned.setting_id, planned.point_id, planned.repeat, planned.layout, planned.layout_name,
+    planned.world_size, planned.tp, planned.pp, planned.cp, planned.dp, planned.zero_stage,
+    planned.sequence_parallel, planned.micro_batch_size, planned.gradient_accumulation_steps,
+    planned.activation_checkpointing, planned.attention, planned.fused_norm, planned.precision,
+    observed.series, observed.attempt, observed.outcome, observed.error_message,
+    observed.tokens_per_s, observed.tokens_per_s_low, observed.tokens_per_s_high,
+    observed.tokens_per_s_per_gpu, observed.mfu, observed.hfu, observed.model_flop_per_s_per_gpu,
+    observed.step_time_s, observed.step_time_low_s, observed.step_time_high_s,
+    observed.peak_memory_bytes, observed.energy_j, observed.mean_power_w, observed.exposed_comm_s,
+    observed.startup_s, observed.duration_s, observed.stack_fingerprint,
+    foretold.outcome as predicted_outcome,
+    foretold.step_time_s as predicted_step_time_s,
+    foretold.tokens_per_s as predicted_tokens_per_s,
+    foretold.predicted_memory_bytes,
+    foretold.stack_fingerprint as predicted_from
 from planned
-left join measurements using (point_id)
-order by
-    planned.setting_id, measurements.tokens_per_s desc nulls last,
-    planned.world_size, planned.layout, planned.repeat
+left join observed using (point_id)
+left join foretold using (point_id)

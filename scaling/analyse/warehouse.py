@@ -1,119 +1,118 @@
 """Rows become tables: DuckDB runs reports/sql/*.sql over the Parquet files of a study."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from scaling.analyse import laws, resampling
+from scaling.analyse.sources import attach
 from scaling.errors import InputError, did_you_mean
-from scaling.grid import Refusal
-from scaling.hardware import GPUS
-from scaling.measurement import Row
-from scaling.store import arrow_schema
+from scaling.hardware import Cluster
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
+KNEE_SHARE = 0.75  # of the doubling that perfect scaling would give
+
+# Tables that SQL cannot compute: what they need, and the function that makes them.
+COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
+    "resampled": (("best", "measurements"), resampling.resampled_steps),
+    "laws": (("best",), laws.fitted_laws),
+    "law_curves": (("laws",), laws.law_curves),
+}
 
 
-def tabulate(study_dir: Path, sql_dir: Path) -> None:
-    """Write tables/*.parquet of a study: one table per SQL file, all of them or none.
+def tabulate(
+    study_dir: Path,
+    sql_dir: Path,
+    *,
+    clusters: Mapping[str, Cluster] | None = None,
+    knee_share: float = KNEE_SHARE,
+) -> None:
+    """Write tables/*.parquet and *.csv of a study: one table per SQL file, all of them or none.
 
     A file is one select; its table has the file's name. It reads the study's `study.points`,
-    `study.rows` and `study.refused`, the hardware's `catalogue.gpus`, and the tables its line
-    `-- Needs: a, b` names, which therefore run before it.
+    `study.rows`, `study.refused` and `study.predictions`, the hardware's `catalogue.gpus` and
+    `catalogue.clusters`, `study.choices`, and the tables its line `-- Needs: a, b` names, which
+    therefore run before it.
 
     Args:
         study_dir: results/<study>; rows/ may be missing, empty or partial.
         sql_dir: the folder of SQL files, reports/sql.
+        clusters: by name, for their prices; none known without them.
+        knee_share: ratio; the knee is the largest size up to which every doubling still returned
+            this share of twice the throughput.
 
     Raises:
         InputError: no plan in `study_dir`, an unreadable Parquet file, or an SQL file that fails.
     """
+    if not 0 < knee_share <= 1:
+        raise InputError(f"knee_share={knee_share:g}: must be a ratio above 0 and at most 1")
     queries = {
         path.stem: path.read_text(encoding="utf-8") for path in sorted(sql_dir.glob("*.sql"))
     }
     if not queries:
         raise InputError(f"{sql_dir}: holds no .sql file, so there is no table to write")
     with duckdb.connect() as connection:
-        _attach_sources(connection, study_dir)
-        for name in execution_order(queries, sql_dir):
-            try:
-                connection.execute(f'create table "{name}" as {queries[name]}')
-            except duckdb.Error as error:
-                raise InputError(f"{sql_dir / name}.sql: {error}") from error
-        _write_tables(connection, list(queries), study_dir / "tables")
+        connection.execute("set preserve_insertion_order = false")
+        attach(connection, study_dir, clusters or {})
+        connection.execute(
+            "create table study.choices as select ?::double as knee_share", [knee_share]
+        )
+        made = execution_order(queries, sql_dir)
+        for name in made:
+            _make(connection, name, queries, sql_dir)
+        _write_tables(connection, made, study_dir / "tables")
+
+
+def _make(
+    connection: duckdb.DuckDBPyConnection, name: str, queries: Mapping[str, str], sql_dir: Path
+) -> None:
+    if name in COMPUTED:
+        connection.register("computed", COMPUTED[name][1](connection))
+        connection.execute(f'create table "{name}" as from computed')
+        connection.unregister("computed")
+        return
+    try:
+        connection.execute(f'create table "{name}" as {queries[name]}')
+    except duckdb.Error as error:
+        raise InputError(f"{sql_dir / name}.sql: {error}") from error
 
 
 def execution_order(queries: Mapping[str, str], sql_dir: Path) -> list[str]:
-    """Names of the SQL files, each after those its `-- Needs:` line names.
+    """Names of the tables, each after those its `-- Needs:` line names.
+
+    Computed tables whose own needs the SQL files give are among them.
 
     Raises:
         InputError: a file without that line, a name that no file has, or a circle.
     """
-    needs = {name: _needs(name, text, queries, sql_dir) for name, text in queries.items()}
+    computed: dict[str, list[str]] = {}
+    for name, (needed, _) in COMPUTED.items():
+        if all(other in queries or other in computed for other in needed):
+            computed[name] = list(needed)
+    known = [*queries, *computed]
+    needs = {name: _needs(name, text, known, sql_dir) for name, text in queries.items()}
     try:
-        return list(TopologicalSorter(needs).static_order())
+        return list(TopologicalSorter({**needs, **computed}).static_order())
     except CycleError as error:
         circle = " -> ".join(reversed(error.args[1]))
         raise InputError(f"{sql_dir}: the tables need each other in a circle: {circle}") from error
 
 
-def _needs(name: str, text: str, queries: Mapping[str, str], sql_dir: Path) -> list[str]:
+def _needs(name: str, text: str, known: list[str], sql_dir: Path) -> list[str]:
     for line in text.splitlines():
         if line.startswith(NEEDS):
             named = [word.strip() for word in line.removeprefix(NEEDS).split(",")]
             needed = [] if named == ["nothing"] else named
             for other in needed:
-                if other not in queries:
-                    hint = did_you_mean(other, queries)
+                if other not in known:
+                    hint = did_you_mean(other, known)
                     raise InputError(f"{sql_dir / name}.sql: needs no table {other!r}: {hint}")
             return needed
     raise InputError(f"{sql_dir / name}.sql: has no line '{NEEDS}...' (tables, or nothing)")
-
-
-def _attach_sources(connection: duckdb.DuckDBPyConnection, study_dir: Path) -> None:
-    points = study_dir / "points.parquet"
-    if not points.exists():
-        raise InputError(f"{points}: is missing; `scaling plan` writes it")
-    row_files = sorted((study_dir / "rows").glob("*.parquet"))
-    sources = {
-        "study.points": _read(points),
-        "study.refused": _read(study_dir / "refused.parquet", arrow_schema(Refusal)),
-        "study.rows": _concatenated(row_files),
-        "catalogue.gpus": pa.Table.from_pylist(
-            [
-                {"name": gpu.name, "vendor": gpu.vendor, "memory_bytes": gpu.memory_bytes}
-                for gpu in GPUS.values()
-            ]
-        ),
-    }
-    connection.execute("create schema study; create schema catalogue")
-    for name, table in sources.items():
-        connection.register("source", table)
-        connection.execute(f"create table {name} as from source")
-        connection.unregister("source")
-
-
-def _concatenated(row_files: list[Path]) -> pa.Table:
-    """All rows; columns that an older row lacks are null, columns nobody knows any more are left.
-
-    Nullability is dropped for the same reason.
-    """
-    schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
-    return pa.concat_tables([schema.empty_table(), *(_read(file, schema) for file in row_files)])
-
-
-def _read(path: Path, schema: pa.Schema | None = None) -> pa.Table:
-    try:
-        return pq.read_table(path, schema=schema, partitioning=None)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: is missing; `scaling plan` writes it") from error
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: is no Parquet file of this project: {reason}") from error
 
 
 def _write_tables(

@@ -31,7 +31,7 @@ def layout_ranking() -> alt.LayerChart:
         scale=alt.Scale(domainMin=0, nice=True),
         axis=amount_axis(),
     )
-    best = chart("contenders").transform_filter("datum.position === 1")
+    best = chart("contenders").transform_filter("datum.place === 1")
     value = "format(datum.tokens_per_s, '.3s') + ' · ' + format(datum.share_of_best, '.0%')"
     tips = (
         "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
@@ -87,7 +87,7 @@ def _layout_rows(
     up, down = -9, 7
     rows = (
         chart("contenders")
-        .transform_filter(f"datum.position <= {SHOWN_LAYOUTS}")
+        .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
         .transform_calculate(
             memory=f"isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes / {GIB} : null",
             value=f"datum.outcome === 'ok' ? {value} : replace(datum.outcome, '_', ' ')",
@@ -96,7 +96,7 @@ def _layout_rows(
             y=alt.Y(
                 "layout_name:N",
                 axis=None,
-                sort=alt.EncodingSortField("position", op="min", order="ascending"),
+                sort=alt.EncodingSortField("place", op="min", order="ascending"),
             )
         )
     )

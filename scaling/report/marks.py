@@ -56,6 +56,14 @@ SEGMENTS: dict[str, dict[str, Any]] = {
 }
 
 _SLOTS = alt.Scale(domain=list(range(1, len(LAYOUTS) + 1)), range=LAYOUTS)
+# What the page and the SVG export set: GPU counts on the axis, the layouts that have a colour and
+# their names, and the common logarithm of the tokens of a run.
+PARAMETERS: dict[str, Any] = {
+    "sizes_": [1, 2, 4, 8],
+    "slots_": [1],
+    "names_": ["layout"],
+    "budget_": 12.0,
+}
 ONE_TWO_FIVE = [digit * 10**exponent for exponent in range(18) for digit in (1, 2, 5)]
 
 
@@ -118,9 +126,9 @@ def words(
     return encoded
 
 
-def layout_colour() -> alt.Color:
+def layout_colour(legend: alt.Legend | None = None) -> alt.Color:
     """The colour that names a layout."""
-    return alt.Color("slot:O", scale=_SLOTS, legend=None)
+    return alt.Color("slot:O", scale=_SLOTS, legend=legend)
 
 
 def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
@@ -150,9 +158,10 @@ def log_amount_axis() -> alt.Axis:
     Vega drops the values outside the domain; left alone it draws nine grid lines a decade.
     """
     dense = [digit * 10**exponent for exponent in range(18) for digit in range(1, 10)]
-    narrow = "domain('y')[1] < 6 * domain('y')[0]"
+    densest = [step * 10**exponent / 20 for exponent in range(1, 13) for step in range(20, 200)]
+    ends = "domain('y')[1] / domain('y')[0]"
     return alt.Axis(
-        values=alt.ExprRef(f"{narrow} ? {dense} : {ONE_TWO_FIVE}"),
+        values=alt.ExprRef(f"{ends} < 1.7 ? {densest} : {ends} < 6 ? {dense} : {ONE_TWO_FIVE}"),
         labelExpr="replace(format(datum.value, '~s'), 'G', 'B')",
         labelOverlap="greedy",
         labelSeparation=6,
@@ -165,9 +174,9 @@ def chart(table: str) -> alt.Chart:
 
 
 def finish(*layers: alt.Chart, height: int | alt.Step) -> alt.LayerChart:
-    """Layers as one chart as wide as its box; `sizes_` are the GPU counts on its axis."""
+    """Layers as one chart as wide as its box, with the parameters that the page sets."""
     layered = alt.layer(*layers, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     sized = layered.properties(width="container", height=height)
-    whole = sized.add_params(alt.param("sizes_", value=[1, 2, 4, 8]))
+    whole = sized.add_params(*(alt.param(name, value=value) for name, value in PARAMETERS.items()))
     assert isinstance(whole, alt.LayerChart)
     return whole

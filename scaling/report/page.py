@@ -22,12 +22,13 @@ from scaling.store import write_text
 PAGE_FILES = ("page.html.j2", "page.css", "page.js")
 
 
-def write_report(study_dir: Path, reports_dir: Path) -> Path:
+def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> Path:
     """Write report.html and charts/*.svg of a study from its tables/*.parquet.
 
     Args:
         study_dir: results/<study>, tabulated.
         reports_dir: what people wrote: page/ and captions/.
+        charts: write charts/*.svg too; with many models they take longer than the page.
 
     Returns:
         The path of the page: one file, no request leaves it.
@@ -44,7 +45,8 @@ def write_report(study_dir: Path, reports_dir: Path) -> Path:
         told = story(mine)
         stories.append(told)
         prefix = f"{_file_words(told)}-" if several else ""
-        files |= {f"{prefix}{name}": text for name, text in chart_files(mine, told)}
+        if charts:
+            files |= {f"{prefix}{name}": text for name, text in chart_files(mine, told)}
     _write_charts(study_dir / "charts", files)
     page = study_dir / "report.html"
     write_text(page, _html(study_dir.name, tables, stories, reports_dir))
@@ -60,6 +62,7 @@ def _html(study: str, tables: Tables, stories: list[dict[str, Any]], reports_dir
             "needs": chart.needs,
             "perSize": chart.per_size,
             "unless": chart.unless,
+            "missing": chart.missing,
             "alt": captions[name].alt,
             "caption": captions[name].text,
         }

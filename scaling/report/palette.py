@@ -17,6 +17,11 @@ _LIGHT = {
     "c4": "#bd489f", "c5": "#8b5100", "c6": "#4b2e83", "c-other": "#a3a5a8",
     "hatch": "#c6c4bd", "hatch-bg": "#f3f2ef", "note": "#fff4d6", "note-ink": "#5c4400",
     "note-line": "#e8cf86",
+    "s1": "#eef4fa", "s2": "#d3e4f3", "s3": "#a9cbe8", "s4": "#3a7fb8", "s5": "#1f69a6",
+    "s6": "#0b4376", "s-ink": "#ffffff",
+    "p1": "#0b3c6f", "p2": "#2f78b7", "p3": "#8fbfe3", "p4": "#e39b4a", "p5": "#c9c7c0",
+    "t1": "#1f5fae", "t2": "#e08a2e", "t3": "#f6d3a8", "t4": "#c2500a", "t5": "#6b2f73",
+    "t6": "#c9c7c0", "t-ink": "#ffffff", "t-ink2": "#1c1d1f",
 }  # fmt: skip
 _DARK = {
     "surface": "#17191c", "page": "#101214", "raised": "#202327",
@@ -27,6 +32,11 @@ _DARK = {
     "c4": "#fdc6fd", "c5": "#e0c066", "c6": "#8d7aff", "c-other": "#6b7178",
     "hatch": "#3d4147", "hatch-bg": "#1d2024", "note": "#3a2f10", "note-ink": "#f3dc9a",
     "note-line": "#6a5520",
+    "s1": "#1c2733", "s2": "#1f3a55", "s3": "#235382", "s4": "#3f86c4", "s5": "#74b4ea",
+    "s6": "#b7daf7", "s-ink": "#101214",
+    "p1": "#b7daf7", "p2": "#6db5f2", "p3": "#2f6ea6", "p4": "#f0a35e", "p5": "#555a61",
+    "t1": "#6db5f2", "t2": "#f0a35e", "t3": "#f8dcb6", "t4": "#d2602c", "t5": "#8f62dc",
+    "t6": "#555a61", "t-ink": "#101214", "t-ink2": "#101214",
 }  # fmt: skip
 COLOURS: Mapping[Theme, Mapping[str, str]] = {"light": _LIGHT, "dark": _DARK}
 

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaling.analyse.advice import fewest_switches
-from scaling.report.numbers import amount, digits, gib, interval, listed, percent, times
-from scaling.report.size_charts import HALF_SHARE
+from scaling.report import findings
+from scaling.report.figures import figures
+from scaling.report.numbers import amount, digits, interval, listed, percent, times
+from scaling.report.palette import LAYOUT_SLOTS
+from scaling.report.return_charts import HALF_SHARE
 from scaling.report.tables import Record, Tables
 from scaling.report.words import counted, words_for
 
@@ -19,11 +22,14 @@ STARVED_SHARE = 1.2  # above it the smallest size is a poor yardstick
 
 def story(tables: Tables) -> dict[str, Any]:
     """Everything the page says about one setting, as plain values."""
+    everything = tables
     tables = evidence(tables)
     setting = tables["settings"][0]
     words = words_for(setting["vendor"])
+    named = {row["slot"]: row["layout_name"] for row in everything["contenders"]}
+    coloured = sorted((slot, name) for slot, name in named.items() if slot <= LAYOUT_SLOTS)
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
-    tried = sorted({row["world_size"] for row in tables["contenders"]})
+    tried = sorted({row["world_size"] for row in everything["contenders"]})
     return {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
@@ -33,7 +39,15 @@ def story(tables: Tables) -> dict[str, Any]:
         "words": words,
         "sizes": sizes,
         "tried": tried,
-        "answer": answer(tables, words),
+        "basis": basis(everything),
+        "series": sorted({row["series"] for row in everything["contenders"]}),
+        "coloured": coloured,
+        "names": [named.get(slot, "") for slot in range(1, LAYOUT_SLOTS + 1)],
+        "answer": answer(tables, words, predicted=basis(everything) == "predicted"),
+        "beyond": beyond(everything, words),
+        "knee": findings.knee_sentence(tables, words),
+        "accuracy": accuracy(everything),
+        "price": findings.price_note(setting, everything["costs"]),
         "brief": "".join(text for text, _ in advice_spans(tables, words)) or nothing_ran(tables),
         "note": note(tables, words),
         "figures": figures(tables, words),
@@ -42,8 +56,18 @@ def story(tables: Tables) -> dict[str, Any]:
             "throughput": throughput_title(tables, words),
             "utilisation": utilisation_title(tables, words),
             "returns": returns_title(tables, words),
+            "memory": findings.memory_title(everything),
+            "time": findings.time_title(everything, words),
+            "accuracy": findings.accuracy_title(everything),
+            **findings.titles(tables, words),
         },
-        "at_size": {str(size): {"layouts": layouts_title(tables, size, words)} for size in tried},
+        "at_size": {
+            str(size): {
+                "layouts": layouts_title(tables, size, words),
+                "map": findings.map_title(everything, size, words),
+            }
+            for size in tried
+        },
     }
 
 
@@ -61,12 +85,43 @@ def batch_short(setting: Record) -> str:
 
 
 def evidence(tables: Tables) -> Tables:
-    """The rows that sentences stand on: measured here, else published; never the two mixed.
+    """The rows that sentences stand on, of one series: never two mixed (see `basis`)."""
+    return tables.of_series(basis(tables))
 
-    Predictions are drawn, not asserted.
+
+def basis(tables: Tables) -> str:
+    """The series that sentences stand on: measured here, else published, else predicted.
+
+    Beside rows that ran, predictions have sentences of their own.
     """
     series = {row["series"] for row in tables["contenders"]}
-    return tables.of_series("published" if series == {"published"} else "measured")
+    if not series:
+        return "measured"
+    return next(name for name in ("measured", "published", "predicted") if name in series)
+
+
+def beyond(tables: Tables, words: Mapping[str, str]) -> str:
+    """What is predicted beyond the sizes that ran; empty where nothing ran or is predicted."""
+    if basis(tables) == "predicted":
+        return ""
+    predicted = tables.of_series("predicted")
+    sizes = {row["world_size"] for row in predicted["best"]}
+    near = [row for row in predicted["contenders"] if row["world_size"] in sizes]
+    spans = advice_spans(Tables({**predicted.records, "contenders": near}), words)
+    return findings.predicted_beyond(spans, predicted["returns"], words)
+
+
+def accuracy(tables: Tables) -> str:
+    """Whether the predictions had seen what they are held against."""
+    known = any(row["predicted_tokens_per_s"] is not None for row in tables["statistics"])
+    if not known:
+        return ""
+    predicted = [
+        {"stack_fingerprint": row["predicted_from"]}
+        for row in tables["statistics"]
+        if row["predicted_from"] is not None
+    ]
+    return findings.accuracy_note(predicted)
 
 
 def advice_spans(tables: Tables, words: Mapping[str, str]) -> list[Span]:
@@ -90,12 +145,13 @@ def advice_spans(tables: Tables, words: Mapping[str, str]) -> list[Span]:
     return [span for span in spans if span[0]]
 
 
-def answer(tables: Tables, words: Mapping[str, str]) -> list[Span]:
+def answer(tables: Tables, words: Mapping[str, str], *, predicted: bool = False) -> list[Span]:
     """The first sentence of the report: what to use, and what the last step returned."""
     advice = advice_spans(tables, words)
     if not advice:
         return [(nothing_ran(tables), False)]
-    spans: list[Span] = [("Use ", False), *advice, (". ", False)]
+    opening = "Nothing was run here. Predicted: use " if predicted else "Use "
+    spans: list[Span] = [(opening, False), *advice, (". ", False)]
     steps = tables["returns"]
     if steps:
         spans.append((_step_sentence(steps[-1], words), False))
@@ -161,60 +217,6 @@ def note(tables: Tables, words: Mapping[str, str]) -> str:
     if tables["returns"]:
         said.append(f"Share: what a {words['GPU']} gave at the smallest size that ran.")
     return " ".join(said)
-
-
-def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Key figures: name, value, what it is."""
-    done = tables["progress"][0]
-    ran = (
-        "Points that ran",
-        f"{done['ok']} / {done['points']}",
-        f"{done['failed']} failed, {done['waiting']} to come, {done['refusals']} refused",
-    )
-    best = tables["best"]
-    if not best:
-        return [ran]
-    last = best[-1]
-    at_last = f"at {counted(last['world_size'], words)}"
-    kept = f"{amount(last['tokens_per_s'])} tokens/s"
-    if len(best) > 1:
-        kept += f", {percent(last['efficiency'])} of ideal"
-    slowest = min(
-        row["share_of_best"]
-        for row in tables["contenders"]
-        if row["world_size"] == last["world_size"] and row["share_of_best"] is not None
-    )
-    return [
-        _utilisation_figure(best, words),
-        ("Largest size run", counted(last["world_size"], words), kept),
-        ("Choice of layout", f"×{digits(1 / slowest, 2)}", f"fastest over slowest {at_last}"),
-        ran,
-        ("Memory", gib(last["peak_memory_bytes"]), f"per {words['GPU']}, fastest {at_last}"),
-        _noise_figure(tables),
-    ]
-
-
-def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> tuple[str, str, str]:
-    def where(row: Record) -> str:
-        return f"{row['layout_name']} at {counted(row['world_size'], words)}"
-
-    with_peak = [row for row in best if row["mfu"] is not None]
-    if with_peak:
-        top = max(with_peak, key=lambda row: float(row["mfu"]))
-        return ("Highest MFU", percent(top["mfu"], 1), where(top))
-    top = max(best, key=lambda row: float(row["model_flop_per_s_per_gpu"]))
-    rate = amount(top["model_flop_per_s_per_gpu"], "FLOP/s")
-    return (f"Highest rate per {words['GPU']}", rate, where(top))
-
-
-def _noise_figure(tables: Tables) -> tuple[str, str, str]:
-    noise = tables["noise"][0] if tables["noise"] else None
-    if noise and noise["repeat_half_spread"] is not None:
-        spread = percent(noise["repeat_half_spread"], 1)
-        return ("Noise", f"±{spread}", f"between repeats, {noise['repeated_layouts']} layouts")
-    if noise and noise["interval_half_width"] is not None:
-        return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", "95 % interval, one run")
-    return ("Noise", "–", "no interval was measured")
 
 
 def statistics_title(tables: Tables) -> str:

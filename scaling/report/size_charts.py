@@ -5,13 +5,9 @@ from typing import Any
 import altair as alt
 
 from scaling.report.marks import (
-    ACCENT,
     FAINT,
-    INK,
     OTHER,
-    SEGMENTS,
     SOFT,
-    WARN,
     amount_axis,
     chart,
     finish,
@@ -19,7 +15,6 @@ from scaling.report.marks import (
     layout_colour,
     lines,
     log_amount_axis,
-    of,
     over_gpus,
     points,
     rate_axis,
@@ -28,9 +23,6 @@ from scaling.report.marks import (
 from scaling.report.tooltips import tooltips
 
 ACROSS: dict[str, Any] = {"x": alt.value(0), "x2": alt.value("width")}  # the whole plot
-
-HALF_SHARE = 0.5  # a step that returns less is past the knee
-
 
 _BEST = (
     "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
@@ -121,52 +113,3 @@ def _utilisation(field: str, title: str, axis: alt.Axis) -> alt.LayerChart:
         *points(base, tooltips(*tips)),
         height=280,
     )
-
-
-def marginal_return() -> alt.LayerChart:
-    """Tokens per second that one more GPU added, a segment per step between two sizes."""
-    y = alt.Y(
-        "marginal_tokens_per_s:Q",
-        title="Tokens per second per added {GPU}",
-        scale=alt.Scale(nice=True),
-        axis=amount_axis(),
-    )
-    ends: dict[str, Any] = {
-        "x": over_gpus("from_world_size:Q", padding=14),
-        "x2": "to_world_size:Q",
-    }
-    base = chart("returns").encode(**ends)
-    start = chart("returns").transform_aggregate(start="max(yardstick_tokens_per_s_per_gpu)")
-    half = start.transform_calculate(half=f"datum.start * {HALF_SHARE}")
-    tooltip = [
-        alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
-        alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
-        alt.Tooltip("to_layout:N", title="layout there"),
-        alt.Tooltip("series:N", title="value is"),
-        alt.Tooltip("marginal_tokens_per_s:Q", title="tokens/s per added {GPU}", format=",.4~s"),
-        alt.Tooltip("marginal_low:Q", title="95 % low", format=",.4~s"),
-        alt.Tooltip("marginal_high:Q", title="95 % high", format=",.4~s"),
-        alt.Tooltip("share:Q", title="of its share", format=".2f"),
-    ]
-    middle = (
-        chart("returns")
-        .transform_calculate(
-            middle="sqrt(datum.from_world_size * datum.to_world_size)",
-            words="format(datum.share, '.2f')",
-        )
-        .encode(x=over_gpus("middle:Q", padding=14))
-    )
-    return finish(
-        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.datum(0), **ACROSS),
-        base.mark_rect(opacity=0.16, color=ACCENT).encode(
-            y=alt.Y("marginal_low:Q"), y2="marginal_high:Q"
-        ),
-        start.mark_rule(color=FAINT, strokeWidth=1).encode(y="start:Q", **ACROSS),
-        half.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y="half:Q", **ACROSS),
-        *(
-            of(base, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
-            for series, look in SEGMENTS.items()
-        ),
-        *words(middle, colour=INK, dy=13)(y=y, text="words:N"),
-        height=280,
-    )  # fmt: skip

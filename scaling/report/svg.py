@@ -13,6 +13,7 @@ from scaling.report.palette import in_theme
 from scaling.report.tables import Record, Tables
 from scaling.report.words import filled
 
+BUDGET = 12.0  # log10 of the tokens of a run, until the reader says otherwise
 WIDTH = 640  # px; the page gives charts the width of their box
 VEGA_LITE = alt.SCHEMA_VERSION.removeprefix("v").rsplit(".", 1)[0]
 
@@ -51,10 +52,20 @@ def svg(chart: Chart, tables: Tables, story: dict[str, Any], size: int | None) -
         name: [row for row in tables[name] if size in (None, row.get("world_size", size))]
         for name in datasets(ready)
     }
+    stated = parameters(story)
     for parameter in ready["params"]:
-        if parameter["name"] == "sizes_":
-            parameter["value"] = story["sizes"]
+        parameter["value"] = stated.get(parameter["name"], parameter.get("value"))
     return str(vl_convert.vegalite_to_svg(ready, vl_version=VEGA_LITE))
+
+
+def parameters(story: dict[str, Any]) -> dict[str, Any]:
+    """What a setting says for the charts' parameters (scaling.report.marks.PARAMETERS)."""
+    return {
+        "sizes_": story["sizes"],
+        "slots_": [slot for slot, _ in story["coloured"]],
+        "names_": story["names"],
+        "budget_": BUDGET,
+    }
 
 
 def bare(chart: Chart) -> dict[str, Any]:

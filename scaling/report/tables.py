@@ -6,16 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import duckdb
 
 from scaling.errors import InputError
 
 Record = dict[str, Any]
 
-MOST_ROWS = 2000  # a setting, of a table of LISTS; no sentence or chart stands on those
+MOST_ROWS = 2000  # a setting, of a table of LISTS; no sentence stands on those
 LISTS = ("statistics", "refused")
+MOST_LAYOUTS = 40  # a setting and size, of contenders; those with a colour come on top
+
+# Of some tables the page holds only the rows its charts draw, or states another order.
+_ROWS = {
+    "best": "where drawn",
+    "contenders": f"where drawn and (place <= {MOST_LAYOUTS} or slot < 7)",
+    "returns": "where drawn",
+    "fixed_layout": "where drawn",
+    "switches": "where drawn",
+    "costs": "where drawn",
+}
+_ORDER = {
+    "statistics": "setting_id, tokens_per_s desc nulls last, world_size, layout_name, repeat",
+    "contenders": "setting_id, world_size, place",
+    "refused": "setting_id, world_size, tp, pp, cp, zero_stage, micro_batch_size",
+}
 
 _LAYOUT = (
     "tp", "pp", "cp", "dp", "zero_stage", "sequence_parallel", "micro_batch_size",
@@ -32,7 +46,8 @@ _RATES = (
 COLUMNS: dict[str, tuple[str, ...]] = {
     "settings": (
         "setting_id", "model", "cluster", "study_kind", "seq_length", "kept_batch_size", "gpu",
-        "vendor", "gpu_memory_bytes", "total_params", "num_layers", "hidden_size",
+        "vendor", "gpu_memory_bytes", "gpu_tdp_w", "usd_per_gpu_hour", "total_params",
+        "num_layers", "hidden_size",
     ),
     "progress": ("setting_id", "points", "ok", "failed", "waiting", "refusals"),
     "outcomes": ("setting_id", "world_size", "outcome", "points"),
@@ -43,26 +58,79 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "statistics": (
         "setting_id", "series", "outcome", "world_size", *_LAYOUT, "layout_name", "repeat",
         "attempt", *_RATES, "energy_j", "mean_power_w", "exposed_comm_s", "startup_s",
-        "duration_s", "error_message", "stack_fingerprint", "point_id",
+        "duration_s", "error_message", "stack_fingerprint", "point_id", "predicted_outcome",
+        "predicted_tokens_per_s", "predicted_step_time_s", "predicted_memory_bytes",
+        "predicted_from",
     ),
     "best": (
         "setting_id", "series", "world_size", "layout_name", "layout", "label", "slot", *_RATES,
         "ideal_tokens_per_s", "speed_up", "efficiency", "runner_up_layout_name",
-        "runner_up_tokens_per_s", "tied", "runs", "stack_fingerprint",
+        "runner_up_tokens_per_s", "tied", "slowest_share", "runs", "stack_fingerprint",
     ),
     "curves": (
         "setting_id", "style", "series", "world_size", "tokens_per_s", "tokens_per_s_per_gpu",
         "mfu", "model_flop_per_s_per_gpu",
     ),
     "contenders": (
-        "setting_id", "series", "world_size", "position", "layout_name", "slot", "outcome",
+        "setting_id", "series", "world_size", "position", "place", "layout_name", "slot", "outcome",
         *_RATES, "share_of_best", "within_noise", "runs", "ok_runs", "stack_fingerprint",
     ),
     "returns": (
         "setting_id", "series", "from_world_size", "to_world_size", "from_layout", "to_layout",
         "same_stack", "marginal_tokens_per_s", "marginal_low", "marginal_high",
-        "yardstick_tokens_per_s_per_gpu", "share", "share_low", "share_high", "speed_up",
-        "efficiency",
+        "yardstick_tokens_per_s_per_gpu", "share", "share_low", "share_high", "interval_from",
+        "speed_up", "efficiency", "efficiency_low", "efficiency_high", "elasticity",
+        "elasticity_low", "elasticity_high", "returned", "pays", "per_watt", "per_watt_low",
+        "per_watt_high", "yardstick_per_watt", "watt_from", "per_usd", "per_usd_low",
+        "per_usd_high", "yardstick_per_usd",
+    ),
+    "knees": (
+        "setting_id", "series", "knee_share", "knee_world_size", "beyond_data", "returned",
+    ),
+    "fixed_layout": (
+        "setting_id", "series", "world_size", "layout_name", "tokens_per_s",
+        "tokens_per_s_per_gpu", "share_of_best", "efficiency",
+    ),
+    "switches": (
+        "setting_id", "series", "from_world_size", "to_world_size", "before_name", "before_slot",
+        "after_name", "after_slot", "crossing", "crossing_low", "crossing_high", "verdict",
+    ),
+    "crossovers": (
+        "setting_id", "series", "from_world_size", "to_world_size", "before_name", "after_name",
+        "of_fastest", "crossing", "crossing_low", "crossing_high", "resolved",
+    ),
+    "laws": (
+        "setting_id", "series", "law", "chosen", "sizes", "held_out", "held_out_error",
+        "fit_error", "leaves_data_at", "peak_world_size", "t1", "t1_low", "t1_high", "serial",
+        "serial_low", "serial_high", "coherency", "coherency_low", "coherency_high",
+        "communication", "communication_low", "communication_high",
+    ),
+    "law_curves": (
+        "setting_id", "series", "law", "world_size", "tokens_per_s", "tokens_per_s_low",
+        "tokens_per_s_high", "inside_data",
+    ),
+    "costs": (
+        "setting_id", "series", "world_size", "layout_name", "slot", "hours_per_token",
+        "hours_per_token_low", "hours_per_token_high", "gpu_hours_per_token", "joules_per_token",
+        "joules_from", "usd_per_token", "on_front", "cheapest_front",
+    ),
+    "effects": (
+        "setting_id", "series", "name", "pairs", "mean_ratio", "lowest", "lower_quartile",
+        "upper_quartile", "highest", "smallest_world_size", "ratio_at_smallest",
+        "largest_world_size", "ratio_at_largest", "shown",
+    ),
+    "map": (
+        "setting_id", "series", "world_size", "tp", "pp", "status", "layout_name", "text", "mfu",
+        "tokens_per_s", "tokens_per_s_per_gpu", "share_of_best", "tried", "failed",
+    ),
+    "memory_parts": (
+        "setting_id", "world_size", "layout_name", "place", "outcome", "series", "part_order",
+        "part", "bytes", "from_bytes", "to_bytes", "total_bytes", "peak_memory_bytes",
+        "capacity_bytes",
+    ),
+    "time_split": (
+        "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",
+        "share_from", "share_to", "hidden_share",
     ),
     "refused": (
         "setting_id", "world_size", "tp", "pp", "cp", "zero_stage", "sequence_parallel",
@@ -107,39 +175,55 @@ class Tables:
 
 
 def read_tables(study_dir: Path) -> Tables:
-    """Read the page's columns of tables/*.parquet.
+    """Read the page's columns and rows of tables/*.parquet.
 
     Raises:
         InputError: a table is missing, or was written by SQL that does not know a column.
     """
     records: dict[str, list[Record]] = {}
     cut: list[str] = []
-    for name, columns in COLUMNS.items():
-        path = study_dir / "tables" / f"{name}.parquet"
-        try:
-            table = pq.read_table(path, columns=list(columns), partitioning=None)
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: is missing; `scaling tabulate` writes it") from error
-        except pa.ArrowInvalid as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"{path}: is no table of this project: {reason}") from error
-        if missing := set(columns) - set(table.column_names):
-            raise InputError(
-                f"{path}: has no column {min(missing)!r}; run `scaling tabulate` again"
-            )
-        kept = _first_rows(table) if name in LISTS else table
-        if kept.num_rows < table.num_rows:
-            cut.append(name)
-        rows = kept.select(list(columns)).to_pylist()
-        records[name] = [{key: _plain(value) for key, value in row.items()} for row in rows]
+    with duckdb.connect() as connection:
+        for name, columns in COLUMNS.items():
+            path = study_dir / "tables" / f"{name}.parquet"
+            _check(connection, path, columns)
+            rows, more = _rows(connection, path, name, columns)
+            records[name] = [
+                {key: _plain(value) for key, value in zip(columns, row, strict=True)}
+                for row in rows
+            ]
+            if more:
+                cut.append(name)
     return Tables(records, tuple(cut))
 
 
-def _first_rows(table: pa.Table) -> pa.Table:
-    """At most MOST_ROWS of each setting, in the order of the file."""
-    settings = table["setting_id"]
-    parts = [table.filter(pc.equal(settings, one)) for one in pc.unique(settings)]
-    return pa.concat_tables([table.slice(0, 0), *(part.slice(0, MOST_ROWS) for part in parts)])
+def _check(connection: duckdb.DuckDBPyConnection, path: Path, columns: tuple[str, ...]) -> None:
+    if not path.exists():
+        raise InputError(f"{path}: is missing; `scaling tabulate` writes it")
+    try:
+        described = connection.execute("describe from read_parquet(?)", [str(path)]).fetchall()
+    except duckdb.Error as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no table of this project: {reason}") from error
+    if missing := set(columns) - {row[0] for row in described}:
+        raise InputError(f"{path}: has no column {min(missing)!r}; run `scaling tabulate` again")
+
+
+def _rows(
+    connection: duckdb.DuckDBPyConnection, path: Path, name: str, columns: tuple[str, ...]
+) -> tuple[list[tuple[Any, ...]], bool]:
+    """The rows the page holds, and whether the file has more of a list than that."""
+    named = ", ".join(f'"{column}"' for column in columns)
+    order = f" order by {_ORDER[name]}" if name in _ORDER else ""
+    query = f"select {named} from read_parquet(?) {_ROWS.get(name, '')}"
+    if name not in LISTS:
+        return connection.execute(query + order, [str(path)]).fetchall(), False
+    rank = f"row_number() over (partition by setting_id order by {_ORDER[name]})"
+    rows = connection.execute(
+        f"{query} qualify {rank} <= {MOST_ROWS}{order}", [str(path)]
+    ).fetchall()
+    whole = connection.execute("select count(*) from read_parquet(?)", [str(path)]).fetchone()
+    assert whole is not None
+    return rows, whole[0] > len(rows)
 
 
 def columnar(records: list[Record], columns: tuple[str, ...]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ def tooltips(*fields: str) -> list[alt.Tooltip]:
         "series": ("value is", None),
         "outcome": ("outcome", None),
         "tokens_per_s": ("tokens/s", ",.4~s"),
-        "tokens_per_s_low": ("95 % low", ",.4~s"),
-        "tokens_per_s_high": ("95 % high", ",.4~s"),
+        "tokens_per_s_low": ("interval from", ",.4~s"),
+        "tokens_per_s_high": ("interval to", ",.4~s"),
         "tokens_per_s_per_gpu": ("tokens/s per {GPU}", ",.4~s"),
         "efficiency": ("share of ideal", ".1%"),
         "share_of_best": ("of the fastest", ".1%"),
@@ -22,6 +22,12 @@ def tooltips(*fields: str) -> list[alt.Tooltip]:
         "model_flop_per_s_per_gpu": ("FLOP/s per {GPU}", ",.3s"),
         "runner_up_layout_name": ("runner-up", None),
         "memory": ("peak GiB", ".3~f"),
+        "predicted_memory": ("predicted GiB", ".3~f"),
+        "elasticity": ("elasticity", ".2f"),
+        "tried": ("layouts tried", "d"),
+        "failed": ("of these failed", "d"),
+        "text": ("best of the cell", None),
+        "status": ("outcome", None),
         "stack_fingerprint": ("software stack", None),
     }
     tips = []

@@ -2,14 +2,18 @@
 
 import math
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaling.analyse.resampling import SCHEMA
 from tests.analyse.conftest import run_sql
 
 
-def curve(rates: list[float], noise: float | None = 0.0) -> list[dict]:
+def curve(
+    rates: list[float], noise: float | None = 0.0, watts: list[float] | None = None
+) -> list[dict]:
     """Best layouts at 1, 2, 4, ... GPUs with these rates, intervals ± noise (tokens/s)."""
     return [
         {
@@ -18,13 +22,29 @@ def curve(rates: list[float], noise: float | None = 0.0) -> list[dict]:
             "tokens_per_s_low": None if noise is None else rate - noise,
             "tokens_per_s_high": None if noise is None else rate + noise,
             "speed_up": rate / rates[0], "efficiency": rate / rates[0] / 2**step,
+            "energy_j": None if watts is None else watts[step] * 1000 / rate,
+            "step_time_s": 1000 / rate, "drawn": True,
         }
         for step, rate in enumerate(rates)
     ]  # fmt: skip
 
 
+def returns(best, *, price=None, tdp_w=None, resampled=()):
+    """The steps between these sizes on GPUs of this price (USD an hour) and power (W)."""
+    settings = pa.table(
+        {
+            "setting_id": pa.array([1], pa.int64()),
+            "usd_per_gpu_hour": pa.array([price], pa.float64()),
+            "gpu_tdp_w": pa.array([tdp_w], pa.float64()),
+        }
+    )
+    rows = [{**dict.fromkeys(SCHEMA.names), **row} for row in resampled]
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    return run_sql("returns", best=best, settings=settings, resampled=table)
+
+
 def test_a_step_by_hand():
-    first, second = run_sql("returns", best=curve([100.0, 180.0, 300.0], noise=3.0))
+    first, second = returns(curve([100.0, 180.0, 300.0], noise=3.0))
     assert (first["from_world_size"], first["to_world_size"]) == (1, 2)
     assert first["marginal_tokens_per_s"] == 80
     assert first["marginal_low"] == pytest.approx(80 - math.sqrt(18))
@@ -39,25 +59,83 @@ def test_a_step_by_hand():
 
 
 def test_without_intervals_the_return_has_none():
-    (step,) = run_sql("returns", best=curve([100.0, 180.0], noise=None))
+    (step,) = returns(curve([100.0, 180.0], noise=None))
     assert step["share"] == pytest.approx(0.8)
     assert (step["share_low"], step["share_high"], step["marginal_low"]) == (None, None, None)
 
 
 def test_one_size_returns_nothing():
-    assert run_sql("returns", best=curve([100.0])) == []
+    assert returns(curve([100.0])) == []
 
 
 def test_a_step_between_stacks_is_marked():
     best = curve([100.0, 180.0])
     best[1]["stack_fingerprint"] = "other"
-    assert run_sql("returns", best=best)[0]["same_stack"] is False
+    assert returns(best)[0]["same_stack"] is False
 
 
 def test_predicted_and_measured_sizes_make_no_common_step():
     best = curve([100.0, 180.0])
     best[1]["series"] = "predicted"
-    assert run_sql("returns", best=best) == []
+    assert returns(best) == []
+
+
+def test_dollars_and_data_sheet_watts_by_hand():
+    (step,) = returns(curve([100.0, 180.0], noise=3.0), price=2.0, tdp_w=400.0)
+    # 80 tokens/s for one more GPU: 3600 x 80 tokens an hour for 2 dollars, 400 W
+    assert step["per_usd"] == pytest.approx(144_000)
+    assert step["yardstick_per_usd"] == pytest.approx(180_000)
+    assert (step["per_watt"], step["watt_from"]) == (pytest.approx(0.2), "tdp")
+    assert step["per_usd_low"] == pytest.approx(1800 * (80 - math.sqrt(18)))
+
+
+def test_measured_watts_go_before_the_data_sheet():
+    (step,) = returns(curve([100.0, 180.0], watts=[300.0, 500.0]), tdp_w=400.0)
+    assert (step["per_watt"], step["watt_from"]) == (pytest.approx(80 / 200), "measured")
+    assert step["yardstick_per_watt"] == pytest.approx(100 / 300)
+
+
+def test_without_price_or_power_nothing_is_said_of_them():
+    (step,) = returns(curve([100.0, 180.0]))
+    assert (step["per_usd"], step["per_watt"], step["watt_from"]) == (None, None, None)
+
+
+def test_a_bootstrap_interval_goes_before_a_propagated_one():
+    drawn = {
+        "setting_id": 1, "series": "measured", "from_world_size": 1, "to_world_size": 2,
+        "marginal_low": 70.0, "marginal_high": 90.0, "share_low": 0.7, "share_high": 0.9,
+    }  # fmt: skip
+    (step,) = returns(curve([100.0, 180.0], noise=3.0), resampled=[drawn])
+    assert (step["marginal_low"], step["share_high"]) == (70.0, 0.9)
+    assert step["interval_from"] == "bootstrap"
+
+
+@pytest.mark.parametrize(
+    ("rates", "knee", "beyond"),
+    [
+        ([100, 190, 300, 330], 4, False),  # 1.9, 1.58, 1.1 times
+        ([100, 190, 300], 4, True),
+        ([100, 140, 270], 1, False),  # the first doubling fails, though the second pays
+    ],
+)
+def test_the_knee_ends_where_a_doubling_first_returns_too_little(rates, knee, beyond):
+    steps = returns(curve([float(rate) for rate in rates]))
+    (found,) = run_sql("knees", returns=steps)
+    assert (found["knee_world_size"], found["beyond_data"]) == (knee, beyond)
+
+
+def test_a_study_sets_the_share_of_its_knee():
+    best = curve([100.0, 190.0, 300.0, 390.0])
+    with_share = {share: run_sql("knees", knee_share=share, returns=steps_at(best, share))
+                  for share in (0.6, 0.9)}  # fmt: skip
+    assert with_share[0.6][0]["beyond_data"] is True
+    assert with_share[0.9][0]["knee_world_size"] == 2
+
+
+def steps_at(best, share):
+    empty = pa.Table.from_pylist([], schema=SCHEMA)
+    settings = [{"setting_id": 1, "usd_per_gpu_hour": 1.0, "gpu_tdp_w": 1.0}]
+    return run_sql("returns", knee_share=share, best=best, settings=settings, resampled=empty)
 
 
 rates = st.floats(1.0, 1e7)
@@ -65,8 +143,17 @@ rates = st.floats(1.0, 1e7)
 
 @settings(max_examples=25, deadline=None)
 @given(rates, st.integers(2, 8))
+def test_perfect_scaling_has_elasticity_one_and_a_flat_curve_none(rate, sizes):
+    perfect = returns(curve([rate * 2**step for step in range(sizes)]))
+    assert [step["elasticity"] for step in perfect] == pytest.approx([1.0] * (sizes - 1))
+    flat = returns(curve([rate] * sizes))
+    assert [step["elasticity"] for step in flat] == pytest.approx([0.0] * (sizes - 1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(rates, st.integers(2, 8))
 def test_perfect_scaling_returns_its_whole_share(rate, sizes):
-    steps = run_sql("returns", best=curve([rate * 2**step for step in range(sizes)]))
+    steps = returns(curve([rate * 2**step for step in range(sizes)]))
     assert [step["share"] for step in steps] == pytest.approx([1.0] * (sizes - 1))
     assert [step["efficiency"] for step in steps] == pytest.approx([1.0] * (sizes - 1))
 
@@ -74,14 +161,14 @@ def test_perfect_scaling_returns_its_whole_share(rate, sizes):
 @settings(max_examples=25, deadline=None)
 @given(rates, st.integers(2, 8))
 def test_a_flat_curve_returns_nothing(rate, sizes):
-    steps = run_sql("returns", best=curve([rate] * sizes))
+    steps = returns(curve([rate] * sizes))
     assert [step["marginal_tokens_per_s"] for step in steps] == [0.0] * (sizes - 1)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(rates, min_size=2, max_size=6), st.floats(0.0, 0.5))
 def test_an_interval_holds_its_value_and_steps_add_up(curve_rates, noise):
-    steps = run_sql("returns", best=curve(curve_rates, noise=noise))
+    steps = returns(curve(curve_rates, noise=noise))
     for step in steps:
         assert step["marginal_low"] <= step["marginal_tokens_per_s"] <= step["marginal_high"]
         assert step["share_low"] <= step["share"] <= step["share_high"]

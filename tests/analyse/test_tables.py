@@ -286,7 +286,7 @@ def test_provenance_has_one_row_per_stack_with_all_its_hosts(tabulated):
 def test_a_predicted_curve_starts_at_the_last_point_that_is_not():
     columns = {
         "setting_id": 1, "tokens_per_s": 1.0, "tokens_per_s_per_gpu": 1.0, "mfu": None,
-        "model_flop_per_s_per_gpu": None,
+        "model_flop_per_s_per_gpu": None, "drawn": True,
     }  # fmt: skip
     best = [
         {**columns, "world_size": size, "series": series}

@@ -48,7 +48,7 @@ def reported(tmp_path: Path) -> Callable[..., Path]:
     """The report of some plans."""
 
     def run(*plans: Plan, **how: Any) -> Path:
-        return write_report(tabulated(tmp_path / "study", *plans, **how), REPORTS)
+        return write_report(tabulated(tmp_path / "study", *plans, **how), REPORTS, charts=False)
 
     return run
 

@@ -1,0 +1,36 @@
+-- Grain: one row per setting, world_size, drawn layout and part of its predicted memory.
+-- Needs: contenders, planned
+-- bytes: of the part; from_bytes, to_bytes: where it lies in the stack. total_bytes: predicted.
+-- peak_memory_bytes: measured, null without; capacity_bytes: of the GPU. place: see contenders.
+with parts as (
+    select
+        contenders.setting_id, contenders.world_size, contenders.layout_name, contenders.place,
+        contenders.outcome, contenders.series, contenders.peak_memory_bytes,
+        predictions.predicted_memory_bytes, predictions.capacity_bytes,
+        unnest([
+            {'part_order': 0, 'part': 'weights', 'bytes': weights_bytes},
+            {'part_order': 1, 'part': 'gradients', 'bytes': gradients_bytes},
+            {'part_order': 2, 'part': 'optimizer', 'bytes': optimizer_bytes},
+            {'part_order': 3, 'part': 'activations', 'bytes': activations_bytes},
+            {'part_order': 4, 'part': 'logits and rest',
+                'bytes': logits_bytes + buffers_bytes + fragmentation_bytes}
+        ], recursive := true)
+    from contenders
+    join planned using (setting_id, world_size, layout)
+    join study.predictions using (point_id)
+    where contenders.drawn and contenders.place <= 15 and predictions.weights_bytes is not null
+        and planned.repeat = 0
+)
+select
+    setting_id, world_size, layout_name, place, outcome, series, part_order, part, bytes,
+    coalesce(sum(bytes) over earlier, 0)::bigint as from_bytes,
+    from_bytes + bytes as to_bytes,
+    sum(bytes) over (partition by setting_id, world_size, place)::bigint as total_bytes,
+    peak_memory_bytes,
+    capacity_bytes
+from parts
+window earlier as (
+    partition by setting_id, world_size, place order by part_order
+    rows between unbounded preceding and 1 preceding
+)
+order by setting_id, world_size, place, part_order

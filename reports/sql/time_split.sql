@@ -1,0 +1,56 @@
+-- Grain: one row per setting, world_size, drawn best layout and part of its step.
+-- Needs: best, planned
+-- From a profiler's window where one was measured (communication not told apart by kind), else from
+-- the prediction of the same layout (series 'predicted').
+-- seconds: per step. share_from, share_to: ratios of the parts' sum. hidden_share: communication
+-- hidden behind compute, as a share of the same sum; null where unknown.
+with profiled as (
+    select
+        setting_id, world_size, layout_name, 'measured' as series,
+        (comm_s - exposed_comm_s) as hidden_s,
+        unnest([
+            {'part_order': 0, 'part': 'compute', 'seconds': compute_s},
+            {'part_order': 3, 'part': 'exposed communication', 'seconds': exposed_comm_s},
+            {'part_order': 5, 'part': 'idle and rest', 'seconds': idle_s}
+        ], recursive := true)
+    from best
+    where drawn and series = 'measured' and compute_s is not null and exposed_comm_s is not null
+),
+foretold as (
+    select
+        best.setting_id, best.world_size, best.layout_name, 'predicted' as series,
+        null::double as hidden_s,
+        unnest([
+            {'part_order': 0, 'part': 'compute',
+                'seconds': gemm_s + attention_s + elementwise_s + head_s + optimizer_s},
+            {'part_order': 1, 'part': 'tensor parallel', 'seconds': tp_comm_s},
+            {'part_order': 2, 'part': 'pipeline transfers', 'seconds': pp_comm_s},
+            {'part_order': 3, 'part': 'exposed communication', 'seconds': dp_comm_s},
+            {'part_order': 4, 'part': 'pipeline bubble', 'seconds': bubble_s},
+            {'part_order': 5, 'part': 'idle and rest',
+                'seconds': host_s + jitter_s + overhead_s + stall_s}
+        ], recursive := true)
+    from best
+    join planned using (setting_id, world_size, layout)
+    join study.predictions using (point_id)
+    where best.drawn and planned.repeat = 0 and gemm_s is not null
+        and (best.setting_id, best.world_size) not in (
+            select (setting_id, world_size) from profiled
+        )
+),
+parts as (
+    select *, greatest(coalesce(seconds, 0), 0) as counted
+    from (from profiled union all by name from foretold)
+)
+select
+    setting_id, world_size, layout_name, series, part_order, part, seconds,
+    coalesce(sum(counted) over earlier, 0) / sum(counted) over whole as share_from,
+    (coalesce(sum(counted) over earlier, 0) + counted) / sum(counted) over whole as share_to,
+    hidden_s / sum(counted) over whole as hidden_share
+from parts
+window whole as (partition by setting_id, world_size, series),
+    earlier as (
+        partition by setting_id, world_size, series order by part_order
+        rows between unbounded preceding and 1 preceding
+    )
+order by setting_id, world_size, series, part_order

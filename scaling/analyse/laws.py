@@ -1,0 +1,214 @@
+"""Scaling laws through the best layouts: fitted, chosen by what they foretell, and extended.
+
+All three laws are linear in their parameters when written for the GPU-seconds of a token, which
+makes each fit one non-negative least-squares problem (scipy):
+
+    amdahl         N / T = (1 + s (N - 1)) / t1                     Amdahl, 1967
+    usl            N / T = (1 + s (N - 1) + k N (N - 1)) / t1       Gunther's USL, arXiv 0808.1431
+    communication  N / T = (1 + s (N - 1) + c N log2 N) / t1        a tree collective every step
+
+with T tokens/s on N GPUs, t1 tokens/s of one GPU, s the serial share, k and c what coordination
+costs. N counts from 1 whatever the smallest size that ran.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from scipy.optimize import nnls
+
+Floats = npt.NDArray[np.float64]
+
+LEAST_SIZES = 4  # below it no law can be held out against
+REFITS = 500
+REACH = 8  # a curve ends at this many times the largest size
+_SEED = 20_200
+_Z95 = 1.959964
+
+BASES: Mapping[str, Callable[[Floats], Floats]] = {
+    "amdahl": lambda n: np.stack([np.ones_like(n), n - 1], axis=1),
+    "usl": lambda n: np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1),
+    "communication": lambda n: np.stack([np.ones_like(n), n - 1, n * np.log2(n)], axis=1),
+}
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "amdahl": ("t1", "serial"),
+    "usl": ("t1", "serial", "coherency"),
+    "communication": ("t1", "serial", "communication"),
+}
+_NAMES = ("t1", "serial", "coherency", "communication")
+
+SCHEMA = pa.schema(
+    [
+        ("setting_id", pa.int64()), ("series", pa.string()), ("law", pa.string()),
+        ("chosen", pa.bool_()), ("sizes", pa.int64()), ("held_out", pa.int64()),
+        ("held_out_error", pa.float64()), ("fit_error", pa.float64()),
+        ("leaves_data_at", pa.int64()), ("peak_world_size", pa.float64()),
+        *((f"{name}{end}", pa.float64()) for name in _NAMES for end in ("", "_low", "_high")),
+        ("draws", pa.list_(pa.list_(pa.float64()))),
+    ]
+)  # fmt: skip
+CURVE = pa.schema(
+    [
+        ("setting_id", pa.int64()), ("series", pa.string()), ("law", pa.string()),
+        ("world_size", pa.float64()), ("tokens_per_s", pa.float64()),
+        ("tokens_per_s_low", pa.float64()), ("tokens_per_s_high", pa.float64()),
+        ("inside_data", pa.bool_()),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A fitted law: the coefficients of its basis, 1 / t1 first."""
+
+    name: str
+    coefficients: Floats
+
+    def tokens_per_s(self, world_size: Floats) -> Floats:
+        """Throughput at these sizes, (n,) -> (n,)."""
+        return np.asarray(world_size / (BASES[self.name](world_size) @ self.coefficients))
+
+    def parameters(self) -> dict[str, float]:
+        """t1 in tokens/s, the others ratios; empty where t1 is not determined."""
+        if self.coefficients[0] <= 0:
+            return {}
+        scaled = self.coefficients / self.coefficients[0]
+        values = [1 / self.coefficients[0], *scaled[1:]]
+        return dict(zip(PARAMETERS[self.name], map(float, values), strict=True))
+
+    def peak_world_size(self) -> float | None:
+        """Where more GPUs begin to cost throughput: sqrt((1 - s) / k) of a usl, else unknown."""
+        found = self.parameters()
+        if self.name != "usl" or not found or found["coherency"] <= 0 or found["serial"] >= 1:
+            return None
+        return float(np.sqrt((1 - found["serial"]) / found["coherency"]))
+
+
+def fit(name: str, world_size: Floats, tokens_per_s: Floats) -> Law:
+    """Least squares of relative errors, no parameter below zero.
+
+    Args:
+        name: a name of BASES.
+        world_size: GPUs, (n,).
+        tokens_per_s: at these sizes, (n,), all above zero.
+    """
+    target = world_size / tokens_per_s
+    coefficients, _ = nnls(BASES[name](world_size) / target[:, None], np.ones_like(target))
+    return Law(name, np.asarray(coefficients))
+
+
+def held_out_errors(name: str, world_size: Floats, tokens_per_s: Floats) -> Floats:
+    """|predicted / seen - 1| of each size from the fourth on, fitted to the smaller sizes only."""
+    errors = []
+    for known in range(LEAST_SIZES - 1, len(world_size)):
+        law = fit(name, world_size[:known], tokens_per_s[:known])
+        seen = tokens_per_s[known]
+        errors.append(abs(law.tokens_per_s(world_size[known : known + 1])[0] / seen - 1))
+    return np.asarray(errors)
+
+
+def refits(law: Law, world_size: Floats, tokens_per_s: Floats, relative_sd: Floats) -> list[Law]:
+    """The law fitted to REFITS curves drawn around it: a parametric bootstrap.
+
+    Args:
+        law: fitted to `tokens_per_s`.
+        world_size: GPUs, (n,).
+        tokens_per_s: (n,).
+        relative_sd: standard deviation of each rate as a ratio, (n,); what the law misses by is
+            taken instead where that is more.
+    """
+    random = np.random.default_rng(_SEED)
+    middle = law.tokens_per_s(world_size)
+    freedom = max(1, len(world_size) - len(PARAMETERS[law.name]))
+    misfit = np.sqrt(np.sum((tokens_per_s / middle - 1) ** 2) / freedom)
+    sd = np.maximum(relative_sd, misfit)
+    drawn = middle * np.exp(random.normal(size=(REFITS, len(middle))) * sd)
+    return [fit(law.name, world_size, one) for one in drawn]
+
+
+def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """One row per setting, observed series and law, where at least LEAST_SIZES sizes ran.
+
+    `chosen` is the law with the smallest mean error on sizes it had not seen. Intervals are 95 %
+    percentiles of the refits; a refit that leaves t1 undetermined counts for none of them.
+    """
+    found = connection.execute(
+        """
+        select setting_id, series, world_size, tokens_per_s,
+            coalesce((tokens_per_s_high - tokens_per_s_low) / 2 / tokens_per_s, 0)
+        from best where series != 'predicted'
+        order by setting_id, series, world_size
+        """
+    ).fetchall()
+    curves: dict[tuple[int, str], list[tuple[float, float, float]]] = {}
+    for setting, series, *values in found:
+        curves.setdefault((setting, series), []).append((values[0], values[1], values[2]))
+    records = []
+    for (setting, series), values in curves.items():
+        if len(values) >= LEAST_SIZES:
+            sizes, rates, half = np.asarray(values, dtype=float).T
+            laws = [_record(name, sizes, rates, half / _Z95) for name in BASES]
+            # of laws that err alike, to a ten-thousandth, the first has the fewest parameters
+            best = min(laws, key=lambda law: round(float(str(law["held_out_error"])), 4))
+            records += [
+                {**law, "setting_id": setting, "series": series, "chosen": law is best}
+                for law in laws
+            ]
+    return pa.Table.from_pylist(records, schema=SCHEMA)
+
+
+def _record(name: str, sizes: Floats, rates: Floats, sd: Floats) -> dict[str, object]:
+    law = fit(name, sizes, rates)
+    drawn = refits(law, sizes, rates, sd)
+    errors = held_out_errors(name, sizes, rates)
+    record: dict[str, object] = {
+        "law": name,
+        "sizes": len(sizes),
+        "held_out": len(errors),
+        "held_out_error": float(errors.mean()),
+        "fit_error": float(np.mean(np.abs(law.tokens_per_s(sizes) / rates - 1))),
+        "leaves_data_at": int(sizes[-1]),
+        "peak_world_size": law.peak_world_size(),
+        "draws": [law.coefficients.tolist(), *(one.coefficients.tolist() for one in drawn)],
+        **law.parameters(),
+    }
+    known = [parameters for one in drawn if (parameters := one.parameters())]
+    for parameter in PARAMETERS[name]:
+        if known and parameter in record:
+            values = [one[parameter] for one in known]
+            low, high = np.quantile(values, [0.025, 0.975])
+            record |= {f"{parameter}_low": float(low), f"{parameter}_high": float(high)}
+    return record
+
+
+def law_curves(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """Vertices of the chosen laws up to REACH times the largest size, with their 95 % band.
+
+    The band is what the parameters' uncertainty does, not the chance that the law itself is wrong.
+    """
+    found = connection.execute(
+        """
+        select setting_id, series, law, leaves_data_at, draws,
+            (select min(world_size) from best
+                where best.setting_id = laws.setting_id and best.series = laws.series)
+        from laws where chosen order by setting_id, series
+        """
+    ).fetchall()
+    records = []
+    for setting, series, name, last, draws, first in found:
+        sizes = np.unique(np.append(np.geomspace(first, REACH * last, 33), float(last)))
+        curves = [Law(name, np.asarray(one)).tokens_per_s(sizes) for one in draws]
+        low, high = np.quantile(np.stack(curves[1:]), [0.025, 0.975], axis=0)
+        for at, size in enumerate(sizes):
+            records.append(
+                {
+                    "setting_id": setting, "series": series, "law": name,
+                    "world_size": float(size), "tokens_per_s": float(curves[0][at]),
+                    "tokens_per_s_low": float(low[at]), "tokens_per_s_high": float(high[at]),
+                    "inside_data": bool(size <= last),
+                }
+            )  # fmt: skip
+    return pa.Table.from_pylist(records, schema=CURVE)

@@ -1,0 +1,98 @@
+"""Where the order of layouts changes: found where it is known, and unresolved where it is not."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.analyse.conftest import run_sql
+
+
+def placed(rates, *, noise):
+    """Ranking rows of layouts a and b at these sizes; rates in tokens/s, noise a ratio."""
+    rows = []
+    for size, pair in rates.items():
+        order = sorted(zip("ab", pair, strict=True), key=lambda one: -one[1])
+        for position, (name, rate) in enumerate(order, start=1):
+            rows.append(
+                {
+                    "setting_id": 1, "series": "measured", "world_size": size, "layout": name,
+                    "layout_name": name.upper(), "position": position, "tokens_per_s": rate,
+                    "tokens_per_s_low": rate * math.exp(-noise),
+                    "tokens_per_s_high": rate * math.exp(noise),
+                }
+            )  # fmt: skip
+    return rows
+
+
+COLOURS = [{"setting_id": 1, "layout": name, "slot": slot} for slot, name in enumerate("ab", 1)]
+
+
+def crossing(rates, *, noise=0.001):
+    return run_sql("crossovers", ranking=placed(rates, noise=noise), colours=COLOURS)
+
+
+def test_a_symmetric_swap_crosses_in_the_middle_of_the_log_axis():
+    (found,) = crossing({4: (110.0, 100.0), 16: (200.0, 220.0)})
+    assert found["crossing"] == pytest.approx(8)
+    assert (found["before_layout"], found["after_layout"]) == ("a", "b")
+    assert found["of_fastest"] is True
+    assert found["resolved"] is True
+    assert 4 < found["crossing_low"] < 8 < found["crossing_high"] < 16
+
+
+def test_overlapping_intervals_do_not_resolve_a_swap():
+    (found,) = crossing({4: (110.0, 100.0), 16: (200.0, 220.0)}, noise=0.1)
+    assert found["resolved"] is False
+    assert (found["crossing_low"], found["crossing_high"]) == (pytest.approx(4), pytest.approx(16))
+
+
+def test_layouts_that_keep_their_order_do_not_cross():
+    assert crossing({4: (110.0, 100.0), 16: (220.0, 200.0)}) == []
+
+
+def test_without_intervals_it_is_not_said_to_be_resolved():
+    rows = placed({4: (110.0, 100.0), 16: (200.0, 220.0)}, noise=0.0)
+    for row in rows:
+        row["tokens_per_s_low"] = row["tokens_per_s_high"] = float("nan")
+    bare = [{k: None if v != v else v for k, v in row.items()} for row in rows]
+    bare[0] |= {"tokens_per_s_low": 1.0, "tokens_per_s_high": 1e9}
+    (found,) = run_sql("crossovers", ranking=bare, colours=COLOURS)
+    assert found["resolved"] is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.05, 0.95), st.floats(0.05, 0.5), st.floats(0.0001, 0.02))
+def test_a_known_crossover_is_found_inside_its_interval(place, slope, noise):
+    """Two straight lines on log axes that cross at a stated place between 8 and 64."""
+    known = 8 * 8**place
+    lead = {size: slope * math.log(known / size) for size in (8, 64)}
+    (found,) = crossing({n: (1000.0 * math.exp(d), 1000.0) for n, d in lead.items()}, noise=noise)
+    assert found["crossing"] == pytest.approx(known)
+    assert found["crossing_low"] <= known * (1 + 1e-9)
+    assert found["crossing_high"] >= known * (1 - 1e-9)
+
+
+def best(*rows):
+    return [
+        {"setting_id": 1, "series": "measured", "drawn": True, "world_size": size, "layout": name,
+         "layout_name": name, "slot": slot}
+        for size, name, slot in rows
+    ]  # fmt: skip
+
+
+def test_a_switch_without_a_common_size_is_absent_and_spans_both():
+    empty = run_sql("crossovers", ranking=placed({1: (2.0, 1.0)}, noise=0.1), colours=COLOURS)
+    assert empty == []
+    one = crossing({4: (110.0, 100.0), 16: (200.0, 220.0)})
+    found = run_sql("switches", best=best((1, "c", 3), (4, "a", 1), (16, "b", 2)), crossovers=one)
+    assert [(row["from_world_size"], row["verdict"]) for row in found] == [
+        (1, "absent"),
+        (4, "resolved"),
+    ]
+    assert (found[0]["crossing"], found[0]["crossing_low"], found[0]["crossing_high"]) == (
+        None,
+        1,
+        4,
+    )
