@@ -2,12 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scaling.errors import InputError
 from scaling.predict import cli as predicting
+
+if TYPE_CHECKING:
+    from scaling.hardware import Cluster
 
 RESULTS = Path("results")
 
@@ -25,6 +28,9 @@ StudyArgument = Annotated[
 ]
 StudyDir = Annotated[
     Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, e.g. results/quickstart.")
+]
+KneeShare = Annotated[
+    float, typer.Option(help="Where returns end: share of twice the speed a doubling must give.")
 ]
 
 
@@ -109,11 +115,12 @@ def retry(
 def tabulate(
     study_dir: StudyDir,
     sql: Annotated[Path, typer.Option(help="The folder of SQL files.")] = Path("reports/sql"),
+    knee_share: KneeShare = 0.75,
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
     from scaling.analyse import warehouse
 
-    warehouse.tabulate(study_dir, sql)
+    warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share)
 
 
 @app.command(epilog="Example:  scaling report results/quickstart")
@@ -121,14 +128,35 @@ def report(
     study_dir: StudyDir,
     reports: Annotated[Path, typer.Option(help="Captions, SQL and the page.")] = Path("reports"),
     tables: Annotated[bool, typer.Option(help="Make the tables anew first.")] = True,
+    charts: Annotated[bool, typer.Option(help="Write every chart as SVG too.")] = True,
+    knee_share: KneeShare = 0.75,
 ) -> None:
     """Write report.html from whatever has been measured so far."""
     from scaling.analyse import warehouse
     from scaling.report import page
 
     if tables:
-        warehouse.tabulate(study_dir, reports / "sql")
-    typer.echo(f"The report: {page.write_report(study_dir, reports)}")
+        warehouse.tabulate(study_dir, reports / "sql", clusters=_clusters(), knee_share=knee_share)
+    typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
+
+
+@app.command(name="import", epilog="Example:  scaling import published.csv results/published")
+def import_(
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of published rows.")],
+    study_dir: StudyDir,
+) -> None:
+    """Take rows that others published into a study, as a series of their own."""
+    from scaling.analyse import importing
+
+    count = importing.import_rows(rows, study_dir, _clusters())
+    typer.echo(f"{count} published rows -> {study_dir}; next: scaling report {study_dir}")
+
+
+def _clusters() -> "dict[str, Cluster]":
+    """The site's clusters, for their prices; none where this folder has no config."""
+    from scaling.study import CONFIG, load_clusters
+
+    return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}
 
 
 for verb, example in (

@@ -1,0 +1,172 @@
+"""Rows that others published: taken as they are, nulls kept, told apart, and never guessed."""
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+
+from scaling.analyse.importing import NEEDED, import_rows
+from scaling.analyse.warehouse import tabulate
+from scaling.errors import InputError
+from scaling.grid import Plan
+from scaling.hardware import Cluster
+from scaling.store import write_plan, write_rows
+from tests.analyse.conftest import SQL, read, some_point
+from tests.report.synthetic_study import timed_row
+
+ROW = {
+    "source": "a paper", "framework": "Somebody 1.0", "model": "gpt", "num_layers": "2",
+    "hidden_size": "64", "num_heads": "4", "num_kv_heads": "4", "ffn_hidden_size": "256",
+    "gated_mlp": "false", "vocab_size": "1000", "tied_embeddings": "true", "seq_length": "128",
+    "cluster": "a100-80gb-dgx", "gpus_per_node": "8", "world_size": "8", "tp": "2", "pp": "1",
+    "cp": "1", "zero_stage": "1", "sequence_parallel": "false", "micro_batch_size": "2",
+    "global_batch_size": "32", "activation_checkpointing": "none", "attention": "flash2",
+    "fused_norm": "true", "precision": "bf16", "outcome": "ok", "step_time_s": "0.5",
+}  # fmt: skip
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """Import rows, each ROW with changes, into a study, and read what its tables say."""
+
+    def run(*changes, drop=(), clusters=None, study="study"):
+        rows = [{k: v for k, v in (ROW | one).items() if k not in drop} for one in changes]
+        source = tmp_path / "rows.csv"
+        with source.open("w", newline="", encoding="utf-8") as out:
+            writer = csv.DictWriter(out, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        import_rows(source, tmp_path / study, clusters or {})
+        tabulate(tmp_path / study, SQL)
+        return lambda name: read(tmp_path / study / "tables" / f"{name}.parquet")
+
+    return run
+
+
+def test_a_row_becomes_a_measurement_of_series_published(imported):
+    (found,) = imported({})("measurements")
+    assert (found["series"], found["outcome"]) == ("published", "ok")
+    assert found["tokens_per_s"] == 32 * 128 / 0.5
+    assert (found["dp"], found["gradient_accumulation_steps"]) == (4, 4)
+    assert found["tokens_per_s_low"] is None
+    assert found["peak_memory_bytes"] is None
+
+
+def test_mfu_divides_by_the_peak_of_the_gpu_that_the_cluster_is_made_of(imported):
+    weights = 2 * (4 * 64 * 64 + 2 * 64 * 256) + 1000 * 64
+    flops = 6 * weights + 12 * 2 * 64 * 128
+    (found,) = imported({})("measurements")
+    assert found["mfu"] == pytest.approx(32 * 128 / 0.5 / 8 * flops / 312e12)
+    own = Cluster(gpu="h100-80gb", gpus_per_node=8, nodes=1, source="here")
+    (found,) = imported({"cluster": "ours"}, clusters={"ours": own}, study="b")("measurements")
+    assert found["mfu"] == pytest.approx(32 * 128 / 0.5 / 8 * flops / 989.4e12)
+    (found,) = imported({"cluster": "elsewhere"}, study="c")("measurements")
+    assert found["mfu"] is None
+
+
+@pytest.mark.parametrize("column", ["micro_batch_size", "precision", "zero_stage", "attention"])
+def test_what_a_source_does_not_say_stays_null(imported, column):
+    for changes, drop in (({column: ""}, ()), ({}, (column,))):
+        (found,) = imported(changes, drop=drop)("measurements")
+        assert found[column] is None
+        assert found["tokens_per_s"] == 32 * 128 / 0.5
+
+
+def test_without_the_shape_there_is_a_rate_but_no_mfu(imported):
+    (found,) = imported({}, drop=("num_layers",))("measurements")
+    assert (found["mfu"], found["tokens_per_s"]) == (None, 32 * 128 / 0.5)
+
+
+def test_a_source_that_does_not_tell_oom_from_crash_is_not_called_an_oom(imported):
+    (found,) = imported({"outcome": "oom_or_crash", "step_time_s": ""})("measurements")
+    assert found["outcome"] == "error"
+    assert "does not tell them apart" in found["error_message"]
+
+
+def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imported):
+    table = imported({}, {"step_time_s": "0.6"}, {"framework": "Other"})
+    assert sorted(row["repeat"] for row in table("measurements")) == [0, 0, 1]
+    assert sorted((row["runs"], row["stack_fingerprint"]) for row in table("layouts")) == [
+        (1, "published: Other"),
+        (2, "published: Somebody 1.0"),
+    ]
+
+
+def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, imported):
+    point = some_point(1)
+    write_plan(tmp_path / "study", Plan(points=(point,), refusals=()))
+    write_rows(tmp_path / "study" / "rows" / "a.parquet", [timed_row(point, 2.0)])
+    table = imported({})
+    assert sorted(row["series"] for row in table("measurements")) == ["measured", "published"]
+    assert {row["points"] for row in table("progress")} == {1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"world_size": "eight"}, r"line 2: world_size='eight': must be a whole number"),
+        ({"gated_mlp": "perhaps"}, r"line 2: gated_mlp='perhaps': must be true or false"),
+        ({"outcome": "omm"}, r"line 2: outcome='omm': did you mean 'oom'"),
+        ({"attention": "flash"}, r"line 2: attention='flash': did you mean 'flash\d'"),
+        ({"step_time_s": ""}, r"line 2: outcome=ok without a step_time_s above 0"),
+        ({"step_time_s": "nan"}, r"line 2: step_time_s='nan': must be a number"),
+        ({"model": ""}, r"line 2: model is empty, and is needed"),
+    ],
+)
+def test_a_wrong_cell_is_named_with_its_line(imported, changes, sentence):
+    with pytest.raises(InputError, match=sentence):
+        imported(changes)
+
+
+@pytest.mark.parametrize("column", NEEDED)
+def test_a_needed_column_that_is_missing_is_named(imported, column):
+    with pytest.raises(InputError, match=f"has no column {column!r}"):
+        imported({}, drop=(column,))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"rows\.csv: no such file"):
+        import_rows(tmp_path / "rows.csv", tmp_path / "study", {})
+
+
+PUBLISHED = Path(
+    os.environ.get("SCALING_PUBLISHED", Path(__file__).parents[2].parent / "shared" / "published")
+)
+
+
+@pytest.mark.parametrize("name", ["llama_layouts_h100", "llama_layouts_a100", "mpt_zero3"])
+def test_published_tables_give_the_best_layouts_that_the_rows_themselves_give(tmp_path, name):
+    source = PUBLISHED / f"{name}.csv"
+    if not source.is_file():
+        pytest.skip(f"{source.name} is not here: set SCALING_PUBLISHED to the published rows")
+    rows = list(csv.DictReader(source.read_text(encoding="utf-8").splitlines()))
+    fastest: dict[tuple[str, str, int], float] = {}
+    for row in rows:
+        if row["outcome"] == "ok":
+            key = (row["model"], row["cluster"], int(row["world_size"]))
+            tokens = int(row["global_batch_size"]) * int(row["seq_length"])
+            fastest[key] = max(fastest.get(key, 0.0), tokens / float(row["step_time_s"]))
+    assert import_rows(source, tmp_path, {}) == len(rows)
+    tabulate(tmp_path, SQL)
+    settings = {row["setting_id"]: row for row in read(tmp_path / "tables" / "settings.parquet")}
+    found: dict[tuple[str, str, int], dict] = {}
+    for row in read(tmp_path / "tables" / "best.parquet"):
+        setting = settings[row["setting_id"]]
+        key = (setting["model"], setting["cluster"], row["world_size"])
+        if key not in found or row["tokens_per_s"] > found[key]["tokens_per_s"]:
+            found[key] = row
+    assert {key: row["tokens_per_s"] for key, row in found.items()} == pytest.approx(fastest)
+    for key, row in found.items():  # equal rates may tie; the layout named is one of them
+        same = [
+            one
+            for one in rows
+            if (one["model"], one["cluster"], int(one["world_size"])) == key
+            and one["outcome"] == "ok"
+            and all(int(one[c]) == row[c] for c in ("tp", "pp", "zero_stage", "micro_batch_size"))
+        ]
+        rates = [
+            int(one["global_batch_size"]) * int(one["seq_length"]) / float(one["step_time_s"])
+            for one in same
+        ]
+        assert fastest[key] == pytest.approx(max(rates))
