@@ -110,7 +110,9 @@ class Row:
     peak_reserved_bytes: int | None
     memory_meter: str | None  # cuda_allocator | process_rss
     energy_j: float | None  # per step, every device of the job counted once
-    mean_power_w: float | None
+    mean_power_w: float | None  # likewise
+    clock_hz: float | None = None  # mean over the measured steps, of the slowest device
+    throttled_share: float | None = None  # of the time, of the device that was held down most
     startup_s: float | None  # from starting the ranks to the first step
     duration_s: float  # of the whole point, start-up and clean-up included
 

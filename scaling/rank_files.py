@@ -45,6 +45,10 @@ class RankResult:
     peak_reserved_bytes: int | None
     memory_meter: str
     first_step_at: float  # seconds since the epoch
+    energy_j: float | None = None  # of this rank's device over the measured steps
+    mean_power_w: float | None = None
+    clock_hz: float | None = None
+    throttled_share: float | None = None
     spent: dict[str, float] | None = None  # seconds of a step by the row's columns; None: no window
 
 

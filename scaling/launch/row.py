@@ -64,7 +64,23 @@ def _measured(run: Run) -> dict[str, Any]:
         "peak_reserved_bytes": max(reserved) if reserved else None,
         "memory_meter": results[0].memory_meter,
         "startup_s": max(result.first_step_at for result in results) - run.started_at,
+        **_drawn(results),
         **_spent(results),
+    }
+
+
+def _drawn(results: list[RankResult]) -> dict[str, float | None]:
+    """Every rank has a device of its own; a sum in which one is missing is not known."""
+    energy = [result.energy_j for result in results if result.energy_j is not None]
+    power = [result.mean_power_w for result in results if result.mean_power_w is not None]
+    clocks = [result.clock_hz for result in results if result.clock_hz is not None]
+    shares = [result.throttled_share for result in results if result.throttled_share is not None]
+    steps = len(results[0].step_times_s)
+    return {
+        "energy_j": math.fsum(energy) / steps if len(energy) == len(results) else None,
+        "mean_power_w": math.fsum(power) if len(power) == len(results) else None,
+        "clock_hz": min(clocks, default=None),
+        "throttled_share": max(shares, default=None),
     }
 
 

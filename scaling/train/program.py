@@ -1,5 +1,6 @@
 """The life of one rank: join, build, step, report."""
 
+import dataclasses
 import logging
 import os
 import sys
@@ -22,6 +23,7 @@ from scaling.train.engine import Trainer, build
 from scaling.train.failures import failure_of
 from scaling.train.kernels import require_kernels
 from scaling.train.memory import peak_memory
+from scaling.train.power import NOTHING_DRAWN, PowerLog, meter_of
 from scaling.train.rendezvous import Groups, join, leave
 from scaling.train.stack import stack_of
 from scaling.train.timing import CudaStopwatch, HostStopwatch, Stopwatch, step_times_s
@@ -98,7 +100,12 @@ def _trained(
     losses: list[float] = []
     grad_norms: list[float | None] = []
 
+    meter = meter_of(plan.device)
+    power = None if meter is None else PowerLog(meter, clock=time.monotonic)
+
     def prepare(step: int) -> list[MicroBatch]:
+        if power is not None and step == point.warmup_steps:
+            power.start()
         doing = f"step {step} of {steps}" if step < steps else f"traced step {step - steps}"
         files.beat(seat.rank, doing)
         return micro_batches(
@@ -125,6 +132,7 @@ def _trained(
         after=after,
         stopwatch=stopwatch,
     )
+    drawn = NOTHING_DRAWN if power is None else power.stop()
     known_norms = [norm for norm in grad_norms if norm is not None]
     peak = peak_memory(plan.device)
     # the peak is read first: the profiler's window trains on, and its events take memory too
@@ -138,6 +146,7 @@ def _trained(
         peak_reserved_bytes=peak.reserved,
         memory_meter=peak.meter,
         first_step_at=first_step_at,
+        **dataclasses.asdict(drawn),
         spent=spent,
     )
 

@@ -1,0 +1,190 @@
+"""Energy and power of the GPUs, as NVML counts them.
+
+A rank reads the counter of its own device, and ranks of one job never share a device, so the sum
+over ranks counts every device once. Null where NVML or the device cannot say.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+SAMPLE_EVERY_S = 0.1  # NVML itself averages over about this long
+
+
+class Meter(Protocol):
+    """One device's NVML, as far as it is needed. Each answers None where it is not supported."""
+
+    def energy_j(self) -> float | None:
+        """Joules since the driver was loaded."""
+
+    def power_w(self) -> float | None:
+        """Watts now."""
+
+    def clock_hz(self) -> float | None:
+        """The multiprocessors' clock now."""
+
+    def throttled(self) -> bool | None:
+        """Whether heat or power holds the clock down now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What one device drew over some time. Joules, watts, hertz; null for what is not known."""
+
+    energy_j: float | None
+    mean_power_w: float | None
+    clock_hz: float | None
+    throttled_share: float | None  # of the samples, in [0, 1]
+
+
+NOTHING_DRAWN = Drawn(energy_j=None, mean_power_w=None, clock_hz=None, throttled_share=None)
+
+
+@dataclass(slots=True)
+class Samples:
+    """Readings of power, clock and throttling with their times, in seconds on one clock."""
+
+    power: list[tuple[float, float]] = field(default_factory=list)
+    clock: list[float] = field(default_factory=list)
+    throttled: list[bool] = field(default_factory=list)
+
+    def read(self, meter: Meter, at: float) -> None:
+        """Take one reading of each that the device supports."""
+        if (power := meter.power_w()) is not None:
+            self.power.append((at, power))
+        if (clock := meter.clock_hz()) is not None:
+            self.clock.append(clock)
+        if (throttled := meter.throttled()) is not None:
+            self.throttled.append(throttled)
+
+
+def drawn(samples: Samples, *, counted_j: float | None, seconds: float) -> Drawn:
+    """Energy by the device's counter, or, where it has none, by its power over time.
+
+    Power between two readings is taken as a straight line, and their mean stands for the ends.
+
+    Args:
+        samples: readings within the time.
+        counted_j: what the counter rose by, None where there is none.
+        seconds: how long it was.
+    """
+    power = _mean_over_time(samples.power)
+    energy = counted_j if counted_j is not None else None if power is None else power * seconds
+    return Drawn(
+        energy_j=energy,
+        mean_power_w=power if counted_j is None else counted_j / seconds,
+        clock_hz=float(np.mean(samples.clock)) if samples.clock else None,
+        throttled_share=float(np.mean(samples.throttled)) if samples.throttled else None,
+    )
+
+
+def _mean_over_time(readings: Sequence[tuple[float, float]]) -> float | None:
+    if not readings:
+        return None
+    times, watts = (np.array(column) for column in zip(*readings, strict=True))
+    if times[-1] <= times[0]:
+        return float(watts.mean())
+    return float(np.trapezoid(watts, times) / (times[-1] - times[0]))
+
+
+class PowerLog:
+    """Reads a meter from a thread of its own between `start` and `stop`."""
+
+    def __init__(
+        self, meter: Meter, *, clock: Callable[[], float], every_s: float = SAMPLE_EVERY_S
+    ) -> None:
+        self._meter, self._clock, self._every_s = meter, clock, every_s
+        self._samples, self._over = Samples(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._began: float | None = None
+        self._counted: float | None = None
+
+    def start(self) -> None:
+        """Read the counter and begin to sample."""
+        self._counted, self._began = self._meter.energy_j(), self._clock()
+        self._samples.read(self._meter, self._began)
+        self._thread.start()
+
+    def stop(self) -> Drawn:
+        """Read the counter again; what was drawn in between.
+
+        Raises:
+            RuntimeError: the log was not started.
+        """
+        if self._began is None:
+            raise RuntimeError("a power log is stopped that was never started")
+        self._over.set()
+        self._thread.join()
+        after, now = self._meter.energy_j(), self._clock()
+        self._samples.read(self._meter, now)
+        counted = None if self._counted is None or after is None else after - self._counted
+        return drawn(self._samples, counted_j=counted, seconds=now - self._began)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            self._samples.read(self._meter, self._clock())
+
+
+def meter_of(device: torch.device) -> Meter | None:
+    """The meter of a CUDA device; None on a CPU and where NVML does not know the device."""
+    if device.type != "cuda":
+        return None
+    import pynvml
+
+    try:
+        return NvmlMeter(pynvml, f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    except pynvml.NVMLError:  # a GPU of another vendor, a slice of one, a container without NVML
+        return None
+
+
+class NvmlMeter:
+    """A device by NVML (nvidia-ml-py).
+
+    Args:
+        nvml: the module `pynvml`.
+        uuid: of the device, `GPU-...`: an index would ignore CUDA_VISIBLE_DEVICES.
+    """
+
+    def __init__(self, nvml: Any, uuid: str) -> None:
+        self._nvml = nvml
+        nvml.nvmlInit()
+        self._device = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._slowdowns = (
+            nvml.nvmlClocksThrottleReasonSwPowerCap
+            | nvml.nvmlClocksThrottleReasonHwSlowdown
+            | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
+        )
+
+    def energy_j(self) -> float | None:
+        """NVML counts millijoules (Volta and later)."""
+        return self._scaled(self._nvml.nvmlDeviceGetTotalEnergyConsumption, 1e-3)
+
+    def power_w(self) -> float | None:
+        """NVML says milliwatts."""
+        return self._scaled(self._nvml.nvmlDeviceGetPowerUsage, 1e-3)
+
+    def clock_hz(self) -> float | None:
+        """NVML says megahertz."""
+        return self._scaled(
+            lambda device: self._nvml.nvmlDeviceGetClockInfo(device, self._nvml.NVML_CLOCK_SM), 1e6
+        )
+
+    def throttled(self) -> bool | None:
+        """Power cap, hardware slowdown or heat; not an idle clock or one that somebody has set."""
+        reasons = self._supported(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+        return None if reasons is None else bool(reasons & self._slowdowns)
+
+    def _scaled(self, ask: Callable[[Any], int], unit: float) -> float | None:
+        said = self._supported(ask)
+        return None if said is None else said * unit
+
+    def _supported(self, ask: Callable[[Any], int]) -> int | None:
+        """What the device answers, None where this question is not for it; other errors pass."""
+        try:
+            return ask(self._device)
+        except self._nvml.NVMLError_NotSupported:
+            return None

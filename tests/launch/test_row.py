@@ -1,0 +1,68 @@
+"""What the ranks measured becomes one row."""
+
+from typing import Any
+
+import pytest
+
+from scaling.launch.row import Run, row_of
+from scaling.launch.verdict import Verdict
+from scaling.measurement import Row
+from scaling.rank_files import RankResult
+from tests.points import tiny_point
+
+
+def rank(**measured: Any) -> RankResult:
+    plain: dict[str, Any] = {
+        "clock": "cuda_event",
+        "step_times_s": [1.0, 2.0],
+        "losses": [5.0, 4.0],
+        "grad_norms": None,
+        "peak_memory_bytes": 10,
+        "peak_reserved_bytes": None,
+        "memory_meter": "cuda_allocator",
+        "first_step_at": 3.0,
+    }
+    return RankResult(**(plain | measured))
+
+
+def row(*ranks: RankResult) -> Row:
+    run = Run(
+        verdict=Verdict(outcome="ok"),
+        results=dict(enumerate(ranks)),
+        stacks={},
+        started_at=1.0,
+        duration_s=9.0,
+    )
+    return row_of(tiny_point(dp=len(ranks)), 1, run)
+
+
+def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
+    found = row(rank(step_times_s=[1.0, 5.0]), rank(step_times_s=[2.0, 3.0]))
+    assert (found.step_times_s, found.step_time_s) == ([2.0, 5.0], 3.5)
+
+
+def test_energy_is_that_of_a_step_over_all_devices_and_power_their_sum() -> None:
+    one = rank(energy_j=100.0, mean_power_w=50.0, clock_hz=2e9, throttled_share=0.0)
+    other = rank(energy_j=300.0, mean_power_w=150.0, clock_hz=1e9, throttled_share=0.5)
+    found = row(one, other)
+    assert (found.energy_j, found.mean_power_w) == (200.0, 200.0)  # two steps
+    assert (found.clock_hz, found.throttled_share) == (1e9, 0.5)
+
+
+def test_energy_is_not_known_where_one_device_cannot_say() -> None:
+    found = row(rank(energy_j=100.0, mean_power_w=50.0), rank())
+    assert (found.energy_j, found.mean_power_w) == (None, None)
+
+
+def test_what_a_step_goes_to_is_the_mean_over_ranks() -> None:
+    found = row(
+        rank(spent={"compute_s": 1.0, "exposed_comm_s": 2.0}),
+        rank(spent={"compute_s": 2.0, "exposed_comm_s": 1.0}),
+    )
+    assert found.compute_s is not None
+    assert (found.compute_s, found.exposed_comm_s) == pytest.approx((1.5, 1.5))
+    assert found.tp_comm_s is None
+
+
+def test_without_a_window_on_every_rank_nothing_is_split() -> None:
+    assert row(rank(spent={"compute_s": 1.0}), rank()).compute_s is None

@@ -1,0 +1,127 @@
+"""NVML stands in here as an object with its functions: its units and answers, no GPU."""
+
+import itertools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.train.power import NvmlMeter, PowerLog, Samples, drawn, meter_of
+from tests.train.reference import CPU
+
+
+class NotSupported(Exception):
+    pass
+
+
+class OtherError(Exception):
+    pass
+
+
+def nvml(**answers: Any) -> types.SimpleNamespace:
+    """A pynvml of one device: an exception among the answers is raised."""
+
+    def answering(answer: Any) -> Callable[..., Any]:
+        def answered(*_: Any) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer() if callable(answer) else answer
+
+        return answered
+
+    answers = {"energy": 5_000, "power": 300_000, "clock": 1_980, "reasons": 0} | answers
+    return types.SimpleNamespace(
+        NVML_CLOCK_SM=1,
+        nvmlClocksThrottleReasonSwPowerCap=4,
+        nvmlClocksThrottleReasonHwSlowdown=8,
+        nvmlClocksThrottleReasonSwThermalSlowdown=32,
+        NVMLError_NotSupported=NotSupported,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetTotalEnergyConsumption=answering(answers["energy"]),
+        nvmlDeviceGetPowerUsage=answering(answers["power"]),
+        nvmlDeviceGetClockInfo=answering(answers["clock"]),
+        nvmlDeviceGetCurrentClocksThrottleReasons=answering(answers["reasons"]),
+    )
+
+
+def test_nvmls_units_become_ours() -> None:
+    meter = NvmlMeter(nvml(), "GPU-1")
+    assert (meter.energy_j(), meter.power_w(), meter.clock_hz()) == (5.0, 300.0, 1.98e9)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "throttled"),
+    [(0, False), (1, False), (2, False), (4, True), (8, True), (32, True), (1 | 32, True)],
+)
+def test_an_idle_clock_or_a_set_one_is_not_throttling(reasons: int, throttled: bool) -> None:
+    assert NvmlMeter(nvml(reasons=reasons), "GPU-1").throttled() is throttled
+
+
+def test_what_a_device_does_not_support_is_null() -> None:
+    missing = dict.fromkeys(("energy", "power", "clock", "reasons"), NotSupported())
+    meter = NvmlMeter(nvml(**missing), "GPU-1")
+    assert (meter.energy_j(), meter.power_w()) == (None, None)
+    assert (meter.clock_hz(), meter.throttled()) == (None, None)
+
+
+def test_another_error_of_nvml_is_no_null() -> None:
+    with pytest.raises(OtherError):
+        NvmlMeter(nvml(power=OtherError()), "GPU-1").power_w()
+
+
+def test_the_counter_decides_the_energy_and_the_mean_power() -> None:
+    samples = Samples(power=[(0.0, 100.0), (2.0, 100.0)], clock=[1e9, 2e9], throttled=[True, False])
+    assert drawn(samples, counted_j=600.0, seconds=2.0).energy_j == 600.0
+    assert drawn(samples, counted_j=600.0, seconds=2.0).mean_power_w == 300.0
+    assert drawn(samples, counted_j=600.0, seconds=2.0).clock_hz == 1.5e9
+    assert drawn(samples, counted_j=600.0, seconds=2.0).throttled_share == 0.5
+
+
+def test_without_a_counter_power_over_time_is_the_energy() -> None:
+    """100 W that rise to 300 W in two seconds and stay for one: 400 J + 300 J."""
+    samples = Samples(power=[(0.0, 100.0), (2.0, 300.0), (3.0, 300.0)])
+    assert drawn(samples, counted_j=None, seconds=3.0).energy_j == pytest.approx(700.0)
+
+
+def test_without_any_reading_nothing_is_known() -> None:
+    found = drawn(Samples(), counted_j=None, seconds=1.0)
+    assert (found.energy_j, found.mean_power_w) == (None, None)
+    assert (found.clock_hz, found.throttled_share) == (None, None)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 100), st.floats(0, 1000)), min_size=1, max_size=20),
+    st.floats(0.1, 100),
+)
+def test_mean_power_lies_between_the_readings(
+    readings: list[tuple[float, float]], seconds: float
+) -> None:
+    found = drawn(Samples(power=sorted(readings)), counted_j=None, seconds=seconds)
+    watts = [power for _, power in readings]
+    assert found.mean_power_w is not None
+    assert min(watts) - 1e-6 <= found.mean_power_w <= max(watts) + 1e-6
+    assert found.energy_j == pytest.approx(found.mean_power_w * seconds)
+
+
+def test_the_log_subtracts_two_readings_of_the_counter() -> None:
+    counter = itertools.count(1_000_000, 500_000)
+    meter = NvmlMeter(nvml(energy=lambda: next(counter)), "GPU-1")
+    clock = iter([10.0, 12.5])
+    log = PowerLog(meter, clock=lambda: next(clock), every_s=3600)
+    log.start()
+    found = log.stop()
+    assert (found.energy_j, found.mean_power_w) == (500.0, 200.0)
+
+
+def test_a_log_that_was_not_started_cannot_be_stopped() -> None:
+    log = PowerLog(NvmlMeter(nvml(), "GPU-1"), clock=lambda: 0.0)
+    with pytest.raises(RuntimeError, match="never started"):
+        log.stop()
+
+
+def test_a_cpu_has_no_meter() -> None:
+    assert meter_of(CPU) is None
