@@ -16,6 +16,19 @@ TINY = ModelShape(
     vocab_size=256,
 )
 
+TINY_GPT = ModelShape(
+    family="gpt",
+    num_layers=4,
+    hidden_size=64,
+    num_heads=8,
+    num_kv_heads=8,
+    head_dim=8,
+    ffn_hidden_size=96,
+    gated_mlp=False,
+    vocab_size=256,
+    max_positions=32,
+)
+
 
 def tiny_point(
     *,

@@ -10,10 +10,12 @@ import pytest
 
 from scaling.grid import Point
 from scaling.launch.point import rank_environment
-from scaling.rank_files import RankFiles, RankResult
+from scaling.rank_files import RankFailure, RankFiles, RankResult
 from tests.points import tiny_point
 
 Train = Callable[[Point], dict[int, RankResult]]
+Attempt = Callable[[Point], dict[int, RankFailure]]
+Run = Callable[[Point], tuple[list[int], RankFiles, str]]
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +34,10 @@ def fork_server() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def train(fork_server: subprocess.Popen[str], tmp_path: Path) -> Train:
-    """Train a point on real ranks; what each of them left."""
+def run_ranks(fork_server: subprocess.Popen[str], tmp_path: Path) -> Run:
+    """Run a point on real ranks: their exit codes, what they left, and their logs."""
 
-    def trained(point: Point) -> dict[int, RankResult]:
+    def ran(point: Point) -> tuple[list[int], RankFiles, str]:
         assert fork_server.stdin is not None
         assert fork_server.stdout is not None
         directory = Path(tempfile.mkdtemp(dir=tmp_path))  # ranks must not meet an earlier store
@@ -43,9 +45,31 @@ def train(fork_server: subprocess.Popen[str], tmp_path: Path) -> Train:
         fork_server.stdin.write(json.dumps(asked) + "\n")
         fork_server.stdin.flush()
         codes = json.loads(fork_server.stdout.readline())
-        files = RankFiles(directory)
         logs = "\n".join(log.read_text() for log in directory.glob("rank*.log"))
+        return codes, RankFiles(directory), logs
+
+    return ran
+
+
+@pytest.fixture
+def train(run_ranks: Run) -> Train:
+    """Train a point on real ranks; what each of them left."""
+
+    def trained(point: Point) -> dict[int, RankResult]:
+        codes, files, logs = run_ranks(point)
         assert not any(codes), f"{files.failures()}\n{logs}"
         return files.results()
 
     return trained
+
+
+@pytest.fixture
+def attempt(run_ranks: Run) -> Attempt:
+    """Run a point that must fail on every rank; what each of them said."""
+
+    def attempted(point: Point) -> dict[int, RankFailure]:
+        codes, files, logs = run_ranks(point)
+        assert all(codes), logs
+        return files.failures()
+
+    return attempted

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from scaling.grid import Point
+from scaling.train.blueprint import Blueprint
 from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.data import sequence
+from scaling.train.model import Decoder
+from scaling.train.parallel import TensorParallel
 from scaling.train.weights import initial_weight
 
 Weights = dict[str, torch.Tensor]
@@ -36,6 +39,32 @@ def reference_curve(point: Point) -> Curve:
         loss.backward()
         squares = [weight.grad.square().sum() for weight in weights.values()]
         grad_norms.append(torch.stack(squares).sum().sqrt().item())
+        losses.append(loss.item())
+        optimizer.step()
+    return Curve(losses, grad_norms)
+
+
+def decoder_curve(point: Point) -> Curve:
+    """The same from the engine's decoder, in one process without DeepSpeed.
+
+    For families that are not written down here; test_oracles checks their forward.
+    """
+    plan = Blueprint(
+        shape=point.shape, layout=point.layout, tp=TensorParallel(), seed=point.seed, device=CPU
+    )
+    model = Decoder(plan)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY
+    )
+    losses, grad_norms = [], []
+    for step in range(point.warmup_steps + point.measured_steps):
+        tokens = _global_batch(point, step)
+        optimizer.zero_grad()
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        grad_norms.append(
+            torch.nn.utils.get_total_norm([w.grad for w in model.parameters()]).item()
+        )
         losses.append(loss.item())
         optimizer.step()
     return Curve(losses, grad_norms)

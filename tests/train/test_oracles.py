@@ -1,0 +1,138 @@
+"""With the same weights our decoders give the logits of transformers' models.
+
+transformers is here for this only. Its Llama turns the halves of a head where ours turns pairs, so
+query and key rows are put in its order; its GPT-2 keeps matrices transposed and query, key and
+value in one.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from scaling.shapes import ModelShape
+from scaling.train.model import Decoder
+from tests.points import TINY, TINY_GPT, tiny_point
+from tests.train.test_model import blueprint
+
+IDS = torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(0))
+Weights = dict[str, torch.Tensor]
+
+
+def decoder(shape: ModelShape) -> Decoder:
+    """Ours, with every weight drawn: a bias of 0 or a scale of 1 would hide where it goes."""
+    model = Decoder(blueprint(tiny_point(shape=shape)))
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape, generator=random))
+    return model
+
+
+def logits_of(model: Decoder) -> torch.Tensor:
+    x = model.embedding(IDS)
+    for layer in model.layers:
+        x = layer(x)
+    return model.head(model.norm(x))
+
+
+def halves(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Rows 0, 2, 4, ... of every head, then 1, 3, 5, ..."""
+    return rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def as_llama(ours: Weights, shape: ModelShape) -> Weights:
+    theirs = {
+        "model.embed_tokens.weight": ours["embedding.weight"],
+        "model.norm.weight": ours["norm.weight"],
+        "lm_head.weight": ours.get("head.weight", ours["embedding.weight"]),
+    }
+    for i in range(shape.num_layers):
+        a, b = f"layers.{i}.", f"model.layers.{i}."
+        theirs |= {
+            f"{b}self_attn.q_proj.weight": halves(ours[f"{a}attention.query"], shape.head_dim),
+            f"{b}self_attn.k_proj.weight": halves(ours[f"{a}attention.key"], shape.head_dim),
+            f"{b}self_attn.v_proj.weight": ours[f"{a}attention.value"],
+            f"{b}self_attn.o_proj.weight": ours[f"{a}attention.output"],
+            f"{b}mlp.gate_proj.weight": ours[f"{a}feed_forward.gate"],
+            f"{b}mlp.up_proj.weight": ours[f"{a}feed_forward.up"],
+            f"{b}mlp.down_proj.weight": ours[f"{a}feed_forward.down"],
+            f"{b}input_layernorm.weight": ours[f"{a}attention_norm.weight"],
+            f"{b}post_attention_layernorm.weight": ours[f"{a}feed_forward_norm.weight"],
+        }
+    return theirs
+
+
+def as_gpt2(ours: Weights, shape: ModelShape) -> Weights:
+    theirs = {
+        "transformer.wte.weight": ours["embedding.weight"],
+        "transformer.wpe.weight": ours["embedding.positions"],
+        "transformer.ln_f.weight": ours["norm.weight"],
+        "transformer.ln_f.bias": ours["norm.bias"],
+        "lm_head.weight": ours.get("head.weight", ours["embedding.weight"]),
+    }
+    parts = ("query", "key", "value")
+    for i in range(shape.num_layers):
+        a, b = f"layers.{i}.", f"transformer.h.{i}."
+        joined = [ours[f"{a}attention.{part}"] for part in parts]
+        biases = [ours[f"{a}attention.{part}_bias"] for part in parts]
+        theirs |= {
+            f"{b}attn.c_attn.weight": torch.cat(joined).T,
+            f"{b}attn.c_attn.bias": torch.cat(biases),
+            f"{b}attn.c_proj.weight": ours[f"{a}attention.output"].T,
+            f"{b}attn.c_proj.bias": ours[f"{a}attention_bias"],
+            f"{b}mlp.c_fc.weight": ours[f"{a}feed_forward.up"].T,
+            f"{b}mlp.c_fc.bias": ours[f"{a}feed_forward.up_bias"],
+            f"{b}mlp.c_proj.weight": ours[f"{a}feed_forward.down"].T,
+            f"{b}mlp.c_proj.bias": ours[f"{a}feed_forward_bias"],
+        }
+        for norm, theirs_named in (("attention_norm", "ln_1"), ("feed_forward_norm", "ln_2")):
+            theirs[f"{b}{theirs_named}.weight"] = ours[f"{a}{norm}.weight"]
+            theirs[f"{b}{theirs_named}.bias"] = ours[f"{a}{norm}.bias"]
+    return theirs
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_llama_gives_the_logits_of_transformers(tied: bool) -> None:
+    shape = dataclasses.replace(TINY, tied_embeddings=tied)
+    ours = decoder(shape)
+    theirs = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.ffn_hidden_size,
+            num_hidden_layers=shape.num_layers,
+            num_attention_heads=shape.num_heads,
+            num_key_value_heads=shape.num_kv_heads,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=tied,
+        )
+    )
+    theirs.load_state_dict(as_llama(dict(ours.named_parameters()), shape))
+    torch.testing.assert_close(logits_of(ours), theirs(IDS).logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_gpt_gives_the_logits_of_transformers(tied: bool) -> None:
+    shape = dataclasses.replace(TINY_GPT, tied_embeddings=tied)
+    ours = decoder(shape)
+    theirs = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=shape.vocab_size,
+            n_positions=shape.max_positions,
+            n_embd=shape.hidden_size,
+            n_layer=shape.num_layers,
+            n_head=shape.num_heads,
+            n_inner=shape.ffn_hidden_size,
+            activation_function="gelu",
+            tie_word_embeddings=tied,
+        )
+    ).eval()  # GPT-2 trains with dropout
+    theirs.load_state_dict(as_gpt2(dict(ours.named_parameters()), shape))
+    torch.testing.assert_close(logits_of(ours), theirs(IDS).logits, atol=1e-4, rtol=0)
+
+
+def test_every_parameter_a_gpt_counts_is_built() -> None:
+    built = sum(weight.numel() for weight in decoder(TINY_GPT).parameters())
+    assert built == TINY_GPT.total_params
