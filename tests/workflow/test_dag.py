@@ -132,7 +132,7 @@ def test_a_point_asks_for_the_nodes_and_gpus_of_its_layout(project):
     (project / "config" / "studies" / "two_nodes.yaml").write_text(yaml.safe_dump(study))
     asked = snakemake(project, "--dry-run", "--config", "study=two_nodes")
     said = asked.stdout + asked.stderr
-    for resource in ("nodes=2", "tasks_per_node=8", "gpus_per_node=8", "runtime=7"):
+    for resource in ("nodes=2", "tasks_per_node=8", "gpus_per_node=8", "runtime=10"):
         assert resource in said, said
 
 

@@ -74,5 +74,5 @@ DEVICES = {"gres": gres} if SITE.gres else {"gpus_per_node": gpus_per_node}
 
 
 def runtime_minutes(wildcards):
-    # start-up and clean-up come on top of the point's own limit
-    return int(POINTS[wildcards.point].time_limit_s // 60) + 2
+    # start-up (imports on a shared file system) and clean-up come on top of the limit
+    return int(POINTS[wildcards.point].time_limit_s // 60) + 5
