@@ -104,5 +104,7 @@ def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"zero_stage={layout.zero_stage} with pp={layout.pp}: "
             "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism (DeepSpeed)"
         )
+    if shape.family == "gpt" and layout.fused_norm:
+        yield "fused_norm is a kernel of RMSNorm; a gpt's LayerNorm is always torch's fused one"
     if shape.family == "t5":
         yield f"family={shape.family} can be predicted but not yet measured"

@@ -1,7 +1,7 @@
 """A short profiler window after the timed steps, kept in memory."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ _CALLS = {
     "barrier": "",
     "_end_coalescing": "",  # NCCL launches here what was queued since _start_coalescing
 }
+_OURS = (STEP, LAUNCH)
 _OUTERMOST_FIRST = ("pp", "dp", "cp", "tp")
 
 
@@ -60,9 +61,27 @@ def traced(
         for index in range(steps):
             with record_function(STEP):
                 step(index)
-    found = recorded.kineto_results.events()
+    found = _of_use(recorded.kineto_results.events())
     origin = min(each.start_ns() for each in found)
     return [_event(each, origin) for each in found]
+
+
+def _of_use(found: Iterable[Any]) -> list[Any]:
+    """The events that `split_of` reads: of millions, most are host calls that nothing asks about.
+
+    On a GPU the host's operators say nothing but which of them launched a kernel of NCCL.
+    """
+    found = list(found)
+    on_device = [each for each in found if each.device_type() != DeviceType.CPU]
+    if not on_device:
+        return [each for each in found if each.name().startswith((*_OURS, "aten::", "gloo:"))]
+    callers = {e.linked_correlation_id() for e in on_device if e.name().startswith("nccl")}
+    of_host = (each for each in found if each.device_type() == DeviceType.CPU)
+    return on_device + [
+        each
+        for each in of_host
+        if each.name().startswith(_OURS) or each.correlation_id() in callers
+    ]
 
 
 def axis_of(ranks: list[int], layout: Layout) -> str | None:

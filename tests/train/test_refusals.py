@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scaling.layout import Layout, engine_refusals, refusals
-from tests.points import TINY, tiny_point
+from tests.points import TINY, TINY_GPT, tiny_point
 from tests.train.conftest import Attempt
 from tests.train.covering import product
 
@@ -44,6 +44,11 @@ def test_deepspeed_refuses_sharded_pipelines_in_the_words_we_quote(
     for failure in failures.values():
         assert failure.outcome == "error"
         assert quoted in failure.message
+
+
+def test_a_kernel_of_rms_norm_is_no_layer_norm() -> None:
+    (said,) = engine_refusals(TINY_GPT, Layout(seq_length=32, fused_norm=True))
+    assert said.startswith("fused_norm is a kernel of RMSNorm")
 
 
 def test_an_encoder_decoder_is_predicted_only() -> None:

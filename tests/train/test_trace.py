@@ -1,7 +1,8 @@
 import pytest
+from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported at run time
 
 from scaling.layout import Layout
-from scaling.train.trace import axis_of
+from scaling.train.trace import _of_use, axis_of
 from scaling.train.window import AXES, KINDS
 from tests.points import tiny_point
 from tests.train.conftest import Train
@@ -25,6 +26,43 @@ def test_a_group_is_named_for_the_outermost_degree_it_spans(
     ranks: list[int], axis: str | None
 ) -> None:
     assert axis_of(ranks, CUBE) == axis
+
+
+class Recorded:
+    """An event as Kineto hands it over, as far as the choice looks at it."""
+
+    def __init__(self, name: str, *, on_device: bool = False, id: int = 0, linked: int = 0) -> None:
+        self._said = (name, DeviceType.CUDA if on_device else DeviceType.CPU, id, linked)
+
+    def name(self) -> str:
+        return self._said[0]
+
+    def device_type(self) -> DeviceType:
+        return self._said[1]
+
+    def correlation_id(self) -> int:
+        return self._said[2]
+
+    def linked_correlation_id(self) -> int:
+        return self._said[3]
+
+
+def test_of_a_gpus_trace_only_the_callers_of_nccl_are_kept_beside_the_kernels() -> None:
+    events = [
+        Recorded("scaling.step"),
+        Recorded("aten::mm", id=1),
+        Recorded("c10d::allreduce_", id=2),
+        Recorded("gemm", on_device=True, linked=1),
+        Recorded("ncclDevKernel_AllReduce_Sum_f32_RING_LL", on_device=True, linked=2),
+    ]
+    kept = {event.name() for event in _of_use(events)}
+    assert kept == {event.name() for event in events} - {"aten::mm"}
+
+
+def test_of_a_cpus_trace_operators_and_gloos_spans_are_kept() -> None:
+    names = ["scaling.step", "scaling.launch|all_reduce|dp", "aten::mm", "gloo:all_reduce"]
+    events = [Recorded(name) for name in [*names, "autograd::engine", "c10d::allreduce_"]]
+    assert [event.name() for event in _of_use(events)] == names
 
 
 @pytest.mark.ranks
