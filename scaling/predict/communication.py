@@ -6,14 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.hardware import gpu_named
+from scaling.predict.collectives import (
+    TREE_EFFICIENCY,
+    Ranks,
+    all_reduce,
+    ring_latency_s,
+    ring_pass,
+)
 from scaling.predict.columns import Flags, Floats
 from scaling.predict.features import Features, Group
 from scaling.predict.stages import Stages, weights_of_heaviest_stage
 
-# What a hop of a ring costs whatever it carries: NCCL's own model of its simple protocol
-# (nccl/src/graph/tuning.cc: 14 us over the network, 3.4 us over NVLink).
-_NODE_HOP_S = 14e-6
-_LINK_HOP_S = 3.4e-6
+# GPUs whose NVSwitch reduces what passes through it (NVLink SHARP: H100 and later data sheets).
+IN_SWITCH = frozenset({"h100-80gb", "h200-141gb", "b200-180gb", "gb200-186gb"})
 # Gradients are reduced in buckets; DeepSpeed's reduce_bucket_size is 5e8 elements, FSDP's a layer.
 _BUCKET_BYTES = 1e9
 
@@ -101,7 +106,8 @@ def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
 
     tp: ring all-reduces of (tokens, h), 2 (tp - 1) / tp of it each way; under sequence_parallel the
     same bytes as all-gather and reduce-scatter, and one more all-gather in backward
-    (arXiv 2205.05198). cp: keys and values once around the ring, forward, and twice backward.
+    (arXiv 2205.05198). Over nodes an all-reduce takes a tree where that is faster. cp: keys and
+    values once around the ring, forward, and twice backward.
     """
     tp, cp = f.tp, f.cp
     tokens = f.micro_batch_size * f.seq_length / cp
@@ -114,7 +120,14 @@ def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
     leaving = tp > f.gpus_per_node
     latency = p["tp_latency_s"] * meeting + np.where(leaving, p["tp_network_latency_s"] * tp, 0.0)
     latency = latency * np.where(f.sequence_parallel, 2.0, 1.0)
-    seconds = p["tp_exposed"] * count * (volume / bandwidth + latency)
+    once = volume / bandwidth + latency
+    if leaving.any():
+        # hops of the tree for which a ring has tp; the passes of sequence_parallel have no tree
+        hops = f.gpus_per_node - 1 + np.log2(np.maximum(tp / f.gpus_per_node, 1.0))
+        tree = 2 * tokens * f.hidden_size * f.element_bytes / (TREE_EFFICIENCY * bandwidth)
+        tree = tree + p["tp_latency_s"] * meeting + p["tp_network_latency_s"] * hops
+        once = np.where(leaving & ~f.sequence_parallel, np.minimum(once, tree), once)
+    seconds = p["tp_exposed"] * count * once
     host = count * p["host_collective_s"] * meeting
     context: Floats = np.zeros(len(f))
     if (cp > 1).any():
@@ -138,34 +151,51 @@ def _message(
 def _data_parallel(
     group: Group, f: Features, p: Mapping[str, float], weights: Floats
 ) -> tuple[Floats, Floats]:
-    """Gradient all-reduce (zero_stage 0) or reduce-scatter and all-gather, and ZeRO-3's gathers.
+    """Gradient and parameter traffic of data parallelism: seconds a step, and a micro-batch.
 
-    ZeRO-3 gathers weights for forward and for backward and scatters gradients, every micro-batch.
+    One copy of the state is spread over `sharded` ranks (1 at zero_stage 0), and `copies` such
+    groups are all-reduced, once a step. Inside a group: reduce-scatter and all-gather (1, 2);
+    ZeRO-3 gathers weights for forward and for backward and scatters gradients every micro-batch
+    (the second return value), each layer on its own. Hybrid sharding is both (MiCS,
+    arXiv 2205.00119), its copies further apart than the ranks of a group.
     """
-    over = f.dp * f.cp  # gradients are summed over the cp ranks too
-    inner = np.minimum(f.tp, f.gpus_per_node)
-    ranks_here = np.maximum(1.0, np.minimum(over, f.gpus_per_node / inner))
-    nodes = np.maximum(1.0, over / ranks_here)
-    inside = _link(group) * p["link_efficiency"]
-    outside = node_bus(group, nodes)
-    if group.fabric.bus_bytes_per_s is None:
-        outside = np.full(len(f), _node_link(group) * p["network_efficiency"])
-    shared = np.minimum(outside / inner, inside)
-    bandwidth = np.where(nodes > 1, shared, inside)
-    part = (over - 1) / over
-    per_weight = np.where(
-        f.zero_stage >= 1,
+    sharded = np.where(f.zero_stage >= 1, f.shard * f.cp, 1.0)
+    copies = f.dp * f.cp / sharded  # gradients are summed over the cp ranks too
+    gradients, gathering = np.zeros(len(f)), np.zeros(len(f))
+    held = weights * group.stack.gradient_bytes
+    if (copies > 1).any():
+        across = _ranks(group, f, p, copies, f.tp * sharded)
+        part, buckets = _buckets(held / sharded)
+        gradients = buckets * all_reduce(part, across, in_switch=group.fabric.gpu in IN_SWITCH)
+    if (sharded > 1).any():
+        inside = _ranks(group, f, p, sharded, f.tp)
         # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP)
-        group.stack.gradient_bytes * np.where(f.zero_stage == 2, f.accumulation, 1.0)
-        + f.element_bytes,
-        2 * group.stack.gradient_bytes,
-    )
-    crossings = np.where(nodes > 1, nodes, 0.0)
-    ring_s = crossings * _NODE_HOP_S + (over - nodes) * _LINK_HOP_S
-    moved = part * weights * per_weight
-    seconds = moved / bandwidth + np.ceil(moved / _BUCKET_BYTES) * ring_s
-    # forward, backward and gradients, each layer on its own
-    gathering = part * weights * 3 * f.element_bytes / bandwidth + 3 * f.num_layers * ring_s
-    gathering = np.where(over > 1, gathering, 0.0)
-    sharded = f.zero_stage >= 3
-    return np.where(sharded, 0.0, seconds), np.where(sharded, gathering, 0.0)
+        scattered = held * np.where(f.zero_stage == 2, f.accumulation, 1.0)
+        part, buckets = _buckets(scattered + weights * f.element_bytes)
+        once = buckets * ring_pass(part, inside)
+        bytes_each = 3 * weights * f.element_bytes
+        each = (sharded - 1) / sharded * bytes_each / inside.bus
+        each = each + 3 * f.num_layers * ring_latency_s(inside)
+        spread = sharded > 1
+        gradients = gradients + np.where(spread & (f.zero_stage < 3), once, 0.0)
+        gathering = np.where(spread & (f.zero_stage >= 3), each, 0.0)
+    return gradients, gathering
+
+
+def _buckets(moved: Floats) -> tuple[Floats, Floats]:
+    """Bytes of a bucket, and how many there are."""
+    buckets = np.maximum(np.ceil(moved / _BUCKET_BYTES), 1.0)
+    return moved / buckets, buckets
+
+
+def _ranks(
+    group: Group, f: Features, p: Mapping[str, float], size: Floats, stride: Floats
+) -> Ranks:
+    """Groups of `size` ranks that lie `stride` apart; `stride` such groups share a node."""
+    inner = np.minimum(stride, f.gpus_per_node)
+    here = np.maximum(1.0, np.minimum(size, f.gpus_per_node / inner))
+    nodes = np.maximum(1.0, size / here)
+    network = node_bus(group, nodes)
+    if group.fabric.bus_bytes_per_s is None:
+        network = np.full(len(f), _node_link(group) * p["network_efficiency"])
+    return Ranks(size, nodes, _link(group) * p["link_efficiency"], network / inner)

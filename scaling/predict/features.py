@@ -25,6 +25,7 @@ from scaling.predict.layout_columns import (
     layout_arrays,
     named_clusters,
     note_misfits,
+    say_of_pipelines,
     unsaid,
 )
 from scaling.predict.parameters import LOSSY, defaults_for
@@ -62,6 +63,7 @@ class Features:
     cp: Floats
     dp: Floats
     zero_stage: Floats
+    shard: Floats  # dp ranks that share one copy of what ZeRO shards
     micro_batch_size: Floats
     accumulation: Floats
     sequence_parallel: Flags
@@ -202,6 +204,7 @@ def points_of(
     )
     batch = arrays["micro_batch_size"] * arrays["accumulation"] * arrays["dp"]
     streams = arrays.pop("streams")
+    say_of_pipelines(columns, (streams > 1) & (arrays["pp"] > 1))
     groups = []
     for (soft, where), rows in _by(framework, cluster):
         usable = rows[unsaid(note[rows])]

@@ -74,6 +74,7 @@ def layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Any]:
         **degrees,
         "gpus_per_node": columns.numbers("gpus_per_node", per_node, low=1, plain=True),
         "zero_stage": columns.numbers("zero_stage", 0.0),
+        "shard": columns.numbers("zero_shard_size", dp, low=1, plain=True),
         "micro_batch_size": micro,
         "accumulation": steps,
         "seq_length": columns.numbers("seq_length", low=1),
@@ -104,7 +105,21 @@ def note_misfits(arrays: Mapping[str, Any], note: Words) -> None:
         | np.any(broken, axis=0),
         "pp is larger than num_layers": arrays["pp"] > arrays["num_layers"],
         "zero_stage is above 3": arrays["zero_stage"] > 3,
+        "zero_shard_size does not divide dp": (np.mod(arrays["dp"], arrays["shard"]) != 0)
+        | (np.mod(arrays["shard"], 1) != 0),
+        "zero_shard_size shards nothing at zero_stage 0": (arrays["zero_stage"] == 0)
+        & (arrays["shard"] > 1)
+        & (arrays["shard"] != arrays["dp"]),
     }
     reasons |= {f"{name} is not given": np.isnan(arrays[name]) for name in shape}
     for reason, rows in reasons.items():
         note[rows & unsaid(note)] = reason
+
+
+def say_of_pipelines(columns: Columns, rows: Flags) -> None:
+    """What is assumed of an encoder-decoder in a pipeline, where there is one."""
+    if rows.any():
+        columns.assumptions.append(
+            f"{int(rows.sum())} rows pipeline an encoder-decoder: stages of equally many layers, "
+            "encoder first, and nothing for the encoder's output that later stages are sent"
+        )

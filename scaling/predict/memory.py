@@ -81,7 +81,7 @@ def _bytes_per_weight(
     group: Group, f: Features, p: Mapping[str, float]
 ) -> tuple[Floats, Floats, Floats]:
     """Weights, gradients and optimizer state in bytes per parameter of the stage."""
-    over = f.dp * f.cp  # DeepSpeed and FSDP shard state over the cp ranks too
+    over = f.shard * f.cp  # DeepSpeed and FSDP shard state over the cp ranks too
     stack, z = group.stack, f.zero_stage
     weights = f.element_bytes * p["gradient_ratio"] / np.where(z >= 3, over, 1.0)
     gradients = stack.gradient_bytes * p["gradient_ratio"] / np.where(z >= 2, over, 1.0)

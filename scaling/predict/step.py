@@ -82,7 +82,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     pipeline = busy + bubble + pp_comm
     dp_comm = _exposed(f, p, traffic, pipeline)
     optimizer = optimizer_seconds(
-        group, traffic.stage_weights / np.where(f.zero_stage >= 1, f.dp * f.cp, 1.0)
+        group, traffic.stage_weights / np.where(f.zero_stage >= 1, f.shard * f.cp, 1.0)
     )
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
     working = pipeline + dp_comm + optimizer

@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.predict.columns import Columns
+from scaling.predict.communication import traffic_of
+from scaling.predict.features import points_of
+from scaling.predict.memory import memory_of
+from scaling.predict.model import predict
+from scaling.predict.stages import stages_of
+from scaling.predict.step import step_of
+from tests.predict.conftest import table_of
+from tests.predict.test_memory_arithmetic import HEAD, LAYER, PARAMS, UNHURRIED, memory
+from tests.predict.test_step_arithmetic import IDEAL
+
+STATE = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
+
+
+def traffic(points):
+    (group,) = points.groups
+    f = group.features
+    return traffic_of(group, f, {**group.start, **IDEAL}, stages_of(f, group.stack))
+
+
+def state_bytes(points):
+    terms = memory(points).terms
+    return sum(terms[name] for name in STATE)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "bytes_per_parameter"),
+    [(1, 2 + 4 + 12 / 8), (2, 2 + (4 + 12) / 8), (3, (2 + 4 + 12) / 8)],
+)
+def test_state_is_divided_by_the_ranks_that_share_it_not_by_all_of_dp(
+    points, zero_stage, bytes_per_parameter
+):
+    row = {"dp": 64, "zero_shard_size": 8, "zero_stage": zero_stage}
+    assert state_bytes(points(row)) == pytest.approx(PARAMS * bytes_per_parameter)
+
+
+def test_an_empty_cell_shards_over_all_of_dp(points):
+    rows = [{"dp": 16, "zero_stage": 3, "zero_shard_size": size} for size in (None, 16)]
+    absent, all_of_it = (predict(points(row)) for row in rows)
+    assert absent.memory_bytes == all_of_it.memory_bytes
+    assert absent.step_time_s == all_of_it.step_time_s
+
+
+def test_zero_3_gathers_inside_the_node_and_reduces_gradients_across(points):
+    row = {"dp": 16, "zero_shard_size": 8, "zero_stage": 3, "gradient_accumulation_steps": 4}
+    found = traffic(points(row))
+    weights = 32 * LAYER + 2 * HEAD
+    # gathered twice and scattered once every micro-batch, over NVLink: dp over two nodes is not
+    assert found.gathering == pytest.approx(7 / 8 * weights * 6 / 300e9 + 3 * 32 * 7 * 3.4e-6)
+    # an eighth of the fp32 gradients, once a step, between two ranks on two nodes whose NICs eight
+    # such pairs share: 25 GB/s each, in four buckets of at most a gigabyte around rings of two
+    eighth = weights * 4 / 8
+    assert np.ceil(eighth / 1e9) == 4
+    ring = 2 * 1 / 2 * eighth / 25e9 + 4 * 2 * 2 * 14e-6
+    assert found.gradients == pytest.approx(ring)
+
+
+def test_zero_1_scatters_and_gathers_inside_the_group(points):
+    found = traffic(points({"dp": 16, "zero_shard_size": 8, "zero_stage": 1}))
+    weights = 32 * LAYER + 2 * HEAD
+    inside = 7 / 8 * weights * (4 + 2) / 300e9 + 41 * 7 * 3.4e-6
+    across = weights * 4 / 8 / 25e9 + 4 * 2 * 2 * 14e-6
+    assert found.gradients == pytest.approx(inside + across)
+    assert found.gathering == 0
+
+
+def test_a_group_of_one_is_plain_data_parallelism(points):
+    rows = [{"dp": 16, "zero_stage": 3, "zero_shard_size": 1}, {"dp": 16, "zero_stage": 0}]
+    one, plain = (points(row) for row in rows)
+    assert state_bytes(one) == state_bytes(plain)
+    assert traffic(one).gradients == traffic(plain).gradients
+    assert traffic(one).gathering == 0
+
+
+def test_the_optimizer_updates_what_a_rank_holds(points):
+    def optimizer_s(row):
+        (group,) = points(row).groups
+        f = group.features
+        p = {**group.start, **IDEAL}
+        used = memory_of(group, f, p).total / group.capacity_bytes
+        return step_of(group, f, p, used).terms["optimizer_s"][0]
+
+    hybrid, whole = (
+        optimizer_s({"dp": 64, "zero_stage": 3, "zero_shard_size": size}) for size in (8, None)
+    )
+    assert hybrid == pytest.approx(8 * whole)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"dp": 16, "zero_stage": 3, "zero_shard_size": 6}, "zero_shard_size does not divide dp"),
+        ({"dp": 3, "zero_stage": 3, "zero_shard_size": 1.5}, "zero_shard_size does not divide dp"),
+        ({"dp": 8, "zero_stage": 3, "zero_shard_size": 16}, "zero_shard_size does not divide dp"),
+        (
+            {"dp": 16, "zero_stage": 0, "zero_shard_size": 8},
+            "zero_shard_size shards nothing at zero_stage 0",
+        ),
+    ],
+)
+def test_a_group_that_cannot_be_has_no_prediction_but_a_reason(points, row, reason):
+    found = points(row, {"dp": 16, "zero_stage": 3})
+    assert found.note.tolist() == [reason, None]
+    assert predict(found).predicted.tolist() == [False, True]
+
+
+@UNHURRIED
+@given(
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2]),
+    st.integers(0, 5),
+)
+def test_a_wider_group_never_takes_more_memory_nor_more_optimizer_time(zero_stage, tp, cp, power):
+    row = {"dp": 64, "tp": tp, "cp": cp, "zero_stage": zero_stage}
+    rows = [{**row, "zero_shard_size": 2**k} for k in (power, power + 1)]
+    prediction = predict(points_of(Columns(table_of(*rows), "t")))
+    assert prediction.memory_bytes[1] < prediction.memory_bytes[0]
+    optimizer = prediction.time_terms["optimizer_s"]
+    assert optimizer[1] == pytest.approx(optimizer[0] / 2)
