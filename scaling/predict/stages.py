@@ -11,7 +11,10 @@ from scaling.predict.stacks import Stack
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Layers of the first, a middle and the last stage, (n,); the whole model where pp = 1."""
+    """Layers of the first, a middle and the last stage, (n,); the whole model where pp = 1.
+
+    In an encoder-decoder they are layers of average weight, see `_weighed`.
+    """
 
     first: Floats
     middle: Floats
@@ -46,7 +49,34 @@ def stages_of(f: Features, stack: Stack) -> Stages:
     else:
         first = np.ceil(layers / pp)
         last = np.maximum(layers - first * (pp - 1), 0)
-    return Stages(first, first, np.where(piped, last, layers), piped)
+    stages = Stages(first, first, np.where(piped, last, layers), piped)
+    return _weighed(f, stages) if (piped & (f.attentions > 1)).any() else stages
+
+
+def _weighed(f: Features, stages: Stages) -> Stages:
+    """The stages of an encoder-decoder in layers of average weight, which all formulas multiply.
+
+    The encoder's blocks come first. With a attention blocks a layer on average a - 1 of the blocks
+    are decoder layers, each of two attentions (its own and the encoder's) and an mlp.
+    """
+    mixed = stages.piped & (f.attentions > 1)
+    attention = 2 * f.hidden_size * (f.query_width + f.kv_width)
+    average = layer_params(f)
+    encoder = 1 - (f.attentions - 1) * attention / average
+    decoder = 1 + (2 - f.attentions) * attention / average
+    encoders = (2 - f.attentions) * f.num_layers
+    decoders = f.num_layers - encoders
+    in_first, in_last = np.minimum(stages.first, encoders), np.minimum(stages.last, decoders)
+    first = in_first * encoder + (stages.first - in_first) * decoder
+    last = in_last * decoder + (stages.last - in_last) * encoder
+    # stages between hold what the ends leave: alike, for want of an order that all agree on
+    middle = np.maximum(f.num_layers - first - last, 0.0) / np.maximum(f.pp - 2, 1.0)
+    return Stages(
+        np.where(mixed, first, stages.first),
+        np.where(mixed, middle, stages.middle),
+        np.where(mixed, last, stages.last),
+        stages.piped,
+    )
 
 
 def weights_of_heaviest_stage(f: Features, stages: Stages) -> Floats:

@@ -214,3 +214,31 @@ def test_weak_scaling_of_zero_3_loses_to_tensor_parallelism_at_scale():
     assert per_gpu(2048, tp=1) / per_gpu(128, tp=1) == pytest.approx(1 - 0.37, abs=0.08)
     assert per_gpu(128, tp=1) > per_gpu(128, tp=2)
     assert per_gpu(2048, tp=1) < per_gpu(2048, tp=2)
+
+
+def test_the_decoder_stage_of_an_encoder_decoder_is_heavier_by_its_second_attention(points):
+    t5 = {"num_encoder_layers": 32, "num_layers": 32, "family": "t5", "gated_mlp": True}
+    found = points({**t5, "pp": 2}, {**t5, "pp": 4})
+    (group,) = found.groups
+    stages = stages_of(group.features, group.stack)
+    encoder, decoder = LAYER, LAYER + 4 * 4096**2
+    average = (encoder + decoder) / 2
+    assert stages.first.tolist() == pytest.approx([32 * encoder / average, 16 * encoder / average])
+    assert stages.last.tolist() == pytest.approx([32 * decoder / average, 16 * decoder / average])
+    assert stages.middle[1] == pytest.approx(16)
+    assert any("2 rows pipeline an encoder-decoder" in said for said in found.assumptions)
+
+
+def test_a_decoder_alone_says_nothing_of_an_encoder(points):
+    assert not any("encoder" in said for said in points({"pp": 4}).assumptions)
+
+
+def test_tensor_parallelism_over_many_nodes_takes_a_tree_where_a_ring_may(points):
+    # 8 nodes of 8: a ring costs 64 times the latency, a tree 7 hops in a node and 3 between nodes
+    (group,) = points({"tp": 64, "num_heads": 64, "seq_length": 64}).groups
+    latency = {**group.start, **IDEAL, "tp_network_latency_s": 1e-3}
+    f = group.features
+    found = traffic_of(group, f, latency, stages_of(f, group.stack))
+    bandwidth = 200e9 * group.start["tp_network_efficiency"]
+    tree = 2 * 64 * 4096 * 2 / (0.92 * bandwidth) + 10e-3
+    assert found.per_layer == pytest.approx(4 * tree)
