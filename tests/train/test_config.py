@@ -39,3 +39,9 @@ def test_stages_cut_what_they_send_only_where_tp_ranks_hold_the_same(
         "pipe_partitioned": not sequence_parallel,
         "grad_partitioned": not sequence_parallel,
     }
+
+
+def test_ranks_that_share_a_sequence_are_replicas_to_deepspeed() -> None:
+    layout = tiny_point(cp=2, dp=2, micro_batch_size=4).layout
+    assert layout.global_batch_size == 8
+    assert deepspeed_config(TINY, layout)["train_batch_size"] == 16

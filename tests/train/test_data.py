@@ -42,3 +42,17 @@ def test_a_label_is_the_next_token_and_a_word_of_the_vocabulary(
 def test_steps_and_seeds_differ() -> None:
     layout = Layout(micro_batch_size=4, seq_length=6)
     assert not torch.equal(global_batch(layout, 0), global_batch(layout, 1))
+
+
+@given(st.sampled_from([1, 2, 3, 6]), st.integers(1, 3))
+def test_ranks_that_share_a_sequence_hold_runs_of_it_and_every_label(cp: int, size: int) -> None:
+    def held(cp_rank: int, degree: int) -> tuple[torch.Tensor, torch.Tensor]:
+        layout = Layout(cp=degree, micro_batch_size=size, seq_length=6)
+        ((ids, labels),) = micro_batches(
+            layout, vocab_size=50, seed=3, step=1, dp_rank=0, cp_rank=cp_rank, device=CPU
+        )
+        return ids, labels
+
+    parts = [held(rank, cp) for rank in range(cp)]
+    for joined, whole in zip(zip(*parts, strict=True), held(0, 1), strict=True):
+        assert torch.equal(torch.cat(joined, 1), whole)
