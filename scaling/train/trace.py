@@ -136,7 +136,8 @@ def _event(each: Any, origin: int) -> Event:
         end=(start + each.duration_ns()) * 1e-9,
         thread=each.start_thread_id(),
         on_device=each.device_type() != DeviceType.CPU,
-        annotation=each.is_user_annotation(),
+        # a range of the host is drawn on the device's line too, where it would pass for a kernel
+        annotation=each.is_user_annotation() or each.name().startswith((*_OURS, "nccl:")),
         id=each.correlation_id(),
         linked_id=each.linked_correlation_id(),
     )
