@@ -73,7 +73,7 @@ def _weighed(f: Features, stages: Stages) -> Stages:
     middle = np.maximum(f.num_layers - first - last, 0.0) / np.maximum(f.pp - 2, 1.0)
     return Stages(
         np.where(mixed, first, stages.first),
-        np.where(mixed, middle, stages.middle),
+        np.where(mixed & (f.pp > 2), middle, stages.middle),
         np.where(mixed, last, stages.last),
         stages.piped,
     )

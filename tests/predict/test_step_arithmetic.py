@@ -229,6 +229,24 @@ def test_the_decoder_stage_of_an_encoder_decoder_is_heavier_by_its_second_attent
     assert any("2 rows pipeline an encoder-decoder" in said for said in found.assumptions)
 
 
+@UNHURRIED
+@given(st.sampled_from([1, 2, 3, 4, 5, 8, 12]), st.integers(1, 12), st.integers(1, 12))
+def test_an_encoder_decoder_in_a_pipeline_keeps_all_its_layers(pp, encoder, decoder):
+    row = {
+        "family": "t5", "num_encoder_layers": encoder, "num_layers": max(decoder, pp), "pp": pp,
+        "dp": 8,
+    }  # fmt: skip
+    found = points_of(Columns(table_of(row), "t"))
+    (group,) = found.groups
+    stages = stages_of(group.features, group.stack)
+    ends = stages.first + stages.last if pp > 1 else stages.last
+    layers = encoder + max(decoder, pp)
+    assert ends + max(pp - 2, 0) * stages.middle == pytest.approx(layers)
+    prediction = predict(found)
+    assert np.isfinite(prediction.step_time_s).all()
+    assert sum(prediction.time_terms.values()) == pytest.approx(prediction.step_time_s)
+
+
 def test_a_decoder_alone_says_nothing_of_an_encoder(points):
     assert not any("encoder" in said for said in points({"pp": 4}).assumptions)
 
