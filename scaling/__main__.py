@@ -152,6 +152,29 @@ def import_(
     typer.echo(f"{count} published rows -> {study_dir}; next: scaling report {study_dir}")
 
 
+@app.command(epilog="Example:  scaling compare results/before results/after")
+def compare(
+    before: StudyDir,
+    after: Annotated[
+        Path | None,
+        typer.Argument(metavar="[AFTER]", help="Another study; without it give --split."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="A UTC date: rows before it against rows from it on.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Set two studies, or two times of one, side by side: what changed beyond the noise."""
+    from scaling.analyse.compare import Side
+    from scaling.analyse.compare import compare as side_by_side
+    from scaling.report import comparison
+
+    if after is None and split is None:
+        raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
+    records = side_by_side(Side(before, until=split), Side(after or before, since=split))
+    comparison.show(records, as_json=json)
+
+
 def _clusters() -> "dict[str, Cluster]":
     """The site's clusters, for their prices; none where this folder has no config."""
     from scaling.study import CONFIG, load_clusters

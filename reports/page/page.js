@@ -209,7 +209,7 @@ function selectors() {
   if (!shown.includes(state.series)) state.series = 'all';
   $('#pick-series').hidden = story.series.length < 2;
   pick($('#pick-series .set'), shown, state.series, series => { state.series = series; update(); });
-  if (!story.tried.includes(state.size)) state.size = story.tried.at(-1) ?? null;
+  if (!story.tried.includes(state.size)) state.size = story.shown_size;
   pick($('#pick-size'), story.tried, state.size, size => { state.size = size; atSize(); });
 }
 function sentences() {

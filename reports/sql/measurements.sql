@@ -46,8 +46,7 @@ valued as (
 ),
 timed as (
     select
-        planned.setting_id, planned.layout, planned.layout_name, planned.layout_lines,
-        planned.repeat, planned.world_size, planned.tp, planned.pp, planned.cp, planned.dp,
+        planned.setting_id, planned.layout, planned.repeat, planned.world_size, planned.tp, planned.pp, planned.cp, planned.dp,
         planned.zero_stage, planned.sequence_parallel, planned.micro_batch_size,
         planned.global_batch_size, planned.gradient_accumulation_steps,
         planned.activation_checkpointing, planned.attention, planned.fused_norm,

@@ -23,11 +23,11 @@ _SQL = {
     "list[float]": "double[]",
     "list[str]": "varchar[]",
 }
-_ROW = {name: _SQL[kind] for name, (kind, _) in fields_of(Row).items()}
+ROW = {name: _SQL[kind] for name, (kind, _) in fields_of(Row).items()}
 _REFUSAL = {name: _SQL[kind] for name, (kind, _) in fields_of(Refusal).items()}
 _OF_THE_RUN = ("attempt", "outcome", "error_message", "clock")
-_KNOWN_BEFORE = list(_ROW)[: list(_ROW).index("matmul_flops_per_token") + 1]
-_POINT = {name: _ROW[name] for name in _KNOWN_BEFORE if name not in _OF_THE_RUN}
+_KNOWN_BEFORE = list(ROW)[: list(ROW).index("matmul_flops_per_token") + 1]
+POINT = {name: ROW[name] for name in _KNOWN_BEFORE if name not in _OF_THE_RUN}
 
 MEMORY_PARTS = (
     "weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "logits_bytes",
@@ -78,9 +78,9 @@ def attach(
     rows = sorted((study_dir / "rows").glob("*.parquet"))
     connection.execute("create schema study; create schema catalogue")
     planned = [points] if points.exists() else []
-    _view(connection, "study.points", _POINT, [([*planned, *imported], None)])
+    _view(connection, "study.points", POINT, [([*planned, *imported], None)])
     _view(connection, "study.refused", _REFUSAL, [([refused] if planned else [], None)])
-    _view(connection, "study.rows", _ROW, [(rows, "measured"), (imported, "published")])
+    _view(connection, "study.rows", ROW, [(rows, "measured"), (imported, "published")])
     known = [predictions] if predictions.exists() else []
     _view(connection, "study.predictions", _PREDICTION, [(known, None)])
     _catalogue(connection, clusters)

@@ -14,6 +14,7 @@ from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
+MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 KNEE_SHARE = 0.75  # of the doubling that perfect scaling would give
 
 # Tables that SQL cannot compute: what they need, and the function that makes them.
@@ -124,9 +125,14 @@ def _write_tables(
     for name in names:
         path = tables_dir / f"{name}.parquet"
         parts[path] = path.with_name(f".{path.name}.{os.getpid()}.part")
-        connection.table(name).write_parquet(str(parts[path]), compression="zstd")
+        table = connection.table(name)
+        table.write_parquet(str(parts[path]), compression="snappy")
+        if len(table) <= MOST_CSV_ROWS:
+            plain = tables_dir / f"{name}.csv"
+            parts[plain] = plain.with_name(f".{plain.name}.{os.getpid()}.part")
+            table.write_csv(str(parts[plain]), header=True)
     for path, part in parts.items():
         part.replace(path)
-    for path in tables_dir.glob("*.parquet"):
+    for path in (*tables_dir.glob("*.parquet"), *tables_dir.glob("*.csv")):
         if path not in parts:
             path.unlink()

@@ -168,6 +168,15 @@ def log_amount_axis() -> alt.Axis:
     )
 
 
+def firmest(base: alt.Chart) -> alt.Chart:
+    """The rows that are not predicted, or all where all are: yardsticks stand on one series."""
+    counted = base.transform_calculate(seen="datum.series === 'predicted' ? 0 : 1")
+    kept: alt.Chart = counted.transform_joinaggregate(most="max(seen)").transform_filter(
+        "datum.seen === datum.most"
+    )
+    return kept
+
+
 def chart(table: str) -> alt.Chart:
     """A chart of a table that the page holds once, under this name."""
     return alt.Chart(alt.NamedData(table))

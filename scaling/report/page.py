@@ -13,6 +13,7 @@ from scaling.report import numbers
 from scaling.report.captions import read_caption
 from scaling.report.charts import CHARTS
 from scaling.report.marks import CONFIG, FONT
+from scaling.report.multiqc import write_multiqc
 from scaling.report.palette import css
 from scaling.report.sentences import story
 from scaling.report.svg import VEGA_LITE, bare, chart_files
@@ -23,7 +24,7 @@ PAGE_FILES = ("page.html.j2", "page.css", "page.js")
 
 
 def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> Path:
-    """Write report.html and charts/*.svg of a study from its tables/*.parquet.
+    """Write report.html, scaling_mqc.json and charts/*.svg of a study from its tables/*.parquet.
 
     Args:
         study_dir: results/<study>, tabulated.
@@ -48,6 +49,7 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
         if charts:
             files |= {f"{prefix}{name}": text for name, text in chart_files(mine, told)}
     _write_charts(study_dir / "charts", files)
+    write_multiqc(study_dir, tables)
     page = study_dir / "report.html"
     write_text(page, _html(study_dir.name, tables, stories, reports_dir))
     return page

@@ -16,6 +16,7 @@ from scaling.report.marks import (
     amount_axis,
     chart,
     finish,
+    firmest,
     layout_colour,
     log_amount_axis,
     of,
@@ -61,7 +62,7 @@ def _marginal(value: str, low: str, high: str, yardstick: str, *, title: str) ->
     }
     steps = chart("returns").transform_filter(f"isValid(datum.{value})")
     base = steps.encode(**ends)
-    start = steps.transform_aggregate(start=f"max({yardstick})")
+    start = firmest(steps).transform_aggregate(start=f"max({yardstick})")
     half = start.transform_calculate(half=f"datum.start * {HALF_SHARE}")
     tooltip = [
         alt.Tooltip("from_world_size:Q", title="from {GPUs}"),

@@ -39,6 +39,9 @@ def story(tables: Tables) -> dict[str, Any]:
         "words": words,
         "sizes": sizes,
         "tried": tried,
+        "shown_size": max(
+            (row["world_size"] for row in tables["best"]), default=max(tried, default=None)
+        ),
         "basis": basis(everything),
         "series": sorted({row["series"] for row in everything["contenders"]}),
         "coloured": coloured,
@@ -63,7 +66,7 @@ def story(tables: Tables) -> dict[str, Any]:
         },
         "at_size": {
             str(size): {
-                "layouts": layouts_title(tables, size, words),
+                "layouts": layouts_at(everything, tables, size, words),
                 "map": findings.map_title(everything, size, words),
             }
             for size in tried
@@ -288,6 +291,18 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
         share = interval(short["share"], short["share_low"], short["share_high"])
         return f"{after} perhaps returns less than half of its share: {share}"
     return f"{after} returns less than half of its share"
+
+
+def layouts_at(everything: Tables, tables: Tables, size: int, words: Mapping[str, str]) -> str:
+    """`layouts_title` of what the sentences stand on; of predictions where nothing was tried."""
+    if any(row["world_size"] == size for row in tables["contenders"]):
+        return layouts_title(tables, size, words)
+    said = layouts_title(everything.of_series("predicted"), size, words)
+    return f"Predicted: {_uncapitalised(said)}"
+
+
+def _uncapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:

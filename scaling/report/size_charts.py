@@ -11,6 +11,7 @@ from scaling.report.marks import (
     amount_axis,
     chart,
     finish,
+    firmest,
     intervals,
     layout_colour,
     lines,
@@ -39,7 +40,7 @@ def throughput() -> alt.LayerChart:
         axis=log_amount_axis(),
     )
     base = chart("best").encode(x=over_gpus())
-    ideal = base.encode(y="ideal_tokens_per_s:Q")
+    ideal = firmest(base).encode(y="ideal_tokens_per_s:Q")
     apart = "datum.world_size === sizes_[sizes_.length - 1] && datum.efficiency < 0.9"
     return finish(
         ideal.mark_line(color=FAINT, strokeWidth=1),
@@ -81,7 +82,7 @@ def throughput_per_gpu() -> alt.LayerChart:
         .encode(x=over_gpus())
     )
     return finish(
-        base.mark_rule(color=FAINT, strokeWidth=1).encode(y="yardstick:Q", **ACROSS),
+        firmest(base).mark_rule(color=FAINT, strokeWidth=1).encode(y="yardstick:Q", **ACROSS),
         *intervals(base, y=alt.Y("low:Q"), y2="high:Q"),
         *lines(chart("curves").encode(x=over_gpus(), y=y)),
         *points(base.encode(y=y), tooltips(*_BEST)),

@@ -1,5 +1,6 @@
 """Charts as SVG files, for papers and slides: the page's specifications with their data."""
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -21,9 +22,9 @@ VEGA_LITE = alt.SCHEMA_VERSION.removeprefix("v").rsplit(".", 1)[0]
 def chart_files(tables: Tables, story: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Names (without folder and ending) and texts of the SVG files of one setting.
 
-    A chart of one size is written for the largest that was tried; the page saves the others.
+    A chart of one size is written for the largest that ran; the page saves the others.
     """
-    largest = story["tried"][-1] if story["tried"] else None
+    largest = story["shown_size"]
     for chart in CHARTS.values():
         size = largest if chart.per_size else None
         if rows_of(chart, tables, size):
@@ -70,9 +71,16 @@ def parameters(story: dict[str, Any]) -> dict[str, Any]:
 
 def bare(chart: Chart) -> dict[str, Any]:
     """The specification without data, theme and schema, which page and file add."""
-    specification: dict[str, Any] = chart.build().to_dict()
+    found: dict[str, Any] = json.loads(_specification(chart.name))
+    return found
+
+
+@functools.cache
+def _specification(name: str) -> str:
+    """Building takes a quarter of a second, and every setting draws it; the tests validate it."""
+    specification = CHARTS[name].build().to_dict(validate=False)
     del specification["config"], specification["$schema"]
-    return specification
+    return json.dumps(specification)
 
 
 def datasets(specification: Any) -> set[str]:

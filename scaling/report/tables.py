@@ -13,6 +13,7 @@ from scaling.errors import InputError
 Record = dict[str, Any]
 
 MOST_ROWS = 2000  # a setting, of a table of LISTS; no sentence stands on those
+MOST_ROWS_IN_ALL, FEWEST_ROWS = 6000, 100  # of all settings together; of each at least
 LISTS = ("statistics", "refused")
 MOST_LAYOUTS = 40  # a setting and size, of contenders; those with a colour come on top
 
@@ -217,13 +218,13 @@ def _rows(
     query = f"select {named} from read_parquet(?) {_ROWS.get(name, '')}"
     if name not in LISTS:
         return connection.execute(query + order, [str(path)]).fetchall(), False
+    whole, settings = connection.execute(
+        "select count(*), count(distinct setting_id) from read_parquet(?)", [str(path)]
+    ).fetchall()[0]
+    most = min(MOST_ROWS, max(FEWEST_ROWS, MOST_ROWS_IN_ALL // max(1, settings)))
     rank = f"row_number() over (partition by setting_id order by {_ORDER[name]})"
-    rows = connection.execute(
-        f"{query} qualify {rank} <= {MOST_ROWS}{order}", [str(path)]
-    ).fetchall()
-    whole = connection.execute("select count(*) from read_parquet(?)", [str(path)]).fetchone()
-    assert whole is not None
-    return rows, whole[0] > len(rows)
+    rows = connection.execute(f"{query} qualify {rank} <= {most}{order}", [str(path)]).fetchall()
+    return rows, whole > len(rows)
 
 
 def columnar(records: list[Record], columns: tuple[str, ...]) -> dict[str, Any]:

@@ -43,6 +43,11 @@ def test_captions_start_with_what_somebody_hears_who_cannot_see(name):
 
 
 @pytest.mark.parametrize("name", CHARTS)
+def test_every_specification_is_valid_vega_lite(name):
+    CHARTS[name].build().to_dict(validate=True)
+
+
+@pytest.mark.parametrize("name", CHARTS)
 def test_the_page_shows_every_chart_once(name):
     page = (REPORTS / "page" / "page.html.j2").read_text(encoding="utf-8")
     assert page.count(f'data-chart="{name}"') == 1

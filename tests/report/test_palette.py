@@ -90,3 +90,12 @@ def test_an_unknown_colour_is_an_error_not_black():
 
 def test_files_carry_colours_instead_of_names():
     assert in_theme('["var(--c1)", "url(#hatch)"]', "light") == '["#2e73dd", "#c6c4bd"]'
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("ramp", ["p", "t"])
+@pytest.mark.parametrize("vision", ["normal", "protanopia", "deuteranopia"])
+def test_neighbours_of_a_ramp_are_told_apart(theme, ramp, vision):
+    colours = [COLOURS[theme][f"{ramp}{n}"] for n in range(1, 7) if f"{ramp}{n}" in COLOURS[theme]]
+    for one, other in itertools.pairwise(colours):
+        assert distance(one, other, vision) >= 12

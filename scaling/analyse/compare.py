@@ -1,0 +1,94 @@
+"""Two studies, or two times of one, side by side: what changed, and whether beyond the noise."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from scaling.errors import InputError
+
+_COLUMNS = (
+    "model", "cluster", "study_kind", "seq_length", "kept_batch_size", "world_size", "layout",
+    "before_outcome", "after_outcome", "before_tokens_per_s", "after_tokens_per_s", "ratio",
+    "ratio_low", "ratio_high", "before_runs", "after_runs", "same_stack", "verdict",
+)  # fmt: skip
+
+_SIDE = """
+select
+    settings.model, settings.cluster, settings.study_kind, settings.seq_length,
+    settings.kept_batch_size, measured.world_size, measured.layout,
+    if(bool_or(outcome = 'ok'), 'ok', mode(outcome order by outcome)) as outcome,
+    median(tokens_per_s) as rate, min(tokens_per_s_low) as low, max(tokens_per_s_high) as high,
+    count(*) as runs, list_sort(list(distinct stack_fingerprint)) as stacks
+from read_parquet($measurements) as measured
+join read_parquet($settings) as settings using (setting_id)
+where measured.series = 'measured'
+    and ($since is null or started_at >= $since) and ($until is null or started_at < $until)
+group by all
+"""
+_JOINED = """
+select
+    model, cluster, study_kind, seq_length, kept_batch_size, world_size, layout,
+    before.outcome, after.outcome, before.rate, after.rate,
+    after.rate / before.rate as ratio,
+    after.low / before.high as ratio_low,
+    after.high / before.low as ratio_high,
+    before.runs, after.runs, before.stacks = after.stacks,
+    case
+        when before.outcome is null then 'new'
+        when after.outcome is null then 'gone'
+        when before.outcome != after.outcome then 'outcome changed'
+        when ratio is null then 'failed both times'
+        when ratio_low is null or ratio_high is null then 'noise unknown'
+        when ratio_low > 1 then 'faster'
+        when ratio_high < 1 then 'slower'
+        else 'within noise'
+    end as verdict
+from before
+full join after using (
+    model, cluster, study_kind, seq_length, kept_batch_size, world_size, layout
+)
+order by model, cluster, world_size, ratio desc nulls last, layout
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A tabulated study, or the part of it that started from `since` to before `until` (UTC)."""
+
+    study_dir: Path
+    since: str | None = None
+    until: str | None = None
+
+
+def compare(before: Side, after: Side) -> list[dict[str, Any]]:
+    """One record per layout and size of either side, measured rows only.
+
+    `ratio` is throughput after over before; its interval sets the ends of the two 95 % intervals
+    against each other, so `faster` and `slower` mean that the intervals do not overlap.
+    `same_stack` is whether both sides ran on the same software and hardware.
+
+    Raises:
+        InputError: a side is not tabulated.
+    """
+    with duckdb.connect() as connection:
+        for name, side in (("before", before), ("after", after)):
+            connection.execute(
+                f"create temporary table {name} as {_SIDE}",
+                {
+                    "measurements": _table(side, "measurements"),
+                    "settings": _table(side, "settings"),
+                    "since": side.since,
+                    "until": side.until,
+                },
+            )
+        rows = connection.execute(_JOINED).fetchall()
+    return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+
+
+def _table(side: Side, name: str) -> str:
+    path = side.study_dir / "tables" / f"{name}.parquet"
+    if not path.exists():
+        raise InputError(f"{path}: is missing; `scaling tabulate {side.study_dir}` writes it")
+    return str(path)

@@ -1,0 +1,79 @@
+"""Two studies side by side: what differs beyond the noise, by hand."""
+
+import pytest
+
+from scaling.analyse.compare import Side, compare
+from scaling.analyse.warehouse import tabulate
+from scaling.errors import InputError
+from scaling.grid import Plan
+from scaling.store import write_plan, write_rows
+from tests.analyse.conftest import SQL, some_point
+from tests.analyse.test_tables import ran
+from tests.report.synthetic_study import row
+
+
+@pytest.fixture
+def study(tmp_path):
+    def run(name, *rows, points):
+        folder = tmp_path / name
+        write_plan(folder, Plan(points=tuple(points), refusals=()))
+        for number, one in enumerate(rows):
+            write_rows(folder / "rows" / f"{number}.parquet", [one])
+        tabulate(folder, SQL)
+        return folder
+
+    return run
+
+
+def verdicts(records):
+    return {record["layout"].split()[0]: record["verdict"] for record in records}
+
+
+def test_faster_slower_and_within_noise_are_told_apart(study):
+    points = [some_point(1, zero_stage=stage) for stage in (0, 1, 2, 3)]
+    before = study("a", *(ran(one, 100, noise=0.02) for one in points), points=points)
+    rates = (110, 90, 101, 100)
+    after = study(
+        "b",
+        *(ran(one, rate, noise=0.02) for one, rate in zip(points[:3], rates, strict=False)),
+        row(points[3], "oom"),
+        points=points,
+    )
+    found = compare(Side(before), Side(after))
+    assert verdicts(found) == {
+        "zero0": "faster", "zero1": "slower", "zero2": "within noise", "zero3": "outcome changed",
+    }  # fmt: skip
+    first = next(one for one in found if one["verdict"] == "faster")
+    assert first["ratio"] == pytest.approx(1.1)
+    assert first["ratio_low"] == pytest.approx(110 * 0.98 / (100 * 1.02))
+    assert first["same_stack"] is True
+
+
+def test_what_stands_on_one_side_only_is_new_or_gone(study):
+    one, other = some_point(1, zero_stage=0), some_point(1, zero_stage=1)
+    before = study("a", ran(one, 100), points=[one])
+    after = study("b", ran(other, 100), points=[other])
+    assert verdicts(compare(Side(before), Side(after))) == {"zero0": "gone", "zero1": "new"}
+
+
+def test_two_dates_of_one_study_are_set_side_by_side(study):
+    points = [some_point(1, repeat=repeat) for repeat in range(2)]
+    rows = [
+        ran(points[0], 100, noise=0.01, started_at="2026-11-01T00:00:00Z"),
+        ran(points[1], 120, noise=0.01, started_at="2026-11-09T00:00:00Z"),
+    ]
+    both = study("a", *rows, points=points)
+    (found,) = compare(Side(both, until="2026-11-05"), Side(both, since="2026-11-05"))
+    assert (found["verdict"], found["ratio"]) == ("faster", pytest.approx(1.2))
+
+
+def test_another_software_stack_is_said_to_be_another(study):
+    point = some_point(1)
+    before = study("a", ran(point, 100), points=[point])
+    after = study("b", ran(point, 100, stack_fingerprint="stack-b"), points=[point])
+    assert compare(Side(before), Side(after))[0]["same_stack"] is False
+
+
+def test_a_study_without_tables_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"measurements\.parquet: is missing; `scaling tabulate"):
+        compare(Side(tmp_path), Side(tmp_path))

@@ -1,0 +1,60 @@
+"""Matched pairs: equal in everything but one choice, worked by hand."""
+
+import pytest
+
+from tests.analyse.conftest import some_point
+from tests.analyse.test_tables import ran
+
+
+def effects(tabulated, layouts):
+    points = [some_point(**choices) for choices, _ in layouts]
+    rows = [ran(one, rate) for one, (_, rate) in zip(points, layouts, strict=True)]
+    return {row["name"]: row for row in tabulated(points, rows)("effects")}
+
+
+def test_pairs_are_counted_and_averaged_as_ratios(tabulated):
+    found = effects(
+        tabulated,
+        [
+            ({"world_size": 2, "zero_stage": 1}, 100.0),
+            ({"world_size": 2, "zero_stage": 3}, 80.0),
+            ({"world_size": 4, "zero_stage": 1}, 200.0),
+            ({"world_size": 4, "zero_stage": 3}, 90.0),
+        ],
+    )
+    (one,) = found.values()
+    assert (one["name"], one["pairs"]) == ("ZeRO 3, against 1", 2)
+    assert one["mean_ratio"] == pytest.approx((0.8 * 0.45) ** 0.5)
+    assert (one["lowest"], one["highest"]) == (pytest.approx(0.45), pytest.approx(0.8))
+    assert one["ratio_at_smallest"] == pytest.approx(0.8)
+    assert one["ratio_at_largest"] == pytest.approx(0.45)
+
+
+def test_layouts_that_differ_in_two_choices_are_no_pair(tabulated):
+    layouts = [
+        ({"world_size": 4, "zero_stage": 1, "fused_norm": False}, 100.0),
+        ({"world_size": 4, "zero_stage": 3, "fused_norm": True}, 90.0),
+        ({"world_size": 4, "tp": 2, "zero_stage": 1, "fused_norm": True}, 80.0),
+        ({"world_size": 4, "tp": 1, "zero_stage": 2, "micro_batch_size": 2}, 70.0),
+    ]
+    assert effects(tabulated, layouts) == {}
+
+
+def test_every_combination_of_three_choices_gives_four_pairs_each(tabulated):
+    layouts = [
+        ({"world_size": 4, "tp": tp, "zero_stage": zero, "fused_norm": norm},
+         100.0 * (0.9 if tp == 2 else 1) * (0.8 if zero == 3 else 1) * (1.1 if norm else 1))
+        for tp in (1, 2) for zero in (1, 3) for norm in (False, True)
+    ]  # fmt: skip
+    found = effects(tabulated, layouts)
+    assert {name: row["pairs"] for name, row in found.items()} == {
+        "tp 2, against 1": 4, "ZeRO 3, against 1": 4, "fused norm on, against off": 4,
+    }  # fmt: skip
+    assert found["tp 2, against 1"]["mean_ratio"] == pytest.approx(0.9)
+    assert found["fused norm on, against off"]["lowest"] == pytest.approx(1.1)
+
+
+def test_stacks_and_series_are_never_paired(tabulated):
+    points = [some_point(2, zero_stage=stage) for stage in (1, 3)]
+    rows = [ran(points[0], 100), ran(points[1], 50, stack_fingerprint="other")]
+    assert tabulated(points, rows)("effects") == []

@@ -1,0 +1,141 @@
+"""The report of a study of 420 points with two clusters, three models and predictions."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scaling.report.tables import Tables, read_tables
+from tests.report.conftest import REPORTS
+from tests.report.large_study import write_large_study
+from tests.report.test_browser import drawn
+
+ON_H100 = "#model=llama-8b&cluster=h100-80gb-dgx"
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_large_study(tmp_path_factory.mktemp("large") / "study", REPORTS, charts=False)
+
+
+@pytest.fixture(scope="module")
+def tables(large: Path) -> Tables:
+    return read_tables(large.parent)
+
+
+def test_it_has_what_it_says(tables):
+    assert len(tables["statistics"]) == 420
+    assert {row["model"] for row in tables["settings"]} == {"llama-1b", "llama-8b", "tiny"}
+    assert len({row["cluster"] for row in tables["settings"]}) == 3
+    outcomes = {row["outcome"] for row in tables["outcomes"]} - {None}
+    assert len(outcomes) == 8
+
+
+def test_the_page_of_four_hundred_points_can_be_mailed(large):
+    assert large.stat().st_size < 5_000_000
+
+
+def test_predictions_keep_their_series_and_are_drawn_only_where_nothing_ran(tables):
+    ran = {
+        (row["setting_id"], row["world_size"])
+        for row in tables["best"]
+        if row["series"] == "measured"
+    }
+    foretold = {
+        (row["setting_id"], row["world_size"])
+        for row in tables["best"]
+        if row["series"] == "predicted"
+    }
+    assert ran
+    assert foretold
+    assert not ran & foretold
+    assert {size for _, size in foretold} >= {32, 64}
+    assert all(
+        row["peak_memory_bytes"] is None for row in tables["best"] if row["series"] == "predicted"
+    )
+
+
+def test_parts_of_memory_and_time_add_up(tables):
+    for row in tables["memory_parts"]:
+        assert row["to_bytes"] - row["from_bytes"] == pytest.approx(row["bytes"], rel=1e-4, abs=1e6)
+    last = [row for row in tables["memory_parts"] if row["part_order"] == 4]
+    assert all(row["to_bytes"] == row["total_bytes"] for row in last)
+    ends = [row["share_to"] for row in tables["time_split"] if row["part_order"] == 5]
+    assert ends
+    assert ends == pytest.approx([1.0] * len(ends))
+
+
+def test_costs_follow_from_rate_price_and_power(tables):
+    prices = {row["setting_id"]: row["usd_per_gpu_hour"] for row in tables["settings"]}
+    rates = {
+        (r["setting_id"], r["series"], r["world_size"]): r["tokens_per_s"] for r in tables["best"]
+    }
+    for row in tables["costs"]:
+        rate = rates[row["setting_id"], row["series"], row["world_size"]]
+        hours = row["world_size"] / rate / 3600
+        assert row["gpu_hours_per_token"] == pytest.approx(hours, rel=1e-4)
+        if (price := prices[row["setting_id"]]) is None:
+            assert row["usd_per_token"] is None
+        else:
+            assert row["usd_per_token"] == pytest.approx(hours * price, rel=1e-4)
+            assert row["joules_from"] == "tdp"
+
+
+def test_on_the_front_nobody_is_beaten_in_both_time_and_cost(tables):
+    for one in tables["costs"]:
+        rivals = [
+            row
+            for row in tables["costs"]
+            if (row["setting_id"], row["series"]) == (one["setting_id"], one["series"])
+            and row is not one
+        ]
+        beaten = any(
+            row["hours_per_token"] <= one["hours_per_token"]
+            and row["gpu_hours_per_token"] <= one["gpu_hours_per_token"]
+            for row in rivals
+        )
+        if one["series"] == "measured":
+            assert one["on_front"] == (not beaten)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, opened, width):
+    report = opened(large, fragment=ON_H100, viewport={"width": width, "height": 900})
+    page = report.page
+    assert report.errors == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("figure[data-chart]:visible .empty").count() == 1  # three sizes: no law
+    assert len(drawn(page)) == 18
+    if folder := os.environ.get("SCALING_ARTEFACTS"):  # pictures for people to look at
+        page.screenshot(path=str(Path(folder) / f"large-{width}.png"), full_page=True)
+
+
+@pytest.mark.browser
+def test_the_reader_chooses_tokens_deadline_and_series(large, opened):
+    report = opened(large, fragment=ON_H100)
+    page = report.page
+    before = page.inner_text("#cost-title")
+    page.fill("#deadline", "300")
+    assert page.inner_text("#cheapest").startswith("Cheapest that finishes within 300 days: ")
+    page.locator("#tokens").fill("11")
+    assert page.inner_text("#cost-title").startswith("100")
+    assert page.inner_text("#cost-title") != before
+    assert "tokens=11" in page.url
+    page.fill("#deadline", "0.000001")
+    assert page.inner_text("#cheapest").startswith("No size finishes")
+    rows = page.locator("#bill tbody tr").count()
+    report.select("series", "measured")
+    assert 0 < page.locator("#bill tbody tr").count() < rows
+    dashed = page.locator("figure[data-chart=throughput] path[stroke-dasharray='4,3']").all()
+    assert not any("L" in path.get_attribute("d") for path in dashed)
+    assert report.errors == []
+
+
+@pytest.mark.browser
+def test_predictions_have_a_sentence_of_their_own(large, opened):
+    page = opened(large, fragment=ON_H100).page
+    assert page.inner_text("#answer").startswith("Use ")
+    assert page.inner_text("#beyond").startswith("Predicted beyond, not measured: ")
+    tiny = opened(large, fragment="#model=tiny&cluster=local").page
+    assert not tiny.is_visible("#beyond")
