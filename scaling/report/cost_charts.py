@@ -71,7 +71,7 @@ def _cost(field: str, title: str, unit: str) -> alt.LayerChart:
             .encode(order="world_size:Q")
             for style, look in LINES.items()
         ),
-        best.transform_filter("isValid(datum.soonest)")
+        best.transform_filter("isValid(datum.hours_per_token_low)")
         .mark_rule(opacity=0.3, strokeWidth=5)
         .encode(x=alt.X("soonest:Q"), x2="latest:Q", color=layout_colour()),
         *points(best, tips),

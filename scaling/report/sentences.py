@@ -30,6 +30,14 @@ def story(tables: Tables) -> dict[str, Any]:
     coloured = sorted((slot, name) for slot, name in named.items() if slot <= LAYOUT_SLOTS)
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
     tried = sorted({row["world_size"] for row in everything["contenders"]})
+    stated: dict[str, str] = {
+        "throughput": throughput_title(tables, words),
+        "utilisation": utilisation_title(tables, words),
+        "returns": returns_title(tables, words),
+        **findings.titles(tables, words),
+    }
+    if basis(everything) == "predicted":
+        stated = {name: _foretold(title) for name, title in stated.items()}
     return {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
@@ -56,13 +64,10 @@ def story(tables: Tables) -> dict[str, Any]:
         "figures": figures(tables, words),
         "titles": {
             "statistics": statistics_title(tables),
-            "throughput": throughput_title(tables, words),
-            "utilisation": utilisation_title(tables, words),
-            "returns": returns_title(tables, words),
+            **stated,
             "memory": findings.memory_title(everything),
             "time": findings.time_title(everything, words),
             "accuracy": findings.accuracy_title(everything),
-            **findings.titles(tables, words),
         },
         "at_size": {
             str(size): {
@@ -295,14 +300,15 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
 
 def layouts_at(everything: Tables, tables: Tables, size: int, words: Mapping[str, str]) -> str:
     """`layouts_title` of what the sentences stand on; of predictions where nothing was tried."""
-    if any(row["world_size"] == size for row in tables["contenders"]):
+    tried = any(row["world_size"] == size for row in tables["contenders"])
+    if tried and basis(everything) != "predicted":
         return layouts_title(tables, size, words)
-    said = layouts_title(everything.of_series("predicted"), size, words)
-    return f"Predicted: {_uncapitalised(said)}"
+    return _foretold(layouts_title(everything.of_series("predicted"), size, words))
 
 
-def _uncapitalised(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def _foretold(title: str) -> str:
+    """A title that stands on predictions says so."""
+    return f"Predicted: {title}"
 
 
 def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:

@@ -53,9 +53,14 @@ def write_large_study(folder: Path, reports: Path, *, charts: bool = True) -> Pa
         if rows:
             write_rows(folder / "rows" / f"{number}.parquet", rows)
     write_plan(folder, Plan(points=tuple(points), refusals=tuple(refusals)))
+    predict_all(folder)
+    tabulate(folder, reports / "sql", clusters=CLUSTERS)
+    return write_report(folder, reports, charts=charts)
+
+
+def predict_all(folder: Path) -> None:
+    """Write predictions.parquet of a study's points on GPUs, from data sheets alone."""
     on_gpus = pq.read_table(folder / "points.parquet")
     on_gpus = on_gpus.filter([one != "cpu" for one in on_gpus["gpu"].to_pylist()])
     checked = points_of(Columns(on_gpus, "points"), clusters=CLUSTERS)
     write_table(folder / "predictions.parquet", prediction_table(checked, predict(checked)))
-    tabulate(folder, reports / "sql", clusters=CLUSTERS)
-    return write_report(folder, reports, charts=charts)

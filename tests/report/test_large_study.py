@@ -1,13 +1,20 @@
 """The report of a study of 420 points with two clusters, three models and predictions."""
 
+import csv
 import os
 from pathlib import Path
 
 import pytest
 
+from scaling.analyse.importing import import_rows
+from scaling.analyse.warehouse import tabulate
+from scaling.report.page import write_report
 from scaling.report.tables import Tables, read_tables
+from scaling.store import write_plan
+from tests.analyse.test_importing import ROW
 from tests.report.conftest import REPORTS
-from tests.report.large_study import write_large_study
+from tests.report.large_study import AXES, CLUSTERS, predict_all, write_large_study
+from tests.report.synthetic_study import gpu_plan
 from tests.report.test_browser import drawn
 
 ON_H100 = "#model=llama-8b&cluster=h100-80gb-dgx"
@@ -139,3 +146,42 @@ def test_predictions_have_a_sentence_of_their_own(large, opened):
     assert page.inner_text("#beyond").startswith("Predicted beyond, not measured: ")
     tiny = opened(large, fragment="#model=tiny&cluster=local").page
     assert not tiny.is_visible("#beyond")
+
+
+@pytest.mark.browser
+def test_a_study_that_is_only_predicted_says_so_in_every_sentence(tmp_path, opened):
+    plan = gpu_plan(models=("llama-8b",), cluster="h100-80gb-dgx", axes=AXES, sizes=(4, 8, 16))
+    write_plan(tmp_path, plan)
+    predict_all(tmp_path)
+    tabulate(tmp_path, REPORTS / "sql", clusters=CLUSTERS)
+    report = opened(write_report(tmp_path, REPORTS, charts=False))
+    page = report.page
+    assert page.inner_text("#answer").startswith("Nothing was run here. Predicted: use ")
+    for section in ("throughput", "crossovers", "returns", "efficiency", "effects"):
+        assert page.inner_text(f"[data-title={section}]").startswith("Predicted: ")
+    assert page.inner_text("#cost-title").count("(predicted)") == 2
+    assert report.errors == []
+
+
+@pytest.mark.browser
+def test_a_study_of_published_rows_only_is_a_full_report(tmp_path, opened):
+    source = tmp_path / "rows.csv"
+    with source.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, list(ROW))
+        writer.writeheader()
+        for size, seconds in ((8, 0.5), (16, 0.27), (32, 0.16), (64, 0.1)):
+            writer.writerow(ROW | {"world_size": size, "step_time_s": seconds})
+            writer.writerow(
+                ROW | {"world_size": size, "zero_stage": 3, "step_time_s": seconds * 1.1}
+            )
+    study = tmp_path / "study"
+    import_rows(source, study, {})
+    tabulate(study, REPORTS / "sql")
+    report = opened(write_report(study, REPORTS, charts=False))
+    page = report.page
+    assert page.inner_text("#answer").startswith("Use ZeRO 1 from 8 to 64 GPUs")
+    assert page.locator("#points .tag.published").count() == 8
+    hollow = page.locator("figure[data-chart=throughput] path[fill='var(--surface)']").count()
+    assert hollow == 4
+    assert page.locator("figure[data-chart=scaling_law] svg").count() == 1
+    assert report.errors == []
