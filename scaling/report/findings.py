@@ -7,6 +7,7 @@ from scaling.report.numbers import amount, digits, interval, listed, percent, si
 from scaling.report.tables import Record, Tables
 from scaling.report.words import counted
 
+FEW_PAIRS = 4  # fewer name the largest effect only where there are no more
 NEAR = 0.1  # a prediction within ten per cent counts as near
 LAWS = {
     "amdahl": "Amdahl's law",
@@ -92,7 +93,7 @@ def law_title(tables: Tables, words: Mapping[str, str]) -> str:
 
 def effects_title(tables: Tables) -> str:
     """The choice whose pairs differ most."""
-    shown = [row for row in tables["effects"] if row["pairs"] > 1] or tables["effects"]
+    shown = [row for row in tables["effects"] if row["pairs"] >= FEW_PAIRS] or tables["effects"]
     if not shown:
         return "No two layouts that ran differ in one choice only"
     top = max(shown, key=lambda row: max(row["mean_ratio"], 1 / row["mean_ratio"]))

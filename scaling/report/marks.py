@@ -31,6 +31,7 @@ CONFIG: dict[str, Any] = {
     },
     "axisY": {"domain": False, "ticks": False, "grid": True},
     "axisX": {"grid": False},
+    "legend": {"labelColor": SOFT, "labelFontSize": 12},
     "text": {"font": FONT, "fontSize": 11},
 }  # fmt: skip
 
@@ -158,7 +159,7 @@ def log_amount_axis() -> alt.Axis:
     Vega drops the values outside the domain; left alone it draws nine grid lines a decade.
     """
     dense = [digit * 10**exponent for exponent in range(18) for digit in range(1, 10)]
-    densest = [step * 10**exponent / 20 for exponent in range(1, 13) for step in range(20, 200)]
+    densest = [step * 10**exponent for exponent in range(12) for step in range(10, 100)]
     ends = "domain('y')[1] / domain('y')[0]"
     return alt.Axis(
         values=alt.ExprRef(f"{ends} < 1.7 ? {densest} : {ends} < 6 ? {dense} : {ONE_TWO_FIVE}"),

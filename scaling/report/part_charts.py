@@ -171,6 +171,13 @@ def time_split() -> alt.LayerChart:
     hidden = base.transform_filter(
         "datum.part_order === 0 && datum.hidden_share > 0"
     ).transform_calculate(zero="0")
+    shares = shared.transform_filter("datum.share > 0.07").transform_calculate(
+        middle="(datum.share_from + datum.share_to) / 2"
+    )
+    numbers: dict[str, Any] = {
+        "x": alt.X("middle:Q"),
+        "text": alt.Text("share:Q", format=".0%"),
+    }
     dark = "datum.part_order === 0 || datum.part_order >= 3 && datum.part_order < 5"
     return finish(
         shared.mark_bar(height=18, stroke=SURFACE, strokeWidth=1).encode(
@@ -190,14 +197,13 @@ def time_split() -> alt.LayerChart:
             x2="hidden_share:Q",
             tooltip=[alt.Tooltip("hidden_share:Q", title="hidden behind compute", format=".0%")],
         ),
-        shared.transform_filter("datum.share > 0.07")
-        .transform_calculate(middle="(datum.share_from + datum.share_to) / 2")
+        shares.transform_filter("datum.part_order < 5")
         .mark_text()
         .encode(
-            x=alt.X("middle:Q"),
-            text=alt.Text("share:Q", format=".0%"),
+            **numbers,
             color=alt.condition(dark, alt.value(variable("t-ink")), alt.value(variable("t-ink2"))),
         ),
+        shares.transform_filter("datum.part_order === 5").mark_text(color=INK).encode(**numbers),
         height=alt.Step(40),
     )
 
