@@ -39,6 +39,12 @@ def rows():
     return [f"{RESULTS}/rows/{point_id}.parquet" for point_id in POINTS]
 
 
+def published():
+    # rows that `scaling import` took in
+    path = Path(RESULTS, "published.parquet")
+    return [str(path)] if path.exists() else []
+
+
 def predictions():
     return [f"{RESULTS}/predictions.parquet"] if PREDICTED else []
 

@@ -3,6 +3,7 @@ rule tabulate:
     input:
         rows(),
         predictions(),
+        published(),
         f"{RESULTS}/points.parquet",
         f"{RESULTS}/refused.parquet",
         SQL,
