@@ -33,7 +33,7 @@ def rows_of(results):
     ]
 
 
-def scaling(root, *words, timeout=900):
+def scaling(root, *words, timeout=1800):
     """Run a verb in that checkout."""
     return subprocess.run(
         [sys.executable, "-m", "scaling", *words],

@@ -10,7 +10,7 @@ from scaling import grid
 from scaling.study import load_study
 from tests.ran import scaling
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(2000)]
 
 
 def test_every_point_was_trained_and_every_loss_is_finite(quickstart):
