@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -44,28 +45,48 @@ def is_alive(marker: Path) -> bool:
     On this host its process is looked for; a younger process with its number is another one. A
     marker of another host is believed until its point's limit is long past.
     """
-    try:
-        said = json.loads(marker.read_text(encoding="utf-8"))
-        written_at = marker.stat().st_mtime
-    except (FileNotFoundError, json.JSONDecodeError):  # it has just ended, or just begins
-        return False
-    if time.time() - written_at > said["time_limit_s"] + STALE_AFTER_LIMIT_S:
-        return False
-    if said["host"] != socket.gethostname():
-        return True
-    try:
-        process = psutil.Process(said["pid"])
-        started = process.create_time()
-    except psutil.NoSuchProcess:
-        return False
-    return process.status() != psutil.STATUS_ZOMBIE and started <= written_at + 1.0
+    said = _said(marker)
+    return said is not None and _still(said)
 
 
 def runs_here_already(row_path: Path) -> bool:
     """Whether another process of this host measures this very point now."""
-    marker = marker_of(row_path)
+    said = _said(marker_of(row_path))
+    return said is not None and said.host == socket.gethostname() and _still(said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What a marker says, and when it was written (seconds since the epoch)."""
+
+    pid: int
+    host: str
+    time_limit_s: float
+    written_at: float
+
+
+def _said(marker: Path) -> _Said | None:
     try:
-        host = json.loads(marker.read_text(encoding="utf-8"))["host"]
-    except (FileNotFoundError, json.JSONDecodeError):
+        said = json.loads(marker.read_text(encoding="utf-8"))
+        written_at = marker.stat().st_mtime
+    except (FileNotFoundError, json.JSONDecodeError):  # it has just ended, or just begins
+        return None
+    return _Said(
+        pid=said["pid"],
+        host=said["host"],
+        time_limit_s=said["time_limit_s"],
+        written_at=written_at,
+    )
+
+
+def _still(said: _Said) -> bool:
+    if time.time() - said.written_at > said.time_limit_s + STALE_AFTER_LIMIT_S:
         return False
-    return bool(host == socket.gethostname()) and is_alive(marker)
+    if said.host != socket.gethostname():
+        return True
+    try:
+        process = psutil.Process(said.pid)
+        started = process.create_time()
+    except psutil.NoSuchProcess:
+        return False
+    return process.status() != psutil.STATUS_ZOMBIE and started <= said.written_at + 1.0
