@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import psutil
 import pytest
 
+from scaling.running import is_alive
 from tests.ran import rows_of, scaling
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
@@ -34,7 +35,8 @@ def until_one_more_is_running(process, results, rows):
     while time.monotonic() < limit:
         assert process.poll() is None, "the run ended before it could be killed"
         done = len(list((results / "rows").glob("*.parquet")))
-        running = list((results / "rows").glob("*.running"))
+        # a kill leaves markers behind: only one whose process lives is a running point
+        running = [m for m in (results / "rows").glob("*.running") if is_alive(m)]
         if done >= rows and running and not (running[0].with_suffix(".parquet")).exists():
             return running[0].stem
         time.sleep(0.05)
