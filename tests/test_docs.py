@@ -11,7 +11,8 @@ import yaml
 
 from scaling import grid
 from scaling.measurement import Row
-from scaling.study import Axes, load_study
+from scaling.study import load_study
+from scaling.study_files import Axes
 from tests.conftest import PROJECT
 
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])

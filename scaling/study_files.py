@@ -1,0 +1,198 @@
+"""What may be written in a study file, in models.yaml and in clusters.yaml, as pydantic models."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from scaling.hardware import Cluster, gpu_named
+from scaling.layout import Attention, Precision, ZeroStage
+from scaling.measurement import StudyKind
+from scaling.shapes import ActivationCheckpointing, Family, ModelShape
+from scaling.site import Slurm
+from scaling.study_errors import SAFE
+
+GBIT = 1e9 / 8  # bytes
+
+Mode = Literal["measure", "predict"]
+
+
+def _as_list(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
+Name = Annotated[str, Field(strict=True, pattern=f"^{SAFE}$")]
+Flag = Annotated[bool, Field(strict=True)]
+Seconds = Annotated[float, Field(strict=True, gt=0, le=7 * 86_400, allow_inf_nan=False)]
+
+# One value or a list of them.
+Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
+Names = Annotated[list[Name], BeforeValidator(_as_list), Field(min_length=1)]
+Flags = Annotated[list[Flag], BeforeValidator(_as_list), Field(min_length=1)]
+Stages = Annotated[list[ZeroStage], BeforeValidator(_as_list), Field(min_length=1)]
+Checkpointings = Annotated[
+    list[ActivationCheckpointing], BeforeValidator(_as_list), Field(min_length=1)
+]
+Attentions = Annotated[list[Attention], BeforeValidator(_as_list), Field(min_length=1)]
+Precisions = Annotated[list[Precision], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Axes(_File):
+    """Values of the grid's axes; a block of `layouts` overrides those of `axes`."""
+
+    model: Names | None = None
+    cluster: Names | None = None
+    world_size: Counts | None = None
+    global_batch_size: Counts | None = None
+    batch_size_per_gpu: Counts | None = None
+    seq_length: Counts | None = None
+    tp: Counts | None = None
+    pp: Counts | None = None
+    cp: Counts | None = None
+    zero_stage: Stages | None = None
+    sequence_parallel: Flags | None = None
+    micro_batch_size: Counts | None = None
+    activation_checkpointing: Checkpointings | None = None
+    attention: Attentions | None = None
+    fused_norm: Flags | None = None
+    precision: Precisions | None = None
+
+    def given(self) -> dict[str, tuple[Any, ...]]:
+        """The axes somebody wrote down, each value once."""
+        values = {name: getattr(self, name) for name in sorted(self.model_fields_set)}
+        return {name: tuple(dict.fromkeys(listed)) for name, listed in values.items() if listed}
+
+
+class Measure(_File):
+    """How each point is measured."""
+
+    warmup_steps: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
+    measured_steps: Annotated[int, Field(strict=True, ge=10, le=100_000)] = 10
+    repeats: Annotated[int, Field(strict=True, ge=1, le=100)] = 1
+    time_limit_s: Seconds = 600.0
+    measure_oom: Flag = False
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
+
+
+class StudyFile(_File):
+    """config/studies/<study>.yaml."""
+
+    title: Annotated[str, Field(strict=True, min_length=1, max_length=200)]
+    kind: StudyKind
+    mode: Mode = "measure"
+    axes: Axes = Axes()
+    layouts: Annotated[list[Axes], Field(min_length=1)] = [Axes()]
+    measure: Measure = Measure()
+    max_points: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 5_000
+
+
+class ModelEntry(_File):
+    """One model of config/models.yaml; only what differs from the defaults is said."""
+
+    family: Family = "llama"
+    num_layers: Count
+    num_encoder_layers: Annotated[int, Field(strict=True, ge=0)] = 0
+    hidden_size: Count
+    num_heads: Count
+    num_kv_heads: Count | None = None
+    head_dim: Count | None = None
+    ffn_hidden_size: Count
+    gated_mlp: Flag | None = None
+    vocab_size: Count
+    tied_embeddings: Flag = False
+    max_positions: Annotated[int, Field(strict=True, ge=0)] = 0
+    source: Annotated[str, Field(strict=True, min_length=1)]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "ModelEntry":
+        if self.head_dim is None and self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not divisible by num_heads={self.num_heads}; "
+                "say head_dim if that is meant"
+            )
+        if self.num_heads % (self.num_kv_heads or self.num_heads):
+            raise ValueError(
+                f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}"
+            )
+        if (self.family == "t5") != (self.num_encoder_layers > 0):
+            raise ValueError(
+                f"num_encoder_layers={self.num_encoder_layers}: family t5 needs at least 1, "
+                "the others have none"
+            )
+        if (self.family == "gpt") != (self.max_positions > 0):
+            raise ValueError(
+                f"max_positions={self.max_positions}: family gpt needs at least 1, "
+                "the others have none"
+            )
+        if self.family == "llama" and (self.head_dim or self.hidden_size // self.num_heads) % 2:
+            raise ValueError("rotary positions need an even head_dim")
+        return self
+
+    def shape(self) -> ModelShape:
+        """The shape with every default filled in."""
+        said = self.model_dump(exclude={"source", "num_kv_heads", "head_dim", "gated_mlp"})
+        return ModelShape(
+            **said,
+            num_kv_heads=self.num_kv_heads or self.num_heads,
+            head_dim=self.head_dim or self.hidden_size // self.num_heads,
+            gated_mlp=self.family != "gpt" if self.gated_mlp is None else self.gated_mlp,
+        )
+
+
+Word = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\s;&|`$]+$")]
+Line = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\r\n]+$")]
+
+
+class SlurmEntry(_File):
+    """What the site's Slurm wants to be told; set-up lines are the site's own shell."""
+
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Annotated[str, Field(strict=True, pattern=r"^[\w&|,*\[\]().-]+$")] | None = None
+    reservation: Word | None = None
+    exclusive: Flag = False
+    gres: Annotated[str, Field(strict=True, pattern=r"^[\w.-]+(:[\w.-]+)?$")] | None = None
+    cpus_per_task: Count | None = None
+    mem_mb: Annotated[int, Field(strict=True, ge=0)] | None = None
+    setup: list[Line] = []
+    srun_args: list[Line] = []
+    extra: list[Line] = []
+
+    def site(self) -> Slurm:
+        """The same as values that do not change."""
+        return Slurm(
+            **self.model_dump(exclude={"setup", "srun_args", "extra"}),
+            setup=tuple(self.setup),
+            srun_args=tuple(self.srun_args),
+            extra=tuple(self.extra),
+        )
+
+
+class ClusterEntry(_File):
+    """One cluster of config/clusters.yaml."""
+
+    gpu: Name
+    gpus_per_node: Count
+    nodes: Count
+    node_link_gbit_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    usd_per_gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    slurm: SlurmEntry = SlurmEntry()
+    source: Annotated[str, Field(strict=True, min_length=1)]
+
+    def cluster(self) -> Cluster:
+        """The cluster in bytes and seconds."""
+        gbit = self.node_link_gbit_per_s
+        return Cluster(
+            gpu=gpu_named(self.gpu).name,
+            gpus_per_node=self.gpus_per_node,
+            nodes=self.nodes,
+            node_link_bytes_per_s=None if gbit is None else gbit * GBIT,
+            usd_per_gpu_hour=self.usd_per_gpu_hour,
+            slurm=self.slurm.site(),
+            source=self.source,
+        )
