@@ -12,5 +12,6 @@ def did_you_mean(value: object, allowed: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the nearest name, or all of them."""
     names = sorted(allowed)
     close = difflib.get_close_matches(str(value), names, n=1)
-    close = close or [name for name in names if name.startswith(str(value)) and value]
+    starting = [name for name in names if name.startswith(str(value)) and value]
+    close = close or sorted(starting, key=len)
     return f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(names)}"

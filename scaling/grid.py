@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 from scaling.errors import InputError
 from scaling.hardware import Cluster, gpu_named
 from scaling.layout import (
+    AXES,
     Attention,
     Layout,
+    OptimizerOffload,
+    PipelineSchedule,
     Precision,
     ZeroStage,
     engine_refusals,
@@ -53,7 +56,8 @@ class Point:
 
     def to_json(self) -> str:
         """The text of points/<point_id>.json."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        said = dataclasses.asdict(self) | {"layout": self.layout.facts()}
+        return json.dumps(said, indent=1) + "\n"
 
 
 def point_from_json(text: str) -> Point:
@@ -99,6 +103,9 @@ class Refusal:
     pp: int
     cp: int
     zero_stage: ZeroStage
+    zero_shard_size: int | None
+    optimizer_offload: OptimizerOffload
+    pipeline_schedule: PipelineSchedule
     sequence_parallel: bool
     micro_batch_size: int
     global_batch_size: int
@@ -106,6 +113,10 @@ class Refusal:
     activation_checkpointing: ActivationCheckpointing
     attention: Attention
     fused_norm: bool
+    fused_rope: bool
+    fused_mlp: bool
+    fused_cross_entropy: bool
+    compile: bool
     precision: Precision
     reason: str
 
@@ -218,19 +229,10 @@ def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
             f"micro_batch_size={axes['micro_batch_size']} x dp={dp}"
         ]
     layout = Layout(
-        tp=axes["tp"],
-        pp=axes["pp"],
-        cp=axes["cp"],
+        **{name: axes[name] for name in AXES},
         dp=dp,
-        zero_stage=axes["zero_stage"],
-        sequence_parallel=axes["sequence_parallel"],
-        micro_batch_size=axes["micro_batch_size"],
         gradient_accumulation_steps=global_batch_size // per_round,
         seq_length=axes["seq_length"],
-        activation_checkpointing=axes["activation_checkpointing"],
-        attention=axes["attention"],
-        fused_norm=axes["fused_norm"],
-        precision=axes["precision"],
     )
     reasons = list(refusals(shape, layout))
     if study.mode == "measure":
@@ -286,7 +288,7 @@ def _point_id(
     """
     facts = [
         dataclasses.asdict(shape),
-        dataclasses.asdict(layout),
+        layout.facts(),
         axes["cluster"],
         study.clusters[axes["cluster"]].gpu,
         study.kind,

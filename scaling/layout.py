@@ -1,14 +1,21 @@
 """How one training step is laid out over GPUs: degrees of parallelism and batch arithmetic."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from scaling.shapes import ActivationCheckpointing, ModelShape
 
 ZeroStage = Literal[0, 1, 2, 3]
 Attention = Literal["math", "fused_softmax", "flash1", "flash2", "flash3", "flash4", "cudnn"]
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
+OptimizerOffload = Literal["none", "cpu"]
+PipelineSchedule = Literal["1f1b", "dualpipev"]
+
+# Axes that came after the first studies were measured. A point's file and its id name one only where
+# it is not at its default, so that what was measured before the axis existed is not measured again.
+_LATER = {"named": "where chosen"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +31,9 @@ class Layout:
     cp: int = 1
     dp: int = 1
     zero_stage: ZeroStage = 0
+    zero_shard_size: int | None = field(default=None, metadata=_LATER)  # null: all dp ranks
+    optimizer_offload: OptimizerOffload = field(default="none", metadata=_LATER)
+    pipeline_schedule: PipelineSchedule = field(default="1f1b", metadata=_LATER)
     sequence_parallel: bool = False
     micro_batch_size: int = 1
     gradient_accumulation_steps: int = 1
@@ -31,6 +41,10 @@ class Layout:
     activation_checkpointing: ActivationCheckpointing = "none"
     attention: Attention = "flash2"
     fused_norm: bool = False
+    fused_rope: bool = field(default=False, metadata=_LATER)
+    fused_mlp: bool = field(default=False, metadata=_LATER)
+    fused_cross_entropy: bool = field(default=False, metadata=_LATER)
+    compile: bool = field(default=False, metadata=_LATER)
     precision: Precision = "bf16"
 
     @property
@@ -49,19 +63,61 @@ class Layout:
 
         Degrees of 1 and the plain choices are left out. For people; nothing parses it.
         """
-        parts = [
-            f"{axis}{size}" for axis in ("tp", "pp", "cp") if (size := getattr(self, axis)) > 1
-        ]
-        if self.sequence_parallel:
-            parts.append("sp")
-        parts += [f"zero{self.zero_stage}", f"mbs{self.micro_batch_size}"]
-        if self.activation_checkpointing != "none":
-            parts.append(f"ckpt-{self.activation_checkpointing}")
-        parts.append(self.attention)
-        if self.fused_norm:
-            parts.append("fused-norm")
-        parts.append(self.precision)
-        return " ".join(parts)
+        return label_of({name: getattr(self, name) for name in AXES})
+
+    def facts(self) -> dict[str, Any]:
+        """The fields by name, later axes only where they are not at their default."""
+        return {
+            each.name: getattr(self, each.name)
+            for each in dataclasses.fields(self)
+            if not each.metadata or getattr(self, each.name) != each.default
+        }
+
+
+# Kernels and the compiler: on or off.
+FLAGS = ("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy", "compile")
+
+# Axes the training engine does not know yet.
+_NOT_YET: dict[str, Any] = {
+    "zero_shard_size": None,
+    "optimizer_offload": "none",
+    "pipeline_schedule": "1f1b",
+    "fused_rope": False,
+    "fused_mlp": False,
+    "fused_cross_entropy": False,
+    "compile": False,
+}
+
+# What a study may choose, and what an axis means where nobody does. The rest follows from the batch.
+AXES: dict[str, Any] = {
+    each.name: each.default
+    for each in dataclasses.fields(Layout)
+    if each.name not in ("dp", "gradient_accumulation_steps", "seq_length")
+}
+
+
+def label_of(choices: Mapping[str, Any]) -> str:
+    """A layout in words from its axes by name; one that is null (not known) is left out."""
+    parts = [f"{axis}{size}" for axis in ("tp", "pp", "cp") if (size := choices[axis] or 1) > 1]
+    if choices["pipeline_schedule"] not in (None, "1f1b"):
+        parts.append(choices["pipeline_schedule"])
+    if choices["sequence_parallel"]:
+        parts.append("sp")
+    for word, name in (("zero", "zero_stage"), ("shard", "zero_shard_size")):
+        if choices[name] is not None:
+            parts.append(f"{word}{choices[name]}")
+    if choices["optimizer_offload"] not in (None, "none"):
+        parts.append(f"offload-{choices['optimizer_offload']}")
+    if choices["micro_batch_size"] is not None:
+        parts.append(f"mbs{choices['micro_batch_size']}")
+    if choices["activation_checkpointing"] not in (None, "none"):
+        parts.append(f"ckpt-{choices['activation_checkpointing']}")
+    if choices["attention"] is not None:
+        parts.append(choices["attention"])
+    parts += [flag.replace("_", "-") for flag in FLAGS if choices[flag]]
+    if choices["precision"] is not None:
+        parts.append(choices["precision"])
+    return " ".join(parts)
 
 
 def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
@@ -95,10 +151,54 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
     if layout.cp > 1 and layout.seq_length % layout.cp:
         yield f"seq_length={layout.seq_length} is not divisible by cp={layout.cp}"
+    yield from _sharding_refusals(layout)
+    yield from _schedule_refusals(shape, layout)
+    yield from _kernel_refusals(shape, layout)
+
+
+def _sharding_refusals(layout: Layout) -> Iterator[str]:
+    size = layout.zero_shard_size
+    if size is not None and layout.zero_stage == 0:
+        yield f"zero_shard_size={size} shards nothing at zero_stage=0"
+    elif size is not None and layout.dp % size:
+        yield f"dp={layout.dp} is not divisible by zero_shard_size={size}"
+    if layout.optimizer_offload != "none" and layout.zero_stage == 0:
+        yield (
+            f"optimizer_offload={layout.optimizer_offload} moves the states that ZeRO shards "
+            "and needs zero_stage of at least 1"
+        )
+
+
+def _schedule_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    if layout.pipeline_schedule == "1f1b":
+        return
+    if layout.pp == 1:
+        yield f"pipeline_schedule={layout.pipeline_schedule} needs pp > 1"
+        return
+    if 2 * layout.pp > shape.num_layers:
+        yield (
+            f"pipeline_schedule={layout.pipeline_schedule} cuts the model into 2 x pp="
+            f"{2 * layout.pp} stages, which cannot share num_layers={shape.num_layers} layers"
+        )
+    if layout.gradient_accumulation_steps < 2 * layout.pp:
+        yield (
+            f"pipeline_schedule={layout.pipeline_schedule} needs at least 2 x pp={2 * layout.pp} "
+            f"micro-batches, not gradient_accumulation_steps={layout.gradient_accumulation_steps}"
+        )
+
+
+def _kernel_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    if layout.fused_rope and shape.family != "llama":
+        yield f"fused_rope rotates queries and keys; a {shape.family} has no rotary positions"
+    if layout.fused_mlp and not shape.gated_mlp:
+        yield "fused_mlp joins a gate with its product, and this feed-forward has no gate"
 
 
 def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     """Why the training engine cannot run a layout that arithmetic allows: one sentence each."""
+    for name, default in _NOT_YET.items():
+        if (asked := getattr(layout, name)) != default:
+            yield f"{name}={asked} can be predicted but not yet measured"
     if layout.pp > 1 and layout.zero_stage > 1:
         yield (
             f"zero_stage={layout.zero_stage} with pp={layout.pp}: "

@@ -6,7 +6,7 @@ import typing
 from dataclasses import dataclass
 from typing import Literal
 
-from scaling.layout import Attention, Precision, ZeroStage
+from scaling.layout import Attention, OptimizerOffload, PipelineSchedule, Precision, ZeroStage
 from scaling.shapes import ActivationCheckpointing, Family
 
 Outcome = Literal[
@@ -53,7 +53,7 @@ class Row:
     gpus_per_node: int
     peak_flop_per_s: float | None  # of one GPU at this precision; null where none is published
 
-    # how
+    # how; an axis with a default came later, and older rows were measured at it
     layout: str  # for people: what stays the same when GPUs are added
     world_size: int
     tp: int
@@ -61,6 +61,9 @@ class Row:
     cp: int
     dp: int
     zero_stage: ZeroStage
+    zero_shard_size: int | None = None  # null: all dp ranks share one copy
+    optimizer_offload: OptimizerOffload = "none"
+    pipeline_schedule: PipelineSchedule = "1f1b"
     sequence_parallel: bool
     micro_batch_size: int
     global_batch_size: int
@@ -69,6 +72,10 @@ class Row:
     activation_checkpointing: ActivationCheckpointing
     attention: Attention
     fused_norm: bool
+    fused_rope: bool = False
+    fused_mlp: bool = False
+    fused_cross_entropy: bool = False
+    compile: bool = False
     precision: Precision
 
     # how it was measured

@@ -11,6 +11,7 @@ from typing import Any
 
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
+from scaling.layout import AXES
 from scaling.measurement import StudyKind
 from scaling.shapes import ModelShape
 from scaling.study_errors import SAFE
@@ -21,18 +22,7 @@ CONFIG = Path("config")
 SAFE_NAME = re.compile(SAFE)
 
 # What an axis means when neither `axes` nor the block says anything.
-DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "tp": (1,),
-    "pp": (1,),
-    "cp": (1,),
-    "zero_stage": (0,),
-    "sequence_parallel": (False,),
-    "micro_batch_size": (1,),
-    "activation_checkpointing": ("none",),
-    "attention": ("flash2",),
-    "fused_norm": (False,),
-    "precision": ("bf16",),
-}
+DEFAULTS: dict[str, tuple[Any, ...]] = {name: (default,) for name, default in AXES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

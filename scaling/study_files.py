@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from scaling.hardware import Cluster, gpu_named
-from scaling.layout import Attention, Precision, ZeroStage
+from scaling.layout import Attention, OptimizerOffload, PipelineSchedule, Precision, ZeroStage
 from scaling.measurement import StudyKind
 from scaling.shapes import ActivationCheckpointing, Family, ModelShape
 from scaling.site import Slurm
@@ -30,6 +30,9 @@ Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
 Names = Annotated[list[Name], BeforeValidator(_as_list), Field(min_length=1)]
 Flags = Annotated[list[Flag], BeforeValidator(_as_list), Field(min_length=1)]
 Stages = Annotated[list[ZeroStage], BeforeValidator(_as_list), Field(min_length=1)]
+Shards = Annotated[list[Count | None], BeforeValidator(_as_list), Field(min_length=1)]
+Offloads = Annotated[list[OptimizerOffload], BeforeValidator(_as_list), Field(min_length=1)]
+Schedules = Annotated[list[PipelineSchedule], BeforeValidator(_as_list), Field(min_length=1)]
 Checkpointings = Annotated[
     list[ActivationCheckpointing], BeforeValidator(_as_list), Field(min_length=1)
 ]
@@ -54,11 +57,18 @@ class Axes(_File):
     pp: Counts | None = None
     cp: Counts | None = None
     zero_stage: Stages | None = None
+    zero_shard_size: Shards | None = None
+    optimizer_offload: Offloads | None = None
+    pipeline_schedule: Schedules | None = None
     sequence_parallel: Flags | None = None
     micro_batch_size: Counts | None = None
     activation_checkpointing: Checkpointings | None = None
     attention: Attentions | None = None
     fused_norm: Flags | None = None
+    fused_rope: Flags | None = None
+    fused_mlp: Flags | None = None
+    fused_cross_entropy: Flags | None = None
+    compile: Flags | None = None
     precision: Precisions | None = None
 
     def given(self) -> dict[str, tuple[Any, ...]]:

@@ -154,3 +154,18 @@ def test_the_grid_needs_nothing_heavy():
 def test_refusals_are_flat_so_that_sql_can_read_them():
     assert {kind for kind, _ in fields_of(grid.Refusal).values()} <= {"str", "int", "bool"}
     assert dataclasses.is_dataclass(grid.Refusal)
+
+
+def test_ids_of_points_that_were_measured_before_an_axis_existed_stay(planned):
+    """Worked out with the version before zero_shard_size and its fellows; a change measures anew."""
+    first = planned(axes={"world_size": 2}, layouts=[{"zero_stage": 3}]).points[0]
+    assert first.point_id == "mini-g2-zero3-mbs1-flash2-fp32-475b29b2"
+
+
+def test_a_chosen_later_axis_is_another_point(planned):
+    block = {"zero_stage": 3, "world_size": 4, "seq_length": 32}
+    plain = planned(layouts=[block], mode="predict")
+    sharded = planned(layouts=[{**block, "zero_shard_size": [None, 2]}], mode="predict")
+    one, other = sharded.points
+    assert {p.layout.zero_shard_size for p in sharded.points} == {None, 2}
+    assert {p.point_id for p in plain.points} < {one.point_id, other.point_id}

@@ -1,13 +1,17 @@
 """Batch arithmetic and what a layout refuses."""
 
 import dataclasses
+import typing
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scaling.layout import Layout, engine_refusals, refusals
+from scaling.grid import Refusal
+from scaling.layout import AXES, Layout, engine_refusals, refusals
+from scaling.measurement import Row
 from scaling.shapes import ModelShape
+from scaling.study_files import Axes
 
 SHAPE = ModelShape(
     num_layers=4,
@@ -26,6 +30,14 @@ layouts = st.builds(
     cp=sizes,
     dp=sizes,
     zero_stage=st.sampled_from([0, 1, 2, 3]),
+    zero_shard_size=st.none() | sizes,
+    optimizer_offload=st.sampled_from(["none", "cpu"]),
+    pipeline_schedule=st.sampled_from(["1f1b", "dualpipev"]),
+    fused_norm=st.booleans(),
+    fused_rope=st.booleans(),
+    fused_mlp=st.booleans(),
+    fused_cross_entropy=st.booleans(),
+    compile=st.booleans(),
     sequence_parallel=st.booleans(),
     micro_batch_size=sizes,
     gradient_accumulation_steps=sizes,
@@ -56,6 +68,8 @@ def test_layouts_that_differ_beyond_the_batch_have_different_labels(one, other):
 
 @given(layouts)
 def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layout):
+    plain = {"optimizer_offload": "none", "pipeline_schedule": "1f1b"}
+    layout = dataclasses.replace(layout, zero_stage=1, **plain)
     even = (
         SHAPE.num_heads % layout.tp == 0
         and SHAPE.num_kv_heads % (layout.tp * layout.cp) == 0
@@ -63,6 +77,7 @@ def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layo
         and SHAPE.vocab_size % layout.tp == 0
         and layout.seq_length % layout.cp == 0
         and layout.pp <= SHAPE.num_layers
+        and (layout.zero_shard_size is None or layout.dp % layout.zero_shard_size == 0)
         and not (
             layout.sequence_parallel
             and (layout.tp == 1 or layout.seq_length % (layout.tp * layout.cp))
@@ -105,3 +120,62 @@ def test_learned_positions_end():
 def test_deepspeeds_refusal_of_sharded_pipelines_is_quoted(zero_stage):
     (said,) = engine_refusals(SHAPE, Layout(pp=2, zero_stage=zero_stage, seq_length=32))
     assert "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism" in said
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        ({"zero_shard_size": 2, "dp": 4}, "zero_shard_size=2 shards nothing at zero_stage=0"),
+        (
+            {"zero_shard_size": 3, "dp": 4, "zero_stage": 3},
+            "dp=4 is not divisible by zero_shard_size=3",
+        ),
+        ({"optimizer_offload": "cpu"}, "needs zero_stage of at least 1"),
+        ({"pipeline_schedule": "dualpipev"}, "pipeline_schedule=dualpipev needs pp > 1"),
+        (
+            {"pipeline_schedule": "dualpipev", "pp": 3, "gradient_accumulation_steps": 6},
+            "2 x pp=6 stages, which cannot share num_layers=4 layers",
+        ),
+        (
+            {"pipeline_schedule": "dualpipev", "pp": 2, "gradient_accumulation_steps": 3},
+            "at least 2 x pp=4 micro-batches, not gradient_accumulation_steps=3",
+        ),
+    ],
+)
+def test_a_choice_that_cannot_be_had_is_refused_with_a_sentence(layout, sentence):
+    said = list(refusals(SHAPE, Layout(**{"seq_length": 32, **layout})))
+    assert any(sentence in reason for reason in said), said
+
+
+def test_a_kernel_for_what_a_model_does_not_have_is_refused():
+    plain = dataclasses.replace(SHAPE, family="gpt", max_positions=64, gated_mlp=False)
+    layout = Layout(seq_length=32, fused_rope=True, fused_mlp=True)
+    rope, mlp = refusals(plain, layout)
+    assert "a gpt has no rotary positions" in rope
+    assert "this feed-forward has no gate" in mlp
+
+
+def test_study_layout_refusal_and_row_know_the_same_axes():
+    """One list of axes; the other places that must name them, since tools read their types."""
+    layout = typing.get_type_hints(Layout)
+    for kind in (Refusal, Row):
+        hints = typing.get_type_hints(kind)
+        assert {name: hints.get(name) for name in AXES} == {name: layout[name] for name in AXES}
+    outside = {"model", "cluster", "world_size", "global_batch_size", "batch_size_per_gpu"}
+    assert set(Axes.model_fields) == {*AXES, *outside, "seq_length"}
+
+
+def test_an_axis_that_came_later_is_named_only_where_it_is_chosen():
+    """Ids and files of points that were measured before it existed stay what they were."""
+    plain = Layout(seq_length=32)
+    assert not {"compile", "zero_shard_size"} & set(plain.facts())
+    chosen = dataclasses.replace(plain, compile=True)
+    assert chosen.facts() == {**plain.facts(), "compile": True}
+
+
+def test_a_row_from_before_an_axis_was_measured_at_its_default():
+    later = [each for each in dataclasses.fields(Layout) if each.metadata]
+    of_row = {each.name: each.default for each in dataclasses.fields(Row)}
+    assert {each.name: of_row[each.name] for each in later} == {
+        each.name: each.default for each in later
+    }

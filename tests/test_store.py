@@ -22,6 +22,14 @@ def test_a_row_comes_back_as_it_was_written(planned, tmp_path):
     assert Row(**back) == row
 
 
+def test_a_row_of_a_version_before_an_axis_is_read_as_measured_at_its_default(planned, tmp_path):
+    row, path = row_of(planned.points[0]), tmp_path / "a.parquet"
+    store.write_rows(path, [row])
+    older = pq.read_table(path).drop_columns(["compile", "zero_shard_size", "optimizer_offload"])
+    pq.write_table(older, path)
+    assert store.read_row(path) == row
+
+
 def test_what_was_not_measured_is_null_and_not_a_number(planned, tmp_path):
     store.write_rows(tmp_path / "a.parquet", [row_of(planned.points[0], outcome="oom")])
     (back,) = pq.read_table(tmp_path / "a.parquet").to_pylist()

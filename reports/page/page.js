@@ -74,10 +74,13 @@ function outcomeTag(outcome, row) {
   if (row.error_message) tag.title = row.error_message;
   return tag;
 }
+// column, title, whether it is always shown, the value that goes without saying
 const choices = [
-  ['tp', 'tp', true], ['pp', 'pp', true], ['cp', 'cp'], ['dp', 'dp', true], ['zero_stage', 'ZeRO', true], ['sequence_parallel', 'seq. par.'],
+  ['tp', 'tp', true], ['pp', 'pp', true], ['cp', 'cp'], ['dp', 'dp', true], ['zero_stage', 'ZeRO', true],
+  ['zero_shard_size', 'shard', false, null], ['optimizer_offload', 'offload', false, 'none'], ['pipeline_schedule', 'schedule', false, '1f1b'], ['sequence_parallel', 'seq. par.'],
   ['micro_batch_size', 'mb'], ['activation_checkpointing', 'ckpt'],
-  ['attention', 'attention'], ['fused_norm', 'fused norm'], ['precision', 'precision'], ['repeat', 'repeat'],
+  ['attention', 'attention'], ['fused_norm', 'fused norm'], ['fused_rope', 'fused rope', false, false], ['fused_mlp', 'fused mlp', false, false],
+  ['fused_cross_entropy', 'fused CE', false, false], ['compile', 'compiled', false, false], ['precision', 'precision'], ['repeat', 'repeat'],
 ];
 const yesNo = value => typeof value === 'boolean' ? (value ? 'yes' : 'no') : plain(value);
 
@@ -110,7 +113,7 @@ function statistics() {
   fillTable($('#points'), shown, drawn, column => { state.sort = [column, state.sort[0] === column ? -state.sort[1] : -1]; statistics(); });
   $('#count').textContent = `${kept.length} of ${all.length} points` + (kept.length > drawn.length ? `, first ${drawn.length} shown` : '');
   pick($('#outcomes'), present, state.outcome, kind => { state.outcome = kind; statistics(); });
-  const fixed = choices.filter(([key, , always]) => !always && key !== 'repeat' && !varies(key) && all.length).map(([key, title]) => `${title} ${yesNo(all[0][key])}`);
+  const fixed = choices.filter(([key, , always, unsaid]) => !always && key !== 'repeat' && !varies(key) && all.length && (all[0][key] ?? null) !== unsaid).map(([key, title]) => `${title} ${yesNo(all[0][key])}`);
   $('#same').textContent = fixed.length ? `The same for all: ${fixed.join(', ')}.` : '';
   const refused = here(tables.refused);
   $('#refusals').hidden = !refused.length;

@@ -33,8 +33,15 @@ labelled as (
         ) as degrees,
         concat_ws(
             ' ',
+            case when min(pipeline_schedule) over winners != max(pipeline_schedule) over winners
+                then pipeline_schedule end,
             case when min(zero_stage) over winners != max(zero_stage) over winners
                 then 'Z' || zero_stage end,
+            case when min(coalesce(zero_shard_size, 0)) over winners
+                    != max(coalesce(zero_shard_size, 0)) over winners
+                then coalesce('sh ' || zero_shard_size, 'no sh') end,
+            case when min(optimizer_offload) over winners != max(optimizer_offload) over winners
+                then if(optimizer_offload = 'none', 'no offload', 'offload') end,
             case when bool_or(sequence_parallel) over winners
                     and not bool_and(sequence_parallel) over winners
                 then if(sequence_parallel, 'sp', 'no sp') end,
@@ -47,6 +54,15 @@ labelled as (
                 then attention end,
             case when bool_or(fused_norm) over winners and not bool_and(fused_norm) over winners
                 then if(fused_norm, 'fn', 'no fn') end,
+            case when bool_or(fused_rope) over winners and not bool_and(fused_rope) over winners
+                then if(fused_rope, 'fr', 'no fr') end,
+            case when bool_or(fused_mlp) over winners and not bool_and(fused_mlp) over winners
+                then if(fused_mlp, 'fm', 'no fm') end,
+            case when bool_or(fused_cross_entropy) over winners
+                    and not bool_and(fused_cross_entropy) over winners
+                then if(fused_cross_entropy, 'fce', 'no fce') end,
+            case when bool_or(compile) over winners and not bool_and(compile) over winners
+                then if(compile, 'comp', 'no comp') end,
             case when min(precision) over winners != max(precision) over winners
                 then precision end
         ) as choices

@@ -47,9 +47,11 @@ valued as (
 timed as (
     select
         planned.setting_id, planned.layout, planned.repeat, planned.world_size, planned.tp, planned.pp, planned.cp, planned.dp,
-        planned.zero_stage, planned.sequence_parallel, planned.micro_batch_size,
+        planned.zero_stage, planned.zero_shard_size, planned.optimizer_offload,
+        planned.pipeline_schedule, planned.sequence_parallel, planned.micro_batch_size,
         planned.global_batch_size, planned.gradient_accumulation_steps,
         planned.activation_checkpointing, planned.attention, planned.fused_norm,
+        planned.fused_rope, planned.fused_mlp, planned.fused_cross_entropy, planned.compile,
         planned.precision,
         valued.* replace (
             case when outcome = 'ok' then step_time_s end as step_time_s,

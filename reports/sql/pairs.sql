@@ -3,119 +3,81 @@
 -- ratio: tokens_per_s with to_level over tokens_per_s with from_level, all else equal (the batch
 -- too: dp and accumulation follow). Levels are neighbours among those that ran beside each other.
 -- Factor 'tp against pp' keeps tp * pp and trades one for the other.
-with keyed as (
+with levels as (
+    -- every axis of a layout once: place orders its levels
     select
-        *,
-        -- of every axis, so that taking one out again leaves the key of all others; hashed twice,
-        -- because hash(name, value) alone is linear and differences of two axes would cancel
-        xor(xor(xor(xor(xor(xor(xor(xor(xor(hash(hash('tp', tp)),
-            hash(hash('pp', pp))),
-            hash(hash('cp', cp))),
-            hash(hash('zero_stage', zero_stage))),
-            hash(hash('sequence_parallel', sequence_parallel))),
-            hash(hash('micro_batch_size', micro_batch_size))),
-            hash(hash('activation_checkpointing', activation_checkpointing))),
-            hash(hash('attention', attention))),
-            hash(hash('fused_norm', fused_norm))),
-            hash(hash('precision', precision))) as all_axes
+        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s, tp, pp,
+        unnest([
+            {'factor': 'tp', 'place': tp::double, 'level': tp::varchar},
+            {'factor': 'pp', 'place': pp::double, 'level': pp::varchar},
+            {'factor': 'cp', 'place': cp::double, 'level': cp::varchar},
+            {'factor': 'schedule', 'place': list_position(['1f1b', 'dualpipev'], pipeline_schedule)::double,
+                'level': pipeline_schedule},
+            {'factor': 'ZeRO', 'place': zero_stage::double, 'level': zero_stage::varchar},
+            {'factor': 'ZeRO shard', 'place': coalesce(zero_shard_size, dp)::double,
+                'level': coalesce(zero_shard_size::varchar, 'all')},
+            {'factor': 'optimizer offload', 'place': list_position(['none', 'cpu'], optimizer_offload)::double,
+                'level': optimizer_offload},
+            {'factor': 'sequence parallel', 'place': sequence_parallel::double,
+                'level': if(sequence_parallel, 'on', 'off')},
+            {'factor': 'micro-batch', 'place': micro_batch_size::double,
+                'level': micro_batch_size::varchar},
+            {'factor': 'checkpointing',
+                'place': list_position(['none', 'selective', 'full'], activation_checkpointing)::double,
+                'level': activation_checkpointing},
+            {'factor': 'attention', 'place': list_position(['math', 'fused_softmax', 'flash1',
+                'flash2', 'flash3', 'flash4', 'cudnn'], attention)::double, 'level': attention},
+            {'factor': 'fused norm', 'place': fused_norm::double,
+                'level': if(fused_norm, 'on', 'off')},
+            {'factor': 'fused rope', 'place': fused_rope::double,
+                'level': if(fused_rope, 'on', 'off')},
+            {'factor': 'fused mlp', 'place': fused_mlp::double,
+                'level': if(fused_mlp, 'on', 'off')},
+            {'factor': 'fused cross-entropy', 'place': fused_cross_entropy::double,
+                'level': if(fused_cross_entropy, 'on', 'off')},
+            {'factor': 'compile', 'place': compile::double, 'level': if(compile, 'on', 'off')},
+            {'factor': 'precision',
+                'place': list_position(['fp32', 'fp16', 'bf16', 'fp8'], precision)::double,
+                'level': precision}
+        ], recursive := true)
     from layouts
     where tokens_per_s is not null
 ),
-varied as (
+keyed as (
+    -- all_axes: of every level, so that taking one out again leaves the key of all others; hashed
+    -- twice, because hash(factor, level) alone is linear and differences of two would cancel
     select
-        setting_id,
-        min(tp) != max(tp) as tp,
-        min(pp) != max(pp) as pp,
-        min(cp) != max(cp) as cp,
-        min(zero_stage) != max(zero_stage) as zero_stage,
-        min(sequence_parallel) != max(sequence_parallel) as sequence_parallel,
-        min(micro_batch_size) != max(micro_batch_size) as micro_batch_size,
-        min(activation_checkpointing) != max(activation_checkpointing) as activation_checkpointing,
-        min(attention) != max(attention) as attention,
-        min(fused_norm) != max(fused_norm) as fused_norm,
-        min(precision) != max(precision) as precision
+        *,
+        hash(hash(factor, if(place is null, null, level))) as own,
+        bit_xor(own) over (
+            partition by setting_id, series, world_size, stack_fingerprint, layout
+        ) as all_axes
+    from levels
+),
+varied as (
+    select setting_id, factor
     from keyed
-    group by setting_id
+    group by setting_id, factor
+    having min(place) != max(place)
 ),
 choices as (
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'tp' as factor, tp::double as place, tp::varchar as level,
-        xor(all_axes, hash(hash('tp', tp))) as others
+    select keyed.*, xor(all_axes, own) as others
     from keyed
-    where tp is not null and setting_id in (select setting_id from varied where tp)
-    union all
+    semi join varied using (setting_id, factor)
+    where place is not null
+    union all by name
     select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'pp' as factor, pp::double as place, pp::varchar as level,
-        xor(all_axes, hash(hash('pp', pp))) as others
+        keyed.* replace (
+            'tp against pp' as factor, concat('tp ', tp, ' pp ', pp) as level
+        ),
+        xor(
+            xor(xor(all_axes, own), hash(hash('pp', pp::varchar))),
+            hash(hash('tp x pp', (tp * pp)::varchar))
+        ) as others
     from keyed
-    where pp is not null and setting_id in (select setting_id from varied where pp)
-    union all
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'cp' as factor, cp::double as place, cp::varchar as level,
-        xor(all_axes, hash(hash('cp', cp))) as others
-    from keyed
-    where cp is not null and setting_id in (select setting_id from varied where cp)
-    union all
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'ZeRO' as factor, zero_stage::double as place, zero_stage::varchar as level,
-        xor(all_axes, hash(hash('zero_stage', zero_stage))) as others
-    from keyed
-    where zero_stage is not null and setting_id in (select setting_id from varied where zero_stage)
-    union all
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'sequence parallel' as factor, sequence_parallel::double as place, if(sequence_parallel, 'on', 'off') as level,
-        xor(all_axes, hash(hash('sequence_parallel', sequence_parallel))) as others
-    from keyed
-    where sequence_parallel is not null and setting_id in (select setting_id from varied where sequence_parallel)
-    union all
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'micro-batch' as factor, micro_batch_size::double as place, micro_batch_size::varchar as level,
-        xor(all_axes, hash(hash('micro_batch_size', micro_batch_size))) as others
-    from keyed
-    where micro_batch_size is not null and setting_id in (select setting_id from varied where micro_batch_size)
-    union all
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'checkpointing' as factor, list_position(['none', 'selective', 'full'], activation_checkpointing) as place, activation_checkpointing as level,
-        xor(all_axes, hash(hash('activation_checkpointing', activation_checkpointing))) as others
-    from keyed
-    where activation_checkpointing is not null and setting_id in (select setting_id from varied where activation_checkpointing)
-    union all
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'attention' as factor, list_position(['math', 'fused_softmax', 'flash1', 'flash2', 'flash3',
-            'flash4', 'cudnn'], attention) as place, attention as level,
-        xor(all_axes, hash(hash('attention', attention))) as others
-    from keyed
-    where attention is not null and setting_id in (select setting_id from varied where attention)
-    union all
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'fused norm' as factor, fused_norm::double as place, if(fused_norm, 'on', 'off') as level,
-        xor(all_axes, hash(hash('fused_norm', fused_norm))) as others
-    from keyed
-    where fused_norm is not null and setting_id in (select setting_id from varied where fused_norm)
-    union all
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'precision' as factor, list_position(['fp32', 'fp16', 'bf16', 'fp8'], precision) as place, precision as level,
-        xor(all_axes, hash(hash('precision', precision))) as others
-    from keyed
-    where precision is not null and setting_id in (select setting_id from varied where precision)
-    union all
-    select
-        setting_id, series, world_size, stack_fingerprint, layout, tokens_per_s,
-        'tp against pp' as factor, tp::double as place, concat('tp ', tp, ' pp ', pp) as level,
-        xor(xor(xor(all_axes, hash(hash('tp', tp))), hash(hash('pp', pp))), hash(hash('tp x pp', tp * pp))) as others
-    from keyed
-    where tp is not null and pp is not null
-        and setting_id in (select setting_id from varied where tp and pp)
+    where factor = 'tp' and tp is not null and pp is not null
+        and setting_id in (select setting_id from varied where factor = 'tp')
+        and setting_id in (select setting_id from varied where factor = 'pp')
 )
 select
     setting_id,

@@ -11,8 +11,11 @@ foretold as (
 select
     planned.setting_id, planned.point_id, planned.repeat, planned.layout, planned.layout_name,
     planned.world_size, planned.tp, planned.pp, planned.cp, planned.dp, planned.zero_stage,
+    planned.zero_shard_size, planned.optimizer_offload, planned.pipeline_schedule,
     planned.sequence_parallel, planned.micro_batch_size, planned.gradient_accumulation_steps,
-    planned.activation_checkpointing, planned.attention, planned.fused_norm, planned.precision,
+    planned.activation_checkpointing, planned.attention, planned.fused_norm,
+    planned.fused_rope, planned.fused_mlp, planned.fused_cross_entropy, planned.compile,
+    planned.precision,
     observed.series, observed.attempt, observed.outcome, observed.error_message,
     observed.tokens_per_s, observed.tokens_per_s_low, observed.tokens_per_s_high,
     observed.tokens_per_s_per_gpu, observed.mfu, observed.hfu, observed.model_flop_per_s_per_gpu,

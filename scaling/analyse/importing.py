@@ -15,7 +15,13 @@ from scaling import __version__
 from scaling.analyse.sources import PUBLISHED
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import GPUS, Cluster
-from scaling.layout import Attention, Precision
+from scaling.layout import (
+    Attention,
+    OptimizerOffload,
+    PipelineSchedule,
+    Precision,
+    label_of,
+)
 from scaling.measurement import Outcome, Row, fields_of
 from scaling.shapes import (
     ActivationCheckpointing,
@@ -37,6 +43,8 @@ OTHER_OUTCOMES = {
 }
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "attention": typing.get_args(Attention),
+    "optimizer_offload": typing.get_args(OptimizerOffload),
+    "pipeline_schedule": typing.get_args(PipelineSchedule),
     "precision": typing.get_args(Precision),
     "activation_checkpointing": typing.get_args(ActivationCheckpointing),
 }
@@ -148,7 +156,7 @@ def _record(
     record: dict[str, Any] = dict.fromkeys(fields_of(Row))
     facts = {name: value for name, value in cells.items() if name in record}
     record |= facts | _derived(facts)
-    record["layout"] = layout_label(record)
+    record["layout"] = label_of(record) or "unnamed"
     peak = GPUS[gpu].peak_flop_per_s.get(record["precision"]) if gpu in GPUS else None
     identity = json.dumps(
         {k: v for k, v in cells.items() if k not in ("step_time_s", "peak_memory_bytes")}
@@ -207,23 +215,3 @@ def _derived(facts: Mapping[str, Any]) -> dict[str, Any]:
         if (kept := known("activation_checkpointing")) is not None:
             made["hardware_flops_per_token"] = hardware_flops_per_token(shape, length, kept)
     return {name: value for name, value in made.items() if known(name) is None}
-
-
-def layout_label(record: Mapping[str, Any]) -> str:
-    """The layout in words, as scaling.layout says it; an unknown choice is left out."""
-    parts = [f"{axis}{size}" for axis in ("tp", "pp", "cp") if (size := record[axis] or 0) > 1]
-    if record["sequence_parallel"]:
-        parts.append("sp")
-    if record["zero_stage"] is not None:
-        parts.append(f"zero{record['zero_stage']}")
-    if record["micro_batch_size"] is not None:
-        parts.append(f"mbs{record['micro_batch_size']}")
-    if record["activation_checkpointing"] not in (None, "none"):
-        parts.append(f"ckpt-{record['activation_checkpointing']}")
-    if record["attention"] is not None:
-        parts.append(record["attention"])
-    if record["fused_norm"]:
-        parts.append("fused-norm")
-    if record["precision"] is not None:
-        parts.append(record["precision"])
-    return " ".join(parts) or "unnamed"

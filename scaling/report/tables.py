@@ -33,9 +33,10 @@ _ORDER = {
 }
 
 _LAYOUT = (
-    "tp", "pp", "cp", "dp", "zero_stage", "sequence_parallel", "micro_batch_size",
-    "gradient_accumulation_steps", "activation_checkpointing", "attention", "fused_norm",
-    "precision",
+    "tp", "pp", "cp", "dp", "zero_stage", "zero_shard_size", "optimizer_offload",
+    "pipeline_schedule", "sequence_parallel", "micro_batch_size", "gradient_accumulation_steps",
+    "activation_checkpointing", "attention", "fused_norm", "fused_rope", "fused_mlp",
+    "fused_cross_entropy", "compile", "precision",
 )  # fmt: skip
 _RATES = (
     "tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "mfu", "hfu",
@@ -134,9 +135,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "share_from", "share_to", "hidden_share",
     ),
     "refused": (
-        "setting_id", "world_size", "tp", "pp", "cp", "zero_stage", "sequence_parallel",
-        "micro_batch_size", "activation_checkpointing", "attention", "fused_norm", "precision",
-        "reason",
+        "setting_id", "world_size", "tp", "pp", "cp", "zero_stage", "zero_shard_size",
+        "optimizer_offload", "pipeline_schedule", "sequence_parallel", "micro_batch_size",
+        "activation_checkpointing", "attention", "fused_norm", "fused_rope", "fused_mlp",
+        "fused_cross_entropy", "compile", "precision", "reason",
     ),
     "provenance": (
         "stack_fingerprint", "measurements", "gpu_name", "git_commit", "scaling_version",

@@ -58,3 +58,17 @@ def test_stacks_and_series_are_never_paired(tabulated):
     points = [some_point(2, zero_stage=stage) for stage in (1, 3)]
     rows = [ran(points[0], 100), ran(points[1], 50, stack_fingerprint="other")]
     assert tabulated(points, rows)("effects") == []
+
+
+def test_an_axis_that_is_null_for_all_ranks_has_a_level_of_its_own(tabulated):
+    """zero_shard_size null: one copy over all four."""
+    layouts = [
+        ({"world_size": 4, "zero_stage": 3, "zero_shard_size": size, "compile": compiled},
+         100.0 * (1.2 if size else 1) * (1.1 if compiled else 1))
+        for size in (None, 2) for compiled in (False, True)
+    ]  # fmt: skip
+    found = effects(tabulated, layouts)
+    assert {name: row["pairs"] for name, row in found.items()} == {
+        "ZeRO shard all, against 2": 2, "compile on, against off": 2,
+    }  # fmt: skip
+    assert found["ZeRO shard all, against 2"]["mean_ratio"] == pytest.approx(1 / 1.2)
