@@ -13,8 +13,8 @@ Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 OptimizerOffload = Literal["none", "cpu"]
 PipelineSchedule = Literal["1f1b", "dualpipev"]
 
-# Axes that came after the first studies were measured. A point's file and its id name one only where
-# it is not at its default, so that what was measured before the axis existed is not measured again.
+# Axes that came after the first studies were measured. A point's file and its id name one only
+# where it is not at its default: what was measured before the axis existed is not measured again.
 _LATER = {"named": "where chosen"}
 
 
@@ -88,7 +88,7 @@ _NOT_YET: dict[str, Any] = {
     "compile": False,
 }
 
-# What a study may choose, and what an axis means where nobody does. The rest follows from the batch.
+# What a study may choose, and what an axis means where nobody does; the rest follows from these.
 AXES: dict[str, Any] = {
     each.name: each.default
     for each in dataclasses.fields(Layout)

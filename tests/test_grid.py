@@ -157,7 +157,7 @@ def test_refusals_are_flat_so_that_sql_can_read_them():
 
 
 def test_ids_of_points_that_were_measured_before_an_axis_existed_stay(planned):
-    """Worked out with the version before zero_shard_size and its fellows; a change measures anew."""
+    """Worked out by the version before zero_shard_size; another id would be measured again."""
     first = planned(axes={"world_size": 2}, layouts=[{"zero_stage": 3}]).points[0]
     assert first.point_id == "mini-g2-zero3-mbs1-flash2-fp32-475b29b2"
 

@@ -103,14 +103,18 @@ class Columns:
                 return row
         return 0
 
-    def words(self, name: str, default: str, allowed: Iterable[str] | None = None) -> Words:
+    def words(
+        self, name: str, default: str, allowed: Iterable[str] | None = None, *, plain: bool = False
+    ) -> Words:
         """A text column, object (n,), empty cells at the default.
+
+        `plain` says that the default is what everybody means, not an assumption worth a sentence.
 
         Raises:
             InputError: a cell is not one of `allowed`.
         """
         if name not in self:
-            if allowed is not None:
+            if allowed is not None and not plain:
                 self._assume(name, len(self), default)
             return np.full(len(self), default, dtype=object)
         codes, names = self._encoded(name, default)
@@ -132,14 +136,17 @@ class Columns:
             encoded = encoded.combine_chunks()
         return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
 
-    def flags(self, name: str, default: bool | Flags) -> Flags:
+    def flags(self, name: str, default: bool | Flags, *, plain: bool = False) -> Flags:
         """A true/false column, bool (n,).
+
+        `plain` says that the default is what everybody means, not an assumption worth a sentence.
 
         Raises:
             InputError: a cell is neither.
         """
         if name not in self:
-            self._assume(name, len(self), default)
+            if not plain:
+                self._assume(name, len(self), default)
             return np.broadcast_to(np.asarray(default, dtype=bool), (len(self),)).copy()
         codes, names = self._encoded(name, "")
         truth = [value.lower() for value in names]
@@ -151,7 +158,7 @@ class Columns:
             return np.empty(0, dtype=bool)
         values = np.array([value in _TRUE for value in truth])[codes]
         missing = np.array([value == "" for value in truth])[codes]
-        if missing.any():
+        if missing.any() and not plain:
             self._assume(name, int(missing.sum()), default)
         return np.where(missing, default, values)
 

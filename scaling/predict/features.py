@@ -26,6 +26,7 @@ from scaling.predict.layout_columns import (
     named_clusters,
     note_misfits,
     say_of_pipelines,
+    say_what_is_not_modelled,
     unsaid,
 )
 from scaling.predict.parameters import LOSSY, defaults_for
@@ -204,6 +205,7 @@ def points_of(
     )
     batch = arrays["micro_batch_size"] * arrays["accumulation"] * arrays["dp"]
     streams = arrays.pop("streams")
+    say_what_is_not_modelled(columns)
     say_of_pipelines(columns, (streams > 1) & (arrays["pp"] > 1))
     groups = []
     for (soft, where), rows in _by(framework, cluster):

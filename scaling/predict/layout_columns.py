@@ -1,11 +1,12 @@
 """The layout part of a table: degrees, batch arithmetic, and what cannot be predicted."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from scaling.hardware import Cluster
+from scaling.layout import OptimizerOffload, PipelineSchedule
 from scaling.predict.columns import Columns, Flags, Floats, Words
 from scaling.predict.fabric import CLUSTER_OF, FABRICS, UNNAMED_CLUSTER
 
@@ -81,6 +82,27 @@ def layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Any]:
         "sequence_parallel": columns.flags("sequence_parallel", False),
         "fused_norm": columns.flags("fused_norm", False),
     }
+
+
+def say_what_is_not_modelled(columns: Columns) -> None:
+    """A sentence for every choice that a prediction leaves out of account."""
+    chosen = {
+        "optimizer_offload": columns.words(
+            "optimizer_offload", "none", get_args(OptimizerOffload), plain=True
+        )
+        != "none",
+        "pipeline_schedule": columns.words(
+            "pipeline_schedule", "1f1b", get_args(PipelineSchedule), plain=True
+        )
+        != "1f1b",
+    }
+    for name in ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile"):
+        chosen[name] = columns.flags(name, False, plain=True)
+    for name, rows in chosen.items():
+        if rows.any():
+            columns.assumptions.append(
+                f"{name} is asked for in {int(rows.sum())} rows: predicted as without it"
+            )
 
 
 def unsaid(note: Words) -> Flags:

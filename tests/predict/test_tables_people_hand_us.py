@@ -200,3 +200,11 @@ def test_outcomes_say_what_is_a_time_and_what_is_not() -> None:
 def test_an_unknown_outcome_is_refused() -> None:
     with pytest.raises(InputError, match="outcome='okay'"):
         observed_of(Columns(pa.table({"outcome": ["okay"]}), "t"))
+
+
+def test_what_a_prediction_leaves_out_is_said(points):
+    found = points({"dp": 8, "compile": "true", "fused_rope": "true"}, {"dp": 8})
+    assert {text for text in found.assumptions if "asked for" in text} == {
+        "fused_rope is asked for in 1 rows: predicted as without it",
+        "compile is asked for in 1 rows: predicted as without it",
+    }

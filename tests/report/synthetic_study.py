@@ -13,7 +13,7 @@ from typing import Any
 
 from scaling.grid import Plan, Point, Refusal, columns_of
 from scaling.hardware import GPUS
-from scaling.layout import Layout, engine_refusals, refusals
+from scaling.layout import AXES, Layout, engine_refusals, refusals
 from scaling.measurement import Outcome, Row, StudyKind
 from scaling.shapes import ModelShape
 from scaling.store import write_plan, write_rows
@@ -162,14 +162,10 @@ def grid(
         layout, reason = _place(SHAPES.get(model, SHAPES["tiny"]), chosen, size, batch, seq_length)
         if layout is None:
             common = {field.name: chosen.get(field.name) for field in dataclasses.fields(Refusal)}
-            plain = {
-                "cp": 1, "sequence_parallel": False, "activation_checkpointing": "none",
-                "attention": "flash2", "fused_norm": False, "precision": "bf16",
-            }  # fmt: skip
             refused.append(
                 Refusal(
                     **{
-                        **common, **plain, **chosen, "study": "synthetic",
+                        **common, **AXES, **chosen, "study": "synthetic",
                         "study_kind": study_kind, "model": model, "cluster": cluster,
                         "world_size": size, "global_batch_size": batch,
                         "seq_length": seq_length, "reason": reason,
