@@ -15,6 +15,7 @@ from scaling.grid import Point, point_from_json
 from scaling.launch.interrupts import exits_on_signals
 from scaling.launch.oom_killer import oom_kills
 from scaling.launch.row import Run, row_of
+from scaling.launch.seats import last_line
 from scaling.launch.srun import starter
 from scaling.launch.starters import LaunchError, Ranks, Starter
 from scaling.launch.verdict import Verdict, verdict
@@ -205,8 +206,7 @@ def _last_lines(logs: Path, evidence: Evidence) -> dict[int, str]:
     """The last line of the log of each rank that ended by itself."""
     found = {}
     for rank in evidence.exits:
-        text = (logs / f"rank{rank}.log").read_text(encoding="utf-8", errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        if lines:
-            found[rank] = lines[-1]
+        log = logs / f"rank{rank}.log"
+        if log.exists() and (line := last_line(log)):  # a rank that never began has no log
+            found[rank] = line
     return found

@@ -13,14 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scaling.grid import Point
+from scaling.launch.seats import Seats, last_line, signed
 from scaling.launch.starters import LaunchError, Ranks, Starter, start_here
+from scaling.launch.torchrun import nodes_of, start_by_torchrun
 from scaling.launch.warm import NoHosts, start_on_hosts
 
 _LAUNCHES = 3  # a step that Slurm fails to create is tried again
 _LAUNCH_PAUSE_S = 5.0
 _LAUNCH_LIMIT_S = 300.0
 _POLL_S = 0.05
-_LISTING_LAG_S = 5.0  # of a shared file system
 # Slurm ends ranks first and tells the launcher a little later
 _OUR_TURN_S = 15.0
 
@@ -41,9 +42,14 @@ exit $code
 
 
 def starter(environment: Mapping[str, str]) -> Starter:
-    """Ranks of the Slurm allocation this runs in, processes of this machine elsewhere."""
-    inside = "SLURM_JOB_ID" in environment and shutil.which("srun") is not None
-    return start_in_allocation if inside else start_here
+    """How ranks are started here.
+
+    A step of the Slurm allocation this runs in; without srun a torchrun on each node of the job,
+    where there are several; else processes of this machine.
+    """
+    if "SLURM_JOB_ID" in environment and shutil.which("srun") is not None:
+        return start_in_allocation
+    return start_by_torchrun if len(nodes_of(environment)) > 1 else start_here
 
 
 def start_in_allocation(
@@ -156,7 +162,7 @@ class StepRanks:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
         self._said = said
         self._world_size = int(environment["WORLD_SIZE"])
-        self._ended_at: float | None = None
+        self._seats = Seats(said)
         with (said / "srun.log").open("wb") as log:
             self._srun = subprocess.Popen(
                 command,
@@ -181,14 +187,10 @@ class StepRanks:
 
     def exits(self) -> dict[int, int]:
         """See `Ranks`. A rank that could not say how it ended shares srun's own exit code."""
-        codes = self._codes()
-        if self._srun.poll() is not None and len(codes) < self._world_size:
-            if self._ended_at is None:
-                self._ended_at = time.monotonic()
-            if time.monotonic() - self._ended_at >= _LISTING_LAG_S:
-                rest = dict.fromkeys(range(self._world_size), _signed(self._srun.returncode))
-                codes = {**rest, **codes}
-        return codes
+        rest: dict[int, int] = {}
+        if (code := self._srun.poll()) is not None:
+            rest = self._seats.without_a_word(range(self._world_size), signed(code))
+        return {**rest, **self._seats.codes()}
 
     def dump_stacks(self) -> None:
         """See `Ranks`."""
@@ -208,22 +210,13 @@ class StepRanks:
 
     def last_words(self) -> str:
         """The last line that srun printed."""
-        text = (self._said / "srun.log").read_text(encoding="utf-8", errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit code {self._srun.poll()}"
+        return last_line(self._said / "srun.log") or f"exit code {self._srun.poll()}"
 
     def _step(self) -> str | None:
         try:
             return (self._said / "step").read_text().strip() or None
         except FileNotFoundError:
             return None
-
-    def _codes(self) -> dict[int, int]:
-        return {
-            int(path.name): _signed(int(path.read_text()))
-            for path in self._said.iterdir()
-            if path.name.isdigit()
-        }
 
     def _signal(self, name: str) -> None:
         step = self._step()
@@ -237,8 +230,3 @@ class StepRanks:
             timeout=60,
             check=False,
         )
-
-
-def _signed(code: int) -> int:
-    """A shell says 128 + n of what signal n has ended."""
-    return 128 - code if code > 128 else code

@@ -1,0 +1,204 @@
+"""Ranks on several nodes without srun: a torchrun on each, started by a remote shell.
+
+The remote shell of these tests runs the line on this machine, in an empty environment as a login
+on another one would; torchrun, the ranks and all that ends them are real.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scaling.launch import measure
+from scaling.launch.srun import starter
+from scaling.launch.starters import start_here
+from scaling.launch.torchrun import node_command, nodes_of, start_by_torchrun
+from scaling.measurement import Row
+from tests.launch.conftest import Study
+from tests.points import tiny_point
+
+REMOTE_SHELL = """\
+#!/bin/sh
+echo "$1" >> "{folder}/called"
+exec env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$2"
+"""
+FOUR = {"dp": 4, "gpus_per_node": 2, "warmup_steps": 1}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job of two nodes that are both this machine; the file in which remote shells are noted."""
+    program = tmp_path / "rsh"
+    program.write_text(REMOTE_SHELL.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("SCALING_RSH", str(program))
+    monkeypatch.setenv("SCALING_NODES", "localhost,127.0.0.1")
+    return tmp_path / "called"
+
+
+@pytest.mark.ranks
+def test_ranks_of_two_nodes_train_as_the_ranks_of_one_machine_do(study: Study, nodes: Path) -> None:
+    there = measure(study.write(tiny_point(**FOUR, measured_steps=5)), study.row_path)
+    here_point = tiny_point(**{**FOUR, "gpus_per_node": 4}, measured_steps=5)
+    here = measure(study.write(here_point), study.row_path, start=start_here)
+
+    assert (there.outcome, here.outcome) == ("ok", "ok"), there.error_message
+    assert there.losses == here.losses
+    assert there.stack_fingerprint == here.stack_fingerprint
+    assert nodes.read_text().split() == ["localhost", "127.0.0.1"]
+
+
+Measured = Callable[..., Row]
+
+
+@pytest.fixture
+def on_nodes(study: Study, nodes: Path) -> Measured:
+    """Measure a point of four ranks on two nodes, each doing what `body` says."""
+
+    def run(body: str, time_limit_s: float = 60.0) -> Row:
+        path = study.write(tiny_point(**FOUR, measured_steps=1, time_limit_s=time_limit_s))
+        return measure(
+            path, study.row_path, rank_command=study.program(body), start=start_by_torchrun
+        )
+
+    return run
+
+
+def test_the_others_say_what_they_saw_when_one_rank_dies(on_nodes: Measured, study: Study) -> None:
+    row = on_nodes(
+        "if rank == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(0.3)\nprint('peer is gone', flush=True)\ntime.sleep(60)"
+    )
+    assert (row.outcome, row.error_message) == ("error", "rank 3 was killed by SIGKILL")
+    assert [study.log(rank).strip() for rank in range(3)] == ["peer is gone"] * 3
+    assert not _processes_of(study)
+
+
+WORKS_ON = """
+for step in range(1000):
+    files.beat(rank, f"step {step}")
+    time.sleep(0.1)
+"""
+
+
+def test_a_late_point_leaves_the_stacks_of_its_ranks_and_nothing_running(
+    on_nodes: Measured, study: Study
+) -> None:
+    row = on_nodes(WORKS_ON, time_limit_s=3.0)
+    assert row.outcome == "timeout", row.error_message
+    assert all("most recent call first" in study.log(rank) for rank in range(4))
+    assert not _processes_of(study)
+
+
+def test_every_rank_sits_where_the_layout_wants_it(on_nodes: Measured, study: Study) -> None:
+    row = on_nodes(
+        "print(*(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR')))\n"
+        "finish()"
+    )
+    assert row.outcome == "ok", row.error_message
+    assert [study.log(rank).strip() for rank in range(4)] == [
+        "0 0 4 localhost", "1 1 4 localhost", "2 0 4 localhost", "3 1 4 localhost",
+    ]  # fmt: skip
+
+
+def test_what_the_remote_shell_said_is_the_reason_of_a_failed_launch(
+    on_nodes: Measured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "refuses"
+    program.write_text("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("SCALING_RSH", str(program))
+    row = on_nodes("finish()")
+    assert row.outcome == "launch_failed"
+    assert row.error_message == ("no rank was started on localhost: Permission denied (publickey).")
+
+    monkeypatch.setenv("SCALING_RSH", "no-such-shell")
+    missing = on_nodes("finish()")
+    assert missing.outcome == "launch_failed"
+    assert "no-such-shell could not be started" in str(missing.error_message)
+
+
+def test_a_point_that_needs_more_nodes_than_the_job_has_says_so(
+    on_nodes: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALING_NODES", "localhost")
+    row = on_nodes("finish()")
+    assert row.outcome == "launch_failed"
+    assert "world_size=4 needs 2 nodes of 2 ranks, and this job has 1" in str(row.error_message)
+
+
+def test_ranks_end_with_the_process_that_started_them(study: Study, nodes: Path) -> None:
+    path = study.write(tiny_point(**FOUR, measured_steps=1))
+    program = study.program("time.sleep(100)")
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, path, study.row_path, *program])
+    end = time.monotonic() + 60
+    while len(_processes_of(study)) < 4:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
+    while _processes_of(study):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from scaling.launch import measure
+measure(Path(sys.argv[1]), Path(sys.argv[2]), rank_command=sys.argv[3:])
+"""
+
+
+def _processes_of(study: Study) -> set[int]:
+    """Processes that write a log of this study's ranks."""
+    found = set()
+    for output in Path("/proc").glob("[0-9]*/fd/1"):
+        try:
+            if output.readlink().parent == study.logs:
+                found.add(int(output.parts[2]))
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+def test_the_nodes_of_a_job_are_what_its_scheduler_says(tmp_path: Path) -> None:
+    file = tmp_path / "nodes"
+    file.write_text("n1\nn1\nn2\nn2\n")
+    assert nodes_of({}) == []
+    assert nodes_of({"PBS_NODEFILE": str(file)}) == ["n1", "n2"]
+    assert nodes_of({"PBS_NODEFILE": str(file), "SCALING_NODES": "a, b"}) == ["a", "b"]
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 && echo n2\n')
+    scontrol.chmod(0o755)
+    assert nodes_of({"SLURM_JOB_NODELIST": "n[1-2]", "PATH": str(tmp_path)}) == ["n1", "n2"]
+    assert nodes_of({"SLURM_JOB_NODELIST": "n[1-2]", "PATH": ""}) == []
+
+
+def test_several_nodes_without_srun_are_reached_by_torchrun(
+    nodes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert starter(os.environ) is start_by_torchrun
+    assert starter({**os.environ, "SLURM_JOB_ID": "7"}) is start_by_torchrun
+    assert starter({"SCALING_NODES": "alone"}) is start_here
+
+
+def test_only_what_ranks_need_travels_to_a_node(tmp_path: Path) -> None:
+    line = node_command(
+        ["rank"],
+        {"NCCL_IB_HCA": "mlx5", "SECRET": "s", "OMP_NUM_THREADS": "1"},
+        tmp_path,
+        tmp_path,
+        first=2,
+        per_node=2,
+        world_size=4,
+        master="n0",
+    )
+    assert "NCCL_IB_HCA=mlx5 OMP_NUM_THREADS=1 bash" in line
+    assert "SECRET" not in line
