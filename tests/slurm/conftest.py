@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.slurm.lab import TOOLS, Lab, Study
+from tests.slurm.lab import TOOLS, Lab, Study, end
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +26,7 @@ def study(lab, tmp_path):
     lab.start()  # whatever the test before has killed
     made = Study(lab, tmp_path / "study")
     yield made
+    end(made.runs)
     jobs = list(lab.queue())
     if jobs:
         lab.ask("scancel", *jobs)

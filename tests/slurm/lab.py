@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -36,6 +36,14 @@ def until(what: str, condition: Callable[[], object], timeout_s: float = 60) -> 
 def heed_ctrl_c() -> None:
     """In a child: SIGINT counts, also where these tests run in the background of a shell."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def end(runs: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Kill every Snakemake that a failed test has left, with its children."""
+    for run in runs:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
 
 
 class Lab:
@@ -121,6 +129,7 @@ class Study:
         shutil.copy(HERE / "points.smk", folder / "Snakefile")
         shutil.copy(HERE / "point.sh", folder)
         self._before = lab.submissions()
+        self.runs: list[subprocess.Popen[bytes]] = []
 
     def points(self, **points: dict[str, object]) -> None:
         """What each point does and asks for; see points.smk."""
@@ -138,7 +147,7 @@ class Study:
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         """Snakemake in the background, in a session of its own as in another terminal."""
         with (self.folder / "snakemake.log").open("ab") as log:
-            return subprocess.Popen(
+            run = subprocess.Popen(
                 self.command(*options),
                 cwd=self.folder,
                 env=self.lab.environment,
@@ -147,6 +156,8 @@ class Study:
                 start_new_session=True,
                 preexec_fn=heed_ctrl_c,
             )
+        self.runs.append(run)
+        return run
 
     def run(self, *options: str, timeout_s: float = 120) -> int:
         """Snakemake to its end; its exit code."""
