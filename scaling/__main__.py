@@ -74,7 +74,11 @@ def measure(
     """Train one point for real and leave its row, whatever happens to it."""
     from scaling import launch
 
-    measured = launch.measure(point, row)
+    try:
+        measured = launch.measure(point, row)
+    except launch.NodeLost as lost:
+        typer.echo(f"{point.stem}: node_failed: {lost}", err=True)
+        raise typer.Exit(1) from None
     said = f"{measured.point_id}: {measured.outcome}"
     typer.echo(f"{said}: {measured.error_message}" if measured.error_message else said)
 

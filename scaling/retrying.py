@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 
 from scaling.errors import InputError, did_you_mean
 from scaling.measurement import Outcome
+from scaling.store import aside
 
 
 def outcomes(text: str) -> set[str]:
@@ -30,7 +31,7 @@ def set_aside(study_dir: Path, which: set[str]) -> int:
     for path in sorted((study_dir / "rows").glob("*.parquet")):
         row = pq.read_table(path, columns=["outcome", "attempt"]).to_pylist()[-1]
         if row["outcome"] in which:
-            kept = path.parent / "retried" / f"{path.stem}.{row['attempt']}.parquet"
+            kept = aside(path, row["attempt"])
             kept.parent.mkdir(exist_ok=True)
             path.replace(kept)
             moved += 1

@@ -58,6 +58,11 @@ def read_row(path: Path) -> Row:
     return Row(**record)
 
 
+def aside(row_path: Path, attempt: int) -> Path:
+    """Where the row of a failed attempt is kept once the point shall run again."""
+    return row_path.parent / "retried" / f"{row_path.stem}.{attempt}.parquet"
+
+
 def write_plan(directory: Path, plan: Plan) -> None:
     """Write points/*.json, points.parquet and refused.parquet of a study.
 

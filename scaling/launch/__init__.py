@@ -1,5 +1,5 @@
 """Measures one point: starts its ranks, watches them, and always leaves one row. No torch here."""
 
-from scaling.launch.point import measure
+from scaling.launch.point import NodeLost, measure
 
-__all__ = ["measure"]
+__all__ = ["NodeLost", "measure"]

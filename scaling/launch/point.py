@@ -13,6 +13,7 @@ from pathlib import Path
 from scaling.errors import InputError
 from scaling.grid import Point, point_from_json
 from scaling.launch.interrupts import exits_on_signals
+from scaling.launch.lost_nodes import lost_nodes
 from scaling.launch.oom_killer import oom_kills
 from scaling.launch.row import Run, row_of
 from scaling.launch.seats import last_line
@@ -23,11 +24,17 @@ from scaling.launch.watch import Evidence, watch
 from scaling.measurement import Row
 from scaling.rank_files import RankFiles
 from scaling.running import marked, runs_here_already
-from scaling.store import read_row, write_rows
+from scaling.store import aside, read_row, write_rows
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
 _TAKE_OVER_POLL_S = 0.2
+ATTEMPTS_ON_LOST_NODES = 3
+_MAY_BE_A_NODE = {"error", "hang", "timeout", "launch_failed"}  # the others are a rank's own word
 HANG_AFTER_S = 300.0  # start-up on a shared file system may be silent for minutes
+
+
+class NodeLost(Exception):
+    """The machine failed, not the point; the text says which node was lost."""
 
 
 def measure(
@@ -57,6 +64,8 @@ def measure(
 
     Raises:
         InputError: there is no such point, or the file is none.
+        NodeLost: a node of the allocation was lost, and not for the third time: the row of this
+            attempt is set aside, and the point is still wanted.
         SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and no row was written.
     """
     point = _read(point_path)
@@ -81,6 +90,9 @@ def measure(
             hang_after_s,
         )
         row = row_of(point, attempt, run)
+        if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:
+            write_rows(aside(row_path, attempt), [row])
+            raise NodeLost(f"{row.error_message} (attempt {attempt}); it is to run elsewhere")
         write_rows(row_path, [row])
     return row
 
@@ -114,10 +126,13 @@ def _run(
     started_at, began = time.time(), time.monotonic()
     kills_before = oom_kills()
     world_size = point.layout.world_size
+    evidence = None
     try:
+        if lost := lost_nodes(os.environ, silent=False):  # srun would wait for it
+            raise LaunchError("nothing was started")
         ranks = start(command, point, rank_environment(point, os.environ), logs)
     except LaunchError as error:
-        judged, evidence = Verdict(outcome="launch_failed", message=str(error)), None
+        judged = Verdict(outcome="launch_failed", message=str(error))
     else:
         with _killed_afterwards(ranks):
             evidence = watch(
@@ -130,6 +145,9 @@ def _run(
         kills_after = oom_kills()
         risen = 0 if kills_before is None or kills_after is None else kills_after - kills_before
         judged = verdict(evidence, oom_kills=risen, last_lines=_last_lines(logs, evidence))
+    if judged.outcome in _MAY_BE_A_NODE and (lost := lost or lost_nodes(os.environ, silent=True)):
+        message = f"Slurm has lost {', '.join(lost)}: {judged.message}"
+        judged = Verdict(outcome="node_failed", message=message)
     return Run(
         verdict=judged,
         results=evidence.results if evidence else {},

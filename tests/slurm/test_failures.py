@@ -1,9 +1,14 @@
 """What a cluster does to jobs: afterwards every point is done once or is still wanted."""
 
+import shlex
 import signal
+import sys
 
 import pytest
 
+from scaling.store import read_row
+from tests.launch import conftest as launch
+from tests.points import tiny_point
 from tests.slurm.lab import until
 
 pytestmark = pytest.mark.slurm
@@ -165,3 +170,42 @@ def test_a_controller_that_is_restarted_costs_nothing(study):
 
     assert study.starts() == dict.fromkeys(STEADY, 1)
     until("accounting knows", lambda: len(study.jobs()) == 1)
+
+
+SLEEPING = """
+import sys
+from pathlib import Path
+from scaling.launch import NodeLost, measure
+point, row, program = map(Path, sys.argv[1:])
+for attempt in range(3):
+    try:
+        measure(point, row, rank_command=[sys.executable, str(program)])
+    except NodeLost:
+        pass
+"""
+
+
+def test_a_node_lost_under_an_allocation_that_lives_on_is_no_fault_of_the_point(lab, tmp_path):
+    lab.start()
+    made = launch.Study(tmp_path)
+    point = made.write(tiny_point(dp=2, gpus_per_node=1, measured_steps=1))
+    _, program = made.program("time.sleep(100)")
+    (tmp_path / "sleeping.py").write_text(SLEEPING)
+    job = lab.ask(
+        "sbatch", "--parsable", "--account=lab", "--nodes=2", "--ntasks-per-node=1", "--no-kill",
+        f"--output={tmp_path}/job.log", "--wrap", shlex.join(
+            [sys.executable, f"{tmp_path}/sleeping.py", str(point), str(made.row_path), program]
+        ),
+    ).strip()  # fmt: skip
+    until("the ranks start", lambda: len(list(made.logs.glob(".run-*/rank*.beat"))) == 2)
+    nodes = lab.ask("squeue", "--noheader", "--format=%N", f"--jobs={job}")
+    second = lab.ask("scontrol", "show", "hostnames", nodes.strip()).split()[1]
+    lab.end(f"slurmd-{second}", signal.SIGKILL)
+    until("the job ends", lambda: job not in lab.queue(), 120)
+
+    said = (tmp_path / "job.log").read_text()
+    attempts = [made.rows / f"retried/tiny.{n}.parquet" for n in (1, 2)]
+    assert [read_row(path).outcome for path in attempts] == ["node_failed"] * 2, said
+    row = read_row(made.row_path)
+    assert (row.outcome, row.attempt) == ("node_failed", 3)
+    assert f"Slurm has lost {second} (down" in str(row.error_message)

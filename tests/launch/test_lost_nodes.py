@@ -1,0 +1,37 @@
+"""Which nodes Slurm calls lost. That it does so when one is lost is shown in tests/slurm."""
+
+from pathlib import Path
+
+import pytest
+
+from scaling.launch.lost_nodes import lost_nodes
+
+SINFO = """\
+#!/bin/sh
+[ "$3" = "--nodes=n[1-4]" ] && printf 'n1 alloc\\nn2 down*\\nn3 mix*\\nn3 mix*\\nn4 drng\\n'
+"""
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    program = tmp_path / "sinfo"
+    program.write_text(SINFO)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return {"SLURM_JOB_NODELIST": "n[1-4]"}
+
+
+def test_a_node_that_is_down_is_lost_and_a_drained_one_goes_on(inside: dict[str, str]) -> None:
+    assert lost_nodes(inside, silent=False) == ["n2 (down*)"]
+
+
+def test_after_a_failure_a_node_that_does_not_answer_counts_too(inside: dict[str, str]) -> None:
+    assert lost_nodes(inside, silent=True) == ["n2 (down*)", "n3 (mix*)"]
+
+
+def test_nothing_is_known_outside_an_allocation_and_where_slurm_does_not_answer(
+    inside: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lost_nodes({}, silent=True) == []
+    monkeypatch.setenv("PATH", "")
+    assert lost_nodes(inside, silent=True) == []
