@@ -6,7 +6,7 @@ const parsed = id => JSON.parse($('#' + id).textContent);
 const tables = Object.fromEntries(Object.entries(parsed('data')).map(([name, table]) =>
   [name, table.rows.map(row => Object.fromEntries(table.columns.map((column, i) => [column, row[i]])))]));
 const columns = Object.fromEntries(Object.entries(parsed('data')).map(([name, table]) => [name, table.columns]));
-const charts = parsed('charts'), stories = parsed('stories'), config = parsed('config');
+const charts = parsed('charts'), stories = parsed('stories'), { vega: config, amounts_ } = parsed('config');
 
 // state, kept in the address so that a link opens the same view
 const hash = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -160,7 +160,7 @@ async function draw(figure) {
   box.setAttribute('role', 'img');
   box.setAttribute('aria-label', `${worded(chart.alt)} ${title}.`);
   spec.datasets = Object.fromEntries([...tablesIn(spec)].map(table => [table, rowsFor(table, chart)]));
-  const stated = { sizes_: state.story.sizes, slots_: state.story.coloured.map(([slot]) => slot), names_: state.story.names, budget_: state.budget };
+  const stated = { sizes_: state.story.sizes, slots_: state.story.coloured.map(([slot]) => slot), names_: state.story.names, budget_: state.budget, amounts_ };
   for (const parameter of spec.params) if (parameter.name in stated) parameter.value = stated[parameter.name];
   try {
     views[name] = await window.vegaEmbed(box, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });

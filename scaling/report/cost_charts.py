@@ -68,14 +68,14 @@ def _cost(field: str, title: str, unit: str) -> alt.LayerChart:
         *(
             best.transform_filter(f"datum.style === '{style}'")
             .mark_line(color=SOFT, **look)
-            .encode(order="world_size:Q")
+            .encode(order=alt.Order("world_size:Q"))
             for style, look in LINES.items()
         ),
         best.transform_filter("isValid(datum.hours_per_token_low)")
         .mark_rule(opacity=0.3, strokeWidth=5)
-        .encode(x=alt.X("soonest:Q"), x2="latest:Q", color=layout_colour()),
+        .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=layout_colour()),
         *points(best, tips),
-        *words(best, colour=INK, align="left", dx=8, dy=-9)(text="name:N"),
+        *words(best, colour=INK, align="left", dx=8, dy=-9)(text=alt.Text("name:N")),
         height=320,
     )
 
@@ -126,23 +126,23 @@ def factor_effects() -> alt.LayerChart:
     narrow = "width < 460"
     return finish(
         one.mark_rule(color=OTHER, strokeWidth=1).encode(
-            x=alt.datum(1), y=alt.value(0), y2=alt.value("height")
+            x=alt.XDatum(1), y=alt.YValue(0), y2=alt.Y2Value("height")
         ),
         rows.mark_rule(strokeWidth=1.25, color=ACCENT, yOffset=6).encode(
-            x=alt.X("lowest:Q"), x2="highest:Q"
+            x=alt.X("lowest:Q"), x2=alt.X2("highest:Q")
         ),
         rows.mark_rule(strokeWidth=6, color=ACCENT, opacity=0.45, yOffset=6).encode(
-            x=alt.X("lower_quartile:Q"), x2="upper_quartile:Q"
+            x=alt.X("lower_quartile:Q"), x2=alt.X2("upper_quartile:Q")
         ),
         rows.mark_point(
             shape="circle", filled=True, size=64, opacity=1, color=ACCENT, yOffset=6
         ).encode(x=x, tooltip=tips),
-        *words(rows, colour=INK, align="left", dy=-11)(x=alt.value(0), text="name:N"),
+        *words(rows, colour=INK, align="left", dy=-11)(x=alt.XValue(0), text=alt.Text("name:N")),
         *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 0 : 1"})(
-            x=alt.value("width"), text="numbers:N"
+            x=alt.XValue("width"), text=alt.Text("numbers:N")
         ),
         *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"})(
-            x=alt.value("width"), text="brief:N"
+            x=alt.XValue("width"), text=alt.Text("brief:N")
         ),
         height=alt.Step(46),
     )

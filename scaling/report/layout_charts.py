@@ -39,7 +39,7 @@ def layout_ranking() -> alt.LayerChart:
     )  # fmt: skip
     return _layout_rows(
         best.mark_rect(color=ACCENT, opacity=0.16).encode(
-            x=alt.X("tokens_per_s_low:Q"), x2="tokens_per_s_high:Q"
+            x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q")
         ),
         x=x,
         low="tokens_per_s_low:Q",
@@ -64,7 +64,7 @@ def memory() -> alt.LayerChart:
     )
     return _layout_rows(
         capacity.mark_rule(color=BAD, strokeWidth=1.5).encode(
-            x="capacity:Q", y=alt.value(0), y2=alt.value("height")
+            x=alt.X("capacity:Q"), y=alt.YValue(0), y2=alt.Y2Value("height")
         ),
         x=x,
         low=None,
@@ -103,26 +103,28 @@ def _layout_rows(
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
     shaft = ran.mark_rule(color=OTHER, strokeWidth=1, yOffset=down)
-    number: dict[str, Any] = {"x": alt.value("width"), "text": "value:N"}
+    number: dict[str, Any] = {"x": alt.XValue("width"), "text": "value:N"}
     return finish(
         behind,
-        shaft.encode(x=x, x2=alt.datum(0)),
+        shaft.encode(x=x, x2=alt.X2Datum(0)),
         *([] if low is None else _offset_intervals(ran, low, high, down)),
         *points(ran.encode(x=x), tooltip, yOffset=down),
         failed.mark_bar(height=8, yOffset=down, fill=HATCH, cornerRadius=2).encode(
-            x=alt.value(0),
-            x2=alt.value("width"),
+            x=alt.XValue(0),
+            x2=alt.X2Value("width"),
             tooltip=tooltips("world_size", "layout_name", "outcome"),
         ),
-        rows.mark_text(align="left", dy=up, color=INK).encode(x=alt.value(0), text="layout_name:N"),
+        rows.mark_text(align="left", dy=up, color=INK).encode(
+            x=alt.XValue(0), text=alt.Text("layout_name:N")
+        ),
         ran.mark_text(align="right", dx=-5, dy=up, color=SOFT).encode(**number),
         failed.mark_text(align="right", dx=-5, dy=up, color=BAD).encode(**number),
         height=alt.Step(36),
     )
 
 
-def _offset_intervals(base: alt.Chart, low: str, high: str | None, offset: int) -> list[alt.Chart]:
-    shifted = intervals(base, x=alt.X(low), x2=high)
+def _offset_intervals(base: alt.Chart, low: str, high: str, offset: int) -> list[alt.Chart]:
+    shifted = intervals(base, x=alt.X(low), x2=alt.X2(high))
     for layer in shifted:
         layer.mark.yOffset = offset
     return shifted

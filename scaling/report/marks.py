@@ -58,14 +58,20 @@ SEGMENTS: dict[str, dict[str, Any]] = {
 
 _SLOTS = alt.Scale(domain=list(range(1, len(LAYOUTS) + 1)), range=LAYOUTS)
 # What the page and the SVG export set: GPU counts on the axis, the layouts that have a colour and
-# their names, and the common logarithm of the tokens of a run.
+# their names, the common logarithm of the tokens of a run, and the ticks of log axes.
 PARAMETERS: dict[str, Any] = {
     "sizes_": [1, 2, 4, 8],
     "slots_": [1],
     "names_": ["layout"],
     "budget_": 12.0,
+    "amounts_": [[1, 10, 100]],
 }
-ONE_TWO_FIVE = [digit * 10**exponent for exponent in range(18) for digit in (1, 2, 5)]
+# Ticks of log axes of amounts, from sparse to dense; the page holds them once, not every chart.
+AMOUNTS = [
+    [digit * 10**exponent for exponent in range(18) for digit in (1, 2, 5)],
+    [digit * 10**exponent for exponent in range(18) for digit in range(1, 10)],
+    [step * 10**exponent for exponent in range(12) for step in range(10, 100)],
+]
 
 
 def of(base: alt.Chart, series: str) -> alt.Chart:
@@ -158,11 +164,9 @@ def log_amount_axis() -> alt.Axis:
 
     Vega drops the values outside the domain; left alone it draws nine grid lines a decade.
     """
-    dense = [digit * 10**exponent for exponent in range(18) for digit in range(1, 10)]
-    densest = [step * 10**exponent for exponent in range(12) for step in range(10, 100)]
     ends = "domain('y')[1] / domain('y')[0]"
     return alt.Axis(
-        values=alt.ExprRef(f"{ends} < 1.7 ? {densest} : {ends} < 6 ? {dense} : {ONE_TWO_FIVE}"),
+        values=alt.ExprRef(f"amounts_[{ends} < 1.7 ? 2 : {ends} < 6 ? 1 : 0]"),
         labelExpr="replace(format(datum.value, '~s'), 'G', 'B')",
         labelOverlap="greedy",
         labelSeparation=6,
@@ -185,8 +189,12 @@ def chart(table: str) -> alt.Chart:
 
 def finish(*layers: alt.Chart, height: int | alt.Step) -> alt.LayerChart:
     """Layers as one chart as wide as its box, with the parameters that the page sets."""
-    layered = alt.layer(*layers, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    sized = layered.properties(width="container", height=height)
-    whole = sized.add_params(*(alt.param(name, value=value) for name, value in PARAMETERS.items()))
-    assert isinstance(whole, alt.LayerChart)
-    return whole
+    return alt.LayerChart(
+        layer=list(layers),
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        width="container",
+        height=height,
+        params=[
+            alt.VariableParameter(name=name, value=value) for name, value in PARAMETERS.items()
+        ],
+    )

@@ -38,7 +38,7 @@ def crossovers() -> alt.LayerChart:
         columns=alt.ExprRef("width < 520 ? 1 : 2"),
     )  # fmt: skip
     coloured = layout_colour(legend)
-    zone = chart("switches").encode(x=over_gpus("crossing_low:Q"), x2="crossing_high:Q")
+    zone = chart("switches").encode(x=over_gpus("crossing_low:Q"), x2=alt.X2("crossing_high:Q"))
     said = (
         "datum.verdict === 'resolved' ? '≈ ' + format(datum.crossing, '.3~r') : "
         "datum.verdict === 'tie' ? 'tie' : '?'"
@@ -55,8 +55,8 @@ def crossovers() -> alt.LayerChart:
     tips = tooltips("world_size", "layout_name", "series", "tokens_per_s", "share_of_best")
     return finish(
         zone.mark_rect(fill=HATCH, opacity=0.6).encode(
-            y=alt.value(0),
-            y2=alt.value("height"),
+            y=alt.YValue(0),
+            y2=alt.Y2Value("height"),
             tooltip=[
                 alt.Tooltip("crossing:Q", title="order changes near", format=".3~r"),
                 alt.Tooltip("crossing_low:Q", title="between", format=".3~r"),
@@ -68,12 +68,17 @@ def crossovers() -> alt.LayerChart:
         ),
         base.transform_filter("datum.series === 'predicted'")
         .mark_line(strokeWidth=1.75, strokeDash=[4, 3])
-        .encode(color=coloured, detail="layout_name:N"),
+        .encode(color=coloured, detail=alt.Detail("layout_name:N")),
         base.transform_filter("datum.series !== 'predicted'")
         .mark_line(strokeWidth=2.25)
-        .encode(color=coloured, detail=["layout_name:N", "series:N", "stack_fingerprint:N"]),
+        .encode(
+            color=coloured,
+            detail=[
+                alt.Detail(f"{name}:N") for name in ("layout_name", "series", "stack_fingerprint")
+            ],
+        ),
         *points(base, tips),
-        *words(middle, colour=INK, baseline="bottom")(y=alt.value(335), text="said:N"),
+        *words(middle, colour=INK, baseline="bottom")(y=alt.YValue(335), text=alt.Text("said:N")),
         height=340,
     )
 
@@ -121,14 +126,16 @@ def layout_map() -> alt.LayerChart:
         ran.mark_text(
             dy={"expr": f"{narrow} ? 1 : -6"}, fontSize={"expr": f"{narrow} ? 11 : 13"},
             fontWeight=600,
-        ).encode(text="number:N", color=ink),
+        ).encode(text=alt.Text("number:N"), color=ink),
         ran.mark_text(dy=9, fontSize=10, opacity={"expr": f"{narrow} ? 0 : 1"}).encode(
-            text="text:N", color=ink
+            text=alt.Text("text:N"), color=ink
         ),
         bad.mark_text(
             fontSize={"expr": f"{narrow} ? 9 : 11"}, stroke=variable("hatch-bg"), strokeWidth=4,
             strokeJoin="round",
-        ).encode(text="said:N"),
-        bad.mark_text(fontSize={"expr": f"{narrow} ? 9 : 11"}, color=SOFT).encode(text="said:N"),
+        ).encode(text=alt.Text("said:N")),
+        bad.mark_text(fontSize={"expr": f"{narrow} ? 9 : 11"}, color=SOFT).encode(
+            text=alt.Text("said:N")
+        ),
         height=alt.Step(46),
     )  # fmt: skip

@@ -2,22 +2,23 @@
 
 import json
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import vl_convert
 
 from scaling.errors import InputError
 from scaling.report import numbers
 from scaling.report.captions import read_caption
 from scaling.report.charts import CHARTS
-from scaling.report.marks import CONFIG, FONT
+from scaling.report.marks import AMOUNTS, CONFIG, FONT
 from scaling.report.multiqc import write_multiqc
 from scaling.report.palette import css
 from scaling.report.sentences import story
-from scaling.report.svg import VEGA_LITE, bare, chart_files
+from scaling.report.svg import bare, chart_files
 from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
+from scaling.report.vega import bundle
 from scaling.store import write_text
 
 PAGE_FILES = ("page.html.j2", "page.css", "page.js")
@@ -37,6 +38,11 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
     Raises:
         InputError: tables, captions or the page's template are missing.
     """
+    with ThreadPoolExecutor(1) as beside:
+        return _write_report(study_dir, reports_dir, beside.submit(bundle), charts=charts)
+
+
+def _write_report(study_dir: Path, reports_dir: Path, vega: Future[str], *, charts: bool) -> Path:
     tables = read_tables(study_dir)
     stories = []
     files: dict[str, str] = {}
@@ -51,11 +57,17 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
     _write_charts(study_dir / "charts", files)
     write_multiqc(study_dir, tables)
     page = study_dir / "report.html"
-    write_text(page, _html(study_dir.name, tables, stories, reports_dir))
+    write_text(page, _html(study_dir.name, tables, stories, reports_dir, vega))
     return page
 
 
-def _html(study: str, tables: Tables, stories: list[dict[str, Any]], reports_dir: Path) -> str:
+def _html(
+    study: str,
+    tables: Tables,
+    stories: list[dict[str, Any]],
+    reports_dir: Path,
+    vega: Future[str],
+) -> str:
     captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
     charts = {
         name: {
@@ -88,11 +100,11 @@ def _html(study: str, tables: Tables, stories: list[dict[str, Any]], reports_dir
         font=FONT,
         style=sources["page.css"],
         script=_inline(sources["page.js"]),
-        vega=_inline(_vega()),
+        vega=_inline(vega.result()),
         data=_json({name: columnar(tables[name], columns) for name, columns in COLUMNS.items()}),
         charts=_json(charts),
         stories_json=_json(stories),
-        config=_json(CONFIG),
+        config=_json({"vega": CONFIG, "amounts_": AMOUNTS}),
     )
 
 
@@ -101,11 +113,6 @@ def _environment() -> jinja2.Environment:
     return jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-
-
-def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed as one module, which the page holds once."""
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE))
 
 
 def _json(value: Any) -> str:

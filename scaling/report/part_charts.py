@@ -82,17 +82,19 @@ def memory_parts() -> alt.LayerChart:
     ran = alt.condition("datum.outcome === 'ok'", alt.value(1), alt.value(0.5))
     return finish(
         rows.mark_bar(height=10, yOffset=-7, stroke=SURFACE, strokeWidth=0.5).encode(
-            x=x, x2="end:Q", color=_legend(MEMORY, "p"), opacity=ran, tooltip=tips
+            x=x, x2=alt.X2("end:Q"), color=_legend(MEMORY, "p"), opacity=ran, tooltip=tips
         ),
         first.transform_filter("isValid(datum.peak)")
         .mark_tick(thickness=3, height=16, yOffset=-7, color=INK)
         .encode(x=alt.X("peak:Q"), tooltip=tips),
         first.transform_aggregate(edge="max(capacity)")
         .mark_rule(color=BAD, strokeWidth=1.5)
-        .encode(x="edge:Q", y=alt.value(0), y2=alt.value("height")),
-        first.mark_text(align="left", dy=9, color=INK).encode(x=alt.value(0), text="layout_name:N"),
+        .encode(x=alt.X("edge:Q"), y=alt.YValue(0), y2=alt.Y2Value("height")),
+        first.mark_text(align="left", dy=9, color=INK).encode(
+            x=alt.XValue(0), text=alt.Text("layout_name:N")
+        ),
         last.mark_text(align="right", dx=-5, dy=9, color=SOFT).encode(
-            x=alt.value("width"), text="said:N"
+            x=alt.XValue("width"), text=alt.Text("said:N")
         ),
         height=alt.Step(36),
     )
@@ -144,7 +146,7 @@ def memory_fit() -> alt.LayerChart:
         .mark_point(shape="cross", angle=45, filled=True, color=BAD, size=46, opacity=0.6)
         .encode(tooltip=tips),
         capacity.mark_rule(color=BAD, strokeWidth=1.5).encode(
-            x=alt.X("edge:Q"), y=alt.value(0), y2=alt.value("height")
+            x=alt.X("edge:Q"), y=alt.YValue(0), y2=alt.Y2Value("height")
         ),
         height=alt.Step(70),
     )
@@ -187,14 +189,14 @@ def time_split() -> alt.LayerChart:
                 scale=alt.Scale(domain=[0, 1]),
                 axis=alt.Axis(format=".0%", tickCount=5),
             ),
-            x2="share_to:Q",
+            x2=alt.X2("share_to:Q"),
             color=_legend(TIME, "t"),
             opacity=alt.condition("datum.series === 'predicted'", alt.value(0.75), alt.value(1)),
             tooltip=tips,
         ),
         hidden.mark_rule(strokeWidth=2, yOffset=14, color=SOFT).encode(
             x=alt.X("zero:Q"),
-            x2="hidden_share:Q",
+            x2=alt.X2("hidden_share:Q"),
             tooltip=[alt.Tooltip("hidden_share:Q", title="hidden behind compute", format=".0%")],
         ),
         shares.transform_filter("datum.part_order < 5")
@@ -230,7 +232,9 @@ def predicted_against_measured() -> alt.LayerChart:
     )  # fmt: skip
     off = alt.condition("abs(datum.error) > 0.1", alt.value(WARN), alt.value(ACCENT))
     return finish(
-        rows.mark_area(color=ACCENT, opacity=0.12).encode(x=x, y=alt.Y("near:Q"), y2="far:Q"),
+        rows.mark_area(color=ACCENT, opacity=0.12).encode(
+            x=x, y=alt.Y("near:Q"), y2=alt.Y2("far:Q")
+        ),
         rows.mark_line(color=SOFT, strokeWidth=1).encode(x=x, y=alt.Y("tokens_per_s:Q")),
         rows.mark_point(
             shape="diamond", size=44, strokeWidth=1.5, fill=SURFACE, opacity=0.9

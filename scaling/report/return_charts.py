@@ -58,7 +58,7 @@ def _marginal(value: str, low: str, high: str, yardstick: str, *, title: str) ->
     y = alt.Y(f"{value}:Q", title=title, scale=alt.Scale(nice=True), axis=amount_axis())
     ends: dict[str, Any] = {
         "x": over_gpus("from_world_size:Q", padding=14),
-        "x2": "to_world_size:Q",
+        "x2": alt.X2("to_world_size:Q"),
     }
     steps = chart("returns").transform_filter(f"isValid(datum.{value})")
     base = steps.encode(**ends)
@@ -83,23 +83,27 @@ def _marginal(value: str, low: str, high: str, yardstick: str, *, title: str) ->
     knee = chart("knees").transform_filter("!datum.beyond_data && datum.series !== 'predicted'")
     segments = base.transform_calculate(part=f"datum.{value} / datum.{yardstick}")
     return finish(
-        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.datum(0), **ACROSS),
-        base.mark_rect(opacity=0.16, color=ACCENT).encode(y=alt.Y(f"{low}:Q"), y2=f"{high}:Q"),
-        start.mark_rule(color=FAINT, strokeWidth=1).encode(y="start:Q", **ACROSS),
-        half.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y="half:Q", **ACROSS),
+        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.YDatum(0), **ACROSS),
+        base.mark_rect(opacity=0.16, color=ACCENT).encode(
+            y=alt.Y(f"{low}:Q"), y2=alt.Y2(f"{high}:Q")
+        ),
+        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.Y("start:Q"), **ACROSS),
+        half.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y=alt.Y("half:Q"), **ACROSS),
         knee.mark_rule(color=WARN, strokeWidth=1.25).encode(
-            x=over_gpus("knee_world_size:Q", padding=14), y=alt.value(0), y2=alt.value("height")
+            x=over_gpus("knee_world_size:Q", padding=14), y=alt.YValue(0), y2=alt.Y2Value("height")
         ),
         knee.transform_calculate(words="'knee ' + datum.knee_world_size")
         .mark_text(align="right", dx=-4, dy=-5, color=WARN, baseline="bottom")
         .encode(
-            x=over_gpus("knee_world_size:Q", padding=14), y=alt.value("height"), text="words:N"
+            x=over_gpus("knee_world_size:Q", padding=14),
+            y=alt.YValue("height"),
+            text=alt.Text("words:N"),
         ),
         *(
             of(segments, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
             for series, look in SEGMENTS.items()
         ),
-        *words(middle, colour=INK, dy=13)(y=y, text="words:N"),
+        *words(middle, colour=INK, dy=13)(y=y, text=alt.Text("words:N")),
         height=260,
     )
 
@@ -125,7 +129,7 @@ def efficiency() -> alt.LayerChart:
         *words(
             fixed.transform_filter(last).transform_calculate(words="'one layout'"),
             colour=SOFT, align="right", dx=-8, dy=10,
-        )(text="words:N"),
+        )(text=alt.Text("words:N")),
         *(
             of(best, series).mark_line(color=SOFT, strokeWidth=1.75, **dash)
             for series, dash in _DASHES.items()
@@ -174,19 +178,21 @@ def scaling_law() -> alt.LayerChart:
     rules = chart("best").encode(x=x)
     return finish(
         curve.mark_area(color=ACCENT, opacity=0.14).encode(
-            y=alt.Y("tokens_per_s_low:Q"), y2="tokens_per_s_high:Q"
+            y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")
         ),
         inside.mark_line(color=ACCENT, strokeWidth=1.5).encode(y=y),
         beyond.mark_line(color=ACCENT, strokeWidth=1.5, strokeDash=[4, 3]).encode(y=y),
         leaves.mark_rule(color=WARN, strokeWidth=1).encode(
-            x=alt.X("edge:Q"), y=alt.value(0), y2=alt.value("height")
+            x=alt.X("edge:Q"), y=alt.YValue(0), y2=alt.Y2Value("height")
         ),
         leaves.mark_text(
             text="data end", align="left", dx=4, dy=-5, baseline="bottom", color=WARN
-        ).encode(x=alt.X("edge:Q"), y=alt.value("height")),
+        ).encode(x=alt.X("edge:Q"), y=alt.YValue("height")),
         of(rules, "measured")
         .mark_rule(**INTERVALS["measured"])
-        .encode(y=alt.Y("tokens_per_s_low:Q"), y2="tokens_per_s_high:Q", color=layout_colour()),
+        .encode(
+            y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q"), color=layout_colour()
+        ),
         *points(seen.encode(y=y), tooltips("world_size", "layout_name", "series", "tokens_per_s")),
         height=280,
     )

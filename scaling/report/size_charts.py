@@ -23,7 +23,7 @@ from scaling.report.marks import (
 )
 from scaling.report.tooltips import tooltips
 
-ACROSS: dict[str, Any] = {"x": alt.value(0), "x2": alt.value("width")}  # the whole plot
+ACROSS: dict[str, Any] = {"x": alt.XValue(0), "x2": alt.X2Value("width")}  # the whole plot
 
 _BEST = (
     "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
@@ -40,14 +40,14 @@ def throughput() -> alt.LayerChart:
         axis=log_amount_axis(),
     )
     base = chart("best").encode(x=over_gpus())
-    ideal = firmest(base).encode(y="ideal_tokens_per_s:Q")
+    ideal = firmest(base).encode(y=alt.Y("ideal_tokens_per_s:Q"))
     apart = "datum.world_size === sizes_[sizes_.length - 1] && datum.efficiency < 0.9"
     return finish(
         ideal.mark_line(color=FAINT, strokeWidth=1),
         ideal.transform_filter(apart)
         .mark_text(align="left", dx=7, dy=-3, color=SOFT)
-        .encode(text=alt.value("ideal")),
-        *intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2="tokens_per_s_high:Q"),
+        .encode(text=alt.TextValue("ideal")),
+        *intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
         *lines(chart("curves").encode(x=over_gpus(), y=y)),
         *points(base.encode(y=y), tooltips(*_BEST, "runner_up_layout_name")),
         *words(
@@ -59,7 +59,7 @@ def throughput() -> alt.LayerChart:
             dy=8,
             lineHeight=13,
             lineBreak="|",
-        )(y=y, text="label:N"),
+        )(y=y, text=alt.Text("label:N")),
         height=330,
     )
 
@@ -82,8 +82,10 @@ def throughput_per_gpu() -> alt.LayerChart:
         .encode(x=over_gpus())
     )
     return finish(
-        firmest(base).mark_rule(color=FAINT, strokeWidth=1).encode(y="yardstick:Q", **ACROSS),
-        *intervals(base, y=alt.Y("low:Q"), y2="high:Q"),
+        firmest(base)
+        .mark_rule(color=FAINT, strokeWidth=1)
+        .encode(y=alt.Y("yardstick:Q"), **ACROSS),
+        *intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         *lines(chart("curves").encode(x=over_gpus(), y=y)),
         *points(base.encode(y=y), tooltips(*_BEST)),
         *words(base, colour=SOFT, dy=18)(y=y, text=alt.Text("efficiency:Q", format=".0%")),

@@ -5,18 +5,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import altair as alt
 import vl_convert
 
 from scaling.report.charts import CHARTS, Chart
-from scaling.report.marks import CONFIG
+from scaling.report.marks import AMOUNTS, CONFIG
 from scaling.report.palette import in_theme
 from scaling.report.tables import Record, Tables
+from scaling.report.vega import VEGA_LITE
 from scaling.report.words import filled
 
 BUDGET = 12.0  # log10 of the tokens of a run, until the reader says otherwise
 WIDTH = 640  # px; the page gives charts the width of their box
-VEGA_LITE = alt.SCHEMA_VERSION.removeprefix("v").rsplit(".", 1)[0]
 
 
 def chart_files(tables: Tables, story: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -66,6 +65,7 @@ def parameters(story: dict[str, Any]) -> dict[str, Any]:
         "slots_": [slot for slot, _ in story["coloured"]],
         "names_": story["names"],
         "budget_": BUDGET,
+        "amounts_": AMOUNTS,
     }
 
 

@@ -31,6 +31,7 @@ _ORDER = {
     "contenders": "setting_id, world_size, place",
     "refused": "setting_id, world_size, tp, pp, cp, zero_stage, micro_batch_size",
 }
+_LEADING = {"statistics": "tokens_per_s"}  # the amount that decides the order of a long list
 
 _LAYOUT = (
     "tp", "pp", "cp", "dp", "zero_stage", "zero_shard_size", "optimizer_offload",
@@ -225,8 +226,21 @@ def _rows(
     ).fetchall()[0]
     most = min(MOST_ROWS, max(FEWEST_ROWS, MOST_ROWS_IN_ALL // max(1, settings)))
     rank = f"row_number() over (partition by setting_id order by {_ORDER[name]})"
-    rows = connection.execute(f"{query} qualify {rank} <= {most}{order}", [str(path)]).fetchall()
+    likely = _likely(_LEADING[name], most) if name in _LEADING else ""
+    listed = f"{query}{likely} qualify {rank} <= {most}{order}"
+    rows = connection.execute(listed, [str(path)] * listed.count("?")).fetchall()
     return rows, whole > len(rows)
+
+
+def _likely(column: str, most: int) -> str:
+    """Only rows that may be among the first `most` of their setting by `column`, falling.
+
+    Ranking a million wide rows to keep a few takes a second; dropping first what lies below the
+    last that can be kept takes a tenth of it.
+    """
+    least = f"if(count({column}) < {most}, null, list_min(max({column}, {most})))"
+    lasts = f"select setting_id, {least} as least from read_parquet(?) group by setting_id"
+    return f" join ({lasts}) using (setting_id) where least is null or {column} >= least"
 
 
 def columnar(records: list[Record], columns: tuple[str, ...]) -> dict[str, Any]:
