@@ -1,18 +1,20 @@
 -- Grain: one row per reason for which rows on disk stand in no table.
--- Needs: planned
+-- Needs: planned, measurements
 -- rows_left_out: how many; a reason that met no row is not listed.
-with reasons as (
+with counted as (
     select
-        case
-            when point_id not in (select point_id from planned)
-                then 'the point is no longer in the study'
-            when attempt < max(attempt) over (partition by point_id, series)
-                then 'a later attempt at the point replaced it'
-        end as reason
+        count(*) as found,
+        count(*) filter (where point_id in (select point_id from planned)) as asked_for,
+        (select count(*) from measurements where series != 'predicted') as kept
     from study.rows
 )
-select reason, count(*) as rows_left_out
-from reasons
-where reason is not null
-group by reason
+select reason, rows_left_out
+from (
+    select 'the point is no longer in the study' as reason, found - asked_for as rows_left_out
+    from counted
+    union all
+    select 'a later attempt at the point replaced it' as reason, asked_for - kept as rows_left_out
+    from counted
+)
+where rows_left_out > 0
 order by reason

@@ -1,9 +1,21 @@
 -- Grain: one row per software stack; rows of different stacks are never averaged.
 -- Needs: planned
 -- Where rows of a stack differ in a fact, all its values stand in one text.
+with told as (  -- equal rows first: a sort per fact over all rows would take far longer
+    select
+        stack_fingerprint, gpu_name, git_commit, scaling_version, python_version, torch_version,
+        deepspeed_version, flash_attn_version, driver_version, cuda_version, nccl_version, clock,
+        memory_meter, hosts, seed,
+        count(*) as measurements,
+        min(started_at) as first_started_at,
+        max(started_at) as last_started_at
+    from study.rows
+    where point_id in (select point_id from planned)
+    group by all
+)
 select
     stack_fingerprint,
-    count(*) as measurements,
+    sum(measurements)::bigint as measurements,
     string_agg(distinct gpu_name, ', ' order by gpu_name) as gpu_name,
     string_agg(distinct git_commit, ', ' order by git_commit) as git_commit,
     string_agg(distinct scaling_version, ', ' order by scaling_version) as scaling_version,
@@ -19,9 +31,8 @@ select
     string_agg(distinct memory_meter, ', ' order by memory_meter) as memory_meter,
     list_sort(list_distinct(flatten(list(hosts)))) as hosts,
     list_sort(list(distinct seed)) as seeds,
-    min(started_at) as first_started_at,
-    max(started_at) as last_started_at
-from study.rows
-where point_id in (select point_id from planned)
+    min(first_started_at) as first_started_at,
+    max(last_started_at) as last_started_at
+from told
 group by stack_fingerprint
 order by measurements desc, stack_fingerprint

@@ -83,16 +83,13 @@ def resampled_steps(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
 def resampled_rates(repeats: Sequence[Rates], random: np.random.Generator) -> Rates:
     """Medians of resampled rates, (RESAMPLES,): over drawn repeats of the median drawn step."""
-    medians = np.empty((len(repeats), RESAMPLES, len(repeats)))
-    for slot in range(len(repeats)):
-        for number, rates in enumerate(repeats):
-            chosen = random.integers(len(rates), size=(RESAMPLES, len(rates)))
-            medians[slot, :, number] = np.median(rates[chosen], axis=1)
     drawn = random.integers(len(repeats), size=(RESAMPLES, len(repeats)))
-    picked = np.stack(
-        [medians[slot, np.arange(RESAMPLES), drawn[:, slot]] for slot in range(len(repeats))]
-    )
-    return np.asarray(np.median(picked, axis=0))
+    medians = np.empty(drawn.shape)
+    for number, rates in enumerate(repeats):
+        taken = drawn == number
+        chosen = random.integers(len(rates), size=(int(taken.sum()), len(rates)))
+        medians[taken] = np.median(rates[chosen], axis=1)
+    return np.asarray(np.median(medians, axis=1))
 
 
 def step_values(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from scaling.analyse import laws, resampling
 from scaling.analyse.sources import attach
@@ -62,42 +63,58 @@ def tabulate(
         connection.execute(
             "create table study.choices as select ?::double as knee_share", [knee_share]
         )
-        made = execution_order(queries, sql_dir)
+        needs = all_needs(queries, sql_dir)
+        made = execution_order(needs, sql_dir)
+        read_again = {other for needed in needs.values() for other in needed}
         for name in made:
-            _make(connection, name, queries, sql_dir)
-        _write_tables(connection, made, study_dir / "tables")
+            _make(connection, name, queries, sql_dir, keep=name in read_again)
+        _write_tables(connection, made, study_dir / "tables", sql_dir)
 
 
 def _make(
-    connection: duckdb.DuckDBPyConnection, name: str, queries: Mapping[str, str], sql_dir: Path
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    queries: Mapping[str, str],
+    sql_dir: Path,
+    *,
+    keep: bool,
 ) -> None:
+    """Make a table; one that only its file reads is a view, whose rows go straight there."""
     if name in COMPUTED:
         connection.register("computed", COMPUTED[name][1](connection))
         connection.execute(f'create table "{name}" as from computed')
         connection.unregister("computed")
         return
     try:
-        connection.execute(f'create table "{name}" as {queries[name]}')
+        connection.execute(f'create {"table" if keep else "view"} "{name}" as {queries[name]}')
     except duckdb.Error as error:
         raise InputError(f"{sql_dir / name}.sql: {error}") from error
 
 
-def execution_order(queries: Mapping[str, str], sql_dir: Path) -> list[str]:
-    """Names of the tables, each after those its `-- Needs:` line names.
+def all_needs(queries: Mapping[str, str], sql_dir: Path) -> dict[str, list[str]]:
+    """Per table, those it reads: what its `-- Needs:` line names, or what its function needs.
 
     Computed tables whose own needs the SQL files give are among them.
 
     Raises:
-        InputError: a file without that line, a name that no file has, or a circle.
+        InputError: a file without that line, or a name that no file has.
     """
     computed: dict[str, list[str]] = {}
     for name, (needed, _) in COMPUTED.items():
         if all(other in queries or other in computed for other in needed):
             computed[name] = list(needed)
     known = [*queries, *computed]
-    needs = {name: _needs(name, text, known, sql_dir) for name, text in queries.items()}
+    return {name: _needs(name, text, known, sql_dir) for name, text in queries.items()} | computed
+
+
+def execution_order(needs: Mapping[str, list[str]], sql_dir: Path) -> list[str]:
+    """Names of the tables, each after those it reads.
+
+    Raises:
+        InputError: they need each other in a circle.
+    """
     try:
-        return list(TopologicalSorter({**needs, **computed}).static_order())
+        return list(TopologicalSorter(needs).static_order())
     except CycleError as error:
         circle = " -> ".join(reversed(error.args[1]))
         raise InputError(f"{sql_dir}: the tables need each other in a circle: {circle}") from error
@@ -117,22 +134,32 @@ def _needs(name: str, text: str, known: list[str], sql_dir: Path) -> list[str]:
 
 
 def _write_tables(
-    connection: duckdb.DuckDBPyConnection, names: list[str], tables_dir: Path
+    connection: duckdb.DuckDBPyConnection, names: list[str], tables_dir: Path, sql_dir: Path
 ) -> None:
     """Write all, then rename all; tables whose SQL file is gone go too."""
     tables_dir.mkdir(parents=True, exist_ok=True)
     parts: dict[Path, Path] = {}
-    for name in names:
-        path = tables_dir / f"{name}.parquet"
+
+    def part(path: Path) -> str:
         parts[path] = path.with_name(f".{path.name}.{os.getpid()}.part")
-        table = connection.table(name)
-        table.write_parquet(str(parts[path]), compression="snappy")
-        if len(table) <= MOST_CSV_ROWS:
-            plain = tables_dir / f"{name}.csv"
-            parts[plain] = plain.with_name(f".{plain.name}.{os.getpid()}.part")
-            table.write_csv(str(parts[plain]), header=True)
-    for path, part in parts.items():
-        part.replace(path)
+        return str(parts[path])
+
+    try:
+        for name in names:
+            written = part(tables_dir / f"{name}.parquet")
+            try:
+                connection.table(name).write_parquet(written, compression="snappy")
+            except duckdb.Error as error:
+                raise InputError(f"{sql_dir / name}.sql: {error}") from error
+            if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
+                rows = connection.read_parquet(written)
+                rows.write_csv(part(tables_dir / f"{name}.csv"), header=True)
+    except BaseException:
+        for unfinished in parts.values():
+            unfinished.unlink(missing_ok=True)
+        raise
+    for path, written_part in parts.items():
+        written_part.replace(path)
     for path in (*tables_dir.glob("*.parquet"), *tables_dir.glob("*.csv")):
         if path not in parts:
             path.unlink()

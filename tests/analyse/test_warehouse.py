@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scaling.analyse.warehouse import COMPUTED, execution_order, tabulate
+from scaling.analyse.warehouse import COMPUTED, all_needs, execution_order, tabulate
 from scaling.errors import InputError
 from scaling.grid import Plan
 from scaling.store import arrow_schema, write_plan
@@ -29,24 +29,24 @@ def sql(folder: Path, **files: str) -> Path:
 
 def test_a_table_runs_after_those_it_needs_whatever_the_alphabet_says():
     queries = {"a": "-- Needs: b, c", "b": "-- Needs: c", "c": "-- Needs: nothing"}
-    assert execution_order(queries, SQL) == ["c", "b", "a"]
+    assert execution_order(all_needs(queries, SQL), SQL) == ["c", "b", "a"]
 
 
 def test_tables_in_a_circle_are_refused():
     queries = {"a": "-- Needs: b", "b": "-- Needs: a"}
     with pytest.raises(InputError, match=r"circle: (a -> b -> a|b -> a -> b)$"):
-        execution_order(queries, SQL)
+        execution_order(all_needs(queries, SQL), SQL)
 
 
 def test_an_unknown_need_names_the_file_and_the_nearest_table():
     queries = {"layouts": "-- Needs: nothing", "best": "-- Needs: layout"}
     with pytest.raises(InputError, match=r"best\.sql: needs no table 'layout': .*'layouts'"):
-        execution_order(queries, SQL)
+        all_needs(queries, SQL)
 
 
 def test_a_file_must_say_what_it_needs():
     with pytest.raises(InputError, match=r"best\.sql: has no line '-- Needs: "):
-        execution_order({"best": "select 1"}, SQL)
+        all_needs({"best": "select 1"}, SQL)
 
 
 def test_every_sql_file_leaves_a_table_of_its_name(study):
@@ -68,6 +68,14 @@ def test_nothing_is_written_if_one_table_fails(study, tmp_path):
     with pytest.raises(InputError, match=r"bad\.sql: .*two"):
         tabulate(study, folder)
     assert not (study / "tables").exists()
+
+
+def test_a_table_that_fails_on_its_rows_is_named_and_leaves_no_part_of_itself(study, tmp_path):
+    folder = sql(tmp_path / "sql", good="-- Needs: nothing\nselect 1 as one",
+                 late="-- Needs: good\nselect error('too late') as two from good")  # fmt: skip
+    with pytest.raises(InputError, match=r"late\.sql: .*too late"):
+        tabulate(study, folder)
+    assert list((study / "tables").iterdir()) == []
 
 
 def test_a_table_without_its_sql_file_goes(study, tmp_path):
