@@ -5,10 +5,14 @@ import altair as alt
 from scaling.report.marks import (
     ACCENT,
     INK,
+    LEFT,
     LINES,
     OTHER,
+    RIGHT,
     SOFT,
+    UPRIGHT,
     chart,
+    datum,
     finish,
     layout_colour,
     log_amount_axis,
@@ -125,9 +129,7 @@ def factor_effects() -> alt.LayerChart:
     one = rows.transform_aggregate(count="count()")
     narrow = "width < 460"
     return finish(
-        one.mark_rule(color=OTHER, strokeWidth=1).encode(
-            x=alt.XDatum(1), y=alt.YValue(0), y2=alt.Y2Value("height")
-        ),
+        one.mark_rule(color=OTHER, strokeWidth=1).encode(x=datum("X", 1), **UPRIGHT),
         rows.mark_rule(strokeWidth=1.25, color=ACCENT, yOffset=6).encode(
             x=alt.X("lowest:Q"), x2=alt.X2("highest:Q")
         ),
@@ -137,12 +139,12 @@ def factor_effects() -> alt.LayerChart:
         rows.mark_point(
             shape="circle", filled=True, size=64, opacity=1, color=ACCENT, yOffset=6
         ).encode(x=x, tooltip=tips),
-        *words(rows, colour=INK, align="left", dy=-11)(x=alt.XValue(0), text=alt.Text("name:N")),
+        *words(rows, colour=INK, align="left", dy=-11)(x=LEFT, text=alt.Text("name:N")),
         *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 0 : 1"})(
-            x=alt.XValue("width"), text=alt.Text("numbers:N")
+            x=RIGHT, text=alt.Text("numbers:N")
         ),
         *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"})(
-            x=alt.XValue("width"), text=alt.Text("brief:N")
+            x=RIGHT, text=alt.Text("brief:N")
         ),
         height=alt.Step(46),
     )

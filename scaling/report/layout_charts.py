@@ -7,12 +7,17 @@ import altair as alt
 from scaling.hardware import GIB
 from scaling.report.marks import (
     ACCENT,
+    ACROSS,
     BAD,
     INK,
+    LEFT,
     OTHER,
+    RIGHT,
     SOFT,
+    UPRIGHT,
     amount_axis,
     chart,
+    datum,
     finish,
     intervals,
     points,
@@ -42,8 +47,7 @@ def layout_ranking() -> alt.LayerChart:
             x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q")
         ),
         x=x,
-        low="tokens_per_s_low:Q",
-        high="tokens_per_s_high:Q",
+        ends=("tokens_per_s_low:Q", "tokens_per_s_high:Q"),
         value=value,
         tooltip=tooltips(*tips),
     )
@@ -63,12 +67,9 @@ def memory() -> alt.LayerChart:
         .transform_calculate(capacity=f"datum.gpu_memory_bytes / {GIB}")
     )
     return _layout_rows(
-        capacity.mark_rule(color=BAD, strokeWidth=1.5).encode(
-            x=alt.X("capacity:Q"), y=alt.YValue(0), y2=alt.Y2Value("height")
-        ),
+        capacity.mark_rule(color=BAD, strokeWidth=1.5).encode(x=alt.X("capacity:Q"), **UPRIGHT),
         x=x,
-        low=None,
-        high=None,
+        ends=None,
         value="isValid(datum.memory) ? format(datum.memory, '.3~g') + ' GiB' : 'not measured'",
         tooltip=tooltips("world_size", "layout_name", "series", "memory", "tokens_per_s"),
     )
@@ -78,8 +79,7 @@ def _layout_rows(
     behind: alt.Chart,
     *,
     x: alt.X,
-    low: str | None,
-    high: str | None,
+    ends: tuple[str, str] | None,
     value: str,
     tooltip: list[alt.Tooltip],
 ) -> alt.LayerChart:
@@ -103,19 +103,18 @@ def _layout_rows(
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
     shaft = ran.mark_rule(color=OTHER, strokeWidth=1, yOffset=down)
-    number: dict[str, Any] = {"x": alt.XValue("width"), "text": "value:N"}
+    number: dict[str, Any] = {"x": RIGHT, "text": "value:N"}
     return finish(
         behind,
-        shaft.encode(x=x, x2=alt.X2Datum(0)),
-        *([] if low is None else _offset_intervals(ran, low, high, down)),
+        shaft.encode(x=x, x2=datum("X2", 0)),
+        *([] if ends is None else _offset_intervals(ran, *ends, down)),
         *points(ran.encode(x=x), tooltip, yOffset=down),
         failed.mark_bar(height=8, yOffset=down, fill=HATCH, cornerRadius=2).encode(
-            x=alt.XValue(0),
-            x2=alt.X2Value("width"),
+            **ACROSS,
             tooltip=tooltips("world_size", "layout_name", "outcome"),
         ),
         rows.mark_text(align="left", dy=up, color=INK).encode(
-            x=alt.XValue(0), text=alt.Text("layout_name:N")
+            x=LEFT, text=alt.Text("layout_name:N")
         ),
         ran.mark_text(align="right", dx=-5, dy=up, color=SOFT).encode(**number),
         failed.mark_text(align="right", dx=-5, dy=up, color=BAD).encode(**number),

@@ -15,6 +15,26 @@ INK, SOFT, FAINT = variable("ink"), variable("ink-2"), variable("ink-3")
 SURFACE, OTHER = variable("surface"), variable("c-other")
 ACCENT, WARN, BAD = variable("accent"), variable("warn"), variable("bad")
 
+_channels: Any = alt  # its constructors of values carry no types
+
+
+def value(channel: str, pixels: float | str) -> Any:
+    """A channel's value that no data decide: pixels, or words such as `width`.
+
+    `x=alt.value(0)` says the same but makes altair compare it with every class it knows.
+    """
+    return getattr(_channels, f"{channel}Value")(pixels)
+
+
+def datum(channel: str, at: float) -> Any:
+    """A channel's value on its scale that is no column."""
+    return getattr(_channels, f"{channel}Datum")(at)
+
+
+LEFT, RIGHT, FOOT = value("X", 0), value("X", "width"), value("Y", "height")
+ACROSS: dict[str, Any] = {"x": LEFT, "x2": value("X2", "width")}  # the whole plot
+UPRIGHT: dict[str, Any] = {"y": value("Y", 0), "y2": value("Y2", "height")}
+
 FONT = 'Inter, "Segoe UI", Roboto, "Helvetica Neue", Arial, system-ui, sans-serif'
 
 CONFIG: dict[str, Any] = {

@@ -8,11 +8,13 @@ from scaling.report.marks import (
     INK,
     SOFT,
     SURFACE,
+    UPRIGHT,
     chart,
     finish,
     layout_colour,
     over_gpus,
     points,
+    value,
     words,
 )
 from scaling.report.palette import HATCH, variable
@@ -55,8 +57,7 @@ def crossovers() -> alt.LayerChart:
     tips = tooltips("world_size", "layout_name", "series", "tokens_per_s", "share_of_best")
     return finish(
         zone.mark_rect(fill=HATCH, opacity=0.6).encode(
-            y=alt.YValue(0),
-            y2=alt.Y2Value("height"),
+            **UPRIGHT,
             tooltip=[
                 alt.Tooltip("crossing:Q", title="order changes near", format=".3~r"),
                 alt.Tooltip("crossing_low:Q", title="between", format=".3~r"),
@@ -78,7 +79,7 @@ def crossovers() -> alt.LayerChart:
             ],
         ),
         *points(base, tips),
-        *words(middle, colour=INK, baseline="bottom")(y=alt.YValue(335), text=alt.Text("said:N")),
+        *words(middle, colour=INK, baseline="bottom")(y=value("Y", 335), text=alt.Text("said:N")),
         height=340,
     )
 

@@ -10,8 +10,11 @@ from scaling.report.marks import (
     ACCENT,
     BAD,
     INK,
+    LEFT,
+    RIGHT,
     SOFT,
     SURFACE,
+    UPRIGHT,
     WARN,
     chart,
     finish,
@@ -89,12 +92,12 @@ def memory_parts() -> alt.LayerChart:
         .encode(x=alt.X("peak:Q"), tooltip=tips),
         first.transform_aggregate(edge="max(capacity)")
         .mark_rule(color=BAD, strokeWidth=1.5)
-        .encode(x=alt.X("edge:Q"), y=alt.YValue(0), y2=alt.Y2Value("height")),
+        .encode(x=alt.X("edge:Q"), **UPRIGHT),
         first.mark_text(align="left", dy=9, color=INK).encode(
-            x=alt.XValue(0), text=alt.Text("layout_name:N")
+            x=LEFT, text=alt.Text("layout_name:N")
         ),
         last.mark_text(align="right", dx=-5, dy=9, color=SOFT).encode(
-            x=alt.XValue("width"), text=alt.Text("said:N")
+            x=RIGHT, text=alt.Text("said:N")
         ),
         height=alt.Step(36),
     )
@@ -145,9 +148,7 @@ def memory_fit() -> alt.LayerChart:
         base.transform_filter("datum.outcome !== 'ok'")
         .mark_point(shape="cross", angle=45, filled=True, color=BAD, size=46, opacity=0.6)
         .encode(tooltip=tips),
-        capacity.mark_rule(color=BAD, strokeWidth=1.5).encode(
-            x=alt.X("edge:Q"), y=alt.YValue(0), y2=alt.Y2Value("height")
-        ),
+        capacity.mark_rule(color=BAD, strokeWidth=1.5).encode(x=alt.X("edge:Q"), **UPRIGHT),
         height=alt.Step(70),
     )
 

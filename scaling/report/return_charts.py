@@ -6,15 +6,19 @@ import altair as alt
 
 from scaling.report.marks import (
     ACCENT,
+    ACROSS,
     FAINT,
+    FOOT,
     INK,
     INTERVALS,
     OTHER,
     SEGMENTS,
     SOFT,
+    UPRIGHT,
     WARN,
     amount_axis,
     chart,
+    datum,
     finish,
     firmest,
     layout_colour,
@@ -24,7 +28,6 @@ from scaling.report.marks import (
     points,
     words,
 )
-from scaling.report.size_charts import ACROSS
 from scaling.report.tooltips import tooltips
 
 HALF_SHARE = 0.5  # of what a GPU gave at the smallest size; the dotted line
@@ -83,20 +86,20 @@ def _marginal(value: str, low: str, high: str, yardstick: str, *, title: str) ->
     knee = chart("knees").transform_filter("!datum.beyond_data && datum.series !== 'predicted'")
     segments = base.transform_calculate(part=f"datum.{value} / datum.{yardstick}")
     return finish(
-        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.YDatum(0), **ACROSS),
+        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 0), **ACROSS),
         base.mark_rect(opacity=0.16, color=ACCENT).encode(
             y=alt.Y(f"{low}:Q"), y2=alt.Y2(f"{high}:Q")
         ),
         start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.Y("start:Q"), **ACROSS),
         half.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y=alt.Y("half:Q"), **ACROSS),
         knee.mark_rule(color=WARN, strokeWidth=1.25).encode(
-            x=over_gpus("knee_world_size:Q", padding=14), y=alt.YValue(0), y2=alt.Y2Value("height")
+            x=over_gpus("knee_world_size:Q", padding=14), **UPRIGHT
         ),
         knee.transform_calculate(words="'knee ' + datum.knee_world_size")
         .mark_text(align="right", dx=-4, dy=-5, color=WARN, baseline="bottom")
         .encode(
             x=over_gpus("knee_world_size:Q", padding=14),
-            y=alt.YValue("height"),
+            y=FOOT,
             text=alt.Text("words:N"),
         ),
         *(
@@ -182,12 +185,10 @@ def scaling_law() -> alt.LayerChart:
         ),
         inside.mark_line(color=ACCENT, strokeWidth=1.5).encode(y=y),
         beyond.mark_line(color=ACCENT, strokeWidth=1.5, strokeDash=[4, 3]).encode(y=y),
-        leaves.mark_rule(color=WARN, strokeWidth=1).encode(
-            x=alt.X("edge:Q"), y=alt.YValue(0), y2=alt.Y2Value("height")
-        ),
+        leaves.mark_rule(color=WARN, strokeWidth=1).encode(x=alt.X("edge:Q"), **UPRIGHT),
         leaves.mark_text(
             text="data end", align="left", dx=4, dy=-5, baseline="bottom", color=WARN
-        ).encode(x=alt.X("edge:Q"), y=alt.YValue("height")),
+        ).encode(x=alt.X("edge:Q"), y=FOOT),
         of(rules, "measured")
         .mark_rule(**INTERVALS["measured"])
         .encode(

@@ -1,10 +1,9 @@
 """Charts over the number of GPUs: one function, one chart, no data inside."""
 
-from typing import Any
-
 import altair as alt
 
 from scaling.report.marks import (
+    ACROSS,
     FAINT,
     OTHER,
     SOFT,
@@ -19,11 +18,10 @@ from scaling.report.marks import (
     over_gpus,
     points,
     rate_axis,
+    value,
     words,
 )
 from scaling.report.tooltips import tooltips
-
-ACROSS: dict[str, Any] = {"x": alt.XValue(0), "x2": alt.X2Value("width")}  # the whole plot
 
 _BEST = (
     "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
@@ -46,7 +44,7 @@ def throughput() -> alt.LayerChart:
         ideal.mark_line(color=FAINT, strokeWidth=1),
         ideal.transform_filter(apart)
         .mark_text(align="left", dx=7, dy=-3, color=SOFT)
-        .encode(text=alt.TextValue("ideal")),
+        .encode(text=value("Text", "ideal")),
         *intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
         *lines(chart("curves").encode(x=over_gpus(), y=y)),
         *points(base.encode(y=y), tooltips(*_BEST, "runner_up_layout_name")),
