@@ -1,5 +1,5 @@
 -- Grain: one row per setting, series and world_size at which a layout ran: the fastest of them.
--- Needs: layouts, ranking, colours
+-- Needs: layouts, ranking, colours, axes
 -- The runner-up is the fastest other layout. tied: the intervals of the two overlap.
 -- label: for a chart, what differs between the layouts that are fastest somewhere, lines parted
 -- by |; only where the layout is not that of the size before, else null.
@@ -22,60 +22,34 @@ fastest as (
     join ranking using (setting_id, series, world_size, layout, stack_fingerprint)
     where ranking.position = 1
 ),
-labelled as (
+spoken as (  -- each winner by the axes on which the winners of its setting differ
     select
-        *,
-        concat_ws(
-            ' ',
-            case when min(tp) over winners != max(tp) over winners then 'tp ' || tp end,
-            case when min(pp) over winners != max(pp) over winners then 'pp ' || pp end,
-            case when min(cp) over winners != max(cp) over winners then 'cp ' || cp end
-        ) as degrees,
-        concat_ws(
-            ' ',
-            case when min(pipeline_schedule) over winners != max(pipeline_schedule) over winners
-                then pipeline_schedule end,
-            case when min(zero_stage) over winners != max(zero_stage) over winners
-                then 'Z' || zero_stage end,
-            case when min(coalesce(zero_shard_size, 0)) over winners
-                    != max(coalesce(zero_shard_size, 0)) over winners
-                then coalesce('sh ' || zero_shard_size, 'no sh') end,
-            case when min(optimizer_offload) over winners != max(optimizer_offload) over winners
-                then if(optimizer_offload = 'none', 'no offload', 'offload') end,
-            case when bool_or(sequence_parallel) over winners
-                    and not bool_and(sequence_parallel) over winners
-                then if(sequence_parallel, 'sp', 'no sp') end,
-            case when min(micro_batch_size) over winners != max(micro_batch_size) over winners
-                then 'mb ' || micro_batch_size end,
-            case when min(activation_checkpointing) over winners
-                    != max(activation_checkpointing) over winners
-                then if(activation_checkpointing = 'none', 'no ckpt', 'ckpt') end,
-            case when min(attention) over winners != max(attention) over winners
-                then attention end,
-            case when bool_or(fused_norm) over winners and not bool_and(fused_norm) over winners
-                then if(fused_norm, 'fn', 'no fn') end,
-            case when bool_or(fused_rope) over winners and not bool_and(fused_rope) over winners
-                then if(fused_rope, 'fr', 'no fr') end,
-            case when bool_or(fused_mlp) over winners and not bool_and(fused_mlp) over winners
-                then if(fused_mlp, 'fm', 'no fm') end,
-            case when bool_or(fused_cross_entropy) over winners
-                    and not bool_and(fused_cross_entropy) over winners
-                then if(fused_cross_entropy, 'fce', 'no fce') end,
-            case when bool_or(compile) over winners and not bool_and(compile) over winners
-                then if(compile, 'comp', 'no comp') end,
-            case when min(precision) over winners != max(precision) over winners
-                then precision end
-        ) as choices
+        setting_id,
+        layout,
+        string_agg(coalesce(short, otherwise), ' ' order by axis_order) filter (where degree)
+            as degrees,
+        string_agg(coalesce(short, otherwise), ' ' order by axis_order) filter (where not degree)
+            as choices
+    from axes
+    semi join fastest using (setting_id, layout)
+    semi join (
+        select setting_id, axis
+        from axes
+        semi join fastest using (setting_id, layout)
+        group by setting_id, axis
+        having min(place) != max(place)
+    ) as telling using (setting_id, axis)
+    group by setting_id, layout
+),
+labelled as (
+    select fastest.*, nullif(concat_ws('|', degrees, choices), '') as parts
     from fastest
-    window winners as (partition by setting_id)
+    left join spoken using (setting_id, layout)
 )
 select
-    labelled.* exclude (degrees, choices),
+    labelled.* exclude (parts),
     colours.slot,
-    case when lag(labelled.layout) over sizes is distinct from labelled.layout then coalesce(
-        nullif(concat_ws('|', nullif(degrees, ''), nullif(choices, '')), ''),
-        labelled.layout_lines
-    ) end as label,
+    case when lag(labelled.layout) over sizes is distinct from labelled.layout then coalesce(parts, labelled.layout_lines) end as label,
     runner_up.layout as runner_up_layout,
     runner_up.layout_name as runner_up_layout_name,
     runner_up.stack_fingerprint as runner_up_stack_fingerprint,

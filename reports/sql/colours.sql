@@ -1,5 +1,5 @@
 -- Grain: one row per setting and layout of the study.
--- Needs: planned, ranking
+-- Needs: names, ranking
 -- slot: the colour that names the layout all through the report. Winners take 1 to 6 in the order
 -- of the sizes they win, then the closest rivals, those that ran at more than one size first;
 -- 7 is the grey of all others.
@@ -19,14 +19,12 @@ with standing as (
 select
     setting_id,
     layout,
-    any_value(layout_name) as layout_name,
-    any_value(layout_lines) as layout_lines,
+    layout_name,
+    layout_lines,
     least(7, row_number() over (
         partition by setting_id
-        order by any_value(wins_from) nulls last, any_value(ran_widely) desc nulls last,
-            any_value(mean_share) desc nulls last, layout
+        order by wins_from nulls last, ran_widely desc nulls last, mean_share desc nulls last, layout
     )) as slot
-from planned
+from names
 left join standing using (setting_id, layout)
-group by setting_id, layout
 order by setting_id, slot, layout

@@ -10,26 +10,9 @@ with joined as (
         world_size,
         layout,
         stack_fingerprint,
-        any_value(tp) as tp,
-        any_value(pp) as pp,
-        any_value(cp) as cp,
         any_value(dp) as dp,
-        any_value(zero_stage) as zero_stage,
-        any_value(zero_shard_size) as zero_shard_size,
-        any_value(optimizer_offload) as optimizer_offload,
-        any_value(pipeline_schedule) as pipeline_schedule,
-        any_value(sequence_parallel) as sequence_parallel,
-        any_value(micro_batch_size) as micro_batch_size,
         any_value(global_batch_size) as global_batch_size,
         any_value(gradient_accumulation_steps) as gradient_accumulation_steps,
-        any_value(activation_checkpointing) as activation_checkpointing,
-        any_value(attention) as attention,
-        any_value(fused_norm) as fused_norm,
-        any_value(fused_rope) as fused_rope,
-        any_value(fused_mlp) as fused_mlp,
-        any_value(fused_cross_entropy) as fused_cross_entropy,
-        any_value(compile) as compile,
-        any_value(precision) as precision,
         count(*) as runs,
         count(*) filter (where outcome = 'ok') as ok_runs,
         case
@@ -63,7 +46,7 @@ with joined as (
     from measurements
     group by setting_id, series, world_size, layout, stack_fingerprint
 )
-select joined.*, names.layout_name, names.layout_lines
+select *
 from joined
 join names using (setting_id, layout)
 order by setting_id, series, world_size, tokens_per_s desc nulls last, layout, stack_fingerprint

@@ -46,13 +46,10 @@ valued as (
 ),
 timed as (
     select
-        planned.setting_id, planned.layout, planned.repeat, planned.world_size, planned.tp, planned.pp, planned.cp, planned.dp,
-        planned.zero_stage, planned.zero_shard_size, planned.optimizer_offload,
-        planned.pipeline_schedule, planned.sequence_parallel, planned.micro_batch_size,
-        planned.global_batch_size, planned.gradient_accumulation_steps,
-        planned.activation_checkpointing, planned.attention, planned.fused_norm,
-        planned.fused_rope, planned.fused_mlp, planned.fused_cross_entropy, planned.compile,
-        planned.precision,
+        planned.* exclude (
+            point_id, tokens_per_step, model_flops_per_token, hardware_flops_per_token,
+            peak_flop_per_s
+        ),
         valued.* replace (
             case when outcome = 'ok' then step_time_s end as step_time_s,
             case when outcome = 'ok' then step_time_low_s end as step_time_low_s,

@@ -1,5 +1,5 @@
 -- Grain: one row per point of the study, run or not (two if others published the same point).
--- Needs: planned, measurements
+-- Needs: planned, names, measurements
 -- outcome and every measured value: null for a point that has not run. predicted_*: what the
 -- predictor says of the same point, in its own columns; null without predictions.
 with observed as (
@@ -9,13 +9,11 @@ foretold as (
     from measurements where series = 'predicted'
 )
 select
-    planned.setting_id, planned.point_id, planned.repeat, planned.layout, planned.layout_name,
-    planned.world_size, planned.tp, planned.pp, planned.cp, planned.dp, planned.zero_stage,
-    planned.zero_shard_size, planned.optimizer_offload, planned.pipeline_schedule,
-    planned.sequence_parallel, planned.micro_batch_size, planned.gradient_accumulation_steps,
-    planned.activation_checkpointing, planned.attention, planned.fused_norm,
-    planned.fused_rope, planned.fused_mlp, planned.fused_cross_entropy, planned.compile,
-    planned.precision,
+    planned.* exclude (
+        global_batch_size, tokens_per_step, model_flops_per_token, hardware_flops_per_token,
+        peak_flop_per_s
+    ),
+    names.layout_name,
     observed.series, observed.attempt, observed.outcome, observed.error_message,
     observed.tokens_per_s, observed.tokens_per_s_low, observed.tokens_per_s_high,
     observed.tokens_per_s_per_gpu, observed.mfu, observed.hfu, observed.model_flop_per_s_per_gpu,
@@ -28,5 +26,6 @@ select
     foretold.predicted_memory_bytes,
     foretold.stack_fingerprint as predicted_from
 from planned
+join names using (setting_id, layout)
 left join observed using (point_id)
 left join foretold using (point_id)

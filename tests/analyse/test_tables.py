@@ -169,7 +169,7 @@ def test_the_label_says_what_differs_and_only_where_it_changes(tabulated):
 def test_layouts_are_named_by_what_differs_in_their_setting(tabulated):
     full = {"activation_checkpointing": "full", "zero_stage": 0}
     table = tabulated([some_point(1), some_point(2, tp=2), some_point(2, **full)])
-    planned = sorted(table("planned"), key=lambda one: (-one["zero_stage"], one["world_size"]))
+    planned = sorted(table("names"), key=lambda one: (-one["zero_stage"], one["tp"]))
     assert [one["layout_name"] for one in planned] == [
         "tp 1, ZeRO 1",
         "tp 2, ZeRO 1",
@@ -183,7 +183,7 @@ def test_layouts_are_named_by_what_differs_in_their_setting(tabulated):
 
 
 def test_a_study_of_one_layout_names_it_in_full(tabulated):
-    (only,) = tabulated([some_point(1)])("planned")
+    (only,) = tabulated([some_point(1)])("names")
     assert only["layout_name"] == only["layout"]
 
 
