@@ -3,28 +3,33 @@
 -- drawn: the charts show it; a prediction only for a layout that was not tried at that size.
 -- place: order in a chart, what ran or failed before what is predicted.
 -- position: 1 is the fastest; those that failed follow those that ran.   slot: see colours.
-with judged as (
+with tried as (
+    select distinct setting_id, world_size, layout from layouts where series != 'predicted'
+),
+judged as (  -- few columns: windows carry all they are given
     select
-        layouts.*,
-        colours.slot,
+        layouts.setting_id, layouts.series, layouts.world_size, layouts.layout,
+        layouts.stack_fingerprint,
         row_number() over (
-            partition by setting_id, series, world_size
-            order by ranking.position nulls last, layout, stack_fingerprint
+            partition by layouts.setting_id, layouts.series, layouts.world_size
+            order by ranking.position nulls last, layouts.layout, layouts.stack_fingerprint
         ) as position,
         ranking.share_of_best,
         ranking.within_noise,
-        layouts.series != 'predicted' or not exists (
-            from layouts as seen
-            where seen.setting_id = layouts.setting_id and seen.world_size = layouts.world_size
-                and seen.layout = layouts.layout and seen.series != 'predicted'
-        ) as drawn
+        layouts.series != 'predicted' or tried.layout is null as drawn
     from layouts
     left join ranking using (setting_id, series, world_size, layout, stack_fingerprint)
-    join colours using (setting_id, layout)
+    left join tried using (setting_id, world_size, layout)
+),
+placed as (
+    select
+        *,
+        row_number() over (
+            partition by setting_id, world_size order by not drawn, series = 'predicted', position
+        ) as place
+    from judged
 )
-select
-    *,
-    row_number() over (
-        partition by setting_id, world_size order by not drawn, series = 'predicted', position
-    ) as place
-from judged
+select layouts.*, colours.slot, position, share_of_best, within_noise, drawn, place
+from layouts
+join placed using (setting_id, series, world_size, layout, stack_fingerprint)
+join colours using (setting_id, layout)

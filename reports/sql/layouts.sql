@@ -1,6 +1,7 @@
 -- Grain: one row per setting, series, world_size, layout and software stack; repeats are joined.
 -- Needs: measurements, names
--- Rates are medians over the repeats that ran; step_time_s is the step of the median rate.
+-- Rates are medians over the repeats that ran, mfu and FLOP/s those of the median rate (the FLOPs
+-- of a token and the peak are the same for all); step_time_s is the step of the median rate.
 -- Intervals are the hull of the repeats' 95 % intervals, so what differs between runs is inside.
 -- outcome: ok if one repeat ran, else the commonest failure. peak_memory_bytes: largest repeat.
 with joined as (
@@ -17,7 +18,7 @@ with joined as (
         count(*) filter (where outcome = 'ok') as ok_runs,
         case
             when count(*) filter (where outcome = 'ok') > 0 then 'ok'
-            else mode(outcome order by outcome)
+            else mode(outcome order by outcome) filter (where outcome != 'ok')
         end as outcome,
         any_value(error_message order by repeat) filter (where outcome != 'ok') as error_message,
         median(tokens_per_s) as tokens_per_s,
@@ -25,14 +26,12 @@ with joined as (
         max(tokens_per_s_high) as tokens_per_s_high,
         min(tokens_per_s) as slowest_repeat_tokens_per_s,
         max(tokens_per_s) as fastest_repeat_tokens_per_s,
-        median(tokens_per_s_per_gpu) as tokens_per_s_per_gpu,
-        any_value(tokens_per_step) / median(tokens_per_s) as step_time_s,
         min(step_time_low_s) as step_time_low_s,
         max(step_time_high_s) as step_time_high_s,
-        median(model_flop_per_s_per_gpu) as model_flop_per_s_per_gpu,
-        median(hardware_flop_per_s_per_gpu) as hardware_flop_per_s_per_gpu,
-        median(mfu) as mfu,
-        median(hfu) as hfu,
+        any_value(model_flop_per_s_per_gpu / tokens_per_s) as model_flop_per_s_per_gpu_of_rate,
+        any_value(hardware_flop_per_s_per_gpu / tokens_per_s) as hardware_flop_per_s_per_gpu_of_rate,
+        any_value(mfu / tokens_per_s) as mfu_of_rate,
+        any_value(hfu / tokens_per_s) as hfu_of_rate,
         max(peak_memory_bytes) filter (where outcome = 'ok') as peak_memory_bytes,
         max(predicted_memory_bytes) as predicted_memory_bytes,
         any_value(memory_meter) as memory_meter,
@@ -46,7 +45,18 @@ with joined as (
     from measurements
     group by setting_id, series, world_size, layout, stack_fingerprint
 )
-select *
+select
+    joined.* exclude (
+        model_flop_per_s_per_gpu_of_rate, hardware_flop_per_s_per_gpu_of_rate, mfu_of_rate,
+        hfu_of_rate
+    ),
+    tokens_per_s / world_size as tokens_per_s_per_gpu,
+    tokens_per_step / tokens_per_s as step_time_s,
+    tokens_per_s * model_flop_per_s_per_gpu_of_rate as model_flop_per_s_per_gpu,
+    tokens_per_s * hardware_flop_per_s_per_gpu_of_rate as hardware_flop_per_s_per_gpu,
+    tokens_per_s * mfu_of_rate as mfu,
+    tokens_per_s * hfu_of_rate as hfu,
+    names.* exclude (setting_id, layout)
 from joined
 join names using (setting_id, layout)
 order by setting_id, series, world_size, tokens_per_s desc nulls last, layout, stack_fingerprint

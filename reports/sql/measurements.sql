@@ -7,11 +7,14 @@
 -- outcome is ok or oom.
 -- model_flop_per_s_per_gpu: FLOP/s the model got out of one GPU, recomputation excluded.
 -- peak_memory_bytes: measured only.   predicted_memory_bytes: predicted only.
-with attempted_again as (
+with several as (
+    select point_id, series from study.rows group by point_id, series having count(*) > 1
+),
+attempted_again as (
     select point_id, series, max({'attempt': attempt, 'started_at': started_at}) as last_attempt
     from study.rows
+    semi join several using (point_id, series)
     group by point_id, series
-    having count(*) > 1
 ),
 observed as (
     select

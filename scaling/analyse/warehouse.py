@@ -14,7 +14,7 @@ from scaling.analyse.sources import attach
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
 
-GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
+GRAIN, NEEDS, INNER = "-- Grain: ", "-- Needs: ", "-- Inner: "
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 KNEE_SHARE = 0.75  # of the doubling that perfect scaling would give
 
@@ -34,6 +34,8 @@ def tabulate(
     knee_share: float = KNEE_SHARE,
 ) -> None:
     """Write tables/*.parquet and *.csv of a study: one table per SQL file, all of them or none.
+
+    A file with a line `-- Inner: ...` makes a table for other tables only.
 
     A file is one select; its table has the file's name. It reads the study's `study.points`,
     `study.rows`, `study.refused` and `study.predictions`, the hardware's `catalogue.gpus` and
@@ -68,7 +70,8 @@ def tabulate(
         read_again = {other for needed in needs.values() for other in needed}
         for name in made:
             _make(connection, name, queries, sql_dir, keep=name in read_again)
-        _write_tables(connection, made, study_dir / "tables", sql_dir)
+        outer = [name for name in made if f"\n{INNER}" not in queries.get(name, "")]
+        _write_tables(connection, outer, study_dir / "tables", sql_dir)
 
 
 def _make(
