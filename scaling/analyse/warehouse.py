@@ -14,7 +14,7 @@ from scaling.analyse.sources import attach
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
 
-GRAIN, NEEDS, INNER = "-- Grain: ", "-- Needs: ", "-- Inner: "
+GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 KNEE_SHARE = 0.75  # of the doubling that perfect scaling would give
 
@@ -35,7 +35,7 @@ def tabulate(
 ) -> None:
     """Write tables/*.parquet and *.csv of a study: one table per SQL file, all of them or none.
 
-    A file with a line `-- Inner: ...` makes a table for other tables only.
+    A file of its folder inner/ makes a table for other tables only.
 
     A file is one select; its table has the file's name. It reads the study's `study.points`,
     `study.rows`, `study.refused` and `study.predictions`, the hardware's `catalogue.gpus` and
@@ -54,9 +54,8 @@ def tabulate(
     """
     if not 0 < knee_share <= 1:
         raise InputError(f"knee_share={knee_share:g}: must be a ratio above 0 and at most 1")
-    queries = {
-        path.stem: path.read_text(encoding="utf-8") for path in sorted(sql_dir.glob("*.sql"))
-    }
+    inner = _read(sql_dir / "inner")
+    queries = _read(sql_dir) | inner
     if not queries:
         raise InputError(f"{sql_dir}: holds no .sql file, so there is no table to write")
     with duckdb.connect() as connection:
@@ -70,8 +69,13 @@ def tabulate(
         read_again = {other for needed in needs.values() for other in needed}
         for name in made:
             _make(connection, name, queries, sql_dir, keep=name in read_again)
-        outer = [name for name in made if f"\n{INNER}" not in queries.get(name, "")]
+        outer = [name for name in made if name not in inner]
         _write_tables(connection, outer, study_dir / "tables", sql_dir)
+
+
+def _read(folder: Path) -> dict[str, str]:
+    """The SQL files of a folder, by the names of their tables."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.sql"))}
 
 
 def _make(

@@ -21,7 +21,7 @@ def ran(point, tokens_per_s: float, *, noise: float = 0.0, **changes) -> Row:
     return dataclasses.replace(row(point, **times), tokens_per_step=1000, **changes)
 
 
-@pytest.mark.parametrize("path", sorted(SQL.glob("*.sql")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(SQL.rglob("*.sql")), ids=lambda path: path.stem)
 def test_every_sql_file_starts_with_its_grain(path):
     first, second = path.read_text(encoding="utf-8").splitlines()[:2]
     assert first.startswith("-- Grain: one row per ")

@@ -17,7 +17,8 @@ POINTS = {point.point_id: point for point in PLAN.points}
 RESULTS = f"results/{STUDY.name}"
 LOGS = f"logs/{STUDY.name}"
 PYTHON = sys.executable
-SQL = sorted(str(path) for path in Path("reports/sql").glob("*.sql"))
+SQL = sorted(str(path) for path in Path("reports/sql").rglob("*.sql"))
+TABLES = sorted(path.stem for path in Path("reports/sql").glob("*.sql"))
 
 
 MEASURED = STUDY.mode == "measure"

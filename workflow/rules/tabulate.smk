@@ -8,10 +8,7 @@ rule tabulate:
         f"{RESULTS}/refused.parquet",
         SQL,
     output:
-        expand(
-            f"{RESULTS}/tables/{{table}}.parquet",
-            table=[Path(sql).stem for sql in SQL],
-        ),
+        expand(f"{RESULTS}/tables/{{table}}.parquet", table=TABLES),
     log:
         f"{LOGS}/tabulate.log",
     localrule: True

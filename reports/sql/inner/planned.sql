@@ -1,6 +1,5 @@
 -- Grain: one row per point of the study, run or not.
 -- Needs: settings
--- Inner: no file of its own; the point of `statistics` before it ran.
 select
     settings.setting_id, points.point_id, points.repeat, points.layout, points.world_size,
     points.tp, points.pp, points.cp, points.dp, points.zero_stage, points.zero_shard_size,

@@ -1,6 +1,5 @@
 -- Grain: one row per setting and layout of the study: what it chooses on every axis.
 -- Needs: planned
--- Inner: no file of its own; `layouts` has them.
 -- Without dp and gradient_accumulation_steps, which follow from the size.
 select
     setting_id,

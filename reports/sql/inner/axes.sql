@@ -1,6 +1,5 @@
 -- Grain: one row per setting, axis on which its layouts differ, and layout: the one list of axes.
 -- Needs: choices
--- Inner: no file of its own; `names` and `pairs` say them in words.
 -- axis: as tables name it. level: the choice; place: orders the levels of an axis.
 -- words, short: how a text and a chart say the choice; null where it goes without saying.
 -- otherwise: what a chart says where the others' choice does not go without saying.
