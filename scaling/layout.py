@@ -17,6 +17,11 @@ PipelineSchedule = Literal["1f1b", "dualpipev"]
 # where it is not at its default: what was measured before the axis existed is not measured again.
 _LATER = {"named": "where chosen"}
 
+NO_BIAS_GRADIENT = (
+    "attention={attention} gives no gradient to the position bias that a t5 adds to its scores; "
+    "it trains with attention=math"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -142,8 +147,12 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"seq_length={layout.seq_length} is more than the max_positions="
             f"{shape.max_positions} that the model has learned vectors for"
         )
-    if layout.pp > shape.num_layers:
-        yield f"pp={layout.pp} stages cannot share num_layers={shape.num_layers} layers"
+    layers = shape.num_layers + shape.num_encoder_layers
+    if layout.pp > layers:
+        encoder = (
+            f" + num_encoder_layers={shape.num_encoder_layers}" if layers > shape.num_layers else ""
+        )
+        yield f"pp={layout.pp} stages cannot share num_layers={shape.num_layers}{encoder} layers"
     if layout.cp > 1 and shape.num_kv_heads // layout.tp % layout.cp:
         yield (
             f"num_kv_heads={shape.num_kv_heads} over tp={layout.tp} is not divisible by "
@@ -206,5 +215,7 @@ def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
     if shape.family == "gpt" and layout.fused_norm:
         yield "fused_norm is a kernel of RMSNorm; a gpt's LayerNorm is always torch's fused one"
-    if shape.family == "t5":
-        yield f"family={shape.family} can be predicted but not yet measured"
+    if shape.family == "t5" and layout.attention != "math":
+        yield NO_BIAS_GRADIENT.format(attention=layout.attention)
+    if shape.family == "t5" and shape.tied_embeddings:
+        yield "a t5 is trained as mT5 is, with a head of its own: tied_embeddings must be false"

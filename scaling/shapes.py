@@ -6,6 +6,8 @@ from typing import Literal
 Family = Literal["llama", "gpt", "t5"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 
+T5_BUCKETS = 32  # of distances between two tokens, as in every released T5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
@@ -69,9 +71,9 @@ class ModelShape:
 
     @property
     def position_params(self) -> int:
-        """Learned position vectors (gpt); t5's bias per head and bucket (32 of them) per stack."""
+        """Learned position vectors (gpt); t5's bias per head and bucket in each stack."""
         if self.family == "t5":
-            return 2 * 32 * self.num_heads
+            return 2 * T5_BUCKETS * self.num_heads
         return self.max_positions * self.hidden_size
 
     @property

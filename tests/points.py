@@ -29,6 +29,18 @@ TINY_GPT = ModelShape(
     max_positions=32,
 )
 
+TINY_T5 = ModelShape(
+    family="t5",
+    num_layers=2,
+    num_encoder_layers=3,
+    hidden_size=64,
+    num_heads=8,
+    num_kv_heads=8,
+    head_dim=16,
+    ffn_hidden_size=96,
+    vocab_size=256,
+)
+
 
 def tiny_point(
     *,

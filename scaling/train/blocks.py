@@ -5,16 +5,18 @@ of a sum over the tp ranks, of the same shape; norms take and give what a rank h
 """
 
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from scaling.shapes import Family, ModelShape
 from scaling.train.blueprint import Blueprint, recomputed
 from scaling.train.context import Attend
 from scaling.train.kernels import attend, fused_rms_norm
 
-_EPSILON = 1e-5  # as Llama 2 and GPT-2
+_EPSILONS: dict[Family, float] = {"llama": 1e-5, "gpt": 1e-5, "t5": 1e-6}  # as released
 _ROTARY_BASE = 10_000.0
 
 
@@ -24,16 +26,16 @@ class Norm(nn.Module):
     def __init__(self, plan: Blueprint) -> None:
         super().__init__()
         self.weight, self.bias = plan.scale(), plan.shift()
-        self.fused = plan.layout.fused_norm
+        self.fused, self.epsilon = plan.layout.fused_norm, _EPSILONS[plan.shape.family]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[b, s', h] -> [b, s', h]."""
         if self.bias is not None:  # torch's kernel is fused and sums in fp32
-            return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, _EPSILON)
+            return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
         if self.fused:
-            return fused_rms_norm(x, self.weight, _EPSILON)
+            return fused_rms_norm(x, self.weight, self.epsilon)
         wide = x.float()
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _EPSILON)
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
         return normed.to(x.dtype) * self.weight
 
 
@@ -88,12 +90,13 @@ def attention_core(plan: Blueprint) -> Attend:
 
 
 class FeedForward(nn.Module):
-    """SwiGLU (arXiv 2002.05202) where the shape is gated, else one GELU."""
+    """SwiGLU (arXiv 2002.05202; a t5: GEGLU) where the shape is gated, else GELU (a t5: ReLU)."""
 
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
         hidden_size, inner = plan.shape.hidden_size, plan.shape.ffn_hidden_size
         gated = plan.shape.gated_mlp
+        self.activate = _activation(plan.shape)
         self.gate = plan.sharded(f"{name}.gate", inner, hidden_size, dim=0) if gated else None
         self.gate_bias = plan.sharded_shift(inner) if gated else None
         self.up = plan.sharded(f"{name}.up", inner, hidden_size, dim=0)
@@ -104,10 +107,21 @@ class FeedForward(nn.Module):
         """[b, s, h] -> this rank's part of the sum [b, s, h]."""
         up = functional.linear(x, self.up, self.up_bias)
         if self.gate is None:
-            inner = functional.gelu(up)
+            inner = self.activate(up)
         else:
-            inner = functional.silu(functional.linear(x, self.gate, self.gate_bias)) * up
+            inner = self.activate(functional.linear(x, self.gate, self.gate_bias)) * up
         return functional.linear(inner, self.down)
+
+
+def _activation(shape: ModelShape) -> Callable[[torch.Tensor], torch.Tensor]:
+    if shape.family == "t5":
+        # the tanh is part of the released models' gelu_new; without a gate it is T5 1.0
+        return (
+            functools.partial(functional.gelu, approximate="tanh")
+            if shape.gated_mlp
+            else functional.relu
+        )
+    return functional.silu if shape.gated_mlp else functional.gelu
 
 
 @functools.lru_cache(maxsize=8)

@@ -34,10 +34,12 @@ class Blueprint:
         """Weights are built in the precision that trains: fp32 first would need twice the room."""
         return DTYPES[self.layout.precision]
 
-    def sharded(self, name: str, rows: int, columns: int, *, dim: int) -> nn.Parameter:
-        """This rank's slice of weight [rows, columns], cut along `dim`."""
+    def sharded(
+        self, name: str, rows: int, columns: int, *, dim: int, gain: float = 1.0
+    ) -> nn.Parameter:
+        """This rank's slice of weight [rows, columns], cut along `dim`; `gain` widens the draw."""
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
-        part = shard(whole, dim=dim, rank=self.tp.rank, size=self.tp.size)
+        part = shard(whole, dim=dim, rank=self.tp.rank, size=self.tp.size).mul_(gain)
         return self.tp.mark_sharded(nn.Parameter(part.to(self.dtype)))
 
     def replicated(self, name: str, rows: int, columns: int) -> nn.Parameter:

@@ -42,7 +42,8 @@ def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
         config[layout.precision] = {"enabled": True}
     if layout.pp > 1:
         # Stages hand each other activations cut over the tp ranks, which is right only where these
-        # ranks hold the same ones: under sequence_parallel it would train on wrong data.
-        cut = not layout.sequence_parallel
+        # ranks hold the same ones: under sequence_parallel it would train on wrong data, and a t5
+        # sends each rank's own heads of the position tables along.
+        cut = not layout.sequence_parallel and shape.family != "t5"
         config["pipeline"] = {"pipe_partitioned": cut, "grad_partitioned": cut}
     return config

@@ -13,8 +13,10 @@ import torch
 import torch.distributed as dist
 from deepspeed.sequence.layer import DistributedAttention
 
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+# query, key, value, and what else a kernel is told (a t5: the position bias of its heads)
+Attend = Callable[..., torch.Tensor]
 
+_NO_ROTATION = None  # DeepSpeed's own rotary positions; ours have turned the heads before
 _BATCH, _TOKENS, _HEADS = 0, 1, 2  # of [batch, tokens, heads, head_dim]
 
 
@@ -39,8 +41,10 @@ class ContextParallel:
             return attend
         exchanged = DistributedAttention(attend, self.group, scatter_idx=_HEADS, gather_idx=_TOKENS)
 
-        def attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = exchanged(query, key, value, _BATCH)
+        def attended(
+            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *told: torch.Tensor | None
+        ) -> torch.Tensor:
+            result: torch.Tensor = exchanged(query, key, value, _BATCH, _NO_ROTATION, *told)
             return result
 
         return attended

@@ -1,4 +1,8 @@
-"""The synthetic batch: every layout sees the same sequences in the same step."""
+"""The synthetic batch: every layout sees the same sequences in the same step.
+
+A decoder learns the next token of seq_length tokens. An encoder-decoder has an input of seq_length
+and a target of as many, which goes on where the input ends: 2 * seq_length tokens a sequence.
+"""
 
 import numpy as np
 import torch
@@ -8,6 +12,7 @@ from scaling.layout import Layout
 MicroBatch = tuple[torch.Tensor, torch.Tensor]
 
 _LARGEST_STRIDE = 8
+_START = 0  # T5 begins every target with its padding token, which is 0
 
 
 def sequence(seed: int, step: int, index: int, *, seq_length: int, vocab_size: int) -> torch.Tensor:
@@ -30,22 +35,32 @@ def micro_batches(
     dp_rank: int,
     cp_rank: int = 0,
     device: torch.device,
+    pairs: bool = False,
 ) -> list[MicroBatch]:
     """This replica's share of the global batch, one (ids, labels) a micro-batch.
 
-    Both int64 [micro_batch_size, seq_length / cp], labels one token ahead. The replica `dp_rank`
-    takes consecutive sequences, the rank `cp_rank` in it a run of their tokens.
+    Both int64 [micro_batch_size, seq_length / cp], labels one token ahead; with `pairs` ids are
+    [micro_batch_size, 2, seq_length / cp], an input and a target each. The replica `dp_rank` takes
+    consecutive sequences, the rank `cp_rank` in it a run of their tokens.
     """
     share = layout.micro_batch_size * layout.gradient_accumulation_steps
+    drawn = 2 * layout.seq_length - 1 if pairs else layout.seq_length
     tokens = torch.stack(
         [
-            sequence(seed, step, index, seq_length=layout.seq_length, vocab_size=vocab_size)
+            sequence(seed, step, index, seq_length=drawn, vocab_size=vocab_size)
             for index in range(dp_rank * share, (dp_rank + 1) * share)
         ]
     ).to(device)
+    ids, labels = _pairs(tokens) if pairs else (tokens[:, :-1], tokens[:, 1:])
     held = layout.seq_length // layout.cp
-    first = cp_rank * held
-    ids = tokens[:, first : first + held].contiguous()
-    labels = tokens[:, first + 1 : first + held + 1].contiguous()
+    run = slice(cp_rank * held, (cp_rank + 1) * held)
+    ids, labels = ids[..., run].contiguous(), labels[..., run].contiguous()
     size = layout.micro_batch_size
     return list(zip(ids.split(size), labels.split(size), strict=True))
+
+
+def _pairs(tokens: torch.Tensor) -> MicroBatch:
+    """[b, 2 s] -> ids [b, 2, s] and labels [b, s]; the decoder sees the labels one step late."""
+    source, labels = tokens.chunk(2, dim=1)
+    start = torch.full_like(labels[:, :1], _START)
+    return torch.stack((source, torch.cat((start, labels[:, :-1]), dim=1)), dim=1), labels

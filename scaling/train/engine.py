@@ -12,9 +12,11 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
+from scaling.train import streams
 from scaling.train.blueprint import Blueprint, recomputed
 from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY, deepspeed_config
 from scaling.train.data import MicroBatch
+from scaling.train.encoder_decoder import EncoderDecoder
 from scaling.train.model import Decoder, Embedding, FinalNorm, Head, Layer, loss_of
 from scaling.train.rendezvous import Groups
 
@@ -43,7 +45,7 @@ class ReplicaTrainer:
     def __init__(self, plan: Blueprint, groups: Groups) -> None:
         config = deepspeed_config(plan.shape, plan.layout)
         with _partitioned_while_built(plan, config, groups):
-            model = Decoder(plan)
+            model = EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
         self.engine = _initialize(model, config, mpu=groups)
         self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
         self._norm_is_right = _norm_is_right(self.engine, plan)
@@ -74,16 +76,16 @@ class PipelineTrainer:
 
     def __init__(self, plan: Blueprint, groups: Groups) -> None:
         layout = plan.layout
-        model = PipelineModule(
-            layers=_stages(plan),
+        model = _pipeline(
+            plan,
             topology=PipeModelDataParallelTopology(
                 num_pp=layout.pp, num_mp=layout.tp, num_dp=layout.dp * layout.cp
             ),
             loss_fn=loss_of(plan),
-            partition_method="type:^Layer$",  # layers evenly; the look-up and the head ride along
+            partition_method="type:Layer$",  # layers evenly; the look-up and the head ride along
             activation_checkpoint_interval=int(layout.activation_checkpointing == "full"),
             activation_checkpoint_func=recomputed,
-            checkpointable_layers=["Layer"],
+            checkpointable_layers=["Layer", *streams.LAYERS],
         )
         self.engine = _initialize(model, deepspeed_config(plan.shape, layout), mpu=None)
         self._norm_is_right = _norm_is_right(self.engine, plan)
@@ -101,6 +103,12 @@ class PipelineTrainer:
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
         return _norm_of(self.engine) if self._norm_is_right else None
+
+
+def _pipeline(plan: Blueprint, **pipeline: Any) -> PipelineModule:
+    if plan.shape.family == "t5":
+        return streams.StreamsPipeline(plan, **pipeline)
+    return PipelineModule(layers=_stages(plan), **pipeline)
 
 
 def _stages(plan: Blueprint) -> list[LayerSpec]:

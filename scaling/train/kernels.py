@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scaling.layout import Attention, Layout, Precision
+from scaling.layout import NO_BIAS_GRADIENT, Attention, Layout, Precision
 from scaling.shapes import ModelShape
 from scaling.train.failures import KernelUnavailable
 
@@ -99,6 +99,8 @@ def _require_attention(
             f"attention={name} needs {needed}; {package} {state}, and this engine does not call "
             "it yet"
         )
+    if shape.family == "t5" and name != "math":
+        raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
     with _as_unavailable(f"attention={name} ({_SDPA[name].name} of torch {torch.__version__})"):
         query = torch.zeros(1, shape.num_heads, 16, shape.head_dim, dtype=dtype, device=device)
         key = torch.zeros(1, shape.num_kv_heads, 16, shape.head_dim, dtype=dtype, device=device)

@@ -116,6 +116,7 @@ def _trained(
             dp_rank=groups.place.dp_rank,
             cp_rank=groups.place.cp_rank,
             device=plan.device,
+            pairs=point.shape.family == "t5",
         )
 
     def after(_: int) -> None:

@@ -12,6 +12,7 @@ from scaling.grid import Point
 from scaling.train.blueprint import Blueprint
 from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.data import sequence
+from scaling.train.encoder_decoder import EncoderDecoder
 from scaling.train.model import Decoder
 from scaling.train.parallel import TensorParallel
 from scaling.train.weights import initial_weight
@@ -35,7 +36,7 @@ def reference_curve(point: Point) -> Curve:
     losses, grad_norms = [], []
     for step in range(point.warmup_steps + point.measured_steps):
         optimizer.zero_grad()
-        loss = _loss(point, weights, _global_batch(point, step))
+        loss = _loss(point, weights, *_next_tokens(point, step))
         loss.backward()
         squares = [weight.grad.square().sum() for weight in weights.values()]
         grad_norms.append(torch.stack(squares).sum().sqrt().item())
@@ -44,23 +45,24 @@ def reference_curve(point: Point) -> Curve:
     return Curve(losses, grad_norms)
 
 
-def decoder_curve(point: Point) -> Curve:
-    """The same from the engine's decoder, in one process without DeepSpeed.
+def model_curve(point: Point) -> Curve:
+    """The same from the engine's model, in one process without DeepSpeed.
 
-    For families that are not written down here; test_oracles checks their forward.
+    For families that are not written down here; test_oracles checks them.
     """
     plan = Blueprint(
         shape=point.shape, layout=point.layout, tp=TensorParallel(), seed=point.seed, device=CPU
     )
-    model = Decoder(plan)
+    pairs = point.shape.family == "t5"
+    model = EncoderDecoder(plan) if pairs else Decoder(plan)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY
     )
     losses, grad_norms = [], []
     for step in range(point.warmup_steps + point.measured_steps):
-        tokens = _global_batch(point, step)
+        ids, labels = _pairs(point, step) if pairs else _next_tokens(point, step)
         optimizer.zero_grad()
-        loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss = model(ids, labels)
         loss.backward()
         grad_norms.append(
             torch.nn.utils.get_total_norm([w.grad for w in model.parameters()]).item()
@@ -91,7 +93,22 @@ def drawn_weights(point: Point) -> Weights:
     return {name: weight.requires_grad_() for name, weight in weights.items()}
 
 
-def _global_batch(point: Point, step: int) -> torch.Tensor:
+def _next_tokens(point: Point, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = _global_batch(point, step, point.layout.seq_length)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def _pairs(point: Point, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Half of the tokens are the input; the other half the target, seen one token late."""
+    s = point.layout.seq_length
+    tokens = _global_batch(point, step, 2 * s - 1)
+    source, target = tokens[:, :s], tokens[:, s:]
+    late = target.roll(1, 1)
+    late[:, 0] = 0
+    return torch.stack((source, late), 1), target
+
+
+def _global_batch(point: Point, step: int, seq_length: int) -> torch.Tensor:
     layout, shape = point.layout, point.shape
     return torch.stack(
         [
@@ -99,7 +116,7 @@ def _global_batch(point: Point, step: int) -> torch.Tensor:
                 point.seed,
                 step,
                 index,
-                seq_length=layout.seq_length,
+                seq_length=seq_length,
                 vocab_size=shape.vocab_size,
             )
             for index in range(layout.global_batch_size)
@@ -107,8 +124,7 @@ def _global_batch(point: Point, step: int) -> torch.Tensor:
     )
 
 
-def _loss(point: Point, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
-    ids, labels = tokens[:, :-1], tokens[:, 1:]
+def _loss(point: Point, weights: Weights, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     x = weights["embedding"][ids]
     for i in range(point.shape.num_layers):
         layer = {

@@ -44,15 +44,40 @@ def test_steps_and_seeds_differ() -> None:
     assert not torch.equal(global_batch(layout, 0), global_batch(layout, 1))
 
 
-@given(st.sampled_from([1, 2, 3, 6]), st.integers(1, 3))
-def test_ranks_that_share_a_sequence_hold_runs_of_it_and_every_label(cp: int, size: int) -> None:
+@given(st.integers(1, 4), st.integers(1, 3))
+def test_a_target_goes_on_where_its_input_ends_and_is_seen_one_token_late(
+    dp: int, size: int
+) -> None:
+    layout = Layout(dp=dp, micro_batch_size=size, seq_length=6)
+    for rank in range(dp):
+        ((ids, labels),) = micro_batches(
+            layout, vocab_size=50, seed=3, step=1, dp_rank=rank, device=CPU, pairs=True
+        )
+        assert ids.shape == (size, 2, 6)
+        for index in range(size):
+            tokens = sequence(3, 1, rank * size + index, seq_length=11, vocab_size=50)
+            assert torch.equal(torch.cat((ids[index, 0], labels[index])), tokens)
+            assert ids[index, 1].tolist() == [0, *labels[index, :-1].tolist()]
+
+
+@given(st.sampled_from([1, 2, 3, 6]), st.integers(1, 3), st.booleans())
+def test_ranks_that_share_a_sequence_hold_runs_of_it_and_every_label(
+    cp: int, size: int, pairs: bool
+) -> None:
     def held(cp_rank: int, degree: int) -> tuple[torch.Tensor, torch.Tensor]:
         layout = Layout(cp=degree, micro_batch_size=size, seq_length=6)
         ((ids, labels),) = micro_batches(
-            layout, vocab_size=50, seed=3, step=1, dp_rank=0, cp_rank=cp_rank, device=CPU
+            layout,
+            vocab_size=50,
+            seed=3,
+            step=1,
+            dp_rank=0,
+            cp_rank=cp_rank,
+            device=CPU,
+            pairs=pairs,
         )
         return ids, labels
 
     parts = [held(rank, cp) for rank in range(cp)]
     for joined, whole in zip(zip(*parts, strict=True), held(0, 1), strict=True):
-        assert torch.equal(torch.cat(joined, 1), whole)
+        assert torch.equal(torch.cat(joined, -1), whole)

@@ -10,15 +10,15 @@ from scaling.grid import Point
 from scaling.layout import Layout, engine_refusals, refusals
 from scaling.rank_files import RankResult
 from scaling.shapes import ModelShape
-from tests.points import TINY, TINY_GPT, tiny_point
+from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Train
 from tests.train.covering import Case, covering, product
-from tests.train.reference import Curve, decoder_curve, reference_curve
+from tests.train.reference import Curve, model_curve, reference_curve
 
 pytestmark = pytest.mark.ranks
 
 AXES: dict[str, tuple[Any, ...]] = {
-    "family": ("llama", "gpt"),
+    "family": ("llama", "gpt", "t5"),
     "tied": (False, True),
     "precision": ("fp32", "bf16"),
     "tp": (1, 2),
@@ -36,6 +36,8 @@ SHAPES = {
     ("llama", True): dataclasses.replace(TINY, tied_embeddings=True),
     ("gpt", False): TINY_GPT,
     ("gpt", True): dataclasses.replace(TINY_GPT, tied_embeddings=True),
+    ("t5", False): TINY_T5,
+    ("t5", True): dataclasses.replace(TINY_T5, tied_embeddings=True),  # refused
 }
 RANKS = 4  # two of the degrees at a time
 
@@ -78,6 +80,23 @@ FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
     "tp2 cp2 dp2 zero3": (TINY, {"tp": 2, "cp": 2, "dp": 2, "zero_stage": 3}),
     "no gate": (dataclasses.replace(TINY, gated_mlp=False), {"zero_stage": 1}),
     "a key for every head": (dataclasses.replace(TINY, num_kv_heads=8), {"zero_stage": 1}),
+    "t5 pp4 zero1": (TINY_T5, {"pp": 4, "zero_stage": 1, "gradient_accumulation_steps": 4}),
+    "t5 tp2 pp2 cp2 zero1": (
+        TINY_T5,
+        {
+            "tp": 2,
+            "pp": 2,
+            "cp": 2,
+            "sequence_parallel": True,
+            "zero_stage": 1,
+            "activation_checkpointing": "selective",
+            "gradient_accumulation_steps": 2,
+        },
+    ),
+    "t5 pp2 tp2 zero1": (
+        TINY_T5,
+        {"pp": 2, "tp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
+    ),
     "three layers on two stages": (
         dataclasses.replace(TINY, num_layers=3),
         {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
@@ -88,7 +107,7 @@ FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
 @functools.cache
 def expected(shape: ModelShape) -> Curve:
     point = tiny_point(shape=shape)
-    return reference_curve(point) if shape.family == "llama" else decoder_curve(point)
+    return reference_curve(point) if shape.family == "llama" else model_curve(point)
 
 
 def keeps_no_norm(layout: Layout) -> bool:
@@ -113,9 +132,14 @@ def compare(train: Train, point: Point, *, loss: float, norm: float) -> dict[int
 
 @pytest.mark.parametrize("case", PAIRWISE, ids=name_of)
 def test_a_layout_trains_what_one_process_trains(train: Train, case: Case) -> None:
-    """In bf16 a weight keeps 8 bits, so it only stays near the curve of fp32."""
+    """In bf16 a weight keeps 8 bits, so it only stays near the curve of fp32.
+
+    A t5 less near, on one rank as well: its gradients are smaller, and scores are not scaled.
+    """
     if case["precision"] == "fp32":
         compare(train, point_of(case), loss=1e-5, norm=1e-4)
+    elif case["family"] == "t5":
+        compare(train, point_of(case), loss=2e-3, norm=0.1)
     else:
         compare(train, point_of(case), loss=1e-3, norm=0.025)
 

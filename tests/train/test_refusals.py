@@ -3,9 +3,12 @@
 import dataclasses
 
 import pytest
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scaling.layout import Layout, engine_refusals, refusals
-from tests.points import TINY, TINY_GPT, tiny_point
+from scaling.layout import Attention, Layout, engine_refusals, refusals
+from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Attempt
 from tests.train.covering import product
 
@@ -51,7 +54,39 @@ def test_a_kernel_of_rms_norm_is_no_layer_norm() -> None:
     assert said.startswith("fused_norm is a kernel of RMSNorm")
 
 
-def test_an_encoder_decoder_is_predicted_only() -> None:
-    shape = dataclasses.replace(TINY, family="t5", num_encoder_layers=4, num_kv_heads=8)
-    (said,) = engine_refusals(shape, Layout(seq_length=32))
-    assert said == "family=t5 can be predicted but not yet measured"
+def test_the_engine_refuses_of_an_encoder_decoder_what_it_refuses_of_a_decoder() -> None:
+    for axes in product(AXES | {"attention": ("math",)}):
+        layout = Layout(seq_length=32, **axes)
+        refused = layout.pp > 1 and layout.zero_stage > 1
+        assert bool(list(engine_refusals(TINY_T5, layout))) == refused, layout
+
+
+@pytest.mark.parametrize("attention", ["flash2", "flash3", "cudnn", "fused_softmax"])
+def test_only_the_plain_attention_trains_a_position_bias(attention: Attention) -> None:
+    (said,) = engine_refusals(TINY_T5, Layout(seq_length=32, attention=attention))
+    assert said.startswith(f"attention={attention} gives no gradient to the position bias")
+    assert not list(engine_refusals(TINY_T5, Layout(seq_length=32, attention="math")))
+
+
+def test_torch_refuses_a_bias_that_learns_to_its_flash_kernel() -> None:
+    query = torch.zeros(1, 2, 8, 8, requires_grad=True)
+    fixed, learned = torch.zeros(1, 2, 8, 8), torch.zeros(1, 2, 8, 8, requires_grad=True)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        functional.scaled_dot_product_attention(query, query, query, attn_mask=fixed)
+        with (
+            pytest.warns(UserWarning, match="Flash attention kernel not used"),
+            pytest.raises(RuntimeError, match="No available kernel"),
+        ):
+            functional.scaled_dot_product_attention(query, query, query, attn_mask=learned)
+
+
+def test_a_tied_encoder_decoder_is_refused() -> None:
+    tied = dataclasses.replace(TINY_T5, tied_embeddings=True)
+    (said,) = engine_refusals(tied, Layout(seq_length=32, attention="math"))
+    assert said.endswith("tied_embeddings must be false")
+
+
+def test_stages_share_the_layers_of_both_stacks() -> None:
+    assert not list(refusals(TINY_T5, Layout(seq_length=32, pp=5)))
+    (said,) = refusals(TINY_T5, Layout(seq_length=32, pp=6))
+    assert said == "pp=6 stages cannot share num_layers=2 + num_encoder_layers=3 layers"

@@ -1,0 +1,204 @@
+"""The encoder-decoder against transformers' mT5, whose weights it is given."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers import MT5Config, MT5ForConditionalGeneration
+from transformers.models.mt5.modeling_mt5 import MT5Attention
+
+from scaling.shapes import ModelShape
+from scaling.train.encoder_decoder import EncoderDecoder
+from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels import require_kernels
+from scaling.train.parallel import TensorParallel
+from scaling.train.relative_position import bias_of, buckets
+from scaling.train.streams import Streams, Tables, packed, unpacked
+from tests.points import TINY_T5, tiny_point
+from tests.train.test_model import CPU, blueprint
+
+Weights = dict[str, torch.Tensor]
+SHAPES = {
+    "mT5": TINY_T5,
+    "a key for two heads": dataclasses.replace(TINY_T5, num_kv_heads=4),
+    "no gate": dataclasses.replace(TINY_T5, gated_mlp=False),
+}
+FAR = 160  # tokens: beyond the last bucket's 128
+
+
+def drawn(shape: ModelShape, seq_length: int) -> EncoderDecoder:
+    """Ours, every weight drawn anew: a scale of 1 would hide where it goes."""
+    point = tiny_point(shape=shape, seq_length=seq_length)
+    model = EncoderDecoder(blueprint(point))
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape, generator=random))
+    return model
+
+
+def transformers_model(shape: ModelShape) -> MT5ForConditionalGeneration:
+    model = MT5ForConditionalGeneration(
+        MT5Config(
+            vocab_size=shape.vocab_size,
+            d_model=shape.hidden_size,
+            d_kv=shape.head_dim,
+            d_ff=shape.ffn_hidden_size,
+            num_layers=shape.num_encoder_layers,
+            num_decoder_layers=shape.num_layers,
+            num_heads=shape.num_heads,
+            feed_forward_proj="gated-gelu" if shape.gated_mlp else "relu",
+        )
+    ).eval()
+    # its configuration ties the head whatever it is told; the released mT5 has one of its own
+    model.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
+    return model
+
+
+def as_mt5(ours: Weights, shape: ModelShape) -> Weights:
+    vocabulary = ours["embedding.weight"]
+    theirs = {
+        "shared.weight": vocabulary,
+        "encoder.embed_tokens.weight": vocabulary,
+        "decoder.embed_tokens.weight": vocabulary,
+        "encoder.final_layer_norm.weight": ours["encoder_norm.weight"],
+        "decoder.final_layer_norm.weight": ours["norm.weight"],
+        "lm_head.weight": ours["head.weight"],
+    }
+    table = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    theirs |= {
+        f"{stack}.{table}": ours[f"{stack}_bias.table"].T for stack in ("encoder", "decoder")
+    }
+    for i in range(shape.num_encoder_layers):
+        names = {"attention": "0.SelfAttention", "feed_forward": "1.DenseReluDense"}
+        theirs |= _layer(ours, shape, f"encoder.{i}.", f"encoder.block.{i}.layer.", names)
+    for i in range(shape.num_layers):
+        names = {
+            "attention": "0.SelfAttention",
+            "cross_attention": "1.EncDecAttention",
+            "feed_forward": "2.DenseReluDense",
+        }
+        theirs |= _layer(ours, shape, f"decoder.{i}.", f"decoder.block.{i}.layer.", names)
+    return theirs
+
+
+def _layer(ours: Weights, shape: ModelShape, a: str, b: str, names: dict[str, str]) -> Weights:
+    shared = shape.num_heads // shape.num_kv_heads
+    inner = {"gate": "wi_0", "up": "wi_1"} if shape.gated_mlp else {"up": "wi"}
+    theirs = {}
+    for part, named in names.items():
+        norm = part.removesuffix("_attention") if part == "cross_attention" else part
+        theirs[f"{b}{named[0]}.layer_norm.weight"] = ours[f"{a}{norm}_norm.weight"]
+        if part == "feed_forward":
+            for our_name, their_name in (inner | {"down": "wo"}).items():
+                theirs[f"{b}{named}.{their_name}.weight"] = ours[f"{a}{part}.{our_name}"]
+            continue
+        for name in ("query", "output"):
+            theirs[f"{b}{named}.{name[0]}.weight"] = ours[f"{a}{part}.{name}"]
+        for name in ("key", "value"):  # theirs has one for every query head
+            heads = ours[f"{a}{part}.{name}"].unflatten(0, (-1, shape.head_dim))
+            theirs[f"{b}{named}.{name[0]}.weight"] = heads.repeat_interleave(shared, 0).flatten(
+                0, 1
+            )
+    return theirs
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_an_encoder_decoder_gives_the_logits_of_transformers(shape: ModelShape) -> None:
+    ours, theirs = drawn(shape, FAR), transformers_model(shape)
+    theirs.load_state_dict(as_mt5(dict(ours.named_parameters()), shape))
+    ids = torch.randint(0, 256, (2, 2, FAR), generator=torch.Generator().manual_seed(0))
+    expected = theirs(input_ids=ids[:, 0], decoder_input_ids=ids[:, 1]).logits
+    torch.testing.assert_close(ours.logits(ids), expected, atol=1e-4, rtol=0)
+
+
+def test_its_gradients_are_those_of_transformers() -> None:
+    """The tables' above all: each of their numbers gathers the gradient of many scores."""
+    ours, theirs = drawn(TINY_T5, 40), transformers_model(TINY_T5)
+    theirs.load_state_dict(as_mt5(dict(ours.named_parameters()), TINY_T5))
+    ids = torch.randint(0, 256, (2, 2, 40), generator=torch.Generator().manual_seed(0))
+    labels = ids[:, 1].roll(-1, 1)
+    ours(ids, labels).backward()
+    theirs(input_ids=ids[:, 0], decoder_input_ids=ids[:, 1], labels=labels).loss.backward()
+    gradients = {name: weight.grad for name, weight in ours.named_parameters()}
+    found = dict(theirs.named_parameters())
+    for name, expected in as_mt5(gradients, TINY_T5).items():  # type: ignore[arg-type]
+        if name in found:  # a shared weight goes by one name
+            torch.testing.assert_close(found[name].grad, expected, atol=1e-6, rtol=1e-3)
+
+
+def test_every_parameter_a_t5_counts_is_built() -> None:
+    built = sum(weight.numel() for weight in drawn(TINY_T5, 8).parameters())
+    assert built == TINY_T5.total_params
+
+
+@given(st.integers(1, 400), st.booleans())
+def test_distances_fall_into_the_buckets_of_transformers(
+    seq_length: int, bidirectional: bool
+) -> None:
+    theirs = MT5Attention._relative_position_bucket(
+        torch.arange(1 - seq_length, seq_length), bidirectional=bidirectional
+    )
+    assert torch.equal(buckets(seq_length, bidirectional=bidirectional), theirs)
+
+
+@settings(deadline=None)  # the first example loads what torch needs
+@given(st.integers(1, 40), st.booleans())
+def test_a_bias_depends_on_the_distance_only(seq_length: int, causal: bool) -> None:
+    plan = blueprint(tiny_point(shape=TINY_T5, seq_length=seq_length))
+    table = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
+    bias = bias_of(table, plan, causal=causal)
+    found = buckets(seq_length, bidirectional=not causal)
+    assert bias.shape == (1, 8, seq_length, seq_length)
+    for query in range(seq_length):
+        for key in range(seq_length):
+            if causal and key > query:
+                assert torch.isneginf(bias[0, :, query, key]).all()
+            else:
+                bucket = found[key - query + seq_length - 1]
+                assert torch.equal(bias[0, :, query, key], table[:, bucket])
+
+
+def test_a_target_sees_the_whole_input_and_nothing_ahead_of_itself() -> None:
+    model = drawn(TINY_T5, 8)
+    ids = torch.arange(16).view(1, 2, 8)
+    ahead, behind = ids.clone(), ids.clone()
+    ahead[0, 1, -1] = 99
+    behind[0, 0, -1] = 99
+    before = model.logits(ids)
+    torch.testing.assert_close(before[:, :-1], model.logits(ahead)[:, :-1])
+    assert (before - model.logits(behind)).abs().amax(-1).gt(1e-4).all()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_tp_ranks_together_hold_its_weights(size: int) -> None:
+    point = tiny_point(shape=TINY_T5)
+    whole = dict(EncoderDecoder(blueprint(point)).named_parameters())
+    places = [TensorParallel(size=size, rank=rank) for rank in range(size)]
+    ranks = [dict(EncoderDecoder(blueprint(point, tp)).named_parameters()) for tp in places]
+    for name, weight in whole.items():
+        parts = [rank[name].detach() for rank in ranks]
+        if parts[0].shape == weight.shape:  # norms are replicated
+            assert all(torch.equal(part, weight) for part in parts), name
+            continue
+        dim = 0 if parts[0].shape[0] < weight.shape[0] else 1
+        assert torch.equal(torch.cat(parts, dim), weight), name
+
+
+def test_what_a_stage_packs_the_next_one_unpacks() -> None:
+    plan = blueprint(tiny_point(shape=TINY_T5, micro_batch_size=3))
+    random = torch.Generator().manual_seed(0)
+    source, target = torch.randn(2, 3, 32, 64, generator=random)
+    tables = Tables(*torch.randn(2, 8, 32, generator=random))
+    streams, found = unpacked(packed(Streams(source, target), tables), plan)
+    for left, right in zip((source, target, *tables), (*streams[:2], *found), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_a_kernel_without_a_gradient_for_the_bias_is_unavailable() -> None:
+    with pytest.raises(KernelUnavailable, match="attention=flash2 gives no gradient"):
+        require_kernels(TINY_T5, tiny_point(attention="flash2").layout, CPU)
+    require_kernels(TINY_T5, tiny_point(attention="math").layout, CPU)
