@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scaling import claim, planning
+from scaling.launch.local_host import kept_host
 from scaling.progress import Progress, Watcher, duration
 from scaling.study import load_study
 
@@ -43,8 +44,13 @@ def run(study: str, options: list[str], results: Path) -> int:
     log = Path("logs") / found.name / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with log.open("a", encoding="utf-8") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+    # on a cluster every allocation has its own
+    here = "--profile" not in options and before.left > 0
+    host = kept_host(planned.points[0] if here else None, log.parent)
+    with log.open("a", encoding="utf-8") as sink, host as environment:
+        process = subprocess.Popen(
+            command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+        )
         code = _wait(process, watcher, console, started)
     after = watcher.look()
     if code:

@@ -7,11 +7,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scaling.errors import InputError
 from scaling.grid import Point, point_from_json
+from scaling.launch.environment import rank_environment
 from scaling.launch.interrupts import exits_on_signals
 from scaling.launch.lost_nodes import lost_nodes
 from scaling.launch.oom_killer import oom_kills
@@ -95,24 +96,6 @@ def measure(
             raise NodeLost(f"{row.error_message} (attempt {attempt}); it is to run elsewhere")
         write_rows(row_path, [row])
     return row
-
-
-def rank_environment(point: Point, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment that all ranks share.
-
-    A rank on a CPU stands for one device, so it gets one thread at every world size (or what
-    OMP_NUM_THREADS says): were it all cores divided by ranks, adding ranks would shrink the device.
-    """
-    environment = dict(inherited)
-    # Nothing is compiled here, but DeepSpeed decorates an optimizer it does not use with
-    # torch.compile, which imports the compiler: a second and a half of every rank's start.
-    environment.setdefault("TORCHDYNAMO_DISABLE", "1")
-    environment["PYTHONUNBUFFERED"] = "1"  # a killed rank's log keeps its last words
-    if point.gpu == "cpu":
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        environment["DS_ACCELERATOR"] = "cpu"
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    return environment
 
 
 def _run(

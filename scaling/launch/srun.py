@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scaling.grid import Point
+from scaling.launch.local_host import WANTED, WHERE, start_on_kept_host
 from scaling.launch.seats import Seats, last_line, signed
 from scaling.launch.starters import LaunchError, Ranks, Starter, start_here
 from scaling.launch.torchrun import nodes_of, start_by_torchrun
@@ -45,11 +46,14 @@ def starter(environment: Mapping[str, str]) -> Starter:
     """How ranks are started here.
 
     A step of the Slurm allocation this runs in; without srun a torchrun on each node of the job,
-    where there are several; else processes of this machine.
+    where there are several; else processes of this machine, forked by the host of this run if it
+    keeps one.
     """
     if "SLURM_JOB_ID" in environment and shutil.which("srun") is not None:
         return start_in_allocation
-    return start_by_torchrun if len(nodes_of(environment)) > 1 else start_here
+    if len(nodes_of(environment)) > 1:
+        return start_by_torchrun
+    return start_on_kept_host if WHERE in environment else start_here
 
 
 def start_in_allocation(
@@ -63,7 +67,7 @@ def start_in_allocation(
         LaunchError: no step could be created.
     """
     ours = list(command[:3]) == [sys.executable, "-m", "scaling.train"]
-    if ours and environment.get("SCALING_HOSTS") != "0":
+    if ours and environment.get(WANTED) != "0":
         try:
             return Patient(start_on_hosts(command, point, environment, logs))
         except NoHosts as why:

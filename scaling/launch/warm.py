@@ -61,6 +61,41 @@ def start_on_hosts(
             connections = [_connect(host) for host in hosts]
         except OSError as error:
             raise NoHosts(f"a host does not answer: {error}") from error
+    return _order(connections, hosts, command, point, environment, logs)
+
+
+def order_ranks(
+    hosts: Sequence[Mapping[str, Any]],
+    command: Sequence[str],
+    point: Point,
+    environment: Mapping[str, str],
+    logs: Path,
+) -> Ranks:
+    """Have these hosts, one per node, fork the ranks; see `start_on_hosts`.
+
+    Raises:
+        OSError: one of them does not answer.
+    """
+    connections = [_connect(host) for host in hosts]
+    return _order(connections, hosts, command, point, environment, logs)
+
+
+def read_host(record: Path) -> dict[str, Any]:
+    """Where a host said it listens."""
+    said: dict[str, Any] = json.loads(record.read_text())
+    return said
+
+
+def _order(
+    connections: Sequence[socket.socket],
+    hosts: Sequence[Mapping[str, Any]],
+    command: Sequence[str],
+    point: Point,
+    environment: Mapping[str, str],
+    logs: Path,
+) -> Ranks:
+    world_size = point.layout.world_size
+    per_node = min(world_size, point.gpus_per_node)
     for node, (connection, host) in enumerate(zip(connections, hosts, strict=True)):
         order = {
             "token": host["token"],
@@ -164,7 +199,7 @@ def _hosts(
     if not all(record.exists() for record in records):
         place.mkdir(parents=True, exist_ok=True)
         _start(nodes, per_node, environment, place, records)
-    return [json.loads(record.read_text()) for record in records]
+    return [read_host(record) for record in records]
 
 
 def _start(

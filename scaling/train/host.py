@@ -1,4 +1,4 @@
-"""`python -m scaling.train.host FOLDER`: imports torch and DeepSpeed once, forks the ranks.
+"""`python -m scaling.train.host FOLDER [PARENT]`: imports torch and DeepSpeed once, forks ranks.
 
 One per node of an allocation. Importing is most of a point's start, and minutes on a file system
 that 256 nodes read at once. A forked rank is a fresh process all the same, and none of what it does
@@ -6,6 +6,9 @@ comes back here. No GPU is touched before the fork: CUDA does not survive one.
 
 It says in FOLDER/node<n>.json where it listens. An order is one line of JSON, the answer one line
 for each rank that has ended. Who gave the order may say `dump` or `kill`; if it goes, its ranks go.
+
+With PARENT, a process id, it serves a run on this machine: it cannot be reached from others, and
+ends when that process is gone and no point runs.
 """
 
 import contextlib
@@ -36,6 +39,7 @@ from scaling.rank_files import RankFiles
 from scaling.train.program import Seat, run
 
 _ASK_EVERY_S = 0.02
+_PARENT_EVERY_S = 1.0
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
@@ -54,21 +58,28 @@ class Order:
 
 
 def main() -> NoReturn:
-    """Listen until the allocation ends."""
+    """Listen until the allocation, or the run, ends."""
     folder, node = Path(sys.argv[1]), int(os.environ.get("SLURM_NODEID", "0"))
+    parent = int(sys.argv[2]) if len(sys.argv) > 2 else None
     if not _forked_ranks_reach_the_gpus():
         sys.exit("a forked process cannot use the GPUs here; ranks must start from nothing")
     gc.freeze()  # forked ranks share what was imported instead of copying it
     token = secrets.token_hex(16)
-    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    name = "localhost" if parent else os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     with socket.create_server((name, 0)) as server:
         said = {"host": name, "port": server.getsockname()[1], "token": token}
         part = folder / f".node{node}.part"
         part.touch(mode=0o600)
         part.write_text(json.dumps(said))
         part.replace(folder / f"node{node}.json")
+        server.settimeout(None if parent is None else _PARENT_EVERY_S)
         while True:
-            connection, _ = server.accept()
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                if os.getppid() != parent:
+                    sys.exit(0)
+                continue
             with connection:
                 _serve(connection, server, token)
 

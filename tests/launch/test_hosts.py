@@ -15,7 +15,7 @@ import pytest
 
 from scaling.grid import Point
 from scaling.launch import measure
-from scaling.launch.point import rank_environment
+from scaling.launch.environment import rank_environment
 from scaling.launch.starters import start_here
 from scaling.launch.warm import NoHosts, start_on_hosts
 from scaling.measurement import Row

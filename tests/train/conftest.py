@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scaling.grid import Point
-from scaling.launch.point import rank_environment
+from scaling.launch.environment import rank_environment
 from scaling.rank_files import RankFailure, RankFiles, RankResult
 from tests.points import tiny_point
 

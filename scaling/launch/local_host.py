@@ -1,0 +1,106 @@
+"""A host for the ranks of a run on this machine: torch and DeepSpeed are imported once for all.
+
+`scaling run` keeps it while its Snakemake runs; points find it by `$SCALING_HOST`, a folder. Where
+there is none (a plain `snakemake`), or it has ended, ranks start from nothing.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from scaling.grid import Point
+from scaling.launch.environment import rank_environment
+from scaling.launch.starters import Ranks, start_here
+from scaling.launch.warm import NoHosts, order_ranks, read_host
+
+WHERE = "SCALING_HOST"
+WANTED = "SCALING_HOSTS"  # 0: ranks are to start from nothing
+_IMPORT_LIMIT_S = 120.0
+_POLL_S = 0.02
+_ENDING_S = 10.0
+_PID = "pid"
+
+
+@contextlib.contextmanager
+def kept_host(point: Point | None, logs: Path) -> Iterator[dict[str, str]]:
+    """Keep a host for points like this one; yields what the environment of their jobs needs.
+
+    It is not waited for: the first point does. It ends with this block, or by itself once this
+    process is gone and no point runs on it any more.
+
+    Args:
+        point: any of the run's: all ranks of a host share what was set when torch was imported.
+            None: no host is wanted.
+        logs: folder in which the host gets one of its own.
+    """
+    if point is None or os.environ.get(WANTED) == "0":
+        yield {}
+        return
+    logs.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix=".host-", dir=logs.absolute()))
+    with (place / "node0.log").open("wb") as log:
+        host = subprocess.Popen(
+            [sys.executable, "-m", "scaling.train.host", str(place), str(os.getpid())],
+            env=rank_environment(point, os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is not meant for it
+        )
+    (place / _PID).write_text(str(host.pid))
+    try:
+        yield {WHERE: str(place)}
+    finally:
+        host.terminate()
+        try:
+            host.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            host.kill()
+            host.wait()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def start_on_kept_host(
+    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+) -> Ranks:
+    """Have the host of this run fork the ranks, or start them from nothing where it cannot.
+
+    Raises:
+        LaunchError: they could not be started that way either.
+    """
+    ours = list(command[:3]) == [sys.executable, "-m", "scaling.train"]
+    fits = point.layout.world_size <= point.gpus_per_node
+    if ours and fits:
+        try:
+            host = _host(Path(environment[WHERE]))
+            return order_ranks([host], command, point, environment, logs)
+        except (NoHosts, OSError) as why:
+            print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
+    return start_here(command, point, environment, logs)
+
+
+def _host(place: Path) -> dict[str, Any]:
+    record = place / "node0.json"
+    end = time.monotonic() + _IMPORT_LIMIT_S
+    while not record.exists():
+        if not _lives(place) or time.monotonic() > end:
+            raise NoHosts(f"no host listens at {place}")
+        time.sleep(_POLL_S)
+    return read_host(record)
+
+
+def _lives(place: Path) -> bool:
+    try:
+        process = psutil.Process(int((place / _PID).read_text()))
+        return process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.NoSuchProcess):
+        return False

@@ -1,0 +1,91 @@
+"""The host that a run on this machine keeps for its points."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaling.launch import measure
+from scaling.launch.local_host import kept_host
+from scaling.launch.srun import starter
+from tests.launch.conftest import Study
+from tests.points import tiny_point
+
+pytestmark = pytest.mark.ranks
+
+
+def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = tiny_point(dp=2, warmup_steps=1, measured_steps=5)
+    logs = study.root / "logs" / "tiny"
+    with kept_host(point, logs) as found:
+        (place,) = logs.glob(".host-*")
+        host = psutil.Process(int((place / "pid").read_text()))
+        monkeypatch.setenv("SCALING_HOST", found["SCALING_HOST"])
+        row = measure(study.write(point), study.row_path)
+        assert row.outcome == "ok", row.error_message
+        assert _stacks_of_a_late_rank_hold(study, "_fork")
+    assert not host.is_running()
+    assert not place.exists()
+
+    # the environment still names it: a point that is started late starts from nothing
+    again = measure(study.write(point), study.row_path)
+    assert again.outcome == "ok", again.error_message
+    assert again.losses == row.losses
+    assert again.hosts == row.hosts
+
+
+def _stacks_of_a_late_rank_hold(study: Study, function: str) -> bool:
+    late = measure(
+        study.write(tiny_point(measured_steps=100_000, time_limit_s=3.0)), study.row_path
+    )
+    assert late.outcome == "timeout", late.error_message
+    return f"in {function}" in study.log(0)
+
+
+def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
+    study.write(tiny_point())
+    run = subprocess.Popen([sys.executable, "-c", KEEPS, str(study.point_path), str(study.root)])
+    place = study.root / "place"
+    end = time.monotonic() + 60
+    while not place.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    folder = Path(place.read_text())
+    host = psutil.Process(int((folder / "pid").read_text()))
+    while not (folder / "node0.json").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    run.kill()
+    run.wait()
+    host.wait(timeout=20)
+
+
+KEEPS = """
+import sys, time
+from pathlib import Path
+from scaling.grid import point_from_json
+from scaling.launch.local_host import kept_host
+root = Path(sys.argv[2])
+with kept_host(point_from_json(Path(sys.argv[1]).read_text()), root) as found:
+    part = root / "part"
+    part.write_text(found["SCALING_HOST"])
+    part.rename(root / "place")
+    time.sleep(100)
+"""
+
+
+def test_ranks_start_from_nothing_where_that_is_asked_for(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALING_HOSTS", "0")
+    with kept_host(tiny_point(), study.root) as found:
+        assert found == {}
+    with kept_host(None, study.root) as found:
+        assert found == {}
+    assert starter(os.environ).__name__ == "start_here"
