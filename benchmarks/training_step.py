@@ -24,7 +24,7 @@ from statistics import median
 
 from scaling.grid import Point
 from scaling.hardware import gpu_named
-from scaling.launch.point import rank_environment
+from scaling.launch.environment import rank_environment
 from scaling.layout import Layout
 from scaling.rank_files import RankFiles
 from scaling.shapes import ModelShape, model_flops_per_token
@@ -58,13 +58,13 @@ def step_times_of_ours(point: Point, compiled: bool) -> list[float]:
     """Seconds of every measured step of a rank of ours that is alone."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-    from scaling.train.program import Seat, measured
-    from scaling.train.rendezvous import leave
+    from scaling.meeting import Seat, part
+    from scaling.train.program import measured
 
     seat = Seat(rank=0, local_rank=0, world_size=1, master="127.0.0.1")
     with tempfile.TemporaryDirectory() as directory:
         times = measured(point, RankFiles(Path(directory)), seat).step_times_s
-    leave()
+    part()
     return times
 
 

@@ -54,6 +54,11 @@ class Point:
     measured_steps: int
     time_limit_s: float
 
+    @property
+    def world_size(self) -> int:
+        """Ranks, one per GPU."""
+        return self.layout.world_size
+
     def to_json(self) -> str:
         """The text of points/<point_id>.json."""
         said = dataclasses.asdict(self) | {"layout": self.layout.facts()}

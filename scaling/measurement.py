@@ -151,7 +151,7 @@ def fields_of(row_type: type) -> dict[str, tuple[str, bool]]:
 
 def _kind(hint: object) -> tuple[str, bool]:
     nullable = False
-    if isinstance(hint, types.UnionType):
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
         nullable = True
     if typing.get_origin(hint) is Literal:

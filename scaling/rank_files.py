@@ -3,6 +3,7 @@
     rank<r>.beat          what the rank is doing; a new text is progress
     rank<r>.stack.json    the software and the device under it, known before the model is built
     rank<r>.result.json   its measurement
+    rank<r>.records.json  of a probe: what it has found so far
     rank<r>.failure.json  why there is none
     store                 where rank 0 listens for the others
 
@@ -61,6 +62,24 @@ class RankFailure:
     failed_at: float  # seconds since the epoch: the first failure explains the others
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeEnd:
+    """A rank of a probe has done all it was asked; its records say what came of it."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRecords:
+    """What one rank of a probe has found so far."""
+
+    facts: dict[str, Any]  # of its host and device
+    records: list[dict[str, Any]]
+
+
+Left = Stack | RankResult | RankFailure | ProbeEnd | ProbeRecords
+
+
 class RankFiles:
     """Reads and writes the files of one run."""
 
@@ -75,7 +94,7 @@ class RankFiles:
         """What each rank that has started was last doing."""
         return {rank: path.read_text() for rank, path in self._by_rank("beat")}
 
-    def leave(self, rank: int, found: Stack | RankResult | RankFailure) -> None:
+    def leave(self, rank: int, found: Left) -> None:
         """Leave what this rank found."""
         self._write(f"rank{rank}.{_SUFFIX[type(found)]}", json.dumps(dataclasses.asdict(found)))
 
@@ -86,6 +105,14 @@ class RankFiles:
     def results(self) -> dict[int, RankResult]:
         """The measurements of the ranks that have finished."""
         return {rank: RankResult(**found) for rank, found in self._left(RankResult)}
+
+    def finished(self) -> frozenset[int]:
+        """The ranks that have left a result, whatever is in it."""
+        return frozenset(rank for rank, _ in self._by_rank(_SUFFIX[RankResult]))
+
+    def records(self) -> dict[int, ProbeRecords]:
+        """What the ranks of a probe have found so far."""
+        return {rank: ProbeRecords(**found) for rank, found in self._left(ProbeRecords)}
 
     def failures(self) -> dict[int, RankFailure]:
         """The failures of the ranks that could still tell."""
@@ -123,4 +150,6 @@ _SUFFIX: dict[type, str] = {
     Stack: "stack.json",
     RankResult: "result.json",
     RankFailure: "failure.json",
+    ProbeEnd: "result.json",
+    ProbeRecords: "records.json",
 }

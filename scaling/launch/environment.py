@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from scaling.grid import Point
+from scaling.launch.starters import Placed
 
 
-def rank_environment(point: Point, inherited: Mapping[str, str]) -> dict[str, str]:
+def rank_environment(point: Placed, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment that all ranks share.
 
     A rank on a CPU stands for one device, so it gets one thread at every world size (or what

@@ -17,9 +17,8 @@ from typing import Any
 
 import psutil
 
-from scaling.grid import Point
 from scaling.launch.environment import rank_environment
-from scaling.launch.starters import Ranks, start_here
+from scaling.launch.starters import Placed, Ranks, start_here
 from scaling.launch.warm import NoHosts, order_ranks, read_host
 
 WHERE = "SCALING_HOST"
@@ -31,7 +30,7 @@ _PID = "pid"
 
 
 @contextlib.contextmanager
-def kept_host(point: Point | None, logs: Path) -> Iterator[dict[str, str]]:
+def kept_host(point: Placed | None, logs: Path) -> Iterator[dict[str, str]]:
     """Keep a host for points like this one; yields what the environment of their jobs needs.
 
     It is not waited for: the first point does. It ends with this block, or by itself once this
@@ -70,7 +69,7 @@ def kept_host(point: Point | None, logs: Path) -> Iterator[dict[str, str]]:
 
 
 def start_on_kept_host(
-    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Have the host of this run fork the ranks, or start them from nothing where it cannot.
 
@@ -78,7 +77,7 @@ def start_on_kept_host(
         LaunchError: they could not be started that way either.
     """
     ours = list(command[:3]) == [sys.executable, "-m", "scaling.train"]
-    fits = point.layout.world_size <= point.gpus_per_node
+    fits = point.world_size <= point.gpus_per_node
     if ours and fits:
         try:
             host = _host(Path(environment[WHERE]))

@@ -1,27 +1,19 @@
 """One point from its file to its row."""
 
-import contextlib
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from scaling.errors import InputError
 from scaling.grid import Point, point_from_json
-from scaling.launch.environment import rank_environment
 from scaling.launch.interrupts import exits_on_signals
-from scaling.launch.lost_nodes import lost_nodes
-from scaling.launch.oom_killer import oom_kills
+from scaling.launch.ranks import HANG_AFTER_S, emptied, run_directory, run_ranks
 from scaling.launch.row import Run, row_of
-from scaling.launch.seats import last_line
 from scaling.launch.srun import starter
-from scaling.launch.starters import LaunchError, Ranks, Starter
-from scaling.launch.verdict import Verdict, verdict
-from scaling.launch.watch import Evidence, watch
+from scaling.launch.starters import Starter
 from scaling.measurement import Row
 from scaling.rank_files import RankFiles
 from scaling.running import marked, runs_here_already
@@ -30,8 +22,6 @@ from scaling.store import aside, read_row, write_rows
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
 _TAKE_OVER_POLL_S = 0.2
 ATTEMPTS_ON_LOST_NODES = 3
-_MAY_BE_A_NODE = {"error", "hang", "timeout", "launch_failed"}  # the others are a rank's own word
-HANG_AFTER_S = 300.0  # start-up on a shared file system may be silent for minutes
 
 
 class NodeLost(Exception):
@@ -80,15 +70,24 @@ def measure(
     with (
         exits_on_signals(),
         marked(row_path, time_limit_s=point.time_limit_s),
-        _run_directory(logs) as directory,
+        run_directory(logs) as directory,
     ):
-        run = _run(
+        files = RankFiles(directory)
+        ended = run_ranks(
             point,
             [*command, str(directory)],
             start or starter(os.environ),
-            RankFiles(directory),
+            files,
             logs,
-            hang_after_s,
+            limit_s=point.time_limit_s,
+            hang_after_s=hang_after_s,
+        )
+        run = Run(
+            verdict=ended.verdict,
+            results=files.results(),
+            stacks=files.stacks(),
+            started_at=ended.started_at,
+            duration_s=ended.duration_s,
         )
         row = row_of(point, attempt, run)
         if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:
@@ -96,48 +95,6 @@ def measure(
             raise NodeLost(f"{row.error_message} (attempt {attempt}); it is to run elsewhere")
         write_rows(row_path, [row])
     return row
-
-
-def _run(
-    point: Point,
-    command: Sequence[str],
-    start: Starter,
-    files: RankFiles,
-    logs: Path,
-    hang_after_s: float,
-) -> Run:
-    started_at, began = time.time(), time.monotonic()
-    kills_before = oom_kills()
-    world_size = point.layout.world_size
-    evidence = None
-    try:
-        if lost := lost_nodes(os.environ, silent=False):  # srun would wait for it
-            raise LaunchError("nothing was started")
-        ranks = start(command, point, rank_environment(point, os.environ), logs)
-    except LaunchError as error:
-        judged = Verdict(outcome="launch_failed", message=str(error))
-    else:
-        with _killed_afterwards(ranks):
-            evidence = watch(
-                ranks,
-                files,
-                world_size=world_size,
-                limit_s=point.time_limit_s,
-                hang_after_s=hang_after_s,
-            )
-        kills_after = oom_kills()
-        risen = 0 if kills_before is None or kills_after is None else kills_after - kills_before
-        judged = verdict(evidence, oom_kills=risen, last_lines=_last_lines(logs, evidence))
-    if judged.outcome in _MAY_BE_A_NODE and (lost := lost or lost_nodes(os.environ, silent=True)):
-        message = f"Slurm has lost {', '.join(lost)}: {judged.message}"
-        judged = Verdict(outcome="node_failed", message=message)
-    return Run(
-        verdict=judged,
-        results=evidence.results if evidence else {},
-        stacks=files.stacks(),
-        started_at=started_at,
-        duration_s=time.monotonic() - began,
-    )
 
 
 def _read(path: Path) -> Point:
@@ -176,38 +133,5 @@ def _log_directory(row_path: Path) -> Path:
     rows = row_path.parent
     if rows.name == "rows" and rows.parent.parent.name == "results":
         study, root = rows.parent, rows.parent.parent.parent
-        logs = root / "logs" / study.name / "ranks" / row_path.stem
-    else:
-        logs = rows / f"{row_path.stem}.logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    for old in [*logs.glob("rank*.log"), *logs.glob(".run-*")]:
-        if old.is_dir():  # left by a launcher that was killed outright
-            shutil.rmtree(old)
-        else:
-            old.unlink()
-    return logs
-
-
-@contextlib.contextmanager
-def _run_directory(logs: Path) -> Iterator[Path]:
-    """A fresh folder for the files of this run, where ranks on other nodes see it too."""
-    with tempfile.TemporaryDirectory(prefix=".run-", dir=logs) as directory:
-        yield Path(directory)
-
-
-@contextlib.contextmanager
-def _killed_afterwards(ranks: Ranks) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        ranks.kill()
-
-
-def _last_lines(logs: Path, evidence: Evidence) -> dict[int, str]:
-    """The last line of the log of each rank that ended by itself."""
-    found = {}
-    for rank in evidence.exits:
-        log = logs / f"rank{rank}.log"
-        if log.exists() and (line := last_line(log)):  # a rank that never began has no log
-            found[rank] = line
-    return found
+        return emptied(root / "logs" / study.name / "ranks" / row_path.stem)
+    return emptied(rows / f"{row_path.stem}.logs")

@@ -12,10 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scaling.grid import Point
 from scaling.launch.local_host import WANTED, WHERE, start_on_kept_host
 from scaling.launch.seats import Seats, last_line, signed
-from scaling.launch.starters import LaunchError, Ranks, Starter, start_here
+from scaling.launch.starters import LaunchError, Placed, Ranks, Starter, start_here
 from scaling.launch.torchrun import nodes_of, start_by_torchrun
 from scaling.launch.warm import NoHosts, start_on_hosts
 
@@ -57,7 +56,7 @@ def starter(environment: Mapping[str, str]) -> Starter:
 
 
 def start_in_allocation(
-    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Have the allocation's hosts fork the ranks, or start them as a step where there are none.
 
@@ -99,7 +98,7 @@ class Patient:
         return codes
 
 
-def srun_command(point: Point, environment: Mapping[str, str], logs: Path) -> list[str]:
+def srun_command(point: Placed, environment: Mapping[str, str], logs: Path) -> list[str]:
     """`srun` and its options, for ranks in block order: neighbours in rank share a node.
 
     Args:
@@ -107,7 +106,7 @@ def srun_command(point: Point, environment: Mapping[str, str], logs: Path) -> li
         environment: of the allocation: `$SRUN_ARGS` are more options, such as a container's.
         logs: rank r writes to logs/rank<r>.log.
     """
-    world_size = point.layout.world_size
+    world_size = point.world_size
     per_node = min(world_size, point.gpus_per_node)
     command = [
         "srun",
@@ -130,14 +129,14 @@ def srun_command(point: Point, environment: Mapping[str, str], logs: Path) -> li
 
 
 def start_step(
-    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Start all ranks as one step of this allocation, and wait until the first of them runs.
 
     Raises:
         LaunchError: Slurm could not create the step, several times; its text is what srun said.
     """
-    world_size = point.layout.world_size
+    world_size = point.world_size
     seats = {
         **environment,
         "WORLD_SIZE": str(world_size),

@@ -9,11 +9,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from scaling.grid import Point
-
 
 class LaunchError(Exception):
     """The ranks could not be started; its text is the row's error message."""
+
+
+class Placed(Protocol):
+    """What a starter must know of a point, or of a probe: how many ranks, and where."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Ranks a node holds at most."""
+
+    @property
+    def gpu(self) -> str:
+        """The catalogue's name; `cpu` where a rank is no GPU."""
 
 
 class Ranks(Protocol):
@@ -33,7 +47,7 @@ class Starter(Protocol):
     """Starts one process per rank."""
 
     def __call__(
-        self, command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+        self, command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
     ) -> Ranks:
         """Start them; rank r writes to logs/rank<r>.log.
 
@@ -43,14 +57,14 @@ class Starter(Protocol):
 
 
 def start_here(
-    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
 ) -> "LocalRanks":
     """Start every rank on this machine, each the leader of a session of its own.
 
     Raises:
         LaunchError: the point needs more than one node, or a process could not be started.
     """
-    world_size = point.layout.world_size
+    world_size = point.world_size
     if world_size > point.gpus_per_node:
         raise LaunchError(
             f"world_size={world_size} needs more than one node of {point.gpus_per_node} GPUs, and "

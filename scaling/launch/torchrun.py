@@ -17,9 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scaling.grid import Point
 from scaling.launch.seats import Seats, last_line
-from scaling.launch.starters import LaunchError, Ranks
+from scaling.launch.starters import LaunchError, Placed, Ranks
 
 REMOTE_SHELL = "ssh -o BatchMode=yes"
 _LAUNCH_LIMIT_S = 300.0
@@ -105,7 +104,7 @@ def nodes_of(environment: Mapping[str, str]) -> list[str]:
 
 
 def start_by_torchrun(
-    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Start a torchrun on each node that the point needs, in the order the nodes are listed.
 
@@ -115,7 +114,7 @@ def start_by_torchrun(
     Raises:
         LaunchError: the job has too few nodes, or there is no remote shell.
     """
-    world_size = point.layout.world_size
+    world_size = point.world_size
     per_node = min(world_size, point.gpus_per_node)
     needed = world_size // per_node
     nodes = nodes_of(environment)

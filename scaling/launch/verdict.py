@@ -38,7 +38,7 @@ def verdict(evidence: Evidence, *, oom_kills: int, last_lines: dict[int, str]) -
         oom_kills: processes the kernel's out-of-memory killer ended here during the run.
         last_lines: the last line of each rank's log, for a rank that could not say more.
     """
-    if len(evidence.results) == evidence.world_size:
+    if len(evidence.finished) == evidence.world_size:
         return Verdict(outcome="ok")  # whatever happened while they parted
     return (
         _killed(evidence, oom_kills)
@@ -71,7 +71,7 @@ def _failed(evidence: Evidence) -> Verdict | None:
 def _ended(evidence: Evidence, last_lines: dict[int, str]) -> Verdict | None:
     """A rank that ended without a word."""
     for rank, code in sorted(evidence.exits.items()):
-        if rank in evidence.results:
+        if rank in evidence.finished:
             continue
         if code < 0:
             return Verdict(outcome="error", message=f"rank {rank} was killed by {_name(-code)}")

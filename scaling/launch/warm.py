@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.grid import Point
-from scaling.launch.starters import Ranks
+from scaling.launch.starters import Placed, Ranks
 
 _POLL_S = 0.02
 _IMPORT_LIMIT_S = 300.0
@@ -31,7 +30,7 @@ class NoHosts(Exception):
 
 
 def start_on_hosts(
-    command: Sequence[str], point: Point, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Have the hosts of this allocation fork the ranks, in block order.
 
@@ -45,7 +44,7 @@ def start_on_hosts(
     Raises:
         NoHosts: they could not be started, or one of them does not answer.
     """
-    world_size = point.layout.world_size
+    world_size = point.world_size
     per_node = min(world_size, point.gpus_per_node)
     nodes = -(-world_size // per_node)
     place = _place(environment, logs.parent)
@@ -67,7 +66,7 @@ def start_on_hosts(
 def order_ranks(
     hosts: Sequence[Mapping[str, Any]],
     command: Sequence[str],
-    point: Point,
+    point: Placed,
     environment: Mapping[str, str],
     logs: Path,
 ) -> Ranks:
@@ -90,11 +89,11 @@ def _order(
     connections: Sequence[socket.socket],
     hosts: Sequence[Mapping[str, Any]],
     command: Sequence[str],
-    point: Point,
+    point: Placed,
     environment: Mapping[str, str],
     logs: Path,
 ) -> Ranks:
-    world_size = point.layout.world_size
+    world_size = point.world_size
     per_node = min(world_size, point.gpus_per_node)
     for node, (connection, host) in enumerate(zip(connections, hosts, strict=True)):
         order = {

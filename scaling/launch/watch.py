@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scaling.launch.starters import Ranks
-from scaling.rank_files import RankFailure, RankFiles, RankResult
+from scaling.rank_files import RankFailure, RankFiles
 
 _POLL_S = 0.05
 _BEATS_EVERY_S = 0.5  # reading every rank's file costs a shared file system something
@@ -24,7 +24,7 @@ class Evidence:
     world_size: int
     exits: dict[int, int]  # of the ranks that ended by themselves
     beats: dict[int, str]
-    results: dict[int, RankResult]
+    finished: frozenset[int]  # the ranks that left a result
     failures: dict[int, RankFailure]
     stopped: Stopped | None  # why the watcher ended them
     silence_s: float  # since any rank last got further
@@ -83,7 +83,7 @@ def watch(
         if now >= read_beats_at:
             progress.see(files.beats(), now)
             read_beats_at = now + _BEATS_EVERY_S
-            if finished_at is None and len(files.results()) == world_size:
+            if finished_at is None and len(files.finished()) == world_size:
                 finished_at = now
         if finished_at is not None:
             if now - finished_at >= _PARTING_S:
@@ -103,7 +103,7 @@ def watch(
         world_size=world_size,
         exits=exits,
         beats=files.beats(),
-        results=files.results(),
+        finished=files.finished(),
         failures=files.failures(),
         stopped=stopped,
         silence_s=silence_s,
@@ -113,7 +113,7 @@ def watch(
 
 def _left_without_result(exits: dict[int, int], files: RankFiles) -> bool:
     """A rank that ends well leaves its result first; the others would wait for it for ever."""
-    return bool(exits) and not exits.keys() <= files.results().keys()
+    return bool(exits) and not exits.keys() <= files.finished()
 
 
 def _settled(

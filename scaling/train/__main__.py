@@ -20,7 +20,8 @@ def main() -> None:
     files = RankFiles(Path(directory))
     files.beat(rank, "importing")
     try:
-        from scaling.train.program import Seat, run
+        from scaling.meeting import seat_of_environment
+        from scaling.train.program import run
     except ImportError as error:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
@@ -31,12 +32,7 @@ def main() -> None:
     run(
         point_from_json(Path(point_path).read_text(encoding="utf-8")),
         files,
-        Seat(
-            rank=rank,
-            local_rank=int(os.environ["LOCAL_RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
-            master=os.environ["MASTER_ADDR"],
-        ),
+        seat_of_environment(),
     )
 
 

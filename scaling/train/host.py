@@ -35,8 +35,9 @@ import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 (the engine impo
 import torch
 
 from scaling.grid import point_from_json
+from scaling.meeting import Seat
 from scaling.rank_files import RankFiles
-from scaling.train.program import Seat, run
+from scaling.train.program import run
 
 _ASK_EVERY_S = 0.02
 _PARENT_EVERY_S = 1.0

@@ -7,7 +7,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
 from scaling.grid import Point
+from scaling.meeting import Seat, part
 from scaling.rank_files import RankFiles, RankResult
 from scaling.train import trace
 from scaling.train.blueprint import Blueprint
@@ -24,7 +24,7 @@ from scaling.train.failures import failure_of
 from scaling.train.kernels import require_kernels
 from scaling.train.memory import peak_memory
 from scaling.train.power import NOTHING_DRAWN, PowerLog, meter_of
-from scaling.train.rendezvous import Groups, join, leave
+from scaling.train.rendezvous import Groups, join
 from scaling.train.stack import stack_of
 from scaling.train.timing import CudaStopwatch, HostStopwatch, Stopwatch, step_times_s
 from scaling.train.window import split_of
@@ -37,16 +37,6 @@ _TRACED_MARGIN = 5 * trace.STEPS
 _STARTUP_MARGIN_S = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """Which rank this process is. `master` is the address of rank 0's machine."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    master: str
-
-
 def run(point: Point, files: RankFiles, seat: Seat) -> NoReturn:
     """Measure, leave a result or a failure, and end the process.
 
@@ -56,7 +46,7 @@ def run(point: Point, files: RankFiles, seat: Seat) -> NoReturn:
     code = 0
     try:
         files.leave(seat.rank, measured(point, files, seat))
-        leave()
+        part()
     except BaseException as error:
         traceback.print_exc()
         files.leave(seat.rank, failure_of(error))

@@ -1,65 +1,24 @@
 """Ranks find each other and split into groups."""
 
 import dataclasses
-import datetime
 import os
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time only
 
 from scaling.layout import Layout
+from scaling.meeting import Seat, meet
 from scaling.rank_files import RankFiles
 from scaling.train.context import ContextParallel
 from scaling.train.parallel import TensorParallel
 
-if TYPE_CHECKING:
-    from scaling.train.program import Seat
 
-_ASK_EVERY_S = 0.02
-
-
-def join(seat: "Seat", files: RankFiles, device: torch.device, *, timeout_s: float) -> None:
-    """Make the process group of all ranks, in torch and in DeepSpeed.
-
-    Rank 0 listens on a port that the kernel picks and leaves its number in the run's folder, so no
-    port is chosen before it is bound and two points on one machine cannot meet.
-    """
-    timeout = datetime.timedelta(seconds=timeout_s)
-    store = _store(seat, files, timeout)
-    os.environ["MASTER_PORT"] = str(store.port)  # DeepSpeed takes its absence for a wish for MPI
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=store,
-        rank=seat.rank,
-        world_size=seat.world_size,
-        timeout=timeout,
-        device_id=device if device.type == "cuda" else None,
-    )
+def join(seat: Seat, files: RankFiles, device: torch.device, *, timeout_s: float) -> None:
+    """Make the process group of all ranks, in torch and in DeepSpeed."""
+    port = meet(seat, files, device, timeout_s=timeout_s)
+    os.environ["MASTER_PORT"] = str(port)  # DeepSpeed takes its absence for a wish for MPI
     _join_deepspeed()
-
-
-def _store(seat: "Seat", files: RankFiles, timeout: datetime.timedelta) -> TCPStore:
-    if seat.rank == 0:
-        store = TCPStore(
-            seat.master,
-            0,
-            seat.world_size,
-            is_master=True,
-            timeout=timeout,
-            wait_for_workers=False,
-        )
-        files.publish_store(seat.master, store.port)
-        return store
-    deadline = time.monotonic() + timeout.total_seconds()
-    while (found := files.store()) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"rank 0 published no store within {timeout}")
-        time.sleep(_ASK_EVERY_S)
-    return TCPStore(*found, seat.world_size, is_master=False, timeout=timeout)
 
 
 def _join_deepspeed() -> None:
@@ -69,12 +28,6 @@ def _join_deepspeed() -> None:
     # takes a compiler and half a minute.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed()
-
-
-def leave() -> None:
-    """Part together: with gloo a rank that goes alone can abort the ones that still talk to it."""
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,18 +5,8 @@ import pytest
 
 from scaling.launch.verdict import Verdict, verdict
 from scaling.launch.watch import Evidence
-from scaling.rank_files import RankFailure, RankResult
+from scaling.rank_files import RankFailure
 
-RESULT = RankResult(
-    clock="perf_counter",
-    step_times_s=[1.0],
-    losses=[1.0],
-    grad_norms=None,
-    peak_memory_bytes=1,
-    peak_reserved_bytes=None,
-    memory_meter="process_rss",
-    first_step_at=0.0,
-)
 GONE = RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0)
 
 
@@ -25,7 +15,7 @@ def judge(oom_kills: int = 0, **known: Any) -> Verdict:
         "world_size": 2,
         "exits": {},
         "beats": {0: "step 1", 1: "step 1"},
-        "results": {},
+        "finished": frozenset(),
         "failures": {},
         "stopped": None,
         "silence_s": 0.0,
@@ -35,11 +25,11 @@ def judge(oom_kills: int = 0, **known: Any) -> Verdict:
 
 
 def test_every_result_is_ok_even_if_a_rank_then_aborts() -> None:
-    assert judge(exits={0: 0, 1: -signal.SIGABRT}, results={0: RESULT, 1: RESULT}).outcome == "ok"
+    assert judge(exits={0: 0, 1: -signal.SIGABRT}, finished={0, 1}).outcome == "ok"
 
 
 def test_one_missing_result_is_not_ok() -> None:
-    assert judge(exits={0: 0, 1: 1}, results={0: RESULT}).outcome == "error"
+    assert judge(exits={0: 0, 1: 1}, finished={0}).outcome == "error"
 
 
 def test_sigkill_while_the_kernels_oom_killer_struck_is_oom() -> None:

@@ -16,8 +16,9 @@ import torch
 
 from scaling.grid import Point, point_from_json
 from scaling.launch.starters import seat
+from scaling.meeting import Seat
 from scaling.rank_files import RankFiles
-from scaling.train.program import Seat, run
+from scaling.train.program import run
 
 
 def _fork(point: Point, directory: Path, rank: int) -> int:

@@ -1,0 +1,105 @@
+"""A probe from its plan to its rows, whatever happens to its ranks."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from scaling.errors import InputError
+from scaling.launch.interrupts import exits_on_signals
+from scaling.launch.probe_rows import rows_of
+from scaling.launch.ranks import HANG_AFTER_S, emptied, run_directory, run_ranks
+from scaling.launch.srun import starter
+from scaling.launch.starters import Starter
+from scaling.probe.plan import ProbePlan, plan_from_json
+from scaling.probes import Probe
+from scaling.rank_files import ProbeRecords, RankFiles
+from scaling.store import arrow_schema, write_table, write_text
+
+RANK_COMMAND = (sys.executable, "-m", "scaling.probe")
+STARTUP_LIMIT_S = 300.0  # imports on a shared file system, connections of thousands of ranks
+HOSTS = "hosts.json"
+
+
+def probe(
+    plan_path: Path,
+    out: Path,
+    *,
+    rank_command: Sequence[str] = RANK_COMMAND,
+    start: Starter | None = None,
+    hang_after_s: float = HANG_AFTER_S,
+) -> list[Probe]:
+    """Run a probe's ranks; write its rows, and hosts.json beside them.
+
+    The ranks' logs are logs/<study>/ranks/probe/ for results/<study>/probes.parquet, else beside it
+    in <name>.logs/.
+
+    Args:
+        plan_path: probe.json, as `scaling plan` wrote it.
+        out: the Parquet file to write.
+        rank_command: the program of one rank; the plan and a folder for its files are appended.
+        start: starts the ranks; by default srun in a Slurm allocation, processes elsewhere.
+        hang_after_s: seconds without any rank getting further that count as a hang.
+
+    Returns:
+        The rows that were written.
+
+    Raises:
+        InputError: there is no such plan, or the file is none.
+        SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and nothing was written.
+    """
+    plan = _read(plan_path)
+    out = out.absolute()
+    logs = emptied(_log_directory(out))
+    with exits_on_signals(), run_directory(logs) as directory:
+        files = RankFiles(directory)
+        ended = run_ranks(
+            plan,
+            [*rank_command, str(plan_path.absolute()), str(directory)],
+            start or starter(os.environ),
+            files,
+            logs,
+            limit_s=plan.time_limit_s + STARTUP_LIMIT_S,
+            hang_after_s=hang_after_s,
+        )
+        left = files.records()
+    rows = rows_of(plan, ended, left)
+    records = [{name: getattr(row, name) for name in Probe.__slots__} for row in rows]
+    write_text(out.parent / HOSTS, json.dumps(hosts_of(plan, left), indent=1) + "\n")
+    write_table(out, pa.Table.from_pylist(records, schema=arrow_schema(Probe)))
+    return rows
+
+
+def hosts_of(plan: ProbePlan, left: Mapping[int, ProbeRecords]) -> dict[str, dict[str, Any]]:
+    """Facts by host; its devices in a list."""
+    hosts: dict[str, dict[str, Any]] = {}
+    for rank in sorted(left):
+        facts = dict(left[rank].facts)
+        own = {name: facts.pop(name) for name in ("device", "gpu_name", "memory_bytes")}
+        host = hosts.setdefault(facts.pop("host"), {"devices": []})
+        host["devices"].append(own | {"rank": rank})
+        facts.pop("local_rank")
+        host |= facts
+    return hosts
+
+
+def _read(path: Path) -> ProbePlan:
+    try:
+        return plan_from_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such plan; `scaling plan` writes it") from None
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: is no probe of this version ({error}); `scaling plan` writes it"
+        ) from error
+
+
+def _log_directory(out: Path) -> Path:
+    study = out.parent
+    if study.parent.name == "results":
+        return study.parent.parent / "logs" / study.name / "ranks" / "probe"
+    return study / f"{out.stem}.logs"

@@ -1,0 +1,114 @@
+"""One run of ranks, of a point or of a probe: started, watched to their end, judged."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scaling.launch.environment import rank_environment
+from scaling.launch.lost_nodes import lost_nodes
+from scaling.launch.oom_killer import oom_kills
+from scaling.launch.seats import last_line
+from scaling.launch.starters import LaunchError, Placed, Ranks, Starter
+from scaling.launch.verdict import Verdict, verdict
+from scaling.launch.watch import Evidence, watch
+from scaling.rank_files import RankFiles
+
+_MAY_BE_A_NODE = {"error", "hang", "timeout", "launch_failed"}  # the others are a rank's own word
+HANG_AFTER_S = 300.0  # start-up on a shared file system may be silent for minutes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A run of ranks that is over. Seconds; `started_at` since the epoch."""
+
+    verdict: Verdict
+    started_at: float
+    duration_s: float
+
+
+def run_ranks(
+    point: Placed,
+    command: Sequence[str],
+    start: Starter,
+    files: RankFiles,
+    logs: Path,
+    *,
+    limit_s: float,
+    hang_after_s: float = HANG_AFTER_S,
+) -> Ended:
+    """Start the ranks, wait until none runs, and judge what became of them.
+
+    Args:
+        point: how many ranks on how many nodes.
+        command: the program of one rank.
+        start: starts it once per rank.
+        files: where the ranks say what they do.
+        logs: rank r writes to logs/rank<r>.log.
+        limit_s: seconds after which they are ended.
+        hang_after_s: seconds without any rank getting further that count as a hang.
+    """
+    started_at, began = time.time(), time.monotonic()
+    kills_before = oom_kills()
+    try:
+        if lost := lost_nodes(os.environ, silent=False):  # srun would wait for it
+            raise LaunchError("nothing was started")
+        ranks = start(command, point, rank_environment(point, os.environ), logs)
+    except LaunchError as error:
+        judged = Verdict(outcome="launch_failed", message=str(error))
+    else:
+        with _killed_afterwards(ranks):
+            evidence = watch(
+                ranks,
+                files,
+                world_size=point.world_size,
+                limit_s=limit_s,
+                hang_after_s=hang_after_s,
+            )
+        kills_after = oom_kills()
+        risen = 0 if kills_before is None or kills_after is None else kills_after - kills_before
+        judged = verdict(evidence, oom_kills=risen, last_lines=_last_lines(logs, evidence))
+    if judged.outcome in _MAY_BE_A_NODE and (lost := lost or lost_nodes(os.environ, silent=True)):
+        message = f"Slurm has lost {', '.join(lost)}: {judged.message}"
+        judged = Verdict(outcome="node_failed", message=message)
+    return Ended(verdict=judged, started_at=started_at, duration_s=time.monotonic() - began)
+
+
+def emptied(logs: Path) -> Path:
+    """The folder, made if need be, without what an earlier run left."""
+    logs.mkdir(parents=True, exist_ok=True)
+    for old in [*logs.glob("rank*.log"), *logs.glob(".run-*")]:
+        if old.is_dir():  # left by a launcher that was killed outright
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+    return logs
+
+
+@contextlib.contextmanager
+def run_directory(logs: Path) -> Iterator[Path]:
+    """A fresh folder for the files of this run, where ranks on other nodes see it too."""
+    with tempfile.TemporaryDirectory(prefix=".run-", dir=logs) as directory:
+        yield Path(directory)
+
+
+@contextlib.contextmanager
+def _killed_afterwards(ranks: Ranks) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        ranks.kill()
+
+
+def _last_lines(logs: Path, evidence: Evidence) -> dict[int, str]:
+    """The last line of the log of each rank that ended by itself."""
+    found = {}
+    for rank in evidence.exits:
+        log = logs / f"rank{rank}.log"
+        if log.exists() and (line := last_line(log)):  # a rank that never began has no log
+            found[rank] = line
+    return found

@@ -1,0 +1,175 @@
+"""Collectives of one group: in place where torch allows it, and whether what arrived is right.
+
+Rank r fills element i with (r mod 8 + 1)(i mod 7 + 1): small whole numbers, so that sums over
+300,000 ranks are exact in fp32 and a part in the wrong place or from the wrong rank is seen.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from scaling.probes import Collective
+
+# torch 2.13 renamed both and warns about the old names; 2.11 has only those
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+ELEMENT_BYTES = 4
+_PERIOD = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """The ranks of one group in order, and this rank's place among them."""
+
+    ranks: Sequence[int]
+    index: int
+    group: dist.ProcessGroup | None
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One collective on buffers of its own. `send` may run again and again; `wrong` is for once."""
+
+    fill: Callable[[], object]
+    send: Callable[[], object]
+    wrong: Callable[[], bool]
+
+
+def elements_of(message_bytes: int, ranks: int) -> int:
+    """Elements of a message: a multiple of the ranks, so that every rank has an equal part."""
+    return max(1, message_bytes // ELEMENT_BYTES // ranks) * ranks
+
+
+def exchange(kind: Collective, ring: Ring, elements: int) -> Exchange:
+    """A collective whose whole tensor has so many elements.
+
+    Raises:
+        torch.OutOfMemoryError: its buffers do not fit.
+    """
+    return _MAKERS[kind](ring, elements)
+
+
+def _factor(rank: int) -> int:
+    return rank % 8 + 1
+
+
+def _ramp(start: int, count: int, device: torch.device) -> torch.Tensor:
+    """I mod 7 + 1 for i from `start`, fp32 (count,)."""
+    period = (torch.arange(start, start + _PERIOD, device=device) % _PERIOD + 1).float()
+    return period.repeat(-(-count // _PERIOD))[:count]
+
+
+def _differs(found: torch.Tensor, factor: float, start: int) -> bool:
+    expected = _ramp(start, found.numel(), found.device).mul_(factor)
+    return not torch.equal(found, expected)
+
+
+def _all_reduce_of(ring: Ring, elements: int) -> Exchange:
+    own = _factor(ring.ranks[ring.index])
+    whole = torch.empty(elements, device=ring.device)
+    total = sum(_factor(rank) for rank in ring.ranks)
+    return Exchange(
+        fill=lambda: whole.copy_(_ramp(0, elements, ring.device)).mul_(own),
+        send=lambda: dist.all_reduce(whole, group=ring.group),
+        wrong=lambda: _differs(whole, total, 0),
+    )
+
+
+def _broadcast_of(ring: Ring, elements: int) -> Exchange:
+    own = _factor(ring.ranks[ring.index])
+    whole = torch.empty(elements, device=ring.device)
+    return Exchange(
+        fill=lambda: whole.copy_(_ramp(0, elements, ring.device)).mul_(own),
+        send=lambda: dist.broadcast(whole, src=ring.ranks[0], group=ring.group),
+        wrong=lambda: _differs(whole, _factor(ring.ranks[0]), 0),
+    )
+
+
+def _all_gather_of(ring: Ring, elements: int) -> Exchange:
+    """In place: a rank's part is where it belongs in the whole."""
+    size = elements // len(ring.ranks)
+    whole = torch.empty(elements, device=ring.device)
+    parts = whole.chunk(len(ring.ranks))
+
+    def fill() -> None:
+        whole.zero_()
+        mine = _ramp(ring.index * size, size, ring.device)
+        parts[ring.index].copy_(mine).mul_(_factor(ring.ranks[ring.index]))
+
+    return Exchange(
+        fill=fill,
+        send=lambda: _all_gather(whole, parts[ring.index], group=ring.group),
+        wrong=lambda: any(
+            _differs(part, _factor(rank), index * size)
+            for index, (rank, part) in enumerate(zip(ring.ranks, parts, strict=True))
+        ),
+    )
+
+
+def _reduce_scatter_of(ring: Ring, elements: int) -> Exchange:
+    """In place: the sum's part comes to where that part of the input was."""
+    own = _factor(ring.ranks[ring.index])
+    whole = torch.empty(elements, device=ring.device)
+    part = whole.chunk(len(ring.ranks))[ring.index]
+    total = sum(_factor(rank) for rank in ring.ranks)
+    return Exchange(
+        fill=lambda: whole.copy_(_ramp(0, elements, ring.device)).mul_(own),
+        send=lambda: _reduce_scatter(part, whole, group=ring.group),
+        wrong=lambda: _differs(part, total, ring.index * part.numel()),
+    )
+
+
+def _all_to_all_of(ring: Ring, elements: int) -> Exchange:
+    own = _factor(ring.ranks[ring.index])
+    given = torch.empty(elements, device=ring.device)
+    taken = torch.empty_like(given)
+    size = elements // len(ring.ranks)
+
+    def fill() -> None:
+        given.copy_(_ramp(0, elements, ring.device)).mul_(own)
+        taken.zero_()
+
+    return Exchange(
+        fill=fill,
+        send=lambda: dist.all_to_all_single(taken, given, group=ring.group),
+        wrong=lambda: any(
+            _differs(part, _factor(rank), ring.index * size)
+            for rank, part in zip(ring.ranks, taken.chunk(len(ring.ranks)), strict=True)
+        ),
+    )
+
+
+def _send_recv_of(ring: Ring, elements: int) -> Exchange:
+    """Every rank sends to the next and receives from the one before, as nccl-tests' sendrecv."""
+    count = len(ring.ranks)
+    after, before = ring.ranks[(ring.index + 1) % count], ring.ranks[(ring.index - 1) % count]
+    given = torch.empty(elements, device=ring.device)
+    taken = torch.empty_like(given)
+
+    def fill() -> None:
+        given.copy_(_ramp(0, elements, ring.device)).mul_(_factor(ring.ranks[ring.index]))
+        taken.zero_()
+
+    def send() -> None:
+        operations = [
+            dist.P2POp(dist.isend, given, after, ring.group),
+            dist.P2POp(dist.irecv, taken, before, ring.group),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+
+    return Exchange(fill=fill, send=send, wrong=lambda: _differs(taken, _factor(before), 0))
+
+
+_MAKERS: Mapping[Collective, Callable[[Ring, int], Exchange]] = {
+    "all_reduce": _all_reduce_of,
+    "all_gather": _all_gather_of,
+    "reduce_scatter": _reduce_scatter_of,
+    "all_to_all": _all_to_all_of,
+    "broadcast": _broadcast_of,
+    "send_recv": _send_recv_of,
+}

@@ -1,0 +1,77 @@
+"""What a host is: devices, driver, libraries, NICs, and how its devices are wired."""
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_ASK_S = 30.0
+
+
+def facts_of(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
+    """The host's and the device's facts; null for what is not there.
+
+    Args:
+        device: this rank's.
+        first_on_host: one rank a host asks for what is the same for all of them.
+    """
+    on_gpu = device.type == "cuda"
+    facts: dict[str, Any] = {
+        "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        "device": device.index if on_gpu else None,
+        "gpu_name": torch.cuda.get_device_name(device) if on_gpu else None,
+        "memory_bytes": torch.cuda.get_device_properties(device).total_memory if on_gpu else None,
+    }
+    if first_on_host:
+        facts |= {
+            "kernel": platform.release(),
+            "torch_version": torch.__version__,
+            "cuda_version": torch.version.cuda,
+            "nccl_version": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
+            "driver_version": _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv"),
+            "topology": _said("nvidia-smi", "topo", "-m"),
+            "nics": nics_of(Path("/sys/class")),
+        }
+    return facts
+
+
+def nics_of(classes: Path) -> list[dict[str, str]]:
+    """Network devices but the loopback, and their speed as the kernel says it ("" if it does not).
+
+    RDMA devices are those of /sys/class/infiniband (InfiniBand, RoCE, EFA), others those of
+    /sys/class/net.
+    """
+    found = []
+    for device in sorted((classes / "infiniband").glob("*")):
+        rates = [_text(port / "rate") for port in sorted((device / "ports").glob("*"))]
+        found.append({"name": device.name, "kind": "rdma", "speed": ", ".join(filter(None, rates))})
+    for device in sorted((classes / "net").glob("*")):
+        if device.name != "lo":
+            mbit = _text(device / "speed")
+            known = mbit.isdigit()  # a virtual one says -1
+            speed = f"{mbit} Mb/sec" if known else ""
+            found.append({"name": device.name, "kind": "net", "speed": speed})
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:  # a device that is down does not say its speed
+        return ""
+
+
+def _said(*command: str) -> str | None:
+    """What a programme prints; None where it is not installed or fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=False)
+    except subprocess.TimeoutExpired:  # a driver in trouble
+        return None
+    return ran.stdout.strip() if ran.returncode == 0 else None

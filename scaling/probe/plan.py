@@ -1,0 +1,229 @@
+"""What to probe for a study: its GEMMs, its attention, and every group shape its layouts use.
+
+Pure; a rank reads the plan from a file and does it from the first task to the last.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from scaling.grid import Point
+from scaling.layout import Attention, Layout, Precision
+from scaling.probes import COLLECTIVES, Collective
+from scaling.shapes import ModelShape
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+GroupName = Literal["node", "world", "node_pair", "tp", "cp", "data", "pp"]
+
+# What the engine sends in each kind of group (scaling/train).
+_USED_IN: dict[str, tuple[Collective, ...]] = {
+    "tp": ("all_reduce", "all_gather", "reduce_scatter"),
+    "cp": ("all_to_all",),
+    "data": ("all_reduce", "all_gather", "reduce_scatter", "broadcast"),
+    "pp": ("send_recv",),
+    "node": COLLECTIVES,
+    "world": COLLECTIVES,
+    "node_pair": ("send_recv",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How large probes get: on a CPU ranks share one machine, so they stay small."""
+
+    messages: tuple[int, ...]  # bytes
+    squares: tuple[int, ...]  # m = n = k of the GEMMs that look for the best rate
+    copies: tuple[int, ...]  # bytes
+
+
+_GPU = Limits(
+    messages=tuple(KIB * 4**power for power in range(12)),  # 1 KiB to 4 GiB
+    squares=(1024, 2048, 4096, 8192, 16384),
+    copies=(MIB, 16 * MIB, 256 * MIB, GIB),
+)
+_CPU = Limits(
+    messages=(KIB, 16 * KIB, 256 * KIB, 4 * MIB),
+    squares=(64, 128, 256, 512),
+    copies=(MIB, 16 * MIB),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Groups of one shape that tile the ranks: `ranks` of them, `stride` apart, from `first` on.
+
+    With ranks placed tp innermost, then cp, dp and pp outermost, every group of a layout is such a
+    progression: tp (tp, 1), cp (cp, tp), data (cp * dp, tp), pp (pp, tp * cp * dp).
+    """
+
+    name: GroupName
+    ranks: int
+    stride: int
+    first: int = 0
+    at_once: bool = False  # all groups, else the first one alone
+
+    def members(self, world_size: int) -> list[tuple[int, ...]]:
+        """Ranks of each group that takes part."""
+        span = self.ranks * self.stride
+        groups = [
+            tuple(range(start + offset, start + offset + span, self.stride))
+            for start in range(self.first, world_size - span + 1, span)
+            for offset in range(self.stride)
+        ]
+        return groups if self.at_once else groups[:1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One thing to measure. What does not belong to its kind is null."""
+
+    kind: str  # a ProbeKind
+    precision: Precision = "fp32"
+    m: int | None = None
+    n: int | None = None
+    k: int | None = None
+    attention: Attention | None = None
+    batch_size: int | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    seq_length: int | None = None
+    group: Group | None = None
+    message_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbePlan:
+    """Everything the ranks of a probe need."""
+
+    cluster: str
+    gpu: str
+    gpus_per_node: int
+    world_size: int
+    time_limit_s: float  # no task starts later
+    tasks: tuple[Task, ...]
+
+    def to_json(self) -> str:
+        """The text of a plan's file."""
+        return json.dumps(dataclasses.asdict(self)) + "\n"
+
+
+def plan_from_json(text: str) -> ProbePlan:
+    """The plan that `to_json` wrote."""
+    fields: dict[str, Any] = json.loads(text)
+    tasks = tuple(
+        Task(**{**task, "group": Group(**task["group"]) if task["group"] else None})
+        for task in fields.pop("tasks")
+    )
+    return ProbePlan(tasks=tasks, **fields)
+
+
+def probe_plan(points: Sequence[Point], *, world_size: int, time_limit_s: float) -> ProbePlan:
+    """What to probe on `world_size` ranks for these points, devices first, then node by node.
+
+    Args:
+        points: of one cluster; at least one.
+        world_size: ranks of the probe; shapes that do not fit into it are left out.
+        time_limit_s: seconds after which no further task starts.
+    """
+    one = points[0]
+    limits = _CPU if one.gpu == "cpu" else _GPU
+    per_node = min(one.gpus_per_node, world_size)
+    layouts = [point.layout for point in points]
+    messages = [
+        Task(kind=kind, group=group, message_bytes=size)
+        for group in _groups(layouts, world_size, per_node)
+        for kind in _USED_IN[group.name]
+        for size in limits.messages
+    ]
+    return ProbePlan(
+        cluster=one.cluster,
+        gpu=one.gpu,
+        gpus_per_node=per_node,
+        world_size=world_size,
+        time_limit_s=time_limit_s,
+        tasks=(*dict.fromkeys(_on_devices(points, limits)), *messages),
+    )
+
+
+def _on_devices(points: Sequence[Point], limits: Limits) -> Iterator[Task]:
+    trained = [p for p in points if p.layout.precision != "fp8"]  # which torch alone cannot do
+    for precision in dict.fromkeys(point.layout.precision for point in trained):
+        for size in limits.squares:
+            yield Task(kind="gemm", precision=precision, m=size, n=size, k=size)
+    for size in limits.copies:
+        yield Task(kind="memory_copy", message_bytes=size)
+    for point in trained:
+        yield _attention(point.shape, point.layout)
+    for point in trained:
+        yield from _gemms(point.shape, point.layout)
+
+
+def _attention(shape: ModelShape, layout: Layout) -> Task:
+    """A rank's causal attention: all tokens of its share of the heads (Ulysses under cp)."""
+    share = layout.tp * layout.cp
+    return Task(
+        kind="attention",
+        precision=layout.precision,
+        attention=layout.attention,
+        batch_size=layout.micro_batch_size,
+        num_heads=shape.num_heads // share,
+        num_kv_heads=max(1, shape.num_kv_heads // share),
+        head_dim=shape.head_dim,
+        seq_length=layout.seq_length,
+    )
+
+
+def _gemms(shape: ModelShape, layout: Layout) -> Iterator[Task]:
+    """The forward GEMMs of a layer and of the head on one rank, weights split by tp."""
+    tokens = layout.micro_batch_size * layout.seq_length // layout.cp
+    hidden, inner = shape.hidden_size, shape.ffn_hidden_size // layout.tp
+    queries = shape.num_heads * shape.head_dim // layout.tp
+    keys = shape.num_kv_heads * shape.head_dim // layout.tp
+    vocabulary = shape.vocab_size // layout.tp
+    for n, k in (
+        (queries, hidden),
+        (keys, hidden),
+        (hidden, queries),
+        (inner, hidden),
+        (hidden, inner),
+        (vocabulary, hidden),
+    ):
+        yield Task(kind="gemm", precision=layout.precision, m=tokens, n=n, k=k)
+
+
+def _groups(layouts: Iterable[Layout], world_size: int, per_node: int) -> list[Group]:
+    """Each shape once: whole nodes, all ranks, pairs of nodes, then the layouts' own groups."""
+    shapes: dict[tuple[GroupName, int, int, int], None] = {}
+    nodes = world_size // per_node
+    shapes["node", per_node, 1, 0] = None
+    if nodes > 1:
+        shapes["world", world_size, 1, 0] = None
+        shapes["node_pair", 2, per_node, 0] = None
+        if nodes > 2:  # every node has been in a pair with both neighbours
+            shapes["node_pair", 2, per_node, per_node] = None
+    for layout in layouts:
+        own: tuple[tuple[GroupName, int, int], ...] = (
+            ("tp", layout.tp, 1),
+            ("cp", layout.cp, layout.tp),
+            ("data", layout.cp * layout.dp, layout.tp),
+            ("pp", layout.pp, layout.tp * layout.cp * layout.dp),
+        )
+        for name, ranks, stride in own:
+            if ranks * stride <= world_size:
+                shapes[name, ranks, stride, 0] = None
+    found = []
+    for name, ranks, stride, first in shapes:
+        if ranks < 2:
+            continue
+        every = Group(name=name, ranks=ranks, stride=stride, first=first, at_once=True)
+        several = len(every.members(world_size))
+        # a node's own rate is every node's at once; a pair's too
+        if several == 1 or name not in ("node", "node_pair"):
+            found.append(dataclasses.replace(every, at_once=False))
+        if several > 1:
+            found.append(every)
+    return found

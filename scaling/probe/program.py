@@ -1,0 +1,214 @@
+"""The life of one rank of a probe: meet, do the tasks one after another, leave what came of them.
+
+All ranks do every task at the same time, those outside its groups by waiting. What they must agree
+on travels over a gloo group of its own, so that a probe does not depend on what it probes.
+"""
+
+import os
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from scaling.meeting import Seat, meet, part
+from scaling.probe.collectives import ELEMENT_BYTES, Ring, elements_of, exchange
+from scaling.probe.devices import Unavailable, work_of
+from scaling.probe.facts import facts_of
+from scaling.probe.plan import Group, ProbePlan, Task
+from scaling.probe.sampling import samples_s
+from scaling.rank_files import ProbeEnd, ProbeRecords, RankFailure, RankFiles
+
+_DEVICE_TASK_S = 0.05
+_MESSAGE_TASK_S = 0.25
+_DEVICES_SHARE = 0.4  # of the time, at most: the links come after the devices
+_COLLECTIVE_MARGIN_S = 120.0  # the parent ends a rank that is late, so a collective never should
+_SAVE_EVERY_S = 5.0
+
+
+def run(plan: ProbePlan, files: RankFiles, seat: Seat) -> NoReturn:
+    """Probe, leave records, and end the process without the interpreter's clean-up.
+
+    gloo's threads can abort there, and a rank that has failed must not wait for the others.
+    """
+    code = 0
+    try:
+        started = time.monotonic()
+        Prober(plan, files, seat).probe()
+        files.leave(seat.rank, ProbeEnd(seconds=time.monotonic() - started))
+        part()
+    except BaseException as error:
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        failed = RankFailure(outcome="error", message=message, failed_at=time.time())
+        files.leave(seat.rank, failed)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Prober:
+    """One rank at its tasks."""
+
+    def __init__(self, plan: ProbePlan, files: RankFiles, seat: Seat) -> None:
+        self.plan, self.files, self.seat = plan, files, seat
+        self.device = _device(plan, seat.local_rank)
+        first = seat.local_rank == 0
+        files.beat(seat.rank, "asking what the host is")
+        self.facts = facts_of(self.device, first_on_host=first) | {"local_rank": seat.local_rank}
+        self.records: list[dict[str, Any]] = []
+        self._saved_at = time.monotonic()
+        files.beat(seat.rank, "meeting the other ranks")
+        meet(seat, files, self.device, timeout_s=plan.time_limit_s + _COLLECTIVE_MARGIN_S)
+        self._control = dist.new_group(backend="gloo")
+
+    def probe(self) -> None:
+        """Every task until the time is up; what was left out says so."""
+        started = time.monotonic()
+        shape: Group | None = None
+        ring: Ring | None = None
+        for index, task in enumerate(self.plan.tasks):
+            share = _DEVICES_SHARE if task.group is None else 1.0
+            elapsed = time.monotonic() - started
+            late = elapsed > share * self.plan.time_limit_s
+            if self._largest(float(late and self.seat.rank == 0)):
+                continue  # without a record it was not reached
+            self._save(f"task {index + 1} of {len(self.plan.tasks)}: {task.kind}")
+            if task.group is None:
+                self._on_device(index, task)
+                continue
+            if task.group != shape:
+                self._dissolve(ring)
+                shape, ring = task.group, self._ring(task.group)
+            self._in_groups(index, task, ring)
+        self._dissolve(ring)
+        self.files.leave(self.seat.rank, ProbeRecords(facts=self.facts, records=self.records))
+
+    def _on_device(self, index: int, task: Task) -> None:
+        """All devices at once, as in training: a node's power and memory are shared."""
+        record: dict[str, Any] = {"task": index}
+        work = None
+        try:
+            work = work_of(task, self.device)
+        except (Unavailable, torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            record |= _failure(error)
+        self._align()
+        try:
+            if work is not None:
+                taken = samples_s(work, drain=self._drain, budget_s=_DEVICE_TASK_S)
+                record["samples"] = taken
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            record |= _failure(error)
+        self.records.append(record)
+
+    def _in_groups(self, index: int, task: Task, ring: Ring | None) -> None:
+        assert task.message_bytes is not None
+        made, failed = None, ""
+        if ring is not None:
+            elements = elements_of(task.message_bytes, len(ring.ranks))
+            try:
+                made = exchange(task.kind, ring, elements)  # type: ignore[arg-type]
+                made.fill()
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                made, failed = None, str(_failure(error)["message"])
+        if self._largest(float(bool(failed))):  # nobody may wait for a rank that cannot send
+            if failed:
+                self.records.append({"task": index, "outcome": "oom", "message": failed})
+            return
+        wrong = False
+        if made is not None:
+            made.send()
+            self._drain()
+            wrong = made.wrong()
+            made.fill()
+        taken = samples_s(
+            made.send if made is not None else lambda: None,
+            drain=self._drain,
+            budget_s=_MESSAGE_TASK_S,
+            agree=self._largest,
+            align=self._align,
+        )
+        if ring is None:
+            return
+        slowest = torch.tensor(taken, dtype=torch.float64, device=self.device)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=ring.group)
+        if ring.index == 0 or wrong:
+            self.records.append(
+                {
+                    "task": index,
+                    "ranks": list(ring.ranks),
+                    "message_bytes": elements * ELEMENT_BYTES,
+                    "samples": slowest.tolist(),
+                    "wrong": wrong,
+                }
+            )
+
+    def _ring(self, shape: Group) -> Ring | None:
+        """This rank's group of that shape; making groups is collective, in one order."""
+        own = None
+        for ranks in shape.members(self.plan.world_size):
+            group = dist.new_group(list(ranks))
+            if self.seat.rank in ranks:
+                place = ranks.index(self.seat.rank)
+                own = Ring(ranks=ranks, index=place, group=group, device=self.device)
+        return own
+
+    def _dissolve(self, ring: Ring | None) -> None:
+        """Each communicator holds memory of its device, and a study may have dozens."""
+        self._align()
+        if ring is not None:
+            dist.destroy_process_group(ring.group)
+
+    def _largest(self, value: float) -> float:
+        """The largest over all ranks."""
+        told = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(told, dist.ReduceOp.MAX, group=self._control)
+        return float(told)
+
+    def _align(self) -> None:
+        dist.barrier(group=self._control)
+
+    def _drain(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _save(self, doing: str) -> None:
+        """Tell the parent now and then: it ends ranks that fall silent, and keeps what is there."""
+        now = time.monotonic()
+        if now - self._saved_at >= _SAVE_EVERY_S or not self.records:
+            self.files.beat(self.seat.rank, doing)
+            found = ProbeRecords(facts=self.facts, records=self.records)
+            self.files.leave(self.seat.rank, found)
+            self._saved_at = now
+
+
+def _device(plan: ProbePlan, local_rank: int) -> torch.device:
+    if plan.gpu == "cpu":
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"the probe wants gpu {plan.gpu!r} for local rank {local_rank}, and this process sees "
+            f"{torch.cuda.device_count()} CUDA devices"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def _failure(error: BaseException) -> dict[str, str]:
+    """The outcome that an exception is, and one line."""
+    message = " ".join(str(error).split())[:400]
+    if isinstance(error, Unavailable):
+        return {"outcome": "kernel_unavailable", "message": message}
+    outcome = "oom" if _out_of_memory(error) else "error"
+    return {"outcome": outcome, "message": f"{type(error).__name__}: {message}"}
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return "can't allocate memory" in str(error) or "out of memory" in str(error)
