@@ -2,6 +2,7 @@
 #
 #   config/studies/<study>.yaml            models x GPU counts x layouts
 #     -> results/<study>/points/*.json     what each job needs           plan.smk
+#     -> results/<study>/probes.parquet    what nodes and links reach    probe.smk
 #     -> results/<study>/rows/*.parquet    real training steps measured  measure.smk
 #     -> results/<study>/predictions.parquet   calibrated on the rows    calibrate.smk predict.smk
 #     -> results/<study>/tables/*.parquet  DuckDB runs reports/sql/      tabulate.smk
@@ -13,6 +14,7 @@
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/plan.smk"
+include: "workflow/rules/probe.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/predict.smk"

@@ -47,9 +47,12 @@ def plan(
 
     found = load_study(study)
     planned = planning.plan(found)
+    probing = planning.probe_of(found, planned)
     if write:
         store.write_plan(RESULTS / found.name, planned)
-    show.plan(found, planned, planning.spend(found, planned))
+        if probing is not None:
+            store.write_text_if_new(RESULTS / found.name / "probe.json", probing.to_json())
+    show.plan(found, planned, planning.spend(found, planned), probing)
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")
@@ -81,6 +84,20 @@ def measure(
         raise typer.Exit(1) from None
     said = f"{measured.point_id}: {measured.outcome}"
     typer.echo(f"{said}: {measured.error_message}" if measured.error_message else said)
+
+
+@app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")
+def probe(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="What to probe: probe.json.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
+) -> None:
+    """Measure what GPUs, memory and links of a cluster reach, and name hosts that lag behind."""
+    from scaling import show
+    from scaling.analyse.slow_hosts import slow_hosts
+    from scaling.launch.probing import probe as probed
+
+    rows = probed(plan, out)
+    show.probes(rows, slow_hosts(rows))
 
 
 @app.command(epilog="Example:  scaling status quickstart")

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scaling import grid
+from scaling.errors import InputError
 from scaling.grid import Plan, Point, Refusal
 from scaling.hardware import gpu_named
 from scaling.measurement import fields_of
+from scaling.probe.plan import ProbePlan, probe_plan
 
 if TYPE_CHECKING:
     from scaling.predict.features import Points
@@ -55,6 +57,29 @@ def spend(study: "Study", planned: Plan) -> "Spend | None":
     points, prediction = _predicted(study, planned.points)
     steps = study.measure.warmup_steps + study.measure.measured_steps
     return spend_of(points, prediction, steps=steps)
+
+
+def probe_of(study: "Study", planned: Plan) -> ProbePlan | None:
+    """What is probed before anything is measured; None if nothing is.
+
+    Raises:
+        InputError: `probe.world_size` is no allocation of this cluster.
+    """
+    if study.mode == "predict" or study.probe.enabled is False:
+        return None
+    one = planned.points[0]
+    if study.probe.enabled is None and one.gpu == "cpu":
+        return None
+    largest = max(point.world_size for point in planned.points)
+    world_size = study.probe.world_size or largest
+    cluster = study.clusters[one.cluster]
+    per_node = cluster.gpus_per_node
+    if world_size > per_node * cluster.nodes or (world_size > per_node and world_size % per_node):
+        raise InputError(
+            f"{study.path}: probe.world_size={world_size}: must be at most {per_node} or whole "
+            f"nodes of {per_node}, up to the {per_node * cluster.nodes} of cluster {one.cluster}"
+        )
+    return probe_plan(planned.points, world_size=world_size, time_limit_s=study.probe.time_limit_s)
 
 
 def predictable(points: Sequence[Point]) -> bool:

@@ -1,19 +1,23 @@
 """What the terminal shows of a plan."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
+from scaling.analyse.slow_hosts import SLOW_FROM, SlowHost
 from scaling.grid import Plan
 from scaling.predict.spend import Spend
+from scaling.probe.plan import ProbePlan
+from scaling.probes import Probe
 from scaling.progress import duration
 from scaling.study import Study
 
 MOST_REASONS = 6  # on the terminal; refused.parquet and the report have all
 
 
-def plan(study: Study, planned: Plan, spend: Spend | None) -> None:
+def plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | None) -> None:
     """Print points and refusals by model and world size, and what they will take."""
     console = Console(highlight=False)
     sizes = sorted({point.layout.world_size for point in planned.points})
@@ -49,6 +53,49 @@ def plan(study: Study, planned: Plan, spend: Spend | None) -> None:
     )
     if spend is not None:
         console.print(_spending(spend), soft_wrap=True)
+    if probing is not None:
+        hours = probing.time_limit_s * probing.world_size / 3600
+        console.print(
+            f"probes come first: {len(probing.tasks)} on {probing.world_size} {unit}, at most "
+            f"{duration(probing.time_limit_s)}, {hours:.1f} {unit[:-1]}-hours (probe: false leaves "
+            "them out)",
+            soft_wrap=True,
+        )
+
+
+def probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
+    """Print the best rate of each kind, what failed, and the hosts that lag behind."""
+    console = Console(highlight=False)
+    table = Table("probe", "best", "done", "failed")
+    for kind in dict.fromkeys(row.kind for row in rows):
+        here = [row for row in rows if row.kind == kind]
+        rates = [(_rate(row), row) for row in here if row.outcome == "ok"]
+        best = max(rates, key=lambda pair: pair[0][0], default=None)
+        said = "–" if best is None else f"{best[0][0]:.3g} {best[0][1]}"
+        table.add_row(kind, said, str(len(rates)), str(len(here) - len(rates)))
+    console.print(table)
+    failed = [row for row in rows if row.outcome != "ok"]
+    reasons = Counter(f"{row.outcome}: {row.error_message}" for row in failed).most_common()
+    for reason, count in reasons[:MOST_REASONS]:
+        console.print(f"  {count} {reason}", markup=False, soft_wrap=True)
+    for one in slow:
+        console.print(
+            f"  {one.host} is {one.slowdown:.2f} times slower than the median host at {one.kind} "
+            f"({one.probes} probes)",
+            markup=False,
+            soft_wrap=True,
+        )
+    if not slow and any(row.slowdown is not None for row in rows):
+        console.print(f"no host is {SLOW_FROM:g} times slower than the median host or more")
+
+
+def _rate(row: Probe) -> tuple[float, str]:
+    """What people quote of a probe, and its unit."""
+    if row.flop_per_s is not None:
+        return row.flop_per_s / 1e12, f"TFLOP/s {row.precision}"
+    if row.copy_bytes_per_s is not None:
+        return row.copy_bytes_per_s / 1e9, "GB/s read and written"
+    return (row.bus_bytes_per_s or 0) / 1e9, "GB/s bus bandwidth"
 
 
 def _spending(spend: Spend) -> str:

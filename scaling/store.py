@@ -39,6 +39,12 @@ def write_text(path: Path, text: str) -> None:
     part.replace(path)
 
 
+def write_text_if_new(path: Path, text: str) -> None:
+    """Leave a file that already says the same alone, so that its time keeps its meaning."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
+
+
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file whole or not at all: a killed job leaves no half file for DuckDB."""
     part = _part(path)
@@ -69,9 +75,7 @@ def write_plan(directory: Path, plan: Plan) -> None:
     A point file that already says the same is left alone, so that its time keeps its meaning.
     """
     for point in plan.points:
-        path, text = directory / "points" / f"{point.point_id}.json", point.to_json()
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            write_text(path, text)
+        write_text_if_new(directory / "points" / f"{point.point_id}.json", point.to_json())
     records = [columns_of(point) for point in plan.points]
     write_table(directory / "points.parquet", _known_table(records))
     refusals = [dataclasses.asdict(refusal) for refusal in plan.refusals]

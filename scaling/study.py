@@ -15,7 +15,7 @@ from scaling.layout import AXES
 from scaling.measurement import StudyKind
 from scaling.shapes import ModelShape
 from scaling.study_errors import SAFE
-from scaling.study_files import ClusterEntry, Measure, Mode, ModelEntry, Name, StudyFile
+from scaling.study_files import ClusterEntry, Measure, Mode, ModelEntry, Name, Probing, StudyFile
 from scaling.yaml_files import validated
 
 CONFIG = Path("config")
@@ -37,6 +37,7 @@ class Study:
     axes: dict[str, tuple[Any, ...]]  # defaults and the file's `axes`
     layouts: tuple[dict[str, tuple[Any, ...]], ...]  # blocks that override them
     measure: Measure
+    probe: Probing
     max_points: int
     models: dict[str, ModelShape]
     clusters: dict[str, Cluster]
@@ -89,6 +90,7 @@ def load_study(study: str | Path, config: Path = CONFIG) -> Study:
         axes={**DEFAULTS, **file.axes.given()},
         layouts=tuple(block.given() for block in file.layouts),
         measure=file.measure,
+        probe=file.probe,
         max_points=file.max_points,
         models=load_models(config / "models.yaml"),
         clusters=load_clusters(config / "clusters.yaml"),

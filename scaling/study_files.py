@@ -88,6 +88,22 @@ class Measure(_File):
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
 
 
+class Probing(_File):
+    """Probes of the cluster before anything is measured: `probe: true`, `false`, or this block.
+
+    Left out, they run where the points run on GPUs: a sick node found in minutes saves a sweep. On
+    a CPU, whose ranks share one machine, they are left out.
+    """
+
+    enabled: Flag | None = None
+    world_size: Count | None = None  # ranks of the probe; the largest of the study's by default
+    time_limit_s: Seconds = 300.0
+
+
+def _as_probing(value: object) -> object:
+    return {"enabled": value} if isinstance(value, bool) else value
+
+
 class StudyFile(_File):
     """config/studies/<study>.yaml."""
 
@@ -97,6 +113,7 @@ class StudyFile(_File):
     axes: Axes = Axes()
     layouts: Annotated[list[Axes], Field(min_length=1)] = [Axes()]
     measure: Measure = Measure()
+    probe: Annotated[Probing, BeforeValidator(_as_probing)] = Probing()
     max_points: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 5_000
 
 

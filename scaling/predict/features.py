@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.errors import InputError
-from scaling.hardware import Cluster, gpu_named
+from scaling.hardware import Cluster, Gpu, gpu_named
 from scaling.layout import Attention, Precision
 from scaling.predict.columns import Columns, Flags, Floats, Words
 from scaling.predict.fabric import (
@@ -266,10 +266,6 @@ def _features(
         heads = arrays["micro_batch_size"] * arrays["num_heads"] / arrays["tp"]
         multiple = heads % 4 == 0
         math, fused = (math | fused) & ~multiple, (math | fused) & multiple
-    # On Hopper FlashAttention-2 reaches 35 % of peak where it has 50 % on A100, FlashAttention-3
-    # about twice that (arXiv 2407.08608); later kernels are taken to be as good.
-    newer = np.isin(attention, ["flash3", "flash4", "cudnn"])
-    hopper = gpu_named(fabric.gpu).peak_flop_per_s.get("fp8") is not None
     # LayerNorm (gpt, no gated mlp) is one kernel in torch too; RMSNorm is a chain of fp32 copies
     layer_norm = arrays["mlp_inputs"] < 2
     arrays["fused_norm"] = arrays["fused_norm"] | layer_norm | stack.fused_norms
@@ -280,11 +276,22 @@ def _features(
         math=math.astype(bool),
         fused_softmax=fused.astype(bool),
         flash1=(attention == "flash1").astype(bool),
-        flash_gain=np.where(newer, 1.4, 0.7) if hopper else np.ones(len(math)),
+        flash_gain=flash_gain(attention, gpu_named(fabric.gpu)),
         element_bytes=np.where(kernels.precision == "fp32", 4.0, 2.0),
         peak=peak,
         gemm_peak=gemm_peak,
     )
+
+
+def flash_gain(attention: Words, gpu: Gpu) -> Floats:
+    """Efficiency of a flash kernel relative to FlashAttention-2 on an A100, (n,).
+
+    On Hopper FlashAttention-2 reaches 35 % of peak where it has 50 % on A100, FlashAttention-3
+    about twice that (arXiv 2407.08608); later kernels are taken to be as good.
+    """
+    newer = np.isin(attention, ["flash3", "flash4", "cudnn"])
+    hopper = gpu.peak_flop_per_s.get("fp8") is not None
+    return np.where(newer, 1.4, 0.7) if hopper else np.ones(len(attention))
 
 
 def _peaks(precision: Words, fabric: Fabric, source: str) -> tuple[Floats, Floats]:

@@ -9,9 +9,9 @@ from scaling.hardware import Cluster, gpu_named
 from scaling.layout import Precision
 from scaling.predict.columns import Columns, Flags, Floats
 from scaling.predict.fabric import SUSTAINED_OF_PEAK, Fabric, fabric_named, predictable
+from scaling.predict.features import flash_gain
 from scaling.predict.parameters import PARAMETERS
-
-KINDS = ("gemm", "all_reduce", "all_gather", "reduce_scatter", "p2p")
+from scaling.probes import ProbeKind
 
 # Bytes a ring moves per byte of message and rank, over (n - 1) / n (nccl-tests' bus factors).
 _RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
@@ -24,18 +24,22 @@ def probed_parameters(
 ) -> dict[str, dict[str, float]]:
     """Parameters each cluster's probes tell, by cluster name, inside their physical bounds.
 
-    A probe is a row of `cluster`, `kind` (one of KINDS) and `seconds`; a gemm has `precision`, `m`,
-    `n` and `k`, a collective `ranks`, `nodes` and `message_bytes` (the whole tensor of a rank), a
-    p2p message `nodes` and `message_bytes`. What no probe tells is left out.
+    A probe is a row as `scaling probe` leaves them (`scaling.probes.Probe`), of which are read:
+    `cluster`, `kind` and `seconds`; of a gemm `precision`, `m`, `n` and `k`; of attention
+    `precision`, `attention` and `flop_per_s`; of a collective `ranks`, `nodes`, `groups` (that ran
+    at once) and `message_bytes` (the whole tensor of a rank); of send_recv `nodes` and
+    `message_bytes`. What no probe tells is left out, and so is a probe without `seconds`.
 
     Raises:
         InputError: a cell is missing its meaning, or a cluster is unknown.
     """
-    kind = columns.words("kind", "", KINDS)
+    kind = columns.words("kind", "", get_args(ProbeKind))
     cluster = columns.words("cluster", "")
     precision = columns.words("precision", "bf16", get_args(Precision))
-    names = ("seconds", "m", "n", "k", "ranks", "nodes", "message_bytes")
+    attention = columns.words("attention", "")
+    names = ("seconds", "m", "n", "k", "ranks", "nodes", "message_bytes", "flop_per_s")
     values = {name: columns.numbers(name) for name in names}
+    values["groups"] = columns.numbers("groups", 1.0, plain=True)
     found: dict[str, dict[str, float]] = {}
     for name in sorted(set(cluster.tolist())):
         fabric = fabric_named(name, clusters=clusters)
@@ -46,8 +50,10 @@ def probed_parameters(
         for one in sorted(set(precision[here & (kind == "gemm")].tolist())):
             rows = here & (kind == "gemm") & (precision == one)
             told |= _gemms({n: v[rows] for n, v in values.items()}, fabric, one)
+        flash = here & (kind == "attention") & (attention == "flash2")
+        told |= _flash(values, precision, flash, fabric)
         told |= _collectives(values, kind, here, fabric)
-        told |= _messages(values, here & (kind == "p2p"), fabric)
+        told |= _messages(values, here & (kind == "send_recv"), fabric)
         found[name] = {q: _bounded(q, value) for q, value in told.items()}
     return found
 
@@ -76,10 +82,29 @@ def _gemms(v: Mapping[str, Floats], fabric: Fabric, precision: Any) -> dict[str,
     return {"gemm_efficiency": best[2], "gemm_half_size": best[1]}
 
 
+def _flash(
+    v: Mapping[str, Floats], precision: Any, rows: Flags, fabric: Fabric
+) -> dict[str, float]:
+    """Efficiency of FlashAttention-2 on the largest shapes, as compute.py applies it."""
+    gpu = gpu_named(fabric.gpu)
+    peaks = np.array([gpu.peak(one) or np.nan for one in precision.tolist()])
+    gain = flash_gain(np.array(["flash2"]), gpu)[0]
+    share = v["flop_per_s"] / (peaks * SUSTAINED_OF_PEAK[gpu.name] * gain)
+    known = rows & np.isfinite(share)
+    if not known.any():
+        return {}
+    # small shapes wait for their launch, which the model counts elsewhere
+    return {"flash2_efficiency": float(np.quantile(share[known], 0.9))}
+
+
 def _collectives(
     v: Mapping[str, Floats], kind: Any, here: Flags, fabric: Fabric
 ) -> dict[str, float]:
-    """Latency from small messages, bus bandwidth from large ones, inside a node and across."""
+    """Latency from small messages, bus bandwidth from large ones, inside a node and across.
+
+    Over nodes only where every GPU of a node took part, in one group or in several at once: what
+    they send together is to be held against all NICs.
+    """
     ring = np.array([_RING.get(name, np.nan) for name in kind.tolist()])
     bus = ring * (v["ranks"] - 1) / v["ranks"] * v["message_bytes"] / v["seconds"]
     collective = here & np.isfinite(bus)
@@ -87,12 +112,15 @@ def _collectives(
     link = gpu_named(fabric.gpu).link_bytes_per_s
     assert link is not None
     assert fabric.node_link_bytes_per_s is not None
+    per_node = v["ranks"] / v["nodes"]
+    sharing = np.where(v["groups"] > 1, fabric.gpus_per_node / per_node, 1.0)
+    whole = sharing * per_node >= fabric.gpus_per_node
     wanted: dict[str, tuple[Flags, Callable[[Flags], float]]] = {
         "tp_latency_s": (small & (v["nodes"] <= 1), lambda r: float(np.median(v["seconds"][r]))),
         "link_efficiency": (large & (v["nodes"] <= 1), lambda r: float(np.median(bus[r])) / link),
         "network_efficiency": (
-            large & (v["nodes"] > 1),
-            lambda r: float(np.median(bus[r])) / (fabric.node_link_bytes_per_s or 1.0),
+            large & (v["nodes"] > 1) & whole,
+            lambda r: float(np.median((bus * sharing)[r])) / (fabric.node_link_bytes_per_s or 1.0),
         ),
     }
     rows = {name: collective & which for name, (which, _) in wanted.items()}

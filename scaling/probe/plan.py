@@ -4,6 +4,7 @@ Pure; a rank reads the plan from a file and does it from the first task to the l
 """
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ _GPU = Limits(
 _CPU = Limits(
     messages=(KIB, 16 * KIB, 256 * KIB, 4 * MIB),
     squares=(64, 128, 256, 512),
-    copies=(MIB, 16 * MIB),
+    copies=(MIB, 64 * MIB),  # the first in a cache
 )
 
 
@@ -105,6 +106,16 @@ class ProbePlan:
     world_size: int
     time_limit_s: float  # no task starts later
     tasks: tuple[Task, ...]
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on each node."""
+        return min(self.world_size, self.gpus_per_node)
+
+    @property
+    def digest(self) -> str:
+        """Changes when anything about the plan does."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
         """The text of a plan's file."""

@@ -55,8 +55,8 @@ def test_collectives_tell_latency_and_bandwidth_inside_and_between_nodes():
 def test_messages_tell_what_a_pipeline_pays():
     gib = 2**30
     rows = [
-        {"kind": "p2p", "nodes": 2, "message_bytes": gib, "seconds": gib / 20e9},
-        {"kind": "p2p", "nodes": 2, "message_bytes": 8, "seconds": 40e-6},
+        {"kind": "send_recv", "nodes": 2, "message_bytes": gib, "seconds": gib / 20e9},
+        {"kind": "send_recv", "nodes": 2, "message_bytes": 8, "seconds": 40e-6},
     ]
     (told,) = probed_parameters(probes(*rows)).values()
     # a GPU's share of the node's 200 GB/s is 25

@@ -9,6 +9,7 @@ from scaling.study import load_study
 try:
     STUDY = load_study(config.get("study", "quickstart"))
     PLAN = planning.plan(STUDY)
+    PROBE = planning.probe_of(STUDY, PLAN)
 except InputError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
@@ -32,6 +33,10 @@ REPORT_SOURCES = sorted(
 
 # a study that measures runs on one cluster
 SITE = STUDY.clusters[PLAN.points[0].cluster].slurm
+
+
+def probes():
+    return [f"{RESULTS}/probes.parquet"] if PROBE else []
 
 
 def rows():
@@ -78,6 +83,13 @@ def gres(wildcards):
 
 # some sites want GPUs by a name of their own
 DEVICES = {"gres": gres} if SITE.gres else {"gpus_per_node": gpus_per_node}
+
+
+if PROBE:
+    ON_NODE = 0 if PROBE.gpu == "cpu" else PROBE.ranks_per_node
+    PROBE_DEVICES = (
+        {"gres": f"{SITE.gres}:{ON_NODE}"} if SITE.gres else {"gpus_per_node": ON_NODE}
+    )
 
 
 def runtime_minutes(wildcards):

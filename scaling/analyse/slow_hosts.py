@@ -1,0 +1,50 @@
+"""Hosts that are slower than their peers at the same work: ill, or about to be."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scaling.probes import Probe, ProbeKind
+
+# GPUs of one kind differ in health too: power limits and silicon spread SGEMM by 8 % on average and
+# 22 % at most over five clusters (Sinha et al., Not All GPUs Are Created Equal, SC 2022). A host
+# 1.2 x slower than the median of its peers is beyond what the spread of whole nodes explains.
+SLOW_FROM = 1.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowHost:
+    """A host and the kind of work at which it lags; `slowdown` is 1 for the median host."""
+
+    host: str
+    kind: ProbeKind
+    slowdown: float
+    probes: int  # of this kind, that were compared
+
+
+def slow_hosts(rows: Iterable[Probe], *, slow_from: float = SLOW_FROM) -> list[SlowHost]:
+    """The hosts whose median slowdown at a kind of work is at least `slow_from`, worst first.
+
+    The median over the sizes of a kind: one disturbed probe names nobody. Of messages between two
+    hosts each host gets the better of the pairs it was in: a healthy one was slow only beside an
+    ill one. Rows without a `slowdown` (fewer than three hosts did the same) say nothing.
+    """
+    pairs: dict[tuple[str, ProbeKind, tuple[int | None, ...]], list[float]] = {}
+    for row in rows:
+        if row.slowdown is None:
+            continue
+        size = (row.message_bytes, row.m, row.n, row.k, row.seq_length, row.batch_size)
+        for host in (row.host, row.peer_host):
+            if host is not None:
+                pairs.setdefault((host, row.kind, (row.ranks, row.stride, *size)), []).append(
+                    row.slowdown
+                )
+    by_kind: dict[tuple[str, ProbeKind], list[float]] = {}
+    for (host, kind, _), slowdowns in pairs.items():
+        by_kind.setdefault((host, kind), []).append(min(slowdowns))
+    found = [
+        SlowHost(host=host, kind=kind, slowdown=median, probes=len(slowdowns))
+        for (host, kind), slowdowns in by_kind.items()
+        if (median := statistics.median(slowdowns)) >= slow_from
+    ]
+    return sorted(found, key=lambda one: -one.slowdown)
