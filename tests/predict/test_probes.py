@@ -1,3 +1,5 @@
+import dataclasses
+
 import pyarrow as pa
 import pytest
 
@@ -7,12 +9,25 @@ from scaling.predict.columns import Columns
 from scaling.predict.features import points_of
 from scaling.predict.observed import observed_of
 from scaling.predict.probes import probed_parameters
+from scaling.probes import Probe
+from scaling.store import arrow_schema
 from tests.predict.conftest import table_of
 
 
 def probes(*rows):
     table = pa.Table.from_pylist([{"cluster": "a100-80gb-dgx", **row} for row in rows])
-    columns = {"kind", "seconds", "m", "n", "k", "ranks", "nodes", "message_bytes", "precision"}
+    columns = {
+        "kind",
+        "seconds",
+        "m",
+        "n",
+        "k",
+        "ranks",
+        "nodes",
+        "message_bytes",
+        "precision",
+        "groups",
+    }
     for name in sorted(columns - set(table.column_names)):
         table = table.append_column(name, pa.nulls(table.num_rows))
     return Columns(table, "probes.parquet")
@@ -61,6 +76,39 @@ def test_messages_tell_what_a_pipeline_pays():
     (told,) = probed_parameters(probes(*rows)).values()
     # a GPU's share of the node's 200 GB/s is 25
     assert told == {"p2p_efficiency": pytest.approx(0.8), "p2p_latency_s": pytest.approx(40e-6)}
+
+
+def test_groups_that_share_a_nodes_links_are_counted_together():
+    gib = 2**30
+    seconds = 2 * 1 / 2 * gib / 15e9  # each of 8 pairs over two nodes moves 15 GB/s
+    pairs = {"kind": "all_reduce", "ranks": 2, "nodes": 2, "message_bytes": gib}
+    (together,) = probed_parameters(probes({**pairs, "groups": 8, "seconds": seconds})).values()
+    assert together["network_efficiency"] == pytest.approx(8 * 15 / 200)
+    # alone it cannot fill the node's links, so it says nothing of them
+    (alone,) = probed_parameters(probes({**pairs, "groups": 1, "seconds": seconds})).values()
+    assert alone == {}
+
+
+def test_attention_tells_what_its_kernel_reaches():
+    rows = [
+        {"kind": "attention", "attention": "flash2", "precision": "bf16", "seconds": 1.0,
+         "flop_per_s": share * 312e12}
+        for share in (0.1, 0.5, 0.5)
+    ]  # fmt: skip
+    (told,) = probed_parameters(probes(*rows)).values()
+    assert told == {"flash2_efficiency": pytest.approx(0.5)}
+
+
+def test_the_table_a_probe_leaves_is_read_as_it_is():
+    nothing = dict.fromkeys(field.name for field in dataclasses.fields(Probe))
+    row = {**nothing, "cluster": "a100-80gb-dgx", "gpu": "a100-80gb", "gpus_per_node": 8}
+    row |= {"precision": "bf16", "started_at": "2026-01-01T00:00:00+00:00"}
+    measured = Probe(**{**row, "outcome": "ok", **all_reduce(1024, 1, 30e-6), "groups": 1})
+    failed = Probe(**{**row, "kind": "gemm", "outcome": "oom", "error_message": "no room"})
+    records = [dataclasses.asdict(one) for one in (measured, failed)]
+    table = pa.Table.from_pylist(records, schema=arrow_schema(Probe))
+    (told,) = probed_parameters(Columns(table, "probes.parquet")).values()
+    assert told == {"tp_latency_s": pytest.approx(30e-6)}
 
 
 def test_what_probes_tell_stays_where_rows_say_nothing():

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -104,6 +105,44 @@ def test_a_finished_study_has_nothing_to_do(project):
         project, "--dry-run", "--rerun-triggers", "mtime", "--config", "study=quickstart"
     )
     assert "Nothing to be done" in asked.stdout + asked.stderr
+
+
+def touch_probes(project, study, after):
+    """Lay down the probes of a study, as old as its rows, and what Snakemake knows of them."""
+    results = project / "results" / study
+    for name in ("probes.parquet", "hosts.json"):
+        (results / name).touch()
+        os.utime(results / name, (after, after))
+
+
+def test_new_probes_repeat_no_point_and_new_points_bring_probes_of_their_shapes(project):
+    probed = {"layouts": [{"zero_stage": [1, 3]}], "probe": True}
+    edit(project, "quickstart", lambda study: study.update(probed))
+    found = pretend_it_ran(project, "quickstart")
+    # a study that was measured without probes is left alone
+    assert planned_jobs(project, "quickstart") == {}
+    row = project / "results" / "quickstart" / "rows" / f"{found.points[0].point_id}.parquet"
+    row.unlink()
+    assert planned_jobs(project, "quickstart")["probe"] == 1
+    assert planned_jobs(project, "quickstart")["measure"] == 1
+    touch_probes(project, "quickstart", time.time())
+    jobs = planned_jobs(project, "quickstart")
+    assert (jobs.get("probe"), jobs["measure"]) == (None, 1)
+
+
+def test_probes_are_asked_for_where_points_run_on_gpus_and_take_the_largest_allocation(project):
+    study = yaml.safe_load((project / "config/studies/quickstart.yaml").read_text())
+    axes = {"model": "llama2_7b", "cluster": "h100-80gb-dgx", "world_size": [8, 32]}
+    study |= {"axes": {**study["axes"], **axes, "precision": "bf16", "global_batch_size": 64}}
+    study["layouts"] = [{"zero_stage": 3}]
+    (project / "config/studies/on_gpus.yaml").write_text(yaml.safe_dump(study))
+    asked = snakemake(project, "--dry-run", "--config", "study=on_gpus")
+    (job,) = [part for part in asked.stdout.split("rule ") if part.startswith("probe:")]
+    for resource in ("nodes=4", "tasks_per_node=8", "gpus_per_node=8", "runtime=15"):
+        assert resource in job, job
+    study["probe"] = False
+    (project / "config/studies/on_gpus.yaml").write_text(yaml.safe_dump(study))
+    assert "probe" not in planned_jobs(project, "on_gpus")
 
 
 def test_a_broken_study_stops_snakemake_with_the_sentence_and_exit_code_2(project):

@@ -35,14 +35,33 @@ REPORT_SOURCES = sorted(
 SITE = STUDY.clusters[PLAN.points[0].cluster].slurm
 
 
+def row(point_id):
+    return f"{RESULTS}/rows/{point_id}.parquet"
+
+
+# a study that was measured without probes is left alone
+PROBES = f"{RESULTS}/probes.parquet"
+PROBED = PROBE and (
+    Path(PROBES).exists()
+    or not all(Path(row(point_id)).exists() for point_id in POINTS)
+)
+
+
 def probes():
-    return [f"{RESULTS}/probes.parquet"] if PROBE else []
+    return [PROBES] if PROBED else []
+
+
+def probes_before(wildcards):
+    # ancient, and only before the point has run: new probes repeat no measurement
+    return [
+        ancient(path) for path in probes() if not Path(row(wildcards.point)).exists()
+    ]
 
 
 def rows():
     if not MEASURED:
         return []
-    return [f"{RESULTS}/rows/{point_id}.parquet" for point_id in POINTS]
+    return [row(point_id) for point_id in POINTS]
 
 
 def published():
@@ -85,7 +104,7 @@ def gres(wildcards):
 DEVICES = {"gres": gres} if SITE.gres else {"gpus_per_node": gpus_per_node}
 
 
-if PROBE:
+if PROBED:
     ON_NODE = 0 if PROBE.gpu == "cpu" else PROBE.ranks_per_node
     PROBE_DEVICES = (
         {"gres": f"{SITE.gres}:{ON_NODE}"} if SITE.gres else {"gpus_per_node": ON_NODE}

@@ -3,7 +3,7 @@ rule measure:
     input:
         # ancient: a new point must not repeat the old ones
         ancient(f"{RESULTS}/points.parquet"),
-        ancient(probes()),
+        probes_before,
     output:
         f"{RESULTS}/rows/{{point}}.parquet",
     log:

@@ -1,13 +1,13 @@
 # What nodes, their memory and their links reach, before anything is measured on them. It leaves a
 # table whatever the outcome; a probe that failed stops nobody.
-if PROBE:
+if PROBED:
 
     rule probe:
         input:
             # ancient: a new point repeats no probe, unless it brings shapes of its own
             ancient(f"{RESULTS}/points.parquet"),
         output:
-            probes(),
+            PROBES,
             f"{RESULTS}/hosts.json",
         log:
             f"{LOGS}/probe.log",

@@ -2,6 +2,7 @@
 rule tabulate:
     input:
         rows(),
+        probes(),
         predictions(),
         published(),
         f"{RESULTS}/points.parquet",

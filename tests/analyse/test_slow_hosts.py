@@ -1,0 +1,48 @@
+import dataclasses
+
+from scaling.analyse.slow_hosts import slow_hosts
+from scaling.probes import Probe
+
+
+def probe(host, slowdown, *, kind="gemm", size=1, peer_host=None):
+    nothing = dict.fromkeys(field.name for field in dataclasses.fields(Probe))
+    return Probe(
+        **{
+            **nothing,
+            "cluster": "c",
+            "gpu": "h100-80gb",
+            "gpus_per_node": 8,
+            "kind": kind,
+            "outcome": "ok",
+            "precision": "bf16",
+            "host": host,
+            "peer_host": peer_host,
+            "m": size,
+            "seconds": 1.0,
+            "slowdown": slowdown,
+            "started_at": "2026-01-01T00:00:00+00:00",
+        }
+    )
+
+
+def test_a_host_that_is_slow_at_most_sizes_is_named_with_its_median():
+    rows = [probe("a", s, size=n) for n, s in enumerate((1.1, 1.3, 1.4))]
+    rows += [probe("b", 1.0, size=n) for n in range(3)]
+    (named,) = slow_hosts(rows)
+    assert (named.host, named.kind, named.slowdown, named.probes) == ("a", "gemm", 1.3, 3)
+
+
+def test_one_disturbed_probe_names_nobody():
+    assert slow_hosts([probe("a", s, size=n) for n, s in enumerate((1.0, 9.0, 1.0))]) == []
+
+
+def test_of_two_in_a_slow_pair_the_one_that_is_fast_with_another_is_well():
+    def pair(one, other, slowdown):
+        return probe(one, slowdown, kind="send_recv", peer_host=other)
+
+    rows = [pair("a", "b", 1.0), pair("c", "d", 1.9), pair("b", "c", 1.8), pair("d", "a", 1.0)]
+    assert [(one.host, one.slowdown) for one in slow_hosts(rows)] == [("c", 1.8)]
+
+
+def test_without_peers_nobody_is_slow():
+    assert slow_hosts([probe("a", None)]) == []

@@ -1,0 +1,127 @@
+"""Probes on real gloo ranks of this machine, at small sizes."""
+
+import dataclasses
+import json
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+from scaling.launch.probing import probe
+from scaling.probe.plan import MIB, Task, probe_plan
+from scaling.probes import COLLECTIVES, Probe
+from scaling.store import arrow_schema
+from tests.points import tiny_point
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture
+def probed(tmp_path):
+    """Write a plan, probe, and check that what is on disk is what was returned."""
+
+    def run(plan, **more):
+        path, out = tmp_path / "probe.json", tmp_path / "probes.parquet"
+        path.write_text(plan.to_json())
+        rows = probe(path, out, **more)
+        table = pq.read_table(out)
+        assert table.schema.equals(arrow_schema(Probe))
+        assert [Probe(**record) for record in table.to_pylist()] == rows
+        return rows
+
+    return run
+
+
+def small(plan, *more):
+    """Devices and messages of two sizes only."""
+    sizes = (1024, 256 * 1024)
+    kept = [t for t in plan.tasks if t.group is None or t.message_bytes in sizes]
+    return dataclasses.replace(plan, tasks=(*kept, *more))
+
+
+def test_four_ranks_leave_a_right_and_timed_row_of_every_collective_and_group(probed, tmp_path):
+    points = [tiny_point(tp=2, dp=2), tiny_point(cp=2, dp=2), tiny_point(pp=4, dp=1)]
+    missing = Task(
+        kind="attention", attention="flash3", batch_size=1, num_heads=2, num_kv_heads=2,
+        head_dim=8, seq_length=16,
+    )  # fmt: skip
+    plan = small(probe_plan(points, world_size=4, time_limit_s=90), missing)
+    rows = probed(plan)
+    assert len(rows) == len(plan.tasks)
+    failed = [row for row in rows if row.outcome != "ok"]
+    assert [(row.kind, row.outcome, row.seconds) for row in failed] == [
+        ("attention", "kernel_unavailable", None)
+    ]
+    assert "flash3" in failed[0].error_message
+    done = [row for row in rows if row.outcome == "ok"]
+    assert all(0 < row.seconds_low <= row.seconds <= row.seconds_high for row in done)
+    assert {row.kind for row in done if row.group == "node"} == set(COLLECTIVES)
+    assert {(row.group, row.groups) for row in done if row.group} == {
+        ("node", 1), ("tp", 1), ("tp", 2), ("data", 1), ("data", 2), ("cp", 1), ("cp", 2),
+        ("pp", 1),
+    }  # fmt: skip
+    for row in done:
+        if row.kind == "all_reduce" and row.ranks == 4:
+            assert row.bus_bytes_per_s == pytest.approx(1.5 * row.message_bytes / row.seconds)
+        if row.kind == "gemm":
+            assert row.flop_per_s == pytest.approx(2 * row.m * row.n * row.k / row.seconds)
+        if row.kind == "memory_copy":
+            assert row.copy_bytes_per_s == pytest.approx(2 * row.message_bytes / row.seconds)
+    (host,) = json.loads((tmp_path / "hosts.json").read_text()).values()
+    assert [device["rank"] for device in host["devices"]] == [0, 1, 2, 3]
+    assert host["torch_version"]
+
+
+# a rank whose collectives do not do what they say
+BROKEN = """
+import sys
+from scaling.probe import collectives
+made = collectives._MAKERS
+def broken(kind):
+    def make(ring, elements):
+        import dataclasses
+        good = made_before[kind](ring, elements)
+        return dataclasses.replace(good, send=lambda: None)
+    return make
+made_before = dict(made)
+made.update({kind: broken(kind) for kind in made})
+from scaling.probe.__main__ import main
+main()
+"""
+
+
+def test_a_collective_that_brings_nothing_is_wrong_and_has_no_time(probed, tmp_path):
+    program = tmp_path / "broken.py"
+    program.write_text(BROKEN)
+    plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=60)
+    tasks = [t for t in plan.tasks if t.message_bytes == 1024 and t.group.name == "node"]
+    rows = probed(
+        dataclasses.replace(plan, tasks=tuple(tasks)), rank_command=[sys.executable, str(program)]
+    )
+    assert [row.kind for row in rows] == list(COLLECTIVES)
+    assert {(row.outcome, row.seconds) for row in rows} == {("wrong", None)}
+    assert rows[0].error_message == "all_reduce among ranks 0, 1: what arrived is not what was sent"
+
+
+def test_what_the_time_did_not_suffice_for_says_so(probed):
+    plan = probe_plan([tiny_point(dp=1)], world_size=1, time_limit_s=1e-9)
+    rows = probed(plan)
+    assert {(row.outcome, row.seconds) for row in rows} == {("timeout", None)}
+    assert "was over before this one's turn" in rows[0].error_message
+
+
+def test_ranks_that_die_leave_a_table_of_outcomes(probed):
+    plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=60)
+    rows = probed(plan, rank_command=[sys.executable, "-c", "raise SystemExit('no licence')"])
+    assert len(rows) == len(plan.tasks)
+    assert {row.outcome for row in rows} == {"launch_failed"}
+    assert "no licence" in rows[0].error_message
+
+
+def test_a_buffer_that_does_not_fit_is_out_of_memory_and_stops_nothing(probed):
+    plan = probe_plan([tiny_point(dp=2)], world_size=2, time_limit_s=60)
+    (one,) = [t for t in plan.tasks if t.kind == "all_reduce" and t.message_bytes == 1024][:1]
+    huge = dataclasses.replace(one, message_bytes=2**50)
+    copy = Task(kind="memory_copy", message_bytes=MIB)
+    rows = probed(dataclasses.replace(plan, tasks=(huge, one, copy)))
+    assert [row.outcome for row in rows] == ["oom", "ok", "ok"]

@@ -1,0 +1,42 @@
+from scaling.probe.sampling import samples_s
+
+
+class Machine:
+    """A run takes `seconds`; the clock moves only while the device works."""
+
+    def __init__(self, seconds):
+        self.seconds, self.now, self.queued, self.runs = seconds, 0.0, 0, 0
+
+    def run(self):
+        self.queued += 1
+        self.runs += 1
+
+    def drain(self):
+        self.now += self.queued * self.seconds
+        self.queued = 0
+
+
+def sampled(seconds, budget_s, **more):
+    machine = Machine(seconds)
+    taken = samples_s(
+        machine.run, drain=machine.drain, budget_s=budget_s, clock=lambda: machine.now, **more
+    )
+    return taken, machine
+
+
+def test_something_short_is_run_so_often_that_the_clock_can_see_it():
+    taken, machine = sampled(1e-5, 0.05)
+    assert len(taken) == 20
+    assert machine.runs == 2 + 20 * 200  # 2 ms a sample
+    assert all(abs(one / 1e-5 - 1) < 1e-6 for one in taken)
+
+
+def test_something_long_is_run_five_times_and_no_more():
+    taken, machine = sampled(3.0, 0.05)
+    assert taken == [3.0] * 5
+    assert machine.runs == 7
+
+
+def test_all_ranks_run_as_often_as_the_slowest_can():
+    _, machine = sampled(1e-5, 0.05, agree=lambda own: max(own, 1e-3))
+    assert machine.runs == 2 + 20 * 2
