@@ -11,6 +11,7 @@ import yaml
 
 from scaling import grid
 from scaling.measurement import Row
+from scaling.probes import Probe
 from scaling.study import load_study
 from scaling.study_files import Axes
 from tests.conftest import PROJECT
@@ -60,6 +61,18 @@ def test_the_columns_that_are_explained_exist():
     }
     assert len(named) > 10
     assert named <= {field.name for field in dataclasses.fields(Row)}
+
+
+def test_the_columns_of_a_probe_that_are_explained_exist():
+    table = ARCHITECTURE.split("<!-- columns: probe -->")[1].split("###")[0]
+    named = {
+        name
+        for line in table.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    assert len(named) > 10
+    assert named <= {field.name for field in dataclasses.fields(Probe)}
 
 
 def test_the_readmes_study_is_a_study(project):

@@ -15,11 +15,7 @@ import pytest
 
 from scaling.grid import Point
 from scaling.launch import measure
-<<<<<<< HEAD
 from scaling.launch.environment import rank_environment
-=======
-from scaling.launch.environment import rank_environment
->>>>>>> 451d6c6 (Probes of a cluster: what its devices and its groups of ranks reach, whatever happens to the ranks)
 from scaling.launch.starters import start_here
 from scaling.launch.warm import NoHosts, start_on_hosts
 from scaling.measurement import Row

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from scaling.grid import Point
-<<<<<<< HEAD
 from scaling.launch.environment import rank_environment
-=======
-from scaling.launch.environment import rank_environment
->>>>>>> 451d6c6 (Probes of a cluster: what its devices and its groups of ranks reach, whatever happens to the ranks)
 from scaling.rank_files import RankFailure, RankFiles, RankResult
 from tests.points import tiny_point
 
