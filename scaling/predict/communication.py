@@ -140,9 +140,15 @@ def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
 def _message(
     group: Group, f: Features, p: Mapping[str, float], tokens: Floats, crossing: Flags
 ) -> Floats:
-    """Activations forward and their gradient back between two stages; 0 without a pipeline."""
-    scattered = f.sequence_parallel | group.stack.scattered_messages
+    """Activations forward and their gradient back between two stages; 0 without a pipeline.
+
+    An encoder-decoder sends both of its streams, whole: its messages also carry the position bias,
+    of which every tp rank holds other heads (scaling/train/streams.py).
+    """
+    pairs = f.attentions > 1
+    scattered = f.sequence_parallel | (group.stack.scattered_messages & ~pairs)
     moved = tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
+    moved = moved * np.where(pairs, 2.0, 1.0)
     share = np.where(crossing, _node_link(group) / f.gpus_per_node, _link(group))
     seconds = 2 * (moved / (share * p["p2p_efficiency"]) + p["p2p_latency_s"])
     return np.where(f.pp > 1, seconds, 0.0)

@@ -143,5 +143,5 @@ def say_of_pipelines(columns: Columns, rows: Flags) -> None:
     if rows.any():
         columns.assumptions.append(
             f"{int(rows.sum())} rows pipeline an encoder-decoder: stages of equally many layers, "
-            "encoder first, and nothing for the encoder's output that later stages are sent"
+            "encoder first, each sent both streams"
         )

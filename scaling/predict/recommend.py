@@ -113,7 +113,7 @@ def _layouts(
 ) -> Iterator[Layout]:
     """Every layout that divides the GPUs and the batch and that nothing refuses."""
     for tp, pp in itertools.product(_powers(min(count, 64)), _divisors(count)):
-        if count % (tp * pp) or pp > shape.num_layers:
+        if count % (tp * pp) or pp > shape.num_layers + shape.num_encoder_layers:
             continue
         dp = count // (tp * pp)
         if batch % dp:
@@ -134,6 +134,7 @@ def _layouts(
                     gradient_accumulation_steps=batch // dp // micro,
                     seq_length=seq_length,
                     activation_checkpointing=again,
+                    attention="math" if shape.family == "t5" else "flash2",
                 )
                 refused = next(refusals(shape, layout), None)
                 if refused is None and measurable:

@@ -40,6 +40,16 @@ def test_three_layouts_a_gpu_count_that_fit_and_that_nothing_refuses():
             assert not list(engine_refusals(LLAMA_7B, one.layout))
 
 
+def test_an_encoder_decoder_is_recommended_what_the_engine_trains():
+    shape = ModelShape(
+        family="t5", num_layers=4, num_encoder_layers=4, hidden_size=512, num_heads=8,
+        num_kv_heads=8, head_dim=64, ffn_hidden_size=1024, vocab_size=32128,
+    )  # fmt: skip
+    for one in ask(model="t5", shape=shape, gpus=[8], seq_length=512)[8]:
+        assert one.layout.attention == "math"
+        assert not list(engine_refusals(shape, one.layout))
+
+
 def test_speed_mfu_and_cost_follow_from_the_predicted_step():
     (one, *_) = ask(gpus=[8], global_batch_size=64)[8]
     assert one.tokens_per_s == pytest.approx(64 * 4096 / one.step_time_s)

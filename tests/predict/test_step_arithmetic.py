@@ -247,6 +247,16 @@ def test_an_encoder_decoder_in_a_pipeline_keeps_all_its_layers(pp, encoder, deco
     assert sum(prediction.time_terms.values()) == pytest.approx(prediction.step_time_s)
 
 
+def test_stages_of_an_encoder_decoder_are_sent_both_streams_whole(points):
+    t5 = {"num_encoder_layers": 16, "num_layers": 16, "family": "t5", "gated_mlp": True}
+    cut = {"pp": 2, "tp": 4, "framework": "scaling"}
+    (group,) = points(cut, {**t5, **cut}, {**t5, **cut, "sequence_parallel": True}).groups
+    f, p = group.features, {**group.start, **IDEAL}
+    alone, both, parts = traffic_of(group, f, p, stages_of(f, group.stack)).message
+    assert both == pytest.approx(2 * 4 * alone)  # tp ranks cut a decoder's
+    assert parts == pytest.approx(2 * alone)
+
+
 def test_a_decoder_alone_says_nothing_of_an_encoder(points):
     assert not any("encoder" in said for said in points({"pp": 4}).assumptions)
 
