@@ -1,0 +1,28 @@
+-- Claim: The layout has to be chosen anew at each scale: what is fastest on few GPUs is not fastest on many.
+-- Source: arXiv 2411.13055 (its recommendation)
+-- Holds: the fastest layouts at the smallest and at the largest size differ by more than noise.
+-- Reads: best, ranking, settings
+with ends as (
+    select
+        setting_id, series,
+        min(world_size) as first_size, max(world_size) as last_size,
+        arg_min(layout, world_size) as first_layout,
+        arg_max(layout, world_size) as last_layout,
+        arg_min(layout_name, world_size) as first_name,
+        arg_max(layout_name, world_size) as last_name
+    from best
+    group by all
+    having count(*) > 1
+)
+select
+    ends.series,
+    format('{} on {}, {} tokens', model, cluster, seq_length) as subject,
+    case when first_layout = last_layout then format('{} leads at {} and at {}', first_name, first_size, last_size)
+        else format('{} leads at {}, {} at {}', first_name, first_size, last_name, last_size)
+    end || coalesce(format('; the first one gives {:.0f} % there', there.share_of_best * 100), '')
+        as observed,
+    first_layout != last_layout and not coalesce(there.within_noise, false) as holds
+from ends
+join settings using (setting_id)
+left join ranking as there on (there.setting_id, there.series, there.world_size, there.layout)
+    = (ends.setting_id, ends.series, last_size, first_layout)

@@ -1,0 +1,20 @@
+-- Claim: Sequence parallelism pays for large models or long sequences, and the more the larger tp is.
+-- Source: arXiv 2311.05610
+-- Holds: the mean gain at the largest tp is above 1 and at least that at the smallest.
+-- Reads: pairs, layouts, settings
+with gains as (
+    select pairs.setting_id, pairs.series, tp, exp(avg(ln(ratio))) as gain, count(*) as number
+    from pairs
+    join layouts on (layouts.setting_id, layouts.series, layouts.world_size, layouts.layout)
+        = (pairs.setting_id, pairs.series, pairs.world_size, pairs.to_layout)
+    where factor = 'sequence parallel' and to_level = 'on'
+    group by all
+)
+select
+    series,
+    format('{} at {} tokens', model, seq_length) as subject,
+    string_agg(format('tp {}: x{:.3f} ({} pairs)', tp, gain, number), '; ' order by tp) as observed,
+    arg_max(gain, tp) > 1 and arg_max(gain, tp) >= arg_min(gain, tp) as holds
+from gains
+join settings using (setting_id)
+group by setting_id, series, model, seq_length

@@ -1,0 +1,20 @@
+-- Claim: The 13B is trained with stage 3.
+-- Source: arXiv 2310.05350
+-- Holds: on one node ZeRO-3 is the only stage with which a 13B fits without checkpointing.
+-- Reads: layouts, settings
+with fits as (
+    select setting_id, series, world_size, zero_stage, bool_or(outcome = 'ok') as fits
+    from layouts
+    where activation_checkpointing = 'none' and zero_shard_size is null and world_size = 8
+    group by all
+)
+select
+    series,
+    format('{} on {} of {}', model, world_size, cluster) as subject,
+    coalesce('fits with stage ' || string_agg(zero_stage, ', ' order by zero_stage) filter (where fits), 'fits with no stage')
+        as observed,
+    coalesce(bool_and(zero_stage = 3) filter (where fits), false) as holds
+from fits
+join settings using (setting_id)
+where total_params > 12e9
+group by setting_id, series, world_size, model, cluster
