@@ -43,13 +43,15 @@ def plan(
 ) -> None:
     """Expand a study: what would run, and what is refused and why."""
     from scaling import planning, show, store
-    from scaling.study import load_study
+    from scaling.study import about, findings_of, load_study
 
     found = load_study(study)
+    findings_of(found)  # a name that is wrong is said before anything runs
     planned = planning.plan(found)
     probing = planning.probe_of(found, planned)
     if write:
         store.write_plan(RESULTS / found.name, planned)
+        store.write_text(RESULTS / found.name / "study.json", about(found))
         if probing is not None:
             store.write_text_if_new(RESULTS / found.name / "probe.json", probing.to_json())
     show.plan(found, planned, planning.spend(found, planned), probing)
@@ -139,9 +141,17 @@ def tabulate(
     knee_share: KneeShare = 0.75,
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
-    from scaling.analyse import warehouse
+    _tabulate(study_dir, sql, knee_share)
+
+
+def _tabulate(study_dir: Path, sql: Path, knee_share: float) -> None:
+    from scaling.analyse import replication, warehouse
+    from scaling.store import read_about
 
     warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share)
+    replicates = read_about(study_dir).get("replicates")
+    if replicates is not None:
+        replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)
 
 
 @app.command(epilog="Example:  scaling report results/quickstart")
@@ -153,11 +163,10 @@ def report(
     knee_share: KneeShare = 0.75,
 ) -> None:
     """Write report.html from whatever has been measured so far."""
-    from scaling.analyse import warehouse
     from scaling.report import page
 
     if tables:
-        warehouse.tabulate(study_dir, reports / "sql", clusters=_clusters(), knee_share=knee_share)
+        _tabulate(study_dir, reports / "sql", knee_share)
     typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
 
 

@@ -1,6 +1,7 @@
 """Rows and points on disk: Parquet and JSON, each file written whole or not at all."""
 
 import dataclasses
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,15 @@ def write_text_if_new(path: Path, text: str) -> None:
     """Leave a file that already says the same alone, so that its time keeps its meaning."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
+
+
+def read_about(directory: Path) -> dict[str, Any]:
+    """What a study's study.json says of it; nothing where it was made by an import."""
+    path = directory / "study.json"
+    if not path.exists():
+        return {}
+    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return known
 
 
 def write_table(path: Path, table: pa.Table) -> None:

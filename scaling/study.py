@@ -4,6 +4,7 @@ Whatever is wrong with a file becomes one sentence (`InputError`) that names the
 value and what would be right.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ class Study:
     measure: Measure
     probe: Probing
     max_points: int
+    replicates: str | None  # a folder of reports/replication
     models: dict[str, ModelShape]
     clusters: dict[str, Cluster]
 
@@ -92,11 +94,35 @@ def load_study(study: str | Path, config: Path = CONFIG) -> Study:
         measure=file.measure,
         probe=file.probe,
         max_points=file.max_points,
+        replicates=file.replicates,
         models=load_models(config / "models.yaml"),
         clusters=load_clusters(config / "clusters.yaml"),
     )
     _check_axes(found)
     return found
+
+
+def about(study: Study) -> str:
+    """The text of results/<study>/study.json: what its tables and its report are to know of it."""
+    known = {"title": study.title, "mode": study.mode, "replicates": study.replicates}
+    return json.dumps(known, indent=1) + "\n"
+
+
+def findings_of(study: Study, reports: Path = Path("reports")) -> list[Path]:
+    """The findings a study asks about again: SQL files of reports/replication/<replicates>.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if study.replicates is None:
+        return []
+    folders = sorted(path.name for path in (reports / "replication").glob("*") if path.is_dir())
+    if study.replicates not in folders:
+        raise InputError(
+            f"{study.path}: replicates={study.replicates!r}: no such folder in "
+            f"{reports / 'replication'}: {did_you_mean(study.replicates, folders)}"
+        )
+    return sorted((reports / "replication" / study.replicates).glob("*.sql"))
 
 
 def study_path(study: str | Path, config: Path = CONFIG) -> Path:

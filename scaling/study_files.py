@@ -115,6 +115,7 @@ class StudyFile(_File):
     measure: Measure = Measure()
     probe: Annotated[Probing, BeforeValidator(_as_probing)] = Probing()
     max_points: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 5_000
+    replicates: Name | None = None
 
 
 class ModelEntry(_File):

@@ -160,10 +160,10 @@ def _data_parallel(
     """Gradient and parameter traffic of data parallelism: seconds a step, and a micro-batch.
 
     One copy of the state is spread over `sharded` ranks (1 at zero_stage 0), and `copies` such
-    groups are all-reduced, once a step. Inside a group: reduce-scatter and all-gather (1, 2);
-    ZeRO-3 gathers weights for forward and for backward and scatters gradients every micro-batch
-    (the second return value), each layer on its own. Hybrid sharding is both (MiCS,
-    arXiv 2205.00119), its copies further apart than the ranks of a group.
+    groups are all-reduced, once a step. Inside a group: reduce-scatter and all-gather (1). ZeRO-2
+    scatters gradients every micro-batch (the second return value) and gathers weights once; ZeRO-3
+    gathers them for forward and for backward every micro-batch, each layer on its own. Hybrid
+    sharding is both (MiCS, arXiv 2205.00119), its copies further apart than the ranks of a group.
     """
     sharded = np.where(f.zero_stage >= 1, f.shard * f.cp, 1.0)
     copies = f.dp * f.cp / sharded  # gradients are summed over the cp ranks too
@@ -175,16 +175,20 @@ def _data_parallel(
         gradients = buckets * all_reduce(part, across, in_switch=group.fabric.gpu in IN_SWITCH)
     if (sharded > 1).any():
         inside = _ranks(group, f, p, sharded, f.tp)
-        # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP)
-        scattered = held * np.where(f.zero_stage == 2, f.accumulation, 1.0)
-        part, buckets = _buckets(scattered + weights * f.element_bytes)
+        # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP),
+        # behind the backward pass like stage 3's
+        at_end = np.where(f.zero_stage == 2, 0.0, held)
+        part, buckets = _buckets(at_end + weights * f.element_bytes)
         once = buckets * ring_pass(part, inside)
+        part, buckets = _buckets(held)
+        scattering = buckets * ring_pass(part, inside)
         bytes_each = 3 * weights * f.element_bytes
         each = (sharded - 1) / sharded * bytes_each / inside.bus
         each = each + 3 * f.num_layers * ring_latency_s(inside)
         spread = sharded > 1
         gradients = gradients + np.where(spread & (f.zero_stage < 3), once, 0.0)
         gathering = np.where(spread & (f.zero_stage >= 3), each, 0.0)
+        gathering = np.where(spread & (f.zero_stage == 2), scattering, gathering)
     return gradients, gathering
 
 

@@ -122,7 +122,10 @@ def _longer(a: Floats, b: Floats, sharpness: float) -> Floats:
 
 
 def _exposed(f: Features, p: Mapping[str, float], traffic: Traffic, pipeline: Floats) -> Floats:
-    """Seconds of dp traffic nothing hides: a share of gradients; ZeRO-3 overlaps its gathers."""
+    """Seconds of dp traffic nothing hides: a share of each kind, and what outlasts the pipeline.
+
+    Of what is moved once a step, and of what ZeRO-2 and 3 move behind every micro-batch.
+    """
     gradients = traffic.gradients * p["dp_exposed"]
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)

@@ -4,12 +4,13 @@ from pathlib import Path
 
 from scaling import grid, planning, site
 from scaling.errors import InputError
-from scaling.study import load_study
+from scaling.study import about, findings_of, load_study
 
 try:
     STUDY = load_study(config.get("study", "quickstart"))
     PLAN = planning.plan(STUDY)
     PROBE = planning.probe_of(STUDY, PLAN)
+    FINDINGS = [str(path) for path in findings_of(STUDY)]
 except InputError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
@@ -20,6 +21,7 @@ LOGS = f"logs/{STUDY.name}"
 PYTHON = sys.executable
 SQL = sorted(str(path) for path in Path("reports/sql").rglob("*.sql"))
 TABLES = sorted(path.stem for path in Path("reports/sql").glob("*.sql"))
+TABLES += ["replication"] if FINDINGS else []
 
 
 MEASURED = STUDY.mode == "measure"

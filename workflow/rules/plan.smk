@@ -4,10 +4,12 @@ rule plan:
     output:
         f"{RESULTS}/points.parquet",
         f"{RESULTS}/refused.parquet",
+        f"{RESULTS}/study.json",
     log:
         f"{LOGS}/plan.log",
     localrule: True
     params:
         points=grid.fingerprint(PLAN),
+        about=about(STUDY),
     shell:
         "{PYTHON} -m scaling plan {STUDY.path} > {log} 2>&1"

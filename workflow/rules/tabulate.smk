@@ -7,7 +7,9 @@ rule tabulate:
         published(),
         f"{RESULTS}/points.parquet",
         f"{RESULTS}/refused.parquet",
+        f"{RESULTS}/study.json",
         SQL,
+        FINDINGS,
     output:
         expand(f"{RESULTS}/tables/{{table}}.parquet", table=TABLES),
     log:

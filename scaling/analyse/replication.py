@@ -1,0 +1,114 @@
+"""What a published study found, asked again of a study's own tables.
+
+reports/replication/<study>/<finding>.sql is one select over tables. Its header says `-- Claim:`,
+`-- Source:`, `-- Holds:` (the criterion, chosen before looking) and `-- Reads:` (tables); its rows
+say, per series and subject, what was observed and whether the claim holds. No row: not testable.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from scaling.errors import InputError
+from scaling.store import write_table
+
+FOLDER = "replication"
+REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE = "reproduced", "not reproduced", "not testable here"
+_HEADER = ("Claim", "Source", "Holds", "Reads")
+_ROW = {"series", "subject", "observed", "holds"}
+SCHEMA = pa.schema(
+    {
+        "finding": pa.string(),
+        "claim": pa.string(),
+        "source": pa.string(),
+        "criterion": pa.string(),
+        "series": pa.string(),
+        "subject": pa.string(),
+        "observed": pa.string(),
+        "verdict": pa.string(),
+    }
+)
+
+
+def replicate(study_dir: Path, folder: Path) -> None:
+    """Write tables/replication.parquet: one row per finding, series and subject.
+
+    verdict: 'reproduced', 'not reproduced', or 'not testable here' with the reason as `observed`
+    (series and subject are then null).
+
+    Args:
+        study_dir: results/<study>, tabulated.
+        folder: reports/replication/<study>, the findings to ask about.
+
+    Raises:
+        InputError: a file without its header, one that fails, or a row of the wrong columns.
+    """
+    tables = study_dir / "tables"
+    found: list[dict[str, Any]] = []
+    with duckdb.connect() as connection:
+        known = {path.stem for path in tables.glob("*.parquet")} - {FOLDER}
+        for name in sorted(known):
+            source = str(tables / f"{name}.parquet").replace("'", "''")
+            connection.execute(f"create view \"{name}\" as from read_parquet('{source}')")
+        for path in sorted(folder.glob("*.sql")):
+            found += _asked(connection, path, known)
+    write_table(tables / f"{FOLDER}.parquet", pa.Table.from_pylist(found, schema=SCHEMA))
+
+
+def _asked(
+    connection: duckdb.DuckDBPyConnection, path: Path, known: set[str]
+) -> list[dict[str, Any]]:
+    text = path.read_text(encoding="utf-8")
+    header = _header(text, path)
+    finding = {
+        "finding": path.stem,
+        "claim": header["Claim"],
+        "source": header["Source"],
+        "criterion": header["Holds"],
+    }
+    missing = sorted({name.strip() for name in header["Reads"].split(",")} - known)
+    if missing:
+        why = f"there is no table {', '.join(missing)}"
+        return [{**finding, "observed": why, "verdict": NOT_TESTABLE}]
+    try:
+        rows = connection.sql(text).to_arrow_table().to_pylist()
+    except duckdb.Error as error:
+        raise InputError(f"{path}: {error}") from error
+    if not rows:
+        why = "no points of this study that ran can be set against each other for it"
+        return [{**finding, "observed": why, "verdict": NOT_TESTABLE}]
+    if set(rows[0]) != _ROW:
+        raise InputError(f"{path}: gives the columns {sorted(rows[0])}, and not {sorted(_ROW)}")
+    verdicts = {True: REPRODUCED, False: NOT_REPRODUCED, None: NOT_TESTABLE}
+    ordered = sorted(rows, key=lambda row: (row["series"], row["subject"]))
+    return [
+        {
+            **finding,
+            "series": row["series"],
+            "subject": row["subject"],
+            "observed": row["observed"],
+            "verdict": verdicts[row["holds"]],
+        }
+        for row in ordered
+    ]
+
+
+def _header(text: str, path: Path) -> dict[str, str]:
+    """The comment lines before the query; a line without a key goes on with the one before."""
+    found: dict[str, str] = {}
+    last = None
+    for line in text.splitlines():
+        if not line.startswith("-- "):
+            break
+        words = line.removeprefix("-- ").strip()
+        key, colon, value = words.partition(": ")
+        if colon and key in _HEADER:
+            found[key], last = value, key
+        elif last is not None:
+            found[last] += f" {words}"
+    missing = [key for key in _HEADER if key not in found]
+    if missing:
+        raise InputError(f"{path}: has no line '-- {missing[0]}: ...' before its query")
+    return found

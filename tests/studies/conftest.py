@@ -1,0 +1,38 @@
+"""The published studies, predicted and asked for what their papers found."""
+
+from functools import cache
+
+import pyarrow.parquet as pq
+import pytest
+
+from scaling import planning
+from scaling.analyse.replication import replicate
+from scaling.analyse.warehouse import tabulate
+from scaling.predict.columns import Columns
+from scaling.predict.features import points_of
+from scaling.predict.model import predict
+from scaling.predict.tables import prediction_table, read_rows
+from scaling.store import write_plan, write_table
+from scaling.study import load_clusters, load_models, load_study
+from tests.conftest import PROJECT
+
+
+@pytest.fixture(scope="session")
+def predicted(tmp_path_factory):
+    """What a study's prediction says to each finding: records by finding and subject."""
+
+    @cache
+    def run(name):
+        folder = tmp_path_factory.mktemp(name)
+        study = load_study(name)
+        write_plan(folder, planning.plan(study))
+        models, clusters = load_models(), load_clusters()
+        columns = Columns(read_rows(folder / "points.parquet"), name)
+        points = points_of(columns, models=models, clusters=clusters)
+        write_table(folder / "predictions.parquet", prediction_table(points, predict(points)))
+        tabulate(folder, PROJECT / "reports" / "sql")
+        replicate(folder, PROJECT / "reports" / "replication" / study.replicates)
+        records = pq.read_table(folder / "tables" / "replication.parquet").to_pylist()
+        return {(record["finding"], record["subject"]): record for record in records}
+
+    return run
