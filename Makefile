@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check format lock clean
+.PHONY: quickstart study test check format lock clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
 	@$(BIN)/python -m scaling run quickstart
 
 ARGS ?=
+STUDY ?= quickstart
+study: .venv/installed
+	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
+
 test: .venv/installed
 	$(BIN)/python -m pytest $(ARGS)
 

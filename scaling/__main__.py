@@ -29,6 +29,12 @@ StudyArgument = Annotated[
 StudyDir = Annotated[
     Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, e.g. results/quickstart.")
 ]
+ModeOption = Annotated[
+    str | None, typer.Option(help="measure or predict, instead of what the study says.")
+]
+ClusterOption = Annotated[
+    str | None, typer.Option(help="One of config/clusters.yaml, instead of the study's.")
+]
 KneeShare = Annotated[
     float, typer.Option(help="Where returns end: share of twice the speed a doubling must give.")
 ]
@@ -40,12 +46,14 @@ def plan(
     write: Annotated[
         bool, typer.Option(help="Write points/*.json, points.parquet and refused.parquet.")
     ] = True,
+    mode: ModeOption = None,
+    cluster: ClusterOption = None,
 ) -> None:
     """Expand a study: what would run, and what is refused and why."""
     from scaling import planning, show, store
     from scaling.study import about, findings_of, load_study
 
-    found = load_study(study)
+    found = load_study(study, mode=mode, cluster=cluster)
     findings_of(found)  # a name that is wrong is said before anything runs
     planned = planning.plan(found)
     probing = planning.probe_of(found, planned)
@@ -64,11 +72,18 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[-- SNAKEMAKE OPTIONS]", help="Passed on to snakemake."),
     ] = None,
+    mode: ModeOption = None,
+    cluster: ClusterOption = None,
 ) -> None:
     """Run what is missing of a study with Snakemake, with a line that tells how far it is."""
     from scaling import conduct
 
-    raise typer.Exit(conduct.run(study, snakemake or [], RESULTS))
+    chosen = {"mode": mode, "cluster": cluster}
+    raise typer.Exit(
+        conduct.run(
+            study, snakemake or [], RESULTS, {k: v for k, v in chosen.items() if v is not None}
+        )
+    )
 
 
 @app.command(epilog="Example:  scaling measure results/S/points/P.json results/S/rows/P.parquet")
@@ -103,13 +118,13 @@ def probe(
 
 
 @app.command(epilog="Example:  scaling status quickstart")
-def status(study: StudyArgument) -> None:
+def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption = None) -> None:
     """How far a study is: points done, running, failed and left, and the time left."""
     from scaling import planning
     from scaling.progress import Watcher
     from scaling.study import load_study
 
-    found = load_study(study)
+    found = load_study(study, mode=mode, cluster=cluster)
     wanted = planning.to_measure(found, planning.plan(found))
     typer.echo(Watcher(RESULTS / found.name, wanted).look().line())
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -19,20 +20,26 @@ from scaling.study import load_study
 PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
 
 
-def run(study: str, options: list[str], results: Path) -> int:
+def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]) -> int:
     """Run what is missing of `study`; snakemake's exit code.
 
     Snakemake's own words go to logs/<study>/snakemake.log, and to the terminal with `--dry-run`
     or if it fails.
 
+    Args:
+        study: a name in config/studies, or a path.
+        options: of snakemake.
+        results: the folder of all results.
+        chosen: mode and cluster, where they are not to be the study's own.
+
     Raises:
         InputError: the study is wrong.
     """
     console = Console(highlight=False)
-    found = load_study(study)
+    found = load_study(study, mode=chosen.get("mode"), cluster=chosen.get("cluster"))
     planned = planning.plan(found)
     watcher = Watcher(results / found.name, planning.to_measure(found, planned))
-    command = _command(found.path, options)
+    command = _command(found.path, options, chosen)
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode
     claim.take_over(Path.cwd(), command, console)
@@ -84,10 +91,11 @@ def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
         seen = watcher.look()
 
 
-def _command(study: Path, options: list[str]) -> list[str]:
+def _command(study: Path, options: list[str], chosen: Mapping[str, str]) -> list[str]:
     profile = [] if "--profile" in options else ["--profile", "config/profiles/local"]
+    settings = [f"{key}={value}" for key, value in chosen.items()]
     python = [sys.executable, "-m", "snakemake"]
-    return [*python, *profile, *options, "--config", f"study={study}"]
+    return [*python, *profile, *options, "--config", f"study={study}", *settings]
 
 
 def _wait(

@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
@@ -70,8 +70,21 @@ def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
     return clusters
 
 
-def load_study(study: str | Path, config: Path = CONFIG) -> Study:
+def load_study(
+    study: str | Path,
+    config: Path = CONFIG,
+    *,
+    mode: str | None = None,
+    cluster: str | None = None,
+) -> Study:
     """The study of that name in `config/studies`, or in that YAML file.
+
+    Args:
+        study: a name or a path that ends in .yaml.
+        config: the folder of studies/, models.yaml and clusters.yaml.
+        mode: measure or predict, instead of what the file says.
+        cluster: instead of those the file names. Blocks of `layouts` that are about other GPUs are
+            left out, unless all are.
 
     Raises:
         InputError: there is no such study, or something in it is wrong.
@@ -83,23 +96,53 @@ def load_study(study: str | Path, config: Path = CONFIG) -> Study:
             "letters, digits, '_', '-' and '.' only, at most 64"
         )
     file = validated(path, StudyFile)
+    clusters = load_clusters(config / "clusters.yaml")
+    axes = {**DEFAULTS, **file.axes.given()}
+    layouts = tuple(block.given() for block in file.layouts)
+    if cluster is not None:
+        axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
     found = Study(
         name=path.stem,
         path=path,
         title=file.title,
         kind=file.kind,
-        mode=file.mode,
-        axes={**DEFAULTS, **file.axes.given()},
-        layouts=tuple(block.given() for block in file.layouts),
+        mode=_mode(mode) or file.mode,
+        axes=axes,
+        layouts=layouts,
         measure=file.measure,
         probe=file.probe,
         max_points=file.max_points,
         replicates=file.replicates,
         models=load_models(config / "models.yaml"),
-        clusters=load_clusters(config / "clusters.yaml"),
+        clusters=clusters,
     )
     _check_axes(found)
     return found
+
+
+def _mode(mode: str | None) -> Mode | None:
+    if mode is not None and mode not in get_args(Mode):
+        raise InputError(f"mode={mode!r}: {did_you_mean(mode, get_args(Mode))}")
+    return cast("Mode | None", mode)
+
+
+Block = dict[str, tuple[Any, ...]]
+
+
+def _on_one_cluster(
+    axes: Block, layouts: tuple[Block, ...], cluster: str, clusters: dict[str, Cluster]
+) -> tuple[Block, tuple[Block, ...]]:
+    if cluster not in clusters:
+        raise InputError(f"cluster={cluster!r}: unknown cluster: {did_you_mean(cluster, clusters)}")
+
+    def about(block: Block) -> bool:
+        names = {**axes, **block}.get("cluster", ())
+        gpus = {clusters[name].gpu for name in names if name in clusters}
+        return not gpus or clusters[cluster].gpu in gpus
+
+    kept = [block for block in layouts if about(block)] or layouts
+    placed = [{k: v for k, v in block.items() if k != "cluster"} for block in kept]
+    return {**axes, "cluster": (cluster,)}, tuple(placed)
 
 
 def about(study: Study) -> str:

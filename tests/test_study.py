@@ -8,7 +8,7 @@ import yaml
 
 from scaling import grid
 from scaling.errors import InputError
-from scaling.study import load_clusters, load_models, load_study
+from scaling.study import findings_of, load_clusters, load_models, load_study
 from tests.conftest import CLUSTERS, MODELS, PROJECT, STUDY
 
 
@@ -283,3 +283,51 @@ def test_on_the_command_line_it_is_the_sentence_exit_code_2_and_no_traceback(com
 )
 def test_every_shipped_study_is_in_order(path):
     assert grid.plan(load_study(path, PROJECT / "config")).points
+
+
+def on_two_clusters(write_study, **changes):
+    return write_study(
+        axes={"cluster": ["here", "there"], "world_size": [2]},
+        mode="predict",
+        layouts=[{}, {"cluster": "there", "tp": 2}, {"cluster": "here", "pp": 2}],
+        **changes,
+    )
+
+
+def test_a_study_is_asked_of_another_cluster_without_the_blocks_about_other_gpus(
+    config, write_study
+):
+    path = on_two_clusters(write_study)
+    found = load_study(path, config, mode="measure", cluster="there")
+    assert found.mode == "measure"
+    assert found.axes["cluster"] == ("there",)
+    assert found.layouts == ({}, {"tp": (2,)})
+
+
+def test_where_every_block_is_about_other_gpus_all_are_asked_of_the_cluster(config, write_study):
+    path = write_study(axes={"cluster": "here"}, layouts=[{"tp": 1}, {"tp": 2}])
+    found = load_study(path, config, cluster="there")
+    assert found.axes["cluster"] == ("there",)
+    assert len(found.layouts) == 2
+
+
+def test_a_cluster_or_mode_that_does_not_exist_is_said(config, write_study):
+    path = on_two_clusters(write_study)
+    with pytest.raises(
+        InputError, match=r"cluster='ther': unknown cluster: did you mean 'there'\?"
+    ):
+        load_study(path, config, cluster="ther")
+    with pytest.raises(InputError, match=r"mode='measured': did you mean 'measure'\?"):
+        load_study(path, config, mode="measured")
+
+
+def test_what_a_study_replicates_must_be_there(config, write_study, tmp_path):
+    findings = tmp_path / "reports" / "replication" / "old_paper"
+    findings.mkdir(parents=True)
+    (findings / "claim.sql").write_text("select 1")
+    found = load_study(write_study(replicates="old_paper"), config)
+    assert findings_of(found, tmp_path / "reports") == [findings / "claim.sql"]
+    wrong = load_study(write_study(replicates="old_papers"), config)
+    with pytest.raises(InputError, match=r"replicates='old_papers': .* did you mean 'old_paper'\?"):
+        findings_of(wrong, tmp_path / "reports")
+    assert findings_of(load_study(write_study(), config)) == []

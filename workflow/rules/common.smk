@@ -1,4 +1,5 @@
 # Paths and look-ups, nothing else.
+import shlex
 import sys
 from pathlib import Path
 
@@ -7,13 +8,24 @@ from scaling.errors import InputError
 from scaling.study import about, findings_of, load_study
 
 try:
-    STUDY = load_study(config.get("study", "quickstart"))
+    STUDY = load_study(
+        config.get("study", "quickstart"),
+        mode=config.get("mode"),
+        cluster=config.get("cluster"),
+    )
     PLAN = planning.plan(STUDY)
     PROBE = planning.probe_of(STUDY, PLAN)
     FINDINGS = [str(path) for path in findings_of(STUDY)]
 except InputError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
+
+# what a verb needs to read the same study
+CHOSEN = " ".join(
+    f"--{key} {shlex.quote(str(config[key]))}"
+    for key in ("mode", "cluster")
+    if key in config
+)
 
 POINTS = {point.point_id: point for point in PLAN.points}
 RESULTS = f"results/{STUDY.name}"

@@ -12,4 +12,4 @@ rule plan:
         points=grid.fingerprint(PLAN),
         about=about(STUDY),
     shell:
-        "{PYTHON} -m scaling plan {STUDY.path} > {log} 2>&1"
+        "{PYTHON} -m scaling plan {STUDY.path} {CHOSEN} > {log} 2>&1"

@@ -1,0 +1,35 @@
+"""The published studies' axes with tiny models, really run on CPU ranks of this machine."""
+
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+
+from scaling import grid
+from scaling.study import load_study
+from tests.conftest import PROJECT, copy_project
+from tests.ran import rows_of, scaling
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(900)]
+
+
+@pytest.mark.parametrize("name", ["hardware_scaling", "parallel_layouts", "zero_stages"])
+def test_a_small_sibling_trains_its_axes_and_answers_each_finding(tmp_path, name):
+    root = copy_project(tmp_path)
+    ran = scaling(root, "run", f"{name}_small")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    results = root / "results" / f"{name}_small"
+
+    points = grid.plan(load_study(f"{name}_small")).points
+    rows = rows_of(results)
+    assert {row["point_id"] for row in rows} == {point.point_id for point in points}
+    failed = [row for row in rows if row["outcome"] != "ok"]
+    assert all(row["fused_norm"] for row in failed), [row["error_message"] for row in failed]
+    assert {row["outcome"] for row in failed} <= {"kernel_unavailable"}
+
+    answers = pq.read_table(results / "tables" / "replication.parquet").to_pylist()
+    findings = (PROJECT / "reports" / "replication" / name).glob("*.sql")
+    assert {answer["finding"] for answer in answers} == {path.stem for path in findings}
+    assert "measured" in {answer["series"] for answer in answers}
+    assert (results / "report.html").exists()
+    shutil.rmtree(root)
