@@ -314,9 +314,9 @@ def test_where_every_block_is_about_other_gpus_all_are_asked_of_the_cluster(conf
 def test_a_cluster_or_mode_that_does_not_exist_is_said(config, write_study):
     path = on_two_clusters(write_study)
     with pytest.raises(
-        InputError, match=r"cluster='elsewhere': unknown cluster: allowed: here, there"
+        InputError, match=r"cluster='nowhere': unknown cluster: did you mean 'here'\?"
     ):
-        load_study(path, config, cluster="elsewhere")
+        load_study(path, config, cluster="nowhere")
     with pytest.raises(InputError, match=r"mode='measured': did you mean 'measure'\?"):
         load_study(path, config, mode="measured")
 
