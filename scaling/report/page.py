@@ -15,6 +15,7 @@ from scaling.report.charts import CHARTS
 from scaling.report.marks import AMOUNTS, CONFIG, FONT
 from scaling.report.multiqc import write_multiqc
 from scaling.report.palette import css
+from scaling.report.replication import replication
 from scaling.report.sentences import story
 from scaling.report.svg import bare, chart_files
 from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
@@ -57,12 +58,12 @@ def _write_report(study_dir: Path, reports_dir: Path, vega: Future[str], *, char
     _write_charts(study_dir / "charts", files)
     write_multiqc(study_dir, tables)
     page = study_dir / "report.html"
-    write_text(page, _html(study_dir.name, tables, stories, reports_dir, vega))
+    write_text(page, _html(study_dir, tables, stories, reports_dir, vega))
     return page
 
 
 def _html(
-    study: str,
+    study_dir: Path,
     tables: Tables,
     stories: list[dict[str, Any]],
     reports_dir: Path,
@@ -85,7 +86,8 @@ def _html(
     sources = {name: _source(reports_dir / "page" / name) for name in PAGE_FILES}
     template = _environment().from_string(sources["page.html.j2"])
     return template.render(
-        study=study,
+        study=study_dir.name,
+        replication=replication(study_dir),
         stories=stories,
         tables=tables,
         refused=bool(tables["refused"]),
