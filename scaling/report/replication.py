@@ -18,7 +18,8 @@ def replication(study_dir: Path) -> dict[str, Any] | None:
     """The findings with their verdicts: `headline`, and `findings`, most answered first.
 
     None where the study replicates no paper. What rests on predictions alone is marked as such.
-    A finding's `verdict` is that of all its answers, or 'in part'; its `answers` say series, subject, what was observed and the verdict of each.
+    A finding's `verdict` is that of all its answers, or 'in part'; its `answers` say series,
+    subject, what was observed and the verdict of each.
     """
     path = study_dir / "tables" / "replication.parquet"
     if not path.exists():
