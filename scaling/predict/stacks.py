@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-SplitRule = Literal["even", "by_cost"]
+SplitRule = Literal["even", "by_cost", "slowest_least"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,8 @@ class Stack:
 
     `prefix` is how the framework's name starts. `gradient_bytes` and `master_bytes` are per
     parameter (master: the fp32 copy and two Adam moments). `gathered_logits`: the loss sees the
-    whole vocabulary on every tp rank. `split`: how layers are dealt to pipeline stages.
+    whole vocabulary on every tp rank. `split`: how layers are dealt to pipeline stages
+    (stages.py).
     `softmax_rule`: Megatron's fused softmax runs instead of torch's when micro_batch_size * heads /
     tp is a multiple of 4. `virtual_stages`: model chunks a rank holds (interleaved 1F1B).
     `node_link_gbit_per_s` overrides the cluster's NICs where the source says so.
@@ -47,6 +48,7 @@ STACKS = (
     Stack(
         prefix="scaling",
         gradient_bytes=2.0,
+        split="slowest_least",
         scattered_messages=True,
         # overlap_comm is off below stage 3; buckets of 5e8 elements to reduce and to gather; the
         # loss keeps 16-bit logits, their fp32 softmax and both gradients

@@ -7,6 +7,8 @@ import numpy as np
 from scaling.predict.columns import Flags, Floats
 from scaling.predict.features import Features
 from scaling.predict.stacks import Stack
+from scaling.shapes import ActivationCheckpointing, ModelShape
+from scaling.stages import layers_of_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,11 @@ def stages_of(f: Features, stack: Stack) -> Stages:
 
     even: ceil(L / pp) layers a stage, the last one takes what is left (Megatron, DeepSpeed with
     uneven counts). by_cost: the head counts as head_params / layer_params layers and a stage takes
-    layers until its share of the cost is passed (nanotron).
+    layers until its share of the cost is passed (nanotron). slowest_least: as this project's engine
+    deals them (scaling/stages.py).
     """
+    if stack.split == "slowest_least":
+        return _slowest_least(f)
     layers, pp = f.num_layers, f.pp
     piped = pp > 1
     if stack.split == "by_cost":
@@ -53,19 +58,76 @@ def stages_of(f: Features, stack: Stack) -> Stages:
     return _weighed(f, stages) if (piped & (f.attentions > 1)).any() else stages
 
 
+def _slowest_least(f: Features) -> Stages:
+    """Layers of the engine's own stages; each different pipeline is dealt once."""
+    piped = f.pp > 1
+    first, middle, last = f.num_layers.copy(), f.num_layers.copy(), f.num_layers.copy()
+    said = [
+        f.pp, f.num_layers, f.attentions, f.hidden_size, f.query_width, f.kv_width,
+        f.ffn_hidden_size, f.mlp_inputs, f.vocab_size, f.seq_length, f.selective, f.full,
+    ]  # fmt: skip
+    rows = np.flatnonzero(piped)
+    kinds, kind_of = np.unique(
+        np.stack([x[rows].astype(np.float64) for x in said], axis=1), axis=0, return_inverse=True
+    )
+    encoder, decoder, encoders, _ = _two_kinds(f)
+    for kind, values in enumerate(kinds):
+        mine = rows[kind_of.reshape(-1) == kind]
+        dealt = np.array(_dealt_as_the_engine_does(*values.tolist()))
+        ends = np.cumsum(dealt)
+        in_encoder = np.diff(np.minimum(ends, encoders[mine[0]]), prepend=0.0)
+        weighed = in_encoder * encoder[mine[0]] + (dealt - in_encoder) * decoder[mine[0]]
+        first[mine], last[mine] = weighed[0], weighed[-1]
+        # of those between the ends the fullest: it can be the one that all wait for
+        middle[mine] = weighed[1:-1].max() if len(weighed) > 2 else weighed[0]
+    return Stages(first, middle, last, piped)
+
+
+def _dealt_as_the_engine_does(
+    pp: float, layers: float, attentions: float, hidden: float, queries: float, keys: float,
+    ffn: float, mlp_inputs: float, vocab: float, seq_length: float, selective: float, full: float,
+) -> tuple[int, ...]:  # fmt: skip
+    encoders = round((2 - attentions) * layers) if attentions > 1 else 0
+    shape = ModelShape(
+        family="t5" if encoders else "llama",
+        num_layers=round(layers) - encoders,
+        num_encoder_layers=encoders,
+        hidden_size=round(hidden),
+        num_heads=round(queries),  # heads of one element: only the widths count
+        num_kv_heads=round(keys),
+        head_dim=1,
+        ffn_hidden_size=round(ffn),
+        gated_mlp=mlp_inputs > 1,
+        vocab_size=round(vocab),
+    )
+    again: ActivationCheckpointing = "full" if full else "selective" if selective else "none"
+    return layers_of_stages(
+        shape, pp=round(pp), seq_length=round(seq_length), activation_checkpointing=again
+    )
+
+
+def _two_kinds(f: Features) -> tuple[Floats, Floats, Floats, Floats]:
+    """Weights of an encoder and a decoder layer in average ones, and how many there are of each.
+
+    With a attention blocks a layer on average a - 1 of the layers are a decoder's, each of two
+    attentions (its own and the encoder's) and an mlp. Without an encoder all layers are alike.
+    """
+    both = f.attentions > 1
+    attention = 2 * f.hidden_size * (f.query_width + f.kv_width)
+    average = layer_params(f)
+    encoder = np.where(both, 1 - (f.attentions - 1) * attention / average, 1.0)
+    decoder = np.where(both, 1 + (2 - f.attentions) * attention / average, 1.0)
+    encoders = np.where(both, (2 - f.attentions) * f.num_layers, 0.0)
+    return encoder, decoder, encoders, f.num_layers - encoders
+
+
 def _weighed(f: Features, stages: Stages) -> Stages:
     """The stages of an encoder-decoder in layers of average weight, which all formulas multiply.
 
-    The encoder's blocks come first. With a attention blocks a layer on average a - 1 of the blocks
-    are decoder layers, each of two attentions (its own and the encoder's) and an mlp.
+    The encoder's blocks come first.
     """
     mixed = stages.piped & (f.attentions > 1)
-    attention = 2 * f.hidden_size * (f.query_width + f.kv_width)
-    average = layer_params(f)
-    encoder = 1 - (f.attentions - 1) * attention / average
-    decoder = 1 + (2 - f.attentions) * attention / average
-    encoders = (2 - f.attentions) * f.num_layers
-    decoders = f.num_layers - encoders
+    encoder, decoder, encoders, decoders = _two_kinds(f)
     in_first, in_last = np.minimum(stages.first, encoders), np.minimum(stages.last, decoders)
     first = in_first * encoder + (stages.first - in_first) * decoder
     last = in_last * decoder + (stages.last - in_last) * encoder
@@ -82,5 +144,6 @@ def _weighed(f: Features, stages: Stages) -> Stages:
 def weights_of_heaviest_stage(f: Features, stages: Stages) -> Floats:
     """Parameters of the stage that has most, per tp rank: it moves and updates most."""
     layer, head = layer_params(f), head_params(f)
-    piped = np.maximum(stages.first, stages.last) * layer + head
+    between = np.where(f.pp > 2, stages.middle * layer, 0.0)
+    piped = np.maximum(np.maximum(stages.first, stages.last) * layer + head, between)
     return np.where(stages.piped, piped, f.num_layers * layer + f.embeddings * head) / f.tp

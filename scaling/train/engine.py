@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.pipe import LayerSpec, TiedLayerSpec
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
@@ -18,6 +18,7 @@ from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY, deepspeed_c
 from scaling.train.data import MicroBatch
 from scaling.train.encoder_decoder import EncoderDecoder
 from scaling.train.model import Decoder, Embedding, FinalNorm, Head, Layer, loss_of
+from scaling.train.pipeline import DealtPipeline
 from scaling.train.rendezvous import Groups
 
 
@@ -82,7 +83,7 @@ class PipelineTrainer:
                 num_pp=layout.pp, num_mp=layout.tp, num_dp=layout.dp * layout.cp
             ),
             loss_fn=loss_of(plan),
-            partition_method="type:Layer$",  # layers evenly; the look-up and the head ride along
+            partition_method="dealt",
             activation_checkpoint_interval=int(layout.activation_checkpointing == "full"),
             activation_checkpoint_func=recomputed,
             checkpointable_layers=["Layer", *streams.LAYERS],
@@ -105,10 +106,10 @@ class PipelineTrainer:
         return _norm_of(self.engine) if self._norm_is_right else None
 
 
-def _pipeline(plan: Blueprint, **pipeline: Any) -> PipelineModule:
+def _pipeline(plan: Blueprint, **pipeline: Any) -> DealtPipeline:
     if plan.shape.family == "t5":
         return streams.StreamsPipeline(plan, **pipeline)
-    return PipelineModule(layers=_stages(plan), **pipeline)
+    return DealtPipeline(plan, _stages(plan), **pipeline)
 
 
 def _stages(plan: Blueprint) -> list[LayerSpec]:

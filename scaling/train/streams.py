@@ -9,13 +9,14 @@ but run a backward for each tensor in it.
 from typing import Any, NamedTuple
 
 import torch
-from deepspeed.pipe import LayerSpec, PipelineModule
+from deepspeed.pipe import LayerSpec
 from torch import nn
 
 from scaling.shapes import T5_BUCKETS
 from scaling.train.blueprint import Blueprint
 from scaling.train.encoder_decoder import DecoderLayer, EncoderLayer, pair_of
 from scaling.train.model import Embedding, FinalNorm, Head
+from scaling.train.pipeline import DealtPipeline
 from scaling.train.relative_position import bias_of
 
 LAYERS = ("PipedEncoderLayer", "PipedDecoderLayer")
@@ -42,7 +43,7 @@ class Tables(NamedTuple):
     decoder: torch.Tensor
 
 
-def stages_of(plan: Blueprint) -> list[LayerSpec]:
+def parts_of(plan: Blueprint) -> list[LayerSpec]:
     """Every part of the model in the order in which the streams pass them."""
     return [
         LayerSpec(Inlet, plan),
@@ -53,12 +54,11 @@ def stages_of(plan: Blueprint) -> list[LayerSpec]:
     ]
 
 
-class StreamsPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no types
+class StreamsPipeline(DealtPipeline):
     """One stage: unpacks what the stage before sent, packs what the next one gets."""
 
     def __init__(self, plan: Blueprint, **pipeline: Any) -> None:
-        super().__init__(layers=stages_of(plan), **pipeline)
-        self.plan = plan
+        super().__init__(plan, parts_of(plan), **pipeline)
 
     def forward(self, received: torch.Tensor) -> torch.Tensor:
         """Ids [b, 2, s] or what was packed -> logits [b, s, vocab / tp] or what is packed."""

@@ -1,11 +1,27 @@
 """What the predictor believes of this project's engine is what the engine asks DeepSpeed for."""
 
+import dataclasses
+import itertools
+
+import pytest
+
 from scaling.layout import Layout
+from scaling.predict.columns import Columns
+from scaling.predict.features import points_of
 from scaling.predict.layout_columns import OWN_FRAMEWORK
 from scaling.predict.parameters import defaults_for
 from scaling.predict.stacks import stack_of
+from scaling.predict.stages import layer_params, stages_of
+from scaling.shapes import ModelShape
+from scaling.stages import layers_of_stages
 from scaling.train.config import deepspeed_config
+from tests.predict.conftest import table_of
 from tests.predict.test_recommendations import LLAMA_7B
+
+T5 = ModelShape(
+    family="t5", num_layers=12, num_encoder_layers=12, hidden_size=768, num_heads=12,
+    num_kv_heads=12, head_dim=64, ffn_hidden_size=2048, vocab_size=32128,
+)  # fmt: skip
 
 
 def asked(**layout):
@@ -31,3 +47,24 @@ def test_two_buckets_of_16_bit_elements_are_the_buffers():
 def test_stages_exchange_parts_of_activations():
     assert asked(tp=2, pp=2)["pipeline"]["pipe_partitioned"]
     assert stack_of(OWN_FRAMEWORK).scattered_messages
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+@pytest.mark.parametrize("pp", [2, 3, 4, 8])
+@pytest.mark.parametrize("shape", [LLAMA_7B, T5], ids=["decoder", "encoder-decoder"])
+def test_stages_hold_the_layers_that_the_engine_deals_them(shape, pp, checkpointing):
+    said = {"pp": pp, "seq_length": 2048, "activation_checkpointing": checkpointing}
+    row = {**dataclasses.asdict(shape), **said, "framework": OWN_FRAMEWORK}
+    (group,) = points_of(Columns(table_of(row), "t")).groups
+    f = group.features
+    found = stages_of(f, group.stack)
+    dealt = layers_of_stages(shape, **said)
+    encoder, decoder = shape.encoder_layer_params, shape.decoder_layer_params
+    kinds = shape.num_encoder_layers * [encoder] + shape.num_layers * [decoder]
+    ends = list(itertools.accumulate(dealt, initial=0))
+    weights = [sum(kinds[a:b]) for a, b in itertools.pairwise(ends)]
+    layer = layer_params(f)
+    assert found.first * layer == pytest.approx(weights[0])
+    assert found.last * layer == pytest.approx(weights[-1])
+    if pp > 2:
+        assert found.middle * layer == pytest.approx(max(weights[1:-1]))

@@ -93,12 +93,16 @@ FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
             "gradient_accumulation_steps": 2,
         },
     ),
-    "t5 pp2 tp2 zero1": (
-        TINY_T5,
+    "t5 pp2 tp2 zero1, its encoder's last and its decoder's first layer on one stage": (
+        dataclasses.replace(TINY_T5, num_layers=3),
         {"pp": 2, "tp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
     ),
     "three layers on two stages": (
         dataclasses.replace(TINY, num_layers=3),
+        {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
+    ),
+    "a stage with the head alone": (
+        dataclasses.replace(TINY, vocab_size=2048),
         {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
     ),
 }

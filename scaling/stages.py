@@ -1,0 +1,74 @@
+"""Which stage of a pipeline holds which layers: runs of them, so that the slowest is fastest.
+
+A stage's cost is the FLOPs of its layers; the last stage has the output head too, which for a large
+vocabulary costs as much as several layers, and the first one the look-up, which costs none. Layers
+of an encoder, without a second attention, cost less than those of its decoder.
+"""
+
+import functools
+import itertools
+
+from scaling.shapes import ActivationCheckpointing, ModelShape
+
+
+@functools.lru_cache(maxsize=4096)
+def layers_of_stages(
+    shape: ModelShape,
+    *,
+    pp: int,
+    seq_length: int,
+    activation_checkpointing: ActivationCheckpointing = "none",
+) -> tuple[int, ...]:
+    """Layers of each stage, first to last, those of an encoder before those of the decoder.
+
+    The dearest stage is as cheap as can be, and the others are alike. The last stage can have the
+    head alone; every other has a layer, so pp is at most the number of layers.
+    """
+    dealt = _dealt(part_costs(shape, seq_length, activation_checkpointing), pp)
+    return (*dealt[:-1], dealt[-1] - 1)  # the last part is the head
+
+
+def part_costs(
+    shape: ModelShape, seq_length: int, activation_checkpointing: ActivationCheckpointing
+) -> tuple[int, ...]:
+    """FLOPs a token costs in each layer and, last, in the head: forward, backward, recomputation.
+
+    2 per weight and 4 * width * s per attention forward, twice that backward (shapes.py).
+    """
+    core = 4 * shape.num_heads * shape.head_dim * seq_length
+    crossing = 2 if shape.family == "t5" else 1
+
+    def layer(params: int, attentions: int) -> int:
+        forward = 2 * params + attentions * core
+        again = {"none": 0, "selective": attentions * core, "full": forward}
+        return 3 * forward + again[activation_checkpointing]
+
+    encoder, decoder = (
+        layer(shape.encoder_layer_params, 1),
+        layer(shape.decoder_layer_params, crossing),
+    )
+    layers = (encoder,) * shape.num_encoder_layers + (decoder,) * shape.num_layers
+    return (*layers, 6 * shape.embedding_params)
+
+
+def _dealt(costs: tuple[int, ...], stages: int) -> tuple[int, ...]:
+    """How many parts each of `stages` runs has, none of them empty.
+
+    Of all ways the one with the smallest largest run, then with the smallest squares (dynamic
+    programming over the parts and the runs they end).
+    """
+    until = (0, *itertools.accumulate(costs))
+    parts = len(costs)
+    # best[end]: (largest run, sum of squares, sizes) of the runs so far, which end there
+    best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
+    for stage in range(1, stages + 1):
+        left = stages - stage
+        best = {
+            end: min(
+                (max(largest, run), squares + run * run, (*sizes, end - begin))
+                for begin, (largest, squares, sizes) in best.items()
+                if begin < end and (run := until[end] - until[begin])
+            )
+            for end in range(stage, parts - left + 1)
+        }
+    return best[parts][2]
