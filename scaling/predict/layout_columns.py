@@ -142,6 +142,6 @@ def say_of_pipelines(columns: Columns, rows: Flags) -> None:
     """What is assumed of an encoder-decoder in a pipeline, where there is one."""
     if rows.any():
         columns.assumptions.append(
-            f"{int(rows.sum())} rows pipeline an encoder-decoder: its encoder's layers first, every "
-            "stage sent both streams"
+            f"{int(rows.sum())} rows pipeline an encoder-decoder: its encoder's layers first, "
+            "every stage sent both streams"
         )

@@ -14,8 +14,7 @@ class Stack:
 
     `prefix` is how the framework's name starts. `gradient_bytes` and `master_bytes` are per
     parameter (master: the fp32 copy and two Adam moments). `gathered_logits`: the loss sees the
-    whole vocabulary on every tp rank. `split`: how layers are dealt to pipeline stages
-    (stages.py).
+    whole vocabulary on every tp rank. `split`: how layers are dealt to pipeline stages (stages.py).
     `softmax_rule`: Megatron's fused softmax runs instead of torch's when micro_batch_size * heads /
     tp is a multiple of 4. `virtual_stages`: model chunks a rank holds (interleaved 1F1B).
     `node_link_gbit_per_s` overrides the cluster's NICs where the source says so.
