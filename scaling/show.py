@@ -1,5 +1,6 @@
 """What the terminal shows of a plan."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from scaling.probes import Probe
 from scaling.progress import duration
 from scaling.study import Study
 
+_NUMBER = re.compile(r"\d[\d.,]*")
 MOST_REASONS = 6  # on the terminal; refused.parquet and the report have all
 
 
@@ -33,11 +35,12 @@ def plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | 
         counts = [str(points[model, size]) for size in sizes]
         table.add_row(model, *counts, str(refused[model]))
     console.print(table)
-    reasons = Counter(refusal.reason for refusal in planned.refusals).most_common()
-    for reason, count in reasons[:MOST_REASONS]:
-        console.print(f"  refused {count}: {reason}", markup=False, soft_wrap=True)
+    reasons = _alike([refusal.reason for refusal in planned.refusals])
+    for reason, count, exactly in reasons[:MOST_REASONS]:
+        such = "" if exactly else "such as "
+        console.print(f"  refused {count}: {such}{reason}", markup=False, soft_wrap=True)
     if len(reasons) > MOST_REASONS:
-        rest = sum(count for _, count in reasons[MOST_REASONS:])
+        rest = sum(count for _, count, _ in reasons[MOST_REASONS:])
         console.print(
             f"  refused {rest}: for {len(reasons) - MOST_REASONS} other reasons", markup=False
         )
@@ -61,6 +64,15 @@ def plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | 
             "them out)",
             soft_wrap=True,
         )
+
+
+def _alike(reasons: Sequence[str]) -> list[tuple[str, int, bool]]:
+    """Reasons that differ in numbers only, as one of them, how many, and whether all are equal."""
+    groups: dict[str, Counter[str]] = {}
+    for reason in reasons:
+        groups.setdefault(_NUMBER.sub("#", reason), Counter())[reason] += 1
+    found = [(same.most_common(1)[0][0], same.total(), len(same) == 1) for same in groups.values()]
+    return sorted(found, key=lambda one: -one[1])
 
 
 def probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
