@@ -37,3 +37,16 @@ def test_a_study_that_only_predicts_leaves_predictions_and_a_report(project):
     again = scaling(project, "run", "what_if")
     assert "Nothing to do: all is predicted." in again.stdout
     assert "only predicts" in scaling(project, "status", "what_if").stdout
+
+
+def test_one_command_asks_a_study_of_a_cluster_and_in_the_other_mode(project):
+    chosen = ("--mode", "measure", "--cluster", "h100-80gb-dgx")
+    planned = scaling(project, "plan", "zero_stages", *chosen)
+    assert planned.returncode == 0, planned.stderr
+    points = pq.read_table(project / "results/zero_stages/points.parquet").to_pylist()
+    assert {point["cluster"] for point in points} == {"h100-80gb-dgx"}
+    ran = scaling(project, "run", "zero_stages", *chosen, "--", "--dry-run", "--quiet", "rules")
+    assert ran.returncode == 0, ran.stderr
+    assert f"measure {len(points)}" in " ".join(ran.stdout.split())
+    status = scaling(project, "status", "zero_stages", *chosen).stdout
+    assert status.startswith(f"0 done · 0 running · {len(points)} left")
