@@ -13,8 +13,8 @@ const hash = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 const same = story => ['model', 'cluster', 'batch_short'].every(key => !(key in hash) || story[key] === hash[key]);
 const state = { story: stories.find(same) ?? stories[0], size: null, outcome: 'all', sort: [null, -1], series: 'all', budget: Number(hash.tokens) || 12, deadline: null };
 if (hash.size) state.size = Number(hash.size);
-const mine = rows => rows.filter(row => !('setting_id' in row) || row.setting_id === state.story.setting_id);
-const here = rows => mine(rows).filter(row => state.series === 'all' || !row.series || row.series === state.series);
+const mine = (rows, story = state.story) => rows.filter(row => 'setting_id' in row ? row.setting_id === story.setting_id : !('cluster' in row) || row.cluster === story.cluster);
+const here = (rows, story) => mine(rows, story).filter(row => state.series === 'all' || !row.series || row.series === state.series);
 
 // numbers
 const unknown = '–', thin = '\u202f';
@@ -123,8 +123,15 @@ function statistics() {
 }
 
 // charts: one specification each, drawn with the rows of the selection
-const views = {};
-const rowsFor = (name, chart) => here(tables[name]).filter(row => !chart.perSize || !('world_size' in row) || row.world_size === state.size);
+const views = {}, leftOut = {};
+const rowsFor = (name, chart, panel = {}) => here(tables[name], panel.story).filter(row => (!chart.perSize || !('world_size' in row) || row.world_size === state.size) && (panel.value == null || !(chart.panel in row) || row[chart.panel] === panel.value));
+const carries = (chart, panel) => rowsFor(chart.table, chart, panel).some(row => row[chart.needs] != null && Object.entries(chart.where).every(([column, values]) => values.includes(row[column])));
+function panelsOf(chart) {  // one without a name, or one for each model, or for each value of a column
+  if (!chart.panel) return [{}];
+  if (chart.panel !== 'model') return [...new Set(rowsFor(chart.table, chart).map(row => row[chart.panel]))].map(value => ({ value, title: value.replaceAll('_', '-') }));
+  const beside = stories.filter(story => story.cluster === state.story.cluster && story.batch_short === state.story.batch_short);
+  return beside.map(story => ({ story, title: beside.length > 1 ? story.model : null }));
+}
 function tablesIn(part, found = new Set()) {
   if (part && typeof part === 'object') { if (part.data?.name) found.add(part.data.name); Object.values(part).forEach(inner => tablesIn(inner, found)); }
   return found;
@@ -134,7 +141,7 @@ function scaffold(figure) {
   const tools = element('div', null, 'tools'), details = element('details');
   details.append(element('summary', 'Table'));
   details.ontoggle = () => behind(details, chart);
-  tools.append(details, button('SVG', () => saveSvg(figure.dataset.chart)), button('CSV', () => saveCsv(chart.table, rowsFor(chart.table, chart))));
+  tools.append(details, button('SVG', () => saveSvg(figure.dataset.chart)), button('PNG', () => savePng(figure.dataset.chart)), button('CSV', () => saveCsv(chart.table, rowsFor(chart.table, chart))));
   figure.append(element('figcaption'), element('div', null, 'chart'), tools);
 }
 function behind(details, chart) {
@@ -145,31 +152,48 @@ function behind(details, chart) {
   box.append(table); details.append(box);
 }
 async function draw(figure) {
-  const name = figure.dataset.chart, chart = charts[name], box = $('.chart', figure);
-  const carries = rowsFor(chart.table, chart).some(row => row[chart.needs] != null);
+  const name = figure.dataset.chart, chart = charts[name], box = $('.chart', figure), section = figure.closest('section');
   const has = column => here(tables[chart.table]).some(row => row[column] != null);
-  const other = Object.values(charts).some(one => one.unless === chart.needs);  // says the same where this one cannot
+  const other = Object.values(charts).some(one => one.table === chart.table && one.unless === chart.needs);  // says the same where this one cannot
+  const panels = panelsOf(chart).filter(panel => carries(chart, panel));
+  (views[name] ?? []).forEach(({ view }) => view.finalize()); delete views[name]; delete leftOut[name];
   figure.hidden = chart.unless ? has(chart.unless) : other && !has(chart.needs);
   $('figcaption', figure).textContent = worded(chart.caption);
-  $('.tools', figure).hidden = !carries;
-  views[name]?.finalize(); delete views[name];
+  $('.tools', figure).hidden = !panels.length;
   if (figure.hidden) return;
-  if (!carries) { box.replaceChildren(element('div', `Left out: ${worded(chart.missing)}`, 'empty')); box.removeAttribute('role'); return; }
-  const spec = JSON.parse(worded(JSON.stringify(chart.spec)));
-  const title = figure.closest('section').querySelector('h2').textContent;
-  box.setAttribute('role', 'img');
-  box.setAttribute('aria-label', `${worded(chart.alt)} ${title}.`);
-  spec.datasets = Object.fromEntries([...tablesIn(spec)].map(table => [table, rowsFor(table, chart)]));
-  const stated = { sizes_: state.story.sizes, slots_: state.story.coloured.map(([slot]) => slot), names_: state.story.names, budget_: state.budget, amounts_ };
-  for (const parameter of spec.params) if (parameter.name in stated) parameter.value = stated[parameter.name];
+  box.replaceChildren();
+  if (!panels.length && chart.optional) { figure.hidden = true; leftOut[name] = worded(chart.missing); return; }
+  if (!panels.length) { box.append(element('div', `Left out: ${worded(chart.missing)}`, 'empty')); return; }
+  section.hidden = false;  // a chart drawn in a hidden place has no width
+  const title = $('h2', section).textContent;
+  box.classList.toggle('panels', panels.length > 1);
   try {
-    views[name] = await window.vegaEmbed(box, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
+    views[name] = await Promise.all(panels.map(panel => {
+      const frame = element('div'), at = element('div');
+      at.setAttribute('role', 'img');
+      at.setAttribute('aria-label', `${panel.title ? panel.title + ': ' : ''}${worded(chart.alt)} ${title}.`);
+      frame.append(...(panel.title ? [element('h3', panel.title)] : []), at); box.append(frame);
+      return embed(at, chart, panel);
+    }));
     figure.dataset.drawn = `${state.story.setting_id}/${chart.perSize ? state.size : ''}`;
   } catch (error) {
     box.replaceChildren(element('div', `${name}: ${error.message}`, 'empty'));
     console.error(name, error);
   }
   $$('details[open]', figure).forEach(details => behind(details, chart));
+}
+async function embed(at, chart, panel) {
+  const story = panel.story ?? state.story, spec = JSON.parse(worded(JSON.stringify(chart.spec)));
+  spec.datasets = Object.fromEntries([...tablesIn(spec)].map(table => [table, rowsFor(table, chart, panel)]));
+  const stated = { sizes_: story.sizes, slots_: story.coloured.map(([slot]) => slot), names_: story.names, budget_: state.budget, amounts_ };
+  for (const parameter of spec.params) if (parameter.name in stated) parameter.value = stated[parameter.name];
+  const { view } = await window.vegaEmbed(at, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
+  return { view, title: panel.title };
+}
+function listLeftOut() {  // places that hold no chart at all go, and what they would have shown is named
+  $$('section[data-optional]').forEach(section => { section.hidden = $$('figure[data-chart]', section).every(figure => figure.hidden); });
+  $('#left-out-list').replaceChildren(...Object.entries(leftOut).map(([name, why]) => { const line = element('li'); line.append(element('b', name.replaceAll('_', ' ')), `: ${why}`); return line; }));
+  $('#left-out').hidden = !Object.keys(leftOut).length;
 }
 
 // saving
@@ -182,9 +206,21 @@ function saveCsv(name, rows) {
   const quoted = value => value == null ? '' : /[",\n\r]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value;
   save(name + '.csv', 'text/csv', [columns[name], ...rows.map(row => columns[name].map(key => row[key]))].map(line => line.map(quoted).join(',')).join('\n') + '\n');
 }
-async function saveSvg(name) {  // a file has no page to give it the variables
-  const style = getComputedStyle(root), text = await views[name].view.toSVG();
-  save(name + '.svg', 'image/svg+xml', text.replace(/var\((--[\w-]+)\)/g, (_, variable) => style.getPropertyValue(variable).trim()).replaceAll('url(#hatch)', style.getPropertyValue('--hatch').trim()));
+async function svgsOf(name) {  // a file has no page to give it the variables
+  const style = getComputedStyle(root), named = text => text.replace(/var\((--[\w-]+)\)/g, (_, variable) => style.getPropertyValue(variable).trim()).replaceAll('url(#hatch)', style.getPropertyValue('--hatch').trim());
+  return Promise.all(views[name].map(async ({ view, title }) => [title ? `${name}-${title}` : name, named(await view.toSVG())]));
+}
+async function saveSvg(name) { for (const [file, text] of await svgsOf(name)) save(file + '.svg', 'image/svg+xml', text); }
+async function savePng(name, scale = 2) {
+  for (const [file, text] of await svgsOf(name)) {
+    const image = new Image(), canvas = element('canvas'), url = URL.createObjectURL(new Blob([text], { type: 'image/svg+xml' }));
+    image.src = url; await image.decode(); URL.revokeObjectURL(url);
+    Object.assign(canvas, { width: scale * image.width, height: scale * image.height });
+    const brush = canvas.getContext('2d');
+    brush.fillStyle = getComputedStyle(root).getPropertyValue('--surface'); brush.fillRect(0, 0, canvas.width, canvas.height);
+    brush.drawImage(image, 0, 0, canvas.width, canvas.height);
+    save(file + '.png', 'image/png', await new Promise(done => canvas.toBlob(done, 'image/png')));
+  }
 }
 
 // selection
@@ -235,7 +271,7 @@ function atSize() {  // what depends on the GPU count chosen
   selectors();
   $$('[data-size-title]').forEach(at => { at.textContent = state.story.at_size[state.size]?.[at.dataset.sizeTitle] ?? 'No layout has been tried yet'; });
   remember();
-  return Promise.all($$('figure[data-chart]').filter(figure => charts[figure.dataset.chart].perSize).map(draw));
+  return Promise.all($$('figure[data-chart]').filter(figure => charts[figure.dataset.chart].perSize).map(draw)).then(listLeftOut);
 }
 // cost of a run
 const days = x => x < 0.1 ? `${amount(24 * x)} hours` : `${amount(x)} days`;
@@ -262,12 +298,13 @@ function bill() {
 function budget(change) {
   Object.assign(state, change);
   bill(); remember();
-  return Promise.all(['cost_money', 'cost_hours'].filter(name => views[name]).map(name => views[name].view.signal('budget_', state.budget).runAsync()));
+  return Promise.all(['cost_money', 'cost_hours'].flatMap(name => views[name] ?? []).map(({ view }) => view.signal('budget_', state.budget).runAsync()));
 }
 async function update() {
   selectors(); sentences(); statistics(); bill();
   const perSize = atSize();
   await Promise.all([perSize, ...$$('figure[data-chart]').filter(figure => !charts[figure.dataset.chart].perSize).map(draw)]);
+  listLeftOut();
   root.dataset.ready = state.story.setting_id;
 }
 

@@ -5,6 +5,7 @@
 -- by |; only where the layout is not that of the size before, else null.
 -- ideal_tokens_per_s: the rate per GPU at the smallest size, times world_size.
 -- slowest_share: tokens_per_s of the slowest layout that ran, as a share of the fastest.
+-- tokens_per_joule: as measured, all devices together; power_per_gpu_w: mean W of one of them.
 -- drawn: the charts show it; predictions only beyond the sizes at which something ran.
 -- speed_up, efficiency: ratios to the smallest size that ran; efficiency is speed-up per GPU added.
 with runner_up as (
@@ -49,7 +50,8 @@ labelled as (
 select
     labelled.* exclude (parts),
     colours.slot,
-    case when lag(labelled.layout) over sizes is distinct from labelled.layout then coalesce(parts, labelled.layout_lines) end as label,
+    case when lag(labelled.layout) over sizes is distinct from labelled.layout
+        then coalesce(parts, labelled.layout_lines) end as label,
     runner_up.layout as runner_up_layout,
     runner_up.layout_name as runner_up_layout_name,
     runner_up.stack_fingerprint as runner_up_stack_fingerprint,
@@ -60,6 +62,8 @@ select
     first_value(labelled.tokens_per_s_per_gpu) over sizes * world_size as ideal_tokens_per_s,
     labelled.tokens_per_s / first_value(labelled.tokens_per_s) over sizes as speed_up,
     labelled.tokens_per_s / ideal_tokens_per_s as efficiency,
+    labelled.tokens_per_step / labelled.energy_j as tokens_per_joule,
+    labelled.mean_power_w / world_size as power_per_gpu_w,
     field.slowest_share,
     labelled.series != 'predicted' or world_size > coalesce(
         max(world_size) filter (where labelled.series != 'predicted')

@@ -25,24 +25,11 @@ SCHEMA = pa.schema(
     ]
 )  # fmt: skip
 
-_WINNERS = """
-create or replace temporary table winners as
-select
-    best.setting_id, best.series, best.world_size, measurements.point_id, measurements.attempt
-from best
-join measurements using (setting_id, series, world_size, layout, stack_fingerprint)
-where best.series = 'measured' and measurements.outcome = 'ok'
-"""
 _STEPS = """
-select winners.setting_id, winners.series, world_size, tokens_per_step, step_times_s
-from (
-    select point_id, attempt, tokens_per_step, step_times_s
-    from study.rows
-    where series = 'measured' and point_id in (select point_id from winners)
-) as rows
-join winners using (point_id, attempt)
+select setting_id, series, world_size, tokens_per_step, step_times_s
+from winner_rows
 where step_times_s is not null
-order by winners.setting_id, winners.series, world_size, point_id
+order by setting_id, series, world_size, point_id
 """
 
 
@@ -52,7 +39,6 @@ def resampled_steps(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     Bootstrap percentile intervals, 95 %: repeats are drawn first, then the steps of each drawn
     repeat, so that the difference between runs is inside as far as repeats have sampled it.
     """
-    connection.execute(_WINNERS)
     found = connection.execute(_STEPS).fetchall()
     runs: dict[tuple[int, str], dict[int, list[Rates]]] = {}
     for setting, series, size, tokens, seconds in found:

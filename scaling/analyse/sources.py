@@ -14,6 +14,7 @@ from scaling.measurement import Row, fields_of
 
 PUBLISHED = "published.parquet"
 PREDICTIONS = "predictions.parquet"
+PROBES = "probes.parquet"
 
 _SQL = {
     "str": "varchar",
@@ -49,12 +50,18 @@ _PREDICTION = {
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),
 }
+# of scaling/probe's rows, what the tables read
+_PROBE = {
+    **dict.fromkeys(("cluster", "kind", "outcome", "host", "peer_host", "precision"), "varchar"),
+    **dict.fromkeys(("m", "n", "k", "ranks", "nodes", "groups", "message_bytes"), "bigint"),
+    **dict.fromkeys(("seconds", "seconds_low", "seconds_high", "slowdown"), "double"),
+}
 
 
 def attach(
     connection: duckdb.DuckDBPyConnection, study_dir: Path, clusters: Mapping[str, Cluster]
 ) -> None:
-    """Make study.points, .rows, .refused, .predictions and catalogue.gpus, .clusters.
+    """Make study.points, .rows, .refused, .predictions, .probes, catalogue.gpus and .clusters.
 
     The study's are views, so that a query reads from disk only the columns it names. Columns that
     an older file lacks are null, columns nobody knows any more are left.
@@ -83,6 +90,8 @@ def attach(
     _view(connection, "study.rows", ROW, [(rows, "measured"), (imported, "published")])
     known = [predictions] if predictions.exists() else []
     _view(connection, "study.predictions", _PREDICTION, [(known, None)])
+    probes = study_dir / PROBES
+    _view(connection, "study.probes", _PROBE, [([probes] if probes.exists() else [], None)])
     _catalogue(connection, clusters)
 
 

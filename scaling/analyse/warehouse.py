@@ -20,7 +20,7 @@ KNEE_SHARE = 0.75  # of the doubling that perfect scaling would give
 
 # Tables that SQL cannot compute: what they need, and the function that makes them.
 COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
-    "resampled": (("best", "measurements"), resampling.resampled_steps),
+    "resampled": (("winner_rows",), resampling.resampled_steps),
     "laws": (("best",), laws.fitted_laws),
     "law_curves": (("laws",), laws.law_curves),
 }

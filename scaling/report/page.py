@@ -78,6 +78,9 @@ def _html(
             "perSize": chart.per_size,
             "unless": chart.unless,
             "missing": chart.missing,
+            "where": dict(chart.where),
+            "panel": chart.panel,
+            "optional": chart.optional,
             "alt": captions[name].alt,
             "caption": captions[name].text,
         }

@@ -5,6 +5,7 @@ from typing import Any
 import altair as alt
 
 from scaling.hardware import GIB
+from scaling.report.categories import part_colour
 from scaling.report.layout_charts import SHOWN_LAYOUTS
 from scaling.report.marks import (
     ACCENT,
@@ -27,19 +28,6 @@ TIME = [
     "compute", "tensor parallel", "pipeline transfers", "exposed communication",
     "pipeline bubble", "idle and rest",
 ]  # fmt: skip
-
-
-def _legend(parts: list[str], prefix: str) -> alt.Color:
-    return alt.Color(
-        "part:N",
-        scale=alt.Scale(
-            domain=parts, range=[variable(f"{prefix}{n + 1}") for n in range(len(parts))]
-        ),
-        legend=alt.Legend(
-            title=None, orient="top", symbolType="square", labelLimit=200,
-            columns=alt.ExprRef("width < 520 ? 2 : 6"),
-        ),
-    )  # fmt: skip
 
 
 def memory_parts() -> alt.LayerChart:
@@ -85,7 +73,7 @@ def memory_parts() -> alt.LayerChart:
     ran = alt.condition("datum.outcome === 'ok'", alt.value(1), alt.value(0.5))
     return finish(
         rows.mark_bar(height=10, yOffset=-7, stroke=SURFACE, strokeWidth=0.5).encode(
-            x=x, x2=alt.X2("end:Q"), color=_legend(MEMORY, "p"), opacity=ran, tooltip=tips
+            x=x, x2=alt.X2("end:Q"), color=part_colour(MEMORY, "p"), opacity=ran, tooltip=tips
         ),
         first.transform_filter("isValid(datum.peak)")
         .mark_tick(thickness=3, height=16, yOffset=-7, color=INK)
@@ -191,7 +179,7 @@ def time_split() -> alt.LayerChart:
                 axis=alt.Axis(format=".0%", tickCount=5),
             ),
             x2=alt.X2("share_to:Q"),
-            color=_legend(TIME, "t"),
+            color=part_colour(TIME, "t"),
             opacity=alt.condition("datum.series === 'predicted'", alt.value(0.75), alt.value(1)),
             tooltip=tips,
         ),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaling.analyse.advice import fewest_switches
-from scaling.report import findings
+from scaling.report import choice_findings, findings
 from scaling.report.figures import figures
 from scaling.report.numbers import amount, digits, interval, listed, percent, times
 from scaling.report.palette import LAYOUT_SLOTS
@@ -65,6 +65,7 @@ def story(tables: Tables) -> dict[str, Any]:
         "titles": {
             "statistics": statistics_title(tables),
             **stated,
+            **choice_findings.titles(everything, words),
             "memory": findings.memory_title(everything),
             "time": findings.time_title(everything, words),
             "accuracy": findings.accuracy_title(everything),
@@ -73,6 +74,7 @@ def story(tables: Tables) -> dict[str, Any]:
             str(size): {
                 "layouts": layouts_at(everything, tables, size, words),
                 "map": findings.map_title(everything, size, words),
+                **choice_findings.at_size(everything, size, words),
             }
             for size in tried
         },

@@ -26,9 +26,15 @@ def chart_files(tables: Tables, story: dict[str, Any]) -> Iterator[tuple[str, st
     largest = story["shown_size"]
     for chart in CHARTS.values():
         size = largest if chart.per_size else None
-        if rows_of(chart, tables, size):
-            suffix = "" if size is None else f"-{size}"
-            yield f"{chart.name}{suffix}", svg(chart, tables, story, size)
+        rows = rows_of(chart, tables, size)
+        if not rows:
+            continue
+        suffix = "" if size is None else f"-{size}"
+        # the models of a study are settings, each with files of its own
+        panels = {row.get(chart.panel or "") for row in rows}
+        for panel in sorted(panels, key=str):
+            name = chart.name if panel is None else f"{chart.name}-{panel}"
+            yield f"{name}{suffix}", svg(chart, tables, story, size, panel)
 
 
 def rows_of(chart: Chart, tables: Tables, size: int | None) -> list[Record]:
@@ -38,18 +44,27 @@ def rows_of(chart: Chart, tables: Tables, size: int | None) -> list[Record]:
     return [
         row
         for row in tables[chart.table]
-        if row[chart.needs] is not None and size in (None, row.get("world_size", size))
+        if row[chart.needs] is not None
+        and size in (None, row.get("world_size", size))
+        and all(row[column] in values for column, values in chart.where.items())
     ]
 
 
-def svg(chart: Chart, tables: Tables, story: dict[str, Any], size: int | None) -> str:
-    """One chart of one setting in the light theme."""
+def svg(
+    chart: Chart, tables: Tables, story: dict[str, Any], size: int | None, panel: str | None = None
+) -> str:
+    """One chart of one setting in the light theme; of a chart of panels one of them."""
     specification = bare(chart)
     specification |= {"config": CONFIG, "width": WIDTH, "background": "white"}
     text = in_theme(filled(json.dumps(specification), story["words"]), "light")
     ready = json.loads(text)
     ready["datasets"] = {
-        name: [row for row in tables[name] if size in (None, row.get("world_size", size))]
+        name: [
+            row
+            for row in tables[name]
+            if size in (None, row.get("world_size", size))
+            and (panel is None or row.get(str(chart.panel), panel) == panel)
+        ]
         for name in datasets(ready)
     }
     stated = parameters(story)

@@ -68,7 +68,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "best": (
         "setting_id", "series", "world_size", "layout_name", "layout", "label", "slot", *_RATES,
         "ideal_tokens_per_s", "speed_up", "efficiency", "runner_up_layout_name",
-        "runner_up_tokens_per_s", "tied", "slowest_share", "runs", "stack_fingerprint",
+        "runner_up_tokens_per_s", "tied", "slowest_share", "runs", "energy_j", "tokens_per_joule",
+        "power_per_gpu_w", "stack_fingerprint",
     ),
     "curves": (
         "setting_id", "style", "series", "world_size", "tokens_per_s", "tokens_per_s_per_gpu",
@@ -124,7 +125,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "map": (
         "setting_id", "series", "world_size", "tp", "pp", "status", "layout_name", "text", "mfu",
-        "tokens_per_s", "tokens_per_s_per_gpu", "share_of_best", "tried", "failed",
+        "tokens_per_s", "tokens_per_s_per_gpu", "share_of_best", "exposed_comm_s", "tried",
+        "failed",
     ),
     "memory_parts": (
         "setting_id", "world_size", "layout_name", "place", "outcome", "series", "part_order",
@@ -134,6 +136,35 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "time_split": (
         "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",
         "share_from", "share_to", "hidden_share",
+    ),
+    "levels": (
+        "setting_id", "series", "world_size", "axis", "axis_order", "level", "level_order", "name",
+        "compared", "outcome", "layout_name", "slot", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
+        "step_time_s", "least_memory_bytes", "tried", "failed",
+    ),
+    "batches": (
+        "setting_id", "series", "world_size", "precision", "micro_batch_size", "outcome",
+        "layout_name", "tokens_per_s", "mfu", "tried", "failed",
+    ),
+    "interactions": (
+        "setting_id", "series", "title", "name", "axis", "level", "level_order", "pairs",
+        "mean_ratio", "strength", "rank", "shown",
+    ),
+    "communication": (
+        "setting_id", "series", "world_size", "layout_name", "split", "part_order", "part",
+        "seconds", "from_s", "to_s", "comm_s", "exposed_s",
+    ),
+    "peers": (
+        "setting_id", "series", "dimension", "model", "cluster", "seq_length", "total_params",
+        "world_size", "layout_name", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "itself",
+    ),
+    "collectives": (
+        "cluster", "kind", "ranks", "nodes", "at_once", "message_bytes", "probes", "seconds",
+        "bus_bytes_per_s", "bus_low", "bus_high",
+    ),
+    "gemms": (
+        "cluster", "precision", "m", "n", "k", "flops", "flop_per_s", "slowest_flop_per_s",
+        "fastest_flop_per_s", "probes",
     ),
     "refused": (
         "setting_id", "world_size", "tp", "pp", "cp", "zero_stage", "zero_shard_size",
@@ -159,9 +190,19 @@ class Tables:
     cut: tuple[str, ...] = ()
 
     def of(self, setting_id: int) -> "Tables":
-        """The rows of one setting; tables without settings whole."""
+        """The rows of one setting; of tables by cluster those of its own, others whole."""
+        settings = self.records.get("settings", [])
+        cluster = next((s["cluster"] for s in settings if s["setting_id"] == setting_id), None)
         chosen = {
-            name: [row for row in rows if row.get("setting_id", setting_id) == setting_id]
+            name: [
+                row
+                for row in rows
+                if (
+                    row["setting_id"] == setting_id
+                    if "setting_id" in row
+                    else row.get("cluster", cluster) == cluster
+                )
+            ]
             for name, rows in self.records.items()
         }
         return Tables(chosen, self.cut)

@@ -1,0 +1,35 @@
+-- Grain: one row per cluster, kind of collective, shape of group and message size.
+-- Needs: nothing
+-- bus_bytes_per_s: what the links carried, by the definitions of nccl-tests (PERFORMANCE.md): bytes
+-- of a rank's whole tensor per second, times 2 (n - 1) / n for all_reduce and (n - 1) / n for
+-- all_gather, reduce_scatter and all_to_all of n ranks. Median over hosts and pairs of hosts.
+-- at_once: how many such groups sent at the same time.
+with timed as (
+    select
+        cluster, kind, ranks, nodes, coalesce(groups, 1) as at_once, message_bytes,
+        count(*) as probes,
+        median(seconds) as seconds,
+        min(coalesce(seconds_low, seconds)) as seconds_low,
+        max(coalesce(seconds_high, seconds)) as seconds_high
+    from study.probes
+    where message_bytes is not null and ranks is not null and seconds > 0
+        and coalesce(outcome, 'ok') = 'ok'
+    group by cluster, kind, ranks, nodes, at_once, message_bytes
+),
+moved as (
+    select
+        *,
+        message_bytes * case
+            when kind = 'all_reduce' then 2 * (ranks - 1) / ranks
+            when kind in ('all_gather', 'reduce_scatter', 'all_to_all') then (ranks - 1) / ranks
+            else 1
+        end as bus_bytes
+    from timed
+)
+select
+    * exclude (bus_bytes, seconds_low, seconds_high),
+    bus_bytes / seconds as bus_bytes_per_s,
+    bus_bytes / seconds_high as bus_low,
+    bus_bytes / seconds_low as bus_high
+from moved
+order by cluster, kind, nodes, ranks, at_once, message_bytes

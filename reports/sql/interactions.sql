@@ -1,0 +1,53 @@
+-- Grain: one row per effect (see effects), other axis and its level.
+-- Needs: pairs, axes, effects
+-- mean_ratio: of the pairs whose layouts have that level, geometric; pairs: how many.
+-- strength: how far the mean moves over the levels of the axis, as a ratio.
+-- shown: in the chart, the 8 strongest whose every level has at least 3 pairs.
+with by_layout as (  -- sizes first: every pair has a dozen axes
+    select
+        setting_id, series, factor, from_level, to_level, to_layout as layout,
+        count(*) as pairs,
+        sum(ln(ratio)) as total
+    from pairs
+    group by all
+),
+told as (
+    select
+        setting_id, series, factor, from_level, to_level, axis_order, axis, place, level,
+        sum(pairs)::bigint as pairs,
+        exp(sum(total) / sum(pairs)) as mean_ratio
+    from by_layout
+    join axes using (setting_id, layout)
+    where axis != factor and place is not null
+        and not (factor = 'tp against pp' and axis in ('tp', 'pp'))
+    group by all
+),
+judged as (
+    select
+        *,
+        max(mean_ratio) over other / min(mean_ratio) over other as strength,
+        min(pairs) over other as fewest_pairs
+    from told
+    window other as (partition by setting_id, series, factor, from_level, to_level, axis_order)
+    qualify count(*) over other > 1
+),
+ranked as (
+    select
+        *,
+        dense_rank() over (
+            partition by setting_id, series
+            order by fewest_pairs >= 3 desc, strength desc, factor, from_level, to_level, axis_order
+        ) as rank
+    from judged
+)
+select
+    setting_id, series, effects.name, axis, level, place as level_order, ranked.pairs,
+    ranked.mean_ratio, strength, concat(effects.name, ' · by ', axis) as title, rank,
+    fewest_pairs >= 3 and rank <= 8 and series = case
+        when bool_or(series = 'measured') over (partition by setting_id) then 'measured'
+        when bool_or(series = 'published') over (partition by setting_id) then 'published'
+        else 'predicted'
+    end as shown
+from ranked
+join effects using (setting_id, series, factor, from_level, to_level)
+order by setting_id, series, rank, level_order

@@ -1,0 +1,77 @@
+-- Grain: one row per setting, dimension, other setting that differs only in it, and world_size.
+-- Needs: settings, contenders, best
+-- dimension: 'cluster' (same model and batch), 'model' (same cluster and batch) or 'context' (same
+-- model and cluster, seq_length differs at the same sequences or tokens a step); the setting itself
+-- is among its peers. Of clusters the values are those of one layout, the fastest here of those
+-- that ran on all of them at that size; else those of each peer's fastest layout.
+with matched as (
+    select settings.setting_id, 'cluster' as dimension, other.setting_id as peer_id
+    from settings
+    join settings as other using (model, study_kind, seq_length, kept_batch_size)
+    union all
+    select settings.setting_id, 'model', other.setting_id
+    from settings
+    join settings as other using (cluster, study_kind, seq_length, kept_batch_size)
+    union all
+    select settings.setting_id, 'context', other.setting_id
+    from settings
+    join settings as other using (model, cluster, study_kind)
+    where settings.kept_batch_size = other.kept_batch_size
+        or settings.kept_batch_size * settings.seq_length
+            = other.kept_batch_size * other.seq_length
+),
+ran as (
+    select * from matched where peer_id in (select setting_id from best where drawn)
+),
+peered as (
+    select *, count(*) over (partition by setting_id, dimension) as peers
+    from ran
+    qualify peers > 1
+),
+shared as (
+    select
+        peered.setting_id, contenders.world_size, contenders.layout,
+        min(contenders.place) filter (where peer_id = peered.setting_id) as place
+    from peered
+    join contenders on contenders.setting_id = peer_id
+    where dimension = 'cluster' and outcome = 'ok' and drawn
+    group by peered.setting_id, contenders.world_size, contenders.layout
+    having count(distinct peer_id) = any_value(peers) and place is not null
+),
+chosen as (
+    select setting_id, world_size, arg_min(layout, place) as layout
+    from shared
+    group by setting_id, world_size
+),
+points as (
+    select peered.setting_id, dimension, peer_id, chosen.world_size, contenders.series,
+        contenders.layout_name,
+        contenders.tokens_per_s, contenders.tokens_per_s_per_gpu, contenders.mfu,
+        contenders.model_flop_per_s_per_gpu
+    from peered
+    join chosen using (setting_id)
+    join contenders
+        on contenders.setting_id = peer_id and contenders.world_size = chosen.world_size
+            and contenders.layout = chosen.layout
+    where dimension = 'cluster' and outcome = 'ok' and drawn
+    qualify row_number() over (
+        partition by peered.setting_id, peer_id, chosen.world_size order by contenders.place
+    ) = 1
+    union all by name
+    select peered.setting_id, dimension, peer_id, best.world_size, series, layout_name, tokens_per_s,
+        tokens_per_s_per_gpu, mfu, model_flop_per_s_per_gpu
+    from peered
+    join best on best.setting_id = peer_id
+    where dimension != 'cluster' and drawn
+)
+select
+    points.*,
+    peer.model,
+    peer.cluster,
+    peer.gpu,
+    peer.seq_length,
+    peer.total_params,
+    peer_id = points.setting_id as itself
+from points
+join settings as peer on peer.setting_id = peer_id
+order by points.setting_id, dimension, peer_id, world_size
