@@ -169,11 +169,9 @@ async function draw(figure) {
   box.classList.toggle('panels', panels.length > 1);
   try {
     views[name] = await Promise.all(panels.map(panel => {
-      const frame = element('div'), at = element('div');
-      at.setAttribute('role', 'img');
-      at.setAttribute('aria-label', `${panel.title ? panel.title + ': ' : ''}${worded(chart.alt)} ${title}.`);
+      const frame = element('div'), at = element('div', null, 'vega-embed');  // as wide as its frame from the start
       frame.append(...(panel.title ? [element('h3', panel.title)] : []), at); box.append(frame);
-      return embed(at, chart, panel);
+      return embed(at, chart, panel, `${panel.title ? panel.title + ': ' : ''}${worded(chart.alt)} ${title}.`);
     }));
     figure.dataset.drawn = `${state.story.setting_id}/${chart.perSize ? state.size : ''}`;
   } catch (error) {
@@ -182,11 +180,12 @@ async function draw(figure) {
   }
   $$('details[open]', figure).forEach(details => behind(details, chart));
 }
-async function embed(at, chart, panel) {
+async function embed(at, chart, panel, description) {
   const story = panel.story ?? state.story, spec = JSON.parse(worded(JSON.stringify(chart.spec)));
   spec.datasets = Object.fromEntries([...tablesIn(spec)].map(table => [table, rowsFor(table, chart, panel)]));
   const stated = { sizes_: story.sizes, slots_: story.coloured.map(([slot]) => slot), names_: story.names, budget_: state.budget, amounts_ };
   for (const parameter of spec.params) if (parameter.name in stated) parameter.value = stated[parameter.name];
+  spec.description = description;  // what a screen reader says
   const { view } = await window.vegaEmbed(at, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
   return { view, title: panel.title };
 }

@@ -185,12 +185,12 @@ CHARTS: dict[str, Chart] = {
             optional=True, missing="no layout of this model and batch ran on two clusters.",
         ),
         Chart(
-            model_sizes, "peers", "mfu", where={"dimension": ("model",)}, optional=True,
-            missing="no two models with an MFU ran on this cluster with this batch.",
+            model_sizes, "peers", "mfu", where={"dimension": ("model",)}, per_size=True,
+            optional=True, missing="no two models of this cluster and batch have an MFU.",
         ),
         Chart(
-            context_length, "peers", "mfu", where={"dimension": ("context",)}, optional=True,
-            missing="this model has an MFU at one seq_length only.",
+            context_length, "peers", "mfu", where={"dimension": ("context",)}, per_size=True,
+            optional=True, missing="this model has an MFU at one seq_length only.",
         ),
         Chart(
             collectives, "collectives", "bus_bytes_per_s", panel="kind", optional=True,

@@ -16,7 +16,7 @@ def titles(tables: Tables, words: Mapping[str, str]) -> dict[str, str]:
         "zero": zero_title(tables, words),
         "energy": energy_title(tables, words),
         "communication": communication_title(tables, words),
-        "peers": peers_title(tables),
+        "peers": peers_title(tables, words),
         "collectives": collectives_title(tables),
         "interactions": interactions_title(tables),
     }
@@ -44,7 +44,9 @@ def levels_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     if not spreads:
         return f"{at} no axis has two levels that ran"
     factor, best, worst = max(spreads, key=lambda one: one[0])
-    said = f"{at} {best['name']} reaches ×{digits(factor, 2)} of the best with {worst['name']}"
+    said = (
+        f"{at} {best['name']} is ×{digits(factor, 2)} as fast as {worst['name']}, each at its best"
+    )
     return _foretold(said, [best, worst])
 
 
@@ -80,7 +82,7 @@ def batches_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
 
 def tensor_title(tables: Tables, words: Mapping[str, str]) -> str:
     """How the best tp changes between the smallest and the largest size."""
-    rows = [row for row in tables["levels"] if row["axis"] == "tp" and row["outcome"] == "ok"]
+    rows = _levels(tables, "tp")
     sizes = sorted({row["world_size"] for row in rows})
     if not sizes:
         return "No size of tp ran"
@@ -98,7 +100,7 @@ def tensor_title(tables: Tables, words: Mapping[str, str]) -> str:
 
 def zero_title(tables: Tables, words: Mapping[str, str]) -> str:
     """The ZeRO stage with the shortest step at the largest size, and that with least memory."""
-    rows = [row for row in tables["levels"] if row["axis"] == "ZeRO" and row["outcome"] == "ok"]
+    rows = _levels(tables, "ZeRO")
     if not rows:
         return "No ZeRO stage ran"
     size = max(row["world_size"] for row in rows)
@@ -141,7 +143,7 @@ def communication_title(tables: Tables, words: Mapping[str, str]) -> str:
     return f"{said}{most['part']}"
 
 
-def peers_title(tables: Tables) -> str:
+def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
     """What one GPU gives here against the same study point on other clusters."""
     rows = [row for row in tables["peers"] if row["dimension"] == "cluster"]
     mine = {row["world_size"]: row for row in rows if row["itself"]}
@@ -152,11 +154,11 @@ def peers_title(tables: Tables) -> str:
         if sizes:
             here, there = mine[sizes[-1]], shared[sizes[-1]]
             ratio = here["tokens_per_s_per_gpu"] / there["tokens_per_s_per_gpu"]
-            said.append(f"×{digits(ratio, 2)} of {other}{_at_mfu(here, there)}")
+            said.append(f"{digits(ratio, 2)} times those of {other}{_at_mfu(here, there)}")
     if said:
-        return f"Of the same layout each device of {next(iter(mine.values()))['cluster']} " + (
-            f"gives {listed(said)}"
-        )
+        here = next(iter(mine.values()))
+        which = f"Tokens per second of a {words['GPU']} of {here['cluster']}, same layout"
+        return f"{which}: {listed(said)}"
     models = {row["model"] for row in tables["peers"] if row["dimension"] == "model"}
     if len(models) > 1:
         return f"{len(models)} models ran on this cluster with the same batch"
@@ -193,9 +195,9 @@ def interactions_title(tables: Tables) -> str:
     top = sorted((r for r in rows if r["rank"] == first), key=lambda r: float(r["level_order"]))
     low, high = top[0], top[-1]
     return (
-        f"{low['name'][0].upper()}{low['name'][1:]}: ×{digits(low['mean_ratio'], 2)} at "
-        f"{low['axis']} {low['level']}, ×{digits(high['mean_ratio'], 2)} at "
-        f"{high['axis']} {high['level']}"
+        f"What {low['name']}, is worth depends on {low['axis']}: "
+        f"×{digits(low['mean_ratio'], 2)} at {low['level']}, "
+        f"×{digits(high['mean_ratio'], 2)} at {high['level']}"
     )
 
 
@@ -205,6 +207,12 @@ def size_of(size_bytes: float) -> str:
         if size_bytes >= scale:
             return f"{significant(size_bytes / scale).removesuffix('.00')}\u202f{unit}"
     return f"{size_bytes:.0f}\u202fB"
+
+
+def _levels(tables: Tables, axis: str) -> list[Record]:
+    """The levels of an axis that ran; those predicted where none did."""
+    rows = [row for row in tables["levels"] if row["axis"] == axis and row["outcome"] == "ok"]
+    return [row for row in rows if row["series"] != "predicted"] or rows
 
 
 def _rate(row: Record) -> float:

@@ -7,6 +7,7 @@ import altair as alt
 from scaling.hardware import GIB
 from scaling.report.categories import at_end, category, category_points, style_lines
 from scaling.report.marks import (
+    ACCENT,
     BAD,
     INK,
     LEFT,
@@ -120,7 +121,12 @@ def zero_steps() -> alt.LayerChart:
         "step_time_s:Q",
         title="Seconds per step (log scale)",
         scale=alt.Scale(type="log", nice=False, padding=14),
-        axis=alt.Axis(format="~g", labelOverlap="greedy", tickCount=5),
+        axis=alt.Axis(
+            values=[digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)],
+            format="~g",
+            labelOverlap="greedy",
+            labelSeparation=6,
+        ),
     )
     rows = chart("levels").transform_filter("datum.axis === 'ZeRO' && datum.outcome === 'ok'")
     base = rows.encode(x=over_gpus(padding=14), y=y)
@@ -157,7 +163,7 @@ def zero_memory() -> alt.LayerChart:
     last = at_end(base, "level_order", "world_size")
     return finish(
         *style_lines(base, color=SOFT, detail=alt.Detail("world_size:N")),
-        base.mark_point(shape="circle", filled=True, size=64, opacity=1).encode(
+        base.mark_point(shape="circle", filled=True, size=64, opacity=1, color=ACCENT).encode(
             tooltip=tooltips("world_size", "memory", "tried", "failed")
         ),
         *words(

@@ -2,7 +2,7 @@
 
 import altair as alt
 
-from scaling.report.categories import at_end, category, category_points, points_plain, style_lines
+from scaling.report.categories import category, category_points, points_plain, style_lines
 from scaling.report.level_charts import doubling
 from scaling.report.marks import (
     SOFT,
@@ -61,35 +61,30 @@ def _clusters(y: alt.Y) -> alt.LayerChart:
 
 
 def model_sizes() -> alt.LayerChart:
-    """MFU of each model's fastest layout against its parameters, one line a GPU count."""
+    """MFU of each model's fastest layout at one size, against its parameters."""
     x = alt.X(
         "total_params:Q",
         title="Parameters of the model (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=30),
+        scale=alt.Scale(type="log", nice=False, padding=40),
         axis=alt.Axis(
-            values=[d * 10**e for e in range(6, 13) for d in (1, 2, 5)],
+            values=[digit * 10**power for power in range(6, 13) for digit in range(1, 10)],
             labelExpr="replace(format(datum.value, '~s'), 'G', 'B')",
-            labelOverlap="greedy",
-            grid=False,
+            labelOverlap="greedy", labelSeparation=10, grid=False,
         ),
-    )
-    return _by_size("model", x, "total_params")
+    )  # fmt: skip
+    return _by_size("model", x, "datum.model")
 
 
 def context_length() -> alt.LayerChart:
-    """MFU of the fastest layout at each sequence length, one line a GPU count."""
-    return _by_size("context", doubling("seq_length:Q", "Tokens per sequence"), "seq_length")
+    """MFU of the fastest layout at one size, against the sequence length."""
+    return _by_size("context", doubling("seq_length:Q", "Tokens per sequence"), "''")
 
 
-def _by_size(dimension: str, x: alt.X, along: str) -> alt.LayerChart:
-    base = _peers(dimension).encode(x=x, y=_mfu())
-    last = at_end(base, along, "world_size")
+def _by_size(dimension: str, x: alt.X, name: str) -> alt.LayerChart:
+    base = _peers(dimension).transform_calculate(words=name).encode(x=x, y=_mfu())
     return finish(
-        *style_lines(base, color=SOFT, detail=alt.Detail("world_size:N")),
+        *style_lines(base, color=SOFT),
         *points_plain(base, tooltips(*_TIPS)),
-        *words(
-            last.transform_calculate(words="'on ' + datum.world_size"),
-            colour=SOFT, align="left", dx=9,
-        )(text=alt.Text("words:N")),
+        *words(base, colour=SOFT, dy=-14)(text=alt.Text("words:N")),
         height=280,
-    )  # fmt: skip
+    )
