@@ -36,7 +36,8 @@ ClusterOption = Annotated[
     str | None, typer.Option(help="One of config/clusters.yaml, instead of the study's.")
 ]
 KneeShare = Annotated[
-    float, typer.Option(help="Where returns end: share of twice the speed a doubling must give.")
+    float | None,
+    typer.Option(help="Share of twice the speed a doubling must give; else the study's own."),
 ]
 
 
@@ -58,10 +59,11 @@ def plan(
     planned = planning.plan(found)
     probing = planning.probe_of(found, planned)
     if write:
-        store.write_plan(RESULTS / found.name, planned)
-        store.write_text(RESULTS / found.name / "study.json", about(found))
+        results = RESULTS / found.name
+        store.write_plan(results, planned)
+        store.write_text(results / "study.json", about(found))
         if probing is not None:
-            store.write_text_if_new(RESULTS / found.name / "probe.json", probing.to_json())
+            store.write_text_if_new(results / "probe.json", probing.to_json())
     show.plan(found, planned, planning.spend(found, planned), probing)
 
 
@@ -153,13 +155,13 @@ def retry(
 def tabulate(
     study_dir: StudyDir,
     sql: Annotated[Path, typer.Option(help="The folder of SQL files.")] = Path("reports/sql"),
-    knee_share: KneeShare = 0.75,
+    knee_share: KneeShare = None,
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
     _tabulate(study_dir, sql, knee_share)
 
 
-def _tabulate(study_dir: Path, sql: Path, knee_share: float) -> None:
+def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
     from scaling.analyse import replication, warehouse
     from scaling.store import read_about
 
@@ -174,8 +176,8 @@ def report(
     study_dir: StudyDir,
     reports: Annotated[Path, typer.Option(help="Captions, SQL and the page.")] = Path("reports"),
     tables: Annotated[bool, typer.Option(help="Make the tables anew first.")] = True,
-    charts: Annotated[bool, typer.Option(help="Write every chart as SVG too.")] = True,
-    knee_share: KneeShare = 0.75,
+    charts: Annotated[bool, typer.Option(help="Write every chart as SVG and PNG.")] = True,
+    knee_share: KneeShare = None,
 ) -> None:
     """Write report.html from whatever has been measured so far."""
     from scaling.report import page

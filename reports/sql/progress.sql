@@ -1,6 +1,7 @@
 -- Grain: one row per setting.
 -- Needs: settings, outcomes, refused
--- points: asked for. ok + failed + waiting = points. refusals: combinations that cannot run.
+-- points: asked for. ok + failed + waiting + predicted = points. refusals: combinations that cannot
+-- run. predicted: of a study with mode: predict, whose points wait for nothing; else 0.
 with counted as (
     select
         setting_id,
@@ -19,9 +20,11 @@ select
     coalesce(points, 0)::bigint as points,
     coalesce(ok, 0)::bigint as ok,
     coalesce(failed, 0)::bigint as failed,
-    coalesce(waiting, 0)::bigint as waiting,
+    if(mode = 'predict', 0, coalesce(waiting, 0))::bigint as waiting,
+    if(mode = 'predict', coalesce(waiting, 0), 0)::bigint as predicted,
     coalesce(refusals, 0) as refusals
 from settings
+cross join study.choices
 left join counted using (setting_id)
 left join turned_down using (setting_id)
 order by setting_id

@@ -1,6 +1,8 @@
 """What the SQL files read: the Parquet files of a study and the catalogue of hardware, as views."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -11,10 +13,12 @@ from scaling.errors import InputError
 from scaling.grid import Refusal
 from scaling.hardware import GPUS, Cluster
 from scaling.measurement import Row, fields_of
+from scaling.store import CHOICES
 
 PUBLISHED = "published.parquet"
 PREDICTIONS = "predictions.parquet"
 PROBES = "probes.parquet"
+KNEE_SHARE = 0.75
 
 _SQL = {
     "str": "varchar",
@@ -93,6 +97,36 @@ def attach(
     probes = study_dir / PROBES
     _view(connection, "study.probes", _PROBE, [([probes] if probes.exists() else [], None)])
     _catalogue(connection, clusters)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a study says to its tables: study.json, or the defaults of an imported one."""
+
+    mode: str  # measure | predict
+    knee_share: float  # of the doubling that perfect scaling would give
+
+
+def choices_of(study_dir: Path, *, knee_share: float | None = None) -> Choices:
+    """The study's choices; `knee_share` goes before its own.
+
+    Raises:
+        InputError: study.json is not what `scaling plan` writes, or a share is none.
+    """
+    path = study_dir / CHOICES
+    said: dict[str, object] = {}
+    if path.exists():
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            mode, share = str(said["mode"]), float(str(said["knee_share"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: is not what `scaling plan` writes: {error!r}") from error
+    else:
+        mode, share = "measure", KNEE_SHARE
+    share = share if knee_share is None else knee_share
+    if not 0 < share <= 1:
+        raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
+    return Choices(mode, share)
 
 
 def _view(

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse import laws, resampling
-from scaling.analyse.sources import attach
+from scaling.analyse.sources import attach, choices_of
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
-KNEE_SHARE = 0.75  # of the doubling that perfect scaling would give
 
 # Tables that SQL cannot compute: what they need, and the function that makes them.
 COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
@@ -31,7 +30,7 @@ def tabulate(
     sql_dir: Path,
     *,
     clusters: Mapping[str, Cluster] | None = None,
-    knee_share: float = KNEE_SHARE,
+    knee_share: float | None = None,
 ) -> None:
     """Write tables/*.parquet and *.csv of a study: one table per SQL file, all of them or none.
 
@@ -47,13 +46,11 @@ def tabulate(
         sql_dir: the folder of SQL files, reports/sql.
         clusters: by name, for their prices; none known without them.
         knee_share: ratio; the knee is the largest size up to which every doubling still returned
-            this share of twice the throughput.
+            this share of twice the throughput. None: what study.json says.
 
     Raises:
         InputError: no plan in `study_dir`, an unreadable Parquet file, or an SQL file that fails.
     """
-    if not 0 < knee_share <= 1:
-        raise InputError(f"knee_share={knee_share:g}: must be a ratio above 0 and at most 1")
     inner = _read(sql_dir / "inner")
     queries = _read(sql_dir) | inner
     if not queries:
@@ -61,8 +58,10 @@ def tabulate(
     with duckdb.connect() as connection:
         connection.execute("set preserve_insertion_order = false")
         attach(connection, study_dir, clusters or {})
+        choices = choices_of(study_dir, knee_share=knee_share)
         connection.execute(
-            "create table study.choices as select ?::double as knee_share", [knee_share]
+            "create table study.choices as select ?::varchar as mode, ?::double as knee_share",
+            [choices.mode, choices.knee_share],
         )
         needs = all_needs(queries, sql_dir)
         made = execution_order(needs, sql_dir)

@@ -114,7 +114,10 @@ CHARTS: dict[str, Chart] = {
         Chart(layout_ranking, "contenders", "layout_name", per_size=True),
         Chart(memory, "contenders", "peak_memory_bytes", per_size=True),
         Chart(memory_parts, "memory_parts", "bytes", per_size=True, missing=_NO_PREDICTION),
-        Chart(memory_fit, "statistics", "predicted_memory_bytes", missing=_NO_PREDICTION),
+        Chart(
+            memory_fit, "statistics", "predicted_memory_bytes", where={"outcome": ("ok", "oom")},
+            missing="no point that ran, or ran out of memory, has a prediction.",
+        ),
         Chart(
             time_split, "time_split", "seconds",
             missing="no step was profiled, and there is no prediction of it.",

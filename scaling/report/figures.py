@@ -15,6 +15,8 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
         f"{done['ok']} / {done['points']}",
         f"{done['failed']} failed, {done['waiting']} to come, {done['refusals']} refused",
     )
+    if done["predicted"]:
+        ran = ("Points", str(done["points"]), f"only predicted, {done['refusals']} refused")
     best = tables["best"]
     if not best:
         return [ran]
@@ -23,13 +25,20 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
     kept = f"{amount(last['tokens_per_s'])} tokens/s"
     if len(best) > 1:
         kept += f", {percent(last['efficiency'])} of ideal"
+    foretold = last["series"] == "predicted"
+    largest = "Largest size predicted" if foretold else "Largest size run"
+    memory = last["predicted_memory_bytes"] if foretold else last["peak_memory_bytes"]
     spread = 1 / last["slowest_share"]
     return [
         _utilisation_figure(best, words),
-        ("Largest size run", counted(last["world_size"], words), kept),
+        (
+            f"Largest size {'predicted' if foretold else 'run'}",
+            counted(last["world_size"], words),
+            kept,
+        ),
         ("Choice of layout", f"×{digits(spread, 2)}", f"fastest over slowest {at_last}"),
         ran,
-        ("Memory", gib(last["peak_memory_bytes"]), f"per {words['GPU']}, fastest {at_last}"),
+        ("Memory", gib(memory), f"per {words['GPU']}, fastest {at_last}"),
         _noise_figure(tables),
     ]
 
@@ -55,6 +64,9 @@ def _noise_figure(tables: Tables) -> tuple[str, str, str]:
     if noise and noise["repeat_half_spread"] is not None:
         spread = percent(noise["repeat_half_spread"], 1)
         return ("Noise", f"±{spread}", f"between repeats, {noise['repeated_layouts']} layouts")
+    if noise and noise["interval_half_width"] is not None and noise["series"] == "predicted":
+        spread = percent(noise["interval_half_width"], 0)
+        return ("Uncertainty", f"±{spread}", "80 % interval of the predictions")
     if noise and noise["interval_half_width"] is not None:
         return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", "95 % interval, one run")
     return ("Noise", "–", "no interval was measured")

@@ -35,7 +35,7 @@ def crossovers_title(tables: Tables, words: Mapping[str, str]) -> str:
     """Where the fastest layout changes, as far as the data resolve it."""
     best, switches = tables["best"], tables["switches"]
     if len(best) < 2:
-        return "One size at most ran: where the fastest layout changes is not known"
+        return "One size at most: where the fastest layout changes is not known"
     if not switches:
         name = best[0]["layout_name"]
         first, last = best[0]["world_size"], counted(best[-1]["world_size"], words)
@@ -57,12 +57,12 @@ def efficiency_title(tables: Tables, words: Mapping[str, str]) -> str:
     """What keeping the layout of the smallest size costs at the largest."""
     best, fixed = tables["best"], tables["fixed_layout"]
     if len(best) < 2:
-        return "One size at most ran: efficiency needs a second"
+        return "One size at most: efficiency needs a second"
     last = best[-1]
     kept = f"{percent(last['efficiency'])} of ideal is left on {counted(last['world_size'], words)}"
     same = next((row for row in fixed if row["world_size"] == last["world_size"]), None)
     if same is None:
-        return f"{kept}; the layout of the smallest size did not run there"
+        return f"{kept}; the layout of the smallest size does not run there"
     if same["share_of_best"] > 0.995:
         return f"{kept}, at the layout of the smallest size too"
     return f"{kept}; keeping one layout would cost {percent(1 - same['share_of_best'])} of it"
@@ -109,10 +109,11 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
         return ""
     share = f"{digits(knee['knee_share'], 2)} of twice the throughput"
     size = counted(knee["knee_world_size"], words)
+    returned = "would return" if knee["series"] == "predicted" else "returned"
     if knee["beyond_data"]:
-        return f"Every doubling up to {size} returned at least {share}: no knee within the data."
+        return f"Every doubling up to {size} {returned} at least {share}: no knee within the data."
     return (
-        f"The knee is at {size}: up to there every doubling returned at least {share}, "
+        f"The knee is at {size}: up to there every doubling {returned} at least {share}, "
         f"the next step {digits(knee['returned'], 2)}."
     )
 

@@ -96,7 +96,7 @@ def _html(
         refused=bool(tables["refused"]),
         done={
             name: sum(row[name] for row in tables["progress"])
-            for name in ("points", "ok", "failed", "waiting", "refusals")
+            for name in ("points", "ok", "failed", "waiting", "predicted", "refusals")
         },
         most_rows=MOST_ROWS,
         cut=tables.cut,

@@ -52,7 +52,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "vendor", "gpu_memory_bytes", "gpu_tdp_w", "usd_per_gpu_hour", "total_params",
         "num_layers", "hidden_size",
     ),
-    "progress": ("setting_id", "points", "ok", "failed", "waiting", "refusals"),
+    "progress": ("setting_id", "points", "ok", "failed", "waiting", "predicted", "refusals"),
     "outcomes": ("setting_id", "world_size", "outcome", "points"),
     "noise": (
         "setting_id", "series", "layouts", "interval_half_width", "repeated_layouts",
@@ -68,8 +68,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "best": (
         "setting_id", "series", "world_size", "layout_name", "layout", "label", "slot", *_RATES,
         "ideal_tokens_per_s", "speed_up", "efficiency", "runner_up_layout_name",
-        "runner_up_tokens_per_s", "tied", "slowest_share", "runs", "energy_j", "tokens_per_joule",
-        "power_per_gpu_w", "stack_fingerprint",
+        "runner_up_tokens_per_s", "tied", "slowest_share", "runs", "predicted_memory_bytes",
+        "energy_j", "tokens_per_joule", "power_per_gpu_w", "stack_fingerprint",
     ),
     "curves": (
         "setting_id", "style", "series", "world_size", "tokens_per_s", "tokens_per_s_per_gpu",

@@ -56,11 +56,15 @@ def read(path: Path) -> Records:
     return duckdb.read_parquet(str(path)).to_arrow_table().to_pylist()
 
 
-def run_sql(name: str, *, knee_share: float = 0.75, **tables: Records | pa.Table) -> Records:
+def run_sql(
+    name: str, *, knee_share: float = 0.75, mode: str = "measure", **tables: Records | pa.Table
+) -> Records:
     """One SQL file over hand-written tables, without the rest of the warehouse."""
     with duckdb.connect() as connection:
         connection.execute("create schema study")
-        connection.execute(f"create table study.choices as select {knee_share} as knee_share")
+        connection.execute(
+            f"create table study.choices as select {knee_share} as knee_share, '{mode}' as mode"
+        )
         for table, records in tables.items():
             known = pa.Table.from_pylist(records) if isinstance(records, list) else records
             connection.register(table, known)

@@ -239,7 +239,8 @@ def test_progress_counts_what_ran_failed_waits_and_was_refused(tabulated):
     table = tabulated(points, [ran(points[0], 10), row(points[1], "hang")], [refusal(points[0])])
     (found,) = table("progress")
     assert found == {
-        "setting_id": 1, "points": 3, "ok": 1, "failed": 1, "waiting": 1, "refusals": 1,
+        "setting_id": 1, "points": 3, "ok": 1, "failed": 1, "waiting": 1,
+        "predicted": 0, "refusals": 1,
     }  # fmt: skip
     assert [(one["outcome"], one["points"]) for one in table("outcomes")] == [
         ("hang", 1), ("ok", 1), (None, 1),

@@ -65,7 +65,7 @@ def test_each_chart_is_an_svg_with_colours_and_text(full_study):
     drawn = {path.stem.split("-", 3)[-1] for path in files}
     assert {"throughput", "crossovers", "efficiency", "factor_effects", "cost_hours"} <= drawn
     # a setting with a published peak has no rate instead of it, and the other way round
-    assert len([path for path in files if "mfu" in path.stem or "flop_rate" in path.stem]) == 3
+    assert len([path for path in files if path.stem.endswith(("-mfu", "-flop_rate"))]) == 3
     for path in files:
         text = path.read_text(encoding="utf-8")
         ElementTree.fromstring(text)
