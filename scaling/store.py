@@ -41,6 +41,13 @@ def write_text(path: Path, text: str) -> None:
     part.replace(path)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file of bytes whole or not at all."""
+    part = _part(path)
+    part.write_bytes(content)
+    part.replace(path)
+
+
 def write_text_if_new(path: Path, text: str) -> None:
     """Leave a file that already says the same alone, so that its time keeps its meaning."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:

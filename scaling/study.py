@@ -16,19 +16,16 @@ from scaling.layout import AXES
 from scaling.measurement import StudyKind
 from scaling.shapes import ModelShape
 from scaling.study_errors import SAFE
-<<<<<<< HEAD
-from scaling.study_files import ClusterEntry, Measure, Mode, ModelEntry, Name, Probing, StudyFile
-=======
 from scaling.study_files import (
     ClusterEntry,
     Measure,
     Mode,
     ModelEntry,
     Name,
+    Probing,
     Reporting,
     StudyFile,
 )
->>>>>>> d2267a3 (A study file says the knee's share and whether it only predicts; predicted sentences say would; sentences in three modules)
 from scaling.yaml_files import validated
 
 CONFIG = Path("config")
@@ -50,11 +47,8 @@ class Study:
     axes: dict[str, tuple[Any, ...]]  # defaults and the file's `axes`
     layouts: tuple[dict[str, tuple[Any, ...]], ...]  # blocks that override them
     measure: Measure
-<<<<<<< HEAD
     probe: Probing
-=======
     report: Reporting
->>>>>>> d2267a3 (A study file says the knee's share and whether it only predicts; predicted sentences say would; sentences in three modules)
     max_points: int
     replicates: str | None  # a folder of reports/replication
     models: dict[str, ModelShape]
@@ -126,11 +120,8 @@ def load_study(
         axes=axes,
         layouts=layouts,
         measure=file.measure,
-<<<<<<< HEAD
         probe=file.probe,
-=======
         report=file.report,
->>>>>>> d2267a3 (A study file says the knee's share and whether it only predicts; predicted sentences say would; sentences in three modules)
         max_points=file.max_points,
         replicates=file.replicates,
         models=load_models(config / "models.yaml"),

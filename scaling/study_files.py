@@ -88,7 +88,6 @@ class Measure(_File):
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
 
 
-<<<<<<< HEAD
 class Probing(_File):
     """Probes of the cluster before anything is measured: `probe: true`, `false`, or this block.
 
@@ -103,13 +102,13 @@ class Probing(_File):
 
 def _as_probing(value: object) -> object:
     return {"enabled": value} if isinstance(value, bool) else value
-=======
+
+
 class Reporting(_File):
     """What the report's words rest on; changing it measures nothing again."""
 
     # of twice the throughput: what a doubling must return for returns not to have ended
     knee_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.75
->>>>>>> d2267a3 (A study file says the knee's share and whether it only predicts; predicted sentences say would; sentences in three modules)
 
 
 class StudyFile(_File):
@@ -121,11 +120,8 @@ class StudyFile(_File):
     axes: Axes = Axes()
     layouts: Annotated[list[Axes], Field(min_length=1)] = [Axes()]
     measure: Measure = Measure()
-<<<<<<< HEAD
     probe: Annotated[Probing, BeforeValidator(_as_probing)] = Probing()
-=======
     report: Reporting = Reporting()
->>>>>>> d2267a3 (A study file says the knee's share and whether it only predicts; predicted sentences say would; sentences in three modules)
     max_points: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 5_000
     replicates: Name | None = None
 

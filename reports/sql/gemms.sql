@@ -3,7 +3,7 @@
 -- flop_per_s: 2 m n k over the median seconds, median over hosts.   flops: 2 m n k.
 -- slowest, fastest: of the hosts.
 with timed as (
-    select cluster, coalesce(precision, 'bf16') as precision, m, n, k, 2.0 * m * n * k as flops,
+    select cluster, coalesce(precision, 'bf16') as precision, m, n, k, 2e0 * m * n * k as flops,
         seconds
     from study.probes
     where kind = 'gemm' and seconds > 0 and coalesce(outcome, 'ok') = 'ok'

@@ -2,7 +2,10 @@
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+import duckdb
+import pyarrow as pa
 
 from scaling.probes import Probe, ProbeKind
 
@@ -48,3 +51,27 @@ def slow_hosts(rows: Iterable[Probe], *, slow_from: float = SLOW_FROM) -> list[S
         if (median := statistics.median(slowdowns)) >= slow_from
     ]
     return sorted(found, key=lambda one: -one.slowdown)
+
+
+SCHEMA = pa.schema(
+    [
+        ("cluster", pa.string()), ("host", pa.string()), ("kind", pa.string()),
+        ("slowdown", pa.float64()), ("probes", pa.int64()), ("slow_from", pa.float64()),
+    ]
+)  # fmt: skip
+
+
+def slow_host_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """One row per cluster, host and kind of work at which the host lags behind its peers."""
+    found = connection.execute("from compared_probes")
+    names = [column[0] for column in found.description]
+    by_cluster: dict[str, list[Probe]] = {}
+    for record in found.fetchall():
+        probe = Probe(**dict(zip(names, record, strict=True)))
+        by_cluster.setdefault(probe.cluster, []).append(probe)
+    records = [
+        {"cluster": cluster, "slow_from": SLOW_FROM, **asdict(slow)}
+        for cluster, probes in sorted(by_cluster.items())
+        for slow in slow_hosts(probes)
+    ]
+    return pa.Table.from_pylist(records, schema=SCHEMA)

@@ -13,6 +13,7 @@ from scaling.errors import InputError
 from scaling.grid import Refusal
 from scaling.hardware import GPUS, Cluster
 from scaling.measurement import Row, fields_of
+from scaling.probes import Probe
 from scaling.store import CHOICES
 
 PUBLISHED = "published.parquet"
@@ -54,12 +55,7 @@ _PREDICTION = {
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),
 }
-# of scaling/probe's rows, what the tables read
-_PROBE = {
-    **dict.fromkeys(("cluster", "kind", "outcome", "host", "peer_host", "precision"), "varchar"),
-    **dict.fromkeys(("m", "n", "k", "ranks", "nodes", "groups", "message_bytes"), "bigint"),
-    **dict.fromkeys(("seconds", "seconds_low", "seconds_high", "slowdown"), "double"),
-}
+_PROBE = {name: _SQL[kind] for name, (kind, _) in fields_of(Probe).items()}
 
 
 def attach(

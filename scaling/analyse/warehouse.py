@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse import laws, resampling
+from scaling.analyse import laws, resampling, slow_hosts
 from scaling.analyse.sources import attach, choices_of
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
@@ -20,6 +20,7 @@ MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 # Tables that SQL cannot compute: what they need, and the function that makes them.
 COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
     "resampled": (("winner_rows",), resampling.resampled_steps),
+    "slow_hosts": (("compared_probes",), slow_hosts.slow_host_table),
     "laws": (("best",), laws.fitted_laws),
     "law_curves": (("laws",), laws.law_curves),
 }

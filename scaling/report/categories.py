@@ -63,7 +63,8 @@ def at_end(base: alt.Chart, along: str, group: str) -> alt.Chart:
 def category(field: str, *, domain: Sequence[str] = (), sort: Any = alt.Undefined) -> alt.Color:
     """Colours of things that are no layouts: stages, precisions, clusters, shapes of groups."""
     shown = alt.Legend(
-        title=None, orient="top", symbolType="circle", labelLimit=220, labelFontSize=12,
+        title=None, orient="top", symbolType="circle", symbolOpacity=1, labelLimit=220,
+        labelFontSize=12,
         columns=alt.ExprRef("width < 420 ? 2 : 4"),
     )  # fmt: skip
     return alt.Color(

@@ -186,6 +186,20 @@ def collectives_title(tables: Tables) -> str:
     return f"{said}, half of it from messages of {size_of(half)} on"
 
 
+def slow_hosts_note(tables: Tables) -> str:
+    """The hosts that lag behind their peers at the same work, worst first."""
+    rows = tables["slow_hosts"]
+    if not rows:
+        return ""
+    named = [
+        f"{row['host']} is {digits(row['slowdown'], 2)} times slower at "
+        f"{str(row['kind']).replace('_', ' ')} ({row['probes']} probes)"
+        for row in rows
+    ]
+    least = digits(rows[0]["slow_from"], 1)
+    return f"Slower than the median of its peers by {least} or more: {listed(named)}."
+
+
 def interactions_title(tables: Tables) -> str:
     """The strongest interaction."""
     rows = [row for row in tables["interactions"] if row["shown"]]

@@ -46,7 +46,7 @@ def collectives() -> alt.LayerChart:
             "rate:Q",
             title="Bus bandwidth (GB/s)",
             scale=alt.Scale(domainMin=0, nice=True),
-            axis=alt.Axis(format="~g", tickCount=5),
+            axis=alt.Axis(format=",~r", tickCount=5),
         ),
     )
     shape = category("group:N", sort=alt.EncodingSortField("order", op="min"))
@@ -134,7 +134,7 @@ def _communication(split: str, parts: list[str]) -> alt.LayerChart:
                 "start:Q",
                 title="Communication (ms per step, hidden or not)",
                 scale=alt.Scale(domainMin=0, nice=True),
-                axis=alt.Axis(format="~g", tickCount=5),
+                axis=alt.Axis(format=",~r", tickCount=5),
             ),
             x2=alt.X2("end:Q"),
             color=part_colour(parts, "t"),

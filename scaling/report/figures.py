@@ -31,11 +31,7 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
     spread = 1 / last["slowest_share"]
     return [
         _utilisation_figure(best, words),
-        (
-            f"Largest size {'predicted' if foretold else 'run'}",
-            counted(last["world_size"], words),
-            kept,
-        ),
+        (largest, counted(last["world_size"], words), kept),
         ("Choice of layout", f"×{digits(spread, 2)}", f"fastest over slowest {at_last}"),
         ran,
         ("Memory", gib(memory), f"per {words['GPU']}, fastest {at_last}"),

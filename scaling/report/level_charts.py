@@ -123,7 +123,7 @@ def zero_steps() -> alt.LayerChart:
         scale=alt.Scale(type="log", nice=False, padding=14),
         axis=alt.Axis(
             values=[digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)],
-            format="~g",
+            format=",~r",
             labelOverlap="greedy",
             labelSeparation=6,
         ),
@@ -219,7 +219,7 @@ def model_parallel_exposed() -> alt.LayerChart:
         "exposed_comm_s:Q",
         title="Exposed communication (s per step)",
         scale=alt.Scale(domainMin=0, nice=True),
-        axis=alt.Axis(format="~g", tickCount=5),
+        axis=alt.Axis(format=",~r", tickCount=5),
     )
     return _by_degree(y, "isValid(datum.exposed_comm_s)")
 

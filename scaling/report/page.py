@@ -17,21 +17,21 @@ from scaling.report.multiqc import write_multiqc
 from scaling.report.palette import css
 from scaling.report.replication import replication
 from scaling.report.sentences import story
-from scaling.report.svg import bare, chart_files
+from scaling.report.svg import bare, chart_files, png
 from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
 from scaling.report.vega import bundle
-from scaling.store import write_text
+from scaling.store import write_bytes, write_text
 
 PAGE_FILES = ("page.html.j2", "page.css", "page.js")
 
 
 def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> Path:
-    """Write report.html, scaling_mqc.json and charts/*.svg of a study from its tables/*.parquet.
+    """Write report.html, scaling_mqc.json, charts/*.svg and *.png of a study from its tables.
 
     Args:
         study_dir: results/<study>, tabulated.
         reports_dir: what people wrote: page/ and captions/.
-        charts: write charts/*.svg too; with many models they take longer than the page.
+        charts: write charts/* too; with many models they take longer than the page.
 
     Returns:
         The path of the page: one file, no request leaves it.
@@ -144,9 +144,12 @@ def _file_words(told: dict[str, Any]) -> str:
 
 
 def _write_charts(charts_dir: Path, files: dict[str, str]) -> None:
-    """Write all; a chart that the tables no longer carry goes."""
+    """Write each as SVG and PNG; a chart that the tables no longer carry goes."""
+    written = set()
     for name, text in files.items():
         write_text(charts_dir / f"{name}.svg", text)
-    for path in charts_dir.glob("*.svg"):
-        if path.stem not in files:
+        write_bytes(charts_dir / f"{name}.png", png(text))
+        written |= {f"{name}.svg", f"{name}.png"}
+    for path in (*charts_dir.glob("*.svg"), *charts_dir.glob("*.png")):
+        if path.name not in written:
             path.unlink()

@@ -20,7 +20,7 @@ def tokens_per_joule() -> alt.LayerChart:
         "tokens_per_joule:Q",
         title="Tokens per joule (tokens/s per watt)",
         scale=alt.Scale(domainMin=0, nice=True),
-        axis=alt.Axis(format="~g", tickCount=5),
+        axis=alt.Axis(format=",~r", tickCount=5),
     )
     return _along(y)
 
@@ -31,7 +31,7 @@ def power() -> alt.LayerChart:
         "power_per_gpu_w:Q",
         title="Mean power per {GPU} (W)",
         scale=alt.Scale(domainMin=0, nice=True),
-        axis=alt.Axis(format="~g", tickCount=5),
+        axis=alt.Axis(format=",~r", tickCount=5),
     )
     sheet = chart("settings").transform_filter("isValid(datum.gpu_tdp_w)")
     return _along(

@@ -51,6 +51,7 @@ def story(tables: Tables) -> dict[str, Any]:
         "beyond": beyond(everything, words),
         "knee": findings.knee_sentence(tables, words),
         "accuracy": accuracy(everything),
+        "slow_hosts": choice_findings.slow_hosts_note(everything),
         "price": findings.price_note(setting, everything["costs"]),
         "brief": "".join(text for text, _ in answers.advice_spans(tables, words))
         or answers.nothing_ran(tables),

@@ -162,6 +162,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "cluster", "kind", "ranks", "nodes", "at_once", "message_bytes", "probes", "seconds",
         "bus_bytes_per_s", "bus_low", "bus_high",
     ),
+    "slow_hosts": ("cluster", "host", "kind", "slowdown", "probes", "slow_from"),
     "gemms": (
         "cluster", "precision", "m", "n", "k", "flops", "flop_per_s", "slowest_flop_per_s",
         "fastest_flop_per_s", "probes",

@@ -32,7 +32,8 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for(full):
         "throughput", "throughput_per_gpu", "crossovers", "marginal_return", "marginal_watt",
         "marginal_dollar", "efficiency", "scaling_law", "layout_map", "layout_ranking", "memory",
         "memory_parts", "memory_fit", "time_split", "flop_rate", "predicted_against_measured",
-        "cost_hours", "factor_effects",
+        "cost_hours", "factor_effects", "interactions", "best_rate", "tensor_parallel",
+        "model_parallel", "batch_precision", "zero_steps", "zero_memory",
     }  # fmt: skip
     left_out = {
         figure.get_attribute("data-chart")
@@ -42,6 +43,12 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for(full):
         "marginal_watt", "marginal_dollar", "scaling_law", "memory_parts", "memory_fit",
         "time_split", "predicted_against_measured",
     }  # fmt: skip
+    named = dict(line.split(": ") for line in report.page.locator("#left-out li").all_inner_texts())
+    assert named["tokens per joule"] == "energy was not measured."
+    assert named["collectives"].startswith("no probe of this cluster")
+    assert {"power", "gemm rates", "model sizes", "generations mfu"} <= named.keys()
+    for place in ("energy", "collectives", "peers", "communication"):  # nothing to see, no place
+        assert not report.page.is_visible(f"#{place}")
     marks = {name: count for name, count in drawn(report.page).items() if name not in left_out}
     assert min(marks.values()) > 10
     assert report.errors == []
@@ -139,6 +146,9 @@ def test_downloads_are_whole_csv_and_svg_files(full):
     ElementTree.fromstring(text)
     assert "var(--" not in text
     with page.expect_download() as download:
+        page.click("figure[data-chart=throughput] .tools button:text-is('PNG')")
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
+    with page.expect_download() as download:
         page.click("#downloads button:has-text('refused.csv')")
     assert "divisible" in download.value.path().read_text(encoding="utf-8")
 
@@ -175,7 +185,9 @@ def test_paper_shows_charts_and_no_controls(full):
 
 def test_every_chart_is_described_and_every_control_is_named(full):
     page = full().page
-    for chart in page.locator(".chart[role=img]").all():
+    charts = page.locator(".chart [role=graphics-document]").all()
+    assert len(charts) > 15
+    for chart in charts:
         assert re.fullmatch(r".{40,}\.", chart.get_attribute("aria-label"))
     names = page.evaluate(
         """[...document.querySelectorAll('button, input')]

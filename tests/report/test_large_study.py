@@ -10,7 +10,7 @@ from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
 from scaling.report.page import write_report
 from scaling.report.tables import Tables, read_tables
-from scaling.store import write_plan
+from scaling.store import write_choices, write_plan
 from tests.analyse.test_importing import ROW
 from tests.report.conftest import REPORTS
 from tests.report.large_study import AXES, CLUSTERS, predict_all, write_large_study
@@ -85,7 +85,10 @@ def test_costs_follow_from_rate_price_and_power(tables):
             assert row["usd_per_token"] is None
         else:
             assert row["usd_per_token"] == pytest.approx(hours * price, rel=1e-4)
-            assert row["joules_from"] == "tdp"
+            metered = prices[row["setting_id"]] == CLUSTERS["h100-80gb-dgx"].usd_per_gpu_hour
+            assert row["joules_from"] == (
+                "measured" if metered and row["series"] == "measured" else "tdp"
+            )
 
 
 def test_on_the_front_nobody_is_beaten_in_both_time_and_cost(tables):
@@ -113,7 +116,16 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, opened
     assert report.errors == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("figure[data-chart]:visible .empty").count() == 1  # three sizes: no law
-    assert len(drawn(page)) == 18
+    assert len(drawn(page)) == 35
+    # only one context length, one size of which two models have an MFU
+    assert page.locator("#left-out li").all_inner_texts() == [
+        "context length: this model has an MFU at one seq_length only."
+    ]
+    assert page.locator("figure[data-chart=collectives] .panels h3").all_inner_texts() == [
+        "all-gather", "all-reduce", "send-recv",
+    ]  # fmt: skip
+    assert page.locator("figure[data-chart=zero_steps] svg").count() == 2  # a panel for each model
+    assert "node-3 is 1.40 times slower at gemm" in page.inner_text("#collectives")
     if folder := os.environ.get("SCALING_ARTEFACTS"):  # pictures for people to look at
         page.screenshot(path=str(Path(folder) / f"large-{width}.png"), full_page=True)
 
@@ -152,6 +164,7 @@ def test_predictions_have_a_sentence_of_their_own(large, opened):
 def test_a_study_that_is_only_predicted_says_so_in_every_sentence(tmp_path, opened):
     plan = gpu_plan(models=("llama-8b",), cluster="h100-80gb-dgx", axes=AXES, sizes=(4, 8, 16))
     write_plan(tmp_path, plan)
+    write_choices(tmp_path, mode="predict", knee_share=0.9)
     predict_all(tmp_path)
     tabulate(tmp_path, REPORTS / "sql", clusters=CLUSTERS)
     report = opened(write_report(tmp_path, REPORTS, charts=False))
@@ -160,6 +173,12 @@ def test_a_study_that_is_only_predicted_says_so_in_every_sentence(tmp_path, open
     for section in ("throughput", "crossovers", "returns", "efficiency", "effects"):
         assert page.inner_text(f"[data-title={section}]").startswith("Predicted: ")
     assert page.inner_text("#cost-title").count("(predicted)") == 2
+    assert "each added GPU would return" in page.inner_text("#answer")
+    assert not page.is_visible("#partial")
+    assert page.inner_text("[data-title=statistics]").startswith(
+        f"{len(plan.points)} points are predicted"
+    )
+    assert "Left out: no point that ran" in page.inner_text("figure[data-chart=memory_fit]")
     assert report.errors == []
 
 

@@ -60,8 +60,10 @@ def test_every_outcome_and_every_refusal_is_in_the_page(page):
 
 
 def test_each_chart_is_an_svg_with_colours_and_text(full_study):
-    files = sorted((full_study / "charts").iterdir())
-    assert {path.suffix for path in files} == {".svg"}
+    files = sorted((full_study / "charts").glob("*.svg"))
+    pictures = sorted((full_study / "charts").glob("*.png"))
+    assert [path.stem for path in pictures] == [path.stem for path in files]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
     drawn = {path.stem.split("-", 3)[-1] for path in files}
     assert {"throughput", "crossovers", "efficiency", "factor_effects", "cost_hours"} <= drawn
     # a setting with a published peak has no rate instead of it, and the other way round
@@ -90,6 +92,7 @@ def test_charts_of_a_former_report_go(tmp_path):
     write_report(study, REPORTS)
     assert not old.exists()
     assert (study / "charts" / "throughput.svg").exists()
+    assert (study / "charts" / "throughput.png").exists()
 
 
 def test_a_study_that_has_not_run_has_a_page_that_says_so(reported):

@@ -1,0 +1,76 @@
+"""What probes become: nccl-tests' bus bandwidth, GEMM rates, hosts that lag."""
+
+import pyarrow as pa
+import pytest
+
+from scaling.analyse.warehouse import tabulate
+from scaling.grid import Plan
+from scaling.store import write_plan, write_table
+from tests.analyse.conftest import SQL, read, some_point
+
+MIB = 2**20
+
+
+@pytest.fixture
+def probed(tmp_path):
+    """Tables of a study with these probes."""
+
+    def run(*probes):
+        names = {name for probe in probes for name in probe}
+        common = {"cluster": "h100", "outcome": "ok"}
+        columns = {
+            name: [(common | probe).get(name) for probe in probes] for name in names | common.keys()
+        }
+        write_plan(tmp_path, Plan(points=(some_point(1),), refusals=()))
+        write_table(tmp_path / "probes.parquet", pa.table(columns))
+        tabulate(tmp_path, SQL)
+        return lambda name: read(tmp_path / "tables" / f"{name}.parquet")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75), ("all_to_all", 0.75),
+     ("broadcast", 1.0), ("send_recv", 1.0)],
+)  # fmt: skip
+def test_bus_bandwidth_counts_what_the_links_of_four_ranks_carry(probed, kind, factor):
+    one = {"kind": kind, "ranks": 4, "nodes": 1, "message_bytes": 64 * MIB, "seconds": 0.001}
+    (found,) = probed(one)("collectives")
+    assert found["bus_bytes_per_s"] == pytest.approx(factor * 64 * MIB / 0.001)
+
+
+def test_hosts_of_one_shape_share_a_point_and_failures_have_none(probed):
+    one = {"kind": "all_reduce", "ranks": 8, "nodes": 1, "message_bytes": MIB}
+    found = probed(
+        one | {"host": "a", "seconds": 1.0}, one | {"host": "b", "seconds": 3.0},
+        one | {"host": "c", "seconds": 2.0}, one | {"host": "d", "outcome": "wrong"},
+    )("collectives")  # fmt: skip
+    assert [(row["probes"], row["seconds"]) for row in found] == [(3, 2.0)]
+
+
+def test_a_gemm_has_two_flops_per_product_and_the_range_of_its_hosts(probed):
+    one = {"kind": "gemm", "precision": "bf16", "m": 10, "n": 20, "k": 30}
+    (found,) = probed(one | {"host": "a", "seconds": 1e-9}, one | {"host": "b", "seconds": 3e-9})(
+        "gemms"
+    )
+    assert found["flops"] == 12_000
+    assert found["flop_per_s"] == pytest.approx(6e12)
+    assert found["slowest_flop_per_s"] == pytest.approx(4e12)
+    assert found["fastest_flop_per_s"] == pytest.approx(12e12)
+
+
+def test_a_host_that_lags_is_named_and_healthy_ones_are_not(probed):
+    found = probed(
+        *({"kind": "gemm", "host": host, "m": size, "n": size, "k": size, "seconds": 1.0,
+           "slowdown": slowdown, "precision": "bf16"}
+          for host, slowdown in (("a", 1.0), ("b", 0.98), ("c", 1.5)) for size in (64, 128))
+    )("slow_hosts")  # fmt: skip
+    assert [(row["host"], row["kind"], row["slowdown"]) for row in found] == [("c", "gemm", 1.5)]
+
+
+def test_a_study_without_probes_has_empty_tables(tmp_path):
+    write_plan(tmp_path, Plan(points=(some_point(1),), refusals=()))
+    tabulate(tmp_path, SQL)
+    for name in ("collectives", "gemms", "slow_hosts"):
+        assert read(tmp_path / "tables" / f"{name}.parquet") == []
