@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from scaling.grid import Plan, Refusal, columns_of
 from scaling.measurement import Row, fields_of
 
-CHOICES = "study.json"
 _ARROW = {
     "str": pa.string(),
     "int": pa.int64(),
@@ -100,14 +99,6 @@ def write_plan(directory: Path, plan: Plan) -> None:
     write_table(
         directory / "refused.parquet", pa.Table.from_pylist(refusals, schema=arrow_schema(Refusal))
     )
-
-
-def write_choices(directory: Path, **choices: Any) -> None:
-    """Write study.json: what a study file says to its tables, such as mode and knee_share.
-
-    A file that already says the same is left alone, so that its time keeps its meaning.
-    """
-    write_text_if_new(directory / CHOICES, json.dumps(choices, indent=1) + "\n")
 
 
 def _known_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -158,7 +158,12 @@ def _on_one_cluster(
 
 def about(study: Study) -> str:
     """The text of results/<study>/study.json: what its tables and its report are to know of it."""
-    known = {"title": study.title, "mode": study.mode, "replicates": study.replicates}
+    known = {
+        "title": study.title,
+        "mode": study.mode,
+        "replicates": study.replicates,
+        "knee_share": study.report.knee_share,
+    }
     return json.dumps(known, indent=1) + "\n"
 
 

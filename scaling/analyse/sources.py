@@ -1,6 +1,5 @@
 """What the SQL files read: the Parquet files of a study and the catalogue of hardware, as views."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from scaling.grid import Refusal
 from scaling.hardware import GPUS, Cluster
 from scaling.measurement import Row, fields_of
 from scaling.probes import Probe
-from scaling.store import CHOICES
+from scaling.store import read_about
 
 PUBLISHED = "published.parquet"
 PREDICTIONS = "predictions.parquet"
@@ -109,16 +108,13 @@ def choices_of(study_dir: Path, *, knee_share: float | None = None) -> Choices:
     Raises:
         InputError: study.json is not what `scaling plan` writes, or a share is none.
     """
-    path = study_dir / CHOICES
-    said: dict[str, object] = {}
-    if path.exists():
-        try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-            mode, share = str(said["mode"]), float(str(said["knee_share"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}: is not what `scaling plan` writes: {error!r}") from error
-    else:
-        mode, share = "measure", KNEE_SHARE
+    try:
+        said = read_about(study_dir)
+        mode, share = str(said.get("mode", "measure")), float(said.get("knee_share", KNEE_SHARE))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{study_dir / 'study.json'}: is not what `scaling plan` writes: {error!r}"
+        ) from error
     share = share if knee_share is None else knee_share
     if not 0 < share <= 1:
         raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")

@@ -10,7 +10,7 @@ from scaling.analyse.sources import choices_of
 from scaling.analyse.warehouse import COMPUTED, all_needs, execution_order, tabulate
 from scaling.errors import InputError
 from scaling.grid import Plan
-from scaling.store import arrow_schema, write_choices, write_plan
+from scaling.store import arrow_schema, write_plan
 from tests.analyse.conftest import SQL, read, some_point
 from tests.report.synthetic_study import timed_row
 
@@ -120,7 +120,7 @@ def test_a_folder_without_sql_is_named(study, tmp_path):
 
 
 def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study):
-    write_choices(study, mode="predict", knee_share=0.6)
+    (study / "study.json").write_text('{"mode": "predict", "knee_share": 0.6}', encoding="utf-8")
     tabulate(study, SQL)
     (found,) = read(study / "tables" / "progress.parquet")
     assert (found["waiting"], found["predicted"]) == (0, 2)
@@ -131,6 +131,6 @@ def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study
 def test_a_share_above_one_or_a_broken_study_json_is_refused(study):
     with pytest.raises(InputError, match=r"knee_share=1.5: must be a ratio above 0"):
         choices_of(study, knee_share=1.5)
-    (study / "study.json").write_text("{}", encoding="utf-8")
+    (study / "study.json").write_text("[1]", encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.json: is not what `scaling plan` writes"):
         tabulate(study, SQL)

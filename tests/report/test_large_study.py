@@ -10,7 +10,7 @@ from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
 from scaling.report.page import write_report
 from scaling.report.tables import Tables, read_tables
-from scaling.store import write_choices, write_plan
+from scaling.store import write_plan
 from tests.analyse.test_importing import ROW
 from tests.report.conftest import REPORTS
 from tests.report.large_study import AXES, CLUSTERS, predict_all, write_large_study
@@ -164,7 +164,7 @@ def test_predictions_have_a_sentence_of_their_own(large, opened):
 def test_a_study_that_is_only_predicted_says_so_in_every_sentence(tmp_path, opened):
     plan = gpu_plan(models=("llama-8b",), cluster="h100-80gb-dgx", axes=AXES, sizes=(4, 8, 16))
     write_plan(tmp_path, plan)
-    write_choices(tmp_path, mode="predict", knee_share=0.9)
+    (tmp_path / "study.json").write_text('{"mode": "predict"}', encoding="utf-8")
     predict_all(tmp_path)
     tabulate(tmp_path, REPORTS / "sql", clusters=CLUSTERS)
     report = opened(write_report(tmp_path, REPORTS, charts=False))
