@@ -82,6 +82,13 @@ def validate(
     return _scores(points, observed, prediction, usable), groups
 
 
+def settings_of(
+    points: Points, rows: Flags
+) -> dict[tuple[str, str, str, float, float, float], list[int]]:
+    """Row numbers by what layouts must share to be rivals, world_size among it."""
+    return _keys(points, rows, with_batch=True)
+
+
 def _keys(
     points: Points, rows: Flags, *, with_batch: bool
 ) -> dict[tuple[str, str, str, float, float, float], list[int]]:
@@ -155,7 +162,7 @@ def _regrets(
     points: Points, observed: Observed, prediction: Prediction, timed: Flags
 ) -> list[float]:
     regrets = []
-    for rows in _keys(points, timed, with_batch=True).values():
+    for rows in settings_of(points, timed).values():
         if len(rows) > 1:
             at: npt.NDArray[np.int64] = np.array(rows)
             # what would have been refused would not have been picked
