@@ -3,6 +3,7 @@
 #   config/studies/<study>.yaml            models x GPU counts x layouts
 #     -> results/<study>/points/*.json     what each job needs           plan.smk
 #     -> results/<study>/probes.parquet    what nodes and links reach    probe.smk
+#     -> results/<study>/chosen/*.parquet  of a guided sweep, by size    choose.smk
 #     -> results/<study>/rows/*.parquet    real training steps measured  measure.smk
 #     -> results/<study>/predictions.parquet   calibrated on the rows    calibrate.smk predict.smk
 #     -> results/<study>/tables/*.parquet  DuckDB runs reports/sql/      tabulate.smk
@@ -15,6 +16,7 @@
 include: "workflow/rules/common.smk"
 include: "workflow/rules/plan.smk"
 include: "workflow/rules/probe.smk"
+include: "workflow/rules/choose.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/predict.smk"
@@ -26,5 +28,5 @@ rule all:
     default_target: True
     input:
         # rows too: one that was set aside is wanted again though the report still stands
-        rows(),
+        rows,
         f"{RESULTS}/report.html",

@@ -1,9 +1,9 @@
 """What a model-guided sweep saves and misses on tables that others measured in full.
 
-    python benchmarks/guided_sweep.py ROWS.csv ... [--keep 0.15] [--spread 0.1] [--budget-gpu-hours H]
+    python benchmarks/guided_sweep.py ROWS.csv ... [--keep 0.15] [--spread 0.1] [--help]
 
-Each table is played through size by size, small first: points are chosen by the prediction, "measured"
-by looking them up, and what they say calibrates the prediction of the next size.
+Each table is played through size by size, small first: points are chosen by the prediction,
+"measured" by looking them up, and what they say calibrates the prediction of the next size.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """The command line: one verb for each step of a study, and a few for the people who run it."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,6 +63,8 @@ def plan(
         results = RESULTS / found.name
         store.write_plan(results, planned)
         store.write_text(results / "study.json", about(found))
+        if not found.measure.guided:
+            shutil.rmtree(results / "chosen", ignore_errors=True)
         if probing is not None:
             store.write_text_if_new(results / "probe.json", probing.to_json())
     show.plan(found, planned, planning.spend(found, planned), probing)
@@ -103,6 +106,21 @@ def measure(
         raise typer.Exit(1) from None
     said = f"{measured.point_id}: {measured.outcome}"
     typer.echo(f"{said}: {measured.error_message}" if measured.error_message else said)
+
+
+@app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
+def choose(
+    study: StudyArgument,
+    world_size: Annotated[int, typer.Argument(metavar="WORLD_SIZE", help="One of its sizes.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
+) -> None:
+    """Choose which points of a size a guided sweep measures, by what smaller sizes have shown."""
+    from scaling import choosing, planning
+    from scaling.study import load_study
+
+    found = load_study(study)
+    planned = planning.plan(found)
+    typer.echo(choosing.choose(found, planned, world_size, RESULTS / found.name, out))
 
 
 @app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")

@@ -15,6 +15,7 @@ from scaling.measurement import fields_of
 from scaling.probe.plan import ProbePlan, probe_plan
 
 if TYPE_CHECKING:
+    from scaling.predict.calibration import Calibration
     from scaling.predict.features import Points
     from scaling.predict.model import Prediction
     from scaling.predict.spend import Spend
@@ -36,7 +37,7 @@ def plan(study: "Study") -> Plan:
         return planned  # in a study that only predicts, what does not fit is an answer
     from scaling.predict.spend import memory_refusals
 
-    points, prediction = _predicted(study, planned.points)
+    points, prediction = predicted(study, planned.points)
     reasons = memory_refusals(points, prediction, above=REFUSE_ABOVE)
     kept = tuple(p for row, p in enumerate(planned.points) if row not in reasons)
     refused = [
@@ -54,7 +55,7 @@ def spend(study: "Study", planned: Plan) -> "Spend | None":
         return None
     from scaling.predict.spend import spend_of
 
-    points, prediction = _predicted(study, planned.points)
+    points, prediction = predicted(study, planned.points)
     steps = study.measure.warmup_steps + study.measure.measured_steps
     return spend_of(points, prediction, steps=steps)
 
@@ -87,7 +88,10 @@ def predictable(points: Sequence[Point]) -> bool:
     return all(gpu_named(point.gpu).memory_bytes is not None for point in points)
 
 
-def _predicted(study: "Study", points: Sequence[Point]) -> "tuple[Points, Prediction]":
+def predicted(
+    study: "Study", points: Sequence[Point], calibration: "Calibration | None" = None
+) -> "tuple[Points, Prediction]":
+    """Points as the predictor has them, and its prediction; data-sheet numbers by default."""
     import pyarrow as pa
 
     from scaling.predict.columns import Columns
@@ -96,7 +100,7 @@ def _predicted(study: "Study", points: Sequence[Point]) -> "tuple[Points, Predic
 
     table = pa.Table.from_pylist([grid.columns_of(point) for point in points])
     checked = points_of(Columns(table, str(study.path)), clusters=study.clusters)
-    return checked, predict(checked)
+    return checked, predict(checked, calibration)
 
 
 def _refusal(point: Point, reason: str) -> Refusal:

@@ -112,8 +112,18 @@ class Watcher:
             found = _settled(present[point_id])
             if found is not None:
                 self._settled[point_id] = found
+        skipped = self._skipped()
+        wanted = [point for point in self._points if point.point_id not in skipped]
         running = {p.stem for p in self._rows.glob("*.running") if is_alive(p)}
-        return judge(self._points, self._settled, running)
+        return judge(wanted, self._settled, running)
+
+    def _skipped(self) -> set[str]:
+        """Points that a guided sweep has decided not to measure."""
+        files = (self._rows.parent / "chosen").glob("*.parquet")
+        tables = [pq.read_table(path, columns=["point_id", "chosen"]) for path in files]
+        return {
+            one["point_id"] for table in tables for one in table.to_pylist() if not one["chosen"]
+        }
 
 
 def _settled(path: Path) -> Settled | None:

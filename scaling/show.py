@@ -56,6 +56,8 @@ def plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | 
     )
     if spend is not None:
         console.print(_spending(spend), soft_wrap=True)
+    if study.measure.guided:
+        console.print(_guidance(study), soft_wrap=True)
     if probing is not None:
         hours = probing.time_limit_s * probing.world_size / 3600
         console.print(
@@ -73,6 +75,20 @@ def _alike(reasons: Sequence[str]) -> list[tuple[str, int, bool]]:
         groups.setdefault(_NUMBER.sub("#", reason), Counter())[reason] += 1
     found = [(same.most_common(1)[0][0], same.total(), len(same) == 1) for same in groups.values()]
     return sorted(found, key=lambda one: -one[1])
+
+
+def _guidance(study: Study) -> str:
+    """What a guided sweep will leave out, size by size."""
+    measure = study.measure
+    said = ["guided: of these only"]
+    if measure.keep is not None:
+        said.append(
+            f"what is predicted within {measure.keep:.0%} of the best of its size and "
+            f"{measure.spread:.0%} of the others,"
+        )
+    if measure.budget_gpu_hours is not None:
+        said.append(f"as far as {measure.budget_gpu_hours:g} GPU-hours go,")
+    return " ".join([*said, "small sizes first"])
 
 
 def probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from scaling.errors import InputError, did_you_mean
-from scaling.hardware import Cluster
+from scaling.hardware import Cluster, gpu_named
 from scaling.layout import AXES
 from scaling.measurement import StudyKind
 from scaling.shapes import ModelShape
@@ -226,3 +226,12 @@ def _check_axes(study: Study) -> None:
             f"{study.path}: axes.cluster={sorted(clusters)}: a study with mode: measure runs on "
             "one cluster; write one study file for each"
         )
+    if study.mode == "measure" and study.measure.guided:
+        for name in sorted(clusters):
+            if gpu_named(study.clusters[name].gpu).memory_bytes is None:
+                key = "keep" if study.measure.keep is not None else "budget_gpu_hours"
+                raise InputError(
+                    f"{study.path}: measure.{key}={getattr(study.measure, key):g}: the predictions "
+                    f"it goes by need a GPU's data sheet, and cluster {name} has gpu: "
+                    f"{study.clusters[name].gpu}"
+                )

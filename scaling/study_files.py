@@ -86,6 +86,21 @@ class Measure(_File):
     time_limit_s: Seconds = 600.0
     measure_oom: Flag = False
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
+    # a guided sweep: only what is predicted to be near the best of its size, within a budget
+    keep: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
+    spread: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
+    budget_gpu_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @property
+    def guided(self) -> bool:
+        """Whether predictions choose what is measured."""
+        return self.keep is not None or self.budget_gpu_hours is not None
+
+    @property
+    def guidance(self) -> str:
+        """What the choice rests on, as one text; empty if nothing is chosen."""
+        said = f"keep {self.keep} spread {self.spread} budget {self.budget_gpu_hours}"
+        return said if self.guided else ""
 
 
 class Probing(_File):

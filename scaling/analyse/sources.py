@@ -30,6 +30,14 @@ _SQL = {
 }
 ROW = {name: _SQL[kind] for name, (kind, _) in fields_of(Row).items()}
 _REFUSAL = {name: _SQL[kind] for name, (kind, _) in fields_of(Refusal).items()}
+_CHOSEN = {
+    **_REFUSAL,
+    "point_id": "varchar",
+    "repeat": "bigint",
+    "chosen": "boolean",
+    "predicted_step_time_s": "double",
+    "best_step_time_s": "double",
+}
 _OF_THE_RUN = ("attempt", "outcome", "error_message", "clock")
 _KNOWN_BEFORE = list(ROW)[: list(ROW).index("matmul_flops_per_token") + 1]
 POINT = {name: ROW[name] for name in _KNOWN_BEFORE if name not in _OF_THE_RUN}
@@ -60,7 +68,9 @@ _PROBE = {name: _SQL[kind] for name, (kind, _) in fields_of(Probe).items()}
 def attach(
     connection: duckdb.DuckDBPyConnection, study_dir: Path, clusters: Mapping[str, Cluster]
 ) -> None:
-    """Make study.points, .rows, .refused, .predictions, .probes, catalogue.gpus and .clusters.
+    """Make study.points, .rows, .refused, .chosen, .predictions, .probes, the catalogue.
+
+    The catalogue is catalogue.gpus and catalogue.clusters.
 
     The study's are views, so that a query reads from disk only the columns it names. Columns that
     an older file lacks are null, columns nobody knows any more are left.
@@ -84,8 +94,11 @@ def attach(
     rows = sorted((study_dir / "rows").glob("*.parquet"))
     connection.execute("create schema study; create schema catalogue")
     planned = [points] if points.exists() else []
-    _view(connection, "study.points", POINT, [([*planned, *imported], None)])
-    _view(connection, "study.refused", _REFUSAL, [([refused] if planned else [], None)])
+    chosen = sorted((study_dir / "chosen").glob("*.parquet"))
+    _view(connection, "study.every_point", POINT, [([*planned, *imported], None)])
+    _view(connection, "study.impossible", _REFUSAL, [([refused] if planned else [], None)])
+    _view(connection, "study.chosen", _CHOSEN, [(chosen, None)])
+    _leave_out_skipped(connection, guided=bool(chosen))
     _view(connection, "study.rows", ROW, [(rows, "measured"), (imported, "published")])
     known = [predictions] if predictions.exists() else []
     _view(connection, "study.predictions", _PREDICTION, [(known, None)])
@@ -119,6 +132,23 @@ def choices_of(study_dir: Path, *, knee_share: float | None = None) -> Choices:
     if not 0 < share <= 1:
         raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
     return Choices(mode, share)
+
+
+def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:
+    """study.points and study.refused: what a guided sweep skips is refused with its reason."""
+    if not guided:
+        connection.execute("create view study.points as from study.every_point")
+        connection.execute("create view study.refused as from study.impossible")
+        return
+    columns = ", ".join(_REFUSAL)
+    connection.execute(
+        "create view study.points as from study.every_point "
+        "anti join (from study.chosen where not chosen) using (point_id)"
+    )
+    connection.execute(
+        f"create view study.refused as select {columns} from study.impossible union all "
+        f"select {columns} from study.chosen where not chosen and repeat = 0"
+    )
 
 
 def _view(

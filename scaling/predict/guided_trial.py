@@ -1,4 +1,4 @@
-"""A guided sweep played through on rows that somebody measured in full: what it saves and misses."""
+"""A guided sweep played through on rows that somebody measured in full."""
 
 import math
 from collections.abc import Mapping

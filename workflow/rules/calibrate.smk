@@ -1,7 +1,7 @@
 # What rows and probes say about this cluster, for the sizes that were not measured.
 rule calibrate:
     input:
-        rows(),
+        rows,
         probes=probes(),
     output:
         f"{RESULTS}/calibration.json",

@@ -3,7 +3,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from scaling import grid, planning, site
+from scaling import choosing, grid, planning, site
 from scaling.errors import InputError
 from scaling.study import about, findings_of, load_study
 
@@ -37,6 +37,9 @@ TABLES += ["replication"] if FINDINGS else []
 
 
 MEASURED = STUDY.mode == "measure"
+SIZES = sorted({point.world_size for point in PLAN.points})
+GUIDED = MEASURED and STUDY.measure.guided
+GUIDE = STUDY.measure.guidance if GUIDED else ""
 PREDICTED = planning.predictable(PLAN.points)
 REPORT_SOURCES = sorted(
     str(path)
@@ -72,10 +75,26 @@ def probes_before(wildcards):
     ]
 
 
-def rows():
-    if not MEASURED:
-        return []
-    return [row(point_id) for point_id in POINTS]
+def chosen():
+    return [f"{RESULTS}/chosen/{size}.parquet" for size in SIZES] if GUIDED else []
+
+
+def rows_of(size):
+    if GUIDED:
+        made = checkpoints.choose.get(size=size).output[0]
+        return [row(point_id) for point_id in choosing.chosen_ids(Path(made))]
+    return [
+        row(point_id) for point_id, point in POINTS.items() if point.world_size == size
+    ]
+
+
+def rows_below(wildcards):
+    smaller = [size for size in SIZES if size < int(wildcards.size)]
+    return [ancient(path) for size in smaller for path in rows_of(size)]
+
+
+def rows(wildcards):
+    return [path for size in SIZES for path in rows_of(size)] if MEASURED else []
 
 
 def published():

@@ -9,7 +9,7 @@ rule plan:
         f"{LOGS}/plan.log",
     localrule: True
     params:
-        points=grid.fingerprint(PLAN),
+        points=grid.fingerprint(PLAN) + GUIDE,
         about=about(STUDY),
     shell:
         "{PYTHON} -m scaling plan {STUDY.path} {CHOSEN} > {log} 2>&1"

@@ -1,7 +1,8 @@
 # Rows to tables: one SQL file, one table.
 rule tabulate:
     input:
-        rows(),
+        rows,
+        chosen(),
         probes(),
         predictions(),
         published(),

@@ -1,0 +1,106 @@
+"""A guided sweep, run by Snakemake; a stand-in for training writes rows in no time."""
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests.ran import rows_of, scaling
+from tests.workflow.test_dag import planned_jobs
+
+pytestmark = pytest.mark.timeout(300)
+
+STUDY = {
+    "title": "Which of them?",
+    "kind": "strong",
+    "axes": {
+        "model": "llama2_7b",
+        "cluster": "h100-80gb-dgx",
+        "world_size": [8, 16],
+        "global_batch_size": 256,
+        "seq_length": 4096,
+        "micro_batch_size": [1, 2],
+    },
+    "layouts": [
+        {"zero_stage": 3},
+        {"tp": 2, "zero_stage": 1},
+        {"tp": 8, "zero_stage": 1},
+    ],
+    "measure": {"keep": 0.05, "spread": 0.2},
+    "probe": False,
+}
+
+# Half as fast as data sheets say, and tp slower still: what is near the best must be learned.
+STAND_IN = """
+import sys
+from pathlib import Path
+from scaling import planning
+from scaling.grid import point_from_json
+from scaling.store import write_rows
+from scaling.study import load_study
+from tests.rows import row_of
+point = point_from_json(Path(sys.argv[1]).read_text())
+_, prediction = planning.predicted(load_study(point.study), [point])
+seconds = float(prediction.step_time_s[0]) * 2 * point.layout.tp ** 0.2
+write_rows(Path(sys.argv[2]), [row_of(point, step_time_s=seconds, step_times_s=[seconds],
+    step_time_low_s=seconds, step_time_high_s=seconds, duration_s=13 * seconds, startup_s=30.0)])
+"""
+
+
+@pytest.fixture
+def guided(project):
+    """A checkout in which measuring is looking up."""
+    (project / "stand_in.py").write_text(STAND_IN)
+    rule = project / "workflow" / "rules" / "measure.smk"
+    real = "-m scaling measure {params.point} {output}"
+    assert real in rule.read_text()
+    rule.write_text(rule.read_text().replace(real, "stand_in.py {params.point} {output}"))
+    write(project, STUDY)
+    return project
+
+
+def write(project, study):
+    (project / "config" / "studies" / "guided.yaml").write_text(yaml.safe_dump(study))
+
+
+def chosen(project):
+    files = (project / "results" / "guided" / "chosen").glob("*.parquet")
+    return [one for path in files for one in pq.read_table(path).to_pylist()]
+
+
+def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_skipped(guided):
+    ran = scaling(guided, "run", "guided")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    results = guided / "results" / "guided"
+    choices = chosen(guided)
+    taken = {one["point_id"] for one in choices if one["chosen"]}
+    assert 4 <= len(taken) < len(choices)
+    assert {row["point_id"] for row in rows_of(results)} == taken
+    skipped = [one for one in choices if not one["chosen"]]
+    assert all(one["reason"] for one in skipped)
+    assert "more than the best of its size" in " ".join(one["reason"] for one in skipped)
+
+    # the larger size was chosen after all the rows of the smaller one, and knew them
+    logs = guided / "logs" / "guided" / "choose"
+    assert "data-sheet numbers" in (logs / "8.log").read_text()
+    smaller = [one["point_id"] for one in choices if one["chosen"] and one["world_size"] == 8]
+    assert f"calibrated on {len(smaller)} rows of smaller sizes" in (logs / "16.log").read_text()
+    rows = {path.stem: path.stat().st_mtime for path in (results / "rows").glob("*.parquet")}
+    decided = (results / "chosen" / "16.parquet").stat().st_mtime
+    assert max(rows[point_id] for point_id in smaller) <= decided
+
+    # what was skipped is a table, no missing point, and stands among the refusals of the report
+    table = pq.read_table(results / "tables" / "skipped.parquet").to_pylist()
+    assert {one["point_id"] for one in table} == {one["point_id"] for one in skipped}
+    refused = pq.read_table(results / "tables" / "refused.parquet").to_pylist()
+    assert {one["reason"] for one in refused} == {one["reason"] for one in skipped}
+    assert scaling(guided, "status", "guided").stdout.startswith(f"{len(taken)} done")
+    assert f"0 left of {len(taken)}" in scaling(guided, "status", "guided").stdout
+    again = scaling(guided, "run", "guided")
+    assert f"Nothing to do: all {len(taken)} points are measured." in again.stdout
+
+    # a row set aside is wanted again, and nothing else
+    next((results / "rows").glob("*.parquet")).unlink()
+    assert planned_jobs(guided, "guided")["measure"] == 1
+    # without the guide all the others are measured too
+    write(guided, STUDY | {"measure": {}})
+    assert planned_jobs(guided, "guided")["measure"] == len(choices) - len(taken) + 1

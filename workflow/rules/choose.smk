@@ -1,0 +1,16 @@
+# A guided sweep: which points of a size are measured, by what the smaller sizes have shown. Ancient:
+# a choice stands though a point of a smaller size is measured again.
+checkpoint choose:
+    input:
+        ancient(f"{RESULTS}/points.parquet"),
+        rows_below,
+    output:
+        f"{RESULTS}/chosen/{{size}}.parquet",
+    log:
+        f"{LOGS}/choose/{{size}}.log",
+    localrule: True
+    params:
+        points=grid.fingerprint(PLAN),
+        guide=GUIDE,
+    shell:
+        "{PYTHON} -m scaling choose {STUDY.path} {wildcards.size} {output} > {log} 2>&1"
