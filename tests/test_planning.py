@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from scaling import grid, planning
+from scaling.errors import InputError
 from scaling.study import load_study
 from tests.conftest import CLUSTERS, MODELS
 
@@ -49,3 +50,20 @@ def test_the_spending_is_hours_times_price_and_power(config, write_study):
     assert spent.gpu_hours > 0
     assert spent.usd == pytest.approx(2.0 * spent.gpu_hours)
     assert spent.energy_j == pytest.approx(700 * 3600 * spent.gpu_hours)  # the TDP of an H100
+
+
+def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(config, write_study):
+    def probed(**changes):
+        study = load_study(write_study(**changes), config)
+        return planning.probe_of(study, planning.plan(study))
+
+    gpus = {"cluster": "there", "world_size": [8, 16], "precision": "bf16", "zero_stage": 1}
+    gpus["global_batch_size"] = 16
+    assert probed() is None
+    assert probed(probe=True).world_size == 2
+    assert probed(axes=gpus).world_size == 16
+    assert probed(axes=gpus, probe={"world_size": 8}).world_size == 8
+    assert probed(axes=gpus, probe=False) is None
+    assert probed(axes=gpus, mode="predict") is None
+    with pytest.raises(InputError, match=r"probe\.world_size=12: must be at most 8 or whole nodes"):
+        probed(axes=gpus, probe={"world_size": 12})

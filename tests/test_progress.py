@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,3 +132,14 @@ def test_progress_never_says_a_negative_number_is_left():
     seen = Progress(total=3, done=1, failed={"oom": 1}, running=1, seconds_left=1.0)
     assert seen.left == 0
     assert not seen.finished
+
+
+def test_what_a_guided_sweep_skips_is_neither_left_nor_waited_for(points, tmp_path):
+    put(tmp_path, points[0])
+    watcher = Watcher(tmp_path, points[:4])
+    assert watcher.look().left == 3
+    ids = [point.point_id for point in points[:4]]
+    decided = {"point_id": ids, "chosen": [True, True, False, False]}
+    store.write_table(tmp_path / "chosen" / "1.parquet", pa.table(decided))
+    seen = watcher.look()
+    assert (seen.total, seen.done, seen.left) == (2, 1, 1)

@@ -331,3 +331,21 @@ def test_what_a_study_replicates_must_be_there(config, write_study, tmp_path):
     with pytest.raises(InputError, match=r"replicates='old_papers': .* did you mean 'old_paper'\?"):
         findings_of(wrong, tmp_path / "reports")
     assert findings_of(load_study(write_study(), config)) == []
+
+
+def test_a_guided_sweep_needs_gpus_whose_steps_can_be_predicted(config, write_study):
+    with pytest.raises(InputError, match=r"measure\.keep=0\.2: .* cluster here has gpu: cpu"):
+        load_study(write_study(measure={"keep": 0.2}), config)
+    there = {"cluster": "there", "precision": "bf16"}
+    study = load_study(write_study(axes=there, measure={"budget_gpu_hours": 1.5}), config)
+    assert study.measure.guided
+    assert not load_study(write_study(axes=there), config).measure.guided
+
+
+def test_probe_is_a_word_or_a_block(config, write_study):
+    assert load_study(write_study(), config).probe.enabled is None
+    assert load_study(write_study(probe=False), config).probe.enabled is False
+    block = load_study(write_study(probe={"world_size": 2}), config).probe
+    assert (block.enabled, block.world_size) == (None, 2)
+    with pytest.raises(InputError, match=r"probe\.wordl_size: .* did you mean 'world_size'"):
+        load_study(write_study(probe={"wordl_size": 2}), config)

@@ -1,0 +1,152 @@
+"""Which points a guided sweep measures: by hand on predictions made up, and on published rows."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling.predict.columns import Columns
+from scaling.predict.features import points_of
+from scaling.predict.guide import Guide, choose
+from scaling.predict.guided_trial import play
+from scaling.predict.model import predict
+from scaling.predict.tables import read_rows
+from tests.conftest import PROJECT
+from tests.predict.conftest import table_of
+
+PUBLISHED = PROJECT.parent / "shared" / "published"
+GUIDE = Guide(keep=0.15, spread=0.0, budget_gpu_s=None, steps=10, startup_s=0.0)
+
+
+def sweep(*times, world_size=8, memory=0.5, also=()):
+    """Points of one setting and size with these predicted seconds; `also`: (world_size, seconds).
+
+    `memory` is predicted need over capacity, one for all or one each.
+    """
+    sizes = [world_size] * len(times) + [size for size, _ in also]
+    seconds = np.array([*times, *(one for _, one in also)], dtype=float)
+    rows = [{"tp": 1, "dp": size, "global_batch_size": 512} for size in sizes]
+    points = points_of(Columns(table_of(*rows), "test"))
+    blank = predict(points)
+    capacity = np.ones(len(sizes))
+    need = np.broadcast_to(np.asarray(memory, dtype=float), len(sizes)).copy()
+    made = dataclasses.replace(
+        blank, step_time_s=seconds, ranked_s=seconds, need_bytes=need, capacity_bytes=capacity
+    )
+    return points, made
+
+
+def chosen(points, prediction, guide, world_size=8, **more):
+    return [one.row for one in choose(points, prediction, world_size, guide, **more) if one.chosen]
+
+
+def reasons(points, prediction, guide, world_size=8, **more):
+    return [one.reason for one in choose(points, prediction, world_size, guide, **more)]
+
+
+def test_what_is_within_keep_of_the_best_is_measured_and_the_others_say_how_far_they_are():
+    made = sweep(2.0, 2.29, 2.4, 8.0)
+    assert chosen(*made, GUIDE) == [0, 1]
+    assert reasons(*made, GUIDE) == [
+        None,
+        None,
+        "predicted 2.4 s a step, 20% more than the best of its size (keep=0.15)",
+        "predicted 8 s a step, 300% more than the best of its size (keep=0.15)",
+    ]
+
+
+def test_what_surely_does_not_fit_is_no_best_and_is_left_out():
+    made = sweep(1.0, 2.0, 2.2, memory=[1.2, 0.5, 0.5])
+    assert chosen(*made, GUIDE) == [1, 2]
+    assert reasons(*made, GUIDE)[0] == "predicted memory is 120% of a GPU's"
+
+
+def test_the_spread_reaches_from_the_fastest_to_the_slowest_of_the_others():
+    made = sweep(1.0, *(2.0 + n for n in range(20)))
+    guide = dataclasses.replace(GUIDE, spread=0.1)
+    # of the 20 others two, in the middle of each half
+    assert chosen(*made, guide) == [0, 6, 16]
+    assert chosen(*made, dataclasses.replace(GUIDE, spread=1.0)) == list(range(21))
+
+
+def test_a_point_that_nobody_can_predict_is_measured():
+    points, prediction = sweep(1.0, 9.0)
+    prediction.predicted[1] = False
+    assert chosen(points, prediction, GUIDE) == [0, 1]
+
+
+def test_the_budget_is_shared_with_the_larger_sizes_and_the_best_comes_first():
+    # 8 GPUs x 10 steps: 80, 88 GPU-seconds; then 16 GPUs x 10 x 1 s: 160
+    points, prediction = sweep(1.0, 1.1, also=[(16, 1.0)])
+    guide = dataclasses.replace(GUIDE, budget_gpu_s=328.0)
+    assert chosen(points, prediction, guide) == [0, 1]
+    # 164 GPU-seconds leave 84 for this size: the better one
+    guide = dataclasses.replace(GUIDE, budget_gpu_s=164.0)
+    assert chosen(points, prediction, guide) == [0]
+    (_, second) = reasons(points, prediction, guide)
+    assert second.startswith("budget_gpu_hours=0.0456: of the 0.0233 GPU-hours left for world_")
+    # what was spent is gone
+    assert chosen(points, prediction, guide, spent_gpu_s=164.0) == []
+    enough = dataclasses.replace(GUIDE, budget_gpu_s=244.0)
+    assert chosen(points, prediction, enough, world_size=16, spent_gpu_s=80.0) == [2]
+
+
+def test_without_keep_all_are_wanted_and_repeats_cost_what_they_are():
+    made = sweep(1.0, 4.0)
+    everything = dataclasses.replace(GUIDE, keep=None, budget_gpu_s=400.0)
+    assert chosen(*made, everything) == [0, 1]
+    assert chosen(*made, dataclasses.replace(everything, repeats=2)) == [0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    times=st.lists(st.floats(0.1, 100), min_size=1, max_size=12),
+    keep=st.floats(0, 3),
+    spread=st.floats(0, 1),
+    budget=st.floats(1, 1e5),
+)
+def test_the_predicted_cost_of_what_is_chosen_never_exceeds_the_budget(times, keep, spread, budget):
+    made = sweep(*times)
+    guide = Guide(keep=keep, spread=spread, budget_gpu_s=budget, steps=10, startup_s=1.0)
+    choices = choose(*made, 8, guide)
+    cost = sum(8 * (10 * times[one.row] + 1) for one in choices if one.chosen)
+    assert cost <= budget * (1 + 1e-6)
+    assert all((one.reason is None) == one.chosen for one in choices)
+    unbound = dataclasses.replace(guide, budget_gpu_s=None)
+    taken = chosen(*made, unbound)
+    assert min(range(len(times)), key=times.__getitem__) in taken
+
+
+def test_on_published_rows_a_sixth_of_the_points_finds_layouts_as_good_as_all_of_them():
+    path = PUBLISHED / "llama_layouts_a100.csv"
+    if not path.exists():
+        pytest.skip("the published rows are not beside this checkout")
+    guide = Guide(keep=0.15, spread=0.1, budget_gpu_s=None, steps=13)
+    sizes = play(read_rows(path), str(path), guide)
+    assert [one.world_size for one in sizes] == [32, 64, 128]
+    assert sum(one.measured for one in sizes) < 0.2 * sum(one.points for one in sizes)
+    assert sum(one.gpu_hours_spent for one in sizes) < 0.2 * sum(one.gpu_hours for one in sizes)
+    regrets = [regret for one in sizes for regret in one.regrets]
+    assert all(regret is not None and regret < 0.02 for regret in regrets)
+
+
+def test_a_played_sweep_counts_what_it_measured_and_what_it_missed():
+    rows = [
+        {"tp": 1, "dp": 8, "outcome": "ok", "step_time_s": 1.0},
+        {"tp": 2, "dp": 4, "outcome": "ok", "step_time_s": 3.0},
+        {"tp": 4, "dp": 2, "outcome": "ok", "step_time_s": 9.0},
+        {"tp": 8, "dp": 1, "outcome": "oom"},
+    ]
+    table = table_of(*({**row, "global_batch_size": 512, "zero_stage": 3} for row in rows))
+    everything = Guide(keep=10.0, spread=1.0, budget_gpu_s=None, steps=10, startup_s=2.0)
+    (size,) = play(table, "test", everything)
+    assert (size.points, size.measured, size.regrets) == (4, 4, (0.0,))
+    # 8 GPUs: ten steps of 1 + 3 + 9 s, and four starts of 2 s
+    assert size.gpu_hours == size.gpu_hours_spent == pytest.approx(8 * (130 + 8) / 3600)
+    nothing = dataclasses.replace(everything, budget_gpu_s=1.0)
+    (size,) = play(table, "test", nothing)
+    assert (size.measured, size.gpu_hours_spent, size.regrets) == (0, 0.0, (None,))
+    assert math.isclose(size.gpu_hours, 8 * 138 / 3600)
