@@ -63,7 +63,7 @@ def plan(
         results = RESULTS / found.name
         store.write_plan(results, planned)
         store.write_text(results / "study.json", about(found))
-        if not found.measure.guided:
+        if found.mode == "predict" or not found.measure.guided:
             shutil.rmtree(results / "chosen", ignore_errors=True)
         if probing is not None:
             store.write_text_if_new(results / "probe.json", probing.to_json())
@@ -113,12 +113,14 @@ def choose(
     study: StudyArgument,
     world_size: Annotated[int, typer.Argument(metavar="WORLD_SIZE", help="One of its sizes.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
+    mode: ModeOption = None,
+    cluster: ClusterOption = None,
 ) -> None:
     """Choose which points of a size a guided sweep measures, by what smaller sizes have shown."""
     from scaling import choosing, planning
     from scaling.study import load_study
 
-    found = load_study(study)
+    found = load_study(study, mode=mode, cluster=cluster)
     planned = planning.plan(found)
     typer.echo(choosing.choose(found, planned, world_size, RESULTS / found.name, out))
 

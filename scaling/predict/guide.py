@@ -191,8 +191,8 @@ def _best(points: Points, prediction: Prediction, here: Flags) -> Floats:
 def _over_budget(guide: Guide, world_size: int, share: float, cost: float) -> str:
     assert guide.budget_gpu_s is not None
     return (
-        f"budget_gpu_hours={guide.budget_gpu_s / 3600:.3g}: of the {share / 3600:.3g} GPU-hours left "
-        f"for world_size={world_size} too little remained for the {cost / 3600:.3g} predicted here"
+        f"budget_gpu_hours={guide.budget_gpu_s / 3600:.3g}: of the {share / 3600:.3g} GPU-hours "
+        f"left for world_size={world_size} too few remained for the {cost / 3600:.3g} of this point"
     )
 
 

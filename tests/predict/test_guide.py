@@ -87,7 +87,7 @@ def test_the_budget_is_shared_with_the_larger_sizes_and_the_best_comes_first():
     guide = dataclasses.replace(GUIDE, budget_gpu_s=164.0)
     assert chosen(points, prediction, guide) == [0]
     (_, second) = reasons(points, prediction, guide)
-    assert second.startswith("budget_gpu_hours=0.0456: of the 0.0233 GPU-hours left for world_")
+    assert second.startswith("budget_gpu_hours=0.0456: of the 0.0233 GPU-hours left for ")
     # what was spent is gone
     assert chosen(points, prediction, guide, spent_gpu_s=164.0) == []
     enough = dataclasses.replace(GUIDE, budget_gpu_s=244.0)

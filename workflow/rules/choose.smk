@@ -13,4 +13,4 @@ checkpoint choose:
         points=grid.fingerprint(PLAN),
         guide=GUIDE,
     shell:
-        "{PYTHON} -m scaling choose {STUDY.path} {wildcards.size} {output} > {log} 2>&1"
+        "{PYTHON} -m scaling choose {STUDY.path} {wildcards.size} {output} {CHOSEN} > {log} 2>&1"
