@@ -84,7 +84,6 @@ FLAGS = ("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy", "compil
 
 # Axes the training engine does not know yet.
 _NOT_YET: dict[str, Any] = {
-    "zero_shard_size": None,
     "optimizer_offload": "none",
     "pipeline_schedule": "1f1b",
     "fused_rope": False,
@@ -208,6 +207,14 @@ def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     for name, default in _NOT_YET.items():
         if (asked := getattr(layout, name)) != default:
             yield f"{name}={asked} can be predicted but not yet measured"
+    size = layout.zero_shard_size
+    if size is not None and layout.zero_stage < 3:
+        yield (
+            f"zero_shard_size={size} at zero_stage={layout.zero_stage}: DeepSpeed keeps a second "
+            "copy of ZeRO-3's parameters only"
+        )
+    elif size == 1 and layout.dp > 1:
+        yield "zero_shard_size=1 keeps all parameters on every rank, as zero_stage=2 does"
     if layout.pp > 1 and layout.zero_stage > 1:
         yield (
             f"zero_stage={layout.zero_stage} with pp={layout.pp}: "

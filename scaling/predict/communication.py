@@ -15,6 +15,7 @@ from scaling.predict.collectives import (
 )
 from scaling.predict.columns import Flags, Floats
 from scaling.predict.features import Features, Group
+from scaling.predict.sharding import sharding_of
 from scaling.predict.stages import Stages, weights_of_heaviest_stage
 
 # GPUs whose NVSwitch reduces what passes through it (NVLink SHARP: H100 and later data sheets).
@@ -164,8 +165,10 @@ def _data_parallel(
     scatters gradients every micro-batch (the second return value) and gathers weights once; ZeRO-3
     gathers them for forward and for backward every micro-batch, each layer on its own. Hybrid
     sharding is both (MiCS, arXiv 2205.00119), its copies further apart than the ranks of a group.
+    With a second copy (hpZ) only the first gather of a step and the scattering cross groups.
     """
-    sharded = np.where(f.zero_stage >= 1, f.shard * f.cp, 1.0)
+    sharding = sharding_of(group, f)
+    sharded = sharding.state
     copies = f.dp * f.cp / sharded  # gradients are summed over the cp ranks too
     gradients, gathering = np.zeros(len(f)), np.zeros(len(f))
     held = weights * group.stack.gradient_bytes
@@ -182,14 +185,21 @@ def _data_parallel(
         once = buckets * ring_pass(part, inside)
         part, buckets = _buckets(held)
         scattering = buckets * ring_pass(part, inside)
-        bytes_each = 3 * weights * f.element_bytes
-        each = (sharded - 1) / sharded * bytes_each / inside.bus
-        each = each + 3 * f.num_layers * ring_latency_s(inside)
+        near = _ranks(group, f, p, sharding.inside, f.tp)
+        far_passes = np.where(sharding.second, 1 + 1 / f.accumulation, 3.0)
+        each = far_passes * _gathered(f, weights, inside)
+        each = each + (3 - far_passes) * _gathered(f, weights, near)
         spread = sharded > 1
         gradients = gradients + np.where(spread & (f.zero_stage < 3), once, 0.0)
         gathering = np.where(spread & (f.zero_stage >= 3), each, 0.0)
         gathering = np.where(spread & (f.zero_stage == 2), scattering, gathering)
     return gradients, gathering
+
+
+def _gathered(f: Features, weights: Floats, ranks: Ranks) -> Floats:
+    """Seconds to gather every layer's weights once, or to scatter its gradients, (n,)."""
+    moved = (ranks.size - 1) / ranks.size * weights * f.element_bytes
+    return moved / ranks.bus + f.num_layers * ring_latency_s(ranks)
 
 
 def _buckets(moved: Floats) -> tuple[Floats, Floats]:

@@ -8,6 +8,7 @@ import numpy as np
 from scaling.hardware import gpu_named
 from scaling.predict.columns import Floats
 from scaling.predict.features import Features, Group
+from scaling.predict.sharding import sharding_of
 from scaling.predict.stages import Stages, head_params, layer_params, stages_of
 
 MEMORY_TERMS = (
@@ -81,13 +82,12 @@ def _bytes_per_weight(
     group: Group, f: Features, p: Mapping[str, float]
 ) -> tuple[Floats, Floats, Floats]:
     """Weights, gradients and optimizer state in bytes per parameter of the stage."""
-    over = f.shard * f.cp  # DeepSpeed and FSDP shard state over the cp ranks too
-    stack, z = group.stack, f.zero_stage
-    weights = f.element_bytes * p["gradient_ratio"] / np.where(z >= 3, over, 1.0)
-    gradients = stack.gradient_bytes * p["gradient_ratio"] / np.where(z >= 2, over, 1.0)
+    stack, z, sharding = group.stack, f.zero_stage, sharding_of(group, f)
+    weights = f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z)
+    gradients = stack.gradient_bytes * p["gradient_ratio"] / np.where(z >= 2, sharding.state, 1.0)
     # without low precision there is no second copy: two moments of 4 bytes
     state = np.where(f.element_bytes > 2, stack.master_bytes - 4.0, stack.master_bytes)
-    return weights, gradients, state * p["master_ratio"] / np.where(z >= 1, over, 1.0)
+    return weights, gradients, state * p["master_ratio"] / sharding.state
 
 
 def _weights(f: Features, stages: Stages) -> tuple[Floats, Floats]:

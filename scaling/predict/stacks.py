@@ -20,6 +20,8 @@ class Stack:
     `node_link_gbit_per_s` overrides the cluster's NICs where the source says so.
     `scattered_messages`: stages exchange 1 / tp of the activations and gather them inside the node
     (arXiv 2104.04473, section 4.1). `fused_norms`: norms are one kernel whatever a column says.
+    `second_copy`: zero_shard_size adds a copy of ZeRO-3's weights instead of sharding the state
+    over fewer ranks (sharding.py).
     `stalls_without_zero`: its pipelines stall over a lossy transport with zero_stage 0 (risk.py).
     `peak_of_first_rank`: published peak memory is that of rank 0, not the largest.
     `defaults` moves a parameter's default; `default_reasons` says why, in the same keys.
@@ -37,6 +39,7 @@ class Stack:
     fused_norms: bool = False
     scattered_messages: bool = False
     stalls_without_zero: bool = False
+    second_copy: bool = False
     defaults: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     source: str
 
@@ -49,6 +52,7 @@ STACKS = (
         gradient_bytes=2.0,
         split="slowest_least",
         scattered_messages=True,
+        second_copy=True,
         # overlap_comm is off below stage 3; buckets of 5e8 elements to reduce and to gather; the
         # loss keeps 16-bit logits, their fp32 softmax and both gradients
         defaults=MappingProxyType(

@@ -13,6 +13,17 @@ WEIGHT_DECAY = 0.1
 _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
 
 
+def hpz_ranks(layout: Layout) -> int | None:
+    """Ranks that hold one second copy of ZeRO-3's parameters, None where there is none.
+
+    A copy over all dp ranks is the first one. To DeepSpeed cp ranks are replicas too.
+    """
+    if layout.zero_stage < 3 or layout.zero_shard_size in (None, layout.dp):
+        return None
+    assert layout.zero_shard_size is not None
+    return layout.zero_shard_size * layout.cp
+
+
 def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
     """The dict that `deepspeed.initialize` takes for this layout.
 
@@ -21,9 +32,10 @@ def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
     many tokens. Its own notion of sequence parallelism sums gradients in ZeRO 0 to 2 and averages
     them in 3, and with `sequence_parallel_size` in this dict 0 to 2 would not reduce them at all.
     Buckets are DeepSpeed's default but never larger than the model, since they are allocated
-    whole. Clipping is off: DeepSpeed's default of 1.0 counts the weights of the first stage only
-    where a pipeline runs in fp32 with zero_stage=0, so layouts would part. Everything not named
-    here is DeepSpeed's default.
+    whole. A second copy of ZeRO-3's parameters is one of matrices, in a small model too: there
+    DeepSpeed would keep every weight below 1e5 elements on every rank. Clipping is off: DeepSpeed's
+    default of 1.0 counts the weights of the first stage only where a pipeline runs in fp32 with
+    zero_stage=0, so layouts would part. Everything not named here is DeepSpeed's default.
     """
     bucket = min(_DEFAULT_BUCKET, shape.total_params)
     config: dict[str, Any] = {
@@ -38,6 +50,12 @@ def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
         "gradient_clipping": 0.0,
         "steps_per_print": 1_000_000_000,  # it prints to stdout; never is not among its choices
     }
+    hpz = hpz_ranks(layout)
+    if hpz is not None:
+        config["zero_optimization"] |= {
+            "zero_hpz_partition_size": hpz,
+            "stage3_param_persistence_threshold": shape.hidden_size,
+        }
     if layout.precision in ("bf16", "fp16"):
         config[layout.precision] = {"enabled": True}
     if layout.pp > 1:

@@ -134,9 +134,15 @@ def _partitioned_while_built(
     if plan.layout.zero_stage < 3:
         yield
         return
+    # DeepSpeed would take consecutive ranks, of which tp ranks hold other weights; it keeps a group
+    # that is there
+    deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = groups.shard_group
     # no dtype: it comes from the config, while dtype=torch.float32 would silently build bf16
     with deepspeed.zero.Init(
-        data_parallel_group=groups.data_group, config_dict_or_path=config, mpu=groups
+        data_parallel_group=groups.data_group,
+        zero_param_parallel_group=groups.shard_group,
+        config_dict_or_path=config,
+        mpu=groups,
     ):
         yield
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from scaling.layout import Layout
 from scaling.meeting import Seat, meet
 from scaling.rank_files import RankFiles
+from scaling.train.config import hpz_ranks
 from scaling.train.context import ContextParallel
 from scaling.train.parallel import TensorParallel
 
@@ -53,6 +55,8 @@ class Groups:
 
     `data_group` are the ranks that hold the same weights and other tokens: other sequences (dp) or
     other parts of one sequence (cp). Gradients are averaged over it, and ZeRO shards over it.
+    `shard_group` are those of them that hold one more copy of ZeRO-3's parameters together, None
+    where there is only the copy of the whole data group.
 
     Making a group is collective: every rank makes every group, in one order.
     """
@@ -62,6 +66,7 @@ class Groups:
         self.tp_group = _own_group(rank, layout, "tp_rank")
         self.cp_group = _own_group(rank, layout, "cp_rank") if layout.cp > 1 else None
         self.data_group = _own_group(rank, layout, "dp_rank", "cp_rank")
+        self.shard_group = _own_shard_group(rank, layout)
 
     @property
     def tensor_parallel(self) -> TensorParallel:
@@ -111,11 +116,31 @@ class Groups:
 
 def _own_group(rank: int, layout: Layout, *varied: str) -> dist.ProcessGroup | None:
     """The group of the ranks that differ from this one in these coordinates only."""
+
+    def fixed(place: Place) -> tuple[int, ...]:
+        return tuple(at for name, at in dataclasses.asdict(place).items() if name not in varied)
+
+    return _own_group_by(fixed, rank, layout)
+
+
+def _own_shard_group(rank: int, layout: Layout) -> dist.ProcessGroup | None:
+    """The neighbouring dp ranks, with all cp ranks of each, that this one shares a copy with."""
+    size = hpz_ranks(layout)
+    if size is None:
+        return None
+    replicas = size // layout.cp
+    return _own_group_by(
+        lambda place: (place.tp_rank, place.pp_rank, place.dp_rank // replicas), rank, layout
+    )
+
+
+def _own_group_by(
+    key: Callable[[Place], tuple[int, ...]], rank: int, layout: Layout
+) -> dist.ProcessGroup | None:
+    """The group of the ranks whose place has this one's key."""
     members: dict[tuple[int, ...], list[int]] = {}
     for other in range(layout.world_size):
-        place = dataclasses.asdict(Place.of(other, layout))
-        fixed = tuple(place[name] for name in place if name not in varied)
-        members.setdefault(fixed, []).append(other)
+        members.setdefault(key(Place.of(other, layout)), []).append(other)
     own = None
     for ranks in members.values():
         group = dist.new_group(ranks)

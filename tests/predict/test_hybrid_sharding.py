@@ -91,6 +91,29 @@ def test_the_optimizer_updates_what_a_rank_holds(points):
     assert hybrid == pytest.approx(8 * whole)
 
 
+OURS = {"framework": "scaling", "dp": 16, "zero_stage": 3, "gradient_accumulation_steps": 4}
+
+
+def test_deepspeeds_second_copy_adds_weights_and_leaves_the_state_spread_over_all(points):
+    """bf16 weights over 16 and once more over 8, bf16 gradients and fp32 state over 16."""
+    assert state_bytes(points({**OURS, "zero_shard_size": 8})) == pytest.approx(
+        PARAMS * (2 / 16 + 2 / 8 + (2 + 12) / 16)
+    )
+    whole, said = (points({**OURS, "zero_shard_size": size}) for size in (None, 16))
+    assert state_bytes(whole) == state_bytes(said) == pytest.approx(PARAMS * (2 + 2 + 12) / 16)
+
+
+def test_with_a_second_copy_one_gather_a_step_and_the_scattering_leave_the_node(points):
+    found = traffic(points({**OURS, "zero_shard_size": 8}))
+    layer_bytes = (32 * LAYER + 2 * HEAD) * 2
+    # two nodes of eight: 15 / 16 of the bytes past 200 GB/s of NICs, 14 hops inside and 2 between
+    far = 15 / 16 * layer_bytes / 200e9 + 32 * (14 * 3.4e-6 + 2 * 14e-6)
+    near = 7 / 8 * layer_bytes / 300e9 + 32 * 7 * 3.4e-6
+    # of 4 micro-batches' 8 gathers 1 is far; the mean of a micro-batch, its scatter included
+    assert found.gathering == pytest.approx((1 / 4 + 1) * far + (2 - 1 / 4) * near)
+    assert found.gradients == 0
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

@@ -30,6 +30,19 @@ def test_buckets_of_a_large_model_are_deepspeeds_own() -> None:
     assert config["zero_optimization"]["reduce_bucket_size"] == 500_000_000
 
 
+def test_a_second_copy_of_the_parameters_is_shared_by_dp_and_cp_ranks() -> None:
+    layout = tiny_point(dp=4, cp=2, zero_stage=3, zero_shard_size=2).layout
+    asked = deepspeed_config(TINY, layout)["zero_optimization"]
+    assert asked["zero_hpz_partition_size"] == 4
+    assert asked["stage3_param_persistence_threshold"] == TINY.hidden_size
+
+
+def test_a_copy_over_all_dp_ranks_is_plain_zero_3() -> None:
+    whole = tiny_point(dp=4, zero_stage=3).layout
+    said = dataclasses.replace(whole, zero_shard_size=4)
+    assert deepspeed_config(TINY, said) == deepspeed_config(TINY, whole)
+
+
 @pytest.mark.parametrize("sequence_parallel", [True, False])
 def test_stages_cut_what_they_send_only_where_tp_ranks_hold_the_same(
     sequence_parallel: bool,

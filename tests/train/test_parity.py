@@ -77,6 +77,17 @@ FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
             "gradient_accumulation_steps": 2,
         },
     ),
+    # weights beyond what ZeRO-3 keeps whole on every rank
+    "dp2 zero3 of a large vocabulary": (
+        dataclasses.replace(TINY, vocab_size=2048),
+        {"dp": 2, "zero_stage": 3},
+    ),
+    "dp4 zero3 in twos": (
+        TINY,
+        {"dp": 4, "zero_stage": 3, "zero_shard_size": 2, "gradient_accumulation_steps": 2},
+    ),
+    # neighbours hold other weights: DeepSpeed's own groups would mix them
+    "tp2 dp4 zero3 in twos": (TINY, {"tp": 2, "dp": 4, "zero_stage": 3, "zero_shard_size": 2}),
     "tp2 cp2 dp2 zero3": (TINY, {"tp": 2, "cp": 2, "dp": 2, "zero_stage": 3}),
     "no gate": (dataclasses.replace(TINY, gated_mlp=False), {"zero_stage": 1}),
     "a key for every head": (dataclasses.replace(TINY, num_kv_heads=8), {"zero_stage": 1}),

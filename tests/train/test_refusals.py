@@ -49,6 +49,18 @@ def test_deepspeed_refuses_sharded_pipelines_in_the_words_we_quote(
         assert quoted in failure.message
 
 
+def test_a_second_copy_is_of_zero_3_and_shared() -> None:
+    def said(**layout: int) -> list[str]:
+        return list(engine_refusals(TINY, Layout(seq_length=32, dp=4, **layout)))  # type: ignore[arg-type]
+
+    assert said(zero_stage=3, zero_shard_size=2) == []
+    assert said(zero_stage=3, zero_shard_size=4) == []
+    (stage,) = said(zero_stage=2, zero_shard_size=2)
+    assert "zero_stage=2: DeepSpeed keeps a second copy of ZeRO-3's parameters only" in stage
+    (alone,) = said(zero_stage=3, zero_shard_size=1)
+    assert alone.startswith("zero_shard_size=1 keeps all parameters on every rank")
+
+
 def test_a_kernel_of_rms_norm_is_no_layer_norm() -> None:
     (said,) = engine_refusals(TINY_GPT, Layout(seq_length=32, fused_norm=True))
     assert said.startswith("fused_norm is a kernel of RMSNorm")
