@@ -84,12 +84,10 @@ FLAGS = ("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy", "compil
 
 # Axes the training engine does not know yet.
 _NOT_YET: dict[str, Any] = {
-    "optimizer_offload": "none",
     "pipeline_schedule": "1f1b",
     "fused_rope": False,
     "fused_mlp": False,
     "fused_cross_entropy": False,
-    "compile": False,
 }
 
 # What a study may choose, and what an axis means where nobody does; the rest follows from these.

@@ -13,6 +13,11 @@ from scaling.predict.features import Features, Group
 _HBM_EFFICIENCY = 0.85
 
 
+# Judgement: PCIe 4.0 x16 as copies reach it, and what two sockets of DDR4 stream.
+_HOST_LINK_BYTES_PER_S = 25e9
+_HOST_BYTES_PER_S = 150e9
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """Seconds of one layer for one micro-batch, forward, backward and recomputation, (n,)."""
@@ -60,6 +65,16 @@ def optimizer_seconds(group: Group, weights: Floats) -> Floats:
     16-bit copy (2), and clip's pass over the gradient (4).
     """
     return np.asarray(weights * 34.0 / _hbm(group))
+
+
+def offloaded_seconds(f: Features, weights: Floats) -> Floats:
+    """Adam on the host over `weights` parameters a rank holds, (n,); nothing hides it.
+
+    fp32 gradients come (4 bytes a parameter) and 16-bit weights go (2); all ranks of a node share
+    its memory for the 28 bytes that Adam moves: read gradient, master, two moments, write three.
+    """
+    ranks = np.minimum(f.world_size, f.gpus_per_node)
+    return np.asarray(weights * (6.0 / _HOST_LINK_BYTES_PER_S + ranks * 28.0 / _HOST_BYTES_PER_S))
 
 
 def _hbm(group: Group) -> float:

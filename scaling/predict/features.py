@@ -75,6 +75,7 @@ class Features:
     flash1: Flags
     flash_gain: Floats
     fused_norm: Flags
+    offload: Flags  # optimizer state and update on the host
     element_bytes: Floats
     peak: Floats
     gemm_peak: Floats

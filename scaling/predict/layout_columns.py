@@ -81,16 +81,16 @@ def layout_arrays(columns: Columns, per_node: Floats) -> dict[str, Any]:
         "seq_length": columns.numbers("seq_length", low=1),
         "sequence_parallel": columns.flags("sequence_parallel", False),
         "fused_norm": columns.flags("fused_norm", False),
+        "offload": columns.words(
+            "optimizer_offload", "none", get_args(OptimizerOffload), plain=True
+        )
+        == "cpu",
     }
 
 
 def say_what_is_not_modelled(columns: Columns) -> None:
     """A sentence for every choice that a prediction leaves out of account."""
     chosen = {
-        "optimizer_offload": columns.words(
-            "optimizer_offload", "none", get_args(OptimizerOffload), plain=True
-        )
-        != "none",
         "pipeline_schedule": columns.words(
             "pipeline_schedule", "1f1b", get_args(PipelineSchedule), plain=True
         )

@@ -35,11 +35,11 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
 
     weights, gradients: 2 bytes (4 in fp32) and `Stack.gradient_bytes` a parameter, divided by dp
     from zero_stage 3 and 2 on; optimizer: fp32 copy and two Adam moments, from stage 1 on
-    (arXiv 1910.02054). activations: per layer what backward needs (arXiv 2205.05198, section 4,
-    with calibrated constants) times the micro-batches in flight under 1F1B, min(accumulation,
-    pp - stage), and the one layer that is being recomputed. logits: the loss's copies of (tokens,
-    vocabulary), vocabulary-parallel unless the stack gathers them; of these and the recomputed
-    layer the larger counts. buffers: workspaces and communication buffers.
+    (arXiv 1910.02054), on the host if offloaded. activations: per layer what backward needs
+    (arXiv 2205.05198, section 4, with calibrated constants) times the micro-batches in flight under
+    1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
+    loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
+    these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
     """
     stages = stages_of(f, group.stack)
     tokens = f.micro_batch_size * f.seq_length / f.cp
@@ -87,6 +87,7 @@ def _bytes_per_weight(
     gradients = stack.gradient_bytes * p["gradient_ratio"] / np.where(z >= 2, sharding.state, 1.0)
     # without low precision there is no second copy: two moments of 4 bytes
     state = np.where(f.element_bytes > 2, stack.master_bytes - 4.0, stack.master_bytes)
+    state = np.where(f.offload, 0.0, state)
     return weights, gradients, state * p["master_ratio"] / sharding.state
 
 

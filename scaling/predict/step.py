@@ -7,7 +7,7 @@ import numpy as np
 
 from scaling.predict.columns import Floats
 from scaling.predict.communication import Traffic, traffic_of
-from scaling.predict.compute import head_of, layer_of, optimizer_seconds
+from scaling.predict.compute import head_of, layer_of, offloaded_seconds, optimizer_seconds
 from scaling.predict.features import Features, Group
 from scaling.predict.risk import expected_stall_s
 from scaling.predict.sharding import sharding_of
@@ -82,7 +82,9 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     pp_comm = np.where(piped, (m - 1) * message, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _exposed(f, p, traffic, pipeline)
-    optimizer = optimizer_seconds(group, traffic.stage_weights / sharding_of(group, f).state)
+    updated = traffic.stage_weights / sharding_of(group, f).state
+    optimizer = optimizer_seconds(group, updated)
+    optimizer = np.where(f.offload, offloaded_seconds(f, updated), optimizer)
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
     working = pipeline + dp_comm + optimizer
     jitter = working * p["node_jitter"] * np.log2(nodes)

@@ -56,6 +56,10 @@ def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
             "zero_hpz_partition_size": hpz,
             "stage3_param_persistence_threshold": shape.hidden_size,
         }
+    if layout.optimizer_offload == "cpu":
+        # torch's fused AdamW runs on the host too; DeepSpeed's own is compiled at the first use
+        config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+        config["zero_force_ds_cpu_optimizer"] = False
     if layout.precision in ("bf16", "fp16"):
         config[layout.precision] = {"enabled": True}
     if layout.pp > 1:

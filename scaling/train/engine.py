@@ -12,11 +12,12 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
-from scaling.train import streams
+from scaling.train import encoder_decoder, streams
+from scaling.train.blocks import FeedForward, Norm, SelfAttention
 from scaling.train.blueprint import Blueprint, recomputed
+from scaling.train.compiled import compile_each
 from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY, deepspeed_config
 from scaling.train.data import MicroBatch
-from scaling.train.encoder_decoder import EncoderDecoder
 from scaling.train.model import Decoder, Embedding, FinalNorm, Head, Layer, loss_of
 from scaling.train.pipeline import DealtPipeline
 from scaling.train.rendezvous import Groups
@@ -46,8 +47,12 @@ class ReplicaTrainer:
     def __init__(self, plan: Blueprint, groups: Groups) -> None:
         config = deepspeed_config(plan.shape, plan.layout)
         with _partitioned_while_built(plan, config, groups):
-            model = EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
+            model = (
+                encoder_decoder.EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
+            )
         self.engine = _initialize(model, config, mpu=groups)
+        if plan.layout.compile:
+            compile_each(self.engine.module, _compiled_kinds(plan))
         self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
         self._norm_is_right = _norm_is_right(self.engine, plan)
         self._losses: list[torch.Tensor] = []
@@ -89,6 +94,8 @@ class PipelineTrainer:
             checkpointable_layers=["Layer", *streams.LAYERS],
         )
         self.engine = _initialize(model, deepspeed_config(plan.shape, layout), mpu=None)
+        if layout.compile:
+            compile_each(self.engine.module, _compiled_kinds(plan))
         self._norm_is_right = _norm_is_right(self.engine, plan)
         self._loss: torch.Tensor | None = None
 
@@ -110,6 +117,13 @@ def _pipeline(plan: Blueprint, **pipeline: Any) -> DealtPipeline:
     if plan.shape.family == "t5":
         return streams.StreamsPipeline(plan, **pipeline)
     return DealtPipeline(plan, _stages(plan), **pipeline)
+
+
+def _compiled_kinds(plan: Blueprint) -> tuple[type[nn.Module], ...]:
+    """Layers; under ZeRO-3 the blocks they are made of, between which it gathers weights."""
+    if plan.layout.zero_stage == 3:
+        return (Norm, SelfAttention, encoder_decoder.Attention, FeedForward)
+    return (Layer, encoder_decoder.EncoderLayer, encoder_decoder.DecoderLayer)
 
 
 def _stages(plan: Blueprint) -> list[LayerSpec]:

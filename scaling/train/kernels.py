@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scaling.layout import NO_BIAS_GRADIENT, Attention, Layout, Precision
 from scaling.shapes import ModelShape
+from scaling.train.compiled import require_compiler
 from scaling.train.failures import KernelUnavailable
 
 DTYPES: dict[Precision, torch.dtype] = {
@@ -47,6 +48,8 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
     _require_attention(shape, layout, dtype, device)
     if layout.fused_norm:
         _require_fused_norm(device)
+    if layout.compile:
+        require_compiler(device)
 
 
 def attend(

@@ -18,6 +18,7 @@ from scaling.meeting import Seat, part
 from scaling.rank_files import RankFiles, RankResult
 from scaling.train import trace
 from scaling.train.blueprint import Blueprint
+from scaling.train.compiled import graphs_compiled
 from scaling.train.data import MicroBatch, micro_batches
 from scaling.train.engine import Trainer, build
 from scaling.train.failures import failure_of
@@ -93,7 +94,12 @@ def _trained(
     meter = meter_of(plan.device)
     power = None if meter is None else PowerLog(meter, clock=time.monotonic)
 
+    compiled = 0  # graphs, before the first measured step
+
     def prepare(step: int) -> list[MicroBatch]:
+        nonlocal compiled
+        if point.layout.compile and step == point.warmup_steps:
+            compiled = graphs_compiled()
         if power is not None and step == point.warmup_steps:
             power.start()
         doing = f"step {step} of {steps}" if step < steps else f"traced step {step - steps}"
@@ -123,11 +129,17 @@ def _trained(
         after=after,
         stopwatch=stopwatch,
     )
+    if point.layout.compile and graphs_compiled() > compiled:
+        raise RuntimeError(
+            f"{graphs_compiled() - compiled} graphs were compiled within the measured steps: "
+            f"warmup_steps={point.warmup_steps} is not enough"
+        )
     drawn = NOTHING_DRAWN if power is None else power.stop()
     known_norms = [norm for norm in grad_norms if norm is not None]
     peak = peak_memory(plan.device)
     # the peak is read first: the profiler's window trains on, and its events take memory too
-    spent = _spent(point, trainer, plan, prepare, steps, max(times), first_step_at)
+    slowest_s = max(times[point.warmup_steps :])  # the first may have compiled
+    spent = _spent(point, trainer, plan, prepare, steps, slowest_s, first_step_at)
     return RankResult(
         clock=stopwatch.name,
         step_times_s=times[point.warmup_steps :],

@@ -11,7 +11,7 @@ from torch.autograd.profiler import profile, record_function
 
 from scaling.layout import Layout
 from scaling.train.rendezvous import Place
-from scaling.train.window import LAUNCH, STEP, Event
+from scaling.train.window import COMPUTING, LAUNCH, STEP, Event
 
 STEPS = 2
 
@@ -74,7 +74,7 @@ def _of_use(found: Iterable[Any]) -> list[Any]:
     found = list(found)
     on_device = [each for each in found if each.device_type() != DeviceType.CPU]
     if not on_device:
-        return [each for each in found if each.name().startswith((*_OURS, "aten::", "gloo:"))]
+        return [each for each in found if each.name().startswith((*_OURS, *COMPUTING, "gloo:"))]
     callers = {e.linked_correlation_id() for e in on_device if e.name().startswith("nccl")}
     of_host = (each for each in found if each.device_type() == DeviceType.CPU)
     return on_device + [

@@ -16,6 +16,7 @@ from scaling.train.spans import Spans, clipped, spans_of, total, uncovered
 STEP = "scaling.step"  # annotates one drained step of the window
 LAUNCH = "scaling.launch"  # annotates a call that starts a communication: LAUNCH|kind|axis
 
+COMPUTING = ("aten::", "graph_")  # operators of torch and of its compiler, on a CPU
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
 AXES = ("tp", "cp", "dp", "pp")
 
@@ -107,7 +108,7 @@ def computing(events: Sequence[Event]) -> Spans:
     return spans_of(
         (event.start, event.end)
         for event in events
-        if event.name.startswith("aten::") and event.thread not in gloos
+        if event.name.startswith(COMPUTING) and event.thread not in gloos
     )
 
 

@@ -175,3 +175,10 @@ def test_fits_compares_what_is_needed_with_what_is_there(points):
     prediction = predict(points({"dp": 1}, {"dp": 8, "tp": 8, "zero_stage": 1}))
     assert prediction.fits.tolist() == [False, True]
     assert prediction.capacity_bytes[0] == pytest.approx(79.15 * 2**30, rel=1e-3)
+
+
+def test_an_offloaded_optimizer_leaves_weights_and_gradients_on_the_gpu(points):
+    row = {"dp": 8, "zero_stage": 1}
+    here, away = (memory(points({**row, "optimizer_offload": where})) for where in ("none", "cpu"))
+    assert away.terms["optimizer_bytes"] == 0
+    assert here.total - away.total == pytest.approx(here.terms["optimizer_bytes"])

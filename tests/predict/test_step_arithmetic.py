@@ -270,3 +270,11 @@ def test_tensor_parallelism_over_many_nodes_takes_a_tree_where_a_ring_may(points
     bandwidth = 200e9 * group.start["tp_network_efficiency"]
     tree = 2 * 64 * 4096 * 2 / (0.92 * bandwidth) + 10e-3
     assert found.per_layer == pytest.approx(4 * tree)
+
+
+def test_an_offloaded_optimizer_shares_its_nodes_memory(points):
+    """Eight ranks a node each hold an eighth: all weights pass through each node's memory."""
+    row = {"dp": 16, "zero_stage": 1, "zero_shard_size": 8, "optimizer_offload": "cpu"}
+    found = predict(points(row)).time_terms["optimizer_s"]
+    weights = 32 * LAYER + 2 * HEAD
+    assert found == pytest.approx(weights / 8 * 6 / 25e9 + weights * 28 / 150e9)

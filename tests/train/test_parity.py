@@ -26,6 +26,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "cp": (1, 2),
     "dp": (1, 2),
     "zero_stage": (0, 1, 2, 3),
+    "optimizer_offload": ("none", "cpu"),
     "sequence_parallel": (False, True),
     "gradient_accumulation_steps": (1, 4),
     "activation_checkpointing": ("none", "selective", "full"),

@@ -1,0 +1,52 @@
+"""Compiled layers train the same, and no compiling is timed."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from scaling.train.compiled import require_compiler
+from scaling.train.failures import KernelUnavailable
+from tests.points import tiny_point
+from tests.train.conftest import Attempt, Train
+from tests.train.test_parity import compare
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"tp": 2, "sequence_parallel": True, "zero_stage": 1, "attention": "flash2"},
+        {"zero_stage": 3, "activation_checkpointing": "selective"},
+    ],
+    ids=str,
+)
+def test_a_compiled_layout_trains_what_one_process_trains(
+    train: Train, layout: dict[str, Any]
+) -> None:
+    point = tiny_point(compile=True, warmup_steps=2, measured_steps=8, **layout)
+    for result in compare(train, point, loss=1e-5, norm=1e-4).values():
+        # the profiler sees the compiler's kernels, and not only the matrix products between them
+        assert result.spent is not None
+        assert result.spent["compute_s"] > 0
+
+
+@pytest.mark.ranks
+def test_a_graph_compiled_within_the_measured_steps_ends_the_point(attempt: Attempt) -> None:
+    (failure,) = attempt(
+        tiny_point(
+            compile=True,
+            warmup_steps=0,
+            measured_steps=1,
+            zero_stage=3,
+            activation_checkpointing="selective",
+        )
+    ).values()
+    assert failure.outcome == "error"
+    assert "compiled within the measured steps: warmup_steps=0" in failure.message
+
+
+def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
+    with pytest.raises(KernelUnavailable, match=r"needs a C\+\+ compiler"):
+        require_compiler(torch.device("cpu"))
