@@ -84,7 +84,6 @@ FLAGS = ("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy", "compil
 
 # Axes the training engine does not know yet.
 _NOT_YET: dict[str, Any] = {
-    "pipeline_schedule": "1f1b",
     "fused_rope": False,
     "fused_mlp": False,
     "fused_cross_entropy": False,

@@ -65,7 +65,8 @@ def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
     if layout.pp > 1:
         # Stages hand each other activations cut over the tp ranks, which is right only where these
         # ranks hold the same ones: under sequence_parallel it would train on wrong data, and a t5
-        # sends each rank's own heads of the position tables along.
-        cut = not layout.sequence_parallel and shape.family != "t5"
+        # sends each rank's own heads of the position tables along. DualPipeV sends them whole.
+        same = not layout.sequence_parallel and shape.family != "t5"
+        cut = same and layout.pipeline_schedule == "1f1b"
         config["pipeline"] = {"pipe_partitioned": cut, "grad_partitioned": cut}
     return config

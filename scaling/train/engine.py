@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.pipe import LayerSpec, TiedLayerSpec
+from deepspeed.pipe import DualPipeVModule, LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
@@ -78,7 +78,11 @@ class ReplicaTrainer:
 
 
 class PipelineTrainer:
-    """Stages of consecutive layers, 1F1B; each stage is a tp group, and dp replicates the whole."""
+    """Stages of consecutive layers; each stage is a tp group, and dp replicates the whole.
+
+    Under 1F1B a rank holds one stage. Under DualPipeV (github.com/deepseek-ai/DualPipe) the model
+    has twice as many, and a rank holds one of each half: the first and the last, and so on inwards.
+    """
 
     def __init__(self, plan: Blueprint, groups: Groups) -> None:
         layout = plan.layout
@@ -113,7 +117,11 @@ class PipelineTrainer:
         return _norm_of(self.engine) if self._norm_is_right else None
 
 
-def _pipeline(plan: Blueprint, **pipeline: Any) -> DealtPipeline:
+def _pipeline(plan: Blueprint, **pipeline: Any) -> PipelineModule:
+    if plan.layout.pipeline_schedule == "dualpipev":
+        # evenly: look-up and head, which make two of the stages slower, are on one rank anyway
+        pipeline["partition_method"] = "type:^Layer$"
+        return DualPipeVModule(layers=_stages(plan), **pipeline)
     if plan.shape.family == "t5":
         return streams.StreamsPipeline(plan, **pipeline)
     return DealtPipeline(plan, _stages(plan), **pipeline)

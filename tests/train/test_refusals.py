@@ -49,6 +49,15 @@ def test_deepspeed_refuses_sharded_pipelines_in_the_words_we_quote(
         assert quoted in failure.message
 
 
+@pytest.mark.ranks
+def test_deepspeed_wants_as_many_micro_batches_for_dualpipev_as_we_do(attempt: Attempt) -> None:
+    short = tiny_point(pp=2, pipeline_schedule="dualpipev", gradient_accumulation_steps=2)
+    (ours,) = refusals(short.shape, short.layout)
+    assert "at least 2 x pp=4 micro-batches, not gradient_accumulation_steps=2" in ours
+    for failure in attempt(short).values():
+        assert "DualPipeV needs gradient_accumulation_steps >= 2 * 2, got 2" in failure.message
+
+
 def test_a_second_copy_is_of_zero_3_and_shared() -> None:
     def said(**layout: int) -> list[str]:
         return list(engine_refusals(TINY, Layout(seq_length=32, dp=4, **layout)))  # type: ignore[arg-type]
