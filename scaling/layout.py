@@ -221,5 +221,10 @@ def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield "fused_norm is a kernel of RMSNorm; a gpt's LayerNorm is always torch's fused one"
     if shape.family == "t5" and layout.attention != "math":
         yield NO_BIAS_GRADIENT.format(attention=layout.attention)
+    if shape.family == "t5" and layout.pipeline_schedule != "1f1b":
+        yield (
+            f"pipeline_schedule={layout.pipeline_schedule} turns one stream around at the last "
+            "rank; a t5 sends two through its stages"
+        )
     if shape.family == "t5" and shape.tied_embeddings:
         yield "a t5 is trained as mT5 is, with a head of its own: tied_embeddings must be false"
