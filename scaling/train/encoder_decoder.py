@@ -24,7 +24,8 @@ from scaling.train.blocks import FeedForward, Norm
 from scaling.train.blueprint import Blueprint, recomputed
 from scaling.train.context import Attend
 from scaling.train.model import Embedding, FinalNorm, Head, loss_of
-from scaling.train.relative_position import RelativePositionBias, attend_with_bias
+from scaling.train.plain_attention import plain_attention
+from scaling.train.relative_position import RelativePositionBias
 
 
 class Attention(nn.Module):
@@ -59,13 +60,16 @@ class Attention(nn.Module):
 
 
 def _core(plan: Blueprint) -> Attend:
-    """Scores, softmax and values, recomputed if checkpointing is selective: [b, s, n, d]."""
+    """Scores, softmax and values, recomputed if checkpointing is selective: [b, s, n, d].
+
+    No flash kernel: none of them gives a bias its gradient.
+    """
 
     def core(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        return attend_with_bias(query, key, value, bias).transpose(1, 2)
+        return plain_attention(query, key, value, scale=1.0, bias=bias).transpose(1, 2)
 
     if plan.layout.activation_checkpointing == "selective":
         return functools.partial(recomputed, core)

@@ -12,6 +12,7 @@ from scaling.layout import NO_BIAS_GRADIENT, Attention, Layout, Precision
 from scaling.shapes import ModelShape
 from scaling.train.compiled import require_compiler
 from scaling.train.failures import KernelUnavailable
+from scaling.train.plain_attention import plain_attention
 
 DTYPES: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
@@ -22,7 +23,6 @@ DTYPES: dict[Precision, torch.dtype] = {
 # flash2 is torch's own FLASH_ATTENTION, which on CUDA is built from FlashAttention-2: no package to
 # install, and the version is torch's. On a CPU it is torch's tiled kernel of the same algorithm.
 _SDPA: dict[Attention, SDPBackend] = {
-    "math": SDPBackend.MATH,
     "flash2": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
@@ -59,6 +59,8 @@ def attend(
 
     torch raises where that kernel cannot run; it never takes another one.
     """
+    if attention == "math":
+        return plain_attention(query, key, value, scale=query.shape[-1] ** -0.5, causal=True)
     with sdpa_kernel(_SDPA[attention]):
         return functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
@@ -94,6 +96,8 @@ def _require_attention(
     shape: ModelShape, layout: Layout, dtype: torch.dtype, device: torch.device
 ) -> None:
     name = layout.attention
+    if name == "math":
+        return
     if name not in _SDPA:
         package, needed = _PACKAGES[name]
         installed = _version(package)
@@ -102,7 +106,7 @@ def _require_attention(
             f"attention={name} needs {needed}; {package} {state}, and this engine does not call "
             "it yet"
         )
-    if shape.family == "t5" and name != "math":
+    if shape.family == "t5":
         raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
     with _as_unavailable(f"attention={name} ({_SDPA[name].name} of torch {torch.__version__})"):
         query = torch.zeros(1, shape.num_heads, 16, shape.head_dim, dtype=dtype, device=device)

@@ -1,8 +1,6 @@
 """T5's positions: a learned number for each head and bucket of distances, added to the scores.
 
-One table a stack, shared by its layers (arXiv 1910.10683, section 2.1). The attention here is what
-such a bias leaves possible: torch's plain kernel, since none of the flash kernels gives a bias a
-gradient.
+One table a stack, shared by its layers (arXiv 1910.10683, section 2.1).
 """
 
 import functools
@@ -10,11 +8,10 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scaling.shapes import T5_BUCKETS
 from scaling.train.blueprint import Blueprint
+from scaling.train.plain_attention import keys_ahead
 
 _FARTHEST = 128  # tokens; everything beyond shares the last bucket
 
@@ -39,24 +36,23 @@ def bias_of(table: torch.Tensor, plan: Blueprint, *, causal: bool) -> torch.Tens
     it has weights for, as the all-to-all deals them.
     """
     seq_length = plan.layout.seq_length
-    found = buckets(seq_length, bidirectional=not causal).to(table.device)
+    found = buckets(seq_length, bidirectional=not causal, device=table.device)
     # in fp32, because the gradient of each number is a sum over all pairs of tokens
     along = plan.cp.share(table, dim=0).float()[:, found]
     # row i of the square begins i steps before distance 0
     square = along.unfold(-1, seq_length, 1).flip(-2)
     if causal:
-        ahead = torch.ones(seq_length, seq_length, dtype=torch.bool, device=table.device).triu(1)
-        square = square.masked_fill(ahead, -math.inf)
+        square = square.masked_fill(keys_ahead(seq_length, table.device), -math.inf)
     return square.to(table.dtype).unsqueeze(0)
 
 
 @functools.lru_cache(maxsize=8)
-def buckets(seq_length: int, *, bidirectional: bool) -> torch.Tensor:
+def buckets(seq_length: int, *, bidirectional: bool, device: torch.device) -> torch.Tensor:
     """The bucket of each distance, key minus query, from 1 - s to s - 1: int64 [2 s - 1].
 
     Half of the buckets are a distance each, the others grow with its logarithm up to `_FARTHEST`;
     an encoder has half of them for keys ahead, a decoder none. Made on the CPU whatever trains, so
-    that a logarithm rounds alike everywhere.
+    that a logarithm rounds alike everywhere, and moved once.
     """
     distances = torch.arange(1 - seq_length, seq_length)
     held = T5_BUCKETS // 2 if bidirectional else T5_BUCKETS
@@ -65,22 +61,4 @@ def buckets(seq_length: int, *, bidirectional: bool) -> torch.Tensor:
     exact = held // 2
     growth = torch.log(far.float() / exact) / math.log(_FARTHEST / exact)
     grown = (exact + (growth.clamp(min=0) * (held - exact)).long()).clamp(max=held - 1)
-    return first + torch.where(far < exact, far, grown)
-
-
-def attend_with_bias(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """Softmax of scores and bias, without T5's missing scale: [b, n, s, d] x [b, kv, s, d].
-
-    Gives [b, n, s, d]. Without a bias (cross-attention) every query sees every key.
-    """
-    with sdpa_kernel(SDPBackend.MATH):
-        return functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=bias,
-            scale=1.0,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )
+    return (first + torch.where(far < exact, far, grown)).to(device)
