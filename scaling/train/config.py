@@ -50,6 +50,9 @@ def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
         "gradient_clipping": 0.0,
         "steps_per_print": 1_000_000_000,  # it prints to stdout; never is not among its choices
     }
+    if layout.zero_stage == 2:
+        # it reduces every micro-batch's gradient; stage 3 overlaps by itself
+        config["zero_optimization"]["overlap_comm"] = True
     hpz = hpz_ranks(layout)
     if hpz is not None:
         config["zero_optimization"] |= {

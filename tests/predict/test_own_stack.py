@@ -33,8 +33,9 @@ def test_gradients_are_kept_in_the_precision_of_the_model():
     assert stack_of(OWN_FRAMEWORK).gradient_bytes == 2
 
 
-def test_gradient_traffic_does_not_overlap_below_stage_3():
+def test_gradient_traffic_overlaps_from_stage_2_on():
     assert "overlap_comm" not in asked(dp=8, zero_stage=1)["zero_optimization"]
+    assert asked(dp=8, zero_stage=2)["zero_optimization"]["overlap_comm"]
     assert defaults_for(stack_of(OWN_FRAMEWORK).defaults)["dp_exposed"] > 0.9
 
 

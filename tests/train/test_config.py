@@ -18,6 +18,7 @@ def test_a_layout_in_deepspeeds_words() -> None:
             "stage": 2,
             "reduce_bucket_size": TINY.total_params,
             "allgather_bucket_size": TINY.total_params,
+            "overlap_comm": True,
         },
         "bf16": {"enabled": True},
         "steps_per_print": 1_000_000_000,
