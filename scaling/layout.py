@@ -82,13 +82,6 @@ class Layout:
 # Kernels and the compiler: on or off.
 FLAGS = ("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy", "compile")
 
-# Axes the training engine does not know yet.
-_NOT_YET: dict[str, Any] = {
-    "fused_rope": False,
-    "fused_mlp": False,
-    "fused_cross_entropy": False,
-}
-
 # What a study may choose, and what an axis means where nobody does; the rest follows from these.
 AXES: dict[str, Any] = {
     each.name: each.default
@@ -199,11 +192,24 @@ def _kernel_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield "fused_mlp joins a gate with its product, and this feed-forward has no gate"
 
 
+def _fusion_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    if layout.fused_cross_entropy and layout.tp > 1:
+        yield (
+            "fused_cross_entropy joins the head with a softmax over the whole vocabulary, which "
+            f"tp={layout.tp} ranks share"
+        )
+    if layout.fused_cross_entropy and layout.pp > 1:
+        yield "fused_cross_entropy joins head and loss, which DeepSpeed's pipeline keeps apart"
+    if layout.fused_cross_entropy and shape.family == "t5":
+        yield "fused_cross_entropy is wired to decoders only, not to a t5"
+    inside = [name for name in ("fused_norm", "fused_rope", "fused_mlp") if getattr(layout, name)]
+    if layout.compile and inside:
+        yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"
+
+
 def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     """Why the training engine cannot run a layout that arithmetic allows: one sentence each."""
-    for name, default in _NOT_YET.items():
-        if (asked := getattr(layout, name)) != default:
-            yield f"{name}={asked} can be predicted but not yet measured"
+    yield from _fusion_refusals(shape, layout)
     size = layout.zero_shard_size
     if size is not None and layout.zero_stage < 3:
         yield (

@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from scaling.shapes import Family, ModelShape
+from scaling.train import fused
 from scaling.train.blueprint import Blueprint, recomputed
 from scaling.train.context import Attend
-from scaling.train.kernels import attend, fused_rms_norm
+from scaling.train.kernels import attend
 
 _EPSILONS: dict[Family, float] = {"llama": 1e-5, "gpt": 1e-5, "t5": 1e-6}  # as released
 _ROTARY_BASE = 10_000.0
@@ -33,7 +34,7 @@ class Norm(nn.Module):
         if self.bias is not None:  # torch's kernel is fused and sums in fp32
             return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
         if self.fused:
-            return fused_rms_norm(x, self.weight, self.epsilon)
+            return fused.rms_norm(x, self.weight, self.epsilon)
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
         return normed.to(x.dtype) * self.weight
@@ -46,10 +47,13 @@ class SelfAttention(nn.Module):
         super().__init__()
         shape = plan.shape
         self.head_dim, self.cp = shape.head_dim, plan.cp
-        self.turned = shape.family == "llama"
+        self.turned, self.fused_rope = shape.family == "llama", plan.layout.fused_rope
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.query = plan.sharded(f"{name}.query", queries, shape.hidden_size, dim=0)
-        self.key = plan.sharded(f"{name}.key", keys, shape.hidden_size, dim=0)
+        turned_by = shape.head_dim if self.fused_rope else None
+        self.query = plan.sharded(
+            f"{name}.query", queries, shape.hidden_size, dim=0, halves_of=turned_by
+        )
+        self.key = plan.sharded(f"{name}.key", keys, shape.hidden_size, dim=0, halves_of=turned_by)
         self.value = plan.sharded(f"{name}.value", keys, shape.hidden_size, dim=0)
         self.output = plan.sharded(f"{name}.output", shape.hidden_size, queries, dim=1)
         self.query_bias = plan.sharded_shift(queries)
@@ -67,7 +71,10 @@ class SelfAttention(nn.Module):
         if self.turned:
             whole = rotary_table(held * self.cp.size, self.head_dim, x.device)
             cosine, sine = (self.cp.share(table, dim=0) for table in whole)
-            query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
+            if self.fused_rope:
+                query, key = fused.rotate(query, key, cosine, sine)
+            else:
+                query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
         attended = self.attend(query, key, heads(self.value, self.value_bias))
         return functional.linear(attended.reshape(batch, held, -1), self.output)
 
@@ -97,6 +104,7 @@ class FeedForward(nn.Module):
         hidden_size, inner = plan.shape.hidden_size, plan.shape.ffn_hidden_size
         gated = plan.shape.gated_mlp
         self.activate = _activation(plan.shape)
+        self.fused = _fused_gate(plan) if plan.layout.fused_mlp else None
         self.gate = plan.sharded(f"{name}.gate", inner, hidden_size, dim=0) if gated else None
         self.gate_bias = plan.sharded_shift(inner) if gated else None
         self.up = plan.sharded(f"{name}.up", inner, hidden_size, dim=0)
@@ -107,10 +115,14 @@ class FeedForward(nn.Module):
         """[b, s, h] -> this rank's part of the sum [b, s, h]."""
         up = functional.linear(x, self.up, self.up_bias)
         if self.gate is None:
-            inner = self.activate(up)
-        else:
-            inner = self.activate(functional.linear(x, self.gate, self.gate_bias)) * up
+            return functional.linear(self.activate(up), self.down)
+        gate = functional.linear(x, self.gate, self.gate_bias)
+        inner = self.activate(gate) * up if self.fused is None else self.fused(gate, up)
         return functional.linear(inner, self.down)
+
+
+def _fused_gate(plan: Blueprint) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return fused.gated_gelu if plan.shape.family == "t5" else fused.gated_silu
 
 
 def _activation(shape: ModelShape) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from scaling.layout import Layout
 from scaling.shapes import ModelShape
 from scaling.train.context import ContextParallel
+from scaling.train.fused import halves
 from scaling.train.kernels import DTYPES
 from scaling.train.parallel import TensorParallel
 from scaling.train.weights import initial_weight, shard
@@ -35,11 +36,23 @@ class Blueprint:
         return DTYPES[self.layout.precision]
 
     def sharded(
-        self, name: str, rows: int, columns: int, *, dim: int, gain: float = 1.0
+        self,
+        name: str,
+        rows: int,
+        columns: int,
+        *,
+        dim: int,
+        gain: float = 1.0,
+        halves_of: int | None = None,
     ) -> nn.Parameter:
-        """This rank's slice of weight [rows, columns], cut along `dim`; `gain` widens the draw."""
+        """This rank's slice of weight [rows, columns], cut along `dim`; `gain` widens the draw.
+
+        With `halves_of` rows of each head of that size come in the order of `fused.halves`.
+        """
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
         part = shard(whole, dim=dim, rank=self.tp.rank, size=self.tp.size).mul_(gain)
+        if halves_of is not None:
+            part = halves(part, halves_of)
         return self.tp.mark_sharded(nn.Parameter(part.to(self.dtype)))
 
     def replicated(self, name: str, rows: int, columns: int) -> nn.Parameter:

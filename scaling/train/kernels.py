@@ -1,7 +1,6 @@
 """The kernels a point names: the one that runs, or the sentence that says why none does."""
 
 import contextlib
-import importlib.metadata
 from collections.abc import Iterator
 
 import torch
@@ -10,8 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scaling.layout import NO_BIAS_GRADIENT, Attention, Layout, Precision
 from scaling.shapes import ModelShape
+from scaling.train.attention_packages import attend_by_package, require_package
 from scaling.train.compiled import require_compiler
 from scaling.train.failures import KernelUnavailable
+from scaling.train.fused import require_liger
 from scaling.train.plain_attention import plain_attention
 
 DTYPES: dict[Precision, torch.dtype] = {
@@ -27,16 +28,6 @@ _SDPA: dict[Attention, SDPBackend] = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
 
-# What the other kernels come in. The engine does not call these packages yet.
-_PACKAGES: dict[Attention, tuple[str, str]] = {
-    "fused_softmax": ("apex", "apex built with --cuda_ext"),
-    "flash1": ("flash-attn", "flash-attn 1.0.9 (built against torch < 2.1)"),
-    "flash3": ("flash-attn-3", "flash-attn-3 >= 3.0 (Hopper)"),
-    "flash4": ("flash-attn-4", "flash-attn-4 >= 4.0 (Blackwell)"),
-}
-
-_LIGER = "liger-kernel >= 0.5 (with triton, on a GPU)"
-
 
 def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> None:
     """Check every kernel the layout names before anything is built.
@@ -46,8 +37,7 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
     """
     dtype = _required_dtype(layout.precision, device)
     _require_attention(shape, layout, dtype, device)
-    if layout.fused_norm:
-        _require_fused_norm(device)
+    require_liger(layout, device)
     if layout.compile:
         require_compiler(device)
 
@@ -61,19 +51,12 @@ def attend(
     """
     if attention == "math":
         return plain_attention(query, key, value, scale=query.shape[-1] ** -0.5, causal=True)
+    if attention not in _SDPA:
+        return attend_by_package(query, key, value, attention)
     with sdpa_kernel(_SDPA[attention]):
         return functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
         )
-
-
-def fused_rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """RMSNorm by Liger's Triton kernel."""
-    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
-
-    # not in place: the residual stream still needs the gradient that it would overwrite
-    result: torch.Tensor = LigerRMSNormFunction.apply(x, weight, epsilon, 0.0, "llama", False)
-    return result
 
 
 def _required_dtype(precision: Precision, device: torch.device) -> torch.dtype:
@@ -99,33 +82,16 @@ def _require_attention(
     if name == "math":
         return
     if name not in _SDPA:
-        package, needed = _PACKAGES[name]
-        installed = _version(package)
-        state = "is not installed" if installed is None else f"is {installed} here"
-        raise KernelUnavailable(
-            f"attention={name} needs {needed}; {package} {state}, and this engine does not call "
-            "it yet"
-        )
+        require_package(name, device)
+        if dtype is torch.float32:
+            raise KernelUnavailable(f"attention={name} computes in bf16 and fp16, not in fp32")
     if shape.family == "t5":
         raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
-    with _as_unavailable(f"attention={name} ({_SDPA[name].name} of torch {torch.__version__})"):
+    backend = f" ({_SDPA[name].name} of torch {torch.__version__})" if name in _SDPA else ""
+    with _as_unavailable(f"attention={name}{backend}"):
         query = torch.zeros(1, shape.num_heads, 16, shape.head_dim, dtype=dtype, device=device)
         key = torch.zeros(1, shape.num_kv_heads, 16, shape.head_dim, dtype=dtype, device=device)
         attend(query, key, key, name)
-
-
-def _require_fused_norm(device: torch.device) -> None:
-    installed = _version("liger-kernel")
-    if installed is None:
-        raise KernelUnavailable(f"fused_norm needs {_LIGER}; liger-kernel is not installed")
-    if device.type == "cpu":
-        raise KernelUnavailable(f"fused_norm needs {_LIGER}; this rank runs on a CPU")
-    try:
-        import liger_kernel.ops.rms_norm  # noqa: F401 (only whether it can be imported)
-    except ImportError as error:
-        raise KernelUnavailable(
-            f"fused_norm needs {_LIGER}; liger-kernel {installed} cannot be imported: {error}"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -138,10 +104,3 @@ def _as_unavailable(what: str) -> Iterator[None]:
         if "No available kernel" in said or "No viable backend" in said:
             raise KernelUnavailable(f"{what} cannot run here: {said.splitlines()[0]}") from error
         raise
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from scaling.train import fused
 from scaling.train.blocks import FeedForward, Norm, SelfAttention
 from scaling.train.blueprint import Blueprint, recomputed
 
@@ -101,6 +102,14 @@ class Head(nn.Module):
         return functional.linear(self.tp.enter(x), self.weight)
 
 
+class FusedHead(Head):
+    """The head and the loss in one kernel, for a tp rank that holds the whole vocabulary."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """[b, s, h], labels [b, s] -> mean loss of the micro-batch."""
+        return fused.linear_cross_entropy(x, self.weight, labels)
+
+
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -136,7 +145,9 @@ class Decoder(nn.Module):
         self.embedding = Embedding(plan)
         self.layers = nn.ModuleList(Layer(plan, i) for i in range(plan.shape.num_layers))
         self.norm = FinalNorm(plan)
-        self.head = Head(plan, self.embedding.weight if plan.shape.tied_embeddings else None)
+        self.fused_loss = plan.layout.fused_cross_entropy
+        head = FusedHead if self.fused_loss else Head
+        self.head = head(plan, self.embedding.weight if plan.shape.tied_embeddings else None)
         self.loss = loss_of(plan)
         self.recompute = plan.layout.activation_checkpointing == "full"
 
@@ -145,4 +156,7 @@ class Decoder(nn.Module):
         x = self.embedding(ids)
         for layer in self.layers:
             x = recomputed(layer, x) if self.recompute else layer(x)
+        if self.fused_loss:
+            loss: torch.Tensor = self.head(self.norm(x), labels)
+            return loss
         return self.loss(self.head(self.norm(x)), labels)

@@ -1,0 +1,183 @@
+"""What Liger's kernels and attention packages are called with, by stand-ins that say what they do.
+
+No GPU: the kernels themselves were not run by these tests. A stand-in computes in plain torch what
+the package documents, so that a model built on it must train what the plain one trains.
+"""
+
+import importlib.metadata
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from scaling.train.attention_packages import PACKAGES, require_package
+from scaling.train.failures import KernelUnavailable
+from scaling.train.fused import halves, require_liger
+from scaling.train.kernels import attend
+from scaling.train.model import Decoder
+from tests.points import TINY, tiny_point
+from tests.train.test_model import CPU, blueprint
+
+IDS = torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(0))
+
+
+def applied(function: Callable[..., Any]) -> Any:
+    """Called as an autograd function is."""
+    return types.SimpleNamespace(apply=function)
+
+
+def rms_norm(x, weight, epsilon, offset, casting, in_place):
+    assert (offset, casting, in_place) == (0.0, "llama", False)
+    return functional.rms_norm(x, weight.shape, weight, epsilon)
+
+
+def rope(query, key, cosine, sine):
+    """transformers' Llama: halves of a head [b, n, s, d] turned by tables [1, s, d]."""
+
+    def turned(x):
+        first, second = x.chunk(2, -1)
+        return x * cosine.unsqueeze(1) + torch.cat((-second, first), -1) * sine.unsqueeze(1)
+
+    return turned(query), turned(key)
+
+
+def linear_cross_entropy(x, weight, target, bias, ce_weight, ignored, z, smoothing, reduction,
+                         softcap, return_z, accumulated):  # fmt: skip
+    assert (bias, ce_weight, z, smoothing, reduction, softcap) == (
+        None,
+        None,
+        0.0,
+        0.0,
+        "mean",
+        None,
+    )
+    assert (return_z, accumulated) == (False, torch.float32)
+    assert (x.ndim, target.ndim) == (2, 1)
+    return functional.cross_entropy(x @ weight.T, target, ignore_index=ignored), None, None, None
+
+
+@pytest.fixture
+def liger(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing_in = {
+        "rms_norm": {"LigerRMSNormFunction": applied(rms_norm)},
+        "rope": {"LigerRopeFunction": applied(rope)},
+        "swiglu": {"LigerSiLUMulFunction": applied(lambda a, b: functional.silu(a) * b)},
+        "fused_linear_cross_entropy": {
+            "LigerFusedLinearCrossEntropyFunction": applied(linear_cross_entropy)
+        },
+    }
+    for name in ("liger_kernel", "liger_kernel.ops"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    for name, held in standing_in.items():
+        module = types.ModuleType(name)
+        vars(module).update(held)
+        monkeypatch.setitem(sys.modules, f"liger_kernel.ops.{name}", module)
+
+
+def trained_once(**layout: bool) -> tuple[float, dict[str, torch.Tensor]]:
+    model = Decoder(blueprint(tiny_point(**layout)))
+    loss = model(IDS, IDS.roll(1, 1))
+    loss.backward()
+    return loss.item(), {name: w.grad for name, w in model.named_parameters() if w.grad is not None}
+
+
+@pytest.mark.usefixtures("liger")
+@pytest.mark.parametrize("axis", ["fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy"])
+def test_a_fused_kernel_takes_the_place_of_the_plain_code(axis: str) -> None:
+    loss, gradients = trained_once()
+    fused_loss, fused_gradients = trained_once(**{axis: True})
+    assert fused_loss == pytest.approx(loss, abs=1e-6)
+    for name, expected in gradients.items():
+        turned = axis == "fused_rope" and name.endswith((".query", ".key"))
+        ordered = halves(expected, TINY.head_dim) if turned else expected
+        torch.testing.assert_close(fused_gradients[name], ordered, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("axis", ["fused_rope", "fused_mlp", "fused_cross_entropy"])
+def test_a_missing_kernel_of_ligers_is_named(axis: str) -> None:
+    with pytest.raises(KernelUnavailable, match=rf"{axis} needs liger-kernel >= 0.8, < 0.9"):
+        require_liger(tiny_point(**{axis: True}).layout, CPU)
+
+
+@pytest.mark.parametrize(
+    ("installed", "device", "said"),
+    [
+        ("0.8.5", "cpu", "this rank runs on a CPU"),
+        ("0.5.2", "cuda", "liger-kernel is 0.5.2 here"),
+        ("0.8.5", "cuda", "liger-kernel 0.8.5 cannot be imported"),
+    ],
+)
+def test_a_kernel_that_is_installed_and_cannot_run_says_why(
+    monkeypatch: pytest.MonkeyPatch, installed: str, device: str, said: str
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: installed)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    with pytest.raises(KernelUnavailable, match=said):
+        require_liger(tiny_point(fused_rope=True).layout, torch.device(device))
+
+
+@pytest.mark.parametrize("with_logsumexp", [False, True])
+@pytest.mark.parametrize("attention", ["flash3", "flash4"])
+def test_a_package_gets_tokens_before_heads_and_a_causal_mask(
+    monkeypatch: pytest.MonkeyPatch, attention: Any, with_logsumexp: bool
+) -> None:
+    def flash_attn_func(query, key, value, *, causal):
+        assert causal
+        assert (query.shape, key.shape) == ((1, 16, 4, 8), (1, 16, 2, 8))  # [b, s, n, d]
+        out = attend(*(x.transpose(1, 2) for x in (query, key, value)), "math").transpose(1, 2)
+        return (out, None) if with_logsumexp else out
+
+    stand_in(monkeypatch, PACKAGES[attention].module, flash_attn_func=flash_attn_func)
+    query, key, value = some_heads()
+    found = attend(query, key, value, attention)
+    torch.testing.assert_close(found, attend(query, key, value, "math"))
+
+
+def test_the_fused_softmax_scales_and_masks_scores_of_every_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def softmax(scores, scale):
+        assert scores.shape == (4, 16, 16)
+        future = torch.ones(16, 16).triu(1).bool()
+        return (scores * scale).masked_fill(future, -torch.inf).softmax(-1)
+
+    module = PACKAGES["fused_softmax"].module
+    stand_in(monkeypatch, module, ScaledUpperTriangMaskedSoftmax=applied(softmax))
+    query, key, value = some_heads()
+    found = attend(query, key, value, "fused_softmax")
+    torch.testing.assert_close(found, attend(query, key, value, "math"))
+
+
+@pytest.mark.parametrize(
+    ("attention", "device", "said"),
+    [
+        ("flash4", "cpu", "this rank runs on a CPU"),
+        ("flash3", "cuda", "flash-attn-3 9.9 cannot be imported"),
+        ("flash1", "cuda", "flash-attn 1.0.9, which is built against torch < 2.1"),
+    ],
+)
+def test_a_package_that_is_installed_and_cannot_run_says_why(
+    monkeypatch: pytest.MonkeyPatch, attention: Any, device: str, said: str
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "9.9")
+    with pytest.raises(KernelUnavailable, match=said):
+        require_package(attention, torch.device(device))
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **held: Any) -> None:
+    parts = name.split(".")
+    for end in range(1, len(parts)):
+        parent = ".".join(parts[:end])
+        monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
+    module = types.ModuleType(name)
+    vars(module).update(held)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def some_heads() -> list[torch.Tensor]:
+    random = torch.Generator().manual_seed(0)
+    return [torch.randn(1, heads, 16, 8, generator=random) for heads in (4, 2, 2)]
