@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 from scaling.analyse.advice import fewest_switches
-from scaling.report.numbers import interval, listed
+from scaling.report.numbers import interval, listed, percent
 from scaling.report.tables import Record, Tables
 from scaling.report.words import counted
 
 Span = tuple[str, bool]  # text, and whether it is strong
 
+PREDICTED_TIE = 0.96  # the predictor's mean regret is up to 4 % (docs/prediction.md)
 STARVED_SHARE = 1.2  # above it the smallest size is a poor yardstick
 
 
@@ -16,7 +17,7 @@ def advice_spans(tables: Tables, words: Mapping[str, str]) -> list[Span]:
     """`tp 1, pp 2 from 8 to 16 GPUs, then ...`; empty where nothing ran."""
     good: dict[int, dict[str, float]] = {}
     for row in tables["contenders"]:
-        if row["share_of_best"] is not None and (row["within_noise"] or row["position"] == 1):
+        if _good(row):
             at_size = good.setdefault(row["world_size"], {})
             at_size[row["layout_name"]] = max(
                 row["share_of_best"], at_size.get(row["layout_name"], 0.0)
@@ -31,6 +32,18 @@ def advice_spans(tables: Tables, words: Mapping[str, str]) -> list[Span]:
         )
         spans += [(", then " if spans else "", False), (stretch.layout, True), (where, False)]
     return [span for span in spans if span[0]]
+
+
+def _good(row: Record) -> bool:
+    """Whether a layout may be advised at a size: the fastest, or not to be told from it.
+
+    What a prediction is wrong about is mostly the same for all layouts, so its interval, wide as it
+    is, does not excuse one that is predicted clearly slower.
+    """
+    if row["share_of_best"] is None:
+        return False
+    near = row["series"] != "predicted" or row["share_of_best"] >= PREDICTED_TIE
+    return row["position"] == 1 or bool(row["within_noise"] and near)
 
 
 def answer(tables: Tables, words: Mapping[str, str], *, predicted: bool = False) -> list[Span]:
@@ -84,9 +97,16 @@ def note(tables: Tables, words: Mapping[str, str]) -> str:
     ties = [str(row["world_size"]) for row in best if row["tied"]]
     if ties:
         size = words["GPU"] if ties == ["1"] else words["GPUs"]
+        every = len(ties) == len(best) > 1
+        which = "At every size" if every else f"At {listed(ties)} {size}"
         said.append(
-            f"At {listed(ties)} {size} the intervals of the two fastest layouts overlap: a tie. "
-            "Where layouts tie, the one that needs fewer changes is named."
+            f"{which} the intervals of the two fastest layouts overlap: a tie. "
+            "Where layouts tie, the one that needs fewer changes is named"
+            + (
+                f", if it is predicted within {percent(1 - PREDICTED_TIE)} of the fastest."
+                if any(row["series"] == "predicted" for row in best)
+                else "."
+            )
         )
     sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
     if best and sizes and min(sizes) < best[0]["world_size"]:
@@ -116,7 +136,7 @@ def statistics_title(tables: Tables) -> str:
     done = tables["progress"][0]
     parts = [f"{done['ok']} of {done['points']} points ran"]
     if done["predicted"]:
-        parts = [f"{done['points']} points are predicted, and none was to be measured"]
+        parts = [f"{done['points']} points are predicted", "none was to be measured"]
     if done["failed"]:
         parts.append(f"{done['failed']} failed")
     if done["waiting"]:
