@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.launch.probing import probe
+from scaling.launch.starters import LocalRanks, seat
 from scaling.probe.plan import MIB, Task, probe_plan
 from scaling.probes import COLLECTIVES, Probe
 from scaling.store import arrow_schema
@@ -39,26 +40,41 @@ def small(plan, *more):
     return dataclasses.replace(plan, tasks=(*kept, *more))
 
 
-def test_four_ranks_leave_a_right_and_timed_row_of_every_collective_and_group(probed, tmp_path):
-    points = [tiny_point(tp=2, dp=2), tiny_point(cp=2, dp=2), tiny_point(pp=4, dp=1)]
+def on_two_nodes(command, plan, environment, logs):
+    """Start the ranks of two nodes on this machine; each believes to be where it should."""
+    ranks = LocalRanks()
+    for rank in range(plan.world_size):
+        node, local = divmod(rank, plan.gpus_per_node)
+        own = {"LOCAL_RANK": str(local), "SLURMD_NODENAME": f"n{node}"}
+        ranks.start(rank, command, {**environment, **seat(rank, plan.world_size), **own}, logs)
+    return ranks
+
+
+def test_two_nodes_leave_a_right_and_timed_row_of_every_collective_group_and_host(probed, tmp_path):
+    layouts = [{"tp": 2, "dp": 2}, {"cp": 2, "dp": 2}, {"pp": 2, "tp": 2, "dp": 1}]
+    points = [tiny_point(gpus_per_node=2, **layout) for layout in layouts]
     missing = Task(
         kind="attention", attention="flash3", batch_size=1, num_heads=2, num_kv_heads=2,
         head_dim=8, seq_length=16,
     )  # fmt: skip
     plan = small(probe_plan(points, world_size=4, time_limit_s=90), missing)
-    rows = probed(plan)
-    assert len(rows) == len(plan.tasks)
+    rows = probed(plan, start=on_two_nodes)
     failed = [row for row in rows if row.outcome != "ok"]
-    assert [(row.kind, row.outcome, row.seconds) for row in failed] == [
+    assert {(row.kind, row.outcome, row.seconds) for row in failed} == {
         ("attention", "kernel_unavailable", None)
-    ]
+    }
     assert "flash3" in failed[0].error_message
     done = [row for row in rows if row.outcome == "ok"]
     assert all(0 < row.seconds_low <= row.seconds <= row.seconds_high for row in done)
-    assert {row.kind for row in done if row.group == "node"} == set(COLLECTIVES)
-    assert {(row.group, row.groups) for row in done if row.group} == {
-        ("node", 1), ("tp", 1), ("tp", 2), ("data", 1), ("data", 2), ("cp", 1), ("cp", 2),
-        ("pp", 1),
+    assert {row.kind for row in done if row.group == "world"} == set(COLLECTIVES)
+    assert {(row.group, row.nodes, row.groups, row.host, row.peer_host) for row in done} == {
+        (None, None, None, "n0", None), (None, None, None, "n1", None),
+        ("node", 1, 2, "n0", None), ("node", 1, 2, "n1", None),
+        ("world", 2, 1, None, None), ("node_pair", 2, 2, "n0", "n1"),
+        ("tp", 1, 1, "n0", None), ("tp", 1, 2, "n0", None), ("tp", 1, 2, "n1", None),
+        ("cp", 1, 1, "n0", None), ("cp", 1, 2, "n0", None), ("cp", 1, 2, "n1", None),
+        ("data", 2, 1, None, None), ("data", 2, 2, None, None),
+        ("pp", 2, 1, None, None), ("pp", 2, 2, None, None),
     }  # fmt: skip
     for row in done:
         if row.kind == "all_reduce" and row.ranks == 4:
@@ -67,9 +83,10 @@ def test_four_ranks_leave_a_right_and_timed_row_of_every_collective_and_group(pr
             assert row.flop_per_s == pytest.approx(2 * row.m * row.n * row.k / row.seconds)
         if row.kind == "memory_copy":
             assert row.copy_bytes_per_s == pytest.approx(2 * row.message_bytes / row.seconds)
-    (host,) = json.loads((tmp_path / "hosts.json").read_text()).values()
-    assert [device["rank"] for device in host["devices"]] == [0, 1, 2, 3]
-    assert host["torch_version"]
+    hosts = json.loads((tmp_path / "hosts.json").read_text())
+    ranks = {name: [one["rank"] for one in host["devices"]] for name, host in hosts.items()}
+    assert ranks == {"n0": [0, 1], "n1": [2, 3]}
+    assert all(host["torch_version"] for host in hosts.values())
 
 
 # a rank whose collectives do not do what they say
