@@ -57,7 +57,7 @@ def plan(
 
     found = load_study(study, mode=mode, cluster=cluster)
     findings_of(found)  # a name that is wrong is said before anything runs
-    planned = planning.plan(found)
+    planned, spend = planning.plan_and_spend(found)
     probing = planning.probe_of(found, planned)
     if write:
         results = RESULTS / found.name
@@ -67,7 +67,7 @@ def plan(
             shutil.rmtree(results / "chosen", ignore_errors=True)
         if probing is not None:
             store.write_text_if_new(results / "probe.json", probing.to_json())
-    show.plan(found, planned, planning.spend(found, planned), probing)
+    show.plan(found, planned, spend, probing)
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scaling.study import Study
 
 # Of a GPU's memory. Uncalibrated, this refuses 0 of 165, 7 of 673 and 0 of 139 published layouts
-# that ran, and catches 159 of 257 and 812 of 1,031 that did not (docs/prediction.md).
+# that ran, and catches 159 of 257 and 812 of 1,031 that did not (benchmarks/refusals.py).
 REFUSE_ABOVE = 1.3
 
 
@@ -32,9 +32,31 @@ def plan(study: "Study") -> Plan:
     Raises:
         InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
     """
+    return _plan(study)[0]
+
+
+def plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
+    """The plan and what measuring it is predicted to take, None if nothing runs or is known.
+
+    Raises:
+        InputError: as `plan`.
+    """
+    planned, known = _plan(study)
+    if study.mode == "predict" or not predictable(planned.points):
+        return planned, None
+    from scaling.predict.spend import spend_of
+
+    # what is refused does not fit, and what does not fit is not counted
+    points, prediction = known or predicted(study, planned.points)
+    steps = study.measure.warmup_steps + study.measure.measured_steps
+    return planned, spend_of(points, prediction, steps=steps)
+
+
+def _plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
+    """The plan, and the prediction of its points and refusals where it needed one."""
     planned = grid.plan(study)
     if study.mode == "predict" or study.measure.measure_oom or not predictable(planned.points):
-        return planned  # in a study that only predicts, what does not fit is an answer
+        return planned, None  # in a study that only predicts, what does not fit is an answer
     from scaling.predict.spend import memory_refusals
 
     points, prediction = predicted(study, planned.points)
@@ -46,18 +68,7 @@ def plan(study: "Study") -> Plan:
         if planned.points[row].repeat == 0
     ]
     whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
-    return grid.not_empty(study, whole)
-
-
-def spend(study: "Study", planned: Plan) -> "Spend | None":
-    """What measuring every point is predicted to take; None if nothing runs or is known."""
-    if study.mode == "predict" or not predictable(planned.points):
-        return None
-    from scaling.predict.spend import spend_of
-
-    points, prediction = predicted(study, planned.points)
-    steps = study.measure.warmup_steps + study.measure.measured_steps
-    return spend_of(points, prediction, steps=steps)
+    return grid.not_empty(study, whole), (points, prediction)
 
 
 def probe_of(study: "Study", planned: Plan) -> ProbePlan | None:

@@ -40,12 +40,13 @@ def test_measure_oom_runs_it_all_the_same(config, write_study):
 def test_ranks_on_a_cpu_are_never_refused_for_memory_and_cost_nothing_known(config, write_study):
     study = load_study(write_study(), config)
     assert planning.plan(study) == grid.plan(study)
-    assert planning.spend(study, planning.plan(study)) is None
+    assert planning.plan_and_spend(study) == (planning.plan(study), None)
 
 
 def test_the_spending_is_hours_times_price_and_power(config, write_study):
     study = study_of(config, write_study)
-    spent = planning.spend(study, planning.plan(study))
+    planned, spent = planning.plan_and_spend(study)
+    assert planned == planning.plan(study)
     assert spent.points == 1
     assert spent.gpu_hours > 0
     assert spent.usd == pytest.approx(2.0 * spent.gpu_hours)

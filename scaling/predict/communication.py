@@ -95,11 +95,39 @@ def _count(f: Features) -> Floats:
 
 
 def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Of a tp group, innermost: inside a node unless it has more ranks than the node."""
     inside = _link(group) * p["link_efficiency"]
-    if not (f.tp * f.cp > f.gpus_per_node).any():
+    if not (f.tp > f.gpus_per_node).any():
         return np.full(len(f), inside)
-    over = node_bus(group, f.tp * f.cp / f.gpus_per_node) * p["tp_network_efficiency"]
-    return np.where(f.tp * f.cp > f.gpus_per_node, over, inside)
+    over = node_bus(group, f.tp / f.gpus_per_node) * p["tp_network_efficiency"]
+    return np.where(f.tp > f.gpus_per_node, over, inside)
+
+
+def _exchanges(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
+    """Ulysses' all-to-alls of a layer: seconds on the GPU, and seconds to launch them.
+
+    Each attention trades tokens for heads: query, key and value before it, its result after it
+    (arXiv 2309.14509, section 3.2), and the same in backward; full checkpointing does forward once
+    more. A rank holds 1 / cp of the tokens, (2 query + 2 kv widths) / tp of a token, keeps 1 / cp
+    of it and sends the rest. cp ranks are tp apart, so min(cp, gpus_per_node / tp) of a group are
+    on a node: what goes to them takes the links, the rest the NICs, of which all GPUs of the node
+    have their share at once; the slower of the two counts. Nothing hides it: attention waits.
+    """
+    tp, cp = f.tp, f.cp
+    here = np.clip(f.gpus_per_node / tp, 1.0, cp)
+    nodes = cp / here
+    tokens = f.micro_batch_size * f.seq_length / cp
+    held = tokens * 2 * (f.query_width + f.kv_width) / tp * f.element_bytes
+    inside = held * (here - 1) / cp / (_link(group) * p["link_efficiency"])
+    nics = node_bus(group, np.maximum(nodes * tp * here / f.gpus_per_node, 1.0))
+    leaving = f.gpus_per_node * held * (cp - here) / cp
+    across = leaving / (nics * p["tp_network_efficiency"])
+    meeting = np.log2(np.maximum(cp, 2.0)) / 2  # as for tp, stated for 4 ranks
+    latency = p["tp_latency_s"] * meeting + p["tp_network_latency_s"] * (nodes - 1)
+    count = (2 + f.full) * f.attentions
+    seconds = count * (np.maximum(inside, across) + 4 * latency)
+    host = count * 4 * p["host_collective_s"] * meeting
+    return np.where(cp > 1, seconds, 0.0), np.where(cp > 1, host, 0.0)
 
 
 def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
@@ -107,11 +135,11 @@ def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
 
     tp: ring all-reduces of (tokens, h), 2 (tp - 1) / tp of it each way; under sequence_parallel the
     same bytes as all-gather and reduce-scatter, and one more all-gather in backward
-    (arXiv 2205.05198). Over nodes an all-reduce takes a tree where that is faster. cp: keys and
-    values once around the ring, forward, and twice backward.
+    (arXiv 2205.05198). Over nodes an all-reduce takes a tree where that is faster. cp: see
+    `_exchanges`.
     """
-    tp, cp = f.tp, f.cp
-    tokens = f.micro_batch_size * f.seq_length / cp
+    tp = f.tp
+    tokens = f.micro_batch_size * f.seq_length / f.cp
     bandwidth = _tp_bandwidth(group, f, p)
     count = _count(f)
     volume = 2 * (tp - 1) / tp * tokens * f.hidden_size * f.element_bytes
@@ -130,12 +158,11 @@ def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
         once = np.where(leaving & ~f.sequence_parallel, np.minimum(once, tree), once)
     seconds = p["tp_exposed"] * count * once
     host = count * p["host_collective_s"] * meeting
-    context: Floats = np.zeros(len(f))
-    if (cp > 1).any():
-        ring = (cp - 1) / cp * (2 * f.kv_width / tp) * f.micro_batch_size * f.seq_length
-        once = ring * f.element_bytes / bandwidth + (cp - 1) * p["tp_latency_s"]
-        context = np.where(cp > 1, (3 + f.full) * once * f.attentions, 0.0)
-    return np.where(tp > 1, seconds, 0.0) + context, np.where(tp > 1, host, 0.0)
+    seconds, host = np.where(tp > 1, seconds, 0.0), np.where(tp > 1, host, 0.0)
+    if (f.cp > 1).any():
+        exchanging, launching = _exchanges(group, f, p)
+        return seconds + exchanging, host + launching
+    return seconds, host
 
 
 def _message(

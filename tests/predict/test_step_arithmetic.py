@@ -175,12 +175,35 @@ def test_every_gpu_of_the_catalogue_can_be_predicted(gpu):
     assert np.isfinite(prediction.step_time_s).all()
 
 
-def test_context_parallelism_shards_activations_and_costs_a_ring(points):
+def exchanges_of(points, **row):
+    """Seconds of the all-to-alls of all layers on an ideal machine, one micro-batch."""
+    step = ideal_step(points({"num_kv_heads": 8, **row}))
+    return float(step.terms["tp_comm_s"][0])
+
+
+def test_context_parallelism_shards_activations_and_trades_tokens_for_heads(points):
     prediction = predict(points({"cp": 1, "dp": 1, "tp": 1}, {"cp": 8, "dp": 1, "tp": 1}))
-    assert prediction.time_terms["tp_comm_s"][1] > 0
     assert prediction.step_time_s[1] < prediction.step_time_s[0]
     activations = prediction.memory_terms["activations_bytes"]
     assert activations[1] == pytest.approx(activations[0] / 8)
+    # a rank holds 1,024 tokens of 2 x (4096 + 1024) elements and sends 3/4 of them, there and back
+    held = 4096 / 4 * 2 * (4096 + 1024) * 2
+    assert exchanges_of(points, cp=4) == pytest.approx(32 * 2 * held * 3 / 4 / 300e9)
+    # forward once more under full checkpointing
+    again = exchanges_of(points, cp=4, activation_checkpointing="full")
+    assert again == pytest.approx(32 * 3 * held * 3 / 4 / 300e9)
+
+
+def test_a_context_group_over_nodes_shares_the_nics_and_a_tp_group_beside_it_does_not_leave(points):
+    ideal = {**IDEAL, "tp_network_efficiency": 1.0, "tp_network_latency_s": 0.0}
+    held = 4096 / 4 * 2 * (4096 + 1024) / 4 * 2
+    (group,) = points({"num_kv_heads": 8, "cp": 4, "tp": 4}).groups
+    f = group.features
+    traffic = traffic_of(group, f, {**group.start, **ideal}, stages_of(f, group.stack))
+    # two ranks of a group on a node: half of what it holds leaves, by 8 GPUs over 200 GB/s
+    across = 2 * 8 * held * 2 / 4 / 200e9
+    rings = 4 * 2 * 3 / 4 * 1024 * 4096 * 2 / 300e9
+    assert traffic.per_layer == pytest.approx(across + rings)
 
 
 def test_an_encoder_decoder_takes_its_second_attention_and_both_streams(points):
