@@ -1,8 +1,9 @@
-"""One device: our engine beside transformers' LlamaForCausalLM, same shape and batch, in turns.
+"""One device: our engine beside transformers' Llama or mT5, same shape and batch, in turns.
 
     python benchmarks/training_step.py                     # a tiny shape on the CPU
     python benchmarks/training_step.py --gpu h200-141gb --model llama2_7b --seq-length 2048 4096 \
         --micro-batch-size 1 2 4 --activation-checkpointing none selective --compile
+    python benchmarks/training_step.py --gpu h200-141gb --model mt5_large --attention math
 
 Each of the two runs in a process of its own, so that neither finds the other's memory. What favours
 transformers: it trains and keeps Adam's moments in the weights' precision, where DeepSpeed keeps
@@ -21,11 +22,12 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from scaling.grid import Point
 from scaling.hardware import gpu_named
 from scaling.launch.environment import rank_environment
-from scaling.layout import Layout
+from scaling.layout import Layout, engine_refusals, refusals
 from scaling.rank_files import RankFiles
 from scaling.shapes import ModelShape, model_flops_per_token
 from scaling.study import load_models
@@ -45,16 +47,22 @@ def main() -> None:
             micro_batch_size=micro_batch_size,
             activation_checkpointing=checkpointing,
             attention=asked.attention,
+            compile=asked.compile,
             precision="fp32" if asked.gpu == "cpu" else "bf16",
             zero_stage=1,
         )
         point = _point(asked.model, shape, layout, asked.gpu, asked.steps)
-        ours = _alone(step_times_of_ours, point, False)
-        theirs = _alone(step_times_of_transformers, point, asked.compile)
+        refused = [*refusals(shape, layout), *engine_refusals(shape, layout)]
+        if shape.family == "gpt" or refused:
+            raise SystemExit(
+                f"--model {asked.model}: {refused or 'only llama and t5 are compared'}"
+            )
+        ours = _alone(step_times_of_ours, point)
+        theirs = _alone(step_times_of_transformers, point)
         print(json.dumps(_compared(point, ours, theirs) | {"compiled": asked.compile}))
 
 
-def step_times_of_ours(point: Point, compiled: bool) -> list[float]:
+def step_times_of_ours(point: Point) -> list[float]:
     """Seconds of every measured step of a rank of ours that is alone."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
@@ -68,12 +76,11 @@ def step_times_of_ours(point: Point, compiled: bool) -> list[float]:
     return times
 
 
-def step_times_of_transformers(point: Point, compiled: bool) -> list[float]:
+def step_times_of_transformers(point: Point) -> list[float]:
     """The same of what a user would write instead: a model, torch's AdamW, a loop."""
     if point.gpu == "cpu":
         os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.data import micro_batches
@@ -84,24 +91,12 @@ def step_times_of_transformers(point: Point, compiled: bool) -> list[float]:
     device = torch.device("cpu" if point.gpu == "cpu" else "cuda")
     if device.type == "cpu":
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    model = LlamaForCausalLM._from_config(
-        LlamaConfig(
-            vocab_size=shape.vocab_size,
-            hidden_size=shape.hidden_size,
-            intermediate_size=shape.ffn_hidden_size,
-            num_hidden_layers=shape.num_layers,
-            num_attention_heads=shape.num_heads,
-            num_key_value_heads=shape.num_kv_heads,
-            tie_word_embeddings=shape.tied_embeddings,
-            use_cache=False,
-        ),
-        attn_implementation="sdpa",
-        dtype=DTYPES[layout.precision],
-    ).to(device)
+    pairs = shape.family == "t5"
+    model = (_mt5 if pairs else _llama)(shape, DTYPES[layout.precision]).to(device)
     if layout.activation_checkpointing != "none":  # it knows whole layers only
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
-    run: Callable[..., object] = torch.compile(model) if compiled else model
+    run: Callable[..., object] = torch.compile(model) if layout.compile else model
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
     )
@@ -109,7 +104,12 @@ def step_times_of_transformers(point: Point, compiled: bool) -> list[float]:
     def step(batch: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         ((ids, labels),) = batch
         # labels are one token ahead already; transformers would shift them once more
-        logits = run(input_ids=ids).logits
+        inputs = (
+            {"input_ids": ids[:, 0], "decoder_input_ids": ids[:, 1]}
+            if pairs
+            else {"input_ids": ids}
+        )
+        logits = run(**inputs).logits
         loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
         loss.backward()
         optimizer.step()
@@ -118,7 +118,13 @@ def step_times_of_transformers(point: Point, compiled: bool) -> list[float]:
     times = step_times_s(
         steps=point.warmup_steps + point.measured_steps,
         prepare=lambda index: micro_batches(
-            layout, vocab_size=shape.vocab_size, seed=0, step=index, dp_rank=0, device=device
+            layout,
+            vocab_size=shape.vocab_size,
+            seed=0,
+            step=index,
+            dp_rank=0,
+            device=device,
+            pairs=pairs,
         ),
         align=lambda: None,
         step=step,
@@ -128,15 +134,54 @@ def step_times_of_transformers(point: Point, compiled: bool) -> list[float]:
     return times[point.warmup_steps :]
 
 
-def _alone(run: Callable[[Point, bool], list[float]], point: Point, compiled: bool) -> list[float]:
+def _llama(shape: ModelShape, dtype: Any) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.ffn_hidden_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        tie_word_embeddings=shape.tied_embeddings,
+        use_cache=False,
+    )
+    return LlamaForCausalLM._from_config(config, attn_implementation="sdpa", dtype=dtype)
+
+
+def _mt5(shape: ModelShape, dtype: Any) -> Any:
+    from torch import nn
+    from transformers import MT5Config, MT5ForConditionalGeneration
+
+    config = MT5Config(
+        vocab_size=shape.vocab_size,
+        d_model=shape.hidden_size,
+        d_kv=shape.head_dim,
+        d_ff=shape.ffn_hidden_size,
+        num_layers=shape.num_encoder_layers,
+        num_decoder_layers=shape.num_layers,
+        num_heads=shape.num_heads,
+        dropout_rate=0.0,
+        use_cache=False,
+    )
+    model = MT5ForConditionalGeneration._from_config(
+        config, attn_implementation="sdpa", dtype=dtype
+    )
+    # its configuration ties the head whatever it is told; the released mT5 has one of its own
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def _alone(run: Callable[[Point], list[float]], point: Point) -> list[float]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as executor:
-        return executor.submit(run, point, compiled).result()
+        return executor.submit(run, point).result()
 
 
 def _compared(point: Point, ours: list[float], theirs: list[float]) -> dict[str, object]:
     layout = point.layout
-    tokens = layout.micro_batch_size * layout.seq_length
+    tokens = layout.micro_batch_size * point.shape.tokens_per_sequence(layout.seq_length)
     flops = model_flops_per_token(point.shape, layout.seq_length) * tokens
     peak = point.peak_flop_per_s
     return {
@@ -184,7 +229,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--activation-checkpointing", nargs="+", default=["none"])
     parser.add_argument("--attention", default="flash2")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--compile", action="store_true", help="compile transformers' model")
+    parser.add_argument("--compile", action="store_true", help="compile both")
     return parser.parse_args()
 
 

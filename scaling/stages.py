@@ -54,21 +54,28 @@ def part_costs(
 def _dealt(costs: tuple[int, ...], stages: int) -> tuple[int, ...]:
     """How many parts each of `stages` runs has, none of them empty.
 
-    Of all ways the one with the smallest largest run, then with the smallest squares (dynamic
-    programming over the parts and the runs they end).
+    Of all ways the one with the smallest largest run, of these the one with the smallest squares,
+    of these the one with the smallest first runs (dynamic programming over where runs end).
     """
     until = (0, *itertools.accumulate(costs))
     parts = len(costs)
-    # best[end]: (largest run, sum of squares, sizes) of the runs so far, which end there
-    best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
+    largest: dict[int, int] = {0: 0}  # by where the runs so far end
     for stage in range(1, stages + 1):
-        left = stages - stage
-        best = {
-            end: min(
-                (max(largest, run), squares + run * run, (*sizes, end - begin))
-                for begin, (largest, squares, sizes) in best.items()
-                if begin < end and (run := until[end] - until[begin])
-            )
-            for end in range(stage, parts - left + 1)
+        largest = {
+            end: min(max(most, until[end] - until[begin]) for begin, most in largest.items()
+                     if begin < end)
+            for end in range(stage, parts - stages + stage + 1)
+        }  # fmt: skip
+    limit = largest[parts]
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    for stage in range(1, stages + 1):
+        ways = {
+            end: [
+                (squares + run * run, (*sizes, end - begin))
+                for begin, (squares, sizes) in best.items()
+                if begin < end and (run := until[end] - until[begin]) <= limit
+            ]
+            for end in range(stage, parts - stages + stage + 1)
         }
-    return best[parts][2]
+        best = {end: min(found) for end, found in ways.items() if found}
+    return best[parts][1]

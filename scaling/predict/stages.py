@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from scaling.predict.columns import Flags, Floats
 from scaling.predict.features import Features
@@ -59,14 +60,50 @@ def stages_of(f: Features, stack: Stack) -> Stages:
 
 
 def _slowest_least(f: Features) -> Stages:
-    """Layers of the engine's own stages; each different pipeline is dealt once."""
+    """Layers of the engine's own stages, as scaling/stages.py deals them.
+
+    All stages but the last have the same number of layers or one more, so what remains to be found
+    is how many the last one has beside the head: next to the number at which all cost the same.
+    """
+    layers, pp = f.num_layers, np.maximum(f.pp, 2.0)
+    core = 4 * f.attentions * f.query_width * f.seq_length
+    forward = 2 * layer_params(f) + core
+    layer = 3 * forward + np.where(f.full, forward, np.where(f.selective, core, 0.0))
+    head = 6 * head_params(f) / layer  # in layers
+    alike = np.floor((layers + head) / pp - head)
+    chosen = np.zeros_like(layers)
+    least_most, least_squares = np.full_like(layers, np.inf), np.full_like(layers, np.inf)
+    for nearby in (0.0, 1.0, -1.0):
+        last = np.clip(alike + nearby, 0.0, layers - (pp - 1))
+        fewest = np.floor((layers - last) / (pp - 1))
+        fuller = layers - last - fewest * (pp - 1)  # stages with one more
+        most = np.maximum(fewest + (fuller > 0), last + head)
+        squares = fuller * (2 * fewest + 1) + (pp - 1) * fewest**2 + (last + head) ** 2
+        better = (most < least_most) | ((most == least_most) & (squares < least_squares))
+        chosen = np.where(better, last, chosen)
+        least_most = np.where(better, most, least_most)
+        least_squares = np.where(better, squares, least_squares)
+    fewest = np.floor((layers - chosen) / (pp - 1))
+    fuller = layers - chosen > fewest * (pp - 1)
     piped = f.pp > 1
-    first, middle, last = f.num_layers.copy(), f.num_layers.copy(), f.num_layers.copy()
+    stages = Stages(
+        np.where(piped, fewest, layers),
+        # of those between the ends the fullest: it can be the one that all wait for
+        np.where(piped, fewest + fuller, layers),
+        np.where(piped, chosen, layers),
+        piped,
+    )
+    mixed = np.flatnonzero(piped & (f.attentions > 1))
+    return _of_two_stacks(f, stages, mixed) if len(mixed) else stages
+
+
+def _of_two_stacks(f: Features, stages: Stages, rows: npt.NDArray[np.int64]) -> Stages:
+    """The same with the stages of the encoder-decoders `rows`, each different one dealt once."""
+    first, middle, last = stages.first.copy(), stages.middle.copy(), stages.last.copy()
     said = [
         f.pp, f.num_layers, f.attentions, f.hidden_size, f.query_width, f.kv_width,
         f.ffn_hidden_size, f.mlp_inputs, f.vocab_size, f.seq_length, f.selective, f.full,
     ]  # fmt: skip
-    rows = np.flatnonzero(piped)
     kinds, kind_of = np.unique(
         np.stack([x[rows].astype(np.float64) for x in said], axis=1), axis=0, return_inverse=True
     )
@@ -74,22 +111,20 @@ def _slowest_least(f: Features) -> Stages:
     for kind, values in enumerate(kinds):
         mine = rows[kind_of.reshape(-1) == kind]
         dealt = np.array(_dealt_as_the_engine_does(*values.tolist()))
-        ends = np.cumsum(dealt)
-        in_encoder = np.diff(np.minimum(ends, encoders[mine[0]]), prepend=0.0)
+        in_encoder = np.diff(np.minimum(np.cumsum(dealt), encoders[mine[0]]), prepend=0.0)
         weighed = in_encoder * encoder[mine[0]] + (dealt - in_encoder) * decoder[mine[0]]
         first[mine], last[mine] = weighed[0], weighed[-1]
-        # of those between the ends the fullest: it can be the one that all wait for
         middle[mine] = weighed[1:-1].max() if len(weighed) > 2 else weighed[0]
-    return Stages(first, middle, last, piped)
+    return Stages(first, middle, last, stages.piped)
 
 
 def _dealt_as_the_engine_does(
     pp: float, layers: float, attentions: float, hidden: float, queries: float, keys: float,
     ffn: float, mlp_inputs: float, vocab: float, seq_length: float, selective: float, full: float,
 ) -> tuple[int, ...]:  # fmt: skip
-    encoders = round((2 - attentions) * layers) if attentions > 1 else 0
+    encoders = round((2 - attentions) * layers)
     shape = ModelShape(
-        family="t5" if encoders else "llama",
+        family="t5",
         num_layers=round(layers) - encoders,
         num_encoder_layers=encoders,
         hidden_size=round(hidden),

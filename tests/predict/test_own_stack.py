@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scaling.layout import Layout
 from scaling.predict.columns import Columns
@@ -15,7 +17,9 @@ from scaling.predict.stages import layer_params, stages_of
 from scaling.shapes import ModelShape
 from scaling.stages import layers_of_stages
 from scaling.train.config import deepspeed_config
+from tests.points import TINY
 from tests.predict.conftest import table_of
+from tests.predict.test_memory_arithmetic import UNHURRIED
 from tests.predict.test_recommendations import LLAMA_7B
 
 T5 = ModelShape(
@@ -69,3 +73,20 @@ def test_stages_hold_the_layers_that_the_engine_deals_them(shape, pp, checkpoint
     assert found.last * layer == pytest.approx(weights[-1])
     if pp > 2:
         assert found.middle * layer == pytest.approx(max(weights[1:-1]))
+
+
+@UNHURRIED
+@given(
+    st.integers(2, 40), st.integers(2, 12), st.sampled_from([16, 512, 4096, 65536]),
+    st.sampled_from(["none", "selective", "full"]),
+)  # fmt: skip
+def test_whole_tables_are_dealt_as_one_layout_is(layers, pp, vocabulary, checkpointing):
+    shape = dataclasses.replace(TINY, num_layers=max(layers, pp), vocab_size=vocabulary)
+    said = {"pp": pp, "seq_length": 256, "activation_checkpointing": checkpointing}
+    row = {**dataclasses.asdict(shape), **said, "framework": OWN_FRAMEWORK}
+    (group,) = points_of(Columns(table_of(row), "t")).groups
+    found = stages_of(group.features, group.stack)
+    dealt = layers_of_stages(shape, **said)
+    assert (found.first[0], found.last[0]) == (dealt[0], dealt[-1])
+    if pp > 2:
+        assert found.middle[0] == max(dealt[1:-1])

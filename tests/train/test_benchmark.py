@@ -10,8 +10,10 @@ from tests.conftest import PROJECT
 
 
 @pytest.mark.ranks
-def test_a_tiny_shape_is_timed_beside_transformers() -> None:
+@pytest.mark.parametrize("chosen", [[], ["--model", "tiny_t5", "--attention", "math"]])
+def test_a_tiny_shape_is_timed_beside_transformers(chosen: list[str]) -> None:
     command = [sys.executable, "benchmarks/training_step.py", "--steps", "2", "--seq-length", "16"]
+    command += chosen
     said = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     (line,) = [line for line in said.splitlines() if line.startswith("{")]
     found = json.loads(line)
