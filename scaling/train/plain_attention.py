@@ -1,7 +1,7 @@
 """attention=math: scores, softmax and values as three operators, in the precision that trains.
 
 Not torch's own MATH: that multiplies 16-bit inputs in fp32, which leaves a GPU's matrix units for
-16 bits idle and would make what is compared with flash kernels many times slower than it is.
+16 bits idle, and what flash kernels are compared with would be slower than it has to be.
 """
 
 import functools
