@@ -159,10 +159,19 @@ def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
         here = next(iter(mine.values()))
         which = f"Tokens per second of a {words['GPU']} of {here['cluster']}, same layout"
         return f"{which}: {listed(said)}"
-    models = {row["model"] for row in tables["peers"] if row["dimension"] == "model"}
-    if len(models) > 1:
-        return f"{len(models)} models ran on this cluster with the same batch"
-    return "The same model at other sequence lengths"
+    for dimension, label in (("model", "{model}"), ("context", "{seq_length} tokens a sequence")):
+        ran = [r for r in tables["peers"] if r["dimension"] == dimension and r["mfu"] is not None]
+        tried = {row["world_size"] for row in ran}
+        several = [s for s in tried if sum(row["world_size"] == s for row in ran) > 1]
+        if several:
+            size = max(several)
+            told = [
+                f"{percent(row['mfu'], 1)} for {label.format(**row)}"
+                for row in sorted(ran, key=lambda r: (r["total_params"], r["seq_length"]))
+                if row["world_size"] == size
+            ]
+            return f"On {counted(size, words)} MFU is {listed(told)}"
+    return "No other setting of this study can be set beside this one"
 
 
 def _at_mfu(here: Record, there: Record) -> str:

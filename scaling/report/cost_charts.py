@@ -14,6 +14,8 @@ from scaling.report.marks import (
     words,
 )
 
+_DAYS = [digit * 10.0**power for power in range(-6, 8) for digit in (1, 2, 5)]
+
 
 def cost_money() -> alt.LayerChart:
     """Days and dollars of a run of the chosen number of tokens, one mark a size."""
@@ -44,8 +46,9 @@ def _cost(field: str, title: str, unit: str) -> alt.LayerChart:
         "days:Q", title="Time of the run (days, log scale)",
         scale=alt.Scale(type="log", nice=False, padding=34),
         axis=alt.Axis(
-            values=[d * 10.0**e for e in range(-6, 8) for d in (1, 2, 5)], format=",~r",
-            labelOverlap="greedy", labelSeparation=8,
+            # Vega's own ticks, in even steps, where the days lie close together
+            values=alt.ExprRef(f"domain('x')[1] / domain('x')[0] < 5 ? null : {_DAYS}"),
+            tickCount=5, format=",~r", labelOverlap="greedy", labelSeparation=8,
         ),
     )  # fmt: skip
     y = alt.Y(

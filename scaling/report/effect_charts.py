@@ -128,6 +128,7 @@ def interactions() -> alt.LayerChart:
                align="right", dx=4, **label)(x=x, text=alt.Text("said:N")),
         *words(ends.transform_filter("datum.mean_ratio === datum.high"), colour=SOFT,
                align="left", dx=-4, **label)(x=x, text=alt.Text("said:N")),
-        *words(rows, colour=INK, align="left", dy=-14)(x=LEFT, text=alt.Text("title:N")),
+        *words(ends.transform_filter("datum.mean_ratio === datum.low"), colour=INK,
+               align="left", dy=-14)(x=LEFT, text=alt.Text("title:N")),
         height=alt.Step(52),
     )  # fmt: skip

@@ -108,7 +108,9 @@ def tensor_parallel() -> alt.LayerChart:
         *style_lines(base, color=SOFT, detail=alt.Detail("world_size:N")),
         *points(base, tooltips("world_size", *_BEST)),
         *words(
-            last.transform_calculate(words="datum.world_size + ' {GPUs}'"),
+            last.transform_calculate(
+                words="datum.world_size + (datum.world_size === 1 ? ' {GPU}' : ' {GPUs}')"
+            ),
             colour=SOFT, align="left", dx=9,
         )(text=alt.Text("words:N")),
         height=320,
@@ -130,7 +132,7 @@ def zero_steps() -> alt.LayerChart:
     )
     rows = chart("levels").transform_filter("datum.axis === 'ZeRO' && datum.outcome === 'ok'")
     base = rows.encode(x=over_gpus(padding=14), y=y)
-    stage = category("name:N")
+    stage = category("name:N", domain=[f"ZeRO {number}" for number in range(4)])
     tips = [*tooltips("world_size", *_BEST), _seconds("step_time_s", "seconds per step")]
     return finish(
         *style_lines(base, encode={"color": stage}),

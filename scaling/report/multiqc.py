@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from scaling.report.tables import Tables
+from scaling.report.words import counted, words_for
 from scaling.store import write_text
 
 NAME = "scaling_mqc.json"
@@ -28,7 +29,8 @@ def write_multiqc(study_dir: Path, tables: Tables) -> Path:
     for row in tables["best"]:
         setting = settings[row["setting_id"]]
         batch = f"{setting['study_kind']} {setting['kept_batch_size']}x{setting['seq_length']}"
-        sample = f"{setting['model']} | {setting['cluster']} | {batch} | {row['world_size']} GPUs"
+        size = counted(row["world_size"], words_for(setting["vendor"]))
+        sample = f"{setting['model']} | {setting['cluster']} | {batch} | {size}"
         values = {name: row.get(name) for name in _HEADERS} | {"layout": row["layout_name"]}
         data[f"{sample} | {row['series']}"] = {k: v for k, v in values.items() if v is not None}
     content = {
@@ -36,7 +38,12 @@ def write_multiqc(study_dir: Path, tables: Tables) -> Path:
         "section_name": "Parallel layouts",
         "description": f"The fastest layout at each GPU count of study {study_dir.name}.",
         "plot_type": "table",
-        "pconfig": {"id": "scaling_best_layouts_table", "title": "Fastest layouts"},
+        # MultiQC would sort 16 before 2
+        "pconfig": {
+            "id": "scaling_best_layouts_table",
+            "title": "Fastest layouts",
+            "sort_rows": False,
+        },
         "headers": _HEADERS,
         "data": data,
     }
