@@ -15,6 +15,7 @@ from scaling.report.marks import (
     chart,
     datum,
     finish,
+    rows_by,
     words,
 )
 
@@ -39,13 +40,7 @@ def factor_effects() -> alt.LayerChart:
             "(datum.pairs === 1 ? ' pair' : ' pairs')",
             brief="'×' + format(datum.mean_ratio, '.2f') + ' · ' + datum.pairs",
         )
-        .encode(
-            y=alt.Y(
-                "name:N",
-                axis=None,
-                sort=alt.EncodingSortField("mean_ratio", op="max", order="descending"),
-            )
-        )
+        .encode(y=rows_by("name", "mean_ratio", falling=True))
     )
     x = alt.X("mean_ratio:Q", **_RATIO)
     tips = [
@@ -94,13 +89,7 @@ def interactions() -> alt.LayerChart:
         .transform_calculate(
             said="datum.level + ' ×' + format(datum.mean_ratio, '.2f')",
         )
-        .encode(
-            y=alt.Y(
-                "title:N",
-                axis=None,
-                sort=alt.EncodingSortField("rank", op="min", order="ascending"),
-            )
-        )
+        .encode(y=rows_by("title", "rank"))
     )
     x = alt.X("mean_ratio:Q", **_RATIO)
     tips = [

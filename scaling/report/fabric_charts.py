@@ -4,6 +4,7 @@ import altair as alt
 
 from scaling.report.categories import category, part_colour
 from scaling.report.marks import (
+    FROM_ZERO,
     INK,
     SURFACE,
     chart,
@@ -45,7 +46,7 @@ def collectives() -> alt.LayerChart:
         y=alt.Y(
             "rate:Q",
             title="Bus bandwidth (GB/s)",
-            scale=alt.Scale(domainMin=0, nice=True),
+            scale=FROM_ZERO,
             axis=alt.Axis(format=",~r", tickCount=5),
         ),
     )
@@ -79,7 +80,7 @@ def gemm_rates() -> alt.LayerChart:
     y = alt.Y(
         "flop_per_s:Q",
         title="FLOP/s of one {GPU}",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=rate_axis(),
     )
     kind = category("precision:N")
@@ -133,7 +134,7 @@ def _communication(split: str, parts: list[str]) -> alt.LayerChart:
             x=alt.X(
                 "start:Q",
                 title="Communication (ms per step, hidden or not)",
-                scale=alt.Scale(domainMin=0, nice=True),
+                scale=FROM_ZERO,
                 axis=alt.Axis(format=",~r", tickCount=5),
             ),
             x2=alt.X2("end:Q"),

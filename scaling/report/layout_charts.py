@@ -9,6 +9,7 @@ from scaling.report.marks import (
     ACCENT,
     ACROSS,
     BAD,
+    FROM_ZERO,
     INK,
     LEFT,
     OTHER,
@@ -21,6 +22,7 @@ from scaling.report.marks import (
     finish,
     intervals,
     points,
+    rows_by,
 )
 from scaling.report.palette import HATCH
 from scaling.report.tooltips import tooltips
@@ -33,7 +35,7 @@ def layout_ranking() -> alt.LayerChart:
     x = alt.X(
         "tokens_per_s:Q",
         title="Tokens per second",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=amount_axis(),
     )
     best = chart("contenders").transform_filter("datum.place === 1")
@@ -58,7 +60,7 @@ def memory() -> alt.LayerChart:
     x = alt.X(
         "memory:Q",
         title="Peak memory per {GPU}, largest rank (GiB)",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=alt.Axis(tickCount=5),
     )
     capacity = (
@@ -92,13 +94,7 @@ def _layout_rows(
             memory=f"isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes / {GIB} : null",
             value=f"datum.outcome === 'ok' ? {value} : replace(datum.outcome, '_', ' ')",
         )
-        .encode(
-            y=alt.Y(
-                "layout_name:N",
-                axis=None,
-                sort=alt.EncodingSortField("place", op="min", order="ascending"),
-            )
-        )
+        .encode(y=rows_by("layout_name", "place"))
     )
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")

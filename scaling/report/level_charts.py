@@ -9,6 +9,7 @@ from scaling.report.categories import at_end, category, category_points, style_l
 from scaling.report.marks import (
     ACCENT,
     BAD,
+    FROM_ZERO,
     INK,
     LEFT,
     OTHER,
@@ -21,6 +22,7 @@ from scaling.report.marks import (
     log_amount_axis,
     over_gpus,
     points,
+    rows_by,
     value,
     words,
 )
@@ -68,17 +70,11 @@ def _best_of_level(field: str, title: str, axis: alt.Axis, shown: str) -> alt.La
             f"format(datum.{field}, '{shown}') + (width < 460 ? '' : ' · ' + datum.tried + "
             "(datum.tried === 1 ? ' layout' : ' layouts')) : replace(datum.outcome, '_', ' ')",
         )
-        .encode(
-            y=alt.Y(
-                "name:N",
-                axis=None,
-                sort=alt.EncodingSortField("row", op="min", order="ascending"),
-            )
-        )
+        .encode(y=rows_by("name", "row"))
     )
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
-    x = alt.X(f"{field}:Q", title=title, scale=alt.Scale(domainMin=0, nice=True), axis=axis)
+    x = alt.X(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis)
     number: dict[str, Any] = {"x": RIGHT, "text": alt.Text("said:N")}
     return finish(
         ran.mark_rule(color=OTHER, strokeWidth=1, yOffset=7).encode(x=x, x2=datum("X2", 0)),
@@ -159,7 +155,7 @@ def zero_memory() -> alt.LayerChart:
         ),
         y=alt.Y(
             "memory:Q", title="Memory per {GPU}, largest rank (GiB)",
-            scale=alt.Scale(domainMin=0, nice=True), axis=alt.Axis(tickCount=5),
+            scale=FROM_ZERO, axis=alt.Axis(tickCount=5),
         ),
     )  # fmt: skip
     last = at_end(base, "level_order", "world_size")
@@ -181,7 +177,7 @@ def batch_precision() -> alt.LayerChart:
     y = alt.Y(
         "tokens_per_s:Q",
         title="Tokens per second",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=amount_axis(),
     )
     rows = chart("batches").encode(x=doubling("micro_batch_size:Q", "Micro-batch, sequences"))
@@ -209,7 +205,7 @@ def model_parallel() -> alt.LayerChart:
     y = alt.Y(
         "tokens_per_s_per_gpu:Q",
         title="Tokens per second per {GPU}",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=amount_axis(),
     )
     return _by_degree(y, "datum.status === 'ok'")
@@ -220,7 +216,7 @@ def model_parallel_exposed() -> alt.LayerChart:
     y = alt.Y(
         "exposed_comm_s:Q",
         title="Exposed communication (s per step)",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=alt.Axis(format=",~r", tickCount=5),
     )
     return _by_degree(y, "isValid(datum.exposed_comm_s)")

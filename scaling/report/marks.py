@@ -94,6 +94,17 @@ AMOUNTS = [
 ]
 
 
+FROM_ZERO = alt.Scale(domainMin=0, nice=True)  # amounts start at 0
+
+
+def rows_by(name: str, order: str, *, falling: bool = False) -> alt.Y:
+    """Rows of a chart, one a name, whose text the chart writes itself: an axis has no room."""
+    sort = alt.EncodingSortField(
+        order, op="max" if falling else "min", order="descending" if falling else "ascending"
+    )
+    return alt.Y(f"{name}:N", axis=None, sort=sort)
+
+
 def of(base: alt.Chart, series: str) -> alt.Chart:
     """The rows of one series."""
     chart: alt.Chart = base.transform_filter(f"datum.series === '{series}'")

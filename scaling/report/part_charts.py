@@ -10,6 +10,7 @@ from scaling.report.layout_charts import SHOWN_LAYOUTS
 from scaling.report.marks import (
     ACCENT,
     BAD,
+    FROM_ZERO,
     INK,
     LEFT,
     RIGHT,
@@ -20,6 +21,7 @@ from scaling.report.marks import (
     chart,
     finish,
     log_amount_axis,
+    rows_by,
 )
 from scaling.report.palette import variable
 
@@ -45,18 +47,12 @@ def memory_parts() -> alt.LayerChart:
             said="datum.outcome === 'ok' ? format(datum.end, '.3~r') + ' GiB' : "
             "(datum.series === 'predicted' ? 'predicted ' : '') + replace(datum.outcome, '_', ' ')",
         )
-        .encode(
-            y=alt.Y(
-                "layout_name:N",
-                axis=None,
-                sort=alt.EncodingSortField("place", op="min", order="ascending"),
-            )
-        )
+        .encode(y=rows_by("layout_name", "place"))
     )
     x = alt.X(
         "start:Q",
         title="Memory per {GPU}, largest rank (GiB)",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=alt.Axis(tickCount=5),
     )
     first = rows.transform_filter("datum.part_order === 0")

@@ -5,6 +5,7 @@ import altair as alt
 from scaling.report.categories import category, category_points, points_plain, style_lines
 from scaling.report.level_charts import doubling
 from scaling.report.marks import (
+    FROM_ZERO,
     SOFT,
     amount_axis,
     chart,
@@ -23,7 +24,7 @@ def _mfu() -> alt.Y:
     return alt.Y(
         "mfu:Q",
         title="Model FLOPs utilisation (MFU)",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=alt.Axis(format=".0%", tickCount=5),
     )
 
@@ -44,7 +45,7 @@ def generations_rate() -> alt.LayerChart:
         alt.Y(
             "tokens_per_s_per_gpu:Q",
             title="Tokens per second per {GPU}",
-            scale=alt.Scale(domainMin=0, nice=True),
+            scale=FROM_ZERO,
             axis=amount_axis(),
         )
     )

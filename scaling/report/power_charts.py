@@ -5,6 +5,7 @@ import altair as alt
 from scaling.report.marks import (
     ACROSS,
     BAD,
+    FROM_ZERO,
     SOFT,
     chart,
     finish,
@@ -19,7 +20,7 @@ def tokens_per_joule() -> alt.LayerChart:
     y = alt.Y(
         "tokens_per_joule:Q",
         title="Tokens per joule (tokens/s per watt)",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=alt.Axis(format=",~r", tickCount=5),
     )
     return _along(y)
@@ -30,7 +31,7 @@ def power() -> alt.LayerChart:
     y = alt.Y(
         "power_per_gpu_w:Q",
         title="Mean power per {GPU} (W)",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=alt.Axis(format=",~r", tickCount=5),
     )
     sheet = chart("settings").transform_filter("isValid(datum.gpu_tdp_w)")

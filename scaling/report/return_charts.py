@@ -9,6 +9,7 @@ from scaling.report.marks import (
     ACROSS,
     FAINT,
     FOOT,
+    FROM_ZERO,
     INK,
     INTERVALS,
     OTHER,
@@ -116,7 +117,7 @@ def efficiency() -> alt.LayerChart:
     y = alt.Y(
         "efficiency:Q",
         title="Efficiency: share of ideal scaling",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=alt.Axis(format=".0%", tickCount=5),
     )
     best = chart("best").encode(x=over_gpus(), y=y)

@@ -5,6 +5,7 @@ import altair as alt
 from scaling.report.marks import (
     ACROSS,
     FAINT,
+    FROM_ZERO,
     OTHER,
     SOFT,
     amount_axis,
@@ -67,7 +68,7 @@ def throughput_per_gpu() -> alt.LayerChart:
     y = alt.Y(
         "tokens_per_s_per_gpu:Q",
         title="Tokens per second per {GPU}",
-        scale=alt.Scale(domainMin=0, nice=True),
+        scale=FROM_ZERO,
         axis=amount_axis(),
     )
     base = (
@@ -104,7 +105,7 @@ def flop_rate() -> alt.LayerChart:
 
 
 def _utilisation(field: str, title: str, axis: alt.Axis) -> alt.LayerChart:
-    y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domainMin=0, nice=True), axis=axis)
+    y = alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis)
     base = chart("best").encode(x=over_gpus(), y=y)
     others = chart("contenders").transform_filter("datum.position > 1").encode(x=over_gpus(), y=y)
     tips = ("world_size", "layout_name", "series", field, "tokens_per_s_per_gpu")
