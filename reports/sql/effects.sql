@@ -1,38 +1,61 @@
 -- Grain: one row per setting, series, factor and two of its levels.
--- Needs: pairs
+-- Needs: matched_pairs, factors
 -- mean_ratio: geometric mean of the pairs' throughput ratios; lowest, highest: their range;
 -- ratio_at_smallest, ratio_at_largest: the mean at the smallest and largest size with pairs: how the
 -- effect interacts with scale. lower_quartile, upper_quartile: of the ratios.
 -- name: `micro-batch 2, against 1`.
 -- shown: in the chart, of one series, the 14 that are largest or stand on most pairs.
-with found as (
+with at_size as (
     select
-        setting_id,
-        series,
-        factor,
-        from_level,
-        to_level,
-        case when factor = 'tp against pp' then concat(to_level, ', against ', from_level)
-            else concat(factor, ' ', to_level, ', against ', from_level) end as name,
+        setting_id, series, factor_id, from_place, to_place, world_size,
+        avg(ln(ratio)) as mean
+    from matched_pairs
+    group by all
+),
+ends as (
+    select
+        setting_id, series, factor_id, from_place, to_place,
+        min(world_size) as smallest_world_size,
+        exp(arg_min(mean, world_size)) as ratio_at_smallest,
+        max(world_size) as largest_world_size,
+        exp(arg_max(mean, world_size)) as ratio_at_largest
+    from at_size
+    group by all
+),
+counted as (
+    select
+        setting_id, series, factor_id, from_place, to_place,
         count(*) as pairs,
         exp(avg(ln(ratio))) as mean_ratio,
         min(ratio) as lowest,
         quantile_cont(ratio, 0.25) as lower_quartile,
         quantile_cont(ratio, 0.75) as upper_quartile,
-        max(ratio) as highest,
-        min(world_size) as smallest_world_size,
-        exp(avg(ln(ratio)) filter (where world_size = smallest)) as ratio_at_smallest,
-        max(world_size) as largest_world_size,
-        exp(avg(ln(ratio)) filter (where world_size = largest)) as ratio_at_largest
-    from (
-        select
-            *,
-            min(world_size) over levels as smallest,
-            max(world_size) over levels as largest
-        from pairs
-        window levels as (partition by setting_id, series, factor, from_level, to_level)
-    )
-    group by setting_id, series, factor, from_level, to_level
+        max(ratio) as highest
+    from matched_pairs
+    group by setting_id, series, factor_id, from_place, to_place
+),
+levels as (
+    select factor_id, place, any_value(factor) as factor, any_value(level) as level
+    from factors
+    group by factor_id, place
+),
+found as (
+    select
+        setting_id,
+        series,
+        after_level.factor,
+        before_level.level as from_level,
+        after_level.level as to_level,
+        case when factor_id = 0 then concat(to_level, ', against ', from_level)
+            else concat(after_level.factor, ' ', to_level, ', against ', from_level) end as name,
+        pairs, mean_ratio, lowest, lower_quartile, upper_quartile, highest,
+        smallest_world_size, ratio_at_smallest, largest_world_size, ratio_at_largest,
+        factor_id, from_place, to_place
+    from counted
+    join ends using (setting_id, series, factor_id, from_place, to_place)
+    join levels as before_level using (factor_id)
+    join levels as after_level using (factor_id)
+    where before_level.place = from_place and after_level.place = to_place
 )
 select
     *,

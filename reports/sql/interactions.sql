@@ -1,25 +1,30 @@
 -- Grain: one row per effect (see effects), other axis and its level.
--- Needs: pairs, axes, effects
+-- Needs: matched_pairs, names, axes, effects
 -- mean_ratio: of the pairs whose layouts have that level, geometric; pairs: how many.
 -- strength: how far the mean moves over the levels of the axis, as a ratio.
 -- shown: in the chart, the 8 strongest whose every level has at least 3 pairs.
 with by_layout as (  -- sizes first: every pair has a dozen axes
     select
-        setting_id, series, factor, from_level, to_level, to_layout as layout,
+        setting_id, series, factor_id, from_place, to_place, to_layout_id as layout_id,
         count(*) as pairs,
         sum(ln(ratio)) as total
-    from pairs
+    from matched_pairs
     group by all
+),
+numbered as (
+    select layout_id, axis_order, axis, place, level
+    from axes
+    join names using (setting_id, layout)
 ),
 told as (
     select
-        setting_id, series, factor, from_level, to_level, axis_order, axis, place, level,
+        setting_id, series, factor_id, from_place, to_place, axis_order, axis, place, level,
         sum(pairs)::bigint as pairs,
         exp(sum(total) / sum(pairs)) as mean_ratio
     from by_layout
-    join axes using (setting_id, layout)
-    where axis != factor and place is not null
-        and not (factor = 'tp against pp' and axis in ('tp', 'pp'))
+    join numbered using (layout_id)
+    where axis_order != factor_id and place is not null
+        and not (factor_id = 0 and axis in ('tp', 'pp'))
     group by all
 ),
 judged as (
@@ -28,7 +33,7 @@ judged as (
         max(mean_ratio) over other / min(mean_ratio) over other as strength,
         min(pairs) over other as fewest_pairs
     from told
-    window other as (partition by setting_id, series, factor, from_level, to_level, axis_order)
+    window other as (partition by setting_id, series, factor_id, from_place, to_place, axis_order)
     qualify count(*) over other > 1
 ),
 ranked as (
@@ -36,7 +41,7 @@ ranked as (
         *,
         dense_rank() over (
             partition by setting_id, series
-            order by fewest_pairs >= 3 desc, strength desc, factor, from_level, to_level, axis_order
+            order by fewest_pairs >= 3 desc, strength desc, factor_id, from_place, to_place, axis_order
         ) as rank
     from judged
 )
@@ -49,5 +54,5 @@ select
         else 'predicted'
     end as shown
 from ranked
-join effects using (setting_id, series, factor, from_level, to_level)
+join effects using (setting_id, series, factor_id, from_place, to_place)
 order by setting_id, series, rank, level_order

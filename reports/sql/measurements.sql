@@ -6,6 +6,7 @@
 -- mfu, hfu: ratios; null where no peak is published. All null unless the outcome is ok; a predicted
 -- outcome is ok or oom.
 -- model_flop_per_s_per_gpu: FLOP/s the model got out of one GPU, recomputation excluded.
+-- What the layout chooses on every axis stands in `statistics` and `layouts`.
 -- peak_memory_bytes: measured only.   predicted_memory_bytes: predicted only.
 with several as (
     select point_id, series from study.rows group by point_id, series having count(*) > 1
@@ -49,10 +50,8 @@ valued as (
 ),
 timed as (
     select
-        planned.* exclude (
-            point_id, tokens_per_step, model_flops_per_token, hardware_flops_per_token,
-            peak_flop_per_s
-        ),
+        planned.setting_id, planned.layout, planned.repeat, planned.world_size, planned.dp,
+        planned.global_batch_size, planned.gradient_accumulation_steps,
         valued.* replace (
             case when outcome = 'ok' then step_time_s end as step_time_s,
             case when outcome = 'ok' then step_time_low_s end as step_time_low_s,

@@ -2,6 +2,7 @@
 -- Needs: choices, axes
 -- layout_name: for people, the choices that differ between the points of the setting.
 -- layout_lines: the same for a chart, shorter, lines parted by |.
+-- layout_id: of the setting's layout, for joins; it changes with the study.
 -- The other columns: see choices.
 with spoken as (
     select
@@ -15,6 +16,7 @@ with spoken as (
 )
 select
     choices.*,
+    row_number() over (order by setting_id, layout) as layout_id,
     coalesce(layout_name, layout) as layout_name,
     coalesce(nullif(concat_ws('|', degrees, rest), ''), layout) as layout_lines
 from choices

@@ -68,7 +68,7 @@ def test_mfu_divides_by_the_peak_of_the_gpu_that_the_cluster_is_made_of(imported
 @pytest.mark.parametrize("column", ["micro_batch_size", "precision", "zero_stage", "attention"])
 def test_what_a_source_does_not_say_stays_null(imported, column):
     for changes, drop in (({column: ""}, ()), ({}, (column,))):
-        (found,) = imported(changes, drop=drop)("measurements")
+        (found,) = imported(changes, drop=drop)("layouts")
         assert found[column] is None
         assert found["tokens_per_s"] == 32 * 128 / 0.5
 
