@@ -53,6 +53,7 @@ class Point:
     warmup_steps: int
     measured_steps: int
     time_limit_s: float
+    keep_trace: bool = False  # of the profiler's window, beside the ranks' logs
 
     @property
     def world_size(self) -> int:
@@ -62,6 +63,8 @@ class Point:
     def to_json(self) -> str:
         """The text of points/<point_id>.json."""
         said = dataclasses.asdict(self) | {"layout": self.layout.facts()}
+        if not self.keep_trace:  # as in files from before there was a choice
+            del said["keep_trace"]
         return json.dumps(said, indent=1) + "\n"
 
 
@@ -77,7 +80,7 @@ def columns_of(point: Point) -> dict[str, Any]:
     shape, layout = point.shape, point.layout
     tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
     known = dataclasses.asdict(point)
-    del known["shape"], known["layout"], known["measured_steps"]
+    del known["shape"], known["layout"], known["measured_steps"], known["keep_trace"]
     return {
         **known,
         **dataclasses.asdict(shape),
@@ -281,6 +284,7 @@ def _point(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) ->
         warmup_steps=study.measure.warmup_steps,
         measured_steps=study.measure.measured_steps,
         time_limit_s=study.measure.time_limit_s,
+        keep_trace=study.measure.keep_trace,
     )
 
 

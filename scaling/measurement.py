@@ -121,6 +121,7 @@ class Row:
     clock_hz: float | None = None  # mean over the measured steps, of the slowest device
     throttled_share: float | None = None  # of the time, of the device that was held down most
     startup_s: float | None  # from starting the ranks to the first step
+    load_average: float | None = None  # of the first host over the minute before the ranks start
     duration_s: float  # of the whole point, start-up and clean-up included
 
     # provenance
@@ -128,7 +129,8 @@ class Row:
     python_version: str | None
     torch_version: str | None
     deepspeed_version: str | None
-    flash_attn_version: str | None
+    flash_attn_version: str | None  # of the attention kernel's package, where it is in one
+    liger_kernel_version: str | None = None  # where the layout calls it
     scaling_version: str
     gpu_name: str | None  # as the driver or /proc/cpuinfo spells it
     driver_version: str | None

@@ -5,6 +5,7 @@
     rank<r>.result.json   its measurement
     rank<r>.records.json  of a probe: what it has found so far
     rank<r>.failure.json  why there is none
+    rank<r>.trace.json.gz the profiler's window, where the study keeps it
     store                 where rank 0 listens for the others
 
 They lie in one folder that belongs to one run of one point. Ranks import neither pyarrow nor
@@ -32,6 +33,7 @@ class Stack:
     driver_version: str | None
     cuda_version: str | None
     nccl_version: str | None
+    liger_kernel_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,10 @@ class RankFiles:
     def beats(self) -> dict[int, str]:
         """What each rank that has started was last doing."""
         return {rank: path.read_text() for rank, path in self._by_rank("beat")}
+
+    def trace(self, rank: int) -> Path:
+        """Where a rank leaves the trace of its profiler window, if that is to be kept."""
+        return self.directory / f"rank{rank}.trace.json.gz"
 
     def leave(self, rank: int, found: Left) -> None:
         """Leave what this rank found."""

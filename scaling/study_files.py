@@ -84,6 +84,7 @@ class Measure(_File):
     measured_steps: Annotated[int, Field(strict=True, ge=10, le=100_000)] = 10
     repeats: Annotated[int, Field(strict=True, ge=1, le=100)] = 1
     time_limit_s: Seconds = 600.0
+    keep_trace: Flag = False
     measure_oom: Flag = False
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
     # a guided sweep: only what is predicted to be near the best of its size, within a budget

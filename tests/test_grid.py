@@ -169,3 +169,10 @@ def test_a_chosen_later_axis_is_another_point(planned):
     one, other = sharded.points
     assert {p.layout.zero_shard_size for p in sharded.points} == {None, 2}
     assert {p.point_id for p in plain.points} < {one.point_id, other.point_id}
+
+
+def test_keeping_a_trace_makes_no_other_point(planned):
+    plain, kept = planned(), planned(measure={"keep_trace": True})
+    assert [p.point_id for p in kept.points] == [p.point_id for p in plain.points]
+    assert "keep_trace" not in plain.points[0].to_json()
+    assert grid.point_from_json(kept.points[0].to_json()).keep_trace

@@ -73,6 +73,7 @@ def measure(
         run_directory(logs) as directory,
     ):
         files = RankFiles(directory)
+        load_average = os.getloadavg()[0]
         ended = run_ranks(
             point,
             [*command, str(directory)],
@@ -82,12 +83,15 @@ def measure(
             limit_s=point.time_limit_s,
             hang_after_s=hang_after_s,
         )
+        for trace in directory.glob("rank*.trace.json.gz"):
+            trace.replace(logs / trace.name)
         run = Run(
             verdict=ended.verdict,
             results=files.results(),
             stacks=files.stacks(),
             started_at=ended.started_at,
             duration_s=ended.duration_s,
+            load_average=load_average,
         )
         row = row_of(point, attempt, run)
         if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:

@@ -81,7 +81,7 @@ def run_ranks(
 def emptied(logs: Path) -> Path:
     """The folder, made if need be, without what an earlier run left."""
     logs.mkdir(parents=True, exist_ok=True)
-    for old in [*logs.glob("rank*.log"), *logs.glob(".run-*")]:
+    for old in [*logs.glob("rank*.log"), *logs.glob("rank*.gz"), *logs.glob(".run-*")]:
         if old.is_dir():  # left by a launcher that was killed outright
             shutil.rmtree(old)
         else:

@@ -24,6 +24,7 @@ class Run:
     stacks: dict[int, Stack]
     started_at: float
     duration_s: float
+    load_average: float | None = None
 
 
 def row_of(point: Point, attempt: int, run: Run) -> Row:
@@ -39,6 +40,7 @@ def row_of(point: Point, attempt: int, run: Run) -> Row:
         outcome=run.verdict.outcome,
         error_message=run.verdict.message,
         duration_s=run.duration_s,
+        load_average=run.load_average,
         hosts=_hosts(run),
         job_id=os.environ.get("SLURM_JOB_ID"),
         started_at=started.isoformat(timespec="seconds"),

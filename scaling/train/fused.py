@@ -29,12 +29,9 @@ def require_liger(layout: Layout, device: torch.device) -> None:
         KernelUnavailable: one of them is not there; it says what would bring it.
     """
     for axis in (name for name in _MODULES if getattr(layout, name)):
-        try:
-            installed = importlib.metadata.version("liger-kernel")
-        except importlib.metadata.PackageNotFoundError:
-            raise KernelUnavailable(
-                f"{axis} needs {NEEDED}; liger-kernel is not installed"
-            ) from None
+        installed = liger_version(layout)
+        if installed is None:
+            raise KernelUnavailable(f"{axis} needs {NEEDED}; liger-kernel is not installed")
         if device.type == "cpu":
             raise KernelUnavailable(f"{axis} needs {NEEDED}; this rank runs on a CPU")
         if not installed.startswith("0.8."):
@@ -45,6 +42,16 @@ def require_liger(layout: Layout, device: torch.device) -> None:
             raise KernelUnavailable(
                 f"{axis} needs {NEEDED}; liger-kernel {installed} cannot be imported: {error}"
             ) from error
+
+
+def liger_version(layout: Layout) -> str | None:
+    """The installed version, None where it is not there or the layout calls nothing of it."""
+    if not any(getattr(layout, axis) for axis in _MODULES):
+        return None
+    try:
+        return importlib.metadata.version("liger-kernel")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:

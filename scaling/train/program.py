@@ -7,11 +7,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import torch
 import torch.distributed as dist
-from deepspeed.accelerator import get_accelerator
 
 from scaling.grid import Point
 from scaling.meeting import Seat, part
@@ -20,6 +20,7 @@ from scaling.train import trace
 from scaling.train.blueprint import Blueprint
 from scaling.train.compiled import graphs_compiled
 from scaling.train.data import MicroBatch, micro_batches
+from scaling.train.device import take_device
 from scaling.train.engine import Trainer, build
 from scaling.train.failures import failure_of
 from scaling.train.kernels import require_kernels
@@ -61,7 +62,7 @@ def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
     """Warm up, time the steps, and read what they left."""
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     device = take_device(point, seat.local_rank)
-    files.leave(seat.rank, stack_of(device))
+    files.leave(seat.rank, stack_of(device, point.layout))
     require_kernels(point.shape, point.layout, device)
     files.beat(seat.rank, "meeting the other ranks")
     join(seat, files, device, timeout_s=point.time_limit_s + _COLLECTIVE_MARGIN_S)
@@ -139,7 +140,8 @@ def _trained(
     peak = peak_memory(plan.device)
     # the peak is read first: the profiler's window trains on, and its events take memory too
     slowest_s = max(times[point.warmup_steps :])  # the first may have compiled
-    spent = _spent(point, trainer, plan, prepare, steps, slowest_s, first_step_at)
+    keep = files.trace(seat.rank) if point.keep_trace else None
+    spent = _spent(point, trainer, plan, prepare, steps, slowest_s, first_step_at, keep)
     return RankResult(
         clock=stopwatch.name,
         step_times_s=times[point.warmup_steps :],
@@ -162,6 +164,7 @@ def _spent(
     done: int,
     slowest_s: float,
     first_step_at: float,
+    keep: Path | None,
 ) -> dict[str, float] | None:
     """What the seconds of a step go to, from a few more steps under the profiler.
 
@@ -181,25 +184,8 @@ def _spent(
         trainer.step(batches[index])
         drained()
 
-    return split_of(trace.traced(step, layout=point.layout, device=plan.device))
+    return split_of(trace.traced(step, layout=point.layout, device=plan.device, keep=keep))
 
 
 def _nothing_is_queued() -> None:
     """A CPU has no queue to drain."""
-
-
-def take_device(point: Point, local_rank: int) -> torch.device:
-    """The GPU of this rank, or the CPU where the study's cluster is one.
-
-    Raises:
-        RuntimeError: the study says a GPU and there is none for this rank.
-    """
-    if point.gpu == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
-        raise RuntimeError(
-            f"the point wants gpu {point.gpu!r} for local rank {local_rank}, and this process sees "
-            f"{torch.cuda.device_count()} CUDA devices"
-        )
-    get_accelerator().set_device(local_rank)
-    return torch.device("cuda", local_rank)

@@ -6,17 +6,21 @@ from pathlib import Path
 
 import torch
 
+from scaling.layout import Layout
 from scaling.rank_files import Stack
+from scaling.train.attention_packages import version_of
+from scaling.train.fused import liger_version
 
 
-def stack_of(device: torch.device) -> Stack:
-    """What this rank runs on."""
+def stack_of(device: torch.device, layout: Layout) -> Stack:
+    """What this rank runs on; of the kernels' packages those that the layout calls."""
     on_gpu = device.type == "cuda"
     return Stack(
         host=socket.gethostname(),
         torch_version=torch.__version__,
         deepspeed_version=importlib.metadata.version("deepspeed"),
-        flash_attn_version=None,  # no kernel of that package is called: see kernels.py
+        flash_attn_version=version_of(layout.attention),
+        liger_kernel_version=liger_version(layout),
         gpu_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
         driver_version=_driver_version() if on_gpu else None,
         cuda_version=torch.version.cuda if on_gpu else None,

@@ -1,7 +1,10 @@
 """A short profiler window after the timed steps, kept in memory."""
 
 import contextlib
+import gzip
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,9 +49,16 @@ _OUTERMOST_FIRST = ("pp", "dp", "cp", "tp")
 
 
 def traced(
-    step: Callable[[int], None], *, layout: Layout, device: torch.device, steps: int = STEPS
+    step: Callable[[int], None],
+    *,
+    layout: Layout,
+    device: torch.device,
+    steps: int = STEPS,
+    keep: Path | None = None,
 ) -> list[Event]:
     """The events of `steps` steps; `step(i)` trains once and drains the device.
+
+    With `keep` the whole trace goes to that file, for Chrome's or Perfetto's viewer, compressed.
 
     torch's inner profiler: torch.profiler imports its compiler for the file's metadata, a second
     of every rank that writes no file.
@@ -61,9 +71,19 @@ def traced(
         for index in range(steps):
             with record_function(STEP):
                 step(index)
+    if keep is not None:
+        _save(recorded, keep)
     found = _of_use(recorded.kineto_results.events())
     origin = min(each.start_ns() for each in found)
     return [_event(each, origin) for each in found]
+
+
+def _save(recorded: profile, path: Path) -> None:
+    plain = path.with_suffix("")
+    recorded.export_chrome_trace(str(plain))
+    with plain.open("rb") as text, gzip.open(path, "wb") as packed:
+        shutil.copyfileobj(text, packed)
+    plain.unlink()
 
 
 def _of_use(found: Iterable[Any]) -> list[Any]:

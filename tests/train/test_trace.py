@@ -1,3 +1,7 @@
+import dataclasses
+import gzip
+import json
+
 import pytest
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported at run time
 
@@ -5,7 +9,7 @@ from scaling.layout import Layout
 from scaling.train.trace import _of_use, axis_of
 from scaling.train.window import AXES, KINDS
 from tests.points import tiny_point
-from tests.train.conftest import Train
+from tests.train.conftest import Run, Train
 
 CUBE = Layout(tp=2, cp=2, dp=2, pp=2, seq_length=8)
 
@@ -99,6 +103,16 @@ def test_a_step_is_split_by_what_its_layout_exchanges(
 def test_the_window_adds_no_step_to_what_is_timed_or_learned(train: Train) -> None:
     for result in train(tiny_point(dp=2, warmup_steps=1, measured_steps=2)).values():
         assert (len(result.step_times_s), len(result.losses)) == (2, 3)
+
+
+@pytest.mark.ranks
+def test_a_trace_is_kept_where_the_study_asks(run_ranks: Run) -> None:
+    point = dataclasses.replace(tiny_point(measured_steps=2), keep_trace=True)
+    codes, files, _ = run_ranks(point)
+    assert codes == [0]
+    with gzip.open(files.trace(0), "rt") as text:
+        named = {event.get("name") for event in json.load(text)["traceEvents"]}
+    assert {"scaling.step", "aten::mm"} <= named
 
 
 @pytest.mark.ranks

@@ -1,0 +1,60 @@
+"""The device of a rank, and whether it is the one that the study says."""
+
+import re
+
+import torch
+from deepspeed.accelerator import get_accelerator
+
+from scaling.grid import Point
+from scaling.hardware import Gpu, gpu_named
+
+# A driver keeps a little of a GPU's memory, and counts it in GiB where data sheets may not.
+_LEAST_SHARE, _LARGEST_SHARE = 0.9, 1.05
+# The catalogue has the boards of servers; the cards of the same chip are slower.
+_CARDS = ("PCIe", "NVL")
+
+
+def take_device(point: Point, local_rank: int) -> torch.device:
+    """The GPU of this rank, or the CPU where the study's cluster is one.
+
+    Raises:
+        RuntimeError: the study says a GPU and there is none for this rank, or it is another one.
+    """
+    if point.gpu == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"the point wants gpu {point.gpu!r} for local rank {local_rank}, and this process sees "
+            f"{torch.cuda.device_count()} CUDA devices"
+        )
+    get_accelerator().set_device(local_rank)
+    device = torch.device("cuda", local_rank)
+    found = torch.cuda.get_device_properties(device)
+    reason = other_gpu(gpu_named(point.gpu), found.name, found.total_memory)
+    if reason is not None:
+        raise RuntimeError(reason)
+    return device
+
+
+def other_gpu(said: Gpu, name: str, memory_bytes: int) -> str | None:
+    """Why a device is not the catalogue's, in a sentence; None if it is.
+
+    A rate on another GPU over this one's peak would be an MFU of nothing. Compared are the chip's
+    name as a word of the device's, the kind of board, and the memory.
+
+    Args:
+        said: the catalogue's GPU.
+        name: as the driver spells it, `NVIDIA A100-SXM4-80GB`.
+        memory_bytes: as the driver counts it.
+    """
+    assert said.memory_bytes is not None
+    chip = said.name.split("-")[0]
+    same_chip = re.search(rf"(?<![a-z0-9]){chip}(?![a-z0-9])", name, re.IGNORECASE)
+    card = any(kind.lower() in name.lower() for kind in _CARDS)
+    share = memory_bytes / said.memory_bytes
+    if same_chip and not card and _LEAST_SHARE <= share <= _LARGEST_SHARE:
+        return None
+    return (
+        f"the study says gpu {said.name!r} and this rank has {name} with "
+        f"{memory_bytes / 2**30:.0f} GiB: name its cluster's gpu in config/clusters.yaml"
+    )

@@ -1,0 +1,50 @@
+"""Names as nvidia-smi and rocm-smi print them."""
+
+import pytest
+
+from scaling.hardware import GPUS
+from scaling.train.device import other_gpu
+from scaling.train.program import take_device
+from tests.points import tiny_point
+
+GIB = 2**30
+SAME = [
+    ("v100-32gb", "Tesla V100-SXM2-32GB", 31.7),
+    ("a100-40gb", "NVIDIA A100-SXM4-40GB", 39.4),
+    ("a100-80gb", "NVIDIA A100-SXM4-80GB", 79.2),
+    ("h100-80gb", "NVIDIA H100 80GB HBM3", 79.2),
+    ("h200-141gb", "NVIDIA H200", 139.8),
+    ("b200-180gb", "NVIDIA B200", 178.4),
+    ("gb200-186gb", "NVIDIA GB200", 184.3),
+    ("mi250x-gcd", "AMD Instinct MI250X/MI250", 64.0),
+    ("mi300x-192gb", "AMD Instinct MI300X", 191.7),
+]
+
+
+@pytest.mark.parametrize(("said", "name", "gib"), SAME)
+def test_a_device_is_known_by_its_chip_and_its_memory(said: str, name: str, gib: float) -> None:
+    fitting = [gpu.name for gpu in GPUS.values() if gpu.memory_bytes is not None]
+    fitting = [gpu for gpu in fitting if other_gpu(GPUS[gpu], name, int(gib * GIB)) is None]
+    assert fitting == [said]
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "gib"),
+    [
+        ("a100-80gb", "NVIDIA A100-SXM4-40GB", 39.4),  # half the memory
+        ("h100-80gb", "NVIDIA H100 PCIe", 79.2),  # three quarters of the peak
+        ("h100-80gb", "NVIDIA H100 NVL", 93.0),
+        ("b200-180gb", "NVIDIA GB200", 184.3),
+        ("h100-80gb", "NVIDIA GeForce RTX 4090", 23.5),
+    ],
+)
+def test_another_device_than_the_study_says_is_named(said: str, name: str, gib: float) -> None:
+    reason = other_gpu(GPUS[said], name, int(gib * GIB))
+    assert reason == (
+        f"the study says gpu {said!r} and this rank has {name} with {gib:.0f} GiB: "
+        "name its cluster's gpu in config/clusters.yaml"
+    )
+
+
+def test_a_study_of_cpus_takes_none() -> None:
+    assert take_device(tiny_point(), 0).type == "cpu"
