@@ -63,7 +63,7 @@ class Probe:
     num_kv_heads: int | None
     head_dim: int | None
     seq_length: int | None
-    group: str | None  # node | world | node_pair | tp | cp | data | pp, which may share a shape
+    group: str | None  # node | world | node_pair, or a layout's: tp | cp | data | shard | pp
     ranks: int | None  # of one group
     stride: int | None  # between neighbours of a group, in ranks
     nodes: int | None  # that one group spans

@@ -18,6 +18,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 ELEMENT_BYTES = 4
 _PERIOD = 7
+_PIECE = 2**24  # elements that are filled or looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +59,24 @@ def _factor(rank: int) -> int:
 
 
 def _ramp(start: int, count: int, device: torch.device) -> torch.Tensor:
-    """I mod 7 + 1 for i from `start`, fp32 (count,)."""
+    """The numbers i mod 7 + 1 for i from `start`, fp32 (count,)."""
     period = (torch.arange(start, start + _PERIOD, device=device) % _PERIOD + 1).float()
     return period.repeat(-(-count // _PERIOD))[:count]
 
 
-def _differs(found: torch.Tensor, factor: float, start: int) -> bool:
-    expected = _ramp(start, found.numel(), found.device).mul_(factor)
-    return not torch.equal(found, expected)
+def _fill(target: torch.Tensor, factor: float, start: int = 0) -> None:
+    """Element i of `target` is what i + `start` should be. By pieces: it takes no second buffer."""
+    for piece in target.split(_PIECE):
+        piece.copy_(_ramp(start, piece.numel(), target.device)).mul_(factor)
+        start += piece.numel()
+
+
+def _differs(found: torch.Tensor, factor: float, start: int = 0) -> bool:
+    for piece in found.split(_PIECE):
+        if not torch.equal(piece, _ramp(start, piece.numel(), found.device).mul_(factor)):
+            return True
+        start += piece.numel()
+    return False
 
 
 def _all_reduce_of(ring: Ring, elements: int) -> Exchange:
@@ -73,9 +84,9 @@ def _all_reduce_of(ring: Ring, elements: int) -> Exchange:
     whole = torch.empty(elements, device=ring.device)
     total = sum(_factor(rank) for rank in ring.ranks)
     return Exchange(
-        fill=lambda: whole.copy_(_ramp(0, elements, ring.device)).mul_(own),
+        fill=lambda: _fill(whole, own),
         send=lambda: dist.all_reduce(whole, group=ring.group),
-        wrong=lambda: _differs(whole, total, 0),
+        wrong=lambda: _differs(whole, total),
     )
 
 
@@ -83,9 +94,9 @@ def _broadcast_of(ring: Ring, elements: int) -> Exchange:
     own = _factor(ring.ranks[ring.index])
     whole = torch.empty(elements, device=ring.device)
     return Exchange(
-        fill=lambda: whole.copy_(_ramp(0, elements, ring.device)).mul_(own),
+        fill=lambda: _fill(whole, own),
         send=lambda: dist.broadcast(whole, src=ring.ranks[0], group=ring.group),
-        wrong=lambda: _differs(whole, _factor(ring.ranks[0]), 0),
+        wrong=lambda: _differs(whole, _factor(ring.ranks[0])),
     )
 
 
@@ -97,8 +108,7 @@ def _all_gather_of(ring: Ring, elements: int) -> Exchange:
 
     def fill() -> None:
         whole.zero_()
-        mine = _ramp(ring.index * size, size, ring.device)
-        parts[ring.index].copy_(mine).mul_(_factor(ring.ranks[ring.index]))
+        _fill(parts[ring.index], _factor(ring.ranks[ring.index]), ring.index * size)
 
     return Exchange(
         fill=fill,
@@ -117,7 +127,7 @@ def _reduce_scatter_of(ring: Ring, elements: int) -> Exchange:
     part = whole.chunk(len(ring.ranks))[ring.index]
     total = sum(_factor(rank) for rank in ring.ranks)
     return Exchange(
-        fill=lambda: whole.copy_(_ramp(0, elements, ring.device)).mul_(own),
+        fill=lambda: _fill(whole, own),
         send=lambda: _reduce_scatter(part, whole, group=ring.group),
         wrong=lambda: _differs(part, total, ring.index * part.numel()),
     )
@@ -130,7 +140,7 @@ def _all_to_all_of(ring: Ring, elements: int) -> Exchange:
     size = elements // len(ring.ranks)
 
     def fill() -> None:
-        given.copy_(_ramp(0, elements, ring.device)).mul_(own)
+        _fill(given, own)
         taken.zero_()
 
     return Exchange(
@@ -151,7 +161,7 @@ def _send_recv_of(ring: Ring, elements: int) -> Exchange:
     taken = torch.empty_like(given)
 
     def fill() -> None:
-        given.copy_(_ramp(0, elements, ring.device)).mul_(_factor(ring.ranks[ring.index]))
+        _fill(given, _factor(ring.ranks[ring.index]))
         taken.zero_()
 
     def send() -> None:
@@ -162,7 +172,7 @@ def _send_recv_of(ring: Ring, elements: int) -> Exchange:
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
-    return Exchange(fill=fill, send=send, wrong=lambda: _differs(taken, _factor(before), 0))
+    return Exchange(fill=fill, send=send, wrong=lambda: _differs(taken, _factor(before)))
 
 
 _MAKERS: Mapping[Collective, Callable[[Ring, int], Exchange]] = {

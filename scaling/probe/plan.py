@@ -17,13 +17,14 @@ from scaling.shapes import ModelShape
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
-GroupName = Literal["node", "world", "node_pair", "tp", "cp", "data", "pp"]
+GroupName = Literal["node", "world", "node_pair", "tp", "cp", "data", "shard", "pp"]
 
 # What the engine sends in each kind of group (scaling/train).
 _USED_IN: dict[str, tuple[Collective, ...]] = {
     "tp": ("all_reduce", "all_gather", "reduce_scatter"),
     "cp": ("all_to_all",),
     "data": ("all_reduce", "all_gather", "reduce_scatter", "broadcast"),
+    "shard": ("all_gather",),  # of parameters held twice (hpZ)
     "pp": ("send_recv",),
     "node": COLLECTIVES,
     "world": COLLECTIVES,
@@ -57,7 +58,7 @@ class Group:
     """Groups of one shape that tile the ranks: `ranks` of them, `stride` apart, from `first` on.
 
     With ranks placed tp innermost, then cp, dp and pp outermost, every group of a layout is such a
-    progression: tp (tp, 1), cp (cp, tp), data (cp * dp, tp), pp (pp, tp * cp * dp).
+    progression: tp (tp, 1), cp (cp, tp), data (cp * dp, tp), shard (cp * zero_shard_size, tp), pp (pp, tp * cp * dp).
     """
 
     name: GroupName
@@ -221,10 +222,12 @@ def _groups(layouts: Iterable[Layout], world_size: int, per_node: int) -> list[G
             ("tp", layout.tp, 1),
             ("cp", layout.cp, layout.tp),
             ("data", layout.cp * layout.dp, layout.tp),
+            ("shard", layout.cp * (layout.zero_shard_size or 1), layout.tp),
             ("pp", layout.pp, layout.tp * layout.cp * layout.dp),
         )
         for name, ranks, stride in own:
-            if ranks * stride <= world_size:
+            whole = name == "shard" and layout.zero_shard_size in (None, layout.dp)
+            if ranks * stride <= world_size and not whole:
                 shapes[name, ranks, stride, 0] = None
     found = []
     for name, ranks, stride, first in shapes:

@@ -50,6 +50,17 @@ def shapes(plan):
     }
 
 
+def test_parameters_that_are_held_twice_are_gathered_in_groups_of_their_own():
+    layout = {"dp": 4, "zero_stage": 3, "zero_shard_size": 2}
+    plan = probe_plan(points(layout, gpus_per_node=4), world_size=4, time_limit_s=60)
+    (once,) = {t.group for t in plan.tasks if t.group and t.group.name == "shard"} - {
+        Group(name="shard", ranks=2, stride=1, at_once=False)
+    }
+    assert once.members(4) == [(0, 1), (2, 3)]
+    kinds = {t.kind for t in plan.tasks if t.group and t.group.name == "shard"}
+    assert kinds == {"all_gather"}
+
+
 def test_one_node_and_two_tp_groups_that_run_alone_and_at_once():
     plan = probe_plan(points({"tp": 2, "dp": 2}, gpus_per_node=4), world_size=4, time_limit_s=60)
     assert shapes(plan) == {

@@ -93,8 +93,8 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
     assert {one["point_id"] for one in table} == {one["point_id"] for one in skipped}
     refused = pq.read_table(results / "tables" / "refused.parquet").to_pylist()
     assert {one["reason"] for one in refused} == {one["reason"] for one in skipped}
-    assert scaling(guided, "status", "guided").stdout.startswith(f"{len(taken)} done")
-    assert f"0 left of {len(taken)}" in scaling(guided, "status", "guided").stdout
+    status = scaling(guided, "status", "guided").stdout
+    assert status == f"{len(taken)} done · 0 running · 0 left of {len(taken)}\n"
     again = scaling(guided, "run", "guided")
     assert f"Nothing to do: all {len(taken)} points are measured." in again.stdout
 
