@@ -58,7 +58,8 @@ class Group:
     """Groups of one shape that tile the ranks: `ranks` of them, `stride` apart, from `first` on.
 
     With ranks placed tp innermost, then cp, dp and pp outermost, every group of a layout is such a
-    progression: tp (tp, 1), cp (cp, tp), data (cp * dp, tp), shard (cp * zero_shard_size, tp), pp (pp, tp * cp * dp).
+    progression: tp (tp, 1), cp (cp, tp), data (cp * dp, tp), shard (cp * zero_shard_size, tp),
+    pp (pp, tp * cp * dp).
     """
 
     name: GroupName
