@@ -1,19 +1,27 @@
 -- Grain: one row per setting, world_size, drawn best layout and part of its step.
--- Needs: best, planned
--- From a profiler's window where one was measured (communication not told apart by kind), else from
--- the prediction of the same layout (series 'predicted').
+-- Needs: best, planned, winner_rows
+-- From a profiler's window where one was measured (the exposed communication between stages is the
+-- bubble, see `communication` for kinds and axes), else from the prediction of the same layout (series 'predicted').
 -- seconds: per step. share_from, share_to: ratios of the parts' sum. hidden_share: communication
 -- hidden behind compute, as a share of the same sum; null where unknown.
-with profiled as (
+with bubbles as (
+    select setting_id, world_size, median(coalesce(pipeline_bubble_s, 0)) as bubble_s
+    from winner_rows
+    group by setting_id, world_size
+),
+profiled as (
     select
         setting_id, world_size, layout_name, 'measured' as series,
         (comm_s - exposed_comm_s) as hidden_s,
         unnest([
             {'part_order': 0, 'part': 'compute', 'seconds': compute_s},
-            {'part_order': 3, 'part': 'exposed communication', 'seconds': exposed_comm_s},
+            {'part_order': 3, 'part': 'exposed communication',
+                'seconds': exposed_comm_s - coalesce(bubble_s, 0)},
+            {'part_order': 4, 'part': 'pipeline bubble', 'seconds': coalesce(bubble_s, 0)},
             {'part_order': 5, 'part': 'idle and rest', 'seconds': idle_s}
         ], recursive := true)
     from best
+    left join bubbles using (setting_id, world_size)
     where drawn and series = 'measured' and compute_s is not null and exposed_comm_s is not null
 ),
 foretold as (

@@ -179,6 +179,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "driver_version", "cuda_version", "nccl_version", "clock", "memory_meter", "hosts",
         "seeds", "first_started_at", "last_started_at",
     ),
+    "busy": ("cluster", "own_ranks", "rows_told", "busy", "highest_load_average"),
     "left_out": ("reason", "rows_left_out"),
 }  # fmt: skip
 

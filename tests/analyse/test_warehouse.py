@@ -9,9 +9,10 @@ import pytest
 from scaling.analyse.sources import choices_of
 from scaling.analyse.warehouse import COMPUTED, all_needs, execution_order, tabulate
 from scaling.errors import InputError
-from scaling.grid import Plan
+from scaling.grid import Plan, Point
 from scaling.store import arrow_schema, write_plan
-from tests.analyse.conftest import SQL, read, some_point
+from tests.analyse.conftest import SQL, layout, read, some_point
+from tests.report.synthetic_study import point as point_of
 from tests.report.synthetic_study import timed_row
 
 
@@ -19,6 +20,10 @@ from tests.report.synthetic_study import timed_row
 def study(tmp_path: Path) -> Path:
     write_plan(tmp_path, Plan(points=(some_point(1), some_point(2)), refusals=()))
     return tmp_path
+
+
+def cpu_point(world_size: int) -> Point:
+    return point_of(layout(world_size), model="tiny", cluster="here", gpu="cpu")
 
 
 def sql(folder: Path, **files: str) -> Path:
@@ -134,3 +139,19 @@ def test_a_share_above_one_or_a_broken_study_json_is_refused(study):
     (study / "study.json").write_text("[1]", encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.json: is not what `scaling plan` writes"):
         tabulate(study, SQL)
+
+
+def test_points_that_started_on_a_busy_machine_are_counted(study):
+    one, other = (cpu_point(size) for size in (1, 2))
+    write_plan(study, Plan(points=(one, other), refusals=()))
+    (study / "rows").mkdir()
+    for number, (point, load) in enumerate(((one, 1.5), (other, 9.0))):
+        row = timed_row(point, 2.0)
+        record = {name: getattr(row, name) for name in arrow_schema(type(row)).names}
+        table = pa.Table.from_pylist([record | {"load_average": load}])
+        pq.write_table(table, study / "rows" / f"{number}.parquet")
+    tabulate(study, SQL)
+    assert read(study / "tables" / "busy.parquet") == [
+        {"cluster": "here", "own_ranks": 2, "rows_told": 2, "busy": 1,
+         "highest_load_average": 9.0}
+    ]  # fmt: skip
