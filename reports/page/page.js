@@ -6,7 +6,7 @@ const parsed = id => JSON.parse($('#' + id).textContent);
 const tables = Object.fromEntries(Object.entries(parsed('data')).map(([name, table]) =>
   [name, table.rows.map(row => Object.fromEntries(table.columns.map((column, i) => [column, row[i]])))]));
 const columns = Object.fromEntries(Object.entries(parsed('data')).map(([name, table]) => [name, table.columns]));
-const charts = parsed('charts'), stories = parsed('stories'), { vega: config, amounts_ } = parsed('config');
+const charts = parsed('charts'), stories = parsed('stories'), config = parsed('config');
 
 // state, kept in the address so that a link opens the same view
 const hash = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
@@ -183,7 +183,7 @@ async function draw(figure) {
 async function embed(at, chart, panel, description) {
   const story = panel.story ?? state.story, spec = JSON.parse(worded(JSON.stringify(chart.spec)));
   spec.datasets = Object.fromEntries([...tablesIn(spec)].map(table => [table, rowsFor(table, chart, panel)]));
-  const stated = { sizes_: story.sizes, slots_: story.coloured.map(([slot]) => slot), names_: story.names, budget_: state.budget, amounts_ };
+  const stated = { sizes_: story.sizes, slots_: story.coloured.map(([slot]) => slot), names_: story.names, budget_: state.budget };
   for (const parameter of spec.params) if (parameter.name in stated) parameter.value = stated[parameter.name];
   spec.description = description;  // what a screen reader says
   const { view } = await window.vegaEmbed(at, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });

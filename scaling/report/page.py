@@ -12,7 +12,7 @@ from scaling.errors import InputError
 from scaling.report import numbers
 from scaling.report.captions import read_caption
 from scaling.report.charts import CHARTS
-from scaling.report.marks import AMOUNTS, CONFIG, FONT
+from scaling.report.marks import CONFIG, FONT
 from scaling.report.multiqc import write_multiqc
 from scaling.report.palette import css
 from scaling.report.replication import replication
@@ -109,7 +109,7 @@ def _html(
         data=_json({name: columnar(tables[name], columns) for name, columns in COLUMNS.items()}),
         charts=_json(charts),
         stories_json=_json(stories),
-        config=_json({"vega": CONFIG, "amounts_": AMOUNTS}),
+        config=_json(CONFIG),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import vl_convert
 
 from scaling.report.charts import CHARTS, Chart
-from scaling.report.marks import AMOUNTS, CONFIG
+from scaling.report.marks import CONFIG
 from scaling.report.palette import in_theme
 from scaling.report.tables import Record, Tables
 from scaling.report.vega import VEGA_LITE
@@ -85,7 +85,6 @@ def parameters(story: dict[str, Any]) -> dict[str, Any]:
         "slots_": [slot for slot, _ in story["coloured"]],
         "names_": story["names"],
         "budget_": BUDGET,
-        "amounts_": AMOUNTS,
     }
 
 
