@@ -29,7 +29,6 @@ _SQL = {
     "list[str]": "varchar[]",
 }
 ROW = {name: _SQL[kind] for name, (kind, _) in fields_of(Row).items()}
-ROW.setdefault("load_average", "double")
 _REFUSAL = {name: _SQL[kind] for name, (kind, _) in fields_of(Refusal).items()}
 _CHOSEN = {
     **_REFUSAL,

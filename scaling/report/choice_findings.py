@@ -228,7 +228,7 @@ def size_of(size_bytes: float) -> str:
     """A message: `64 KiB`, `4 MiB`."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size_bytes >= scale:
-            return f"{significant(size_bytes / scale).removesuffix('.00')}\u202f{unit}"
+            return f"{size_bytes / scale:.3g}\u202f{unit}"
     return f"{size_bytes:.0f}\u202fB"
 
 
