@@ -13,7 +13,7 @@ from scaling.errors import InputError
 Record = dict[str, Any]
 
 MOST_ROWS = 2000  # a setting, of a table of LISTS; no sentence stands on those
-MOST_ROWS_IN_ALL, FEWEST_ROWS = 6000, 100  # of all settings together; of each at least
+MOST_ROWS_IN_ALL, FEWEST_ROWS = 4000, 100  # of all settings together; of each at least
 LISTS = ("statistics", "refused")
 MOST_LAYOUTS = 40  # a setting and size, of contenders; those with a colour come on top
 
