@@ -117,7 +117,7 @@ function statistics() {
   $('#same').textContent = fixed.length ? `The same for all: ${fixed.join(', ')}.` : '';
   const refused = here(tables.refused);
   $('#refusals').hidden = !refused.length;
-  $('#refusals summary').textContent = `${refused.length} combination${refused.length === 1 ? '' : 's'} refused before anything ran`;
+  $('#refusals summary').textContent = `${refused.length} combination${refused.length === 1 ? '' : 's'} not tried: refused, or skipped by a guided sweep`;
   const differs = key => new Set(refused.map(row => row[key])).size > 1;
   fillTable($('#refused'), [{ key: 'world_size', title: worded('{GPUs}') }, ...choices.filter(([key, , always]) => key in (refused[0] ?? {}) && (always || differs(key))).map(([key, title]) => ({ key, title, show: yesNo })), { key: 'reason', title: 'why', look: 'l wide' }], refused.slice(0, 1000));
 }

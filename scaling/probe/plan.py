@@ -68,6 +68,10 @@ class Group:
     first: int = 0
     at_once: bool = False  # all groups, else the first one alone
 
+    def alike(self, other: "Group") -> bool:
+        """Whether the same ranks belong together in both."""
+        return (self.ranks, self.stride, self.first) == (other.ranks, other.stride, other.first)
+
     def members(self, world_size: int) -> list[tuple[int, ...]]:
         """Ranks of each group that takes part."""
         span = self.ranks * self.stride
@@ -231,7 +235,9 @@ def _groups(layouts: Iterable[Layout], world_size: int, per_node: int) -> list[G
             if ranks * stride <= world_size and not whole:
                 shapes[name, ranks, stride, 0] = None
     found = []
-    for name, ranks, stride, first in shapes:
+    # those of one shape beside each other: their groups are made once
+    first_seen = {shape[1:]: place for place, shape in reversed([*enumerate(shapes)])}
+    for name, ranks, stride, first in sorted(shapes, key=lambda shape: first_seen[shape[1:]]):
         if ranks < 2:
             continue
         every = Group(name=name, ranks=ranks, stride=stride, first=first, at_once=True)

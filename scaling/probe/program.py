@@ -4,6 +4,7 @@ All ranks do every task at the same time, those outside its groups by waiting. W
 on travels over a gloo group of its own, so that a probe does not depend on what it probes.
 """
 
+import dataclasses
 import os
 import sys
 import time
@@ -70,6 +71,7 @@ class Prober:
         started = time.monotonic()
         shape: Group | None = None
         ring: Ring | None = None
+        world_size = self.plan.world_size
         for index, task in enumerate(self.plan.tasks):
             share = _DEVICES_SHARE if task.group is None else 1.0
             elapsed = time.monotonic() - started
@@ -80,10 +82,12 @@ class Prober:
             if task.group is None:
                 self._on_device(index, task)
                 continue
-            if task.group != shape:
+            # all groups of a shape are made once; alone, the others wait
+            if shape is None or not task.group.alike(shape):
                 self._dissolve(ring)
                 shape, ring = task.group, self._ring(task.group)
-            self._in_groups(index, task, ring)
+            takes_part = ring is not None and ring.ranks in task.group.members(world_size)
+            self._in_groups(index, task, ring if takes_part else None)
         self._dissolve(ring)
         self.files.leave(self.seat.rank, ProbeRecords(facts=self.facts, records=self.records))
 
@@ -151,7 +155,8 @@ class Prober:
     def _ring(self, shape: Group) -> Ring | None:
         """This rank's group of that shape; making groups is collective, in one order."""
         own = None
-        for ranks in shape.members(self.plan.world_size):
+        every = dataclasses.replace(shape, at_once=True)
+        for ranks in every.members(self.plan.world_size):
             group = dist.new_group(list(ranks))
             if self.seat.rank in ranks:
                 place = ranks.index(self.seat.rank)
