@@ -18,6 +18,7 @@ from scaling.layout import (
     PipelineSchedule,
     Precision,
     ZeroStage,
+    clipping_refusals,
     engine_refusals,
     refusals,
 )
@@ -53,7 +54,9 @@ class Point:
     warmup_steps: int
     measured_steps: int
     time_limit_s: float
+    # defaults are left out of the file: as in those from before there was a choice
     keep_trace: bool = False  # of the profiler's window, beside the ranks' logs
+    gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
 
     @property
     def world_size(self) -> int:
@@ -63,8 +66,9 @@ class Point:
     def to_json(self) -> str:
         """The text of points/<point_id>.json."""
         said = dataclasses.asdict(self) | {"layout": self.layout.facts()}
-        if not self.keep_trace:  # as in files from before there was a choice
-            del said["keep_trace"]
+        for each in dataclasses.fields(self):
+            if said[each.name] == each.default:
+                del said[each.name]
         return json.dumps(said, indent=1) + "\n"
 
 
@@ -245,6 +249,7 @@ def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
     reasons = list(refusals(shape, layout))
     if study.mode == "measure":
         reasons += engine_refusals(shape, layout)
+        reasons += clipping_refusals(layout, study.measure.gradient_clipping)
     return reasons or layout
 
 
@@ -285,6 +290,7 @@ def _point(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) ->
         measured_steps=study.measure.measured_steps,
         time_limit_s=study.measure.time_limit_s,
         keep_trace=study.measure.keep_trace,
+        gradient_clipping=study.measure.gradient_clipping,
     )
 
 
@@ -305,6 +311,7 @@ def _point_id(
         study.measure.warmup_steps,
         study.measure.measured_steps,
         repeat,
+        *([study.measure.gradient_clipping] if study.measure.gradient_clipping else []),
     ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
     readable = f"{axes['model']}-g{layout.world_size}-{layout.label.replace(' ', '-')}"

@@ -207,6 +207,15 @@ def _fusion_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"
 
 
+def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:
+    """Why gradients cannot be clipped in this layout: one sentence, none if they can."""
+    if gradient_clipping and layout.zero_stage == 0 and layout.tp * layout.pp > 1:
+        yield (
+            f"gradient_clipping={gradient_clipping:g} at zero_stage=0: DeepSpeed clips by a norm "
+            "that leaves out what other stages or tp ranks hold; zero_stage=1 counts everything"
+        )
+
+
 def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     """Why the training engine cannot run a layout that arithmetic allows: one sentence each."""
     yield from _fusion_refusals(shape, layout)

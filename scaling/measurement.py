@@ -81,6 +81,7 @@ class Row:
     # how it was measured
     seed: int
     warmup_steps: int
+    gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
     time_limit_s: float
     clock: str | None  # perf_counter | cuda_event
 

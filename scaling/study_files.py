@@ -85,6 +85,7 @@ class Measure(_File):
     repeats: Annotated[int, Field(strict=True, ge=1, le=100)] = 1
     time_limit_s: Seconds = 600.0
     keep_trace: Flag = False
+    gradient_clipping: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.0
     measure_oom: Flag = False
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
     # a guided sweep: only what is predicted to be near the best of its size, within a budget

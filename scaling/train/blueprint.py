@@ -28,6 +28,7 @@ class Blueprint:
     tp: TensorParallel
     cp: ContextParallel = field(default_factory=ContextParallel)
     seed: int
+    gradient_clipping: float = 0.0
     device: torch.device
 
     @property

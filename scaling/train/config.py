@@ -24,7 +24,9 @@ def hpz_ranks(layout: Layout) -> int | None:
     return layout.zero_shard_size * layout.cp
 
 
-def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
+def deepspeed_config(
+    shape: ModelShape, layout: Layout, gradient_clipping: float = 0.0
+) -> dict[str, Any]:
     """The dict that `deepspeed.initialize` takes for this layout.
 
     To DeepSpeed the cp ranks that share a sequence are replicas too, each with a batch of its own:
@@ -33,9 +35,9 @@ def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
     them in 3, and with `sequence_parallel_size` in this dict 0 to 2 would not reduce them at all.
     Buckets are DeepSpeed's default but never larger than the model, since they are allocated
     whole. A second copy of ZeRO-3's parameters is one of matrices, in a small model too: there
-    DeepSpeed would keep every weight below 1e5 elements on every rank. Clipping is off: DeepSpeed's
-    default of 1.0 counts the weights of the first stage only where a pipeline runs in fp32 with
-    zero_stage=0, so layouts would part. Everything not named here is DeepSpeed's default.
+    DeepSpeed would keep every weight below 1e5 elements on every rank. Clipping is said
+    even where it is off: DeepSpeed's default is a norm of 1.0. Everything not named here is
+    DeepSpeed's default.
     """
     bucket = min(_DEFAULT_BUCKET, shape.total_params)
     config: dict[str, Any] = {
@@ -47,7 +49,7 @@ def deepspeed_config(shape: ModelShape, layout: Layout) -> dict[str, Any]:
             "reduce_bucket_size": bucket,
             "allgather_bucket_size": bucket,
         },
-        "gradient_clipping": 0.0,
+        "gradient_clipping": gradient_clipping,
         "steps_per_print": 1_000_000_000,  # it prints to stdout; never is not among its choices
     }
     if layout.zero_stage == 2:

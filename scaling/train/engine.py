@@ -45,7 +45,7 @@ class ReplicaTrainer:
     """The whole model on each tp group; ZeRO 0 to 3 over the ranks that hold other tokens."""
 
     def __init__(self, plan: Blueprint, groups: Groups) -> None:
-        config = deepspeed_config(plan.shape, plan.layout)
+        config = deepspeed_config(plan.shape, plan.layout, plan.gradient_clipping)
         with _partitioned_while_built(plan, config, groups):
             model = (
                 encoder_decoder.EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
@@ -97,7 +97,8 @@ class PipelineTrainer:
             activation_checkpoint_func=recomputed,
             checkpointable_layers=["Layer", *streams.LAYERS],
         )
-        self.engine = _initialize(model, deepspeed_config(plan.shape, layout), mpu=None)
+        config = deepspeed_config(plan.shape, layout, plan.gradient_clipping)
+        self.engine = _initialize(model, config, mpu=None)
         if layout.compile:
             compile_each(self.engine.module, _compiled_kinds(plan))
         self._norm_is_right = _norm_is_right(self.engine, plan)

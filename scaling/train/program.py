@@ -74,6 +74,7 @@ def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
         tp=groups.tensor_parallel,
         cp=groups.context_parallel,
         seed=point.seed,
+        gradient_clipping=point.gradient_clipping,
         device=device,
     )
     trainer = build(plan, groups)

@@ -41,6 +41,9 @@ def reference_curve(point: Point) -> Curve:
         squares = [weight.grad.square().sum() for weight in weights.values()]
         grad_norms.append(torch.stack(squares).sum().sqrt().item())
         losses.append(loss.item())
+        if point.gradient_clipping:
+            for weight in weights.values():
+                weight.grad *= min(1.0, point.gradient_clipping / grad_norms[-1])
         optimizer.step()
     return Curve(losses, grad_norms)
 

@@ -125,8 +125,8 @@ FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
 
 
 @functools.cache
-def expected(shape: ModelShape) -> Curve:
-    point = tiny_point(shape=shape)
+def expected(shape: ModelShape, gradient_clipping: float = 0.0) -> Curve:
+    point = dataclasses.replace(tiny_point(shape=shape), gradient_clipping=gradient_clipping)
     return reference_curve(point) if shape.family == "llama" else model_curve(point)
 
 
@@ -139,7 +139,7 @@ def keeps_no_norm(layout: Layout) -> bool:
 
 def compare(train: Train, point: Point, *, loss: float, norm: float) -> dict[int, RankResult]:
     """Losses within `loss`, norms within a `norm` of themselves, on every rank."""
-    curve = expected(point.shape)
+    curve = expected(point.shape, point.gradient_clipping)
     results = train(point)
     assert len(results) == point.layout.world_size
     for result in results.values():
@@ -169,6 +169,27 @@ def test_larger_degrees_and_other_shapes_train_the_same(
     train: Train, shape: ModelShape, layout: dict[str, Any]
 ) -> None:
     compare(train, tiny_point(shape=shape, **layout), loss=1e-5, norm=1e-4)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"dp": 2},
+        {"tp": 2, "sequence_parallel": True, "zero_stage": 1},
+        {"tp": 2, "pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
+        {"dp": 2, "cp": 2, "zero_stage": 2, "optimizer_offload": "cpu"},
+        {"dp": 4, "zero_stage": 3, "zero_shard_size": 2},
+    ],
+    ids=str,
+)
+def test_gradients_are_clipped_by_the_norm_of_all_of_them(
+    train: Train, layout: dict[str, Any]
+) -> None:
+    """Half of the first norm, so that every step is scaled, each by another factor."""
+    clipping = 0.5 * expected(TINY).grad_norms[0]
+    assert expected(TINY, clipping).losses[-1] != pytest.approx(expected(TINY).losses[-1], abs=1e-4)
+    point = dataclasses.replace(tiny_point(**layout), gradient_clipping=clipping)
+    compare(train, point, loss=1e-5, norm=1e-4)
 
 
 def test_zero0_in_bf16_takes_no_step_before_the_first(train: Train) -> None:
