@@ -2,6 +2,7 @@
 -- Needs: layouts, ranking, colours
 -- drawn: the charts show it; a prediction only for a layout that was not tried at that size.
 -- place: order in a chart, what ran or failed before what is predicted.
+-- All else of a layout stands in `layouts`.
 -- position: 1 is the fastest; those that failed follow those that ran.   slot: see colours.
 with tried as (
     select distinct setting_id, world_size, layout from layouts where series != 'predicted'
@@ -29,7 +30,15 @@ placed as (
         ) as place
     from judged
 )
-select layouts.*, colours.slot, position, share_of_best, within_noise, drawn, place
+select
+    layouts.* exclude (
+        layout_id, layout_lines, zero_shard_size, optimizer_offload, pipeline_schedule, attention,
+        fused_norm, fused_rope, fused_mlp, fused_cross_entropy, compile, global_batch_size,
+        gradient_accumulation_steps, tokens_per_step, slowest_repeat_tokens_per_s,
+        fastest_repeat_tokens_per_s, hardware_flop_per_s_per_gpu, memory_meter, energy_j,
+        mean_power_w, compute_s, comm_s, idle_s
+    ),
+    colours.slot, position, share_of_best, within_noise, drawn, place
 from layouts
 join placed using (setting_id, series, world_size, layout, stack_fingerprint)
 join colours using (setting_id, layout)
