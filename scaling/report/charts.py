@@ -124,7 +124,7 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             predicted_against_measured, "statistics", "predicted_tokens_per_s",
-            missing=_NO_PREDICTION,
+            where={"outcome": ("ok",)}, missing="no point that ran has a prediction.",
         ),
         Chart(cost_money, "costs", "usd_per_token"),
         Chart(cost_hours, "costs", "gpu_hours_per_token", unless="usd_per_token"),

@@ -71,6 +71,9 @@ def efficiency_title(tables: Tables, words: Mapping[str, str]) -> str:
 def law_title(tables: Tables, words: Mapping[str, str]) -> str:
     """The chosen law, what it missed by where it could be tested, and where it peaks."""
     law = next((row for row in tables["laws"] if row["chosen"]), None)
+    series = {row["series"] for row in tables["best"]}
+    if law is None and series == {"predicted"}:
+        return "No scaling law is fitted to predictions, which follow laws of their own"
     if law is None:
         return "No scaling law: that needs four sizes, of which the largest is held out"
     sizes = "1 size" if law["held_out"] == 1 else f"{law['held_out']} sizes"

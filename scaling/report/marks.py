@@ -169,7 +169,13 @@ def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
         field,
         title="Number of {GPUs} (log scale)",
         scale=alt.Scale(type="log", base=2, nice=False, padding=padding),
-        axis=alt.Axis(values=alt.ExprRef("sizes_"), format="d", grid=False),
+        axis=alt.Axis(
+            values=alt.ExprRef("sizes_"),
+            format="d",
+            grid=False,
+            labelOverlap="greedy",
+            labelSeparation=3,
+        ),
     )
 
 
