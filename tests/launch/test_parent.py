@@ -147,10 +147,14 @@ def test_a_row_outside_a_study_keeps_its_logs_beside_it(study: Study) -> None:
 def test_ranks_on_a_cpu_get_one_thread_and_no_gpu(
     measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # as Snakemake tells its jobs
     names = ("OMP_NUM_THREADS", "DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
     measured(f"print([os.environ[name] for name in {names!r}]); finish()", dp=2)
     assert study.log(1).strip() == "['1', 'cpu', '', '1']"
+
+    monkeypatch.setenv("SCALING_THREADS", "3")
+    measured("print(os.environ['OMP_NUM_THREADS']); finish()")
+    assert study.log(0).strip() == "3"
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"shape": {}}'])
