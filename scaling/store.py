@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from scaling.grid import Plan, Refusal, columns_of
 from scaling.measurement import Row, fields_of
 
+_ASIDE = "retried"
 _ARROW = {
     "str": pa.string(),
     "int": pa.int64(),
@@ -83,7 +84,18 @@ def read_row(path: Path) -> Row:
 
 def aside(row_path: Path, attempt: int) -> Path:
     """Where the row of a failed attempt is kept once the point shall run again."""
-    return row_path.parent / "retried" / f"{row_path.stem}.{attempt}.parquet"
+    return row_path.parent / _ASIDE / f"{row_path.stem}.{attempt}.parquet"
+
+
+def attempts_aside(row_path: Path) -> int:
+    """Attempts at a point whose rows are kept aside; an id may hold what a glob would interpret."""
+    folder = row_path.parent / _ASIDE
+    if not folder.is_dir():
+        return 0
+    return sum(
+        path.name.startswith(f"{row_path.stem}.") and path.suffix == ".parquet"
+        for path in folder.iterdir()
+    )
 
 
 def write_plan(directory: Path, plan: Plan) -> None:

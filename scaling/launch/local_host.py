@@ -19,7 +19,7 @@ import psutil
 
 from scaling.launch.environment import rank_environment
 from scaling.launch.starters import Placed, Ranks, start_here
-from scaling.launch.warm import NoHosts, order_ranks, read_host
+from scaling.launch.warm import NoHosts, knows, order_ranks, read_host
 
 WHERE = "SCALING_HOST"
 WANTED = "SCALING_HOSTS"  # 0: ranks are to start from nothing
@@ -76,9 +76,7 @@ def start_on_kept_host(
     Raises:
         LaunchError: they could not be started that way either.
     """
-    ours = list(command[:3]) == [sys.executable, "-m", "scaling.train"]
-    fits = point.world_size <= point.gpus_per_node
-    if ours and fits:
+    if knows(command) and point.world_size <= point.gpus_per_node:
         try:
             host = _host(Path(environment[WHERE]))
             return order_ranks([host], command, point, environment, logs)

@@ -17,7 +17,7 @@ from scaling.launch.starters import Starter
 from scaling.measurement import Row
 from scaling.rank_files import RankFiles
 from scaling.running import marked, runs_here_already
-from scaling.store import aside, read_row, write_rows
+from scaling.store import aside, attempts_aside, read_row, write_rows
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
 _TAKE_OVER_POLL_S = 0.2
@@ -61,7 +61,7 @@ def measure(
     """
     point = _read(point_path)
     row_path = row_path.absolute()
-    attempt = 1 + _earlier_attempts(row_path)
+    attempt = 1 + attempts_aside(row_path)
     taken_over = _by_another_process(row_path)
     if taken_over is not None:
         return taken_over
@@ -110,17 +110,6 @@ def _read(path: Path) -> Point:
         raise InputError(
             f"{path}: is no point of this version ({error}); `scaling plan` writes points"
         ) from error
-
-
-def _earlier_attempts(row_path: Path) -> int:
-    """Rows that `scaling retry` has set aside; an id may hold what a glob would interpret."""
-    aside = row_path.parent / "retried"
-    if not aside.is_dir():
-        return 0
-    return sum(
-        path.name.startswith(f"{row_path.stem}.") and path.suffix == ".parquet"
-        for path in aside.iterdir()
-    )
 
 
 def _by_another_process(row_path: Path) -> Row | None:

@@ -16,7 +16,7 @@ from scaling.launch.local_host import WANTED, WHERE, start_on_kept_host
 from scaling.launch.seats import Seats, last_line, signed
 from scaling.launch.starters import LaunchError, Placed, Ranks, Starter, start_here
 from scaling.launch.torchrun import nodes_of, start_by_torchrun
-from scaling.launch.warm import NoHosts, start_on_hosts
+from scaling.launch.warm import NoHosts, knows, start_on_hosts
 
 _LAUNCHES = 3  # a step that Slurm fails to create is tried again
 _LAUNCH_PAUSE_S = 5.0
@@ -65,8 +65,7 @@ def start_in_allocation(
     Raises:
         LaunchError: no step could be created.
     """
-    ours = list(command[:3]) == [sys.executable, "-m", "scaling.train"]
-    if ours and environment.get(WANTED) != "0":
+    if knows(command) and environment.get(WANTED) != "0":
         try:
             return Patient(start_on_hosts(command, point, environment, logs))
         except NoHosts as why:

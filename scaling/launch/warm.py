@@ -29,6 +29,11 @@ class NoHosts(Exception):
     """There are no hosts in this allocation; the text says why."""
 
 
+def knows(command: Sequence[str]) -> bool:
+    """Whether a host can fork ranks of this program: hosts know one only."""
+    return list(command[:3]) == [sys.executable, "-m", "scaling.train"]
+
+
 def start_on_hosts(
     command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
