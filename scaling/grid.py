@@ -8,23 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from scaling.axes import AXES, REPLICA, LayoutAxes
 from scaling.errors import InputError
 from scaling.hardware import Cluster, gpu_named
 from scaling.layout import (
-    AXES,
-    Attention,
     Layout,
-    OptimizerOffload,
-    PipelineSchedule,
-    Precision,
-    ZeroStage,
     clipping_refusals,
     engine_refusals,
     refusals,
+    replica_size,
 )
 from scaling.measurement import StudyKind
 from scaling.shapes import (
-    ActivationCheckpointing,
     ModelShape,
     hardware_flops_per_token,
     matmul_flops_per_token,
@@ -102,8 +97,8 @@ def columns_of(point: Point) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+@dataclass(frozen=True, kw_only=True)
+class Refusal(LayoutAxes):
     """A combination of the grid that cannot run, with the sentences that say why."""
 
     study: str
@@ -111,25 +106,8 @@ class Refusal:
     model: str
     cluster: str
     world_size: int
-    tp: int
-    pp: int
-    cp: int
-    zero_stage: ZeroStage
-    zero_shard_size: int | None
-    optimizer_offload: OptimizerOffload
-    pipeline_schedule: PipelineSchedule
-    sequence_parallel: bool
-    micro_batch_size: int
     global_batch_size: int
     seq_length: int
-    activation_checkpointing: ActivationCheckpointing
-    attention: Attention
-    fused_norm: bool
-    fused_rope: bool
-    fused_mlp: bool
-    fused_cross_entropy: bool
-    compile: bool
-    precision: Precision
     reason: str
 
 
@@ -231,8 +209,7 @@ def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
     reasons = list(_misfits(cluster, axes))
     if reasons:
         return reasons
-    replica = axes["tp"] * axes["pp"] * axes["cp"]
-    dp = axes["world_size"] // replica
+    dp = axes["world_size"] // replica_size(axes)
     global_batch_size = axes["global_batch_size"]
     per_round = axes["micro_batch_size"] * dp
     if global_batch_size % per_round:
@@ -255,12 +232,10 @@ def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
 
 def _misfits(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:
     world_size, per_node = axes["world_size"], cluster.gpus_per_node
-    replica = axes["tp"] * axes["pp"] * axes["cp"]
+    replica = replica_size(axes)
     if world_size % replica:
-        yield (
-            f"world_size={world_size} is not divisible by tp={axes['tp']} x pp={axes['pp']} x "
-            f"cp={axes['cp']} = {replica}"
-        )
+        product = " x ".join(f"{name}={axes[name]}" for name in REPLICA)
+        yield f"world_size={world_size} is not divisible by {product} = {replica}"
     if world_size > per_node * cluster.nodes:
         yield (
             f"world_size={world_size} is more than the {per_node * cluster.nodes} GPUs of "

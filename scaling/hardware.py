@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from scaling.axes import Precision
 from scaling.errors import InputError, did_you_mean
-from scaling.layout import Precision
 from scaling.site import Slurm
 
 TERA = 1e12

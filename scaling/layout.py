@@ -1,21 +1,12 @@
 """How one training step is laid out over GPUs: degrees of parallelism and batch arithmetic."""
 
-import dataclasses
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from scaling.shapes import ActivationCheckpointing, ModelShape
-
-ZeroStage = Literal[0, 1, 2, 3]
-Attention = Literal["math", "fused_softmax", "flash1", "flash2", "flash3", "flash4", "cudnn"]
-Precision = Literal["fp32", "bf16", "fp16", "fp8"]
-OptimizerOffload = Literal["none", "cpu"]
-PipelineSchedule = Literal["1f1b", "dualpipev"]
-
-# Axes that came after the first studies were measured. A point's file and its id name one only
-# where it is not at its default: what was measured before the axis existed is not measured again.
-_LATER = {"named": "where chosen"}
+from scaling.axes import AXES, REPLICA, LayoutAxes, facts_of, label_of
+from scaling.shapes import ModelShape
 
 NO_BIAS_GRADIENT = (
     "attention={attention} gives no gradient to the position bias that a t5 adds to its scores; "
@@ -23,39 +14,22 @@ NO_BIAS_GRADIENT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+@dataclass(frozen=True, kw_only=True)
+class Layout(LayoutAxes):
     """A placement of the model over `world_size` ranks, and the batch they share.
 
     Sizes count ranks; batch sizes count sequences, never tokens. tp is innermost, then cp, dp and
     pp outermost: ranks of one tp group sit on neighbouring GPUs.
     """
 
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
     dp: int = 1
-    zero_stage: ZeroStage = 0
-    zero_shard_size: int | None = field(default=None, metadata=_LATER)  # null: all dp ranks
-    optimizer_offload: OptimizerOffload = field(default="none", metadata=_LATER)
-    pipeline_schedule: PipelineSchedule = field(default="1f1b", metadata=_LATER)
-    sequence_parallel: bool = False
-    micro_batch_size: int = 1
     gradient_accumulation_steps: int = 1
     seq_length: int
-    activation_checkpointing: ActivationCheckpointing = "none"
-    attention: Attention = "flash2"
-    fused_norm: bool = False
-    fused_rope: bool = field(default=False, metadata=_LATER)
-    fused_mlp: bool = field(default=False, metadata=_LATER)
-    fused_cross_entropy: bool = field(default=False, metadata=_LATER)
-    compile: bool = field(default=False, metadata=_LATER)
-    precision: Precision = "bf16"
 
     @property
     def world_size(self) -> int:
         """Ranks, one per GPU."""
-        return self.tp * self.pp * self.cp * self.dp
+        return self.dp * replica_size(self.axes())
 
     @property
     def global_batch_size(self) -> int:
@@ -64,54 +38,21 @@ class Layout:
 
     @property
     def label(self) -> str:
-        """What stays the same when GPUs are added, short enough for a chart: `tp2 pp2 zero1 mbs4`.
+        """What stays the same when GPUs are added, short enough for a chart; see `label_of`."""
+        return label_of(self.axes())
 
-        Degrees of 1 and the plain choices are left out. For people; nothing parses it.
-        """
-        return label_of({name: getattr(self, name) for name in AXES})
+    def axes(self) -> dict[str, Any]:
+        """The value of every axis, by name."""
+        return {name: getattr(self, name) for name in AXES}
 
     def facts(self) -> dict[str, Any]:
         """The fields by name, later axes only where they are not at their default."""
-        return {
-            each.name: getattr(self, each.name)
-            for each in dataclasses.fields(self)
-            if not each.metadata or getattr(self, each.name) != each.default
-        }
+        return facts_of(self)
 
 
-# Kernels and the compiler: on or off.
-FLAGS = ("fused_norm", "fused_rope", "fused_mlp", "fused_cross_entropy", "compile")
-
-# What a study may choose, and what an axis means where nobody does; the rest follows from these.
-AXES: dict[str, Any] = {
-    each.name: each.default
-    for each in dataclasses.fields(Layout)
-    if each.name not in ("dp", "gradient_accumulation_steps", "seq_length")
-}
-
-
-def label_of(choices: Mapping[str, Any]) -> str:
-    """A layout in words from its axes by name; one that is null (not known) is left out."""
-    parts = [f"{axis}{size}" for axis in ("tp", "pp", "cp") if (size := choices[axis] or 1) > 1]
-    if choices["pipeline_schedule"] not in (None, "1f1b"):
-        parts.append(choices["pipeline_schedule"])
-    if choices["sequence_parallel"]:
-        parts.append("sp")
-    for word, name in (("zero", "zero_stage"), ("shard", "zero_shard_size")):
-        if choices[name] is not None:
-            parts.append(f"{word}{choices[name]}")
-    if choices["optimizer_offload"] not in (None, "none"):
-        parts.append(f"offload-{choices['optimizer_offload']}")
-    if choices["micro_batch_size"] is not None:
-        parts.append(f"mbs{choices['micro_batch_size']}")
-    if choices["activation_checkpointing"] not in (None, "none"):
-        parts.append(f"ckpt-{choices['activation_checkpointing']}")
-    if choices["attention"] is not None:
-        parts.append(choices["attention"])
-    parts += [flag.replace("_", "-") for flag in FLAGS if choices[flag]]
-    if choices["precision"] is not None:
-        parts.append(choices["precision"])
-    return " ".join(parts)
+def replica_size(axes: Mapping[str, Any]) -> int:
+    """Ranks that hold one replica of the model: the product of the axes that multiply ranks."""
+    return math.prod(axes[name] for name in REPLICA)
 
 
 def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:

@@ -6,8 +6,8 @@ import typing
 from dataclasses import dataclass
 from typing import Literal
 
-from scaling.layout import Attention, OptimizerOffload, PipelineSchedule, Precision, ZeroStage
-from scaling.shapes import ActivationCheckpointing, Family
+from scaling.axes import LayoutAxes
+from scaling.shapes import Family
 
 Outcome = Literal[
     "ok", "oom", "timeout", "hang", "kernel_unavailable", "launch_failed", "node_failed", "error"
@@ -15,21 +15,15 @@ Outcome = Literal[
 StudyKind = Literal["strong", "weak"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One attempt to measure one point. A failure is an outcome, never a number.
-
-    Units: seconds, bytes, joules, watts, FLOPs and FLOP/s; batch sizes count sequences.
-    """
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What is known of a point before it has run, its axes apart."""
 
     # which point
     study: str
     study_kind: StudyKind
     point_id: str
     repeat: int  # 0 is the first run of a layout
-    attempt: int  # 1 is the first try of this point
-    outcome: Outcome
-    error_message: str | None
 
     # what was trained
     model: str
@@ -53,43 +47,43 @@ class Row:
     gpus_per_node: int
     peak_flop_per_s: float | None  # of one GPU at this precision; null where none is published
 
-    # how; an axis with a default came later, and older rows were measured at it
     layout: str  # for people: what stays the same when GPUs are added
     world_size: int
-    tp: int
-    pp: int
-    cp: int
     dp: int
-    zero_stage: ZeroStage
-    zero_shard_size: int | None = None  # null: all dp ranks share one copy
-    optimizer_offload: OptimizerOffload = "none"
-    pipeline_schedule: PipelineSchedule = "1f1b"
-    sequence_parallel: bool
-    micro_batch_size: int
     global_batch_size: int
     gradient_accumulation_steps: int
     seq_length: int
-    activation_checkpointing: ActivationCheckpointing
-    attention: Attention
-    fused_norm: bool
-    fused_rope: bool = False
-    fused_mlp: bool = False
-    fused_cross_entropy: bool = False
-    compile: bool = False
-    precision: Precision
 
     # how it was measured
     seed: int
     warmup_steps: int
     gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
     time_limit_s: float
-    clock: str | None  # perf_counter | cuda_event
 
     # what was counted
     tokens_per_step: int
     model_flops_per_token: int
     hardware_flops_per_token: int
     matmul_flops_per_token: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointColumns(LayoutAxes, _Asked):
+    """The columns of points.parquet; a row begins with the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(PointColumns):
+    """One attempt to measure one point. A failure is an outcome, never a number.
+
+    Units: seconds, bytes, joules, watts, FLOPs and FLOP/s; batch sizes count sequences. A row from
+    before an axis existed was measured at its default.
+    """
+
+    attempt: int  # 1 is the first try of this point
+    outcome: Outcome
+    error_message: str | None
+    clock: str | None  # perf_counter | cuda_event
 
     # what was measured
     step_times_s: list[float] | None  # every measured step, slowest rank, warm-up excluded

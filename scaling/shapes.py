@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from scaling.axes import ActivationCheckpointing
+
 Family = Literal["llama", "gpt", "t5"]
-ActivationCheckpointing = Literal["none", "selective", "full"]
 
 T5_BUCKETS = 32  # of distances between two tokens, as in every released T5
 

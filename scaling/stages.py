@@ -8,7 +8,8 @@ of an encoder, without a second attention, cost less than those of its decoder.
 import functools
 import itertools
 
-from scaling.shapes import ActivationCheckpointing, ModelShape
+from scaling.axes import ActivationCheckpointing
+from scaling.shapes import ModelShape
 
 
 @functools.lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.grid import Plan, Refusal, columns_of
-from scaling.measurement import Row, fields_of
+from scaling.measurement import PointColumns, Row, fields_of
 
 _ASIDE = "retried"
 _ARROW = {
@@ -106,17 +106,14 @@ def write_plan(directory: Path, plan: Plan) -> None:
     for point in plan.points:
         write_text_if_new(directory / "points" / f"{point.point_id}.json", point.to_json())
     records = [columns_of(point) for point in plan.points]
-    write_table(directory / "points.parquet", _known_table(records))
+    write_table(
+        directory / "points.parquet",
+        pa.Table.from_pylist(records, schema=arrow_schema(PointColumns)),
+    )
     refusals = [dataclasses.asdict(refusal) for refusal in plan.refusals]
     write_table(
         directory / "refused.parquet", pa.Table.from_pylist(refusals, schema=arrow_schema(Refusal))
     )
-
-
-def _known_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Points as a table: the row's columns that are known beforehand, in the row's order."""
-    schema = pa.schema([field for field in arrow_schema(Row) if field.name in records[0]])
-    return pa.Table.from_pylist(list(records), schema=schema)
 
 
 def _part(path: Path) -> Path:

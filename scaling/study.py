@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from scaling.axes import DEFAULTS
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster, gpu_named
-from scaling.layout import AXES
 from scaling.measurement import StudyKind
 from scaling.shapes import ModelShape
 from scaling.study_errors import SAFE
@@ -32,7 +32,7 @@ CONFIG = Path("config")
 SAFE_NAME = re.compile(SAFE)
 
 # What an axis means when neither `axes` nor the block says anything.
-DEFAULTS: dict[str, tuple[Any, ...]] = {name: (default,) for name, default in AXES.items()}
+UNSAID: dict[str, tuple[Any, ...]] = {name: (default,) for name, default in DEFAULTS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def load_study(
         )
     file = validated(path, StudyFile)
     clusters = load_clusters(config / "clusters.yaml")
-    axes = {**DEFAULTS, **file.axes.given()}
+    axes = {**UNSAID, **file.axes.given()}
     layouts = tuple(block.given() for block in file.layouts)
     if cluster is not None:
         axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)

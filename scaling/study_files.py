@@ -1,13 +1,20 @@
 """What may be written in a study file, in models.yaml and in clusters.yaml, as pydantic models."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
 
+from scaling.axes import AXES, Axis
 from scaling.hardware import Cluster, gpu_named
-from scaling.layout import Attention, OptimizerOffload, PipelineSchedule, Precision, ZeroStage
 from scaling.measurement import StudyKind
-from scaling.shapes import ActivationCheckpointing, Family, ModelShape
+from scaling.shapes import Family, ModelShape
 from scaling.site import Slurm
 from scaling.study_errors import SAFE
 
@@ -28,23 +35,13 @@ Seconds = Annotated[float, Field(strict=True, gt=0, le=7 * 86_400, allow_inf_nan
 # One value or a list of them.
 Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
 Names = Annotated[list[Name], BeforeValidator(_as_list), Field(min_length=1)]
-Flags = Annotated[list[Flag], BeforeValidator(_as_list), Field(min_length=1)]
-Stages = Annotated[list[ZeroStage], BeforeValidator(_as_list), Field(min_length=1)]
-Shards = Annotated[list[Count | None], BeforeValidator(_as_list), Field(min_length=1)]
-Offloads = Annotated[list[OptimizerOffload], BeforeValidator(_as_list), Field(min_length=1)]
-Schedules = Annotated[list[PipelineSchedule], BeforeValidator(_as_list), Field(min_length=1)]
-Checkpointings = Annotated[
-    list[ActivationCheckpointing], BeforeValidator(_as_list), Field(min_length=1)
-]
-Attentions = Annotated[list[Attention], BeforeValidator(_as_list), Field(min_length=1)]
-Precisions = Annotated[list[Precision], BeforeValidator(_as_list), Field(min_length=1)]
 
 
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Axes(_File):
+class _Grid(_File):
     """Values of the grid's axes; a block of `layouts` overrides those of `axes`."""
 
     model: Names | None = None
@@ -53,28 +50,26 @@ class Axes(_File):
     global_batch_size: Counts | None = None
     batch_size_per_gpu: Counts | None = None
     seq_length: Counts | None = None
-    tp: Counts | None = None
-    pp: Counts | None = None
-    cp: Counts | None = None
-    zero_stage: Stages | None = None
-    zero_shard_size: Shards | None = None
-    optimizer_offload: Offloads | None = None
-    pipeline_schedule: Schedules | None = None
-    sequence_parallel: Flags | None = None
-    micro_batch_size: Counts | None = None
-    activation_checkpointing: Checkpointings | None = None
-    attention: Attentions | None = None
-    fused_norm: Flags | None = None
-    fused_rope: Flags | None = None
-    fused_mlp: Flags | None = None
-    fused_cross_entropy: Flags | None = None
-    compile: Flags | None = None
-    precision: Precisions | None = None
 
     def given(self) -> dict[str, tuple[Any, ...]]:
         """The axes somebody wrote down, each value once."""
         values = {name: getattr(self, name) for name in sorted(self.model_fields_set)}
         return {name: tuple(dict.fromkeys(listed)) for name, listed in values.items() if listed}
+
+
+def _values_of(axis: Axis) -> Any:
+    """The type of an axis's key in a study: one of its values, or a list of them."""
+    one: Any = Count if axis.values is None else Flag if axis.kind is bool else Literal[axis.values]
+    listed = list[one | None] if axis.optional else list[one]
+    return Annotated[listed, BeforeValidator(_as_list), Field(min_length=1)] | None
+
+
+if TYPE_CHECKING:
+    Axes = _Grid
+else:
+    Axes = create_model(
+        "Axes", __base__=_Grid, **{name: (_values_of(axis), None) for name, axis in AXES.items()}
+    )
 
 
 class Measure(_File):

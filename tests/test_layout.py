@@ -1,17 +1,14 @@
 """Batch arithmetic and what a layout refuses."""
 
 import dataclasses
-import typing
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.grid import Refusal
-from scaling.layout import AXES, Layout, engine_refusals, refusals
-from scaling.measurement import Row
+from scaling.layout import Layout, engine_refusals, refusals
 from scaling.shapes import ModelShape
-from scaling.study_files import Axes
+from tests.samples import layouts
 
 SHAPE = ModelShape(
     num_layers=4,
@@ -21,28 +18,6 @@ SHAPE = ModelShape(
     head_dim=8,
     ffn_hidden_size=96,
     vocab_size=128,
-)
-sizes = st.integers(1, 16)
-layouts = st.builds(
-    Layout,
-    tp=sizes,
-    pp=sizes,
-    cp=sizes,
-    dp=sizes,
-    zero_stage=st.sampled_from([0, 1, 2, 3]),
-    zero_shard_size=st.none() | sizes,
-    optimizer_offload=st.sampled_from(["none", "cpu"]),
-    pipeline_schedule=st.sampled_from(["1f1b", "dualpipev"]),
-    fused_norm=st.booleans(),
-    fused_rope=st.booleans(),
-    fused_mlp=st.booleans(),
-    fused_cross_entropy=st.booleans(),
-    compile=st.booleans(),
-    sequence_parallel=st.booleans(),
-    micro_batch_size=sizes,
-    gradient_accumulation_steps=sizes,
-    seq_length=st.integers(1, 4096),
-    precision=st.sampled_from(["fp32", "bf16"]),
 )
 
 
@@ -56,14 +31,6 @@ def test_more_replicas_mean_a_larger_batch_and_more_ranks(layout, k):
 @given(layouts, st.integers(1, 64))
 def test_a_label_does_not_depend_on_the_number_of_gpus(layout, dp):
     assert dataclasses.replace(layout, dp=dp, gradient_accumulation_steps=1).label == layout.label
-
-
-@given(layouts, layouts)
-def test_layouts_that_differ_beyond_the_batch_have_different_labels(one, other):
-    same = {"dp": 1, "gradient_accumulation_steps": 1, "seq_length": 1}
-    a, b = dataclasses.replace(one, **same), dataclasses.replace(other, **same)
-    assume(a != b)
-    assert a.label != b.label
 
 
 @given(layouts)
@@ -155,27 +122,9 @@ def test_a_kernel_for_what_a_model_does_not_have_is_refused():
     assert "this feed-forward has no gate" in mlp
 
 
-def test_study_layout_refusal_and_row_know_the_same_axes():
-    """One list of axes; the other places that must name them, since tools read their types."""
-    layout = typing.get_type_hints(Layout)
-    for kind in (Refusal, Row):
-        hints = typing.get_type_hints(kind)
-        assert {name: hints.get(name) for name in AXES} == {name: layout[name] for name in AXES}
-    outside = {"model", "cluster", "world_size", "global_batch_size", "batch_size_per_gpu"}
-    assert set(Axes.model_fields) == {*AXES, *outside, "seq_length"}
-
-
 def test_an_axis_that_came_later_is_named_only_where_it_is_chosen():
     """Ids and files of points that were measured before it existed stay what they were."""
     plain = Layout(seq_length=32)
     assert not {"compile", "zero_shard_size"} & set(plain.facts())
     chosen = dataclasses.replace(plain, compile=True)
     assert chosen.facts() == {**plain.facts(), "compile": True}
-
-
-def test_a_row_from_before_an_axis_was_measured_at_its_default():
-    later = [each for each in dataclasses.fields(Layout) if each.metadata]
-    of_row = {each.name: each.default for each in dataclasses.fields(Row)}
-    assert {each.name: of_row[each.name] for each in later} == {
-        each.name: each.default for each in later
-    }

@@ -74,14 +74,9 @@ function outcomeTag(outcome, row) {
   if (row.error_message) tag.title = row.error_message;
   return tag;
 }
-// column, title, whether it is always shown, the value that goes without saying
-const choices = [
-  ['tp', 'tp', true], ['pp', 'pp', true], ['cp', 'cp'], ['dp', 'dp', true], ['zero_stage', 'ZeRO', true],
-  ['zero_shard_size', 'shard', false, null], ['optimizer_offload', 'offload', false, 'none'], ['pipeline_schedule', 'schedule', false, '1f1b'], ['sequence_parallel', 'seq. par.'],
-  ['micro_batch_size', 'mb'], ['activation_checkpointing', 'ckpt'],
-  ['attention', 'attention'], ['fused_norm', 'fused norm'], ['fused_rope', 'fused rope', false, false], ['fused_mlp', 'fused mlp', false, false],
-  ['fused_cross_entropy', 'fused CE', false, false], ['compile', 'compiled', false, false], ['precision', 'precision'], ['repeat', 'repeat'],
-];
+// the table of axes, with what follows from it
+const choices = [...parsed('axes'), { key: 'repeat', title: 'repeat' }];
+choices.splice(choices.findIndex(axis => !axis.ranks), 0, { key: 'dp', title: 'dp', always: true });
 const yesNo = value => typeof value === 'boolean' ? (value ? 'yes' : 'no') : plain(value);
 
 function statistics() {
@@ -90,7 +85,7 @@ function statistics() {
   const meter = show => (value, row, cell) => { if (value != null) { cell.classList.add('meter'); cell.style.setProperty('--w', 100 * value / most + '%'); } return show(value); };
   const shown = [
     { key: 'outcome', title: 'Outcome', show: outcomeTag, look: 'l' }, { key: 'world_size', title: worded('{GPUs}') },
-    ...choices.filter(([key, , always]) => always || varies(key)).map(([key, title]) => ({ key, title, show: yesNo })),
+    ...choices.filter(axis => axis.always || varies(axis.key)).map(({ key, title }) => ({ key, title, show: yesNo })),
     { key: 'tokens_per_s', title: 'tokens/s', show: amount }, { key: 'tokens_per_s_per_gpu', title: worded('per {GPU}'), show: amount },
     rate === 'mfu' ? { key: 'mfu', title: 'MFU', show: meter(percent) } : { key: rate, title: 'FLOP/s', show: meter(amount) },
     { key: 'step_time_s', title: 'step (s)', show: seconds },
@@ -113,13 +108,13 @@ function statistics() {
   fillTable($('#points'), shown, drawn, column => { state.sort = [column, state.sort[0] === column ? -state.sort[1] : -1]; statistics(); });
   $('#count').textContent = `${kept.length} of ${all.length} points` + (kept.length > drawn.length ? `, first ${drawn.length} shown` : '');
   pick($('#outcomes'), present, state.outcome, kind => { state.outcome = kind; statistics(); });
-  const fixed = choices.filter(([key, , always, unsaid]) => !always && key !== 'repeat' && !varies(key) && all.length && (all[0][key] ?? null) !== unsaid).map(([key, title]) => `${title} ${yesNo(all[0][key])}`);
+  const fixed = choices.filter(({ key, always, later, default: plain }) => !always && key !== 'repeat' && !varies(key) && all.length && !(later && (all[0][key] ?? null) === plain)).map(({ key, title }) => `${title} ${yesNo(all[0][key])}`);
   $('#same').textContent = fixed.length ? `The same for all: ${fixed.join(', ')}.` : '';
   const refused = here(tables.refused);
   $('#refusals').hidden = !refused.length;
   $('#refusals summary').textContent = `${refused.length} combination${refused.length === 1 ? '' : 's'} not tried: refused, or skipped by a guided sweep`;
   const differs = key => new Set(refused.map(row => row[key])).size > 1;
-  fillTable($('#refused'), [{ key: 'world_size', title: worded('{GPUs}') }, ...choices.filter(([key, , always]) => key in (refused[0] ?? {}) && (always || differs(key))).map(([key, title]) => ({ key, title, show: yesNo })), { key: 'reason', title: 'why', look: 'l wide' }], refused.slice(0, 1000));
+  fillTable($('#refused'), [{ key: 'world_size', title: worded('{GPUs}') }, ...choices.filter(axis => axis.key in (refused[0] ?? {}) && (axis.always || differs(axis.key))).map(({ key, title }) => ({ key, title, show: yesNo })), { key: 'reason', title: 'why', look: 'l wide' }], refused.slice(0, 1000));
 }
 
 // charts: one specification each, drawn with the rows of the selection

@@ -13,18 +13,11 @@ import pyarrow as pa
 
 from scaling import __version__
 from scaling.analyse.sources import PUBLISHED
+from scaling.axes import AXES, label_of
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import GPUS, Cluster
-from scaling.layout import (
-    Attention,
-    OptimizerOffload,
-    PipelineSchedule,
-    Precision,
-    label_of,
-)
 from scaling.measurement import Outcome, Row, fields_of
 from scaling.shapes import (
-    ActivationCheckpointing,
     ModelShape,
     hardware_flops_per_token,
     matmul_flops_per_token,
@@ -42,11 +35,7 @@ OTHER_OUTCOMES = {
     "oom_or_crash": ("error", "out of memory or a crash: the source does not tell them apart"),
 }
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "attention": typing.get_args(Attention),
-    "optimizer_offload": typing.get_args(OptimizerOffload),
-    "pipeline_schedule": typing.get_args(PipelineSchedule),
-    "precision": typing.get_args(Precision),
-    "activation_checkpointing": typing.get_args(ActivationCheckpointing),
+    name: axis.values for name, axis in AXES.items() if axis.values and axis.kind is str
 }
 
 

@@ -8,10 +8,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scaling.axes import AXES, levels_of
 from scaling.errors import InputError
 from scaling.grid import Refusal
 from scaling.hardware import GPUS, Cluster
-from scaling.measurement import Row, fields_of
+from scaling.measurement import PointColumns, Row, fields_of
 from scaling.probes import Probe
 from scaling.store import read_about
 
@@ -38,9 +39,7 @@ _CHOSEN = {
     "predicted_step_time_s": "double",
     "best_step_time_s": "double",
 }
-_OF_THE_RUN = ("attempt", "outcome", "error_message", "clock")
-_KNOWN_BEFORE = list(ROW)[: list(ROW).index("matmul_flops_per_token") + 1]
-POINT = {name: ROW[name] for name in _KNOWN_BEFORE if name not in _OF_THE_RUN}
+POINT = {name: ROW[name] for name in fields_of(PointColumns)}
 
 MEMORY_PARTS = (
     "weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "logits_bytes",
@@ -105,6 +104,7 @@ def attach(
     probes = study_dir / PROBES
     _view(connection, "study.probes", _PROBE, [([probes] if probes.exists() else [], None)])
     _catalogue(connection, clusters)
+    _axes(connection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +219,32 @@ def _catalogue(connection: duckdb.DuckDBPyConnection, clusters: Mapping[str, Clu
         }
     )
     for name, table in (("gpus", gpus), ("clusters", prices)):
-        connection.register("source", table)
-        connection.execute(f"create table catalogue.{name} as from source")
-        connection.unregister("source")
+        _register(connection, name, table)
+
+
+def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
+    connection.register("source", table)
+    connection.execute(f"create table catalogue.{name} as from source")
+    connection.unregister("source")
+
+
+def _axes(connection: duckdb.DuckDBPyConnection) -> None:
+    """The table of axes as catalogue.axes and .levels, and its names as the variable `axes`."""
+    connection.execute("set variable axes = $1", [list(AXES)])
+    axes, levels = [], []
+    for order, axis in enumerate(AXES.values(), start=1):
+        counted = axis.values is None
+        axes.append(
+            {
+                "axis_order": order,
+                "name": axis.name,
+                "axis": axis.words.title,
+                "words": axis.words.name if counted else None,
+                "short": axis.words.short if counted else None,
+                "otherwise": axis.otherwise,
+                "degree": axis.ranks,
+            }
+        )
+        levels += [{"name": axis.name, **level} for level in levels_of(axis)]
+    _register(connection, "axes", pa.Table.from_pylist(axes))
+    _register(connection, "levels", pa.Table.from_pylist(levels))

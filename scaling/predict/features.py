@@ -8,9 +8,9 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
+from scaling.axes import ActivationCheckpointing, Attention, Precision
 from scaling.errors import InputError
 from scaling.hardware import Cluster, Gpu, gpu_named
-from scaling.layout import Attention, Precision
 from scaling.predict.columns import Columns, Flags, Floats, Words
 from scaling.predict.fabric import (
     SUSTAINED_OF_PEAK,
@@ -32,7 +32,7 @@ from scaling.predict.layout_columns import (
 from scaling.predict.parameters import LOSSY, defaults_for
 from scaling.predict.shapes_of import shapes_of
 from scaling.predict.stacks import Stack, stack_of
-from scaling.shapes import ActivationCheckpointing, ModelShape
+from scaling.shapes import ModelShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import numpy as np
 
+from scaling.axes import OptimizerOffload, PipelineSchedule
 from scaling.hardware import Cluster
-from scaling.layout import OptimizerOffload, PipelineSchedule
 from scaling.predict.columns import Columns, Flags, Floats, Words
 from scaling.predict.fabric import CLUSTER_OF, FABRICS, UNNAMED_CLUSTER
 

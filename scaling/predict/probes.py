@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 import numpy as np
 
+from scaling.axes import Precision
 from scaling.hardware import Cluster, gpu_named
-from scaling.layout import Precision
 from scaling.predict.columns import Columns, Flags, Floats
 from scaling.predict.fabric import SUSTAINED_OF_PEAK, Fabric, fabric_named, predictable
 from scaling.predict.features import flash_gain

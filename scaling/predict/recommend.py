@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scaling.axes import ActivationCheckpointing
 from scaling.errors import InputError
 from scaling.hardware import Cluster, gpu_named
 from scaling.layout import Layout, engine_refusals, refusals
@@ -15,7 +16,7 @@ from scaling.predict.features import Points
 from scaling.predict.layout_columns import OWN_FRAMEWORK
 from scaling.predict.lists import points_of_layouts
 from scaling.predict.model import Prediction, predict
-from scaling.shapes import ActivationCheckpointing, ModelShape, model_flops_per_token
+from scaling.shapes import ModelShape, model_flops_per_token
 
 # A layout this full may not start at all; it must be clearly faster than one that surely does.
 _RISKY_MARGIN = 0.07

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from scaling.axes import ActivationCheckpointing
 from scaling.predict.columns import Flags, Floats
 from scaling.predict.features import Features
 from scaling.predict.stacks import Stack
-from scaling.shapes import ActivationCheckpointing, ModelShape
+from scaling.shapes import ModelShape
 from scaling.stages import layers_of_stages
 
 

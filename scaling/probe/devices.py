@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scaling.layout import Attention, Precision
+from scaling.axes import Attention, Precision
 from scaling.probe.plan import Task
 
 _DTYPES: dict[Precision, torch.dtype] = {

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scaling.axes import Attention, Precision
 from scaling.grid import Point
-from scaling.layout import Attention, Layout, Precision
+from scaling.layout import Layout
 from scaling.probes import COLLECTIVES, Collective
 from scaling.shapes import ModelShape
 

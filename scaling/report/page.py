@@ -8,6 +8,7 @@ from typing import Any
 
 import jinja2
 
+from scaling.axes import AXES
 from scaling.errors import InputError
 from scaling.report import numbers
 from scaling.report.captions import read_caption
@@ -109,6 +110,19 @@ def _html(
         data=_json({name: columnar(tables[name], columns) for name, columns in COLUMNS.items()}),
         charts=_json(charts),
         stories_json=_json(stories),
+        axes=_json(
+            [
+                {
+                    "key": name,
+                    "title": axis.words.column,
+                    "always": axis.words.leading,
+                    "ranks": axis.ranks,
+                    "later": axis.later,
+                    "default": axis.default,
+                }
+                for name, axis in AXES.items()
+            ]
+        ),
         config=_json(CONFIG),
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 
+from scaling.axes import AXES
 from scaling.errors import InputError
 
 Record = dict[str, Any]
@@ -29,16 +30,11 @@ _ROWS = {
 _ORDER = {
     "statistics": "setting_id, tokens_per_s desc nulls last, world_size, layout_name, repeat",
     "contenders": "setting_id, world_size, place",
-    "refused": "setting_id, world_size, tp, pp, cp, zero_stage, micro_batch_size",
+    "refused": f"setting_id, world_size, {', '.join(AXES)}",
 }
 _LEADING = {"statistics": "tokens_per_s"}  # the amount that decides the order of a long list
 
-_LAYOUT = (
-    "tp", "pp", "cp", "dp", "zero_stage", "zero_shard_size", "optimizer_offload",
-    "pipeline_schedule", "sequence_parallel", "micro_batch_size", "gradient_accumulation_steps",
-    "activation_checkpointing", "attention", "fused_norm", "fused_rope", "fused_mlp",
-    "fused_cross_entropy", "compile", "precision",
-)  # fmt: skip
+_LAYOUT = (*AXES, "dp", "gradient_accumulation_steps")
 _RATES = (
     "tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "mfu", "hfu",
     "model_flop_per_s_per_gpu", "step_time_s", "step_time_low_s", "step_time_high_s",
@@ -168,10 +164,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "fastest_flop_per_s", "probes",
     ),
     "refused": (
-        "setting_id", "world_size", "tp", "pp", "cp", "zero_stage", "zero_shard_size",
-        "optimizer_offload", "pipeline_schedule", "sequence_parallel", "micro_batch_size",
-        "activation_checkpointing", "attention", "fused_norm", "fused_rope", "fused_mlp",
-        "fused_cross_entropy", "compile", "precision", "reason",
+        "setting_id", "world_size", *AXES, "reason",
     ),
     "provenance": (
         "stack_fingerprint", "measurements", "gpu_name", "git_commit", "scaling_version",

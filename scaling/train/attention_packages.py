@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from scaling.layout import Attention
+from scaling.axes import Attention
 from scaling.train.failures import KernelUnavailable
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scaling.layout import NO_BIAS_GRADIENT, Attention, Layout, Precision
+from scaling.axes import Attention, Precision
+from scaling.layout import NO_BIAS_GRADIENT, Layout
 from scaling.shapes import ModelShape
 from scaling.train.attention_packages import attend_by_package, require_package
 from scaling.train.compiled import require_compiler

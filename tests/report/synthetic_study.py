@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from scaling.axes import DEFAULTS
 from scaling.grid import Plan, Point, Refusal, columns_of
 from scaling.hardware import GPUS
-from scaling.layout import AXES, Layout, engine_refusals, refusals
+from scaling.layout import Layout, engine_refusals, refusals
 from scaling.measurement import Outcome, Row, StudyKind
 from scaling.shapes import ModelShape
 from scaling.store import write_plan, write_rows
@@ -165,7 +166,7 @@ def grid(
             refused.append(
                 Refusal(
                     **{
-                        **common, **AXES, **chosen, "study": "synthetic",
+                        **common, **DEFAULTS, **chosen, "study": "synthetic",
                         "study_kind": study_kind, "model": model, "cluster": cluster,
                         "world_size": size, "global_batch_size": batch,
                         "seq_length": seq_length, "reason": reason,

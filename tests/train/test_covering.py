@@ -1,8 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaling.axes import AXES
 from tests.train.covering import covering, pairs, product
-from tests.train.test_parity import AXES, PAIRWISE, can_run
+from tests.train.test_parity import ELSEWHERE, PAIRWISE, VALUES, can_run
 
 axes = st.dictionaries(
     st.sampled_from("abcd"), st.lists(st.integers(0, 3), min_size=1, unique=True)
@@ -22,8 +23,13 @@ def test_two_values_of_seven_axes_need_far_fewer_cases_than_there_are() -> None:
     assert len(covering(possible)) <= 10
 
 
+def test_axes_left_to_other_tests_are_axes() -> None:
+    assert set(ELSEWHERE) <= set(AXES)
+    assert {*VALUES, *ELSEWHERE} >= set(AXES)
+
+
 def test_every_two_values_that_the_engine_runs_together_are_trained() -> None:
     met = set().union(*(pairs(case) for case in PAIRWISE))
-    for case in product(AXES):
+    for case in product(VALUES):
         if can_run(case):
             assert pairs(case) <= met

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scaling.axes import AXES, Axis
 from scaling.grid import Point
 from scaling.layout import Layout, engine_refusals, refusals
 from scaling.rank_files import RankResult
@@ -17,22 +18,30 @@ from tests.train.reference import Curve, model_curve, reference_curve
 
 pytestmark = pytest.mark.ranks
 
-AXES: dict[str, tuple[Any, ...]] = {
+# Axes of the table that this array leaves to tests of their own, and values that need a GPU.
+ELSEWHERE = {
+    "micro_batch_size": "follows from the batch, dp and gradient accumulation",
+    "fused_norm": "test_fused: Liger's kernels need a GPU",
+    "fused_rope": "test_fused",
+    "fused_mlp": "test_fused",
+    "fused_cross_entropy": "test_fused",
+    "compile": "test_compiled: a case takes a minute",
+}
+ON_A_GPU = {"fp8", "fp16", "fused_softmax", "flash1", "flash3", "flash4", "cudnn"}
+
+
+def _values(axis: Axis) -> tuple[Any, ...]:
+    listed = axis.values or ((2,) if axis.optional else (1, 2))
+    known = tuple(value for value in listed if value not in ON_A_GPU)
+    return (None, *known) if axis.optional else known
+
+
+VALUES: dict[str, tuple[Any, ...]] = {
     "family": ("llama", "gpt", "t5"),
     "tied": (False, True),
-    "precision": ("fp32", "bf16"),
-    "tp": (1, 2),
-    "pp": (1, 2),
-    "cp": (1, 2),
     "dp": (1, 2, 4),
-    "zero_stage": (0, 1, 2, 3),
-    "zero_shard_size": (None, 2),
-    "pipeline_schedule": ("1f1b", "dualpipev"),
-    "optimizer_offload": ("none", "cpu"),
-    "sequence_parallel": (False, True),
     "gradient_accumulation_steps": (1, 4),
-    "activation_checkpointing": ("none", "selective", "full"),
-    "attention": ("math", "flash2"),
+    **{name: _values(axis) for name, axis in AXES.items() if name not in ELSEWHERE},
 }
 SHAPES = {
     ("llama", False): TINY,
@@ -68,7 +77,7 @@ def name_of(case: Case) -> str:
     return f"{case['family']} {tied}{point_of(case).layout.label} dp{case['dp']}"
 
 
-PAIRWISE = covering([case for case in product(AXES) if can_run(case)])
+PAIRWISE = covering([case for case in product(VALUES) if can_run(case)])
 
 # What two values of each axis do not reach.
 FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scaling.layout import Attention, Layout, engine_refusals, refusals
+from scaling.axes import Attention
+from scaling.layout import Layout, engine_refusals, refusals
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Attempt
 from tests.train.covering import product

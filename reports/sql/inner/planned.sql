@@ -2,11 +2,8 @@
 -- Needs: settings
 select
     settings.setting_id, points.point_id, points.repeat, points.layout, points.world_size,
-    points.tp, points.pp, points.cp, points.dp, points.zero_stage, points.zero_shard_size,
-    points.optimizer_offload, points.pipeline_schedule, points.sequence_parallel,
-    points.micro_batch_size, points.global_batch_size, points.gradient_accumulation_steps,
-    points.activation_checkpointing, points.attention, points.fused_norm, points.fused_rope,
-    points.fused_mlp, points.fused_cross_entropy, points.compile, points.precision,
+    columns(lambda name: name in getvariable('axes')),
+    points.dp, points.global_batch_size, points.gradient_accumulation_steps,
     points.tokens_per_step, points.model_flops_per_token, points.hardware_flops_per_token,
     points.peak_flop_per_s
 from study.points as points

@@ -1,0 +1,237 @@
+"""The table of axes: every choice of a layout, and all that the rest of the project asks of one.
+
+A line of `LayoutAxes` is an axis. The keys of a study, the columns of points, rows and refusals,
+ids and labels, DuckDB's tables, the page's columns, the lists in the documents and the tests'
+samples are derived from it; what computes an axis and what predicts it are its other two places
+(docs/extending.md).
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ZeroStage = Literal[0, 1, 2, 3]
+OptimizerOffload = Literal["none", "cpu"]
+PipelineSchedule = Literal["1f1b", "dualpipev"]
+ActivationCheckpointing = Literal["none", "selective", "full"]
+Attention = Literal["math", "fused_softmax", "flash1", "flash2", "flash3", "flash4", "cudnn"]
+Precision = Literal["fp32", "fp16", "bf16", "fp8"]
+
+# Where an axis is said at its default: in labels and names, in names only, or in neither.
+Said = Literal["always", "in names", "where chosen"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """How people say an axis. `{}` stands for the value; on/off choices need none."""
+
+    title: str  # in tables and on an axis of a chart: "micro-batch"
+    name: str  # in a sentence: "micro-batch {}"
+    short: str  # beside others in a chart: "mb {}"
+    label: str  # in a layout's label: "mbs{}"
+    column: str  # over a column of the page's tables
+    said: Said = "where chosen"
+    leading: bool = False  # its column is shown though all layouts agree on it
+
+
+def _axis(default: Any, *, later: bool = False, ranks: bool = False, **words: Any) -> Any:
+    """A field of `LayoutAxes`.
+
+    Args:
+        default: what a study means that does not name the axis.
+        later: the axis came after studies had been measured. A point's file and its id name it
+            only where it is not at its default: what was measured before is not measured again.
+        ranks: it multiplies the ranks of one replica.
+        words: of `Words`.
+    """
+    facts = {"later": later, "ranks": ranks, "words": Words(**words)}
+    return dataclasses.field(default=default, metadata=facts)
+
+
+def _flag(words: str, short: str, label: str, *, later: bool = False, **other: Any) -> Any:
+    """An axis that is on or off, said only where it is on."""
+    title, column = other.pop("title", words), other.pop("column", words)
+    return _axis(
+        False, later=later, title=title, name=words, short=short, label=label, column=column
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutAxes:
+    """What a study may choose of a layout, in the order in which people say it.
+
+    Sizes count ranks; batch sizes count sequences, never tokens.
+    """
+
+    tp: int = _axis(
+        1, ranks=True, title="tp", name="tp {}", short="tp {}", label="tp{}", column="tp",
+        said="in names", leading=True,
+    )  # fmt: skip
+    pp: int = _axis(
+        1, ranks=True, title="pp", name="pp {}", short="pp {}", label="pp{}", column="pp",
+        said="in names", leading=True,
+    )  # fmt: skip
+    cp: int = _axis(
+        1, ranks=True, title="cp", name="cp {}", short="cp {}", label="cp{}", column="cp",
+        said="in names",
+    )  # fmt: skip
+    pipeline_schedule: PipelineSchedule = _axis(
+        "1f1b", later=True, title="schedule", name="{}", short="{}", label="{}",
+        column="schedule", said="in names",
+    )  # fmt: skip
+    # Megatron's: norms and dropout sharded inside the tp group
+    sequence_parallel: bool = _flag("sequence parallel", "sp", "sp", column="seq. par.")
+    zero_stage: ZeroStage = _axis(
+        0, title="ZeRO", name="ZeRO {}", short="Z{}", label="zero{}", column="ZeRO",
+        said="always", leading=True,
+    )  # fmt: skip
+    # null: all dp ranks share one copy
+    zero_shard_size: int | None = _axis(
+        None, later=True, title="ZeRO shard", name="shard {}", short="sh {}", label="shard{}",
+        column="shard",
+    )  # fmt: skip
+    optimizer_offload: OptimizerOffload = _axis(
+        "none", later=True, title="optimizer offload", name="optimizer on {}", short="offload",
+        label="offload-{}", column="offload",
+    )  # fmt: skip
+    micro_batch_size: int = _axis(
+        1, title="micro-batch", name="micro-batch {}", short="mb {}", label="mbs{}", column="mb",
+        said="always",
+    )  # fmt: skip
+    activation_checkpointing: ActivationCheckpointing = _axis(
+        "none", title="checkpointing", name="{} checkpointing", short="ckpt", label="ckpt-{}",
+        column="ckpt",
+    )  # fmt: skip
+    attention: Attention = _axis(
+        "flash2", title="attention", name="{}", short="{}", label="{}", column="attention",
+        said="always",
+    )  # fmt: skip
+    fused_norm: bool = _flag("fused norm", "fn", "fused-norm")
+    fused_rope: bool = _flag("fused rope", "fr", "fused-rope", later=True)
+    fused_mlp: bool = _flag("fused mlp", "fm", "fused-mlp", later=True)
+    fused_cross_entropy: bool = _flag(
+        "fused cross-entropy", "fce", "fused-cross-entropy", later=True, column="fused CE"
+    )
+    compile: bool = _flag(
+        "compiled", "comp", "compile", later=True, title="compile", column="compiled"
+    )
+    precision: Precision = _axis(
+        "bf16", title="precision", name="{}", short="{}", label="{}", column="precision",
+        said="always",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One line of the table, as values."""
+
+    name: str
+    kind: type  # of a value: int, bool or str
+    values: tuple[Any, ...] | None  # that may be chosen; None: any count from 1 on
+    optional: bool  # null is a choice too
+    default: Any
+    later: bool
+    ranks: bool
+    words: Words
+
+    def allows(self, value: object) -> bool:
+        """Whether a study may say this value."""
+        if value is None:
+            return self.optional
+        if self.values is None:
+            return type(value) is int and value >= 1
+        return any(value == each and type(value) is type(each) for each in self.values)
+
+    def in_names(self, value: Any) -> bool:
+        """Whether a layout's name says this value."""
+        return value is not None and (self.words.said != "where chosen" or value != self.default)
+
+    def in_label(self, value: Any) -> bool:
+        """Whether a layout's label says this value; one that is not known is left out."""
+        return value is not None and (self.words.said == "always" or value != self.default)
+
+    @property
+    def otherwise(self) -> str | None:
+        """What a chart says where this is not chosen and the others' choice is not plain."""
+        if self.words.said != "where chosen":
+            return None
+        return f"no {self.words.short.format('').strip()}"
+
+
+def _of_field(each: "dataclasses.Field[Any]", hint: Any) -> Axis:
+    optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    if optional:
+        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+    values: tuple[Any, ...] | None = typing.get_args(hint) or None
+    kind = type(values[0]) if values else hint
+    return Axis(
+        name=each.name,
+        kind=kind,
+        values=(False, True) if kind is bool else values,
+        optional=optional,
+        default=each.default,
+        **each.metadata,
+    )
+
+
+def axes_of(table: type) -> dict[str, Axis]:
+    """The axes of a class that has those of `LayoutAxes`, by name; its other fields are none."""
+    hints = typing.get_type_hints(table)
+    fields = (each for each in dataclasses.fields(table) if "words" in each.metadata)
+    return {each.name: _of_field(each, hints[each.name]) for each in fields}
+
+
+# Where the null of an optional count stands: it means all there are, more than any count.
+_ALL = float(2**31)
+
+
+def levels_of(axis: Axis) -> list[dict[str, Any]]:
+    """The values of an axis that are no counts, with their place in order and their words.
+
+    `words` and `short` are null where a value goes without saying.
+    """
+    texts = {"value": None, "level": "all", "place": _ALL, "words": None, "short": None}
+    levels = [texts] if axis.optional else []
+    for order, value in enumerate(axis.values or (), start=1):
+        said = axis.in_names(value)
+        levels.append(
+            {
+                "value": str(value).lower() if axis.kind is bool else str(value),
+                "level": str(value) if axis.kind is not bool else "on" if value else "off",
+                "place": float(order if axis.kind is str else value),
+                "words": axis.words.name.format(value) if said else None,
+                "short": axis.words.short.format(value) if said else None,
+            }
+        )
+    return levels
+
+
+AXES: dict[str, Axis] = axes_of(LayoutAxes)
+DEFAULTS: dict[str, Any] = {name: axis.default for name, axis in AXES.items()}
+REPLICA = tuple(name for name, axis in AXES.items() if axis.ranks)
+
+
+def label_of(choices: Mapping[str, Any]) -> str:
+    """A layout in words from its axes by name: `tp2 pp2 zero1 mbs4 flash2 bf16`.
+
+    Degrees of 1 and the plain choices are left out, and what is null (not known). For people;
+    nothing parses it.
+    """
+    return " ".join(
+        axis.words.label.format(choices[name])
+        for name, axis in AXES.items()
+        if axis.in_label(choices[name])
+    )
+
+
+def facts_of(layout: LayoutAxes) -> dict[str, Any]:
+    """Every field of a layout by name, later axes only where they are not at their default."""
+    values = {each.name: getattr(layout, each.name) for each in dataclasses.fields(layout)}
+    return {
+        name: value
+        for name, value in values.items()
+        if not (name in AXES and AXES[name].later and value == AXES[name].default)
+    }
