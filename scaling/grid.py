@@ -18,13 +18,13 @@ from scaling.layout import (
     refusals,
     replica_size,
 )
-from scaling.measurement import StudyKind
 from scaling.shapes import (
     ModelShape,
     hardware_flops_per_token,
     matmul_flops_per_token,
     model_flops_per_token,
 )
+from scaling.study_kinds import StudyKind
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study import Study

@@ -8,11 +8,11 @@ from typing import Literal
 
 from scaling.axes import LayoutAxes
 from scaling.shapes import Family
+from scaling.study_kinds import StudyKind
 
 Outcome = Literal[
     "ok", "oom", "timeout", "hang", "kernel_unavailable", "launch_failed", "node_failed", "error"
 ]
-StudyKind = Literal["strong", "weak"]
 
 
 @dataclass(frozen=True, kw_only=True)

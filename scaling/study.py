@@ -13,7 +13,6 @@ from typing import Any, cast, get_args
 from scaling.axes import DEFAULTS
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster, gpu_named
-from scaling.measurement import StudyKind
 from scaling.shapes import ModelShape
 from scaling.study_errors import SAFE
 from scaling.study_files import (
@@ -26,6 +25,7 @@ from scaling.study_files import (
     Reporting,
     StudyFile,
 )
+from scaling.study_kinds import StudyKind
 from scaling.yaml_files import validated
 
 CONFIG = Path("config")

@@ -13,10 +13,10 @@ from pydantic import (
 
 from scaling.axes import AXES, Axis
 from scaling.hardware import Cluster, gpu_named
-from scaling.measurement import StudyKind
 from scaling.shapes import Family, ModelShape
 from scaling.site import Slurm
 from scaling.study_errors import SAFE
+from scaling.study_kinds import StudyKind
 
 GBIT = 1e9 / 8  # bytes
 

@@ -15,9 +15,10 @@ from scaling.axes import DEFAULTS
 from scaling.grid import Plan, Point, Refusal, columns_of
 from scaling.hardware import GPUS
 from scaling.layout import Layout, engine_refusals, refusals
-from scaling.measurement import Outcome, Row, StudyKind
+from scaling.measurement import Outcome, Row
 from scaling.shapes import ModelShape
 from scaling.store import write_plan, write_rows
+from scaling.study_kinds import StudyKind
 
 SHAPES = {
     "llama-1b": ModelShape(
