@@ -25,6 +25,7 @@ def join(seat: Seat, files: RankFiles, device: torch.device, *, timeout_s: float
 
 
 def join_deepspeed() -> None:
+    """Make DeepSpeed take the process group that torch has."""
     import deepspeed
 
     # A shared-memory all-reduce for inference on CPUs: training never calls it, and building it
