@@ -39,6 +39,10 @@ def meet(seat: Seat, files: RankFiles, device: torch.device, *, timeout_s: float
 
     Rank 0 listens on a port that the kernel picks and leaves its number in the run's folder, so no
     port is chosen before it is bound and two points on one machine cannot meet.
+
+    The group is not bound to the device (`device_id`): torch would then split every later group off
+    this one, a collective of all ranks for each of hundreds of groups, where now NCCL connects a
+    group when it is first used, and only its own ranks. A caller sets its device before.
     """
     timeout = datetime.timedelta(seconds=timeout_s)
     store = _store(seat, files, timeout)
@@ -48,7 +52,6 @@ def meet(seat: Seat, files: RankFiles, device: torch.device, *, timeout_s: float
         rank=seat.rank,
         world_size=seat.world_size,
         timeout=timeout,
-        device_id=device if device.type == "cuda" else None,
     )
     return int(store.port)
 

@@ -24,6 +24,8 @@ class Stack:
     over fewer ranks (sharding.py).
     `stalls_without_zero`: its pipelines stall over a lossy transport with zero_stage 0 (risk.py).
     `peak_of_first_rank`: published peak memory is that of rank 0, not the largest.
+    `reduces_late`: gradients of a pipeline, and without ZeRO, are reduced after the last backward,
+    where nothing hides them.
     `defaults` moves a parameter's default; `default_reasons` says why, in the same keys.
     """
 
@@ -40,6 +42,7 @@ class Stack:
     scattered_messages: bool = False
     stalls_without_zero: bool = False
     second_copy: bool = False
+    reduces_late: bool = False
     defaults: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     source: str
 
@@ -53,11 +56,10 @@ STACKS = (
         split="slowest_least",
         scattered_messages=True,
         second_copy=True,
-        # overlap_comm is off below stage 3; buckets of 5e8 elements to reduce and to gather; the
-        # loss keeps 16-bit logits, their fp32 softmax and both gradients
-        defaults=MappingProxyType(
-            {"dp_exposed": 0.95, "buffers_bytes": 2.0e9, "kept_logits": 12.0}
-        ),
+        reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
+        # two buckets of 5e8 elements, one fills while the other is reduced; the loss keeps 16-bit
+        # logits, their fp32 softmax and both gradients
+        defaults=MappingProxyType({"buffers_bytes": 2.0e9, "kept_logits": 12.0}),
         source="scaling/train: DeepSpeed 0.19 with its defaults, pipe_partitioned messages",
     ),
     Stack(

@@ -81,7 +81,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     bubble = np.where(piped, fill / group.stack.virtual_stages + (m - 1) * friction * slot, 0.0)
     pp_comm = np.where(piped, (m - 1) * message, 0.0)
     pipeline = busy + bubble + pp_comm
-    dp_comm = _exposed(f, p, traffic, pipeline)
+    dp_comm = _exposed(group, f, p, traffic, pipeline)
     updated = traffic.stage_weights / sharding_of(group, f).state
     optimizer = optimizer_seconds(group, updated)
     optimizer = np.where(f.offload, offloaded_seconds(f, updated), optimizer)
@@ -122,12 +122,15 @@ def _longer(a: Floats, b: Floats, sharpness: float) -> Floats:
     return large * (1 + (np.minimum(a, b) / large) ** sharpness) ** (1 / sharpness)
 
 
-def _exposed(f: Features, p: Mapping[str, float], traffic: Traffic, pipeline: Floats) -> Floats:
+def _exposed(
+    group: Group, f: Features, p: Mapping[str, float], traffic: Traffic, pipeline: Floats
+) -> Floats:
     """Seconds of dp traffic nothing hides: a share of each kind, and what outlasts the pipeline.
 
     Of what is moved once a step, and of what ZeRO-2 and 3 move behind every micro-batch.
     """
-    gradients = traffic.gradients * p["dp_exposed"]
+    late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
+    gradients = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)
     return gradients + beyond + p["zero3_exposed"] * np.minimum(gathering, pipeline)

@@ -1,7 +1,7 @@
 """DeepSpeed under one step: ZeRO over data-parallel ranks, or a pipeline."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import deepspeed
@@ -16,11 +16,23 @@ from scaling.train import encoder_decoder, streams
 from scaling.train.blocks import FeedForward, Norm, SelfAttention
 from scaling.train.blueprint import Blueprint, recomputed
 from scaling.train.compiled import compile_each
-from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY, deepspeed_config
+from scaling.train.config import (
+    BETAS,
+    LEARNING_RATE,
+    WEIGHT_DECAY,
+    buckets_of,
+    deepspeed_config,
+)
 from scaling.train.data import MicroBatch
 from scaling.train.model import Decoder, Embedding, FinalNorm, Head, Layer, loss_of
 from scaling.train.pipeline import DealtPipeline
 from scaling.train.rendezvous import Groups
+
+Beat = Callable[[str], None]
+
+# Annotates, for the profiler, what follows a step's last backward: gradients are clipped, weights
+# updated and, with ZeRO, gathered.
+OPTIMIZER = "scaling::optimizer"
 
 
 class Trainer(Protocol):
@@ -36,20 +48,28 @@ class Trainer(Protocol):
         """The last step's gradient norm over all weights, None where DeepSpeed keeps none."""
 
 
-def build(plan: Blueprint, groups: Groups) -> Trainer:
-    """The engine of this layout, weights drawn, optimizer states allocated."""
-    return PipelineTrainer(plan, groups) if plan.layout.pp > 1 else ReplicaTrainer(plan, groups)
+def build(plan: Blueprint, groups: Groups, beat: Beat = lambda doing: None) -> Trainer:
+    """The engine of this layout, weights drawn, optimizer states allocated.
+
+    `beat` hears what is being done: of a large model each part takes minutes.
+    """
+    trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
+    built = trainer(plan, groups, beat)
+    groups.limit_every_collective()
+    return built
 
 
 class ReplicaTrainer:
     """The whole model on each tp group; ZeRO 0 to 3 over the ranks that hold other tokens."""
 
-    def __init__(self, plan: Blueprint, groups: Groups) -> None:
+    def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         config = deepspeed_config(plan.shape, plan.layout, plan.gradient_clipping)
+        beat("building the model")
         with _partitioned_while_built(plan, config, groups):
             model = (
                 encoder_decoder.EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
             )
+        beat("building the engine")
         self.engine = _initialize(model, config, mpu=groups)
         if plan.layout.compile:
             compile_each(self.engine.module, _compiled_kinds(plan))
@@ -84,8 +104,9 @@ class PipelineTrainer:
     has twice as many, and a rank holds one of each half: the first and the last, and so on inwards.
     """
 
-    def __init__(self, plan: Blueprint, groups: Groups) -> None:
+    def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         layout = plan.layout
+        beat("building the model")
         model = _pipeline(
             plan,
             topology=PipeModelDataParallelTopology(
@@ -98,6 +119,7 @@ class PipelineTrainer:
             checkpointable_layers=["Layer", *streams.LAYERS],
         )
         config = deepspeed_config(plan.shape, layout, plan.gradient_clipping)
+        beat("building the engine")
         self.engine = _initialize(model, config, mpu=None)
         if layout.compile:
             compile_each(self.engine.module, _compiled_kinds(plan))
@@ -172,12 +194,16 @@ def _partitioned_while_built(
 
 def _initialize(model: nn.Module, config: dict[str, Any], mpu: Groups | None) -> Any:
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
+    # ZeRO-3 has cut them by now and remembers how large they were
+    held = sum(getattr(weight, "ds_numel", weight.numel()) for weight in parameters)
+    config["zero_optimization"] |= buckets_of(held)
     # torch's fused AdamW: DeepSpeed's own is compiled at the first use, which takes a minute
     optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=BETAS, weight_decay=0.0, fused=True)
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameters, optimizer=optimizer, config=config, mpu=mpu
     )
     _begin_at_step_zero(engine, optimizer)
+    engine._take_model_step = torch.profiler.record_function(OPTIMIZER)(engine._take_model_step)
     return engine
 
 

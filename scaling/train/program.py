@@ -1,6 +1,7 @@
 """The life of one rank: join, build, step, report."""
 
 import dataclasses
+import functools
 import logging
 import os
 import sys
@@ -65,9 +66,10 @@ def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
     files.leave(seat.rank, stack_of(device, point.layout))
     require_kernels(point.shape, point.layout, device)
     files.beat(seat.rank, "meeting the other ranks")
-    join(seat, files, device, timeout_s=point.time_limit_s + _COLLECTIVE_MARGIN_S)
-    files.beat(seat.rank, "building the model")
-    groups = Groups(seat.rank, point.layout)
+    timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S
+    join(seat, files, device, timeout_s=timeout_s)
+    files.beat(seat.rank, "making groups")
+    groups = Groups(seat.rank, point.layout, timeout_s=timeout_s)
     plan = Blueprint(
         shape=point.shape,
         layout=point.layout,
@@ -77,7 +79,7 @@ def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
         gradient_clipping=point.gradient_clipping,
         device=device,
     )
-    trainer = build(plan, groups)
+    trainer = build(plan, groups, functools.partial(files.beat, seat.rank))
     return _trained(point, trainer, plan, groups, files, seat)
 
 

@@ -1,6 +1,7 @@
 """Ranks find each other and split into groups."""
 
 import dataclasses
+import datetime
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ def join(seat: Seat, files: RankFiles, device: torch.device, *, timeout_s: float
     """Make the process group of all ranks, in torch and in DeepSpeed."""
     port = meet(seat, files, device, timeout_s=timeout_s)
     os.environ["MASTER_PORT"] = str(port)  # DeepSpeed takes its absence for a wish for MPI
-    _join_deepspeed()
+    join_deepspeed()
 
 
-def _join_deepspeed() -> None:
+def join_deepspeed() -> None:
+    """Make DeepSpeed take the process group that torch has."""
     import deepspeed
 
     # A shared-memory all-reduce for inference on CPUs: training never calls it, and building it
@@ -58,15 +60,64 @@ class Groups:
     `shard_group` are those of them that hold one more copy of ZeRO-3's parameters together, None
     where there is only the copy of the whole data group.
 
-    Making a group is collective: every rank makes every group, in one order.
+    A rank makes the groups that it is in and no other: of 2,048 ranks each makes four at most, not
+    the hundreds there are. Their members make them in one order, so they agree on their names.
     """
 
-    def __init__(self, rank: int, layout: Layout) -> None:
+    def __init__(self, rank: int, layout: Layout, *, timeout_s: float) -> None:
         self.layout, self.place = layout, Place.of(rank, layout)
-        self.tp_group = _own_group(rank, layout, "tp_rank")
-        self.cp_group = _own_group(rank, layout, "cp_rank") if layout.cp > 1 else None
-        self.data_group = _own_group(rank, layout, "dp_rank", "cp_rank")
-        self.shard_group = _own_shard_group(rank, layout)
+        self._rank, self._timeout = rank, datetime.timedelta(seconds=timeout_s)
+        self.tp_group = self._own_group("tp_rank")
+        self.cp_group = self._own_group("cp_rank") if layout.cp > 1 else None
+        self.data_group = self._own_group("dp_rank", "cp_rank")
+        self.shard_group = self._own_shard_group()
+
+    def _own_group(self, *varied: str) -> dist.ProcessGroup:
+        """The group of the ranks that differ from this one in these coordinates only."""
+
+        def fixed(place: Place) -> tuple[int, ...]:
+            return tuple(at for name, at in dataclasses.asdict(place).items() if name not in varied)
+
+        return self._own_group_by(fixed)
+
+    def _own_shard_group(self) -> dist.ProcessGroup | None:
+        """The neighbouring dp ranks, with all cp ranks of each, that share a copy with this one."""
+        size = hpz_ranks(self.layout)
+        if size is None:
+            return None
+        replicas = size // self.layout.cp
+        return self._own_group_by(
+            lambda place: (place.tp_rank, place.pp_rank, place.dp_rank // replicas)
+        )
+
+    def _own_group_by(self, key: Callable[[Place], tuple[int, ...]]) -> dist.ProcessGroup:
+        """The group of the ranks whose place has this one's key.
+
+        All ranks have one already. A rank alone gets one too, which meets nobody: DeepSpeed would
+        take its absence for all ranks.
+        """
+        own = key(self.place)
+        ranks = [
+            other
+            for other in range(self.layout.world_size)
+            if key(Place.of(other, self.layout)) == own
+        ]
+        if len(ranks) == self.layout.world_size:
+            assert dist.group.WORLD is not None
+            return dist.group.WORLD
+        group: dist.ProcessGroup = dist.new_group(
+            ranks, timeout=self._timeout, use_local_synchronization=True
+        )
+        return group
+
+    def limit_every_collective(self) -> None:
+        """Give the groups that DeepSpeed made this one's timeout; its own have torch's default.
+
+        That is 10 minutes with NCCL, less than a first step that compiles may take.
+        """
+        for group in dist.distributed_c10d._world.pg_map:
+            if dist.get_backend(group) in ("gloo", "nccl"):
+                dist.distributed_c10d._set_pg_timeout(self._timeout, group)
 
     @property
     def tensor_parallel(self) -> TensorParallel:
@@ -112,38 +163,3 @@ class Groups:
     get_tensor_model_parallel_rank = get_model_parallel_rank
     get_tensor_model_parallel_world_size = get_model_parallel_world_size
     get_tensor_model_parallel_group = get_model_parallel_group
-
-
-def _own_group(rank: int, layout: Layout, *varied: str) -> dist.ProcessGroup | None:
-    """The group of the ranks that differ from this one in these coordinates only."""
-
-    def fixed(place: Place) -> tuple[int, ...]:
-        return tuple(at for name, at in dataclasses.asdict(place).items() if name not in varied)
-
-    return _own_group_by(fixed, rank, layout)
-
-
-def _own_shard_group(rank: int, layout: Layout) -> dist.ProcessGroup | None:
-    """The neighbouring dp ranks, with all cp ranks of each, that this one shares a copy with."""
-    size = hpz_ranks(layout)
-    if size is None:
-        return None
-    replicas = size // layout.cp
-    return _own_group_by(
-        lambda place: (place.tp_rank, place.pp_rank, place.dp_rank // replicas), rank, layout
-    )
-
-
-def _own_group_by(
-    key: Callable[[Place], tuple[int, ...]], rank: int, layout: Layout
-) -> dist.ProcessGroup | None:
-    """The group of the ranks whose place has this one's key."""
-    members: dict[tuple[int, ...], list[int]] = {}
-    for other in range(layout.world_size):
-        members.setdefault(key(Place.of(other, layout)), []).append(other)
-    own = None
-    for ranks in members.values():
-        group = dist.new_group(ranks)
-        if rank in ranks:
-            own = group
-    return own

@@ -14,9 +14,10 @@ from scaling.predict.layout_columns import OWN_FRAMEWORK
 from scaling.predict.parameters import defaults_for
 from scaling.predict.stacks import stack_of
 from scaling.predict.stages import layer_params, stages_of
+from scaling.predict.step import step_of
 from scaling.shapes import ModelShape
 from scaling.stages import layers_of_stages
-from scaling.train.config import deepspeed_config
+from scaling.train.config import buckets_of, deepspeed_config
 from tests.points import TINY
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import UNHURRIED
@@ -37,16 +38,26 @@ def test_gradients_are_kept_in_the_precision_of_the_model():
     assert stack_of(OWN_FRAMEWORK).gradient_bytes == 2
 
 
-def test_gradient_traffic_overlaps_from_stage_2_on():
-    assert "overlap_comm" not in asked(dp=8, zero_stage=1)["zero_optimization"]
-    assert asked(dp=8, zero_stage=2)["zero_optimization"]["overlap_comm"]
-    assert defaults_for(stack_of(OWN_FRAMEWORK).defaults)["dp_exposed"] > 0.9
+def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
+    for layout in (
+        {"dp": 8, "zero_stage": 0},
+        {"dp": 8, "zero_stage": 1},
+        {"dp": 8, "zero_stage": 2},
+        {"dp": 8, "pp": 2, "zero_stage": 1},
+    ):
+        row = {**dataclasses.asdict(LLAMA_7B), **layout, "framework": OWN_FRAMEWORK}
+        (group,) = points_of(Columns(table_of(row), "t")).groups
+        half, whole = (
+            step_of(group, group.features, {**defaults_for(group.stack.defaults), **share}, 0.0)
+            for share in ({"dp_exposed": 0.5}, {"dp_exposed": 1.0})
+        )
+        hidden = half.terms["dp_comm_s"] < whole.terms["dp_comm_s"]
+        assert hidden == ("overlap_comm" in asked(**layout)["zero_optimization"])
 
 
 def test_two_buckets_of_16_bit_elements_are_the_buffers():
-    zero = asked(dp=8, zero_stage=1)["zero_optimization"]
-    elements = zero["reduce_bucket_size"] + zero["allgather_bucket_size"]
-    assert defaults_for(stack_of(OWN_FRAMEWORK).defaults)["buffers_bytes"] == 2 * elements
+    large = buckets_of(LLAMA_7B.total_params)["reduce_bucket_size"]
+    assert defaults_for(stack_of(OWN_FRAMEWORK).defaults)["buffers_bytes"] == 2 * 2 * large
 
 
 def test_stages_exchange_parts_of_activations():

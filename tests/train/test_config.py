@@ -1,9 +1,9 @@
 import dataclasses
+from typing import Any
 
 import pytest
 
-from scaling.shapes import ModelShape
-from scaling.train.config import deepspeed_config
+from scaling.train.config import buckets_of, deepspeed_config
 from tests.points import TINY, tiny_point
 
 
@@ -16,19 +16,40 @@ def test_a_layout_in_deepspeeds_words() -> None:
         "gradient_clipping": 0.0,
         "zero_optimization": {
             "stage": 2,
-            "reduce_bucket_size": TINY.total_params,
-            "allgather_bucket_size": TINY.total_params,
             "overlap_comm": True,
         },
-        "bf16": {"enabled": True},
+        "bf16": {"enabled": True, "check_grad_overflow": False},
+        "timers": {"throughput": {"enabled": False}},
         "steps_per_print": 1_000_000_000,
     }
 
 
-def test_buckets_of_a_large_model_are_deepspeeds_own() -> None:
-    large: ModelShape = dataclasses.replace(TINY, hidden_size=8192, vocab_size=128_000)
-    config = deepspeed_config(large, tiny_point(zero_stage=1).layout)
-    assert config["zero_optimization"]["reduce_bucket_size"] == 500_000_000
+def test_buckets_are_as_large_as_what_a_rank_holds_but_even_and_never_above_deepspeeds_own() -> (
+    None
+):
+    sizes = {buckets_of(held)["reduce_bucket_size"] for held in (8_001, 8_002)}
+    assert sizes == {8_002}
+    assert buckets_of(10**9)["allgather_bucket_size"] == 500_000_000
+
+
+@pytest.mark.parametrize(
+    ("layout", "overlaps"),
+    [
+        ({"dp": 2, "zero_stage": 0}, False),
+        ({"dp": 2, "zero_stage": 1}, True),
+        ({"cp": 2, "zero_stage": 1}, True),
+        ({"zero_stage": 1}, False),
+        ({"dp": 2, "zero_stage": 2}, True),
+        ({"dp": 2, "pp": 2, "zero_stage": 1}, False),
+        ({"dp": 2, "zero_stage": 3}, False),  # DeepSpeed's default for it is to overlap
+    ],
+    ids=str,
+)
+def test_gradients_are_reduced_behind_backward_where_deepspeed_can(
+    layout: dict[str, Any], overlaps: bool
+) -> None:
+    asked = deepspeed_config(TINY, tiny_point(**layout).layout)["zero_optimization"]
+    assert asked.get("overlap_comm", False) == overlaps
 
 
 def test_a_second_copy_of_the_parameters_is_shared_by_dp_and_cp_ranks() -> None:

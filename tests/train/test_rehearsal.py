@@ -1,0 +1,103 @@
+"""What a rank's step asks of the host, counted in the engine itself on tensors without numbers."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scaling.grid import Point
+from scaling.launch.environment import rank_environment
+from tests.points import TINY, TINY_GPT, tiny_point
+
+Answer = dict[str, Any]
+
+# Of one step, in bf16, on rank 0 and, of a pipeline, on its last rank. Each lets the host wait for
+# the device, and on a GPU nothing is queued meanwhile: a new one slows every step.
+# ZeRO-1 waits once, for what it reduces behind backward; ZeRO-2 for each micro-batch's; ZeRO-3 also
+# for the norm of its gradients, by which it looks for overflow. ZeRO-0 looks at each gradient
+# (39 of 39), hpZ waits for each weight's second copy, an optimizer on the host for each gradient.
+# Stages that cut what they send over tp ranks read how it was cut, in every micro-batch.
+WAITS: list[tuple[dict[str, Any], dict[str, int]]] = [
+    ({"zero_stage": 0}, {"bool": 39, "float": 1, "item": 2}),
+    ({"zero_stage": 0, "precision": "fp32"}, {}),
+    ({"zero_stage": 1}, {}),
+    ({"zero_stage": 1, "precision": "fp32"}, {"bool": 1}),
+    ({"dp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2}, {"synchronize": 1}),
+    ({"dp": 2, "zero_stage": 2, "gradient_accumulation_steps": 2}, {"synchronize": 2}),
+    ({"dp": 2, "zero_stage": 3, "gradient_accumulation_steps": 2}, {"bool": 1, "synchronize": 3}),
+    ({"dp": 4, "zero_stage": 3, "zero_shard_size": 2}, {"bool": 1, "synchronize": 41}),
+    (
+        {"dp": 2, "zero_stage": 2, "optimizer_offload": "cpu"},
+        {"bool": 20, "item": 21, "synchronize": 21},
+    ),
+    ({"tp": 2, "zero_stage": 1}, {}),
+    ({"tp": 2, "dp": 2, "zero_stage": 1, "sequence_parallel": True}, {"synchronize": 1}),
+    ({"cp": 2, "zero_stage": 2}, {"synchronize": 1}),
+    ({"dp": 2, "zero_stage": 1, "activation_checkpointing": "full"}, {"synchronize": 1}),
+    ({"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4}, {}),
+    ({"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4, "rank": 1}, {}),
+    ({"pp": 2, "tp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4}, {"tolist": 8}),
+    (
+        {"pp": 2, "tp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4, "rank": 3},
+        {"tolist": 4},
+    ),
+    (
+        {
+            "pp": 2,
+            "pipeline_schedule": "dualpipev",
+            "zero_stage": 1,
+            "gradient_accumulation_steps": 4,
+        },
+        {},
+    ),
+]  # fmt: skip
+
+
+def rehearse(asked: Sequence[tuple[Point, int]]) -> list[Answer]:
+    lines = [json.dumps({"point": json.loads(p.to_json()), "rank": rank}) for p, rank in asked]
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling.train.rehearsal"],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        env=rank_environment(asked[0][0], os.environ),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def answers() -> list[Answer]:
+    asked = []
+    for layout, _ in WAITS:
+        chosen = {"precision": "bf16", "attention": "flash2"} | layout
+        rank = chosen.pop("rank", 0)
+        asked.append((tiny_point(shape=TINY, **chosen), rank))
+    return rehearse(asked)
+
+
+@pytest.mark.parametrize("case", range(len(WAITS)), ids=[str(layout) for layout, _ in WAITS])
+def test_a_step_waits_for_the_device_no_more_often_than_is_known(
+    answers: list[Answer], case: int
+) -> None:
+    assert answers[case]["waits"] == WAITS[case][1], answers[case]["where"]
+
+
+def test_building_says_how_far_it_is(answers: list[Answer]) -> None:
+    for answer in answers:
+        assert answer["beats"] == ["building the model", "building the engine"]
+
+
+def test_a_rank_of_two_thousand_is_rehearsed_as_one_of_two() -> None:
+    """Waits do not grow with the ranks."""
+    layout = {"tp": 2, "pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2}
+    few, many = (
+        tiny_point(shape=TINY_GPT, global_batch_size=2 * dp, dp=dp, **layout) for dp in (1, 512)
+    )
+    (one, other) = rehearse([(few, 3), (many, 2047)])
+    assert one["waits"] == other["waits"] == {"bool": 1, "tolist": 2}
