@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from scaling.failures import KernelUnavailable
 from scaling.layout import Attention
-from scaling.train.failures import KernelUnavailable
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
