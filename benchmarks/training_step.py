@@ -82,9 +82,9 @@ def step_times_of_transformers(point: Point) -> list[float]:
         os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     import torch
 
+    from scaling.attention import DTYPES
     from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.data import micro_batches
-    from scaling.train.kernels import DTYPES
     from scaling.train.timing import CudaStopwatch, HostStopwatch, step_times_s
 
     shape, layout = point.shape, point.layout

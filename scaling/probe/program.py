@@ -14,9 +14,11 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from scaling.failures import KernelUnavailable, is_out_of_memory
+from scaling.measurement import Outcome
 from scaling.meeting import Seat, meet, part
 from scaling.probe.collectives import ELEMENT_BYTES, Ring, elements_of, exchange
-from scaling.probe.devices import Unavailable, work_of
+from scaling.probe.devices import work_of
 from scaling.probe.facts import facts_of
 from scaling.probe.plan import Group, ProbePlan, Task
 from scaling.probe.sampling import samples_s
@@ -42,8 +44,8 @@ def run(plan: ProbePlan, files: RankFiles, seat: Seat) -> NoReturn:
         part()
     except BaseException as error:
         traceback.print_exc()
-        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        failed = RankFailure(outcome="error", message=message, failed_at=time.time())
+        outcome, message = _failure(error)
+        failed = RankFailure(outcome=outcome, message=message, failed_at=time.time())
         files.leave(seat.rank, failed)
         code = 1
     sys.stdout.flush()
@@ -97,15 +99,15 @@ class Prober:
         work = None
         try:
             work = work_of(task, self.device)
-        except (Unavailable, torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            record |= _failure(error)
+        except (KernelUnavailable, MemoryError, RuntimeError) as error:
+            record["outcome"], record["message"] = _failure(error)
         self._align()
         try:
             if work is not None:
                 taken = samples_s(work, drain=self._drain, budget_s=_DEVICE_TASK_S)
                 record["samples"] = taken
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            record |= _failure(error)
+        except (MemoryError, RuntimeError) as error:
+            record["outcome"], record["message"] = _failure(error)
         self.records.append(record)
 
     def _in_groups(self, index: int, task: Task, ring: Ring | None) -> None:
@@ -116,10 +118,10 @@ class Prober:
             try:
                 made = exchange(task.kind, ring, elements)  # type: ignore[arg-type]
                 made.fill()
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
                     raise
-                made, failed = None, str(_failure(error)["message"])
+                made, failed = None, _failure(error)[1]
         if self._largest(float(bool(failed))):  # nobody may wait for a rank that cannot send
             if failed:
                 self.records.append({"task": index, "outcome": "oom", "message": failed})
@@ -204,16 +206,9 @@ def _device(plan: ProbePlan, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def _failure(error: BaseException) -> dict[str, str]:
+def _failure(error: BaseException) -> tuple[Outcome, str]:
     """The outcome that an exception is, and one line."""
     message = " ".join(str(error).split())[:400]
-    if isinstance(error, Unavailable):
-        return {"outcome": "kernel_unavailable", "message": message}
-    outcome = "oom" if _out_of_memory(error) else "error"
-    return {"outcome": outcome, "message": f"{type(error).__name__}: {message}"}
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return "can't allocate memory" in str(error) or "out of memory" in str(error)
+    if isinstance(error, KernelUnavailable):
+        return "kernel_unavailable", message
+    return "oom" if is_out_of_memory(error) else "error", f"{type(error).__name__}: {message}"

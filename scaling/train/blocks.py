@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from scaling.attention import attend
 from scaling.shapes import Family, ModelShape
 from scaling.train import fused
 from scaling.train.blueprint import Blueprint, recomputed
 from scaling.train.context import Attend
-from scaling.train.kernels import attend
 
 _EPSILONS: dict[Family, float] = {"llama": 1e-5, "gpt": 1e-5, "t5": 1e-6}  # as released
 _ROTARY_BASE = 10_000.0

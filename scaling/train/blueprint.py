@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from scaling.attention import DTYPES
 from scaling.layout import Layout
 from scaling.shapes import ModelShape
 from scaling.train.context import ContextParallel
 from scaling.train.fused import halves
-from scaling.train.kernels import DTYPES
 from scaling.train.parallel import TensorParallel
 from scaling.train.weights import initial_weight, shard
 

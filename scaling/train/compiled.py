@@ -5,7 +5,7 @@ import os
 import torch
 from torch import nn
 
-from scaling.train.failures import KernelUnavailable
+from scaling.failures import KernelUnavailable
 
 
 def require_compiler(device: torch.device) -> None:

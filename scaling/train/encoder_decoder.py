@@ -20,11 +20,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from scaling.plain_attention import plain_attention
 from scaling.train.blocks import FeedForward, Norm
 from scaling.train.blueprint import Blueprint, recomputed
 from scaling.train.context import Attend
 from scaling.train.model import Embedding, FinalNorm, Head, loss_of
-from scaling.train.plain_attention import plain_attention
 from scaling.train.relative_position import RelativePositionBias
 
 

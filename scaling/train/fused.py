@@ -9,8 +9,8 @@ import importlib.metadata
 
 import torch
 
+from scaling.failures import KernelUnavailable
 from scaling.layout import Layout
-from scaling.train.failures import KernelUnavailable
 
 NEEDED = "liger-kernel >= 0.8, < 0.9 (with triton, on a GPU)"
 _MODULES = {

@@ -23,7 +23,7 @@ from scaling.train.compiled import graphs_compiled
 from scaling.train.data import MicroBatch, micro_batches
 from scaling.train.device import take_device
 from scaling.train.engine import Trainer, build
-from scaling.train.failures import failure_of
+from scaling.train.failures import failure_of, require_finite
 from scaling.train.kernels import require_kernels
 from scaling.train.memory import peak_memory
 from scaling.train.power import NOTHING_DRAWN, PowerLog, meter_of
@@ -122,6 +122,7 @@ def _trained(
     def after(_: int) -> None:
         losses.append(trainer.loss())
         grad_norms.append(trainer.grad_norm())
+        require_finite(point, losses, grad_norms[-1])
 
     stopwatch: Stopwatch = CudaStopwatch() if plan.device.type == "cuda" else HostStopwatch()
     first_step_at = time.time()

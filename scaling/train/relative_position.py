@@ -9,9 +9,9 @@ import math
 import torch
 from torch import nn
 
+from scaling.plain_attention import keys_ahead
 from scaling.shapes import T5_BUCKETS
 from scaling.train.blueprint import Blueprint
-from scaling.train.plain_attention import keys_ahead
 
 _FARTHEST = 128  # tokens; everything beyond shares the last bucket
 

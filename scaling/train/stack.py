@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
+from scaling.attention_packages import version_of
 from scaling.layout import Layout
 from scaling.rank_files import Stack
-from scaling.train.attention_packages import version_of
 from scaling.train.fused import liger_version
 
 

@@ -55,6 +55,30 @@ def test_a_model_that_does_not_fit_becomes_a_row(study: Study) -> None:
     assert "can't allocate memory" in row.error_message
 
 
+DIVERGING = """
+from scaling.train.engine import ReplicaTrainer
+true = ReplicaTrainer.loss
+seen = []
+def loss(trainer):
+    seen.append(true(trainer))
+    return float("nan") if len(seen) == 3 else seen[-1]
+ReplicaTrainer.loss = loss
+from scaling.train.__main__ import main
+main()
+"""
+
+
+def test_training_that_diverges_becomes_a_row_without_numbers(study: Study) -> None:
+    program = study.root / "diverging.py"
+    program.write_text(DIVERGING)
+    point = tiny_point(dp=2, warmup_steps=1, measured_steps=4)
+    row = measure(study.write(point), study.row_path, rank_command=[sys.executable, str(program)])
+    assert row.outcome == "error"
+    assert row.error_message is not None
+    assert "at step 2 of 5 the loss is nan in precision=fp32" in row.error_message
+    assert (row.losses, row.step_times_s, row.step_time_s) == (None, None, None)
+
+
 def test_a_gpu_that_is_not_there_is_not_replaced_by_a_cpu(study: Study) -> None:
     point = dataclasses.replace(tiny_point(), gpu="h100-80gb")
     row = measure(study.write(point), study.row_path)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from scaling.study_kinds import StudyKind
+
 from scaling.axes import DEFAULTS
 from scaling.grid import Plan, Point, Refusal, columns_of
 from scaling.hardware import GPUS
@@ -18,7 +20,6 @@ from scaling.layout import Layout, engine_refusals, refusals
 from scaling.measurement import Outcome, Row
 from scaling.shapes import ModelShape
 from scaling.store import write_plan, write_rows
-from scaling.study_kinds import StudyKind
 
 SHAPES = {
     "llama-1b": ModelShape(

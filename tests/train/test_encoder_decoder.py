@@ -10,9 +10,9 @@ from torch import nn
 from transformers import MT5Config, MT5ForConditionalGeneration
 from transformers.models.mt5.modeling_mt5 import MT5Attention
 
+from scaling.failures import KernelUnavailable
 from scaling.shapes import ModelShape
 from scaling.train.encoder_decoder import EncoderDecoder
-from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels import require_kernels
 from scaling.train.parallel import TensorParallel
 from scaling.train.relative_position import bias_of, buckets

@@ -1,25 +1,17 @@
+import math
+
 import pytest
 import torch
 
-from scaling.train.failures import KernelUnavailable, failure_of
+from scaling.failures import KernelUnavailable
+from scaling.train.failures import Diverged, failure_of, require_finite
+from tests.points import tiny_point
 
 
 def test_an_allocation_no_host_can_hold_is_oom() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60)
     assert failure_of(caught.value).outcome == "oom"
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        MemoryError(),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    ],
-)
-def test_running_out_of_memory_is_oom(error: Exception) -> None:
-    assert failure_of(error).outcome == "oom"
 
 
 def test_a_missing_kernel_speaks_for_itself() -> None:
@@ -30,3 +22,44 @@ def test_a_missing_kernel_speaks_for_itself() -> None:
 def test_anything_else_is_an_error_of_its_type_in_one_line() -> None:
     failure = failure_of(ValueError("shapes\n  differ"))
     assert (failure.outcome, failure.message) == ("error", "ValueError: shapes differ")
+
+
+def test_what_was_noted_on_the_way_up_is_part_of_the_line() -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    error.add_note("40.0 GiB were taken before.")
+    failure = failure_of(error)
+    assert failure.outcome == "oom"
+    assert failure.message.endswith("CUDA out of memory 40.0 GiB were taken before.")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("step", [0, 1, 4])
+def test_a_loss_that_is_no_number_is_an_error_that_names_step_and_precision(
+    value: float, step: int
+) -> None:
+    point = tiny_point(warmup_steps=2, measured_steps=3, precision="bf16")
+    losses = [5.5, 5.25, 5.0, 4.75][:step]
+    with pytest.raises(Diverged) as caught:
+        require_finite(point, [*losses, value], 1.0)
+    failure = failure_of(caught.value)
+    assert failure.outcome == "error"
+    warming = ", a warm-up step," if step < 2 else ""
+    began = f"at step {step} of 5{warming} the loss is {value} in precision=bf16"
+    assert failure.message.startswith(began)
+    told = failure.message.partition("; losses before it: ")[2]
+    assert [float(loss) for loss in told.split(", ") if loss] == losses
+
+
+def test_a_gradient_that_is_no_number_is_no_training_either() -> None:
+    with pytest.raises(Diverged, match="the gradient norm is inf in precision=fp32"):
+        require_finite(tiny_point(), [5.0], math.inf)
+
+
+def test_of_many_losses_the_last_are_told() -> None:
+    with pytest.raises(Diverged, match=r"before it: \.\.\., 10, 11, .*19$"):
+        require_finite(tiny_point(), [*map(float, range(20)), math.nan], None)
+
+
+@pytest.mark.parametrize("norm", [None, 0.0, 1e30])
+def test_training_that_goes_on_is_let_alone(norm: float | None) -> None:
+    require_finite(tiny_point(), [1e30], norm)

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scaling.train.attention_packages import PACKAGES, require_package
-from scaling.train.failures import KernelUnavailable
+from scaling.attention import attend
+from scaling.attention_packages import PACKAGES, require_package
+from scaling.failures import KernelUnavailable
 from scaling.train.fused import halves, require_liger
-from scaling.train.kernels import attend
 from scaling.train.model import Decoder
 from tests.points import TINY, tiny_point
 from tests.train.test_model import CPU, blueprint

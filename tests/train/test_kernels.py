@@ -5,8 +5,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels import attend, require_kernels
+from scaling.attention import attend
+from scaling.failures import KernelUnavailable
+from scaling.train.kernels import require_kernels
 from scaling.train.model import Decoder
 from tests.points import TINY, tiny_point
 from tests.train.test_model import CPU, blueprint

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from scaling.axes import Attention
-from scaling.train.failures import KernelUnavailable
+from scaling.failures import KernelUnavailable
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -1,0 +1,60 @@
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from scaling.failures import KernelUnavailable
+from scaling.probe.devices import work_of
+from scaling.probe.plan import Task
+
+CPU = torch.device("cpu")
+
+
+def attention(kernel, precision="bf16"):
+    return Task(
+        kind="attention", attention=kernel, precision=precision, batch_size=1, num_heads=4,
+        num_kv_heads=2, head_dim=8, seq_length=16,
+    )  # fmt: skip
+
+
+class Called(TorchDispatchMode):
+    """What ran, and the precisions that matrices were multiplied in."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.dtypes = set(), set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.add(function.__name__)
+        if function is torch.ops.aten.bmm.default:
+            self.dtypes.add(args[0].dtype)
+        return function(*args, **(kwargs or {}))
+
+
+def test_math_is_the_engines_which_multiplies_in_the_precision_that_trains():
+    work = work_of(attention("math"), CPU)
+    with Called() as called:
+        work()
+    assert called.dtypes == {torch.bfloat16}
+    assert "_softmax.default" in called.names
+
+
+def test_flash2_is_the_kernel_that_trains_forward_and_backward():
+    work = work_of(attention("flash2"), CPU)
+    with Called() as called:
+        work()
+    flash = "_scaled_dot_product_flash_attention_for_cpu"
+    assert {f"{flash}.default", f"{flash}_backward.default"} <= called.names
+
+
+@pytest.mark.parametrize(
+    ("task", "named"),
+    [
+        (attention("cudnn"), r"attention=cudnn \(CUDNN_ATTENTION of torch .*\) cannot run here"),
+        (attention("flash3"), "flash-attn-3 >= 3.0"),
+        (attention("flash1"), "flash-attn 1.0.9"),
+        (attention("math", precision="fp8"), "precision=fp8 is not probed"),
+    ],
+)
+def test_what_is_not_there_is_named_as_in_training(task, named):
+    with pytest.raises(KernelUnavailable, match=named):
+        work_of(task, CPU)
