@@ -37,12 +37,12 @@ from deepspeed.runtime.zero import partition_parameters, partitioned_param_coord
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from scaling.attention import DTYPES
 from scaling.grid import Point, point_from_json
 from scaling.launch.starters import seat
 from scaling.train.blueprint import Blueprint
 from scaling.train.data import MicroBatch
 from scaling.train.engine import build
-from scaling.train.kernels import DTYPES
 from scaling.train.rendezvous import Groups, join_deepspeed
 from scaling.train.waits import Waits
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from scaling.study_kinds import StudyKind
-
 from scaling.axes import DEFAULTS
 from scaling.grid import Plan, Point, Refusal, columns_of
 from scaling.hardware import GPUS
@@ -20,6 +18,7 @@ from scaling.layout import Layout, engine_refusals, refusals
 from scaling.measurement import Outcome, Row
 from scaling.shapes import ModelShape
 from scaling.store import write_plan, write_rows
+from scaling.study_kinds import StudyKind
 
 SHAPES = {
     "llama-1b": ModelShape(
