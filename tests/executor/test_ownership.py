@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from snakemake_executor_plugin_submitit import ownership
@@ -56,16 +57,49 @@ def test_a_dead_owner_and_one_whose_pid_was_used_again_own_nothing(tmp_path, oth
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-def test_an_owner_on_another_login_node_lives_as_long_as_it_is_heard_of(tmp_path, other):
+def test_an_owner_on_another_login_node_is_watched_and_lives_if_it_is_heard_of(tmp_path, other):
     path = other(host="login2")
-    with pytest.raises(OwnedElsewhere, match="on login2"):
-        Ownership(tmp_path).claim(["shared.txt"])
-    long_ago = path.stat().st_mtime - ownership.SILENCE_S - 1
-    os.utime(path, (long_ago, long_ago))
+    said = []
 
-    Ownership(tmp_path).claim(["shared.txt"])
+    def beat(sentence):
+        said.append(sentence)
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime + 1))
+
+    with pytest.raises(OwnedElsewhere, match="on login2"):
+        Ownership(tmp_path).claim(["shared.txt"], beat_later(beat))
+    assert len(said) == 1
+
+
+def beat_later(beat):
+    """The other owner's heartbeat comes while it is watched."""
+    return lambda sentence: threading.Timer(0.3, beat, [sentence]).start()
+
+
+@pytest.mark.parametrize("silent_s", [1, 10_000])
+def test_an_owner_that_was_killed_on_another_login_node_is_not_waited_for_long(
+    tmp_path, other, monkeypatch, silent_s
+):
+    monkeypatch.setattr(ownership, "SILENCE_S", 2.0)
+    path = other(host="login2")
+    before = path.stat().st_mtime - silent_s
+    os.utime(path, (before, before))
+    said = []
+
+    Ownership(tmp_path).claim(["shared.txt"], said.append)
 
     assert not path.exists()
+    assert len(said) == (silent_s < 2)
+
+
+def test_an_owner_that_was_taken_for_dead_knows_it(tmp_path):
+    owner = Ownership(tmp_path)
+    assert not owner.lost
+    owner.claim(["a.txt"])
+    assert not owner.lost
+    next(tmp_path.glob("*.json")).unlink()
+    assert owner.lost
+    owner.release()
+    assert not owner.lost
 
 
 def test_a_released_claim_is_nobodys(tmp_path):

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from snakemake_executor_plugin_submitit.pack import Pack
+from snakemake_executor_plugin_submitit import pack as pack_module
+from snakemake_executor_plugin_submitit.ledger import Ledger
+from snakemake_executor_plugin_submitit.pack import Pack, own_environment
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_a_job_at_its_time_limit_is_ended_with_all_its_processes_and_the_next_on
 
 def test_a_job_that_heeds_no_signal_is_killed(pack, monkeypatch):
     monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.GRACE_S", 0.5)
-    folder = pack("trap '' TERM; while true; do sleep 0.1; done", limit_s=1)
+    folder = pack("trap '' TERM; while true; do sleep 0.1; done", "true", limit_s=1)
 
     Pack(str(folder), 0)()
 
@@ -131,6 +133,75 @@ def test_what_a_dead_shell_has_started_gets_time_to_clean_up(pack, tmp_path):
     process.wait(timeout=20)
 
     assert (tmp_path / "clean").exists()
+
+
+def test_when_every_job_failed_so_did_the_allocation(pack):
+    folder = pack("exit 3", "exit 4")
+
+    with pytest.raises(SystemExit, match=r"all jobs of this pack failed, with exit codes \[3, 4\]"):
+        Pack(str(folder), 0)()
+
+    assert [settled(folder, n)["code"] for n in range(2)] == [3, 4]
+
+
+@pytest.mark.parametrize("ending", ["exit 75", "kill -TERM $$"])
+def test_a_job_ended_from_outside_is_not_settled_and_nothing_more_starts(
+    pack, tmp_path, monkeypatch, ending
+):
+    monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.OUR_TURN_S", 0.0)
+    folder = pack("true", ending, "touch started")
+
+    with pytest.raises(SystemExit, match="job 1 was ended from outside"):
+        Pack(str(folder), 0)()
+
+    assert settled(folder, 0)["code"] == 0
+    assert not list(folder.glob("1.settled*"))
+    assert not (folder / "1.running.json").exists()  # it counts as not begun
+    assert not (tmp_path / "started").exists()
+
+
+def test_where_nothing_can_run_nothing_more_starts_and_the_host_is_named(pack, tmp_path):
+    folder = pack("exit 76", "touch started")
+
+    with pytest.raises(SystemExit, match="cannot run on this host"):
+        Pack(str(folder), 0)()
+
+    unfit = json.loads((folder / "unfit.json").read_text())
+    assert unfit["hosts"] == [os.uname().nodename]
+    assert not list(folder.glob("*.settled*"))
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(("ending", "code"), [("true", 0), ("exit 1", None)])
+def test_on_a_full_disk_a_job_that_ended_well_is_settled_and_nothing_more_starts(
+    pack, tmp_path, monkeypatch, ending, code
+):
+    write = pack_module.write_json
+
+    def full(path, value):
+        if "settled" in path.name:
+            raise OSError(28, "No space left on device")
+        write(path, value)
+
+    monkeypatch.setattr(pack_module, "write_json", full)
+    folder = pack(ending, "touch started")
+    with pytest.raises(OSError, match="No space left"):
+        Pack(str(folder), 0)()
+
+    ends = Ledger(tmp_path / "ledger").settled(folder)
+    assert [end.code for end in ends.values()] == ([] if code is None else [code])
+    assert not (tmp_path / "started").exists()
+
+
+def test_slurms_commands_are_asked_without_what_people_set_for_their_own_eyes(monkeypatch):
+    for name in ("SQUEUE_FORMAT", "SQUEUE_STATES", "SACCT_FORMAT", "SLURM_TIME_FORMAT"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+
+    kept = {name for name in own_environment() if name.startswith(("S", "SLURM")) and "_" in name}
+
+    assert "SLURM_CONF" in kept
+    assert not kept & {"SQUEUE_FORMAT", "SQUEUE_STATES", "SACCT_FORMAT", "SLURM_TIME_FORMAT"}
 
 
 def test_restarted_too_often_it_gives_up(pack, monkeypatch):

@@ -11,8 +11,8 @@ from snakemake_executor_plugin_submitit.request import (
     MARGIN_MIN,
     RequestError,
     request_of,
-    submitit_parameters,
 )
+from snakemake_executor_plugin_submitit.schedulers.slurm import submitit_parameters
 
 GOLDEN = Path(__file__).parent / "golden"
 

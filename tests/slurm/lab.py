@@ -129,6 +129,7 @@ class Study:
         shutil.copy(HERE / "points.smk", folder / "Snakefile")
         shutil.copy(HERE / "point.sh", folder)
         self._before = lab.submissions()
+        self.environment: dict[str, str] = {}  # of the user, beside the lab's
         self.runs: list[subprocess.Popen[bytes]] = []
 
     def points(self, **points: dict[str, object]) -> None:
@@ -150,7 +151,7 @@ class Study:
             run = subprocess.Popen(
                 self.command(*options),
                 cwd=self.folder,
-                env=self.lab.environment,
+                env={**self.lab.environment, **self.environment},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

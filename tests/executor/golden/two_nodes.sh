@@ -25,8 +25,10 @@
 #SBATCH --wckey=submitit
 
 # setup
+trap '(( ${#BASH_SOURCE[@]} > 1 )) || { echo "a line of slurm_setup failed: $BASH_COMMAND" >&2; exit 78; }' ERR
 module load cuda/12.8
 source site.sh
+trap - ERR
 
 # command
 export SUBMITIT_EXECUTOR=slurm

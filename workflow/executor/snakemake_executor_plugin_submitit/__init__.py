@@ -2,14 +2,20 @@
 
     settings     what the user may choose
     executor     Snakemake's side of the plugin; everything below is free of Snakemake
-    dispatch     wishes become allocations, allocations settle wishes
+    dispatch     wishes are taken up or sent, and settled
+    outbox       what waits to be sent becomes allocations
+    backoff      when a request that was not taken is sent again
+    strays       what may have been taken without a word
+    unfit        hosts that get nothing more
+    listener     who is told of all that
+    allocations  what waits and what is in flight
     request      resources of a rule -> options of sbatch (pure)
     packing      which jobs share an allocation (pure)
-    submission   sbatch through submitit, and what it answers
-    schedulers   squeue, sacct and scancel; or processes of this machine
+    schedulers   by name: slurm, local
     ledger       what was submitted, on disk
     reattach     jobs of an earlier run are taken up again
     ownership    a lock that a dead owner does not keep
+    tidying      what nobody will ask for goes
     pack         what runs inside the allocation
 
 Every start of Snakemake imports this package, so submitit is imported only where it is used.

@@ -19,6 +19,18 @@ class Wish:
     job: Any = None  # Snakemake's own
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How wishes are packed and how many allocations may be in flight; see the settings."""
+
+    pack: int = 1
+    pack_minutes: int | None = None
+    array: bool = False
+    max_allocations: int | None = None
+    latency_s: float = 5.0  # until a file written elsewhere must be visible
+    whole_outputs: bool = False  # an output that is there is finished, whoever says what
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Allocation:
     """One job of the scheduler, and those of its pack that are waited for, by number.

@@ -1,79 +1,55 @@
 """Wishes become allocations, and allocations settle wishes; nothing here knows of Snakemake."""
 
+import contextlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from .allocations import Allocation, Allocations, Wish
+from .allocations import Allocation, Allocations, Limits, Wish
 from .ledger import Ledger, Settled
-from .packing import packs_of
+from .listener import Listener
+from .outbox import Outbox
 from .reattach import Reattachment
-from .request import Request
 from .schedulers import Scheduler, State
-from .submission import Refused, Sender
+from .unfit import UnfitHosts
 
-# an allocation that no command of Slurm knows any more is lost after this
+# an allocation that no command of the scheduler knows any more is lost after this
 LOST_S = 60.0
-# below Slurm's default MaxArraySize of 1001
-LARGEST_ARRAY = 1000
-
-
-class Listener(Protocol):
-    """Who wants to know how wishes fare."""
-
-    def prepare(self, wish: Wish) -> None:
-        """Called before a wish that was taken is sent anew, in the thread that called `take`."""
-
-    def sent(self, wish: Wish, job: str) -> None:
-        """The wish is in the hands of the scheduler, as part of this job."""
-
-    def succeeded(self, wish: Wish) -> None:
-        """Its command ended with 0."""
-
-    def failed(self, wish: Wish, why: str, logs: Sequence[Path]) -> None:
-        """It did not; `why` is a sentence."""
-
-    def say(self, sentence: str) -> None:
-        """Something a user should read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How wishes are packed and how many allocations may be in flight; see the settings."""
-
-    pack: int = 1
-    pack_minutes: int | None = None
-    array: bool = False
-    max_allocations: int | None = None
-    gpus: int | None = None  # of this machine, to be shared out; None: the scheduler's business
-    latency_s: float = 5.0  # until a file written elsewhere must be visible
+# allocations that may end before a wish began in them, until that counts as an attempt of the wish
+MOST_UNCHARGED = 3
 
 
 class Dispatcher:
     """Thread-safe: wishes come from Snakemake's thread and are settled in the polling thread."""
 
     def __init__(
-        self, *, ledger: Ledger, scheduler: Scheduler, sender: Sender, limits: Limits,
-        listener: Listener, directory: Path,
+        self, *, ledger: Ledger, scheduler: Scheduler, limits: Limits, listener: Listener,
+        directory: Path,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._scheduler = scheduler
-        self._sender = sender
         self._limits = limits
         self._listener = listener
-        self._directory = directory
         self._mutex = threading.RLock()
-        self._waiting: list[Wish] = []
-        self._open = Allocations(most=limits.max_allocations, gpus=limits.gpus or 0)
-        self._refusals: dict[str, str] = {}  # by request: asking again gives the same answer
-        self._told: set[str] = set()
+        self._open = Allocations(most=limits.max_allocations, gpus=scheduler.gpus or 0)
+        self._unfit = UnfitHosts()
+        self._came_from: dict[str, Path] = {}
+        self._just_ended: set[Path] = set()
+        self._outbox = Outbox(
+            ledger=ledger, scheduler=scheduler, limits=limits, listener=listener,
+            directory=directory, in_flight=self._open, unfit=self._unfit,
+            came_from=self._came_from, just_ended=self._just_ended,
+        )  # fmt: skip
+        self._uncharged: Counter[str] = Counter()  # by job
         self._cancelled = False
         self._answers = True
-        self.allocations_sent = 0
+
+    @property
+    def allocations_sent(self) -> int:
+        """How many there were."""
+        return self._outbox.allocations_sent
 
     # -- wishes come ------------------------------------------------------------------------------
 
@@ -86,7 +62,7 @@ class Dispatcher:
                 found = earlier.found(wish)
                 if found is None:
                     self._listener.prepare(wish)
-                    self._waiting.append(wish)
+                    self._outbox.add([wish])
                     continue
                 folder, number = found
                 allocation = self._open.get(folder)
@@ -99,106 +75,11 @@ class Dispatcher:
                 taken_up[allocation.job] += 1
             for job, count in taken_up.items():
                 self._listener.say(f"job {job} of an earlier run is taken up, {count} in it")
-            self._send_waiting()
+            self._outbox.send()
 
     def _watch(self, allocation: Allocation, number: int, wish: Wish) -> None:
         allocation.waited_for[number] = wish
         self._listener.sent(wish, allocation.job)
-
-    # -- allocations go ---------------------------------------------------------------------------
-
-    def _send_waiting(self) -> None:
-        """Send what waits as far as there is room; the rest goes on waiting."""
-        waiting, self._waiting = self._waiting, []
-        packs = packs_of(
-            ((wish.request, wish) for wish in waiting),
-            most=self._limits.pack,
-            most_minutes=self._limits.pack_minutes,
-        )
-        while packs:
-            request, first = packs.pop(0)
-            gpus_each = request.gpus if self._limits.gpus is not None else 0
-            room = self._open.room(gpus_each)
-            if room == 0 or self._cancelled:
-                self._waiting += first
-                continue
-            together = [first]
-            most = LARGEST_ARRAY if room is None else min(room, LARGEST_ARRAY)
-            while self._limits.array and len(together) < most and _next_fits(packs, request, first):
-                together.append(packs.pop(0)[1])
-            self._send(request, together, gpus_each)
-
-    def _send(self, request: Request, packs: list[list[Wish]], gpus_each: int) -> None:
-        said = self._refusals.get(request.key)
-        if said is not None:
-            self._refuse(packs, said)
-            return
-        allocations: list[Allocation] = []
-        count, name = sum(map(len, packs)), packs[0][0].item.name
-        try:
-            batch = self._ledger.open_batch()
-            for number, wishes in enumerate(packs):
-                # on disk before sbatch is called: if we die in between, the next run finds the job
-                folder = batch / str(number)
-                self._ledger.write_pack(
-                    folder,
-                    [wish.item for wish in wishes],
-                    directory=self._directory,
-                    environment={"SRUN_ARGS": request.srun_args} if request.srun_args else {},
-                )
-                allocations.append(Allocation(folder=folder, identity=None))
-                self._open.add(allocations[-1], gpus=gpus_each)
-            identities = self._sender.send(
-                batch,
-                [allocation.folder for allocation in allocations],
-                request,
-                name=name if count == 1 else f"{name} +{count - 1}",
-                comment=f"snakemake in {self._directory.name}, {batch.name}",
-                minutes=request.minutes(len(packs[0])),
-                gpus=allocations[0].gpus,
-            )
-        except (Refused, OSError) as problem:  # OSError: a file system that is full or away
-            for allocation in allocations:
-                self._open.close(allocation)
-            if isinstance(problem, OSError) or problem.unsure:
-                self._renounce(allocations)
-            if isinstance(problem, OSError) or problem.later:
-                self._wait_for(str(problem), packs)
-            else:
-                self._refusals[request.key] = str(problem)
-                self._refuse(packs, str(problem))
-            return
-        self.allocations_sent += len(allocations)
-        for allocation, identity, wishes in zip(allocations, identities, packs, strict=True):
-            self._ledger.write_submitted(allocation.folder, identity)
-            allocation.identity = identity
-            held = wishes[0].item.name + (f" +{len(wishes) - 1}" if len(wishes) > 1 else "")
-            minutes = request.minutes(len(wishes))
-            self._listener.say(f"job {allocation.job}: {held}, at most {minutes} min")
-            for number, wish in enumerate(wishes):
-                self._watch(allocation, number, wish)
-
-    def _renounce(self, allocations: list[Allocation]) -> None:
-        """Make sure that what may have been taken runs nothing: it will be sent again."""
-        for allocation in allocations:
-            for number in self._ledger.unsettled(allocation.folder):
-                self._ledger.withdraw(allocation.folder, number)
-        for batch in {allocation.folder.parent.name for allocation in allocations}:
-            taken = self._scheduler.find(batch)
-            self._scheduler.cancel([{"job": job} for job in taken or {}])
-
-    def _wait_for(self, what: str, packs: list[list[Wish]]) -> None:
-        """Keep wishes back until the next poll; why is said once."""
-        if what not in self._told:
-            self._told.add(what)
-            self._listener.say(f"{what}; {sum(map(len, packs))} jobs wait here for it to pass")
-        self._waiting += [wish for wishes in packs for wish in wishes]
-
-    def _refuse(self, packs: list[list[Wish]], said: str) -> None:
-        for wishes in packs:
-            for wish in wishes:
-                self._ledger.forget(wish.item.key)
-                self._listener.failed(wish, f"the scheduler refused it: {said}", [])
 
     # -- wishes are settled -----------------------------------------------------------------------
 
@@ -218,13 +99,17 @@ class Dispatcher:
                     if self._answers
                     else "the scheduler does not answer; jobs run on, and it is asked again"
                 )
+            self._outbox.look_for_strays()
+            self._just_ended.clear()
             for allocation in asked:
                 self._settle(allocation)
                 if allocation.waited_for and states is not None:
                     self._judge(allocation, states.get(allocation.job))
                 if not allocation.waited_for:
                     self._open.close(allocation)
-            self._send_waiting()
+                    self._just_ended.add(allocation.folder)
+                    self._outbox.room()
+            self._outbox.send()
 
     def _settle(self, allocation: Allocation) -> None:
         settled = self._ledger.settled(allocation.folder)
@@ -233,6 +118,7 @@ class Dispatcher:
             if end.code == 0:
                 self._listener.succeeded(wish)
             else:
+                self._came_from[wish.item.key] = allocation.folder
                 logs = self._ledger.log_of(allocation.folder, number)
                 self._listener.failed(wish, f"job {allocation.job}: {_how(end, wish)}", logs)
 
@@ -240,64 +126,106 @@ class Dispatcher:
         """What becomes of jobs that have not settled, given what the scheduler says."""
         if state is not None and state.live:
             allocation.ended_s = None
-            held = "held" in state.reason.lower() or state.reason.endswith("Limit")
-            if held and not allocation.warned:
+            if state.stuck and not allocation.warned:
                 allocation.warned = True
                 self._listener.say(f"job {allocation.job} waits: {state.reason}")
             return
         now = time.monotonic()
         if allocation.ended_s is None:
             allocation.ended_s = now
-        surely = state is not None or self._limits.gpus is not None
+        surely = state is not None or not self._scheduler.forgets
         patience = self._limits.latency_s if surely else LOST_S
         if now - allocation.ended_s < patience:
             return
+        self._blame_hosts(allocation)
         word = state.word if state is not None else "gone, and nobody knows how"
-        for number, wish in sorted(allocation.waited_for.items()):
-            if allocation.reattached:  # it died while nobody watched: that was no attempt of ours
-                self._waiting.append(wish)
+        began = self._ledger.began(allocation.folder)
+        # an allocation that failed before its worker ran does so again: each wish is told of it
+        never_ran = (
+            state is not None and state.failed and not self._ledger.started(allocation.folder)
+        )
+        last_words = self._ledger.last_words(allocation.folder, allocation.job) if never_ran else ""
+        why = f"job {allocation.job} is {word}" + (f": {last_words}" if last_words else "")
+        wishes = dict(allocation.waited_for)
+        self._end(allocation)  # if it lives unseen after all, or is about to be restarted
+        allocation.waited_for.clear()
+        for number, wish in sorted(wishes.items()):
+            if (
+                self._limits.whole_outputs
+                and wish.outputs
+                and all(p.exists() for p in wish.outputs)
+            ):
+                self._listener.succeeded(wish)
+            elif (
+                allocation.reattached  # it died while nobody watched: no attempt of ours
+                or (number not in began and not never_ran and self._for_free(wish))
+            ):
+                self._outbox.add([wish])
             else:
                 logs = self._ledger.log_of(allocation.folder, number)
-                self._listener.failed(wish, f"job {allocation.job} is {word}", logs)
-        allocation.waited_for.clear()
+                self._listener.failed(wish, why, logs)
+
+    def _for_free(self, wish: Wish) -> bool:
+        """Whether a wish that did not begin may be sent again as if nothing had been."""
+        self._uncharged[wish.item.key] += 1
+        return self._uncharged[wish.item.key] <= MOST_UNCHARGED
+
+    def _blame_hosts(self, allocation: Allocation) -> None:
+        unfit = self._ledger.unfit(allocation.folder)
+        if unfit is None:
+            return
+        hosts, why = unfit
+        self._listener.say(f"job {allocation.job} could run nothing on {', '.join(hosts)}: {why}")
+        for host in self._unfit.blame(allocation.folder, hosts, why):
+            self._listener.say(f"{host} gets nothing more")
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def cancel(self) -> int:
-        """End every job that is waited for; returns how many allocations were cancelled.
+    def _end(self, *allocations: Allocation) -> int:
+        """Withdraw what is waited for of these; how many of them were cancelled for it.
 
         A pack that was taken up and holds jobs of somebody else's run keeps those.
         """
+        ending = []
+        for allocation in allocations:
+            mine = set(allocation.waited_for)
+            for number in mine:
+                with contextlib.suppress(OSError):  # a full disk; it will be cancelled, too
+                    self._ledger.withdraw(allocation.folder, number)
+            if (
+                allocation.identity is not None
+                and not self._ledger.unsettled(allocation.folder) - mine
+            ):
+                ending.append(dict(allocation.identity))
+        if ending:
+            self._scheduler.cancel(ending)
+        return len(ending)
+
+    def cancel(self) -> int:
+        """End every job that is waited for; returns how many allocations were cancelled."""
         with self._mutex:
             self._cancelled = True
-            self._waiting.clear()
-            ending = []
+            self._outbox.clear()
             for allocation in self._open:
-                mine = set(allocation.waited_for)
-                for number, wish in allocation.waited_for.items():
-                    self._ledger.withdraw(allocation.folder, number)
+                for wish in allocation.waited_for.values():
                     self._ledger.forget(wish.item.key)
-                if allocation.identity is None:
-                    batch = allocation.folder.parent.name
-                    ending += [{"job": job} for job in self._scheduler.find(batch) or {}]
-                elif not self._ledger.unsettled(allocation.folder) - mine:
-                    ending.append(dict(allocation.identity))
-            if ending:
-                self._scheduler.cancel(ending)
-            return len(ending)
+            self._outbox.look_for_strays()
+            return self._end(*self._open)
 
     def detach(self) -> int:
         """Send nothing more and leave the rest running; returns how many allocations."""
         with self._mutex:
             self._cancelled = True
-            self._waiting.clear()
+            self._outbox.clear()
             return len(self._open)
 
+    def send_no_more(self) -> None:
+        """What waits here is given up at the next poll; safe to call in a signal handler."""
+        self._outbox.close()
 
-def _next_fits(
-    packs: list[tuple[Request, list[Wish]]], request: Request, first: list[Wish]
-) -> bool:
-    return bool(packs) and packs[0][0].key == request.key and len(packs[0][1]) == len(first)
+    def report(self) -> list[str]:
+        """What a user should know when all is over, a sentence each."""
+        return self._unfit.report()
 
 
 def _how(end: Settled, wish: Wish) -> str:

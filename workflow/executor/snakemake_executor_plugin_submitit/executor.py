@@ -5,7 +5,7 @@ Three things here go beyond Snakemake's plugin interface, as its own local execu
 """
 
 import asyncio
-import shutil
+import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -18,13 +18,13 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
-from .allocations import Wish
-from .dispatch import Dispatcher, Limits
+from .allocations import Limits, Wish
+from .dispatch import Dispatcher
 from .ledger import Item, Ledger, digest_of, key_of
 from .ownership import OwnedElsewhere, Ownership
 from .request import RequestError, request_of
-from .schedulers import LocalProcesses, Slurm
-from .submission import LocalSender, SlurmSender
+from .schedulers import SCHEDULERS
+from .tidying import tidy
 
 
 class Executor(RemoteExecutor):
@@ -33,36 +33,34 @@ class Executor(RemoteExecutor):
     def __post_init__(self) -> None:
         """Called when Snakemake starts to run, never for a dry run."""
         settings = self._settings = self.workflow.executor_settings
-        if settings.cluster == "slurm" and shutil.which("sbatch") is None:
-            raise WorkflowError(
-                "sbatch is not found: run this on a login node of a Slurm cluster, or say "
-                "--submitit-cluster local"
-            )
+        if settings.cluster not in SCHEDULERS:
+            known = ", ".join(SCHEDULERS)
+            raise WorkflowError(f"--submitit-cluster {settings.cluster}: there is {known}")
+        self._scheduler = SCHEDULERS[settings.cluster](settings)
+        if (why := self._scheduler.unusable()) is not None:
+            raise WorkflowError(why)
         folder = Path(settings.folder).absolute()
         self._ledger = Ledger(folder)
         self._ownership = Ownership(folder / "index" / "owners")
         try:
             self._ownership.claim(
-                str(output) for job in self.workflow.dag.needrun_jobs() for output in job.output
+                (str(output) for job in self.workflow.dag.needrun_jobs() for output in job.output),
+                self.say,
             )
         except OwnedElsewhere as owned:
             raise WorkflowError(str(owned)) from owned
-        on_slurm = settings.cluster == "slurm"
-        self._scheduler = Slurm() if on_slurm else LocalProcesses()
         self._infos: dict[str, SubmittedJobInfo] = {}  # by key: what Snakemake waits for
+        self._heeds_sigterm = False
         self._dispatcher = Dispatcher(
             ledger=self._ledger,
             scheduler=self._scheduler,
-            sender=SlurmSender(settings.max_restarts, settings.array)
-            if on_slurm
-            else LocalSender(),
             limits=Limits(
                 pack=settings.pack,
                 pack_minutes=settings.pack_minutes,
-                array=on_slurm and settings.array is not None,
+                array=settings.array is not None,
                 max_allocations=settings.max_allocations,
-                gpus=None if on_slurm else settings.gpus,
                 latency_s=self.workflow.execution_settings.latency_wait,
+                whole_outputs=self.workflow.dag.ignore_incomplete,
             ),
             listener=self,
             directory=Path.cwd(),
@@ -77,6 +75,7 @@ class Executor(RemoteExecutor):
 
     def run_jobs(self, jobs: list[Any]) -> None:
         """All jobs that are ready now."""
+        self._heed_sigterm()
         for job in jobs:
             self.run_job_pre(job)
         # Snakemake hands out a set; packs should be the same each time
@@ -88,16 +87,13 @@ class Executor(RemoteExecutor):
                 f"group {job.groupid}: groups are not supported here; jobs of equal resources are "
                 "packed by --submitit-pack"
             )
-        rule, settings = job.rule.name, self._settings
+        rule = job.rule.name
         try:
             request = request_of(rule, dict(job.resources.items()))
         except RequestError as mistake:
             raise WorkflowError(str(mistake)) from mistake
-        if settings.cluster == "local" and request.gpus > settings.gpus:
-            raise WorkflowError(
-                f"rule {rule}: {request.gpus} GPUs are asked for, and --submitit-gpus="
-                f"{settings.gpus} is all that jobs are given here"
-            )
+        if (why := self._scheduler.impossible(request)) is not None:
+            raise WorkflowError(f"rule {rule}: {why}")
         item = Item(
             name=" ".join([rule, *job.wildcards_dict.values()]),
             key=_key(job),
@@ -174,7 +170,11 @@ class Executor(RemoteExecutor):
     ) -> AsyncIterator[SubmittedJobInfo]:
         """Settle what has ended; yields what is still waited for."""
         try:
-            self._ownership.heartbeat()
+            if self._ownership.lost:
+                self._settings.on_interrupt = "detach"  # the jobs are another's now
+                raise WorkflowError(
+                    "this snakemake was silent for so long that another one has taken its place"
+                )
             self._dispatcher.poll()
         except OSError as error:
             # a shared file system is away for a moment; an exception from here would end the run
@@ -199,9 +199,25 @@ class Executor(RemoteExecutor):
         else:
             self.say(f"{self._dispatcher.cancel()} jobs cancelled")
 
+    def _heed_sigterm(self) -> None:
+        """SIGTERM: Snakemake lets what runs come to its end; so nothing more is sent."""
+        if self._heeds_sigterm:
+            return
+        self._heeds_sigterm = True
+        snakemakes = signal.getsignal(signal.SIGTERM)
+
+        def ending(number: int, frame: Any) -> None:
+            self._dispatcher.send_no_more()
+            if callable(snakemakes):
+                snakemakes(number, frame)
+
+        signal.signal(signal.SIGTERM, ending)
+
     def shutdown(self) -> None:
         """Called once at every end."""
         super().shutdown()
+        for sentence in self._dispatcher.report():
+            self.say(sentence)
         queries = ", ".join(f"{n} {name}" for name, n in self._scheduler.queries.items())
         self.say(
             f"submitit: {self._dispatcher.allocations_sent} allocations, {queries or 'no'} calls"
@@ -211,8 +227,7 @@ class Executor(RemoteExecutor):
 
     def _tidy(self) -> None:
         if not self._settings.keep_folders:
-            for batch in self._ledger.batches():
-                self._ledger.tidy(batch)
+            tidy(self._ledger, self._scheduler)
 
 
 def _key(job: Any) -> str:

@@ -7,6 +7,8 @@
     <root>/<batch>/<n>/started.json        written in the allocation: it runs
     <root>/<batch>/<n>/<i>.running.json    job i was started, where
     <root>/<batch>/<n>/<i>.settled.json    job i ended, how
+    <root>/<batch>/<n>/<i>.settled-...     job i ended well, on a disk that was full
+    <root>/<batch>/<n>/unfit.json          on some of these hosts nothing can run
     <root>/<batch>/<n>/<i>.withdrawn       job i is no longer wanted
     <root>/<batch>/<n>/<i>.log             what job i printed
 
@@ -145,16 +147,20 @@ class Ledger:
             record = _read(path)
             if record is not None:
                 found[int(path.name.split(".")[0])] = Settled(**record)
+        for path in allocation.glob("*.settled-without-a-record"):
+            at = path.stat().st_mtime
+            number = int(path.name.split(".")[0])
+            found.setdefault(number, Settled(code=0, reason="ended", began=at, ended=at))
         return found
 
-    def running(self, allocation: Path) -> dict[int, dict[str, Any]]:
-        """The jobs of an allocation that were started, with pid and host."""
-        found = {}
-        for path in allocation.glob("*.running.json"):
-            record = _read(path)
-            if record is not None:
-                found[int(path.name.split(".")[0])] = record
-        return found
+    def began(self, allocation: Path) -> set[int]:
+        """Numbers of the jobs that were started, and not ended from outside at once."""
+        return {int(path.name.split(".")[0]) for path in allocation.glob("*.running.json")}
+
+    def unfit(self, allocation: Path) -> tuple[list[str], str] | None:
+        """Hosts one of which can run nothing, and who says so; None if nobody does."""
+        record = _read(allocation / "unfit.json")
+        return None if record is None else (record["hosts"], record["why"])
 
     def unsettled(self, allocation: Path) -> set[int]:
         """Numbers of the jobs that an allocation is still to run or running."""
@@ -169,8 +175,28 @@ class Ledger:
         logs = [allocation / f"{number}.log", *sorted(allocation.parent.glob("*_log.out"))]
         return [log for log in logs if log.exists()]
 
+    def last_words(self, allocation: Path, job: str) -> str:
+        """The last line that an allocation printed; empty if it printed none."""
+        try:
+            text = (allocation.parent / f"{job}_0_log.out").read_text(errors="replace")
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
     def tidy(self, batch: Path) -> bool:
-        """Remove a batch in which every job succeeded and whose worker has said goodbye."""
+        """Remove a batch in which every job succeeded and whose worker has said goodbye.
+
+        Another run of the same folder may be doing the same.
+        """
+        try:
+            done = self._is_done_with(batch)
+        except FileNotFoundError:
+            return False
+        if done:
+            self.remove(batch)
+        return done
+
+    def _is_done_with(self, batch: Path) -> bool:
         allocations = [path for path in batch.iterdir() if path.is_dir()]
         if len(list(batch.glob("*_result.pkl"))) < len(allocations):
             return False
@@ -186,8 +212,25 @@ class Ledger:
                 return False  # a run that was killed may still ask for it
             for item in pack["items"]:
                 self.forget(item["key"])
-        shutil.rmtree(batch, ignore_errors=True)  # a log still held open on NFS stays; so be it
         return True
+
+    def remove(self, batch: Path) -> None:
+        """Throw a batch away."""
+        shutil.rmtree(batch, ignore_errors=True)  # a log still held open on NFS stays; so be it
+
+    def old(self, age_s: float) -> dict[Path, list[dict[str, Any]]]:
+        """Batches in which nothing was written for so long, and the jobs sent in them."""
+        found = {}
+        for batch in self.batches():
+            try:
+                files = list(batch.rglob("*"))
+                newest = max(path.stat().st_mtime for path in [batch, *files])
+                sent = [_read(path) for path in files if path.name == "submitted.json"]
+            except FileNotFoundError:
+                continue
+            if time.time() - newest > age_s:
+                found[batch] = [identity for identity in sent if identity is not None]
+        return found
 
     def batches(self) -> list[Path]:
         """Every batch on disk, oldest first."""
@@ -200,6 +243,6 @@ class Ledger:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError):  # lost, or cut short by a power failure
         return None
     return record

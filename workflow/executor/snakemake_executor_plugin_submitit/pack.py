@@ -13,8 +13,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+# what a job says by its exit code; any other one is a verdict on the job
+INTERRUPTED = 75  # EX_TEMPFAIL: it was ended from outside, and is wanted as before
+UNFIT_HOST = 76  # nothing of its kind can run on this host
+
 # shorter than Slurm's usual KillWait of 30 s, so that we are the ones who clean up
 GRACE_S = 10.0
+# Slurm ends what a job has started first, and tells us a little later
+OUR_TURN_S = 2.0
+# until a requeued allocation is ended
+_REQUEUE_S = 60.0
+# of Slurm's variables, those that say whom to ask; all others change what is answered, or how
+_WHOM_TO_ASK = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
 
 
 class Pack:
@@ -30,7 +40,12 @@ class Pack:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
-        """Run what is not settled; returns how many jobs that were."""
+        """Run what is not settled; returns how many jobs that were.
+
+        Raises:
+            SystemExit: all of them failed, or the rest is not to be run here and now.
+            OSError: a job's end could not be written down as usual: the disk is full.
+        """
         folder = Path(self.folder)
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         write_json(folder / "started.json", {"restarts": restarts, "host": os.uname().nodename})
@@ -39,15 +54,14 @@ class Pack:
         # submitit lets SIGTERM pass unheeded; then our job would outlive a scancel
         signal.signal(signal.SIGTERM, self._terminated)
         pack: dict[str, Any] = json.loads((folder / "pack.json").read_text())
-        ran = 0
+        codes = []
         for number, item in enumerate(pack["items"]):
-            if (folder / f"{number}.settled.json").exists():
+            if any(folder.glob(f"{number}.settled*")) or (folder / f"{number}.withdrawn").exists():
                 continue
-            if (folder / f"{number}.withdrawn").exists():
-                continue
-            self._run(folder, number, item, pack)
-            ran += 1
-        return ran
+            codes.append(self._run(folder, number, item, pack))
+        if codes and all(codes):
+            raise SystemExit(f"all jobs of this pack failed, with exit codes {codes}")
+        return len(codes)
 
     def checkpoint(self) -> Any:
         """Called by submitit when Slurm announces preemption or the end of the time limit."""
@@ -56,10 +70,14 @@ class Pack:
         self._stop()
         return DelayedSubmission(Pack(self.folder, self.max_restarts))
 
-    def _run(self, folder: Path, number: int, item: dict[str, Any], pack: dict[str, Any]) -> None:
+    def _run(self, folder: Path, number: int, item: dict[str, Any], pack: dict[str, Any]) -> int:
         environment = {k: v for k, v in os.environ.items() if k != "SNAKEMAKE_PROFILE"}
+        if "SLURM_JOB_ID" in environment:
+            # at a site that exports nothing into jobs, srun would do the same to the ranks
+            environment["SLURM_EXPORT_ENV"] = "ALL"
         environment |= pack["environment"] | item["environment"]
         began = time.time()
+        marker = folder / f"{number}.running.json"
         with (folder / f"{number}.log").open("ab") as log:
             process = self._process = subprocess.Popen(
                 ["bash", "-c", item["command"]],
@@ -70,42 +88,44 @@ class Pack:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # so that one signal reaches all of the job, and only it
             )
-        running = {"pid": process.pid, "host": os.uname().nodename, "began": began}
-        write_json(folder / f"{number}.running.json", running)
-        code, reason = self._wait(process, folder / f"{number}.withdrawn", item["limit_s"])
+        try:
+            write_json(marker, {"pid": process.pid, "host": os.uname().nodename, "began": began})
+            reason = _wait(process, folder / f"{number}.withdrawn", item["limit_s"])
+        finally:  # also when a signal handler raised through the wait
+            self._stop()
+        code = process.wait()
         self._process = None
         if code != 0:
             _end_steps()
-            # died of a signal: if the allocation is ending, our own signal is on its way
-            if code < 0 or code > 128:
-                time.sleep(1)
         if reason == "withdrawn":
-            return
-        settled = {"code": code, "reason": reason, "began": began, "ended": time.time()}
-        write_json(folder / f"{number}.settled.json", settled)
+            return code
+        if reason == "ended":
+            if code == UNFIT_HOST:
+                self._leave_host(folder, number, item)
+            if code in (INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGTERM):
+                self._leave_for_later(folder, number)
+            if code < 0 or code > 128:
+                time.sleep(1)  # if the allocation is ending, our own signal is on its way
+        _settle(folder, number, {"code": code, "reason": reason, "began": began})
+        return code
 
-    def _wait(
-        self, process: subprocess.Popen[bytes], withdrawn: Path, limit_s: float
-    ) -> tuple[int, str]:
-        end = time.monotonic() + limit_s
-        reason = "ended"
-        try:
-            while True:
-                left = end - time.monotonic()
-                if left <= 0:
-                    reason = "time limit"
-                elif withdrawn.exists():
-                    reason = "withdrawn"
-                if reason != "ended":
-                    break
-                try:
-                    process.wait(timeout=min(left, 2.0))
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-        finally:  # also when a signal handler raised through the wait
-            self._stop()
-        return process.wait(), reason
+    def _leave_for_later(self, folder: Path, number: int) -> None:
+        """A job was ended from outside: Slurm may be about to take the nodes away.
+
+        So nothing more is started, and the allocation is given back to begin anew later.
+        """
+        time.sleep(OUR_TURN_S)
+        (folder / f"{number}.running.json").unlink(missing_ok=True)
+        if _requeue():
+            time.sleep(_REQUEUE_S)  # the end comes as SIGTERM
+        raise SystemExit(f"job {number} was ended from outside; it and the rest are left for later")
+
+    def _leave_host(self, folder: Path, number: int, item: dict[str, Any]) -> None:
+        """Nothing more is started where nothing can run."""
+        (folder / f"{number}.running.json").unlink(missing_ok=True)
+        why = f"{item.get('name', 'a job')} found that nothing can run there"
+        write_json(folder / "unfit.json", {"hosts": _hosts(), "why": why})
+        raise SystemExit(f"job {number} cannot run on this host, nor can the rest")
 
     def _stop(self) -> None:
         """End the running job and whatever it left behind in its session.
@@ -127,6 +147,37 @@ class Pack:
 
     def _terminated(self, number: int, frame: Any) -> None:
         raise SystemExit(128 + number)
+
+
+def _wait(process: subprocess.Popen[bytes], withdrawn: Path, limit_s: float) -> str:
+    """Until the job ends, or has to; why it ends."""
+    end = time.monotonic() + limit_s
+    while True:
+        left = end - time.monotonic()
+        if left <= 0:
+            return "time limit"
+        if withdrawn.exists():
+            return "withdrawn"
+        try:
+            process.wait(timeout=min(left, 2.0))
+            return "ended"
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _settle(folder: Path, number: int, how: dict[str, Any]) -> None:
+    """Write down how a job ended.
+
+    On a disk that is full only names can still change: that of the marker says what counts, and
+    keeps the job from being repeated. One that failed may have failed of that, and stays wanted.
+    """
+    try:
+        write_json(folder / f"{number}.settled.json", {**how, "ended": time.time()})
+    except OSError:
+        if how["code"] == 0:
+            marker = folder / f"{number}.running.json"
+            marker.replace(folder / f"{number}.settled-without-a-record")
+        raise
 
 
 def _signal(session: int, number: int) -> None:
@@ -151,21 +202,64 @@ def _lives(session: int) -> bool:
 def _end_steps() -> None:
     """Cancel the srun steps a job left behind: those of a killed srun would live on."""
     job = os.environ.get("SLURM_JOB_ID")
-    if job is None or shutil.which("squeue") is None:
+    if job is None:
         return
-    listing = ["squeue", "--noheader", "--steps", "--jobs", job, "--format=%i"]
+    steps = _ask("squeue", "--all", "--noheader", "--steps", f"--jobs={job}", "--format=%i").split()
+    numbered = [step for step in steps if step.rpartition(".")[2].isdigit()]
+    if numbered:
+        _ask("scancel", "--signal=KILL", *numbered)
+
+
+def _requeue() -> bool:
+    """Have Slurm start this allocation anew, unless it is being ended already."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return False
+    state = _ask("squeue", "--all", "--noheader", f"--jobs={job}", "--format=%T").strip()
+    if state != "RUNNING":
+        return False
+    _ask("scontrol", "requeue", job)
+    return True
+
+
+def _hosts() -> list[str]:
+    """The hosts of this allocation."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    listed = _ask("scontrol", "show", "hostnames", nodes).split() if nodes else []
+    return listed or [os.uname().nodename]
+
+
+def _ask(*command: str) -> str:
+    """What Slurm answers; nothing if it does not."""
+    if shutil.which(command[0]) is None:
+        return ""
     try:
-        steps = subprocess.run(listing, capture_output=True, text=True, timeout=30).stdout.split()
-        numbered = [step for step in steps if step.rpartition(".")[2].isdigit()]
-        if numbered:
-            subprocess.run(["scancel", "--signal=KILL", *numbered], timeout=30)
+        asked = subprocess.run(
+            command, env=own_environment(), capture_output=True, text=True, timeout=30
+        )
     except subprocess.TimeoutExpired:
         # the log of the allocation
-        print("could not ask Slurm for steps left behind: no answer", flush=True)  # noqa: T201
+        print(f"{' '.join(command)}: Slurm does not answer", flush=True)  # noqa: T201
+        return ""
+    return asked.stdout
+
+
+def own_environment() -> dict[str, str]:
+    """For Slurm's commands: without the variables by which people change what these print."""
+    ours = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _WHOM_TO_ASK or not name.startswith(ours)
+    }
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write whole or not at all: whoever reads it sits on another machine."""
     part = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.part")
-    part.write_text(json.dumps(value) + "\n")
-    part.replace(path)
+    try:
+        part.write_text(json.dumps(value) + "\n")
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

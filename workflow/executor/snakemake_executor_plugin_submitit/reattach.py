@@ -1,12 +1,14 @@
 """Jobs that an earlier run has sent are taken up again instead of being sent twice."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .allocations import Wish
 from .ledger import Entry, Ledger
-from .schedulers import Scheduler, State
+from .request import Request
+from .schedulers import Scheduler
 
 
 class Reattachment:
@@ -20,15 +22,22 @@ class Reattachment:
             entry = ledger.find(wish.item.key)
             if entry is not None:
                 self._entries[wish.item.key] = entry
-        folders = sorted({entry.allocation for entry in self._entries.values()})
-        identities = {folder: self._identify(folder) for folder in folders}
+        sent_for = {
+            self._entries[wish.item.key].allocation: wish.request
+            for wish in wishes
+            if wish.item.key in self._entries
+        }
+        identities = {
+            folder: self._identify(folder, sent_for[folder]) for folder in sorted(sent_for)
+        }
         known = {folder: i for folder, i in identities.items() if i is not None}
         states = scheduler.states(list(known.values())) if known else {}
         self._alive = {
             folder
             for folder, identity in known.items()
             # without an answer it may be alive, and must not be sent twice
-            if states is None or states.get(str(identity["job"]), State("COMPLETED")).live
+            if states is None
+            or ((state := states.get(str(identity["job"]))) is not None and state.live)
         }
 
     def found(self, wish: Wish) -> tuple[Path, int] | None:
@@ -47,22 +56,27 @@ class Reattachment:
                 self._ledger.withdraw(entry.allocation, entry.number)
             return None
         if settled is None:
-            return (entry.allocation, entry.number) if lives else None
+            if lives and entry.number in self._ledger.unsettled(entry.allocation):
+                return entry.allocation, entry.number
+            with contextlib.suppress(OSError):  # if it lives unseen after all
+                self._ledger.withdraw(entry.allocation, entry.number)
+            return None
         if settled.code != 0 or not all(output.exists() for output in wish.outputs):
             return None
         return entry.allocation, entry.number
 
-    def _identify(self, folder: Path) -> dict[str, Any] | None:
+    def _identify(self, folder: Path, request: Request) -> Mapping[str, Any] | None:
         """What the scheduler calls an allocation, even if we died before that was written down."""
         identity = self._ledger.submitted(folder)
         if identity is not None:
             return identity
-        for job in self._scheduler.find(folder.parent.name) or {}:
+        for found in self._scheduler.find(folder.parent.name, request) or []:
+            job = str(found["job"])
             if "_" in job and job.rpartition("_")[2] != folder.name:
                 continue  # another task of the same array
             if self._ledger.started(folder):
-                self._ledger.write_submitted(folder, {"job": job})
-                return {"job": job}
+                self._ledger.write_submitted(folder, found)
+                return found
             # submitit may have died before the job's pickle had its final name: it could not start
-            self._scheduler.cancel([{"job": job}])
+            self._scheduler.cancel([found])
         return None

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# our worker is the batch script itself, so the signal of a coming end must go to the batch step
-SIGNAL_DELAY_S = 30
 # start of the worker, and the signal that Slurm may send up to a minute early
 MARGIN_MIN = 2
 
@@ -103,34 +101,6 @@ def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
         setup=tuple(line for line in setup.splitlines() if line.strip()),
         srun_args=str(resources.get("srun_args") or ""),
     )
-
-
-def submitit_parameters(
-    request: Request, *, name: str, comment: str, minutes: int, array: int | None = None
-) -> dict[str, Any]:
-    """Keywords of `submitit.SlurmExecutor.update_parameters` for an allocation.
-
-    submitit is told of one task, the worker in the batch step, and Slurm of the real geometry:
-    with submitit's own srun the worker would run once per task.
-    """
-    parameters: dict[str, Any] = {
-        "job_name": name,
-        "comment": comment,
-        "time": minutes,
-        "use_srun": False,
-        "signal_delay_s": SIGNAL_DELAY_S,
-        "stderr_to_stdout": True,
-        "additional_parameters": {
-            "signal": f"B:USR2@{SIGNAL_DELAY_S}",
-            "requeue": True,
-            **dict(request.options),
-        },
-    }
-    if request.setup:
-        parameters["setup"] = list(request.setup)
-    if array is not None:
-        parameters["array_parallelism"] = array
-    return parameters
 
 
 def _refuse_unknown(rule: str, resources: Mapping[str, Any]) -> None:

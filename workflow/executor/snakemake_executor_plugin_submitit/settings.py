@@ -20,9 +20,7 @@ def _option(default: Any, sentence: str) -> Any:
 class ExecutorSettings(ExecutorSettingsBase):
     """Options of `--executor submitit`; every one has a default."""
 
-    cluster: Literal["slurm", "local"] = _option(
-        "slurm", "Where jobs go: slurm, or local for processes on this machine."
-    )
+    cluster: str = _option("slurm", "Where jobs go: slurm, or local for processes on this machine.")
     folder: Path = _option(
         Path(".snakemake/submitit"),
         "Folder of the executor's records and logs; must be seen by login and compute nodes.",

@@ -1,0 +1,94 @@
+"""How schedulers are asked, and that one more is a class and a line."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from snakemake_executor_plugin_submitit import executor as executor_module
+from snakemake_executor_plugin_submitit.request import request_of
+from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS
+from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Have a command of Slurm's print these bytes; returns the file of how it was called."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def write(name, answer):
+        (tmp_path / f"{name}.answer").write_bytes(answer)
+        path = tmp_path / name
+        path.write_text(
+            f'#!/bin/sh\necho "$*" >> {tmp_path}/{name}.calls\ncat {tmp_path}/{name}.answer\n'
+        )
+        path.chmod(0o755)
+        return tmp_path / f"{name}.calls"
+
+    return write
+
+
+@pytest.fixture
+def slurm():
+    return Slurm(max_restarts=3, array=None)
+
+
+def test_a_foreign_comment_that_is_no_utf8_hides_nothing(command, slurm):
+    command("squeue", b"1|RUNNING|None|caf\xe9\n2|PENDING|Priority|snakemake in s, batch-1\n")
+
+    states = slurm.states([{"job": "1"}, {"job": "2"}])
+
+    assert {job: state.word for job, state in states.items()} == {"1": "RUNNING", "2": "PENDING"}
+    assert slurm.find("batch-1", request_of("r", {"runtime": 5})) == [{"job": "2"}]
+
+
+def test_hidden_partitions_are_listed_too(command, slurm):
+    calls = command("squeue", b"")
+    command("sacct", b"")
+    slurm.states([{"job": "1"}])
+
+    assert "--all" in calls.read_text().split()
+
+
+def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slurm):
+    squeue = command("squeue", b"7|RUNNING|None|snakemake in s, batch-1\n")
+    scancel = command("scancel", b"")
+    request = request_of("r", {"runtime": 5, "slurm_extra": "--clusters=east"})
+
+    found = slurm.find("batch-1", request)
+    slurm.states([*found, {"job": "7"}])
+    slurm.cancel(found)
+
+    assert found == [{"job": "7", "clusters": "east"}]
+    lines = squeue.read_text().splitlines()
+    assert [line.startswith("--clusters=east ") for line in lines] == [True, True, False]
+    assert scancel.read_text() == "--clusters=east 7\n"
+
+
+class Nowhere:
+    """A scheduler that somebody has made up."""
+
+    gpus, arrays, forgets = None, False, False
+
+    def __init__(self, settings):
+        self.queries = {"ask": settings.pack}
+
+    def unusable(self):
+        return "the made-up scheduler is closed today"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sentence"),
+    [
+        ("made_up", "the made-up scheduler is closed today"),
+        ("pbs", "--submitit-cluster pbs: there is slurm, local, made_up"),
+    ],
+)
+def test_a_scheduler_is_known_by_its_name(monkeypatch, cluster, sentence):
+    monkeypatch.setitem(SCHEDULERS, "made_up", Nowhere)
+    settings = SimpleNamespace(cluster=cluster, pack=1, folder=Path("never"))
+    made = object.__new__(executor_module.Executor)
+    made.workflow = SimpleNamespace(executor_settings=settings)
+
+    with pytest.raises(executor_module.WorkflowError, match=sentence):
+        made.__post_init__()

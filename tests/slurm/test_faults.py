@@ -1,0 +1,117 @@
+"""What a site, its Slurm or its users do that is nobody's fault here."""
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from tests.slurm.lab import until
+
+pytestmark = pytest.mark.slurm
+
+PACK = ("--submitit-pack", "3")
+
+
+def test_steps_that_are_ended_from_outside_are_no_verdict_and_nothing_starts_before_the_restart(
+    study,
+):
+    # as in the grace period of a preemption: what srun has started is told to end, nobody else is
+    once = "test -e again || { touch again; srun sleep 60; }"
+    study.points(
+        p0={"seconds": 0}, p1={"command": once}, p2={"command": "echo $SLURM_RESTART_COUNT"}
+    )
+    run = study.start(*PACK)
+    study.wait_for_start("p1")
+    (job,) = study.lab.queue()
+    until("the step runs", lambda: f"{job}.0" in study.lab.ask("squeue", "-h", "-s", "-o", "%i"))
+    study.lab.ask("scancel", "--signal=TERM", job)
+
+    assert run.wait(timeout=120) == 0, study.said
+
+    assert study.starts() == {"p0": 1, "p1": 2, "p2": 1}
+    assert study.jobs() == {job}
+    assert (study.folder / "out/p2.txt").read_text() == "1\n"
+
+
+FLAKY = """\
+#!/bin/bash
+{sbatch} "$@"
+code=$?
+[ -e {folder}/told ] && exit $code
+touch {folder}/told
+echo "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received" >&2
+exit 1
+"""
+
+
+def test_an_allocation_that_was_taken_without_a_word_is_cancelled_and_sent_again(study, tmp_path):
+    (tmp_path / "bin").mkdir()
+    flaky = tmp_path / "bin/sbatch"
+    flaky.write_text(FLAKY.format(sbatch=shutil.which("sbatch"), folder=tmp_path))
+    flaky.chmod(0o755)
+    study.environment["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
+    study.points(a={"seconds": 1}, b={"seconds": 1})
+
+    assert study.run(*PACK) == 0, study.said
+
+    assert study.starts() == {"a": 1, "b": 1}
+    assert len(study.jobs()) == 2
+    assert "Zero Bytes were transmitted or received; 2 jobs wait" in study.said
+
+
+def test_what_users_set_for_their_own_eyes_hides_no_job(study):
+    study.environment |= {
+        "SQUEUE_STATES": "SUSPENDED",
+        "SQUEUE_PARTITION": "high",
+        "SQUEUE_FORMAT": "%j",
+        "SACCT_FORMAT": "User",
+        "SLURM_TIME_FORMAT": "relative",
+        "SBATCH_EXPORT": "NONE",  # and their site exports nothing into jobs
+    }
+    other = study.lab.ask(
+        "sbatch", "--parsable", "--account=lab", "--output=/dev/null", "--hold",
+        os.fsdecode(b"--comment=caf\xe9"), "--wrap", "true",
+    ).strip()  # fmt: skip
+    study.points(a={"seconds": 3}, b={"command": "GREETING=hello srun bash -c 'echo $GREETING'"})
+
+    assert study.run(*PACK) == 0, study.said
+
+    study.lab.ask("scancel", other)
+    assert study.starts() == {"a": 1, "b": 1}
+    assert (study.folder / "out/b.txt").read_text() == "hello\n"
+    assert "does not answer" not in study.said
+
+
+def test_a_failing_line_of_set_up_stops_the_allocation_and_is_shown(study):
+    study.points(a={"slurm_setup": "ls /nowhere\nexport GREETING=hello"}, b={"seconds": 0})
+
+    assert study.run() == 1
+
+    assert study.starts() == {"b": 1}
+    assert "is FAILED: a line of slurm_setup failed: ls /nowhere" in study.said
+
+
+def test_sigterm_sends_nothing_more_and_lets_what_runs_come_to_its_end(study):
+    study.points(a={"seconds": 4}, b={"seconds": 0})
+    run = study.start("--submitit-max-allocations", "1")
+    study.wait_for_start("a")
+    run.send_signal(signal.SIGTERM)
+
+    assert run.wait(timeout=60) == 1
+
+    assert study.done() == {"a"}
+    assert len(study.jobs()) == 1
+    assert study.run() == 0, study.said
+    assert study.starts() == {"a": 1, "b": 1}
+
+
+def test_a_node_on_which_nothing_can_run_swallows_no_study(study):
+    point = {"command": "[ $(hostname) != node1 ] || exit 76; hostname"}
+    study.points(**{f"p{i}": point for i in range(4)})
+
+    assert study.run("--submitit-pack", "2") == 0, study.said
+
+    assert study.done() == {f"p{i}" for i in range(4)}
+    assert "node1 was left out after 2 failures of its own" in study.said
+    assert len(study.jobs()) <= 4

@@ -1,0 +1,88 @@
+"""What the executor asks of a scheduler, in words that every one of them knows."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from ..request import Request
+
+# What becomes of a request that was not taken:
+#   refused   it will never be taken as it is
+#   busy      it was not taken, and may be later: a limit on jobs
+#   away      nobody answered: it may have been taken, and may be later
+#   unknown   words that are not known: it may have been taken, and may be later, or never
+Kind = Literal["refused", "busy", "away", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """An allocation as the scheduler sees it: a word of its own, and why it waits."""
+
+    word: str
+    reason: str = ""
+    live: bool = True  # it waits, runs, or is being cleaned up
+    failed: bool = False  # it ended by itself, and not well
+    stuck: bool = False  # it waits for something that a user should know of
+
+
+class Refused(RuntimeError):
+    """The scheduler did not take an allocation; its text is what it said."""
+
+    def __init__(self, said: str, kind: Kind = "unknown") -> None:
+        super().__init__(said)
+        self.kind = kind
+
+    @property
+    def unsure(self) -> bool:
+        """It may have been taken all the same."""
+        return self.kind in ("away", "unknown")
+
+
+class Scheduler(Protocol):
+    """Where allocations run. An identity is a mapping with the scheduler's id as `job`.
+
+    `gpus` are those of this machine to be shared out, None where they are the scheduler's business;
+    `arrays` says whether equal allocations can be sent as one; `forgets`, whether a job that it
+    does not name may live all the same.
+    """
+
+    queries: Counter[str]
+    gpus: int | None
+    arrays: bool
+    forgets: bool
+
+    def unusable(self) -> str | None:
+        """Why nothing can be sent from here, as a sentence; None if it can."""
+
+    def impossible(self, request: Request) -> str | None:
+        """Why no allocation can ever be given what is asked for; None if that is for it to say."""
+
+    def send(
+        self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
+        comment: str, minutes: int, gpus: Sequence[int],
+    ) -> list[Mapping[str, Any]]:  # fmt: skip
+        """Send the allocations of one batch; their identities, in their order.
+
+        Raises:
+            Refused: none was taken.
+        """
+
+    def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
+        """State by job id; an id that is missing has vanished; None: no answer this time."""
+
+    def find(self, batch: str, request: Request) -> list[Mapping[str, Any]] | None:
+        """Live jobs that were sent for this as `batch`; None: no answer this time."""
+
+    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> None:
+        """End allocations and all they run."""
+
+
+def pickle_by_value() -> None:
+    """The worker travels whole: compute nodes need not have this package."""
+    import cloudpickle
+
+    from .. import pack
+
+    cloudpickle.register_pickle_by_value(pack)

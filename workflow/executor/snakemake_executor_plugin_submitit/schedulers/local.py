@@ -1,0 +1,105 @@
+"""Allocations as processes of this machine, started by submitit; they outlive us."""
+
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ..pack import Pack
+from ..request import Request
+from .base import State, pickle_by_value
+
+
+class LocalProcesses:
+    """See `Scheduler`. There are no job arrays here, and one node."""
+
+    arrays = False
+    forgets = False
+
+    def __init__(self, *, gpus: int) -> None:
+        self.queries: Counter[str] = Counter()
+        self.gpus: int | None = gpus
+
+    def unusable(self) -> str | None:
+        """See `Scheduler`."""
+        return None
+
+    def impossible(self, request: Request) -> str | None:
+        """See `Scheduler`."""
+        if dict(request.options)["nodes"] != 1:
+            return "cluster=local has one node: nodes must be 1"
+        if request.gpus > (self.gpus or 0):
+            return (
+                f"{request.gpus} GPUs are asked for, and --submitit-gpus={self.gpus} is all that "
+                "jobs are given here"
+            )
+        return None
+
+    def send(
+        self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
+        comment: str, minutes: int, gpus: Sequence[int],
+    ) -> list[Mapping[str, Any]]:  # fmt: skip
+        """See `Scheduler`."""
+        import submitit
+
+        executor = submitit.LocalExecutor(folder=batch)
+        executor.update_parameters(
+            timeout_min=minutes,
+            signal_delay_s=30,
+            stderr_to_stdout=True,
+            gpus_per_node=len(gpus),
+            visible_gpus=list(gpus),
+            **({"setup": list(request.setup)} if request.setup else {}),
+        )
+        pickle_by_value()
+        return [self.identity(int(executor.submit(Pack(str(a), 0)).job_id)) for a in allocations]
+
+    def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
+        """See `Scheduler`. A pid counts only with its time of creation: pids are used again."""
+        return {
+            str(identity["job"]): State("RUNNING")
+            for identity in identities
+            if self._process(identity) is not None
+        }
+
+    def find(self, batch: str, request: Request) -> list[Mapping[str, Any]] | None:
+        """See `Scheduler`; a process whose pid nobody wrote down is not found again."""
+        return []
+
+    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> None:
+        """See `Scheduler`. Jobs have sessions of their own and are ended with their parents."""
+        processes: list[psutil.Process] = []
+        for identity in identities:
+            process = self._process(identity)
+            if process is not None:
+                processes += [process, *process.children(recursive=True)]
+        for process in processes:
+            _signal(process, signal.SIGTERM)
+        _, alive = psutil.wait_procs(processes, timeout=12)
+        for process in alive:
+            _signal(process, signal.SIGKILL)
+
+    @staticmethod
+    def identity(pid: int) -> dict[str, Any]:
+        """What names this process and no other."""
+        return {"job": str(pid), "created": psutil.Process(pid).create_time()}
+
+    @staticmethod
+    def _process(identity: Mapping[str, Any]) -> psutil.Process | None:
+        try:
+            process = psutil.Process(int(identity["job"]))
+            same = abs(process.create_time() - identity["created"]) < 1
+            alive = same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return None
+        return process if alive else None
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return  # gone already

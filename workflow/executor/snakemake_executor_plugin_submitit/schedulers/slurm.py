@@ -1,0 +1,259 @@
+"""Slurm: sbatch through submitit, and one squeue a poll for everything."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..pack import Pack, own_environment
+from ..request import Request
+from .base import Kind, Refused, State, pickle_by_value
+
+# our worker is the batch script itself, so the signal of a coming end must go to the batch step
+SIGNAL_DELAY_S = 30
+# final states; a word that is not here means that the job may still run
+ENDED = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
+    "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
+}  # fmt: skip
+_ANSWER_S = 60
+
+# What sbatch says; the first kind with a word in it counts. What is in none of them is "unknown".
+_SAID: tuple[tuple[Kind, str], ...] = (
+    ("busy", "submit job limit|SubmitJob|MaxArraySize|temporarily un|try again"),
+    (
+        "refused",
+        # one job asks for more than any may have: QOSMaxWallDurationPerJobLimit and its like
+        r"(Assoc|QOS)\w*(Wall|Time|CPU|Node|GRES|TRES|Mem|Lic|Billing|BB)"
+        r"|invalid (?!authentication|credential|user id|job credential|protocol)"
+        "|unrecognized option|not permitted|permission denied|access denied|specification invalid"
+        "|more processors requested|node configuration is not available|nodes not in this partition"
+        "|time limit is invalid|reservation is invalid|no partition specified|not supported"
+        "|can not be satisfied|insufficient GRES|unsupported",
+    ),
+    (
+        "away",
+        "unable to contact|timed out|slurm_receive_msg|connection refused|zero bytes"
+        "|connect failure|standby mode",
+    ),
+)
+
+# What a failing line of the site's set-up says, and the code it ends the job with. Lines within
+# what a line sources may fail as they like.
+_STOP_AT_A_FAILING_LINE = (
+    "trap '(( ${#BASH_SOURCE[@]} > 1 )) || "
+    '{ echo "a line of slurm_setup failed: $BASH_COMMAND" >&2; exit 78; }\' ERR'
+)
+
+
+def state_of(word: str, reason: str = "") -> State:
+    """What a word of Slurm's says."""
+    return State(
+        word,
+        reason,
+        live=word not in ENDED,
+        failed=word == "FAILED",
+        stuck="held" in reason.lower() or reason.endswith("Limit"),
+    )
+
+
+def kind_of(said: str) -> Kind:
+    """What becomes of a request to which sbatch says this."""
+    for kind, words in _SAID:
+        if re.search(words, said, re.IGNORECASE):
+            return kind
+    return "unknown"
+
+
+class Slurm:
+    """See `Scheduler`. sacct is asked only for what has vanished from squeue."""
+
+    arrays = True
+    forgets = True
+    gpus: int | None = None
+
+    def __init__(self, *, max_restarts: int, array: int | None) -> None:
+        self.queries: Counter[str] = Counter()
+        self._max_restarts = max_restarts
+        self._array = array
+
+    def unusable(self) -> str | None:
+        """See `Scheduler`."""
+        if shutil.which("sbatch") is not None:
+            return None
+        return (
+            "sbatch is not found: run this on a login node of a Slurm cluster, or say "
+            "--submitit-cluster local"
+        )
+
+    def impossible(self, request: Request) -> str | None:
+        """See `Scheduler`: sbatch says so."""
+        return None
+
+    def send(
+        self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
+        comment: str, minutes: int, gpus: Sequence[int],
+    ) -> list[Mapping[str, Any]]:  # fmt: skip
+        """See `Scheduler`; more than one allocation becomes a job array."""
+        import submitit
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        # "exec": python becomes the batch script's own process, which --signal=B: reaches
+        executor = submitit.SlurmExecutor(
+            folder=batch,
+            max_num_timeout=self._max_restarts,
+            python=f"exec {shlex.quote(sys.executable)}",
+        )
+        executor.update_parameters(
+            **submitit_parameters(
+                request, name=name, comment=comment, minutes=minutes, array=self._array
+            )
+        )
+        pickle_by_value()
+        self.queries["sbatch"] += 1
+        try:
+            if len(allocations) == 1:
+                jobs = [executor.submit(Pack(str(allocations[0]), self._max_restarts))]
+            else:
+                with executor.batch():
+                    jobs = [executor.submit(Pack(str(a), self._max_restarts)) for a in allocations]
+        except (FailedJobError, FailedSubmissionError) as refusal:
+            said = _sentence(str(refusal))
+            raise Refused(said, kind_of(said)) from refusal
+        clusters = _clusters(request)
+        return [_identity(str(job.job_id), clusters) for job in jobs]
+
+    def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
+        """See `Scheduler`. squeue still knows jobs that ended within MinJobAge (5 minutes)."""
+        by_clusters: dict[str | None, list[str]] = {}
+        for identity in identities:
+            by_clusters.setdefault(identity.get("clusters"), []).append(str(identity["job"]))
+        states: dict[str, State] = {}
+        for clusters, wanted in by_clusters.items():
+            listed = self._squeue(clusters)
+            if listed is None:
+                return None
+            known = {job: state for job, (state, _) in listed.items()}
+            vanished = [job for job in wanted if job not in known]
+            if vanished:
+                known |= self._sacct(clusters, vanished)
+            states |= {job: known[job] for job in wanted if job in known}
+        return states
+
+    def find(self, batch: str, request: Request) -> list[Mapping[str, Any]] | None:
+        """See `Scheduler`; a batch's jobs have its name at the end of their comment."""
+        clusters = _clusters(request)
+        listed = self._squeue(clusters)
+        if listed is None:
+            return None
+        return [
+            _identity(job, clusters)
+            for job, (state, comment) in listed.items()
+            if state.live and comment.endswith(batch)
+        ]
+
+    def cancel(self, identities: Sequence[Mapping[str, Any]]) -> None:
+        """See `Scheduler`."""
+        by_clusters: dict[str | None, list[str]] = {}
+        for identity in identities:
+            by_clusters.setdefault(identity.get("clusters"), []).append(str(identity["job"]))
+        for clusters, jobs in by_clusters.items():
+            for first in range(0, len(jobs), 200):  # the length of a command line is limited
+                self._ask("scancel", clusters, *jobs[first : first + 200])
+
+    def _squeue(self, clusters: str | None) -> dict[str, tuple[State, str]] | None:
+        answer = self._ask(
+            "squeue", clusters, "--all", "--noheader", "--array", "--states=all",
+            f"--user={os.getuid()}", "--format=%i|%T|%r|%k",
+        )  # fmt: skip
+        if answer is None:
+            return None
+        found = {}
+        for line in answer.splitlines():
+            parts = line.split("|", 3)
+            if len(parts) == 4:  # not the second line of a comment that somebody wrote
+                job, word, reason, comment = parts
+                found[job.strip()] = state_of(word, reason), comment.strip()
+        return found
+
+    def _sacct(self, clusters: str | None, jobs: Iterable[str]) -> dict[str, State]:
+        """Final states from accounting; empty where there is none."""
+        answer = self._ask(
+            "sacct", clusters, "--allocations", "--noheader", "--parsable2",
+            "--format=JobID,State", f"--jobs={','.join(jobs)}",
+        )  # fmt: skip
+        found = {}
+        for line in (answer or "").splitlines():
+            job, _, words = line.partition("|")
+            if words:  # "CANCELLED by 1000"
+                found[job] = state_of(words.split()[0])
+        return found
+
+    def _ask(self, program: str, clusters: str | None, *options: str) -> str | None:
+        """What Slurm answers; None if it does not, which is no news about any job."""
+        self.queries[program] += 1
+        elsewhere = [] if clusters is None else [f"--clusters={clusters}"]
+        try:
+            done = subprocess.run(
+                [program, *elsewhere, *options],
+                env=own_environment(),
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",  # others write what they like into a job's comment
+                timeout=_ANSWER_S,
+                check=True,
+            )
+        except (subprocess.SubprocessError, FileNotFoundError):
+            return None
+        return done.stdout
+
+
+def submitit_parameters(
+    request: Request, *, name: str, comment: str, minutes: int, array: int | None = None
+) -> dict[str, Any]:
+    """Keywords of `submitit.SlurmExecutor.update_parameters` for an allocation.
+
+    submitit is told of one task, the worker in the batch step, and Slurm of the real geometry:
+    with submitit's own srun the worker would run once per task.
+    """
+    parameters: dict[str, Any] = {
+        "job_name": name,
+        "comment": comment,
+        "time": minutes,
+        "use_srun": False,
+        "signal_delay_s": SIGNAL_DELAY_S,
+        "stderr_to_stdout": True,
+        "additional_parameters": {
+            "signal": f"B:USR2@{SIGNAL_DELAY_S}",
+            "requeue": True,
+            **dict(request.options),
+        },
+    }
+    if request.setup:
+        parameters["setup"] = [_STOP_AT_A_FAILING_LINE, *request.setup, "trap - ERR"]
+    if array is not None:
+        parameters["array_parallelism"] = array
+    return parameters
+
+
+def _clusters(request: Request) -> str | None:
+    """The clusters that sbatch chooses from, where it is told to look at others than this one."""
+    options = dict(request.options)
+    said = options.get("clusters") or options.get("cluster") or os.environ.get("SBATCH_CLUSTERS")
+    return str(said) if said else None
+
+
+def _identity(job: str, clusters: str | None) -> dict[str, Any]:
+    return {"job": job} if clusters is None else {"job": job, "clusters": clusters}
+
+
+def _sentence(said: str) -> str:
+    """What sbatch said, on one line and without its own name on each."""
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in said.splitlines()]
+    return "; ".join(line.strip() for line in lines if line.strip()) or "nothing"

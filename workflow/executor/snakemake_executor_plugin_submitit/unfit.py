@@ -1,0 +1,52 @@
+"""Hosts on which no job can run, as jobs have said of them."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from .request import Request
+
+# one such failure may be an accident of the job's; two on one host are the host's
+_TWICE = 2
+
+
+class UnfitHosts:
+    """A job that ends with `pack.UNFIT_HOST` blames the hosts of its allocation.
+
+    Which of several it was nobody says: a host that was there twice is left out.
+    """
+
+    def __init__(self) -> None:
+        self._failures: dict[str, set[Path]] = {}
+        self._why: dict[str, str] = {}
+
+    def blame(self, allocation: Path, hosts: Iterable[str], why: str) -> list[str]:
+        """An allocation on these hosts could run nothing; those that are left out from now on."""
+        before = set(self.left_out)
+        for host in hosts:
+            self._failures.setdefault(host, set()).add(allocation)
+            self._why[host] = why
+        return sorted(set(self.left_out) - before)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Hosts that get nothing more."""
+        return sorted(host for host, failures in self._failures.items() if len(failures) >= _TWICE)
+
+    def avoided(self, request: Request) -> Request:
+        """The same request, for other hosts."""
+        hosts = self.left_out
+        if not hosts:
+            return request
+        options = dict(request.options)
+        own = [str(options["exclude"])] if "exclude" in options else []
+        options["exclude"] = ",".join([*own, *hosts])
+        return dataclasses.replace(request, options=tuple(sorted(options.items())))
+
+    def report(self) -> list[str]:
+        """What to say at the end: a sentence for each host that is to be looked at."""
+        return [
+            f"{host} was left out after {len(self._failures[host])} failures of its own: "
+            f"{self._why[host]}"
+            for host in self.left_out
+        ]
