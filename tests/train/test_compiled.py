@@ -27,7 +27,7 @@ def test_a_compiled_layout_trains_what_one_process_trains(train: Train) -> None:
         assert spent is not None
         assert spent["compute_s"]
         # and whose collectives the compiled layers start, which never pass torch.distributed
-        assert spent["tp_comm_s"] == pytest.approx(spent["comm_s"])
+        assert spent["tp_comm_s"] == pytest.approx(spent["comm_s"], rel=0.05)
 
 
 @pytest.mark.ranks
