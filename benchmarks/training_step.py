@@ -2,68 +2,155 @@
 
     python benchmarks/training_step.py                     # a tiny shape on the CPU
     python benchmarks/training_step.py --gpu h200-141gb --model llama2_7b --seq-length 2048 4096 \
-        --micro-batch-size 1 2 4 --activation-checkpointing none selective --compile
+        --micro-batch-size 1 2 4 --gradient-accumulation-steps 1 8 --zero-stage 0 1 --compile \
+        --fused-cross-entropy --rival liger
     python benchmarks/training_step.py --gpu h200-141gb --model mt5_large --attention math
 
-Each of the two runs in a process of its own, so that neither finds the other's memory. What favours
-transformers: it trains and keeps Adam's moments in the weights' precision, where DeepSpeed keeps
-fp32 masters and moments. On a tiny shape it is mostly the hosts' share of a step that is compared.
-mfu is (6N + 12 L h s) tokens/s over the data sheet's peak.
+Every combination is a case, and each prints one line of JSON. In a case the two take turns, ours,
+theirs, ours, theirs: what a device does slower after an hour must not fall on one of them. Every
+turn is a process of its own, so that neither finds the other's memory; one that fails (out of
+memory, a kernel that is not there) ends its side of its case, never the grid. rival.py says what it
+is that we are compared with. mfu is (6N + 12 L h s) tokens/s over the data sheet's peak.
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
 import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
+
+import rival
 
 from scaling.grid import Point
 from scaling.hardware import gpu_named
 from scaling.launch.environment import rank_environment
-from scaling.layout import Layout, engine_refusals, refusals
+from scaling.layout import AXES, FLAGS, Layout, engine_refusals, refusals
 from scaling.rank_files import RankFiles
 from scaling.shapes import ModelShape, model_flops_per_token
 from scaling.study import load_models
 
 WARMUP_STEPS = 3
+# What a case is made of: an option each, every value with every other.
+GRID = {
+    "seq_length": [128],
+    "micro_batch_size": [2],
+    "gradient_accumulation_steps": [1],
+    "zero_stage": [1],
+    "activation_checkpointing": ["none"],
+}
+DRAWN = ("mean_power_w", "clock_hz", "throttled_share")
+Turn = dict[str, Any]  # outcome, message, and what was measured if the outcome is ok
 
 
 def main() -> None:
     asked = _asked()
     shape = load_models(Path(__file__).parents[1] / "config" / "models.yaml")[asked.model]
-    combinations = itertools.product(
-        asked.seq_length, asked.micro_batch_size, asked.activation_checkpointing
-    )
-    for seq_length, micro_batch_size, checkpointing in combinations:
-        layout = Layout(
-            seq_length=seq_length,
-            micro_batch_size=micro_batch_size,
-            activation_checkpointing=checkpointing,
-            attention=asked.attention,
-            compile=asked.compile,
-            precision="fp32" if asked.gpu == "cpu" else "bf16",
-            zero_stage=1,
+    if shape.family == "gpt" or (shape.family == "t5" and asked.rival == "liger"):
+        raise SystemExit(
+            f"--model {asked.model}: compared are llama with --rival plain or liger, and t5 with "
+            "--rival plain"
         )
+    for layout in _layouts(asked):
         point = _point(asked.model, shape, layout, asked.gpu, asked.steps)
         refused = [*refusals(shape, layout), *engine_refusals(shape, layout)]
-        if shape.family == "gpt" or refused:
-            raise SystemExit(
-                f"--model {asked.model}: {refused or 'only llama and t5 are compared'}"
-            )
-        ours = _alone(step_times_of_ours, point)
-        theirs = _alone(step_times_of_transformers, point)
-        print(json.dumps(_compared(point, ours, theirs) | {"compiled": asked.compile}))
+        if refused:
+            print(json.dumps(_case(point) | {"refused": refused}), flush=True)
+            continue
+        ours, theirs = in_turns(
+            lambda point=point: alone(_ours, point),
+            lambda point=point: alone(_theirs, point, asked.rival == "liger"),
+            turns=asked.turns,
+        )
+        found = _case(point) | {"rival": asked.rival} | compared(point, ours, theirs)
+        print(json.dumps(found), flush=True)
 
 
-def step_times_of_ours(point: Point) -> list[float]:
-    """Seconds of every measured step of a rank of ours that is alone."""
+def in_turns(
+    ours: Callable[[], Turn], theirs: Callable[[], Turn], *, turns: int
+) -> tuple[list[Turn], list[Turn]]:
+    """What both did, one after the other; a side that has failed is not asked again."""
+    done: tuple[list[Turn], list[Turn]] = ([], [])
+    for _ in range(turns):
+        for side, run in zip(done, (ours, theirs), strict=True):
+            if not side or side[-1]["outcome"] == "ok":
+                side.append(run())
+    return done
+
+
+def alone(run: Callable[..., Turn], *given: object) -> Turn:
+    """One turn in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=context) as executor:
+        try:
+            return executor.submit(_outcome_of, run, given).result()
+        except BrokenProcessPool:  # the kernel's out-of-memory killer, for one
+            return {"outcome": "error", "message": "the process was ended from outside"}
+
+
+def compared(point: Point, ours: list[Turn], theirs: list[Turn]) -> dict[str, object]:
+    """Both sides' numbers, and how many times as fast ours is: over all turns, and turn by turn."""
+    own, other = _side(point, ours), _side(point, theirs)
+    rates = own["tokens_per_s"], other["tokens_per_s"]
+    pairs = zip(own["tokens_per_s_of_turns"], other["tokens_per_s_of_turns"], strict=False)
+    return {
+        **own,
+        **{f"{name}_of_transformers": value for name, value in other.items()},
+        "times_as_fast": None if None in rates else rates[0] / rates[1],
+        "times_as_fast_of_turns": [fast / slow for fast, slow in pairs],
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _side(point: Point, turns: list[Turn]) -> dict[str, Any]:
+    """A side that did not end all its turns has no rate: what it still did is in its turns."""
+    tokens = point.layout.global_batch_size * point.shape.tokens_per_sequence(
+        point.layout.seq_length
+    )
+    done = [turn for turn in turns if turn["outcome"] == "ok"]
+    last, peak = turns[-1], point.peak_flop_per_s
+    all_times = [seconds for turn in done for seconds in turn["step_times_s"]]
+    rate = tokens / median(all_times) if last["outcome"] == "ok" else None
+    flops = model_flops_per_token(point.shape, point.layout.seq_length)
+    energy = [turn["energy_j"] for turn in done]
+    steps = point.measured_steps * len(done)
+    return {
+        "outcome": last["outcome"],
+        "message": last.get("message"),
+        "tokens_per_s": rate,
+        "tokens_per_s_of_turns": [tokens / median(turn["step_times_s"]) for turn in done],
+        "mfu": None if rate is None or peak is None else flops * rate / peak,
+        "peak_memory_bytes": max((turn["peak_memory_bytes"] for turn in done), default=None),
+        "energy_j_of_a_step": sum(energy) / steps if energy and None not in energy else None,
+        **{name: _mean([turn[name] for turn in done]) for name in DRAWN},
+    }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def _outcome_of(run: Callable[..., Turn], given: tuple[object, ...]) -> Turn:
+    try:
+        return {"outcome": "ok", **run(*given)}
+    except Exception as error:
+        from scaling.train.failures import failure_of
+
+        failure = failure_of(error)
+        return {"outcome": failure.outcome, "message": failure.message}
+
+
+def _ours(point: Point) -> Turn:
+    """A rank of ours that is alone."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     from scaling.meeting import Seat, part
@@ -71,130 +158,37 @@ def step_times_of_ours(point: Point) -> list[float]:
 
     seat = Seat(rank=0, local_rank=0, world_size=1, master="127.0.0.1")
     with tempfile.TemporaryDirectory() as directory:
-        times = measured(point, RankFiles(Path(directory)), seat).step_times_s
+        found = measured(point, RankFiles(Path(directory)), seat)
     part()
-    return times
+    return dataclasses.asdict(found)
 
 
-def step_times_of_transformers(point: Point) -> list[float]:
-    """The same of what a user would write instead: a model, torch's AdamW, a loop."""
-    if point.gpu == "cpu":
-        os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
-    import torch
+def _theirs(point: Point, liger: bool) -> Turn:
+    return rival.trained(point, liger=liger)
 
-    from scaling.attention import DTYPES
-    from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
-    from scaling.train.data import micro_batches
-    from scaling.train.timing import CudaStopwatch, HostStopwatch, step_times_s
 
-    shape, layout = point.shape, point.layout
-    device = torch.device("cpu" if point.gpu == "cpu" else "cuda")
-    if device.type == "cpu":
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    pairs = shape.family == "t5"
-    model = (_mt5 if pairs else _llama)(shape, DTYPES[layout.precision]).to(device)
-    if layout.activation_checkpointing != "none":  # it knows whole layers only
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
-    run: Callable[..., object] = torch.compile(model) if layout.compile else model
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
-    )
-
-    def step(batch: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        ((ids, labels),) = batch
-        # labels are one token ahead already; transformers would shift them once more
-        inputs = (
-            {"input_ids": ids[:, 0], "decoder_input_ids": ids[:, 1]}
-            if pairs
-            else {"input_ids": ids}
+def _layouts(asked: argparse.Namespace) -> Iterator[Layout]:
+    chosen = {name: getattr(asked, name) for name in (*FLAGS, *_optional())}
+    for values in itertools.product(*(getattr(asked, name) for name in GRID)):
+        yield Layout(
+            **dict(zip(GRID, values, strict=True)),
+            **chosen,
+            attention=asked.attention,
+            precision="fp32" if asked.gpu == "cpu" else "bf16",
         )
-        logits = run(**inputs).logits
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    times = step_times_s(
-        steps=point.warmup_steps + point.measured_steps,
-        prepare=lambda index: micro_batches(
-            layout,
-            vocab_size=shape.vocab_size,
-            seed=0,
-            step=index,
-            dp_rank=0,
-            device=device,
-            pairs=pairs,
-        ),
-        align=lambda: None,
-        step=step,
-        after=lambda _: None,
-        stopwatch=CudaStopwatch() if device.type == "cuda" else HostStopwatch(),
-    )
-    return times[point.warmup_steps :]
 
 
-def _llama(shape: ModelShape, dtype: Any) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.ffn_hidden_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        tie_word_embeddings=shape.tied_embeddings,
-        use_cache=False,
-    )
-    return LlamaForCausalLM._from_config(config, attn_implementation="sdpa", dtype=dtype)
+def _optional() -> list[str]:
+    """Axes that some versions of the engine have."""
+    return [name for name in ("optimizer_precision",) if name in AXES]
 
 
-def _mt5(shape: ModelShape, dtype: Any) -> Any:
-    from torch import nn
-    from transformers import MT5Config, MT5ForConditionalGeneration
-
-    config = MT5Config(
-        vocab_size=shape.vocab_size,
-        d_model=shape.hidden_size,
-        d_kv=shape.head_dim,
-        d_ff=shape.ffn_hidden_size,
-        num_layers=shape.num_encoder_layers,
-        num_decoder_layers=shape.num_layers,
-        num_heads=shape.num_heads,
-        dropout_rate=0.0,
-        use_cache=False,
-    )
-    model = MT5ForConditionalGeneration._from_config(
-        config, attn_implementation="sdpa", dtype=dtype
-    )
-    # its configuration ties the head whatever it is told; the released mT5 has one of its own
-    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    return model
-
-
-def _alone(run: Callable[[Point], list[float]], point: Point) -> list[float]:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=context) as executor:
-        return executor.submit(run, point).result()
-
-
-def _compared(point: Point, ours: list[float], theirs: list[float]) -> dict[str, object]:
-    layout = point.layout
-    tokens = layout.micro_batch_size * point.shape.tokens_per_sequence(layout.seq_length)
-    flops = model_flops_per_token(point.shape, layout.seq_length) * tokens
-    peak = point.peak_flop_per_s
+def _case(point: Point) -> dict[str, object]:
     return {
         "model": point.model,
-        "layout": layout.label,
-        "seq_length": layout.seq_length,
         "gpu": point.gpu,
-        "tokens_per_s": tokens / median(ours),
-        "tokens_per_s_of_transformers": tokens / median(theirs),
-        "times_as_fast": median(theirs) / median(ours),
-        "mfu": None if peak is None else flops / median(ours) / peak,
-        "mfu_of_transformers": None if peak is None else flops / median(theirs) / peak,
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "layout": point.layout.label,
+        **{name: getattr(point.layout, name) for name in (*GRID, *FLAGS, *_optional())},
     }
 
 
@@ -224,12 +218,18 @@ def _asked() -> argparse.Namespace:
     )
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--gpu", default="cpu")
-    parser.add_argument("--seq-length", type=int, nargs="+", default=[128])
-    parser.add_argument("--micro-batch-size", type=int, nargs="+", default=[2])
-    parser.add_argument("--activation-checkpointing", nargs="+", default=["none"])
-    parser.add_argument("--attention", default="flash2")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--compile", action="store_true", help="compile both")
+    for name, default in GRID.items():
+        option = "--" + name.replace("_", "-")
+        parser.add_argument(option, type=type(default[0]), nargs="+", default=default)
+    for flag in FLAGS:
+        both = "both, theirs with its loss" if flag == "compile" else "ours"
+        parser.add_argument("--" + flag.replace("_", "-"), action="store_true", help=both)
+    for name in _optional():
+        parser.add_argument("--" + name.replace("_", "-"), default=AXES[name], help="ours")
+    parser.add_argument("--rival", choices=["plain", "liger"], default="plain")
+    parser.add_argument("--attention", default="flash2", help="ours; theirs is torch's choice")
+    parser.add_argument("--steps", type=int, default=10, help="measured, of a turn")
+    parser.add_argument("--turns", type=int, default=2, help="of each of the two")
     return parser.parse_args()
 
 

@@ -108,9 +108,12 @@ class Row(PointColumns):
     dp_comm_s: float | None = None
     pp_comm_s: float | None = None
     pipeline_bubble_s: float | None = None  # exposed communication between stages
+    optimizer_s: float | None = None  # of compute, communication and idleness
     peak_memory_bytes: int | None  # largest over ranks, allocated
     peak_reserved_bytes: int | None
     memory_meter: str | None  # cuda_allocator | process_rss
+    foreign_memory_bytes: int | None = None  # of a device, taken before its rank opened it; largest
+    library_memory_bytes: int | None = None  # NCCL's, the CUDA context's, ...; largest over ranks
     energy_j: float | None  # per step, every device of the job counted once
     mean_power_w: float | None  # likewise
     clock_hz: float | None = None  # mean over the measured steps, of the slowest device

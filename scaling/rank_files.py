@@ -48,11 +48,14 @@ class RankResult:
     peak_reserved_bytes: int | None
     memory_meter: str
     first_step_at: float  # seconds since the epoch
+    foreign_memory_bytes: int | None = None
+    library_memory_bytes: int | None = None
     energy_j: float | None = None  # of this rank's device over the measured steps
     mean_power_w: float | None = None
     clock_hz: float | None = None
     throttled_share: float | None = None
-    spent: dict[str, float] | None = None  # seconds of a step by the row's columns; None: no window
+    # seconds of a step by the row's columns, null where the window cannot say; None: no window
+    spent: dict[str, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

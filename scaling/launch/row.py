@@ -53,7 +53,6 @@ def _measured(run: Run) -> dict[str, Any]:
     steps = zip(*(result.step_times_s for result in results), strict=True)
     step_times_s = [max(times) for times in steps]
     interval = median_interval(step_times_s)
-    reserved = [r.peak_reserved_bytes for r in results if r.peak_reserved_bytes is not None]
     return {
         "clock": results[0].clock,
         "step_times_s": step_times_s,
@@ -63,12 +62,19 @@ def _measured(run: Run) -> dict[str, Any]:
         "losses": results[0].losses,
         "grad_norms": results[0].grad_norms,
         "peak_memory_bytes": max(result.peak_memory_bytes for result in results),
-        "peak_reserved_bytes": max(reserved) if reserved else None,
+        "peak_reserved_bytes": _largest([result.peak_reserved_bytes for result in results]),
         "memory_meter": results[0].memory_meter,
+        "foreign_memory_bytes": _largest([result.foreign_memory_bytes for result in results]),
+        "library_memory_bytes": _largest([result.library_memory_bytes for result in results]),
         "startup_s": max(result.first_step_at for result in results) - run.started_at,
         **_drawn(results),
         **_spent(results),
     }
+
+
+def _largest(known: list[int | None]) -> int | None:
+    """The largest of what is known."""
+    return max((each for each in known if each is not None), default=None)
 
 
 def _drawn(results: list[RankResult]) -> dict[str, float | None]:
@@ -86,12 +92,18 @@ def _drawn(results: list[RankResult]) -> dict[str, float | None]:
     }
 
 
-def _spent(results: list[RankResult]) -> dict[str, float]:
+def _spent(results: list[RankResult]) -> dict[str, float | None]:
     """The mean over ranks, so that the parts of a step still add up; empty without a window."""
     known = [result.spent for result in results if result.spent is not None]
     if len(known) < len(results):
         return {}
-    return {name: math.fsum(each[name] for each in known) / len(known) for name in known[0]}
+    return {name: _mean([each[name] for each in known]) for name in known[0]}
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """Of all ranks; a mean in which one is missing is not known."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if len(known) == len(values) else None
 
 
 _NOTHING: dict[str, Any] = dict.fromkeys(

@@ -1,9 +1,11 @@
 """Energy and power of the GPUs, as NVML counts them.
 
 A rank reads the counter of its own device, and ranks of one job never share a device, so the sum
-over ranks counts every device once. Null where NVML or the device cannot say.
+over ranks counts every device once. Null where NVML or the device cannot say; the rank's log has
+the reason, once.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+
+_log = logging.getLogger(__name__)
 
 SAMPLE_EVERY_S = 0.1  # NVML itself averages over about this long
 
@@ -129,24 +133,33 @@ class PowerLog:
             self._samples.read(self._meter, self._clock())
 
 
-def meter_of(device: torch.device) -> Meter | None:
-    """The meter of a CUDA device; None on a CPU and where NVML does not know the device."""
+def meter_of(device: torch.device) -> "NvmlMeter | None":
+    """The meter of a CUDA device; None on a CPU and where NVML does not know the device.
+
+    It opens no context on the device, which would be memory taken.
+    """
     if device.type != "cuda":
         return None
     import pynvml
 
     try:
         return NvmlMeter(pynvml, f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except pynvml.NVMLError:  # a GPU of another vendor, a slice of one, a container without NVML
+    except (
+        pynvml.NVMLError
+    ) as error:  # another vendor's GPU, a slice of one, a container without NVML
+        _log.warning("no energy, clocks or foreign memory: NVML: %s", error)
         return None
 
 
 class NvmlMeter:
-    """A device by NVML (nvidia-ml-py).
+    """A device by NVML (nvidia-ml-py). No answer costs the point that is measured: it is None.
 
     Args:
         nvml: the module `pynvml`.
         uuid: of the device, `GPU-...`: an index would ignore CUDA_VISIBLE_DEVICES.
+
+    Raises:
+        nvml.NVMLError: NVML is not there, or does not know the device.
     """
 
     def __init__(self, nvml: Any, uuid: str) -> None:
@@ -158,33 +171,45 @@ class NvmlMeter:
             | nvml.nvmlClocksThrottleReasonHwSlowdown
             | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
         )
+        self._unanswered: set[str] = set()
 
     def energy_j(self) -> float | None:
         """NVML counts millijoules (Volta and later)."""
-        return self._scaled(self._nvml.nvmlDeviceGetTotalEnergyConsumption, 1e-3)
+        return self._asked("energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption, 1e-3)
 
     def power_w(self) -> float | None:
         """NVML says milliwatts."""
-        return self._scaled(self._nvml.nvmlDeviceGetPowerUsage, 1e-3)
+        return self._asked("power", self._nvml.nvmlDeviceGetPowerUsage, 1e-3)
 
     def clock_hz(self) -> float | None:
         """NVML says megahertz."""
-        return self._scaled(
-            lambda device: self._nvml.nvmlDeviceGetClockInfo(device, self._nvml.NVML_CLOCK_SM), 1e6
-        )
+        sm = self._nvml.NVML_CLOCK_SM
+        return self._asked("clock", lambda d: self._nvml.nvmlDeviceGetClockInfo(d, sm), 1e6)
 
     def throttled(self) -> bool | None:
         """Power cap, hardware slowdown or heat; not an idle clock or one that somebody has set."""
-        reasons = self._supported(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
-        return None if reasons is None else bool(reasons & self._slowdowns)
+        ask = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        reasons = self._asked("throttling", ask)
+        return None if reasons is None else bool(int(reasons) & self._slowdowns)
 
-    def _scaled(self, ask: Callable[[Any], int], unit: float) -> float | None:
-        said = self._supported(ask)
-        return None if said is None else said * unit
+    def memory_used(self) -> int | None:
+        """Bytes that processes hold. NVML's first version counts the driver's own reserve too."""
+        nvml = self._nvml
+        used = self._asked(
+            "memory", lambda d: nvml.nvmlDeviceGetMemoryInfo(d, version=nvml.nvmlMemory_v2).used
+        )
+        return None if used is None else int(used)
 
-    def _supported(self, ask: Callable[[Any], int]) -> int | None:
-        """What the device answers, None where this question is not for it; other errors pass."""
+    def _asked(self, what: str, ask: Callable[[Any], int], unit: float = 1) -> float | None:
+        """What the device answers in our unit; None whatever the error.
+
+        Not supported, not permitted, a driver that was replaced, a GPU that is lost: the training
+        itself will say if it matters.
+        """
         try:
-            return ask(self._device)
-        except self._nvml.NVMLError_NotSupported:
+            return ask(self._device) * unit
+        except self._nvml.NVMLError as error:
+            if what not in self._unanswered:
+                self._unanswered.add(what)
+                _log.warning("no %s is known: NVML: %s", what, error)
             return None

@@ -24,19 +24,27 @@ from scaling.train.data import MicroBatch, micro_batches
 from scaling.train.device import take_device
 from scaling.train.engine import Trainer, build
 from scaling.train.failures import failure_of, require_finite
+from scaling.train.feed import Feed
 from scaling.train.kernels import require_kernels
-from scaling.train.memory import peak_memory
+from scaling.train.memory import (
+    foreign_memory,
+    foreign_memory_named,
+    library_memory,
+    peak_memory,
+)
 from scaling.train.power import NOTHING_DRAWN, PowerLog, meter_of
 from scaling.train.rendezvous import Groups, join
 from scaling.train.stack import stack_of
 from scaling.train.timing import CudaStopwatch, HostStopwatch, Stopwatch, step_times_s
-from scaling.train.window import split_of
+from scaling.train.window import split_of, unfit
+
+_log = logging.getLogger(__name__)
 
 # The parent ends a point that is late, so a collective never should: its exception would hide why.
 _COLLECTIVE_MARGIN_S = 120.0
 
 # Under the profiler a step takes longer, and the events must be read: in slowest steps and seconds.
-_TRACED_MARGIN = 5 * trace.STEPS
+_TRACED_MARGIN = 5 * (trace.DISCARDED + trace.STEPS)
 _STARTUP_MARGIN_S = 10.0
 
 
@@ -62,6 +70,12 @@ def run(point: Point, files: RankFiles, seat: Seat) -> NoReturn:
 def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
     """Warm up, time the steps, and read what they left."""
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    foreign = None if point.gpu == "cpu" else foreign_memory(seat.local_rank)
+    with foreign_memory_named(foreign):
+        return _measured(point, files, seat, foreign)
+
+
+def _measured(point: Point, files: RankFiles, seat: Seat, foreign: int | None) -> RankResult:
     device = take_device(point, seat.local_rank)
     files.leave(seat.rank, stack_of(device, point.layout))
     require_kernels(point.shape, point.layout, device)
@@ -80,7 +94,7 @@ def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
         device=device,
     )
     trainer = build(plan, groups, functools.partial(files.beat, seat.rank))
-    return _trained(point, trainer, plan, groups, files, seat)
+    return _trained(point, trainer, plan, groups, files, seat, foreign)
 
 
 def _trained(
@@ -90,6 +104,7 @@ def _trained(
     groups: Groups,
     files: RankFiles,
     seat: Seat,
+    foreign: int | None,
 ) -> RankResult:
     steps = point.warmup_steps + point.measured_steps
     losses: list[float] = []
@@ -100,14 +115,7 @@ def _trained(
 
     compiled = 0  # graphs, before the first measured step
 
-    def prepare(step: int) -> list[MicroBatch]:
-        nonlocal compiled
-        if point.layout.compile and step == point.warmup_steps:
-            compiled = graphs_compiled()
-        if power is not None and step == point.warmup_steps:
-            power.start()
-        doing = f"step {step} of {steps}" if step < steps else f"traced step {step - steps}"
-        files.beat(seat.rank, doing)
+    def draw(step: int) -> list[MicroBatch]:
         return micro_batches(
             point.layout,
             vocab_size=point.shape.vocab_size,
@@ -115,9 +123,22 @@ def _trained(
             step=step,
             dp_rank=groups.place.dp_rank,
             cp_rank=groups.place.cp_rank,
-            device=plan.device,
+            device=torch.device("cpu"),
             pairs=point.shape.family == "t5",
         )
+
+    feed = Feed(draw, counted=range(point.warmup_steps, steps), device=plan.device)
+
+    def prepare(step: int) -> list[MicroBatch]:
+        nonlocal compiled
+        doing = f"step {step} of {steps}" if step < steps else f"traced step {step - steps}"
+        files.beat(seat.rank, doing)
+        batches = feed(step)
+        if point.layout.compile and step == point.warmup_steps:
+            compiled = graphs_compiled()
+        if power is not None and step == point.warmup_steps:
+            power.start()
+        return batches
 
     def after(_: int) -> None:
         losses.append(trainer.loss())
@@ -142,7 +163,8 @@ def _trained(
     drawn = NOTHING_DRAWN if power is None else power.stop()
     known_norms = [norm for norm in grad_norms if norm is not None]
     peak = peak_memory(plan.device)
-    # the peak is read first: the profiler's window trains on, and its events take memory too
+    libraries = library_memory(plan.device, foreign)
+    # memory is read first: the profiler's window trains on, and its events take memory too
     slowest_s = max(times[point.warmup_steps :])  # the first may have compiled
     keep = files.trace(seat.rank) if point.keep_trace else None
     spent = _spent(point, trainer, plan, prepare, steps, slowest_s, first_step_at, keep)
@@ -154,6 +176,8 @@ def _trained(
         peak_memory_bytes=peak.allocated,
         peak_reserved_bytes=peak.reserved,
         memory_meter=peak.meter,
+        foreign_memory_bytes=foreign,
+        library_memory_bytes=libraries,
         first_step_at=first_step_at,
         **dataclasses.asdict(drawn),
         spent=spent,
@@ -169,26 +193,33 @@ def _spent(
     slowest_s: float,
     first_step_at: float,
     keep: Path | None,
-) -> dict[str, float] | None:
+) -> dict[str, float | None] | None:
     """What the seconds of a step go to, from a few more steps under the profiler.
 
     None where the limit is near: a point that was measured must not end as a timeout. The ranks
-    decide together, since a step needs all of them.
+    decide together, since a step needs all of them. None too where the profiler did not see all.
     """
     needed = torch.tensor(time.time() - first_step_at + _TRACED_MARGIN * slowest_s)
     needed = needed.to(plan.device)
     dist.all_reduce(needed, dist.ReduceOp.MAX)
     if needed.item() > point.time_limit_s - _STARTUP_MARGIN_S:
         return None
-    batches = [prepare(done + index) for index in range(trace.STEPS)]
-    dist.barrier()
-    drained = torch.cuda.synchronize if plan.device.type == "cuda" else _nothing_is_queued
+    batches = [prepare(done + index) for index in range(trace.DISCARDED + trace.STEPS)]
+    on_gpu = plan.device.type == "cuda"
+    drained = torch.cuda.synchronize if on_gpu else _nothing_is_queued
 
     def step(index: int) -> None:
         trainer.step(batches[index])
         drained()
 
-    return split_of(trace.traced(step, layout=point.layout, device=plan.device, keep=keep))
+    events = trace.traced(
+        step, align=dist.barrier, layout=point.layout, device=plan.device, keep=keep
+    )
+    reason = unfit(events, on_gpu=on_gpu)
+    if reason is not None:
+        _log.warning("a step is not split: %s", reason)
+        return None
+    return split_of(events)
 
 
 def _nothing_is_queued() -> None:

@@ -38,14 +38,11 @@ def _cpu_name() -> str | None:
 
 
 def _driver_version() -> str | None:
-    """NVIDIA's driver; None on a GPU of another vendor, which has no NVML."""
+    """NVIDIA's driver; None where NVML cannot say, as on a GPU of another vendor."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError:
         return None
-    try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    finally:
-        pynvml.nvmlShutdown()

@@ -3,60 +3,41 @@
 import contextlib
 import gzip
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported at run time
 from torch.autograd.profiler import profile, record_function
 
 from scaling.layout import Layout
-from scaling.train.rendezvous import Place
-from scaling.train.window import COMPUTING, LAUNCH, STEP, Event
+from scaling.train.launches import launches_annotated
+from scaling.train.window import COMPUTING, LAUNCH, OPTIMIZER, STEP, Event
 
 STEPS = 2
+DISCARDED = 1  # before them: what happens once under a profiler
 
-# How torch.distributed calls a process group, which differs between its versions.
-_CALLS = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather",
-    "all_gather_single": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "all_gather_single_coalesced": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "reduce_scatter_single_coalesced": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "send": "send_recv",
-    "recv": "send_recv",
-    "recv_anysource": "send_recv",
-    "broadcast": "broadcast",
-    "reduce": "",
-    "barrier": "",
-    "_end_coalescing": "",  # NCCL launches here what was queued since _start_coalescing
-}
-_OURS = (STEP, LAUNCH)
-_OUTERMOST_FIRST = ("pp", "dp", "cp", "tp")
+# Of host memory, and only as far as it is used. Kineto stops at 128 MB unless it is told, without a
+# word, which 32 micro-batches of a large model fill.
+_BUFFER_MB = 1024
+_OURS = (STEP, LAUNCH, OPTIMIZER)
 
 
 def traced(
     step: Callable[[int], None],
     *,
+    align: Callable[[], object],
     layout: Layout,
     device: torch.device,
     steps: int = STEPS,
     keep: Path | None = None,
 ) -> list[Event]:
-    """The events of `steps` steps; `step(i)` trains once and drains the device.
+    """The events of `steps` steps after DISCARDED others; `step(i)` trains and drains the device.
+
+    `align` lets the ranks start each step together. The first time is after the profiler has
+    started, which takes each rank another time that would count as communication.
 
     With `keep` the whole trace goes to that file, for Chrome's or Perfetto's viewer, compressed.
 
@@ -65,17 +46,31 @@ def traced(
     """
     on_gpu = device.type == "cuda"
     with (
-        _launches_annotated(layout),
-        profile(use_kineto=True, use_device="cuda" if on_gpu else None) as recorded,
+        launches_annotated(layout),
+        profile(
+            use_kineto=True,
+            use_device="cuda" if on_gpu else None,
+            experimental_config=kineto_options(ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=_BUFFER_MB),
+        ) as recorded,
     ):
-        for index in range(steps):
-            with record_function(STEP):
+        for index in range(DISCARDED + steps):
+            align()
+            measured = index >= DISCARDED
+            with record_function(STEP) if measured else contextlib.nullcontext():
                 step(index)
     if keep is not None:
         _save(recorded, keep)
-    found = _of_use(recorded.kineto_results.events())
-    origin = min(each.start_ns() for each in found)
-    return [_event(each, origin) for each in found]
+    return events_of(recorded.kineto_results.events())
+
+
+def kineto_options(**options: int) -> _ExperimentalConfig:
+    """Lines of Kineto's configuration, which torch has no parameters for.
+
+    Its file (KINETO_CONFIG) is for traces that a daemon asks for. torch hands its own requests over
+    as text, into which it puts this one parameter as it is; so the lines follow one that is empty.
+    """
+    lines = ["", *(f"{name}={value}" for name, value in options.items())]
+    return _ExperimentalConfig(custom_profiler_config="\n".join(lines))
 
 
 def _save(recorded: profile, path: Path) -> None:
@@ -86,7 +81,14 @@ def _save(recorded: profile, path: Path) -> None:
     plain.unlink()
 
 
-def _of_use(found: Iterable[Any]) -> list[Any]:
+def events_of(recorded: Iterable[Any]) -> list[Event]:
+    """Kineto's events as ours, the first at second 0."""
+    found = of_use(recorded)
+    origin = min((each.start_ns() for each in found), default=0)
+    return [_event(each, origin) for each in found]
+
+
+def of_use(found: Iterable[Any]) -> list[Any]:
     """The events that `split_of` reads: of millions, most are host calls that nothing asks about.
 
     On a GPU the host's operators say nothing but which of them launched a kernel of NCCL.
@@ -100,52 +102,10 @@ def _of_use(found: Iterable[Any]) -> list[Any]:
     return on_device + [
         each
         for each in of_host
-        if each.name().startswith(_OURS) or each.correlation_id() in callers
+        # a call of CUDA's runtime is numbered by CUPTI, an operator by torch: linked is the former
+        if each.name().startswith(_OURS)
+        or (each.correlation_id() in callers and not each.linked_correlation_id())
     ]
-
-
-def axis_of(ranks: list[int], layout: Layout) -> str | None:
-    """The degree that this group serves, None for a group of one rank.
-
-    A group that spans several (gradients over dp and cp, a norm over everything) is named for the
-    outermost of them.
-    """
-    places = [Place.of(rank, layout) for rank in ranks]
-    for axis in _OUTERMOST_FIRST:
-        if len({getattr(place, f"{axis}_rank") for place in places}) > 1:
-            return axis
-    return None
-
-
-@contextlib.contextmanager
-def _launches_annotated(layout: Layout) -> Iterator[None]:
-    """Within it every call of a process group leaves its kind and its axis in the trace.
-
-    Python's calls only, which is all that torch.distributed and DeepSpeed make: each ends in a
-    method of ProcessGroup.
-    """
-    axes: dict[str, str | None] = {}
-
-    def annotated(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        def launch(group: dist.ProcessGroup, *given: Any, **named: Any) -> Any:
-            name = group.group_name
-            if name not in axes:
-                axes[name] = axis_of(dist.get_process_group_ranks(group), layout)
-            with record_function(f"{LAUNCH}|{kind}|{axes[name] or ''}"):
-                return call(group, *given, **named)
-
-        return launch
-
-    kept = {
-        name: vars(dist.ProcessGroup)[name] for name in _CALLS if name in vars(dist.ProcessGroup)
-    }
-    try:
-        for name, call in kept.items():
-            setattr(dist.ProcessGroup, name, annotated(call, _CALLS[name]))
-        yield
-    finally:
-        for name, call in kept.items():
-            setattr(dist.ProcessGroup, name, call)
 
 
 def _event(each: Any, origin: int) -> Event:

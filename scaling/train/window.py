@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from scaling.train.spans import Spans, clipped, spans_of, total, uncovered
 
 STEP = "scaling.step"  # annotates one drained step of the window
+OPTIMIZER = "scaling::optimizer"  # annotates what a step does once, after its micro-batches
 LAUNCH = "scaling.launch"  # annotates a call that starts a communication: LAUNCH|kind|axis
 
 COMPUTING = ("aten::", "graph_")  # operators of torch and of its compiler, on a CPU
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
 AXES = ("tp", "cp", "dp", "pp")
+
+_QUIETEST_END = 0.1  # of a step, after its last kernel: what the host does then
 
 _NCCL = {  # in the name of a kernel
     "AllReduce": "all_reduce",
@@ -62,16 +65,43 @@ class Communication:
     axis: str | None
 
 
-def split_of(events: Sequence[Event]) -> dict[str, float]:
-    """Seconds per step of one rank, by the name of the row's column.
+def unfit(events: Sequence[Event], *, on_gpu: bool) -> str | None:
+    """Why this window says nothing of its steps, in a sentence; None if it does.
+
+    A step ends with a drained device, so its last kernel ends shortly before it. Kineto drops what
+    comes after its buffer is full, which would pass for idleness.
+    """
+    steps = _steps(events)
+    if not steps:
+        return f"the profiler's trace holds no {STEP!r}"
+    if not on_gpu:
+        return None
+    kernels = spans_of((each.start, each.end) for each in events if _is_kernel(each))
+    if not len(kernels):
+        return "the profiler saw no kernel: CUPTI is missing, or is not permitted here"
+    for step in steps:
+        within = kernels[(kernels[:, 0] >= step.start) & (kernels[:, 0] <= step.end)]
+        last = within[:, 1].max(initial=step.start)
+        quiet = (step.end - last) / (step.end - step.start)
+        if quiet > _QUIETEST_END:
+            return (
+                f"the last kernel that the profiler saw of a step ended {quiet:.0%} of it before "
+                "its end: its buffer was full"
+            )
+    return None
+
+
+def split_of(events: Sequence[Event]) -> dict[str, float | None]:
+    """Seconds per step of one rank, by the name of the row's column; null where nothing says.
 
     compute_s + exposed_comm_s + idle_s is the time of a step under the profiler. What overlaps is
-    counted once within a kind or an axis, so kinds need not add up to comm_s.
+    counted once within a kind or an axis, so kinds need not add up to comm_s. optimizer_s is of all
+    three: what the optimizer computes, exchanges and waits for.
 
     Raises:
         ValueError: the events hold no step.
     """
-    steps = [event for event in events if event.name == STEP and not event.on_device]
+    steps = _steps(events)
     if not steps:
         raise ValueError(f"the trace holds no {STEP!r}")
     window = spans_of((step.start, step.end) for step in steps)
@@ -83,7 +113,7 @@ def split_of(events: Sequence[Event]) -> dict[str, float]:
 
     everything = spent(found)
     exposed = uncovered(everything, compute)
-    seconds = {
+    seconds: dict[str, float | None] = {
         "compute_s": total(compute),
         "comm_s": total(everything),
         "exposed_comm_s": exposed,
@@ -93,16 +123,33 @@ def split_of(events: Sequence[Event]) -> dict[str, float]:
         seconds[f"{kind}_s"] = total(spent(each for each in found if each.kind == kind))
     for axis in AXES:
         seconds[f"{axis}_comm_s"] = total(spent(each for each in found if each.axis == axis))
-    seconds["pipeline_bubble_s"] = uncovered(
-        spent(each for each in found if each.axis == "pp"), compute
-    )
-    return {name: value / len(steps) for name, value in seconds.items()}
+    # stages also share norms and tied weights, by collectives that wait for other reasons
+    between_stages = (e for e in found if e.axis == "pp" and e.kind == "send_recv")
+    seconds["pipeline_bubble_s"] = uncovered(spent(between_stages), compute)
+    optimizing = _optimizing(events)
+    seconds["optimizer_s"] = None if optimizing is None else total(clipped(optimizing, window))
+    return {name: each if each is None else each / len(steps) for name, each in seconds.items()}
+
+
+def _steps(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event.name == STEP and not event.on_device]
+
+
+def _optimizing(events: Sequence[Event]) -> Spans | None:
+    """When the optimizer was at work; None where its region was not annotated.
+
+    On a GPU the host only launches. Kineto draws the range again on each stream of the device, from
+    the first kernel that was launched within it to the end of the last.
+    """
+    on_device = _has_kernels(events)
+    marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
+    return spans_of((mark.start, mark.end) for mark in marks) if marks else None
 
 
 def computing(events: Sequence[Event]) -> Spans:
     """When the device computed: every kernel that is not NCCL's; torch's operators on a CPU."""
     if _has_kernels(events):
-        own = (event for event in events if event.on_device and not event.annotation)
+        own = (event for event in events if _is_kernel(event))
         return spans_of((each.start, each.end) for each in own if not _is_nccl(each))
     gloos = {event.thread for event in events if _is_gloo(event) and not _is_transfer(event)}
     return spans_of(
@@ -118,7 +165,7 @@ def communications(events: Sequence[Event]) -> list[Communication]:
 
 
 def _has_kernels(events: Sequence[Event]) -> bool:
-    return any(event.on_device and not event.annotation for event in events)
+    return any(_is_kernel(event) for event in events)
 
 
 def _on_device(events: Sequence[Event]) -> list[Communication]:
@@ -209,8 +256,12 @@ def _title(kind: str | None) -> str | None:
     return "all_reduce" if kind == "reduce_scatter" else kind
 
 
+def _is_kernel(event: Event) -> bool:
+    return event.on_device and not event.annotation
+
+
 def _is_nccl(event: Event) -> bool:
-    return event.on_device and not event.annotation and event.name.startswith("nccl")
+    return _is_kernel(event) and event.name.startswith("nccl")
 
 
 def _is_gloo(event: Event) -> bool:

@@ -64,5 +64,19 @@ def test_what_a_step_goes_to_is_the_mean_over_ranks() -> None:
     assert found.tp_comm_s is None
 
 
+def test_what_one_rank_cannot_say_of_a_step_is_null() -> None:
+    known = {"compute_s": 1.0, "optimizer_s": 0.5}
+    found = row(rank(spent=known), rank(spent=known | {"optimizer_s": None}))
+    assert (found.compute_s, found.optimizer_s) == (1.0, None)
+    assert row(rank(spent=known)).optimizer_s == 0.5
+
+
+def test_memory_is_that_of_the_fullest_device() -> None:
+    one = rank(foreign_memory_bytes=0, library_memory_bytes=5)
+    found = row(one, rank(foreign_memory_bytes=7, library_memory_bytes=3), rank())
+    assert (found.foreign_memory_bytes, found.library_memory_bytes) == (7, 5)
+    assert row(rank()).foreign_memory_bytes is None
+
+
 def test_without_a_window_on_every_rank_nothing_is_split() -> None:
     assert row(rank(spent={"compute_s": 1.0}), rank()).compute_s is None

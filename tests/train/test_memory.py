@@ -2,6 +2,14 @@ import json
 import subprocess
 import sys
 
+import pytest
+import torch
+
+from scaling.hardware import GIB
+from scaling.train.failures import failure_of
+from scaling.train.memory import foreign_memory, foreign_memory_named, library_memory
+from tests.train.reference import CPU
+
 GROWN = """
 import json, torch
 from scaling.train.memory import peak_memory
@@ -18,3 +26,43 @@ def test_the_peak_of_a_cpu_rank_remembers_what_was_given_back() -> None:
     before, after, reserved, meter = json.loads(said.stdout)
     assert after - before >= 0.95 * 256 * 2**20
     assert (reserved, meter) == (None, "process_rss")
+
+
+def oom_with(foreign_bytes: int | None, error: Exception) -> str:
+    with pytest.raises(type(error)) as caught, foreign_memory_named(foreign_bytes):
+        raise error
+    return failure_of(caught.value).message
+
+
+def test_an_out_of_memory_names_what_others_had_taken() -> None:
+    message = oom_with(30 * GIB, torch.OutOfMemoryError("CUDA out of memory."))
+    assert message.endswith(
+        "CUDA out of memory. (30.0 GiB of the GPU were taken by other processes before this rank "
+        "began)"
+    )
+
+
+@pytest.mark.parametrize("foreign", [None, 0, 5 * 2**20])
+def test_an_empty_card_is_not_blamed(foreign: int | None) -> None:
+    assert "taken" not in oom_with(foreign, torch.OutOfMemoryError("CUDA out of memory."))
+
+
+def test_another_failure_says_nothing_of_memory() -> None:
+    assert "taken" not in oom_with(30 * GIB, ValueError("no"))
+
+
+def test_a_cpu_has_no_memory_of_others_or_of_libraries() -> None:
+    assert library_memory(CPU, 0) is None
+    if not torch.cuda.is_available():
+        assert foreign_memory(0) is None
+
+
+def test_what_neither_the_allocator_nor_others_hold_is_the_libraries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 80 GiB 20 are free; torch has 50 and another process 7."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (20 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 50 * GIB)
+    device = torch.device("cuda", 0)
+    assert library_memory(device, 7 * GIB) == 3 * GIB
+    assert library_memory(device, None) is None  # whose it is is not known

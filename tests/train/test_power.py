@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.train.power import NvmlMeter, PowerLog, Samples, drawn, meter_of
+from scaling.train.power import NOTHING_DRAWN, NvmlMeter, PowerLog, Samples, drawn, meter_of
 from tests.train.reference import CPU
 
 
-class NotSupported(Exception):
+class NvmlError(Exception):
     pass
 
 
-class OtherError(Exception):
+class NotSupported(NvmlError):
     pass
 
 
@@ -32,16 +32,21 @@ def nvml(**answers: Any) -> types.SimpleNamespace:
 
         return answered
 
-    answers = {"energy": 5_000, "power": 300_000, "clock": 1_980, "reasons": 0} | answers
+    usual = {"energy": 5_000, "power": 300_000, "clock": 1_980, "reasons": 0, "memory": 0}
+    answers = usual | answers
     return types.SimpleNamespace(
         NVML_CLOCK_SM=1,
         nvmlClocksThrottleReasonSwPowerCap=4,
         nvmlClocksThrottleReasonHwSlowdown=8,
         nvmlClocksThrottleReasonSwThermalSlowdown=32,
-        NVMLError_NotSupported=NotSupported,
+        nvmlMemory_v2=2,
+        NVMLError=NvmlError,
         nvmlInit=lambda: None,
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
         nvmlDeviceGetTotalEnergyConsumption=answering(answers["energy"]),
+        nvmlDeviceGetMemoryInfo=lambda _, version: types.SimpleNamespace(
+            used=answering(answers["memory"])()
+        ),
         nvmlDeviceGetPowerUsage=answering(answers["power"]),
         nvmlDeviceGetClockInfo=answering(answers["clock"]),
         nvmlDeviceGetCurrentClocksThrottleReasons=answering(answers["reasons"]),
@@ -61,16 +66,35 @@ def test_an_idle_clock_or_a_set_one_is_not_throttling(reasons: int, throttled: b
     assert NvmlMeter(nvml(reasons=reasons), "GPU-1").throttled() is throttled
 
 
-def test_what_a_device_does_not_support_is_null() -> None:
-    missing = dict.fromkeys(("energy", "power", "clock", "reasons"), NotSupported())
+@pytest.mark.parametrize("error", [NotSupported("Not Supported"), NvmlError("GPU is lost")])
+def test_no_error_of_nvml_costs_a_row_and_its_reason_is_logged_once(
+    error: NvmlError, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = dict.fromkeys(("energy", "power", "clock", "reasons", "memory"), error)
     meter = NvmlMeter(nvml(**missing), "GPU-1")
-    assert (meter.energy_j(), meter.power_w()) == (None, None)
-    assert (meter.clock_hz(), meter.throttled()) == (None, None)
+    for _ in range(2):
+        assert (meter.energy_j(), meter.power_w(), meter.clock_hz()) == (None, None, None)
+        assert (meter.throttled(), meter.memory_used()) == (None, None)
+    log = PowerLog(meter, clock=iter([0.0, 1.0]).__next__, every_s=3600)
+    log.start()
+    assert log.stop() == NOTHING_DRAWN
+    assert len(caplog.messages) == 5
+    assert all(str(error) in message for message in caplog.messages)
 
 
-def test_another_error_of_nvml_is_no_null() -> None:
-    with pytest.raises(OtherError):
-        NvmlMeter(nvml(power=OtherError()), "GPU-1").power_w()
+def test_a_counter_that_fails_in_the_end_leaves_the_power_readings() -> None:
+    answers = iter([1_000, NvmlError("Unknown Error")])
+
+    def counter() -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    log = PowerLog(NvmlMeter(nvml(energy=counter), "GPU-1"), clock=iter([0.0, 2.0]).__next__)
+    log.start()
+    found = log.stop()
+    assert (found.energy_j, found.mean_power_w) == (600.0, 300.0)
 
 
 def test_the_counter_decides_the_energy_and_the_mean_power() -> None:

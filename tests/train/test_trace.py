@@ -1,13 +1,19 @@
 import dataclasses
+import functools
 import gzip
 import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported at run time
 
 from scaling.layout import Layout
-from scaling.train.trace import _of_use, axis_of
-from scaling.train.window import AXES, KINDS
+from scaling.train.launches import axis_of
+from scaling.train.trace import events_of, of_use
+from scaling.train.window import AXES, KINDS, split_of, unfit
 from tests.points import tiny_point
 from tests.train.conftest import Run, Train
 
@@ -33,40 +39,131 @@ def test_a_group_is_named_for_the_outermost_degree_it_spans(
 
 
 class Recorded:
-    """An event as Kineto hands it over, as far as the choice looks at it."""
+    """An event as Kineto hands it over, as far as ours is made of it."""
 
-    def __init__(self, name: str, *, on_device: bool = False, id: int = 0, linked: int = 0) -> None:
-        self._said = (name, DeviceType.CUDA if on_device else DeviceType.CPU, id, linked)
-
-    def name(self) -> str:
-        return self._said[0]
-
-    def device_type(self) -> DeviceType:
-        return self._said[1]
-
-    def correlation_id(self) -> int:
-        return self._said[2]
-
-    def linked_correlation_id(self) -> int:
-        return self._said[3]
+    def __init__(
+        self,
+        name: str,
+        *,
+        on_device: bool = False,
+        id: int = 0,
+        linked: int = 0,
+        annotation: bool = False,
+        start_ns: int = 0,
+        duration_ns: int = 0,
+        thread: int = 0,
+    ) -> None:
+        device = DeviceType.CUDA if on_device else DeviceType.CPU
+        for method, value in {
+            "name": name,
+            "device_type": device,
+            "correlation_id": id,
+            "linked_correlation_id": linked,
+            "is_user_annotation": annotation,
+            "start_ns": start_ns,
+            "duration_ns": duration_ns,
+            "start_thread_id": thread,
+        }.items():
+            setattr(self, method, functools.partial(lambda answer: answer, value))
 
 
 def test_of_a_gpus_trace_only_the_callers_of_nccl_are_kept_beside_the_kernels() -> None:
     events = [
         Recorded("scaling.step"),
+        Recorded("scaling::optimizer"),
         Recorded("aten::mm", id=1),
         Recorded("c10d::allreduce_", id=2),
         Recorded("gemm", on_device=True, linked=1),
         Recorded("ncclDevKernel_AllReduce_Sum_f32_RING_LL", on_device=True, linked=2),
     ]
-    kept = {event.name() for event in _of_use(events)}
+    kept = {event.name() for event in of_use(events)}
     assert kept == {event.name() for event in events} - {"aten::mm"}
 
 
 def test_of_a_cpus_trace_operators_and_gloos_spans_are_kept() -> None:
     names = ["scaling.step", "scaling.launch|all_reduce|dp", "aten::mm", "gloo:all_reduce"]
     events = [Recorded(name) for name in [*names, "autograd::engine", "c10d::allreduce_"]]
-    assert [event.name() for event in _of_use(events)] == names
+    assert [event.name() for event in of_use(events)] == names
+
+
+_ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"}
+
+
+def recorded(path: Path) -> list[Any]:
+    """The events of a trace that torch has exported, as Kineto handed them over before."""
+    found = []
+    for event in json.loads(path.read_text())["traceEvents"]:
+        said, kind = event["args"], event["cat"]
+        number = said["External id"]
+        by_cupti = kind in _ON_DEVICE - {"gpu_user_annotation"} or kind == "cuda_runtime"
+        found.append(
+            Recorded(
+                event["name"],
+                on_device=kind in _ON_DEVICE,
+                id=said["correlation"] if by_cupti else number,
+                linked=number if by_cupti else 0,
+                annotation=kind.endswith("user_annotation"),
+                start_ns=event["ts"] * 1000,
+                duration_ns=event["dur"] * 1000,
+                thread=event["tid"],
+            )
+        )
+    return found
+
+
+HAND_MADE = Path(__file__).parent / "traces" / "cuda_hand_made.json"
+
+
+def test_a_hand_made_cuda_trace_in_torchs_format_is_split() -> None:
+    """One step of 1,000 microseconds of a rank of tp 2, pp 2; see the file's first line."""
+    events = events_of(recorded(HAND_MADE))
+    assert unfit(events, on_gpu=True) is None
+    spent = {name: round((each or 0) * 1e6) for name, each in split_of(events).items() if each}
+    assert spent == {
+        "compute_s": 300 + 220 + 18,  # GEMM, Adam, a copy
+        "comm_s": 180 + 150 + 100,
+        "exposed_comm_s": 180 + 100 + 100,  # the GEMM hides 50 of the tp all-reduce
+        "idle_s": 82,
+        "all_reduce_s": 250,
+        "send_recv_s": 180,
+        "tp_comm_s": 150,
+        "pp_comm_s": 180 + 100,
+        "pipeline_bubble_s": 180,  # without the norm's all-reduce over the stages
+        "optimizer_s": 320,
+    }
+
+
+def test_a_hand_made_cuda_trace_whose_end_was_dropped_is_no_window() -> None:
+    kept = [
+        e for e in recorded(HAND_MADE) if not (e.linked_correlation_id() and e.start_ns() > 26e5)
+    ]
+    reason = unfit(events_of(kept), on_gpu=True)
+    assert reason is not None
+    assert "ended 40% of it before its end" in reason
+
+
+def test_a_hand_made_cuda_trace_without_kernels_is_no_window() -> None:
+    kept = [event for event in recorded(HAND_MADE) if not event.linked_correlation_id()]
+    events = [event for event in events_of(kept) if not event.on_device]
+    assert "no kernel" in str(unfit(events, on_gpu=True))
+
+
+NO_SIZE = """
+from torch.autograd.profiler import profile
+from scaling.train.trace import kineto_options
+options = kineto_options(ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB="much")
+with profile(use_kineto=True, experimental_config=options):
+    pass
+"""
+
+
+def test_the_size_of_the_buffer_reaches_kineto() -> None:
+    """It ends the process over a size that is none: it reads this line, and by this name."""
+    ran = subprocess.run(
+        [sys.executable, "-c", NO_SIZE], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode != 0
+    assert "ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB=much" in ran.stdout + ran.stderr
 
 
 @pytest.mark.ranks
@@ -91,12 +188,14 @@ def test_a_step_is_split_by_what_its_layout_exchanges(
     for result in train(tiny_point(measured_steps=2, **layout)).values():
         spent = result.spent
         assert spent is not None
-        assert kinds <= {kind for kind in KINDS if spent[f"{kind}_s"] > 0}
-        assert axes == {axis for axis in AXES if spent[f"{axis}_comm_s"] > 0}
-        assert spent["compute_s"] > 0
-        assert 0 <= spent["exposed_comm_s"] <= spent["comm_s"] + 1e-9  # rounded sums
-        assert spent["idle_s"] > 0
-        assert (spent["pipeline_bubble_s"] > 0) == ("pp" in layout)
+        seconds = {name: each for name, each in spent.items() if each is not None}
+        assert kinds <= {kind for kind in KINDS if seconds[f"{kind}_s"] > 0}
+        assert axes == {axis for axis in AXES if seconds[f"{axis}_comm_s"] > 0}
+        assert seconds["compute_s"] > 0
+        assert 0 <= seconds["exposed_comm_s"] <= seconds["comm_s"] + 1e-9  # rounded sums
+        assert seconds["idle_s"] > 0
+        assert (seconds["pipeline_bubble_s"] > 0) == ("pp" in layout)
+        assert seconds["pipeline_bubble_s"] <= seconds["send_recv_s"] + 1e-9
 
 
 @pytest.mark.ranks

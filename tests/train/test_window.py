@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.train.window import STEP, Event, split_of
+from scaling.train.window import STEP, Event, split_of, unfit
 
 MAIN, TP_WORKER, DP_WORKER = 1, 2, 3
 
@@ -106,6 +106,72 @@ def test_a_stage_that_waits_for_its_neighbour_is_the_bubble() -> None:
     assert spent["compute_s"] == 5  # a transfer runs on the thread that computes
 
 
+def test_what_stages_share_by_collectives_is_no_bubble() -> None:
+    """A norm over all ranks and a loss that is sent to all: each under its own kind, and pp."""
+    events = [
+        step(0, 20),
+        launch("send_recv", "pp", 0),
+        gloo("recv", 0, 2, MAIN),
+        launch("all_reduce", "pp", 3),
+        gloo("all_reduce", 3, 8),
+        launch("broadcast", "pp", 9),
+        gloo("broadcast", 9, 10),
+        launch("send_recv", "cp", 11),
+        gloo("send", 11, 15, MAIN),
+    ]
+    spent = split_of(events)
+    assert spent["pipeline_bubble_s"] == 2
+    assert (spent["pp_comm_s"], spent["cp_comm_s"], spent["exposed_comm_s"]) == (8, 4, 12)
+    assert (spent["all_reduce_s"], spent["broadcast_s"], spent["send_recv_s"]) == (5, 1, 6)
+
+
+def optimizer(start: float, end: float, *, on_device: bool = False) -> Event:
+    return Event(
+        name="scaling::optimizer", start=start, end=end, annotation=True, on_device=on_device
+    )
+
+
+def test_the_optimizers_seconds_are_a_part_of_the_others() -> None:
+    events = [step(0, 10), operator(0, 6), operator(7, 9), optimizer(6, 9.5)]
+    spent = split_of(events)
+    assert spent["optimizer_s"] == 3.5
+    without = split_of(events[:-1])
+    assert without["optimizer_s"] is None  # the region was not annotated: unknown, not nothing
+    assert {**spent, "optimizer_s": None} == without
+
+
+def test_on_a_gpu_the_optimizer_works_where_its_kernels_do() -> None:
+    """The host has launched it all by second 3; both streams are at it from 5 to 8."""
+    events = [
+        step(0, 10),
+        kernel("gemm", 0, 5),
+        kernel("multi_tensor_apply_kernel", 5, 8),
+        optimizer(2, 3),
+        optimizer(5, 7, on_device=True),
+        optimizer(6, 8, on_device=True),
+    ]
+    assert split_of(events)["optimizer_s"] == 3
+    assert split_of(events[:4])["optimizer_s"] is None
+
+
+def test_a_window_whose_kernels_go_on_to_the_end_is_fit() -> None:
+    assert unfit([step(0, 10), kernel("gemm", 1, 9.5)], on_gpu=True) is None
+    assert unfit([step(0, 10), operator(0, 1)], on_gpu=False) is None
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([], "holds no 'scaling.step'"),
+        ([step(0, 10), operator(0, 9)], "no kernel"),
+        ([step(0, 10), kernel("gemm", 1, 9.5), step(20, 30)], "ended 100% of it before"),
+        ([step(0, 10), kernel("gemm", 1, 8)], "ended 20% of it before"),
+    ],
+)
+def test_a_window_that_did_not_see_all_says_so(events: list[Event], reason: str) -> None:
+    assert reason in str(unfit(events, on_gpu=True))
+
+
 def test_kernels_of_nccl_communicate_and_all_others_compute() -> None:
     call = Event(name="c10d::allreduce_", start=0.1, end=0.2, thread=MAIN, id=7)
     exchange = Event(name="c10d::alltoall_base_", start=1.1, end=1.2, thread=MAIN, id=8)
@@ -133,7 +199,7 @@ def test_kernels_of_nccl_communicate_and_all_others_compute() -> None:
 def test_a_kernel_whose_call_is_not_in_the_trace_has_a_kind_but_no_axis() -> None:
     spent = split_of([step(0, 4), kernel("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", 1, 3)])
     assert (spent["reduce_scatter_s"], spent["comm_s"]) == (2, 2)
-    assert sum(spent[f"{axis}_comm_s"] for axis in ("tp", "cp", "dp", "pp")) == 0
+    assert {spent[f"{axis}_comm_s"] for axis in ("tp", "cp", "dp", "pp")} == {0}
 
 
 def test_a_trace_without_a_step_is_no_window() -> None:

@@ -1,0 +1,162 @@
+"""What a user would write instead of us: transformers' model, torch's AdamW, a loop.
+
+It trains and keeps Adam's moments in the weights' precision, where DeepSpeed keeps fp32 masters and
+moments unless it is told otherwise. With Liger its norms, rotation and feed-forward are Liger's and
+head and loss are one kernel; compiled, the loss is compiled with the model.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from scaling.grid import Point
+from scaling.shapes import ModelShape
+
+
+def trained(point: Point, *, liger: bool) -> dict[str, Any]:
+    """Seconds of every measured step, peak memory, and what the device drew."""
+    if point.gpu == "cpu":
+        os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+    import torch
+
+    from scaling.attention import DTYPES
+    from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
+    from scaling.train.data import micro_batches
+    from scaling.train.feed import Feed
+    from scaling.train.memory import peak_memory
+    from scaling.train.power import NOTHING_DRAWN, PowerLog, meter_of
+    from scaling.train.timing import CudaStopwatch, HostStopwatch, step_times_s
+
+    shape, layout = point.shape, point.layout
+    pairs = shape.family == "t5"
+    device = torch.device("cpu" if point.gpu == "cpu" else "cuda")
+    if device.type == "cpu":
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    model = (_mt5 if pairs else _llama)(shape, DTYPES[layout.precision], liger).to(device)
+    if layout.activation_checkpointing != "none":  # it knows whole layers only
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    loss_of: Callable[..., Any] = _loss_of(model, pairs=pairs, liger=liger)
+    if layout.compile:
+        loss_of = torch.compile(loss_of)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    meter = meter_of(device)
+    power = None if meter is None else PowerLog(meter, clock=time.monotonic)
+    steps = point.warmup_steps + point.measured_steps
+    feed = Feed(
+        lambda step: micro_batches(
+            layout,
+            vocab_size=shape.vocab_size,
+            seed=point.seed,
+            step=step,
+            dp_rank=0,
+            device=torch.device("cpu"),
+            pairs=pairs,
+        ),
+        counted=range(point.warmup_steps, steps),
+        device=device,
+    )
+
+    def prepare(step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        batches = feed(step)
+        if power is not None and step == point.warmup_steps:
+            power.start()
+        return batches
+
+    def step(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        for ids, labels in batches:
+            (loss_of(ids, labels) / len(batches)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    times = step_times_s(
+        steps=steps,
+        prepare=prepare,
+        align=lambda: None,
+        step=step,
+        after=lambda _: None,
+        stopwatch=CudaStopwatch() if device.type == "cuda" else HostStopwatch(),
+    )
+    drawn = NOTHING_DRAWN if power is None else power.stop()
+    return {
+        "step_times_s": times[point.warmup_steps :],
+        "peak_memory_bytes": peak_memory(device).allocated,
+        "energy_j": drawn.energy_j,
+        "mean_power_w": drawn.mean_power_w,
+        "clock_hz": drawn.clock_hz,
+        "throttled_share": drawn.throttled_share,
+    }
+
+
+def _loss_of(model: Any, *, pairs: bool, liger: bool) -> Callable[..., Any]:
+    """Ids and labels to the mean loss.
+
+    Labels are one token ahead already: transformers' own loss would shift them once more.
+    """
+    from torch.nn.functional import cross_entropy
+
+    from scaling.train.fused import linear_cross_entropy
+
+    def of_pairs(ids: Any, labels: Any) -> Any:
+        logits = model(input_ids=ids[:, 0], decoder_input_ids=ids[:, 1]).logits
+        return cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+    def of_tokens(ids: Any, labels: Any) -> Any:
+        logits = model(input_ids=ids).logits
+        return cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+    def by_liger(ids: Any, labels: Any) -> Any:
+        hidden = model.model(input_ids=ids).last_hidden_state
+        return linear_cross_entropy(hidden, model.lm_head.weight, labels)
+
+    return of_pairs if pairs else by_liger if liger else of_tokens
+
+
+def _llama(shape: ModelShape, dtype: Any, liger: bool) -> Any:
+    if liger:
+        from liger_kernel.transformers import apply_liger_kernel_to_llama
+
+        apply_liger_kernel_to_llama(
+            rope=True, rms_norm=True, swiglu=True, cross_entropy=False,
+            fused_linear_cross_entropy=False,
+        )  # fmt: skip
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.ffn_hidden_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        tie_word_embeddings=shape.tied_embeddings,
+        use_cache=False,
+    )
+    return LlamaForCausalLM._from_config(config, attn_implementation="sdpa", dtype=dtype)
+
+
+def _mt5(shape: ModelShape, dtype: Any, liger: bool) -> Any:
+    assert not liger  # it has no kernels for an mT5
+    from torch import nn
+    from transformers import MT5Config, MT5ForConditionalGeneration
+
+    config = MT5Config(
+        vocab_size=shape.vocab_size,
+        d_model=shape.hidden_size,
+        d_kv=shape.head_dim,
+        d_ff=shape.ffn_hidden_size,
+        num_layers=shape.num_encoder_layers,
+        num_decoder_layers=shape.num_layers,
+        num_heads=shape.num_heads,
+        dropout_rate=0.0,
+        use_cache=False,
+    )
+    model = MT5ForConditionalGeneration._from_config(
+        config, attn_implementation="sdpa", dtype=dtype
+    )
+    # its configuration ties the head whatever it is told; the released mT5 has one of its own
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
