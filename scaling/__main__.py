@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.errors import InputError
+from scaling.errors import InputError, plain
 from scaling.plan_file import RESULTS
 from scaling.predict import cli as predicting
 
@@ -93,7 +93,7 @@ def measure(
         typer.echo(f"{point.stem}: node_failed: {lost}", err=True)
         raise typer.Exit(1) from None
     said = f"{measured.point_id}: {measured.outcome}"
-    typer.echo(f"{said}: {measured.error_message}" if measured.error_message else said)
+    typer.echo(f"{said}: {plain(measured.error_message)}" if measured.error_message else said)
 
 
 @app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
@@ -255,7 +255,7 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        typer.echo(str(error), err=True)
+        typer.echo("\n".join(plain(line) for line in str(error).splitlines()), err=True)
         sys.exit(2)
 
 

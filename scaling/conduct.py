@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scaling import claim, plan_writer, planning
+from scaling.errors import plain
 from scaling.launch.local_host import kept_host
 from scaling.progress import Progress, Watcher, duration
 
@@ -62,7 +63,7 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
     after = watcher.look()
     if code:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-        console.print("\n".join(tail), markup=False)
+        console.print("\n".join(plain(line) for line in tail), markup=False)
         console.print(f"snakemake ended with exit code {code}; all it said: {log}", markup=False)
         return code
     unchanged = report.stat().st_mtime_ns == had_report

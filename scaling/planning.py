@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scaling import grid
 from scaling.errors import InputError
 from scaling.grid import Plan, Point, Refusal
-from scaling.hardware import gpu_named
+from scaling.hardware import Cluster, gpu_named
 from scaling.measurement import fields_of
 from scaling.plan_file import Allocation
 from scaling.probe.plan import ProbePlan, probe_plan
@@ -107,6 +107,16 @@ def allocation(point: Point) -> Allocation:
         ranks_per_node=min(point.world_size, point.gpus_per_node),
         minutes=int(point.time_limit_s // 60) + STARTUP_MINUTES,
     )
+
+
+def hours(allocation: Allocation, cluster: Cluster) -> float:
+    """GPU-hours (rank-hours on a CPU) that are paid for if all of an allocation's minutes pass.
+
+    Whole nodes are, where the site's jobs are exclusive, whatever a point uses of them.
+    """
+    exclusive = cluster.slurm.exclusive
+    gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size
+    return gpus * allocation.minutes / 60
 
 
 def probe_allocation(probing: ProbePlan) -> Allocation:

@@ -180,6 +180,35 @@ def test_another_file_of_the_same_name_is_refused_with_a_way_out(planned, tmp_pa
     assert times_of(planned) == points
 
 
+def test_an_id_that_was_measured_never_comes_to_mean_another_point(planned):
+    clusters = planned / "config" / "clusters.yaml"
+    content = yaml.safe_load(clusters.read_text())
+    content["local"]["gpus_per_node"] *= 2
+    clusters.write_text(yaml.safe_dump(content))
+    plan("quickstart")  # nothing was measured: only the points' files change
+    rows = planned / "results" / "quickstart" / "rows"
+    rows.mkdir()
+    point = next(iter(plan_of(planned)["points"]))
+    (rows / f"{point}.parquet").touch()
+    edit(planned, "quickstart", lambda study: study["measure"].update(time_limit_s=77.0))
+    plan("quickstart")  # another limit is the same point
+    content["local"]["gpus_per_node"] *= 2
+    clusters.write_text(yaml.safe_dump(content))
+    with pytest.raises(InputError, match=r"was measured with gpus_per_node=.* give the cluster an"):
+        plan("quickstart")
+
+
+def test_what_writers_that_died_left_is_removed_and_living_ones_keep_theirs(planned):
+    rows = planned / "results" / "quickstart" / "rows"
+    rows.mkdir()
+    dead, living = rows / ".a.parquet.7.part", rows / ".b.parquet.8.part"
+    for path in (dead, living):
+        path.touch()
+    os.utime(dead, (1, 1))
+    plan("quickstart")
+    assert list(rows.iterdir()) == [living]
+
+
 def test_a_study_file_that_was_moved_is_the_same_study(planned):
     old = planned / "config/studies/quickstart.yaml"
     old.rename(planned / "quickstart.yaml")
