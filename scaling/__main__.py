@@ -148,6 +148,7 @@ def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption
 
     found = load_study(study, mode=mode, cluster=cluster)
     wanted = planning.to_measure(found, planning.plan(found))
+    _say_unreadable(RESULTS / found.name)
     typer.echo(Watcher(RESULTS / found.name, wanted).look().line())
 
 
@@ -163,6 +164,7 @@ def retry(
     from scaling.study import load_study
 
     found = load_study(study)
+    _say_unreadable(RESULTS / found.name)
     moved = retrying.set_aside(RESULTS / found.name, retrying.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
@@ -185,7 +187,8 @@ def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
     from scaling.analyse import replication, warehouse
     from scaling.store import read_about
 
-    warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share)
+    for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
+        typer.echo(f"Left out: {unusable}", err=True)
     replicates = read_about(study_dir).get("replicates")
     if replicates is not None:
         replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)
@@ -240,6 +243,15 @@ def compare(
         raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
     records = side_by_side(Side(before, until=split), Side(after or before, since=split))
     comparison.show(records, as_json=json)
+
+
+def _say_unreadable(study_dir: Path) -> None:
+    """Set aside what is no row, and say so, until its point has run again."""
+    from scaling import row_files
+
+    row_files.set_aside(study_dir / "rows")
+    for unusable in row_files.kept_aside(study_dir / "rows"):
+        typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
 
 
 def _clusters() -> "dict[str, Cluster]":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from scaling import row_files
 from scaling.grid import Point
 from scaling.measurement import Outcome
 from scaling.running import is_alive
@@ -104,14 +105,17 @@ class Watcher:
         self._settled: dict[str, Settled] = {}
 
     def look(self) -> Progress:
-        """The progress as the files tell it now."""
-        present = {path.stem: path for path in self._rows.glob("*.parquet")}
+        """The progress as the files tell it now; a file that holds no row counts as none."""
+        present = {path.stem: path for path in row_files.files_in(self._rows)}
         for gone in self._settled.keys() - present.keys():
             del self._settled[gone]
-        for point_id in present.keys() - self._settled.keys():
-            found = _settled(present[point_id])
-            if found is not None:
-                self._settled[point_id] = found
+        new = sorted(present[point_id] for point_id in present.keys() - self._settled.keys())
+        if new:
+            table = row_files.read_rows(new).table.select(["file", "outcome", "duration_s"])
+            for row in table.to_pylist():
+                self._settled[Path(row["file"]).stem] = Settled(
+                    outcome=row["outcome"], duration_s=row["duration_s"]
+                )
         skipped = self._skipped()
         wanted = [point for point in self._points if point.point_id not in skipped]
         running = {p.stem for p in self._rows.glob("*.running") if is_alive(p)}
@@ -124,12 +128,3 @@ class Watcher:
         return {
             one["point_id"] for table in tables for one in table.to_pylist() if not one["chosen"]
         }
-
-
-def _settled(path: Path) -> Settled | None:
-    try:
-        table = pq.read_table(path, columns=["outcome", "duration_s"])
-    except FileNotFoundError:  # removed between the listing and the reading: wanted again
-        return None
-    row = table.to_pylist()[-1]
-    return Settled(outcome=row["outcome"], duration_s=row["duration_s"])

@@ -3,10 +3,9 @@
 import typing
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from scaling.errors import InputError, did_you_mean
 from scaling.measurement import Outcome
+from scaling.row_files import files_in, read_rows
 from scaling.store import aside
 
 
@@ -28,9 +27,10 @@ def outcomes(text: str) -> set[str]:
 def set_aside(study_dir: Path, which: set[str]) -> int:
     """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; how many."""
     moved = 0
-    for path in sorted((study_dir / "rows").glob("*.parquet")):
-        row = pq.read_table(path, columns=["outcome", "attempt"]).to_pylist()[-1]
+    rows = read_rows(sorted(files_in(study_dir / "rows")))
+    for row in rows.table.select(["file", "outcome", "attempt"]).to_pylist():
         if row["outcome"] in which:
+            path = Path(row["file"])
             kept = aside(path, row["attempt"])
             kept.parent.mkdir(exist_ok=True)
             path.replace(kept)

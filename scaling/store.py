@@ -1,19 +1,25 @@
 """Rows and points on disk: Parquet and JSON, each file written whole or not at all."""
 
+import contextlib
 import dataclasses
+import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scaling.errors import InputError
 from scaling.grid import Plan, Refusal, columns_of
 from scaling.measurement import Row, fields_of
 
 _ASIDE = "retried"
+_LONGEST_STEM = 200  # of the 255 bytes that a file's name may have
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _ARROW = {
     "str": pa.string(),
     "int": pa.int64(),
@@ -34,18 +40,65 @@ def arrow_schema(row_type: type) -> pa.Schema:
     )
 
 
+class CannotWrite(InputError, OSError):
+    """A file could not be written (disk full, no permission); the text names it and says why."""
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A name to write to, which becomes `path` once it is whole and on the disk, or goes again.
+
+    Data go to the disk before the name does, and the name before this returns: after a power cut
+    there is the old file, the new one, or none, never half of one.
+
+    Raises:
+        CannotWrite: the system refused, and nothing was left behind.
+    """
+    part = _part(path)
+    try:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield part
+            _to_disk(part)
+            part.replace(path)
+            _to_disk(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        if isinstance(error, InputError):
+            raise
+        reason = error.strerror or str(error).splitlines()[0]
+        raise CannotWrite(f"{path}: cannot be written: {reason}") from error
+
+
+def _part(path: Path) -> Path:
+    """A name beside the file that no other writer uses."""
+    return path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}.part")
+
+
+def _to_disk(path: Path) -> None:
+    """Ask for a file, or for the names in a folder, to be on the disk, where that can be asked."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
-    part = _part(path)
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    write_bytes(path, text.encode("utf-8", errors="replace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file of bytes whole or not at all."""
-    part = _part(path)
-    part.write_bytes(content)
-    part.replace(path)
+    with whole(path) as part:
+        part.write_bytes(content)
 
 
 def write_text_if_new(path: Path, text: str) -> None:
@@ -55,19 +108,30 @@ def write_text_if_new(path: Path, text: str) -> None:
 
 
 def read_about(directory: Path) -> dict[str, Any]:
-    """What a study's study.json says of it; nothing where it was made by an import."""
+    """What a study's study.json says of it; nothing where it was made by an import.
+
+    Raises:
+        InputError: it is not what `scaling plan` writes.
+    """
     path = directory / "study.json"
     if not path.exists():
         return {}
-    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        known = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not what `scaling plan` writes: {error}") from error
+    if not isinstance(known, dict):
+        raise InputError(f"{path}: is not what `scaling plan` writes: no object of keys and values")
+    replicates = known.get("replicates")
+    if replicates is not None and not _NAME.fullmatch(str(replicates)):
+        raise InputError(f"{path}: replicates={replicates!r}: must be the name of a study")
     return known
 
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file whole or not at all: a killed job leaves no half file for DuckDB."""
-    part = _part(path)
-    pq.write_table(table, part)
-    part.replace(path)
+    with whole(path) as part:
+        pq.write_table(table, part)
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -77,9 +141,17 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_row(path: Path) -> Row:
-    """The row of rows/<point_id>.parquet."""
-    (record,) = pq.read_table(path).to_pylist()
-    return Row(**record)
+    """The row of rows/<point_id>.parquet.
+
+    Raises:
+        InputError: the file holds no row of this version.
+    """
+    try:
+        (record,) = pq.ParquetFile(path).read().to_pylist()
+        return Row(**record)
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: holds no row of this version: {reason}") from error
 
 
 def aside(row_path: Path, attempt: int) -> Path:
@@ -117,9 +189,3 @@ def _known_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Points as a table: the row's columns that are known beforehand, in the row's order."""
     schema = pa.schema([field for field in arrow_schema(Row) if field.name in records[0]])
     return pa.Table.from_pylist(list(records), schema=schema)
-
-
-def _part(path: Path) -> Path:
-    """A name beside the file that no other writer uses."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
