@@ -30,10 +30,11 @@ from typing import Any
 
 import rival
 
+from scaling.axes import AXES
 from scaling.grid import Point
 from scaling.hardware import gpu_named
 from scaling.launch.environment import rank_environment
-from scaling.layout import AXES, FLAGS, Layout, engine_refusals, refusals
+from scaling.layout import FLAGS, Layout, engine_refusals, refusals
 from scaling.rank_files import RankFiles
 from scaling.shapes import ModelShape, model_flops_per_token
 from scaling.study import load_models

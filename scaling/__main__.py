@@ -138,7 +138,9 @@ def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption
 
     found = load_study(study, mode=mode, cluster=cluster)
     wanted = planning.to_measure(found, planning.plan(found))
-    typer.echo(Watcher(folder_of(found, RESULTS), wanted).look().line())
+    folder = folder_of(found, RESULTS)
+    _say_unreadable(folder)
+    typer.echo(Watcher(folder, wanted).look().line())
 
 
 @app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")
@@ -154,7 +156,9 @@ def retry(
     from scaling.study_folder import folder_of
 
     found = load_study(study)
-    moved = retrying.set_aside(folder_of(found, RESULTS), retrying.outcomes(outcome))
+    folder = folder_of(found, RESULTS)
+    _say_unreadable(folder)
+    moved = retrying.set_aside(folder, retrying.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
         typer.echo(f"{points} will run again: scaling run {study}")
@@ -176,7 +180,8 @@ def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
     from scaling.analyse import replication, warehouse
     from scaling.study_folder import read_about
 
-    warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share)
+    for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
+        typer.echo(f"Left out: {unusable}", err=True)
     replicates = read_about(study_dir).replicates
     if replicates is not None:
         replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)
@@ -231,6 +236,15 @@ def compare(
         raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
     records = side_by_side(Side(before, until=split), Side(after or before, since=split))
     comparison.show(records, as_json=json)
+
+
+def _say_unreadable(study_dir: Path) -> None:
+    """Set aside what is no row, and say so, until its point has run again."""
+    from scaling import row_files
+
+    row_files.set_aside(study_dir / "rows")
+    for unusable in row_files.kept_aside(study_dir / "rows"):
+        typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
 
 
 def _clusters() -> "dict[str, Cluster]":

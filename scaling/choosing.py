@@ -15,6 +15,7 @@ from scaling import planning
 from scaling.errors import InputError
 from scaling.grid import Plan, Point, Refusal, columns_of
 from scaling.measurement import fields_of
+from scaling.row_files import read_rows as read_measured
 from scaling.store import arrow_schema, write_table
 
 if TYPE_CHECKING:
@@ -71,13 +72,10 @@ def chosen_ids(path: Path) -> list[str]:
 
 def _rows(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]:
     """What the rows that are there say, by point."""
-    wanted = ["duration_s", "world_size", "startup_s", "stack_fingerprint"]
-    found = {}
-    for point in points:
-        path = study_dir / "rows" / f"{point.point_id}.parquet"
-        if path.exists():
-            found[point.point_id] = pq.read_table(path, columns=wanted).to_pylist()[-1]
-    return found
+    paths = {study_dir / "rows" / f"{point.point_id}.parquet": point for point in points}
+    wanted = ["file", "duration_s", "world_size", "startup_s", "stack_fingerprint"]
+    table = read_measured([path for path in paths if path.exists()]).table.select(wanted)
+    return {paths[Path(row["file"])].point_id: row for row in table.to_pylist()}
 
 
 def _guide(study: "Study", rows: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -121,8 +119,7 @@ def _calibrated(
         for point_id in smaller
         if rows[point_id]["stack_fingerprint"] == stack
     ]
-    table = pa.concat_tables([pq.read_table(p) for p in paths], promote_options="permissive")
-    columns = Columns(table, str(study_dir / "rows"))
+    columns = Columns(read_measured(paths).table, str(study_dir / "rows"))
     probes = study_dir / "probes.parquet"
     told = None
     if probes.exists():

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from scaling import claim, plan_writer, planning
+from scaling import claim, plan_writer, planning, row_files
 from scaling.errors import plain
 from scaling.launch.local_host import kept_host
 from scaling.progress import Progress, Watcher, duration
@@ -46,6 +46,8 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
     claim.take_over(Path.cwd(), command, console)
     if "--profile" not in options:  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
+    for unusable in row_files.set_aside(results / found.name / "rows"):
+        console.print(f"Set aside, its point runs again: {unusable}", markup=False)
     before = watcher.look()
     report = folder / "report.html"
     had_report = report.stat().st_mtime_ns if report.exists() else None

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scaling import row_files
 from scaling.grid import Point
 from scaling.measurement import Outcome
 from scaling.running import is_alive
@@ -106,14 +107,17 @@ class Watcher:
         self._settled: dict[str, Settled] = {}
 
     def look(self) -> Progress:
-        """The progress as the files tell it now."""
-        present = {path.stem: path for path in self._rows.glob("*.parquet")}
+        """The progress as the files tell it now; a file that holds no row counts as none."""
+        present = {path.stem: path for path in row_files.files_in(self._rows)}
         for gone in self._settled.keys() - present.keys():
             del self._settled[gone]
-        for point_id in present.keys() - self._settled.keys():
-            found = _settled(present[point_id])
-            if found is not None:
-                self._settled[point_id] = found
+        new = sorted(present[point_id] for point_id in present.keys() - self._settled.keys())
+        if new:
+            table = row_files.read_rows(new).table.select(["file", "outcome", "duration_s"])
+            for row in table.to_pylist():
+                self._settled[Path(row["file"]).stem] = Settled(
+                    outcome=row["outcome"], duration_s=row["duration_s"]
+                )
         skipped = self._skipped()
         wanted = [point for point in self._points if point.point_id not in skipped]
         running = {p.stem for p in self._rows.glob("*.running") if is_alive(p)}
@@ -124,13 +128,6 @@ class Watcher:
         files = (self._rows.parent / "chosen").glob("*.parquet")
         tables = [_read(path, ["point_id", "chosen"]) for path in files]
         return {one["point_id"] for table in tables for one in table if not one["chosen"]}
-
-
-def _settled(path: Path) -> Settled | None:
-    rows = _read(path, ["outcome", "duration_s"])
-    if not rows or rows[-1]["outcome"] not in get_args(Outcome):
-        return None
-    return Settled(outcome=rows[-1]["outcome"], duration_s=rows[-1]["duration_s"] or 0.0)
 
 
 def _read(path: Path, columns: list[str]) -> list[dict[str, Any]]:

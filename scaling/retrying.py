@@ -3,12 +3,10 @@
 import typing
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from scaling.errors import InputError, did_you_mean
 from scaling.measurement import Outcome
-from scaling.store import aside, attempts_aside
+from scaling.row_files import files_in, read_rows
+from scaling.store import aside
 
 
 def outcomes(text: str) -> set[str]:
@@ -27,17 +25,12 @@ def outcomes(text: str) -> set[str]:
 
 
 def set_aside(study_dir: Path, which: set[str]) -> int:
-    """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; how many.
-
-    A row that cannot be read is moved with them.
-    """
+    """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; how many."""
     moved = 0
-    for path in sorted((study_dir / "rows").glob("*.parquet")):
-        try:
-            row = pq.read_table(path, columns=["outcome", "attempt"]).to_pylist()[-1]
-        except (OSError, pa.ArrowException, IndexError):  # whatever it was, it is wanted again
-            row = {"outcome": None, "attempt": 1 + attempts_aside(path)}
-        if row["outcome"] in which or row["outcome"] is None:
+    rows = read_rows(sorted(files_in(study_dir / "rows")))
+    for row in rows.table.select(["file", "outcome", "attempt"]).to_pylist():
+        if row["outcome"] in which:
+            path = Path(row["file"])
             kept = aside(path, row["attempt"])
             kept.parent.mkdir(exist_ok=True)
             path.replace(kept)

@@ -1,17 +1,21 @@
 """Rows and points on disk: Parquet and JSON, each file written whole or not at all."""
 
+import contextlib
 import dataclasses
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scaling.errors import InputError
 from scaling.grid import Plan, Refusal, columns_of
 from scaling.measurement import PointColumns, Row, fields_of
 
 _ASIDE = "retried"
+_LONGEST_STEM = 200  # of the 255 bytes that a file's name may have
 _ARROW = {
     "str": pa.string(),
     "int": pa.int64(),
@@ -32,18 +36,65 @@ def arrow_schema(row_type: type) -> pa.Schema:
     )
 
 
+class CannotWrite(InputError, OSError):
+    """A file could not be written (disk full, no permission); the text names it and says why."""
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A name to write to, which becomes `path` once it is whole and on the disk, or goes again.
+
+    Data go to the disk before the name does, and the name before this returns: after a power cut
+    there is the old file, the new one, or none, never half of one.
+
+    Raises:
+        CannotWrite: the system refused, and nothing was left behind.
+    """
+    part = _part(path)
+    try:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield part
+            _to_disk(part)
+            part.replace(path)
+            _to_disk(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        if isinstance(error, InputError):
+            raise
+        reason = error.strerror or str(error).splitlines()[0]
+        raise CannotWrite(f"{path}: cannot be written: {reason}") from error
+
+
+def _part(path: Path) -> Path:
+    """A name beside the file that no other writer uses."""
+    return path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}.part")
+
+
+def _to_disk(path: Path) -> None:
+    """Ask for a file, or for the names in a folder, to be on the disk, where that can be asked."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
-    part = _part(path)
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    write_bytes(path, text.encode("utf-8", errors="replace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file of bytes whole or not at all."""
-    part = _part(path)
-    part.write_bytes(content)
-    part.replace(path)
+    with whole(path) as part:
+        part.write_bytes(content)
 
 
 def write_text_if_new(path: Path, text: str) -> None:
@@ -54,9 +105,8 @@ def write_text_if_new(path: Path, text: str) -> None:
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file whole or not at all: a killed job leaves no half file for DuckDB."""
-    part = _part(path)
-    pq.write_table(table, part)
-    part.replace(path)
+    with whole(path) as part:
+        pq.write_table(table, part)
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -66,9 +116,17 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_row(path: Path) -> Row:
-    """The row of rows/<point_id>.parquet."""
-    (record,) = pq.read_table(path).to_pylist()
-    return Row(**record)
+    """The row of rows/<point_id>.parquet.
+
+    Raises:
+        InputError: the file holds no row of this version.
+    """
+    try:
+        (record,) = pq.ParquetFile(path).read().to_pylist()
+        return Row(**record)
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: holds no row of this version: {reason}") from error
 
 
 def aside(row_path: Path, attempt: int) -> Path:
@@ -109,9 +167,3 @@ def _write_table_if_new(path: Path, table: pa.Table) -> None:
         known = None
     if known is None or not known.equals(table):
         write_table(path, table)
-
-
-def _part(path: Path) -> Path:
-    """A name beside the file that no other writer uses."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.{os.getpid()}.part")

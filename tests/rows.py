@@ -7,7 +7,8 @@ from scaling.measurement import Row, fields_of
 
 
 def row_of(point: Point, **changes: Any) -> Row:
-    """A row of this point that ended ok after one second, with `changes`."""
+    """A row of this point that ended ok with steps of a second each, with `changes`."""
+    timed = {"step_time_s": 1.0} if changes.get("outcome", "ok") == "ok" else {}
     unmeasured = {name: None for name, (_, nullable) in fields_of(Row).items() if nullable}
     return Row(
         **{
@@ -20,6 +21,7 @@ def row_of(point: Point, **changes: Any) -> Row:
             "hosts": ["here"],
             "started_at": "2026-01-01T00:00:00Z",
             "stack_fingerprint": "abc",
+            **timed,
             **changes,
         }
     )

@@ -1,10 +1,13 @@
 """Files are whole or not there, and hold what was put in."""
 
+import resource
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from scaling import grid, store
+from scaling.errors import InputError
 from scaling.measurement import Row, fields_of
 from scaling.study import load_study
 from tests.rows import row_of
@@ -52,9 +55,59 @@ def test_a_write_that_fails_leaves_the_old_file(planned, tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr(pq, "write_table", full_disk)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(store.CannotWrite, match=r"a\.parquet: cannot be written: no space left"):
         store.write_rows(path, [row_of(planned.points[0], attempt=2)])
     assert pq.read_table(path)["attempt"].to_pylist() == [1]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_is_one_sentence_for_users_and_an_os_error_for_programs(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # bytes of a file: as good as full
+    try:
+        for write in (
+            lambda path: store.write_text(path, "x" * 100_000),
+            lambda path: store.write_table(path, pa.table({"a": list(range(100_000))})),
+        ):
+            with pytest.raises(OSError, match=r"a\.txt: cannot be written: .*too large") as caught:
+                write(tmp_path / "a.txt")
+            assert isinstance(caught.value, InputError)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_are_on_the_disk_before_the_name_and_the_name_before_the_writer_returns(
+    tmp_path, monkeypatch
+):
+    order = []
+    monkeypatch.setattr(store, "_to_disk", lambda path: order.append((path, sorted(
+        one.name for one in tmp_path.iterdir()))))  # fmt: skip
+    store.write_text(tmp_path / "a.txt", "new")
+    (part, before), (folder, after) = order
+    assert before == [part.name]
+    assert (folder, after) == (tmp_path, ["a.txt"])
+
+
+def test_a_name_as_long_as_a_file_system_allows_can_be_written(tmp_path):
+    store.write_text(tmp_path / ("n" * 251 + ".txt"), "x")
+    with pytest.raises(store.CannotWrite, match="name too long"):
+        store.write_text(tmp_path / ("n" * 300), "x")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"\xff" * 100, b"PAR1" + b"\x00" * 50 + b"PAR1"])
+def test_a_row_that_cannot_be_read_is_a_sentence_with_its_file(tmp_path, content):
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.parquet: holds no row of this version: "):
+        store.read_row(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 5000, '{"replicates": "../../etc"}'])
+def test_a_study_json_that_is_none_is_a_sentence(tmp_path, text):
+    (tmp_path / "study.json").write_text(text)
+    with pytest.raises(InputError, match=r"study\.json: (is not what|replicates='\.\.)"):
+        store.read_about(tmp_path)
 
 
 def test_a_plan_leaves_one_file_per_point_and_two_tables(planned, tmp_path):

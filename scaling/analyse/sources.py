@@ -12,24 +12,19 @@ from scaling.axes import AXES, levels_of
 from scaling.errors import InputError
 from scaling.grid import Refusal
 from scaling.hardware import GPUS, Cluster
-from scaling.measurement import PointColumns, Row, fields_of
+from scaling.measurement import PointColumns, fields_of
 from scaling.probes import Probe
+from scaling.row_checks import COLUMNS, SQL_TYPES, probe_reason_sql
+from scaling.row_files import Unusable, files_in, kept_aside, read_rows, wrong_rows
 from scaling.study_folder import read_about
 
 PUBLISHED = "published.parquet"
 PREDICTIONS = "predictions.parquet"
 PROBES = "probes.parquet"
 
-_SQL = {
-    "str": "varchar",
-    "int": "bigint",
-    "float": "double",
-    "bool": "boolean",
-    "list[float]": "double[]",
-    "list[str]": "varchar[]",
-}
-ROW = {name: _SQL[kind] for name, (kind, _) in fields_of(Row).items()}
-_REFUSAL = {name: _SQL[kind] for name, (kind, _) in fields_of(Refusal).items()}
+_LARGE_BYTES = 4 << 20  # a file of a great many rows is no point's
+ROW = COLUMNS
+_REFUSAL = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Refusal).items()}
 _CHOSEN = {
     **_REFUSAL,
     "point_id": "varchar",
@@ -60,24 +55,28 @@ _PREDICTION = {
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),
 }
-_PROBE = {name: _SQL[kind] for name, (kind, _) in fields_of(Probe).items()}
+_PROBE = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Probe).items()}
 
 
 def attach(
     connection: duckdb.DuckDBPyConnection, study_dir: Path, clusters: Mapping[str, Cluster]
-) -> None:
-    """Make study.points, .rows, .refused, .chosen, .predictions, .probes, the catalogue.
+) -> list[Unusable]:
+    """Make study.points, .rows, .unusable, .refused, .chosen, .predictions, .probes, the catalogue.
 
     The catalogue is catalogue.gpus and catalogue.clusters.
 
-    The study's are views, so that a query reads from disk only the columns it names. Columns that
-    an older file lacks are null, columns nobody knows any more are left.
+    The study's are views, so that a query reads from disk only the columns it names; rows of small
+    files are held in memory instead. Columns that an older file lacks are null, columns nobody
+    knows any more are left.
 
     Args:
         connection: an empty database.
         study_dir: results/<study>; it needs a plan (points.parquet) or imported rows
             (published.parquet), all else may be missing.
         clusters: by name, for their prices.
+
+    Returns:
+        Files and rows that cannot be what they should be; they stand in no view but .unusable.
 
     Raises:
         InputError: neither plan nor imported rows, or a file that is no Parquet of this project.
@@ -89,21 +88,77 @@ def attach(
         raise InputError(f"{points}: is missing; `scaling plan` writes it")
     if points.exists() and not refused.exists():
         raise InputError(f"{refused}: is missing; `scaling plan` writes it")
-    rows = sorted((study_dir / "rows").glob("*.parquet"))
     connection.execute("create schema study; create schema catalogue")
     planned = [points] if points.exists() else []
     chosen = sorted((study_dir / "chosen").glob("*.parquet"))
-    _view(connection, "study.every_point", POINT, [([*planned, *imported], None)])
-    _view(connection, "study.impossible", _REFUSAL, [([refused] if planned else [], None)])
-    _view(connection, "study.chosen", _CHOSEN, [(chosen, None)])
+    _view(connection, "study.every_point", POINT, [[*planned, *imported]])
+    _view(connection, "study.impossible", _REFUSAL, [[refused] if planned else []])
+    _view(connection, "study.chosen", _CHOSEN, [chosen])
     _leave_out_skipped(connection, guided=bool(chosen))
-    _view(connection, "study.rows", ROW, [(rows, "measured"), (imported, "published")])
+    unusable = _rows(connection, study_dir, imported)
     known = [predictions] if predictions.exists() else []
-    _view(connection, "study.predictions", _PREDICTION, [(known, None)])
-    probes = study_dir / PROBES
-    _view(connection, "study.probes", _PROBE, [([probes] if probes.exists() else [], None)])
+    _view(connection, "study.predictions", _PREDICTION, [known])
+    unusable += _probes(connection, study_dir / PROBES)
+    _left_out(connection, study_dir, unusable)
     _catalogue(connection, clusters)
     _axes(connection)
+    return unusable
+
+
+def _rows(
+    connection: duckdb.DuckDBPyConnection, study_dir: Path, imported: Sequence[Path]
+) -> list[Unusable]:
+    """study.rows: small files as one table in memory, large ones where they lie."""
+    unusable: list[Unusable] = []
+    typed = ", ".join(f'null::{kind} as "{column}"' for column, kind in ROW.items())
+    parts = [f"select {typed}, null::varchar as series limit 0"]
+    columns = ", ".join(f'"{column}"' for column in ROW)
+    for series, files in (("measured", files_in(study_dir / "rows")), ("published", imported)):
+        sizes = {path: path.stat().st_size for path in sorted(files)}
+        found = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
+        unusable += found.unusable
+        connection.register(f"small_{series}", found.table)
+        parts.append(f"select {columns}, {_quoted(series)} as series from small_{series}")
+        for path in (path for path in sizes if sizes[path] > _LARGE_BYTES):
+            readable, wrong = wrong_rows(path, series=series)
+            unusable += wrong
+            if readable:
+                out = ", ".join(str(one.row) for one in wrong)
+                where = f" where file_row_number not in ({out})" if wrong else ""
+                parts.append(_select(connection, ROW, [path], series, where))
+    connection.execute("create view study.rows as " + " union all ".join(f"({p})" for p in parts))
+    return unusable
+
+
+def _probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]:
+    """study.probes without the rows that cannot be."""
+    _view(connection, "study.every_probe", _PROBE, [[path] if path.exists() else []])
+    try:
+        connection.execute(
+            f"create table study.judged_probe as select *, {probe_reason_sql()} as reason "
+            "from study.every_probe"
+        )
+    except duckdb.Error as error:
+        raise _unreadable([path], error) from error
+    connection.execute(
+        "create view study.probes as select * exclude (reason) from study.judged_probe "
+        "where reason is null"
+    )
+    wrong = connection.execute(
+        "select distinct reason from study.judged_probe where reason is not null order by reason"
+    ).fetchall()
+    return [Unusable(path, f"a probe's {reason}") for (reason,) in wrong]
+
+
+def _left_out(
+    connection: duckdb.DuckDBPyConnection, study_dir: Path, unusable: Sequence[Unusable]
+) -> None:
+    """study.unusable (said): sentences about what was left out now, or set aside before."""
+    told = [*unusable, *kept_aside(study_dir / "rows")]
+    said = [str(one).removeprefix(f"{study_dir}/") for one in told]
+    connection.register("source", pa.table({"said": pa.array(said, pa.string())}))
+    connection.execute("create table study.unusable as from source")
+    connection.unregister("source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,32 +203,39 @@ def _view(
     connection: duckdb.DuckDBPyConnection,
     name: str,
     types: Mapping[str, str],
-    parts: Sequence[tuple[Sequence[Path], str | None]],
+    parts: Sequence[Sequence[Path]],
 ) -> None:
-    """A view over several lists of files, each with its series, in the stated columns."""
+    """A view over several lists of files in the stated columns."""
     empty = ", ".join(f'null::{kind} as "{column}"' for column, kind in types.items())
-    labelled = any(series is not None for _, series in parts)
-    label = ", null::varchar as series" if labelled else ""
-    selects = [f"select {empty}{label} limit 0"]
-    for files, series in parts:
-        if not files:
-            continue
-        listed = ", ".join(_quoted(str(file)) for file in files)
-        source = f"read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"
-        try:
-            found = {row[0] for row in connection.execute(f"describe from {source}").fetchall()}
-        except duckdb.Error as error:
-            raise _unreadable(files, error) from error
-        columns = ", ".join(
-            f'"{column}"::{kind} as "{column}"'
-            if column in found
-            else f'null::{kind} as "{column}"'
-            for column, kind in types.items()
-        )
-        stated = f", {_quoted(series)} as series" if series else label
-        selects.append(f"select {columns}{stated} from {source}")
+    selects = [f"select {empty} limit 0"]
+    selects += [_select(connection, types, files) for files in parts if files]
     body = " union all ".join(f"({one})" for one in selects)
     connection.execute(f"create view {name} as {body}")
+
+
+def _select(
+    connection: duckdb.DuckDBPyConnection,
+    types: Mapping[str, str],
+    files: Sequence[Path],
+    series: str | None = None,
+    where: str = "",
+) -> str:
+    """A query for the stated columns of several files, and of what series they are."""
+    listed = ", ".join(_quoted(str(file)) for file in files)
+    source = (
+        f"read_parquet([{listed}], union_by_name=true, file_row_number=true, "
+        "hive_partitioning=false)"
+    )
+    try:
+        found = {row[0] for row in connection.execute(f"describe from {source}").fetchall()}
+    except duckdb.Error as error:
+        raise _unreadable(files, error) from error
+    columns = ", ".join(
+        f'"{column}"::{kind} as "{column}"' if column in found else f'null::{kind} as "{column}"'
+        for column, kind in types.items()
+    )
+    stated = f", {_quoted(series)} as series" if series else ""
+    return f"select {columns}{stated} from {source}{where}"
 
 
 def _unreadable(files: Sequence[Path], error: Exception) -> InputError:

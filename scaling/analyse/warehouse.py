@@ -13,6 +13,7 @@ from scaling.analyse import laws, resampling, slow_hosts
 from scaling.analyse.sources import attach, choices_of
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
+from scaling.row_files import Unusable
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
@@ -32,7 +33,7 @@ def tabulate(
     *,
     clusters: Mapping[str, Cluster] | None = None,
     knee_share: float | None = None,
-) -> None:
+) -> list[Unusable]:
     """Write tables/*.parquet and *.csv of a study: one table per SQL file, all of them or none.
 
     A file of its folder inner/ makes a table for other tables only.
@@ -49,6 +50,9 @@ def tabulate(
         knee_share: ratio; the knee is the largest size up to which every doubling still returned
             this share of twice the throughput. None: what study.json says.
 
+    Returns:
+        Row files, and rows, that were left out because they cannot be, each with its sentence.
+
     Raises:
         InputError: no plan in `study_dir`, an unreadable Parquet file, or an SQL file that fails.
     """
@@ -58,7 +62,7 @@ def tabulate(
         raise InputError(f"{sql_dir}: holds no .sql file, so there is no table to write")
     with duckdb.connect() as connection:
         connection.execute("set preserve_insertion_order = false")
-        attach(connection, study_dir, clusters or {})
+        unusable = attach(connection, study_dir, clusters or {})
         choices = choices_of(study_dir, knee_share=knee_share)
         connection.execute(
             "create table study.choices as select ?::varchar as mode, ?::double as knee_share",
@@ -71,6 +75,7 @@ def tabulate(
             _make(connection, name, queries, sql_dir, keep=name in read_again)
         outer = [name for name in made if name not in inner]
         _write_tables(connection, outer, study_dir / "tables", sql_dir)
+    return unusable
 
 
 def _read(folder: Path) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """Tables in and out of the predictor: which rows, and predictions as Parquet columns."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from scaling import row_files
 from scaling.errors import InputError
 from scaling.predict.columns import Flags, Floats, read_table
 from scaling.predict.features import Points
@@ -19,10 +21,14 @@ def read_rows(path: Path) -> pa.Table:
     """
     if not path.is_dir():
         return read_table(path)
-    files = sorted(path.glob("*.parquet"))
+    files = sorted(row_files.files_in(path))
     if not files:
         raise InputError(f"{path}: holds no *.parquet; give a table or a study's rows folder")
-    return pa.concat_tables([read_table(file) for file in files], promote_options="permissive")
+    found = row_files.read_rows(files)
+    if not found.table.num_rows:  # tables of others, or nothing: read_table says what is wrong
+        return pa.concat_tables([read_table(file) for file in files], promote_options="permissive")
+    sys.stderr.writelines(f"Left out: {unusable}\n" for unusable in found.unusable)
+    return found.table.drop_columns(["file"])
 
 
 def rows_where(table: pa.Table, condition: str | None, source: str, option: str) -> Flags:

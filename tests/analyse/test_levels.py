@@ -123,7 +123,7 @@ def test_communication_of_the_fastest_layout_is_stacked_by_kind_and_by_axis(tabu
 def test_energy_is_of_all_devices_and_power_of_one(tabulated):
     only = some_point(4)
     (found,) = tabulated([only], [ran(only, 100, energy_j=500.0, mean_power_w=2000.0)])("best")
-    assert found["tokens_per_joule"] == 2.0  # 1,000 tokens a step
+    assert found["tokens_per_joule"] == 1024 / 500
     assert found["power_per_gpu_w"] == 500.0
 
 

@@ -11,14 +11,15 @@ from tests.report.synthetic_study import row
 
 
 def ran(point, tokens_per_s: float, *, noise: float = 0.0, **changes) -> Row:
-    """1,000 tokens a step at this rate, interval of the rate ± noise (ratio)."""
+    """The point's tokens at this rate, interval of the rate ± noise (ratio)."""
     low, high = tokens_per_s * (1 - noise), tokens_per_s * (1 + noise)
+    tokens = columns_of(point)["tokens_per_step"]
     times = {
-        "step_time_s": 1000 / tokens_per_s,
-        "step_time_low_s": 1000 / high,
-        "step_time_high_s": 1000 / low,
+        "step_time_s": tokens / tokens_per_s,
+        "step_time_low_s": tokens / high,
+        "step_time_high_s": tokens / low,
     }
-    return dataclasses.replace(row(point, **times), tokens_per_step=1000, **changes)
+    return dataclasses.replace(row(point, **times), **changes)
 
 
 @pytest.mark.parametrize("path", sorted(SQL.rglob("*.sql")), ids=lambda path: path.stem)
@@ -55,13 +56,15 @@ def test_without_a_published_peak_there_is_no_mfu(tabulated):
     assert found["model_flop_per_s_per_gpu"] > 0
 
 
-def test_a_failure_has_no_rate_even_if_steps_were_timed(tabulated):
+def test_a_failure_that_claims_to_have_steps_is_left_out_and_said(tabulated):
     point = some_point()
-    (found,) = tabulated([point], [ran(point, 2000, outcome="timeout")])("measurements")
-    assert found["outcome"] == "timeout"
-    assert found["step_time_s"] is None
-    assert found["tokens_per_s"] is None
-    assert found["mfu"] is None
+    table = tabulated([point], [ran(point, 2000, outcome="timeout")])
+    assert table("measurements") == []
+    (said,) = table("left_out")
+    assert said == {
+        "reason": "rows/0.parquet: outcome=timeout with step_time_s: only ok has numbers",
+        "rows_left_out": 1,
+    }
 
 
 def test_the_last_attempt_counts_and_the_first_is_counted_as_left_out(tabulated):
@@ -87,7 +90,7 @@ def test_repeats_are_joined_in_their_median_and_the_hull_of_their_intervals(tabu
     rows = [ran(one, rate, noise=0.1) for one, rate in zip(points, (100, 220, 200), strict=True)]
     (found,) = tabulated(points, rows)("layouts")
     assert found["tokens_per_s"] == pytest.approx(200)
-    assert found["step_time_s"] == pytest.approx(5)
+    assert found["step_time_s"] == pytest.approx(1024 / 200)
     assert found["tokens_per_s_low"] == pytest.approx(90)
     assert found["tokens_per_s_high"] == pytest.approx(242)
     assert (found["runs"], found["ok_runs"], found["outcome"]) == (3, 3, "ok")

@@ -1,16 +1,18 @@
 """Tables are written in a stated order, whole or not at all, and bad input gets a sentence."""
 
+import dataclasses
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scaling.analyse import sources
 from scaling.analyse.sources import choices_of
 from scaling.analyse.warehouse import COMPUTED, all_needs, execution_order, tabulate
 from scaling.errors import InputError
 from scaling.grid import Plan, Point
-from scaling.store import arrow_schema, write_plan
+from scaling.store import arrow_schema, write_plan, write_rows
 from tests.analyse.conftest import SQL, layout, read, some_point
 from tests.report.synthetic_study import point as point_of
 from tests.report.synthetic_study import timed_row
@@ -107,11 +109,50 @@ def test_a_row_written_by_an_older_version_has_nulls_for_what_it_did_not_know(st
     assert stack["nccl_version"] is None
 
 
-def test_a_half_written_row_file_is_named(study):
-    (study / "rows").mkdir()
+def test_a_half_written_row_file_is_named_and_costs_no_other_row(study):
+    write_rows(study / "rows" / "whole.parquet", [timed_row(some_point(1), 2.0)])
     (study / "rows" / "half.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"half\.parquet: is no Parquet file of this project"):
-        tabulate(study, SQL)
+    (unusable,) = tabulate(study, SQL)
+    assert str(unusable) == f"{study}/rows/half.parquet: is cut short, or no Parquet file"
+    assert [row["step_time_s"] for row in read(study / "tables" / "measurements.parquet")] == [2.0]
+    assert read(study / "tables" / "left_out.parquet") == [
+        {"reason": "rows/half.parquet: is cut short, or no Parquet file", "rows_left_out": 1}
+    ]
+    assert (study / "rows" / "half.parquet").exists()  # Snakemake would miss what goes
+
+
+def test_one_impossible_row_of_a_large_file_costs_no_other(study, monkeypatch):
+    monkeypatch.setattr(sources, "_LARGE_BYTES", 0)
+    rows = [timed_row(some_point(size), 2.0) for size in (1, 2)]
+    write_rows(study / "rows" / "both.parquet", [dataclasses.replace(rows[0], dp=3), rows[1]])
+    (study / "rows" / "none.parquet").write_bytes(b"PAR1" * 9)
+    said = [str(one) for one in tabulate(study, SQL)]
+    assert said == [
+        f"{study}/rows/both.parquet: world_size=1: is not tp x pp x cp x dp",
+        f"{study}/rows/none.parquet: is cut short, or no Parquet file",
+    ]
+    (found,) = read(study / "tables" / "measurements.parquet")
+    assert found["point_id"] == rows[1].point_id
+
+
+def test_probes_that_cannot_be_are_left_out_and_said(study):
+    good = {"cluster": "here", "kind": "all_reduce", "outcome": "ok", "seconds": 1.0}
+    ill = [{**good, "kind": "../../../x"}, {**good, "seconds": -1.0}, {**good, "cluster": None}]
+    pq.write_table(pa.Table.from_pylist([good, *ill]), study / "probes.parquet")
+    said = [one.reason for one in tabulate(study, SQL)]
+    assert len(said) == 3
+    assert said[1].startswith("a probe's kind='../../../x': must be one of gemm, attention")
+    assert said[2] == "a probe's seconds=-1.0: must be a finite number above 0"
+
+
+def test_a_study_folder_may_hold_what_a_glob_would_interpret(tmp_path):
+    folder, beside = tmp_path / "what[12]?*", tmp_path / "what1xy"
+    for one, seconds in ((folder, 1.0), (beside, 2.0)):
+        write_plan(one, Plan(points=(some_point(1),), refusals=()))
+        write_rows(one / "rows" / "a[b]*.parquet", [timed_row(some_point(1), seconds)])
+    tabulate(folder, SQL)
+    (found,) = pq.ParquetFile(folder / "tables" / "measurements.parquet").read().to_pylist()
+    assert found["step_time_s"] == 1.0
 
 
 def test_a_folder_without_a_plan_is_named(tmp_path):
