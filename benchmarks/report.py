@@ -1,6 +1,9 @@
-"""A report of a million rows: seconds to tabulate and to draw, two threads.
+"""A report of a million rows, or of twenty thousand files: seconds and memory, two threads.
 
-Usage: python benchmarks/report.py [ROWS] [--keep FOLDER]
+Usage: python benchmarks/report.py [ROWS] [--files] [--keep FOLDER]
+
+With --files every row is a file of its own, as points leave them: 20,000 of them unless ROWS says
+otherwise, one of them cut short.
 
 The rows are made up by DuckDB: ten models, ten sizes, layouts that differ in every axis, five
 repeats, one row in ten failed, ten step times each. Printed beside it: what pandas users would do
@@ -9,11 +12,13 @@ by hand, here as one DuckDB query for the best layout per model and size.
 
 import argparse
 import os
+import resource
 import tempfile
 import time
 from pathlib import Path
 
 import duckdb
+import pyarrow.parquet as pq
 
 from scaling.analyse.sources import POINT, ROW
 from scaling.analyse.warehouse import tabulate
@@ -30,16 +35,17 @@ select
     'h100-80gb-dgx' as cluster, 'h100-80gb' as gpu, 8 as gpus_per_node, 989.4e12 as peak_flop_per_s,
     concat('tp', tp, ' pp', pp, ' zero', zero_stage, ' mbs', mbs, ' ', ckpt, ' ', att, ' ', sp, fn)
         as layout,
-    size as world_size, tp, pp, 1 as cp, greatest(size // (tp * pp), 1) as dp, zero_stage,
-    sp as sequence_parallel, mbs as micro_batch_size, 1024 as global_batch_size,
-    4 as gradient_accumulation_steps, 4096 as seq_length, ckpt as activation_checkpointing,
-    att as attention, fn as fused_norm, 'bf16' as precision, 1 as seed, 2 as warmup_steps,
-    600.0 as time_limit_s, 4194304 as tokens_per_step, 6e9::bigint as model_flops_per_token,
-    8e9::bigint as hardware_flops_per_token, 5e9::bigint as matmul_flops_per_token, n, noise
+    size as world_size, tp, pp, 1 as cp, size // (tp * pp) as dp, zero_stage,
+    sp as sequence_parallel, mbs as micro_batch_size, 262144 as global_batch_size,
+    262144 // (mbs * dp) as gradient_accumulation_steps, 4096 as seq_length,
+    ckpt as activation_checkpointing, att as attention, fn as fused_norm, 'bf16' as precision,
+    1 as seed, 2 as warmup_steps,
+    600.0 as time_limit_s, 1073741824 as tokens_per_step, 6e8::bigint as model_flops_per_token,
+    8e8::bigint as hardware_flops_per_token, 5e8::bigint as matmul_flops_per_token, n, noise
 from (
     select
         n, hash(n) % 1000 / 1000 as noise, (n // 100000 % 10)::int as model,
-        (8 * 2 ** (n // 10000 % 10))::bigint as size, 2 ** (n // 5 % 4) as tp,
+        (64 * 2 ** (n // 10000 % 10))::bigint as size, 2 ** (n // 5 % 4) as tp,
         2 ** (n // 20 % 4) as pp, n // 80 % 4 as zero_stage, 2 ** (n // 320 % 4) as mbs,
         ['none', 'full'][1 + n // 1280 % 2] as ckpt, ['flash2', 'math'][1 + n // 2560 % 2] as att,
         n // 5120 % 2 = 1 as sp, n // 10240 % 2 = 1 as fn
@@ -50,11 +56,12 @@ MEASURED = """
 select
     *, if(n % 10 = 9, 'oom', 'ok') as outcome,
     if(n % 10 = 9, 'CUDA out of memory', null) as error_message, 'cuda_event' as clock,
-    if(n % 10 = 9, null, seconds) as step_time_s, seconds * 0.99 as step_time_low_s,
-    seconds * 1.01 as step_time_high_s,
-    if(n % 10 = 9, null, list_transform(range(10), lambda i: seconds * (0.98 + i / 250)))
+    if(n % 10 = 9, null, seconds) as step_time_s,
+    if(n % 10 = 9, null, seconds * 0.99) as step_time_low_s,
+    if(n % 10 = 9, null, seconds * 1.01) as step_time_high_s,
+    if(n % 10 = 9, null, list_transform(range(10), lambda i: seconds * (0.98 + i / 225)))
         as step_times_s,
-    list_transform(range(12), lambda i: 7 - i / 10) as losses,
+    if(n % 10 = 9, null, list_transform(range(12), lambda i: 7 - i / 10)) as losses,
     40000000000 as peak_memory_bytes, 'cuda_allocator' as memory_meter, 30.0 as duration_s,
     '0.1.0' as scaling_version, ['node-1'] as hosts, '2026-11-20T10:00:00Z' as started_at,
     concat('stack-', 'a') as stack_fingerprint
@@ -87,6 +94,17 @@ def write_rows(study: Path, rows: int) -> None:
         refused.write_parquet(str(study / "refused.parquet"))
 
 
+def split(study: Path) -> None:
+    """Every row a file of its own, written as a point writes it; one is cut short."""
+    for path in list((study / "rows").iterdir()):
+        table = pq.read_table(path)
+        for number, point_id in enumerate(table["point_id"].to_pylist()):
+            pq.write_table(table.slice(number, 1), study / "rows" / f"{point_id}.parquet")
+        path.unlink()
+    spoiled = study / "rows" / "p0.parquet"
+    spoiled.write_bytes(spoiled.read_bytes()[:-100])
+
+
 def timed(what: str, run: object) -> float:
     start = time.perf_counter()
     run()  # type: ignore[operator]
@@ -97,15 +115,22 @@ def timed(what: str, run: object) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("rows", nargs="?", type=int, default=1_000_000)
+    parser.add_argument("rows", nargs="?", type=int)
+    parser.add_argument("--files", action="store_true", help="every row a file of its own")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         study = options.keep or Path(scratch) / "synthetic"
         if not study.exists():
-            write_rows(study, options.rows)
+            write_rows(study, options.rows or (20_000 if options.files else 1_000_000))
+            if options.files:
+                split(study)
         cpu = os.times()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         total = timed("tabulate", lambda: tabulate(study, REPORTS / "sql"))
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(f"{'most memory of all until then':<44}{after / 2**20:6.2f} GiB")
+        print(f"{'of that, before tabulating':<44}{before / 2**20:6.2f} GiB")
         total += timed("draw the page", lambda: write_report(study, REPORTS, charts=False))
         spent = os.times()
         print(f"{'together':<44}{total:6.1f} s")
@@ -114,7 +139,8 @@ def main() -> None:
             "select model, world_size, arg_max(layout, tokens_per_step / step_time_s) from "
             f"read_parquet('{study}/rows/*.parquet') where outcome = 'ok' group by all"
         )
-        timed("one query by hand: best layout, no interval", lambda: duckdb.sql(query).fetchall())
+        if not options.files:
+            timed("one query by hand: best layout, no interval", duckdb.sql(query).fetchall)
         print(f"{'page':<44}{(study / 'report.html').stat().st_size / 1e6:6.1f} MB")
 
 

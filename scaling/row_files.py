@@ -17,7 +17,7 @@ from scaling.row_checks import COLUMNS, reason_sql, reasons
 from scaling.store import arrow_schema, write_text
 
 SET_ASIDE = "unreadable"
-AT_ONCE = 500  # files in one scan; a bad one costs a few scans of so many
+AT_ONCE = 200  # files in one scan; where one is bad, so many are read one by one
 _SCHEMA: pa.Schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
 _PLACED = pa.schema([*_SCHEMA, pa.field("file", pa.string()), pa.field("row_number", pa.int64())])
 _MAGIC = b"PAR1"
@@ -63,7 +63,8 @@ def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
     with _template() as template:
         for at in range(0, len(present), AT_ONCE):
             tables += _scanned(present[at : at + AT_ONCE], template, unusable)
-    together = pa.concat_tables(tables).combine_chunks()
+    together = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    together = together.sort_by([("file", "ascending"), ("row_number", "ascending")])
     judged = together.append_column("reason", pa.array(reasons(together, series=series)))
     wrong = judged.filter(pc.is_valid(judged["reason"]))
     if wrong.num_rows:
@@ -103,8 +104,12 @@ def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> lis
     for by_name in (False, True):  # the second reads every schema first: files of older versions
         try:
             with duckdb.connect() as connection:
+                # many files of one row: keeping their order would make threads wait for each other
+                connection.execute("set preserve_insertion_order = false")
                 query = _source([template, *files], by_name=by_name)
-                return [connection.sql(query).to_arrow_table().cast(_PLACED)]
+                found = connection.sql(query).to_arrow_table().cast(_PLACED)
+                # a copy: the arrays that DuckDB hands out have room for far more rows
+                return [found.take(pa.array(range(len(found))))]
         except _SCAN_ERRORS:
             continue
     tables = []
@@ -130,22 +135,14 @@ def _source(files: Sequence[Path], *, by_name: bool) -> str:
 
 def _alone(file: Path) -> pa.Table:
     """The known columns of one file, each cell of its column's type and every text a text."""
-    found = pq.ParquetFile(file).read()
-    columns = {
-        field.name: (
-            found[field.name].cast(field.type)
-            if field.name in found.column_names
-            else pa.nulls(found.num_rows, field.type)
-        )
-        for field in _SCHEMA
-    }
-    placed = {
-        "file": pa.array([str(file)] * found.num_rows, pa.string()),
-        "row_number": pa.array(range(found.num_rows), pa.int64()),
-    }
-    table = pa.table(columns | placed, schema=_PLACED)
-    table.validate(full=True)
-    return table
+    whole = pq.ParquetFile(file).read(use_threads=False)
+    found = whole.select([name for name in whole.column_names if name in COLUMNS])
+    wanted = pa.schema([_SCHEMA.field(name) for name in found.column_names])
+    if found.schema.remove_metadata() != wanted:
+        found = found.cast(wanted)
+    found.validate(full=True)
+    found = found.append_column("file", pa.array([str(file)] * len(found), pa.string()))
+    return found.append_column("row_number", pa.array(range(len(found)), pa.int64()))
 
 
 @contextlib.contextmanager
