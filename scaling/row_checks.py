@@ -29,12 +29,9 @@ SQL_TYPES = {
 COLUMNS: Mapping[str, str] = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Row).items()}
 
 _TIMES = ("step_time_s", "step_time_low_s", "step_time_high_s")
-_SHARES_OF_A_STEP = (
-    "compute_s", "comm_s", "exposed_comm_s", "idle_s", "all_reduce_s", "all_gather_s",
-    "reduce_scatter_s", "all_to_all_s", "send_recv_s", "broadcast_s", "tp_comm_s", "cp_comm_s",
-    "dp_comm_s", "pp_comm_s", "pipeline_bubble_s",
-)  # fmt: skip
-_METERS = ("energy_j", "mean_power_w", "clock_hz", "throttled_share", "load_average", "startup_s")
+_AMOUNTS = tuple(  # seconds, joules, shares: whatever a version adds
+    name for name, (kind, _) in fields_of(Row).items() if kind == "float" and name not in _TIMES
+)
 _COUNTS = (
     "world_size", "tp", "pp", "cp", "dp", "micro_batch_size", "gradient_accumulation_steps",
     "global_batch_size", "seq_length", "tokens_per_step", "attempt", "gpus_per_node",
@@ -87,7 +84,7 @@ def _rules() -> Rules:
     yield "zero_stage not between 0 and 3", _said("zero_stage", "must be 0, 1, 2 or 3")
     for name in _COUNTS:
         yield f"{name} < 1", _said(name, "must be at least 1")
-    for name in ("duration_s", *_METERS, *_SHARES_OF_A_STEP):
+    for name in _AMOUNTS:
         yield (
             f"not isfinite({name}) or {name} < 0",
             _said(name, "must be a finite number of at least 0"),

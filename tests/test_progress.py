@@ -155,12 +155,9 @@ def test_a_choice_that_is_being_replaced_or_broken_skips_nobody(points, tmp_path
     assert Watcher(tmp_path, points).look().total == len(points) - 1
 
 
-def test_a_row_that_cannot_be_read_is_no_settled_point_and_a_retry_sets_it_aside(points, tmp_path):
+def test_a_row_that_cannot_be_read_is_no_settled_point(points, tmp_path):
     put(tmp_path, points[0])
     whole = tmp_path / "rows" / f"{points[0].point_id}.parquet"
     for number, content in enumerate([b"", b"PAR1", whole.read_bytes()[:-20]], start=1):
         (tmp_path / "rows" / f"{points[number].point_id}.parquet").write_bytes(content)
     assert Watcher(tmp_path, points).look().done == 1
-    assert retrying.set_aside(tmp_path, {"timeout"}) == 3
-    assert [path.name for path in (tmp_path / "rows").glob("*.parquet")] == [whole.name]
-    assert len(list((tmp_path / "rows" / "retried").iterdir())) == 3

@@ -61,7 +61,7 @@ def test_what_a_study_measures_and_how_it_fails_can_be():
         ({"mean_power_w": NAN}, "mean_power_w=nan: must be a finite number of at least 0"),
         ({"outcome": "fast"}, "outcome='fast': must be one of ok, oom, timeout, "),
         ({"outcome": "\x1b[31m" + "x" * 99}, "outcome='?[31m" + "x" * 35 + "': must be one of"),
-        ({"precision": "fp64"}, "precision='fp64': must be one of fp32, bf16, fp16, fp8"),
+        ({"precision": "fp64"}, "precision='fp64': must be one of fp32, fp16, bf16, fp8"),
         ({"outcome": "oom"}, "outcome=oom with step_time_s: only ok has numbers"),
         (
             {"peak_flop_per_s": 1e6},

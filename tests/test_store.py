@@ -103,13 +103,6 @@ def test_a_row_that_cannot_be_read_is_a_sentence_with_its_file(tmp_path, content
         store.read_row(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 5000, '{"replicates": "../../etc"}'])
-def test_a_study_json_that_is_none_is_a_sentence(tmp_path, text):
-    (tmp_path / "study.json").write_text(text)
-    with pytest.raises(InputError, match=r"study\.json: (is not what|replicates='\.\.)"):
-        store.read_about(tmp_path)
-
-
 def test_a_plan_leaves_one_file_per_point_and_two_tables(planned, tmp_path):
     store.write_plan(tmp_path, planned)
     files = sorted((tmp_path / "points").glob("*.json"))
