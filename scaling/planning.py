@@ -103,15 +103,20 @@ def predicted(
     study: "Study", points: Sequence[Point], calibration: "Calibration | None" = None
 ) -> "tuple[Points, Prediction]":
     """Points as the predictor has them, and its prediction; data-sheet numbers by default."""
-    import pyarrow as pa
-
-    from scaling.predict.columns import Columns
-    from scaling.predict.features import points_of
+    from scaling.predict.features import points_from
+    from scaling.predict.inputs import inputs_of_layouts
     from scaling.predict.model import predict
 
-    table = pa.Table.from_pylist([grid.columns_of(point) for point in points])
-    checked = points_of(Columns(table, str(study.path)), clusters=study.clusters)
-    return checked, predict(checked, calibration)
+    inputs = inputs_of_layouts(
+        [point.layout for point in points],
+        [point.shape for point in points],
+        models=[point.model for point in points],
+        clusters=[point.cluster for point in points],
+        gpus_per_node=[point.gpus_per_node for point in points],
+        point_id=[point.point_id for point in points],
+    )
+    asked = points_from(inputs, study.clusters)
+    return asked, predict(asked, calibration)
 
 
 def _refusal(point: Point, reason: str) -> Refusal:

@@ -157,7 +157,7 @@ def _record(
     facts = {name: value for name, value in cells.items() if name in record}
     record |= facts | _derived(facts)
     record["layout"] = label_of(record) or "unnamed"
-    peak = GPUS[gpu].peak_flop_per_s.get(record["precision"]) if gpu in GPUS else None
+    peak = GPUS[gpu].peak(record["precision"]) if gpu in GPUS else None
     identity = json.dumps(
         {k: v for k, v in cells.items() if k not in ("step_time_s", "peak_memory_bytes")}
         | {"outcome": None, "error_message": None},

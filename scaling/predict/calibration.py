@@ -85,7 +85,7 @@ class Calibration:
         own = self.stacks.get(group.key)
         if own is not None:
             return own.values, own, group.key
-        here = [key for key, s in self.stacks.items() if s.cluster == group.fabric.name]
+        here = [key for key, s in self.stacks.items() if s.cluster == group.cluster_name]
         if group.unnamed_software and len(here) == 1:
             return self.stacks[here[0]].values, self.stacks[here[0]], here[0]
         kin = [key for key, s in self.stacks.items() if s.framework == group.framework]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.predict.columns import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.features import Points
 from scaling.predict.model import Prediction
 from scaling.predict.validation import settings_of

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from scaling.arrays import Flags, Floats, Words
 from scaling.predict.calibration import Calibration
-from scaling.predict.columns import Flags, Floats, Words
 from scaling.predict.features import Group, Points
 from scaling.predict.interval import interval_of
 from scaling.predict.memory import MEMORY_TERMS, memory_of, need_of

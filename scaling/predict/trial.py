@@ -5,15 +5,16 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from scaling.arrays import Flags
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
+from scaling.foreign.conditions import rows_where
 from scaling.hardware import Cluster
 from scaling.predict.calibrate import calibrate
 from scaling.predict.calibration import Calibration
-from scaling.predict.columns import Columns, Flags
 from scaling.predict.features import points_of
 from scaling.predict.model import predict
 from scaling.predict.observed import Observed, observed_of
-from scaling.predict.tables import rows_where
 from scaling.predict.validation import Validation, validate
 from scaling.shapes import ModelShape
 
@@ -51,7 +52,7 @@ def trial(
         raise InputError(f"{source}: no row is left to test; narrow --calibrate-where")
     calibration = None
     if fitted.any():
-        part = Columns(table.filter(pa.array(fitted)), source)
+        part = columns.filter(fitted)
         some = points_of(part, models=models, clusters=clusters)
         calibration = calibrate(some, observed_of(part), source=source)
     prediction = predict(points, calibration)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaling.predict.columns import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.features import Points
 from scaling.predict.model import Prediction
 from scaling.predict.observed import Observed

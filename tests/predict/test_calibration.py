@@ -6,6 +6,8 @@ import pyarrow as pa
 import pytest
 
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
+from scaling.foreign.reading import read_table
 from scaling.predict.calibrate import calibrate, one_fingerprint_per_stack
 from scaling.predict.calibration import (
     Band,
@@ -14,7 +16,6 @@ from scaling.predict.calibration import (
     read_calibration,
     write_calibration,
 )
-from scaling.predict.columns import Columns, read_table
 from scaling.predict.features import points_of
 from scaling.predict.interval import band_of, interval_of
 from scaling.predict.model import predict

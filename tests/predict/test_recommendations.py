@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
 from scaling.hardware import Cluster
 from scaling.layout import engine_refusals, refusals
-from scaling.predict.columns import Columns
 from scaling.predict.features import points_of
 from scaling.predict.model import predict
 from scaling.predict.recommend import recommend, record_of
@@ -83,8 +83,9 @@ def test_a_model_that_fits_nowhere_is_said_to():
 
 
 def test_a_batch_no_gpu_count_divides_is_said_to_be_one():
+    odd = {"site": Cluster(gpu="h100-80gb", gpus_per_node=37, nodes=1, source="test")}
     with pytest.raises(InputError, match="no layout of llama2_7b runs on 37 GPUs"):
-        ask(gpus=[37], global_batch_size=3)
+        ask(gpus=[37], global_batch_size=3, clusters=odd)
 
 
 def test_an_unknown_cluster_is_named_with_the_nearest():

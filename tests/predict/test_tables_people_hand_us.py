@@ -7,11 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
+from scaling.foreign.conditions import rows_where
+from scaling.foreign.reading import read_rows, read_table
 from scaling.hardware import Cluster
-from scaling.predict.columns import Columns, read_table
 from scaling.predict.features import points_of
 from scaling.predict.observed import observed_of
-from scaling.predict.tables import read_rows, rows_where
 from scaling.shapes import ModelShape
 from tests.predict.conftest import SHAPE, table_of
 
@@ -60,12 +61,15 @@ def test_a_row_without_its_shape_is_left_out_with_a_reason_and_the_others_stay()
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ({"tp": 0}, r"points.csv: tp=0 in row 1: a finite number of at least 1"),
-        ({"tp": "two"}, r"points.csv: tp='two' in row 1: a number"),
-        ({"attention": "flash22"}, r"attention='flash22' in row 1: did you mean 'flash2'\?"),
-        ({"sequence_parallel": "perhaps"}, r"sequence_parallel='perhaps' in row 1: true or false"),
-        ({"cluster": "h100-80gb-efs"}, r"unknown cluster 'h100-80gb-efs': did you mean"),
-        ({"precision": "fp8"}, r"precision=fp8 has no published peak on gpu=a100-80gb"),
+        ({"tp": 0}, r"points.csv: row 1: tp=0: must be a whole number from 1 to 10,000,000"),
+        ({"tp": 1.5}, r"points.csv: row 1: tp=1.5: must be a whole number"),
+        ({"dp": 1e30}, r"points.csv: row 1: dp=1e\+30: must be a whole number"),
+        ({"hidden_size": 10**18}, r"points.csv: row 1: hidden_size=10{18}: must be a whole number"),
+        ({"tp": "two"}, r"points.csv: row 1: tp='two': must be a number"),
+        ({"attention": "flash22"}, r"row 1: attention='flash22': did you mean 'flash2'\?"),
+        ({"sequence_parallel": "perhaps"}, r"row 1: sequence_parallel='perhaps': must be true or"),
+        ({"cluster": "h100-80gb-efs"}, r"row 1: cluster='h100-80gb-efs': unknown cluster: did you"),
+        ({"model": "x" * 10**6, "tp": "y" * 10**6}, r"tp='y{59}\.\.\.: must be a number"),
     ],
 )
 def test_bad_input_is_one_sentence(row: dict[str, Any], sentence: str) -> None:
@@ -103,7 +107,7 @@ def test_a_named_model_needs_no_shape_columns() -> None:
     points = points_of(Columns(pa.Table.from_pylist([row]), "p"), models={"tiny": shape})
     assert points.groups[0].features.kv_width.tolist() == [32]
     bad = Columns(pa.Table.from_pylist([{**row, "model": "tinny"}]), "p")
-    with pytest.raises(InputError, match="model='tinny' has no shape columns"):
+    with pytest.raises(InputError, match="model='tinny': has no shape columns"):
         points_of(bad, models={"tiny": shape})
 
 
@@ -135,7 +139,7 @@ def test_a_table_that_says_no_hardware_gets_no_prediction() -> None:
 
 def test_a_cluster_of_another_site_is_its_gpu_where_the_table_says_which() -> None:
     points = checked({"cluster": "juwels", "gpu": "a100-40gb", "dp": 4})
-    assert points.groups[0].fabric.gpu == "a100-40gb"
+    assert points.groups[0].cluster.gpu == "a100-40gb"
 
 
 @pytest.mark.parametrize("axis", ["tp", "pp", "cp", "dp"])

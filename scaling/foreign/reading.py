@@ -1,0 +1,133 @@
+"""CSV and Parquet files of others as Arrow tables; whatever is wrong with one is one sentence."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from scaling.errors import InputError
+from scaling.measurement import Row, fields_of
+from scaling.probes import Probe
+
+# Columns that are text whatever they hold: a model may be called 007.
+_TEXT = {
+    name: pa.string()
+    for row_type in (Row, Probe)
+    for name, (kind, _) in fields_of(row_type).items()
+    if kind == "str"
+} | {"framework": pa.string(), "source": pa.string()}
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_CSV = b"csv"  # of a table's metadata: the file its lines can be counted in
+_LONGEST = 200  # characters of a reason that is not ours
+
+
+def read_rows(path: Path) -> pa.Table:
+    """Rows of a CSV or Parquet file, or of a folder of Parquet files such as a study's rows/.
+
+    Raises:
+        InputError: there is nothing to read.
+    """
+    if not path.is_dir():
+        return read_table(path)
+    files = sorted(path.glob("*.parquet"))
+    if not files:
+        raise InputError(f"{path}: holds no *.parquet; give a table or a study's rows folder")
+    try:
+        return pa.concat_tables([read_table(file) for file in files], promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(f"{path}: its files do not go together: {_reason(error)}") from error
+
+
+def read_table(path: Path) -> pa.Table:
+    """A CSV or Parquet file as it is, names stripped, columns without a name left out.
+
+    Raises:
+        InputError: the file is missing or neither, is not UTF-8, is separated by something else
+            than commas, or names a column twice.
+    """
+    try:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; give a CSV or Parquet table")
+        table = pq.read_table(path) if path.suffix == ".parquet" else _csv(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not a readable table: {_reason(error)}") from error
+    names = [name.strip() for name in table.column_names]
+    for name, count in Counter(names).items():
+        if count > 1 and name:
+            raise InputError(f"{path}: names the column {name[:80]!r} {count} times; keep one")
+    table = table.rename_columns(names)
+    return table.select([name for name in names if name])
+
+
+def _csv(path: Path) -> pa.Table:
+    content = path.read_bytes()
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InputError(f"{path}: is UTF-16; save it as UTF-8")
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"{path}: line {line}: byte 0x{content[error.start]:02x} is not UTF-8; save the table "
+            "as UTF-8 (Excel: CSV UTF-8)"
+        ) from None
+    header = content.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8")
+    for separator, words in _SEPARATORS.items():
+        if separator in header and "," not in header:
+            raise InputError(
+                f"{path}: its columns are separated by {words}; separate them by commas, and write "
+                "numbers with a point"
+            )
+    if not header.strip():
+        raise InputError(f"{path}: its first line is empty; it must name the columns")
+    table = pyarrow.csv.read_csv(
+        io.BytesIO(content),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, column_types=_TEXT),
+    )
+    return table.replace_schema_metadata({_CSV: str(path).encode()})
+
+
+def place_of(table: pa.Table, row: int) -> str:
+    """Where a row stands, as an editor counts: `line 3` of a CSV, `row 2` of anything else."""
+    path = (table.schema.metadata or {}).get(_CSV)
+    if path is None:
+        return f"row {row + 1}"
+    csv.field_size_limit(2**31 - 1)
+    with Path(path.decode()).open(newline="", encoding="utf-8") as text:
+        reader, place = csv.reader(text), 1
+        for number, _ in enumerate(filled for filled in reader if filled):
+            if number == row + 1:
+                return f"line {place}"
+            place = reader.line_num + 1
+    return f"row {row + 1}"
+
+
+def _reason(error: Exception) -> str:
+    said = str(error) or type(error).__name__
+    if "straddles two block boundaries" in said:
+        return "a line is longer than a megabyte"
+    said = said.splitlines()[0]
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around what writes a file that somebody named.
+
+    Raises:
+        InputError: no file can be written there.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{path}: cannot be written: {reason}") from error
