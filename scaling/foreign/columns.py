@@ -138,7 +138,7 @@ class Columns:
             return np.full(len(self), default, dtype=object)
         codes, names = self._encoded(name, default)
         if allowed is not None:
-            known = set(allowed)
+            known = {*allowed, default}
             for code, value in enumerate(names):
                 if value not in known and (codes == code).any():
                     row = int(np.flatnonzero(codes == code)[0])
@@ -158,7 +158,8 @@ class Columns:
         encoded = filled.combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
-        return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
+        names = [text.strip() for text in encoded.dictionary.to_pylist()]
+        return encoded.indices.to_numpy().astype(np.int64), names
 
     def flags(self, name: str, default: bool | Flags, *, plain: bool = False) -> Flags:
         """A true/false column, bool (n,).
@@ -186,6 +187,11 @@ class Columns:
         if missing.any() and not plain:
             self._assume(name, int(missing.sum()), default)
         return np.where(missing, default, values)
+
+    def given(self, name: str) -> Flags:
+        """Which cells of a column that is there are not empty, bool (n,)."""
+        codes, names = self._encoded(name, "")
+        return np.array([value != "" for value in names], dtype=bool)[codes]
 
     def cell_error(self, name: str, row: int, wanted: str) -> InputError:
         """The sentence about one cell: file, line, column, value, and what would be right."""

@@ -63,8 +63,9 @@ def read_table(path: Path) -> pa.Table:
     for name, count in Counter(names).items():
         if count > 1 and name:
             raise InputError(f"{path}: names the column {name[:80]!r} {count} times; keep one")
-    table = table.rename_columns(names)
-    return table.select([name for name in names if name])
+    metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
+    named = table.rename_columns(names).select([name for name in names if name])
+    return named.replace_schema_metadata(metadata)
 
 
 def _csv(path: Path) -> pa.Table:
@@ -88,12 +89,11 @@ def _csv(path: Path) -> pa.Table:
             )
     if not header.strip():
         raise InputError(f"{path}: its first line is empty; it must name the columns")
-    table = pyarrow.csv.read_csv(
+    return pyarrow.csv.read_csv(
         io.BytesIO(content),
         parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, column_types=_TEXT),
     )
-    return table.replace_schema_metadata({_CSV: str(path).encode()})
 
 
 def place_of(table: pa.Table, row: int) -> str:
