@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from scaling.predict.spend import Spend
     from scaling.study import Study
 
-# Of a GPU's memory. Uncalibrated, this refuses 0 of 165, 7 of 673 and 0 of 139 published layouts
-# that ran, and catches 159 of 257 and 812 of 1,031 that did not (benchmarks/refusals.py).
-REFUSE_ABOVE = 1.3
-
 
 def plan(study: "Study") -> Plan:
     """The study's plan; with `measure_oom: true` what cannot fit is run all the same.
@@ -60,7 +56,7 @@ def _plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
     from scaling.predict.spend import memory_refusals
 
     points, prediction = predicted(study, planned.points)
-    reasons = memory_refusals(points, prediction, above=REFUSE_ABOVE)
+    reasons = memory_refusals(points, prediction)
     kept = tuple(p for row, p in enumerate(planned.points) if row not in reasons)
     refused = [
         _refusal(planned.points[row], f"{reason}; measure_oom: true runs it all the same")

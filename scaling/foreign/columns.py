@@ -8,14 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scaling.arrays import Flags, Floats, Words
-from scaling.errors import InputError, did_you_mean
+from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.reading import place_of
 
 # The most a study file allows for sizes and degrees, and the largest whole number that is exact in
 # double precision: bytes and FLOPs go up to it.
 MOST = 10_000_000
 LARGEST = 2**53
-_LONGEST = 60  # characters of a cell that a sentence repeats
 
 _TRUE, _FALSE = {"true", "1", "1.0", "yes"}, {"false", "0", "0.0", "no"}
 
@@ -142,7 +141,7 @@ class Columns:
             for code, value in enumerate(names):
                 if value not in known and (codes == code).any():
                     row = int(np.flatnonzero(codes == code)[0])
-                    raise self.cell_error(name, row, did_you_mean(value[:_LONGEST], known))
+                    raise self.cell_error(name, row, did_you_mean(value[:60], known))
         return np.array(names, dtype=object)[codes] if len(self) else np.empty(0, dtype=object)
 
     def _encoded(self, name: str, default: str) -> tuple[npt.NDArray[np.int64], list[str]]:
@@ -195,8 +194,7 @@ class Columns:
 
     def cell_error(self, name: str, row: int, wanted: str) -> InputError:
         """The sentence about one cell: file, line, column, value, and what would be right."""
-        text = repr(self.table.column(name)[row].as_py())
-        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        text = shortened(repr(self.table.column(name)[row].as_py()))
         return InputError(f"{self.place(row)}: {name}={text}: {wanted}")
 
     def place(self, row: int) -> str:

@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from scaling.arrays import Flags
-from scaling.errors import InputError
+from scaling.errors import InputError, shortened
 
 TIME_LIMIT_S = 5.0
-_LONGEST = 200  # characters of a condition that a sentence repeats
+# The parser cannot be interrupted, and takes the square of open brackets.
+_LONGEST, _MOST_BRACKETS = 10_000, 200
 # Nothing but the table can be read, nothing written, and no setting changed back.
 _CLOSED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
@@ -30,11 +31,16 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
     """
     if condition is None:
         return np.ones(table.num_rows, dtype=bool)
+    said = shortened(condition, 200)
+    if len(condition) > _LONGEST or condition.count("(") > _MOST_BRACKETS:
+        raise InputError(
+            f"{source}: {option} {said!r}: a condition has at most {_LONGEST:,} characters and "
+            f"{_MOST_BRACKETS} brackets"
+        )
     import duckdb
 
     names = [name for name in table.column_names if name.lower() != "row_index"]
     numbered = table.select(names).append_column("row_index", pa.array(np.arange(table.num_rows)))
-    said = condition if len(condition) <= _LONGEST else f"{condition[:_LONGEST]}..."
     with duckdb.connect(config=_CLOSED) as connection:
         timer = Timer(TIME_LIMIT_S, connection.interrupt)
         timer.start()
@@ -50,7 +56,7 @@ def rows_where(table: pa.Table, condition: str | None, source: str, option: str)
                 f"{source}: {option} {said!r}: takes longer than {TIME_LIMIT_S:g} s"
             ) from error
         except (duckdb.Error, RuntimeError, UnicodeError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:_LONGEST]
+            reason = shortened((str(error).splitlines() or [type(error).__name__])[0], 200)
             raise InputError(f"{source}: {option} {said!r}: {reason}") from error
         finally:
             timer.cancel()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from scaling.errors import InputError
+from scaling.errors import InputError, shortened
 from scaling.measurement import Row, fields_of
 from scaling.probes import Probe
 
@@ -24,7 +24,6 @@ _TEXT = {
 } | {"framework": pa.string(), "source": pa.string()}
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 _CSV = b"csv"  # of a table's metadata: the file its lines can be counted in
-_LONGEST = 200  # characters of a reason that is not ours
 
 
 def read_rows(path: Path) -> pa.Table:
@@ -33,9 +32,12 @@ def read_rows(path: Path) -> pa.Table:
     Raises:
         InputError: there is nothing to read.
     """
-    if not path.is_dir():
+    try:
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{shortened(path, 300)}: cannot be read: {_reason(error)}") from error
+    if files is None:
         return read_table(path)
-    files = sorted(path.glob("*.parquet"))
     if not files:
         raise InputError(f"{path}: holds no *.parquet; give a table or a study's rows folder")
     try:
@@ -62,7 +64,9 @@ def read_table(path: Path) -> pa.Table:
     names = [name.strip() for name in table.column_names]
     for name, count in Counter(names).items():
         if count > 1 and name:
-            raise InputError(f"{path}: names the column {name[:80]!r} {count} times; keep one")
+            raise InputError(
+                f"{path}: names the column {shortened(name)!r} {count} times; keep one"
+            )
     metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
     named = table.rename_columns(names).select([name for name in names if name])
     return named.replace_schema_metadata(metadata)
@@ -115,8 +119,7 @@ def _reason(error: Exception) -> str:
     said = str(error) or type(error).__name__
     if "straddles two block boundaries" in said:
         return "a line is longer than a megabyte"
-    said = said.splitlines()[0]
-    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
+    return shortened(said.splitlines()[0], 200)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from scaling.errors import InputError, did_you_mean
+from scaling.errors import InputError, did_you_mean, shortened
 from scaling.layout import Precision
 
 if TYPE_CHECKING:
@@ -164,9 +164,8 @@ def recommend(
     found = read_calibration(calibration) if calibration else None
     models, clusters = _catalogues()
     if model not in (models or {}):
-        raise InputError(
-            f"--model {model}: not in config/models.yaml: {did_you_mean(model, models or {})}"
-        )
+        hint = did_you_mean(model[:60], models or {})
+        raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
     best = search(
         model=model,
         shape=(models or {})[model],
@@ -203,11 +202,13 @@ def _precision(text: str | None) -> "Precision | None":
     for known in get_args(Precision):
         if text == known:
             return cast(Precision, known)
-    raise InputError(f"--precision {text[:60]}: {did_you_mean(text[:60], get_args(Precision))}")
+    raise InputError(
+        f"--precision {shortened(text)}: {did_you_mean(text[:60], get_args(Precision))}"
+    )
 
 
 def _counts(text: str) -> list[int]:
-    said = text if len(text) <= 60 else f"{text[:60]}..."
+    said = shortened(text)
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from scaling.errors import InputError, did_you_mean
+from scaling.errors import InputError, did_you_mean, shortened
 from scaling.hardware import GPUS, Cluster, Gpu, gpu_named
 
 # The CUDA context and the driver take memory before the first tensor: of an 80 GiB A100
@@ -53,7 +53,8 @@ def cluster_named(name: str, clusters: Mapping[str, Cluster]) -> Cluster:
     if name in clusters:
         return _with_link(clusters[name])
     if name not in names_of(clusters):
-        raise InputError(f"unknown cluster {name!r}: {did_you_mean(name, names_of(clusters))}")
+        hint = did_you_mean(name[:60], names_of(clusters))
+        raise InputError(f"unknown cluster {shortened(name)!r}: {hint}")
     node = GPUS[name].node
     assert node is not None
     return Cluster(

@@ -34,6 +34,9 @@ def probed_parameters(
     Raises:
         InputError: a cell is missing its meaning, or a cluster is unknown.
     """
+    for name in ("cluster", "kind", "seconds"):
+        if name not in columns and len(columns):
+            raise columns.missing(name, "this is no table of probes")
     known = site_clusters() if clusters is None else clusters
     kind = columns.words("kind", "", get_args(ProbeKind))
     cluster = columns.words("cluster", "")

