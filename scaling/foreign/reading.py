@@ -107,11 +107,12 @@ def place_of(table: pa.Table, row: int) -> str:
         return f"row {row + 1}"
     csv.field_size_limit(2**31 - 1)
     with Path(path.decode()).open(newline="", encoding="utf-8") as text:
-        reader, place = csv.reader(text), 1
-        for number, _ in enumerate(filled for filled in reader if filled):
-            if number == row + 1:
-                return f"line {place}"
-            place = reader.line_num + 1
+        reader, records, end = csv.reader(text), 0, 0
+        for cells in reader:
+            start, end = end + 1, reader.line_num
+            records += bool(cells)  # empty lines are no rows
+            if records == row + 2:  # the header is the first
+                return f"line {start}"
     return f"row {row + 1}"
 
 
