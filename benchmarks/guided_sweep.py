@@ -9,9 +9,9 @@ Each table is played through size by size, small first: points are chosen by the
 import argparse
 from pathlib import Path
 
+from scaling.foreign.reading import read_rows
 from scaling.predict.guide import Guide
 from scaling.predict.guided_trial import play
-from scaling.predict.tables import read_rows
 from scaling.study import load_clusters, load_models
 
 

@@ -16,7 +16,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from scaling.predict.columns import Columns
+from scaling.foreign.columns import Columns
 from scaling.predict.features import Points, points_of
 from scaling.predict.memory import memory_of
 from scaling.predict.model import predict

@@ -8,13 +8,12 @@ Uncalibrated, as a study refuses: predicted memory above so many times the GPU's
 import argparse
 from pathlib import Path
 
-from scaling.planning import REFUSE_ABOVE
-from scaling.predict.columns import Columns
+from scaling.foreign.columns import Columns
+from scaling.foreign.reading import read_rows
 from scaling.predict.features import points_of
-from scaling.predict.model import predict
+from scaling.predict.model import REFUSE_ABOVE, predict
 from scaling.predict.observed import observed_of
 from scaling.predict.spend import memory_refusals
-from scaling.predict.tables import read_rows
 from scaling.study import load_clusters, load_models
 
 

@@ -102,12 +102,12 @@ def _calibrated(
     world_size: int,
 ) -> tuple["Calibration | None", str]:
     """A calibration on the rows of smaller sizes, of the software that left most of them."""
+    from scaling.foreign.columns import Columns
+    from scaling.foreign.reading import read_rows
     from scaling.predict.calibrate import calibrate
-    from scaling.predict.columns import Columns
     from scaling.predict.features import points_of
     from scaling.predict.observed import observed_of
     from scaling.predict.probes import probed_parameters
-    from scaling.predict.tables import read_rows
 
     smaller = [p.point_id for p in points if p.point_id in rows and p.world_size < world_size]
     if not smaller:

@@ -21,3 +21,9 @@ def did_you_mean(value: object, allowed: Iterable[str]) -> str:
     starting = [name for name in names if value and name.startswith(asked)]
     close = close or sorted(starting, key=len)
     return f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(names)}"
+
+
+def shortened(text: object, length: int = 60) -> str:
+    """What somebody gave us, as a sentence can repeat it: on one line, and not all of a novel."""
+    said = " ".join(str(text).split())
+    return said if len(said) <= length else f"{said[:length]}..."

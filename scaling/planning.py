@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from scaling.predict.spend import Spend
     from scaling.study import Study
 
-# Of a GPU's memory. Uncalibrated, this refuses 0 of 165, 7 of 673 and 0 of 139 published layouts
-# that ran, and catches 159 of 257 and 812 of 1,031 that did not (benchmarks/refusals.py).
-REFUSE_ABOVE = 1.3
-
 # Start-up and clean-up of a point, and of a probe, on top of its own limit.
 STARTUP_MINUTES = 5
 PROBE_STARTUP_MINUTES = 10
@@ -65,7 +61,7 @@ def _plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
     from scaling.predict.spend import memory_refusals
 
     points, prediction = predicted(study, planned.points)
-    reasons = memory_refusals(points, prediction, above=REFUSE_ABOVE)
+    reasons = memory_refusals(points, prediction)
     kept = tuple(p for row, p in enumerate(planned.points) if row not in reasons)
     refused = [
         _refusal(planned.points[row], f"{reason}; measure_oom: true runs it all the same")
@@ -138,15 +134,20 @@ def predicted(
     study: "Study", points: Sequence[Point], calibration: "Calibration | None" = None
 ) -> "tuple[Points, Prediction]":
     """Points as the predictor has them, and its prediction; data-sheet numbers by default."""
-    import pyarrow as pa
-
-    from scaling.predict.columns import Columns
-    from scaling.predict.features import points_of
+    from scaling.predict.features import points_from
+    from scaling.predict.inputs import inputs_of_layouts
     from scaling.predict.model import predict
 
-    table = pa.Table.from_pylist([grid.columns_of(point) for point in points])
-    checked = points_of(Columns(table, str(study.path)), clusters=study.clusters)
-    return checked, predict(checked, calibration)
+    inputs = inputs_of_layouts(
+        [point.layout for point in points],
+        [point.shape for point in points],
+        models=[point.model for point in points],
+        clusters=[point.cluster for point in points],
+        gpus_per_node=[point.gpus_per_node for point in points],
+        point_id=[point.point_id for point in points],
+    )
+    asked = points_from(inputs, study.clusters)
+    return asked, predict(asked, calibration)
 
 
 def _refusal(point: Point, reason: str) -> Refusal:

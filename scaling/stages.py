@@ -12,7 +12,6 @@ from scaling.axes import ActivationCheckpointing
 from scaling.shapes import ModelShape
 
 
-@functools.lru_cache(maxsize=4096)
 def layers_of_stages(
     shape: ModelShape,
     *,
@@ -25,7 +24,13 @@ def layers_of_stages(
     The dearest stage is as cheap as can be, and the others are alike. The last stage can have the
     head alone; every other has a layer, so pp is at most the number of layers.
     """
-    dealt = _dealt(part_costs(shape, seq_length, activation_checkpointing), pp)
+    return layers_by_cost(part_costs(shape, seq_length, activation_checkpointing), pp)
+
+
+@functools.lru_cache(maxsize=4096)
+def layers_by_cost(costs: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    """The same from what each layer and, last, the head costs."""
+    dealt = _dealt(costs, pp)
     return (*dealt[:-1], dealt[-1] - 1)  # the last part is the head
 
 
@@ -38,18 +43,20 @@ def part_costs(
     """
     core = 4 * shape.num_heads * shape.head_dim * seq_length
     crossing = 2 if shape.family == "t5" else 1
-
-    def layer(params: int, attentions: int) -> int:
-        forward = 2 * params + attentions * core
-        again = {"none": 0, "selective": attentions * core, "full": forward}
-        return 3 * forward + again[activation_checkpointing]
-
-    encoder, decoder = (
-        layer(shape.encoder_layer_params, 1),
-        layer(shape.decoder_layer_params, crossing),
-    )
+    again = activation_checkpointing
+    encoder = layer_cost(shape.encoder_layer_params, core, again)
+    decoder = layer_cost(shape.decoder_layer_params, crossing * core, again)
     layers = (encoder,) * shape.num_encoder_layers + (decoder,) * shape.num_layers
     return (*layers, 6 * shape.embedding_params)
+
+
+def layer_cost(
+    weights: int, attention: int, activation_checkpointing: ActivationCheckpointing
+) -> int:
+    """FLOPs a token costs in a layer of so many weights and FLOPs of attention forward."""
+    forward = 2 * weights + attention
+    again = {"none": 0, "selective": attention, "full": forward}
+    return 3 * forward + again[activation_checkpointing]
 
 
 def _dealt(costs: tuple[int, ...], stages: int) -> tuple[int, ...]:

@@ -43,6 +43,8 @@ Name = Annotated[str, Field(strict=True, pattern=f"^{SAFE}$")]
 Flag = Annotated[bool, Field(strict=True)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=7 * 86_400, allow_inf_nan=False)]
 
+Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+
 # One value or a list of them.
 Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
 Names = Annotated[list[Name], BeforeValidator(_as_list), Field(min_length=1)]
@@ -243,21 +245,25 @@ class ClusterEntry(_File):
     gpu: Name
     gpus_per_node: Count
     nodes: Count
-    node_link_gbit_per_s: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = (
-        None
-    )
-    usd_per_gpu_hour: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
+    node_link_gbit_per_s: Rate | None = None
+    all_reduce_gbyte_per_s: Annotated[dict[Count, Rate], Field(min_length=1)] | None = None
+    lossy_transport: Flag = False
+    usd_per_gpu_hour: Rate | None = None
     slurm: SlurmEntry = SlurmEntry()
     source: Annotated[str, Field(strict=True, min_length=1)]
 
     def cluster(self) -> Cluster:
         """The cluster in bytes and seconds."""
-        gbit = self.node_link_gbit_per_s
+        gbit, bus = self.node_link_gbit_per_s, self.all_reduce_gbyte_per_s
         return Cluster(
             gpu=gpu_named(self.gpu).name,
             gpus_per_node=self.gpus_per_node,
             nodes=self.nodes,
             node_link_bytes_per_s=None if gbit is None else gbit * GBIT,
+            bus_bytes_per_s=(
+                None if bus is None else {nodes: bus[nodes] * 1e9 for nodes in sorted(bus)}
+            ),
+            lossy_transport=self.lossy_transport,
             usd_per_gpu_hour=self.usd_per_gpu_hour,
             slurm=self.slurm.site(),
             source=self.source,

@@ -136,7 +136,15 @@ def test_a_marker_of_a_process_that_cannot_be_marks_nothing(pid, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "[" * 5000, '{"mode": "guess"}', '{"knee_share": "x"}', '{"replicates": "../../etc"}']
+    "text",
+    [
+        "",
+        "[1]",
+        "[" * 5000,
+        '{"mode": "guess"}',
+        '{"knee_share": "x"}',
+        '{"replicates": "../../etc"}',
+    ],
 )
 def test_a_broken_study_json_is_one_sentence(text, tmp_path):
     (tmp_path / "study.json").write_text(text)

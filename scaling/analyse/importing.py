@@ -1,6 +1,5 @@
 """Measurements that others published become rows of a study: series `published`, nulls kept."""
 
-import csv
 import hashlib
 import json
 import re
@@ -9,12 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from scaling import __version__
 from scaling.analyse.sources import PUBLISHED
-from scaling.axes import AXES, label_of
+from scaling.axes import label_of
 from scaling.errors import InputError, did_you_mean
+from scaling.foreign.columns import LARGEST, MOST, Columns
+from scaling.foreign.layouts import WORDS, completed, gpu_of_cluster, layout_of, misfits
+from scaling.foreign.reading import read_table, writing
 from scaling.hardware import GPUS, Cluster
 from scaling.measurement import Outcome, Row, fields_of
 from scaling.shapes import (
@@ -30,25 +33,25 @@ _SHAPE = (
     "num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "gated_mlp",
     "vocab_size", "tied_embeddings",
 )  # fmt: skip
+# Whole numbers that may be zero; every other one divides something or counts what there is.
+_FROM_ZERO = ("num_encoder_layers", "max_positions", "repeat", "seed", "warmup_steps", "zero_stage")
+_MOST_INTEGER = 2**63 - 1
 # What sources say and the row does not: the nearest outcome, and the sentence that says so.
 OTHER_OUTCOMES = {
     "oom_or_crash": ("error", "out of memory or a crash: the source does not tell them apart"),
 }
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    name: axis.values for name, axis in AXES.items() if axis.values and axis.kind is str
-}
 
 
 def import_rows(source: Path, study_dir: Path, clusters: Mapping[str, Cluster]) -> int:
-    """Write published.parquet of a study from a CSV in the project's vocabulary.
+    """Write published.parquet of a study from a table in the project's vocabulary.
 
     A missing column or an empty cell stays null; only what follows from other columns is derived
-    (dp, gradient_accumulation_steps, tokens and FLOPs). FLOPs count every weight but norms and
+    (scaling/foreign/layouts.py, and tokens and FLOPs). FLOPs count every weight but norms and
     biases, whose family the source does not name. The GPU is the cluster's in `clusters`, else the
     catalogue's name that the cluster's name starts with, else null.
 
     Args:
-        source: CSV with a header; units as in scaling.measurement.
+        source: CSV with a header, or Parquet; units as in scaling.measurement.
         study_dir: results/<study>, new or with a plan of its own.
         clusters: by name.
 
@@ -58,95 +61,123 @@ def import_rows(source: Path, study_dir: Path, clusters: Mapping[str, Cluster]) 
     Raises:
         InputError: no such file, a needed column is missing, or a cell cannot be what it says.
     """
-    if not source.is_file():
-        raise InputError(f"{source}: no such file; give a CSV of published rows")
-    with source.open(newline="", encoding="utf-8-sig") as text:
-        reader = csv.DictReader(text)
-        header = reader.fieldnames or []
-        for name in NEEDED:
-            if name not in header:
-                raise InputError(
-                    f"{source}: has no column {name!r}: {did_you_mean(name, header)}; needed are "
-                    f"{', '.join(NEEDED)}"
-                )
-        cells = [_cells(source, number, row) for number, row in enumerate(reader, start=2)]
-    if not cells:
+    columns = Columns(read_table(source), str(source))
+    for name in NEEDED:
+        if name not in columns:
+            hint = did_you_mean(name, columns.table.column_names)
+            raise columns.missing(name, f"{hint}; needed are {', '.join(NEEDED)}")
+    if not len(columns):
         raise InputError(f"{source}: holds no row under its header")
     seen: dict[str, int] = {}
-    records = [_record(one, study_dir.name, clusters, seen) for one in cells]
+    records = []
+    # FLOPs of a mixture of experts are not those of its shape
+    dense = ~(columns.counts("num_experts", low=0) > 1)
+    for row, (cells, derived) in enumerate(zip(_cells(columns), _completed(columns), strict=True)):
+        _check(columns, row, cells)
+        gpu = cells.get("gpu") or gpu_of_cluster(cells["cluster"], clusters)
+        facts = {**derived, **cells}
+        facts |= _derived(facts, dense=bool(dense[row]))
+        record = _record(cells, facts, gpu, study_dir.name, seen)
+        _check_counts(columns, row, record)
+        records.append(record)
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
-    write_table(study_dir / PUBLISHED, pa.Table.from_pylist(records, schema=schema))
+    with writing(study_dir / PUBLISHED):
+        write_table(study_dir / PUBLISHED, pa.Table.from_pylist(records, schema=schema))
     return len(records)
 
 
-def _cells(source: Path, line: int, row: dict[str, str | None]) -> dict[str, Any]:
-    """The known columns of one line as values, empty cells as None."""
-    kinds = fields_of(Row)
-    values: dict[str, Any] = {"framework": row.get("framework") or None}
-    values["source"] = row.get("source") or None
-    for name, text in row.items():
-        if name not in kinds or text is None or text.strip() == "":
-            continue
-        try:
-            values[name] = _value(kinds[name][0], text.strip())
-        except ValueError:
-            wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}
-            raise InputError(
-                f"{source}: line {line}: {name}={text!r}: must be "
-                f"{wanted.get(kinds[name][0], kinds[name][0])}"
-            ) from None
-    for name in NEEDED:
-        if name not in values:
-            raise InputError(f"{source}: line {line}: {name} is empty, and is needed")
-    for name, allowed in _WORDS.items():
-        if name in values and values[name] not in allowed:
-            hint = did_you_mean(values[name], allowed)
-            raise InputError(f"{source}: line {line}: {name}={values[name]!r}: {hint}")
-    return _with_outcome(source, line, values)
+def _cells(columns: Columns) -> list[dict[str, Any]]:
+    """The known cells of each row that are not empty, and who published it."""
+    known: dict[str, list[Any]] = {}
+    for name, (kind, _) in fields_of(Row).items():
+        if name in columns:
+            known[name] = _values(columns, name, kind)
+    named = {n: columns.words(n, "").tolist() for n in ("framework", "source")}
+    return [
+        {name: values[row] or None for name, values in named.items()}
+        | {name: values[row] for name, values in known.items() if values[row] is not None}
+        for row in range(len(columns))
+    ]
 
 
-def _value(kind: str, text: str) -> Any:
+def _values(columns: Columns, name: str, kind: str) -> list[Any]:
+    """A column in its own type, None where a cell is empty."""
     if kind == "bool":
-        if text.lower() not in ("true", "false"):
-            raise ValueError(text)
-        return text.lower() == "true"
+        flags = columns.flags(name, False, plain=True).tolist()
+        return [
+            flag if given else None
+            for flag, given in zip(flags, columns.given(name).tolist(), strict=True)
+        ]
     if kind == "int":
-        whole = float(text)
-        if not whole.is_integer() or whole < 0:
-            raise ValueError(text)
-        return int(whole)
+        high = {"zero_stage": 3, "peak_memory_bytes": LARGEST}.get(name, MOST)
+        if name.endswith(("_bytes", "_params", "_per_token", "_per_step")):
+            high = LARGEST
+        numbers = columns.counts(name, low=0 if name in _FROM_ZERO else 1, high=high).tolist()
+        return [None if np.isnan(number) else int(number) for number in numbers]
     if kind == "float":
-        number = float(text)
-        if not 0 <= number < float("inf"):
-            raise ValueError(text)
-        return number
+        numbers = columns.numbers(name, high=1e18).tolist()
+        return [None if np.isnan(number) else number for number in numbers]
     if kind == "str":
-        return text
-    raise ValueError(text)
+        return [word or None for word in columns.words(name, "", WORDS.get(name)).tolist()]
+    raise InputError(f"{columns.source}: column {name} holds lists, which cannot be imported")
 
 
-def _with_outcome(source: Path, line: int, values: dict[str, Any]) -> dict[str, Any]:
-    said = values["outcome"]
+def _completed(columns: Columns) -> list[dict[str, int]]:
+    """Degrees and batch of each row that follow from each other.
+
+    Raises:
+        InputError: a row's do not fit together.
+    """
+    known = completed(layout_of(columns))
+    for reason, (name, rows) in misfits(known).items():
+        if rows.any():
+            raise columns.cell_error(name, int(np.flatnonzero(rows)[0]), reason)
+    return [
+        {name: int(values[row]) for name, values in known.items() if np.isfinite(values[row])}
+        for row in range(len(columns))
+    ]
+
+
+def _check(columns: Columns, row: int, cells: dict[str, Any]) -> None:
+    """Give the outcome its name here, and refuse a row that says too little."""
+    for name in NEEDED:
+        if name not in cells:
+            raise InputError(f"{columns.place(row)}: {name} is empty, and is needed")
+    said = cells["outcome"]
     if said in OTHER_OUTCOMES:
         outcome, sentence = OTHER_OUTCOMES[said]
-        values |= {"outcome": outcome, "error_message": values.get("error_message", sentence)}
+        cells |= {"outcome": outcome, "error_message": cells.get("error_message", sentence)}
     elif said not in typing.get_args(Outcome):
         allowed = [*typing.get_args(Outcome), *OTHER_OUTCOMES]
-        raise InputError(f"{source}: line {line}: outcome={said!r}: {did_you_mean(said, allowed)}")
-    if values["outcome"] == "ok" and not values.get("step_time_s"):
-        raise InputError(f"{source}: line {line}: outcome=ok without a step_time_s above 0")
-    return values
+        raise columns.cell_error("outcome", row, did_you_mean(said[:60], allowed))
+    if cells["outcome"] == "ok" and not cells.get("step_time_s"):
+        raise InputError(f"{columns.place(row)}: outcome=ok without a step_time_s above 0")
+
+
+def _check_counts(columns: Columns, row: int, record: Mapping[str, Any]) -> None:
+    """Refuse what no machine does and no file holds."""
+    for name in ("total_params", "model_flops_per_token", "hardware_flops_per_token"):
+        if (record[name] or 0) > _MOST_INTEGER:
+            raise InputError(f"{columns.place(row)}: {name} would be {record[name]:.0e}")
+    flops, peak = record["model_flops_per_token"], record["peak_flop_per_s"]
+    if record["outcome"] == "ok" and flops and peak:
+        tokens_per_s = record["tokens_per_step"] / record["step_time_s"]
+        mfu = tokens_per_s * flops / (record["world_size"] * peak)
+        if mfu > 1:
+            raise columns.cell_error("step_time_s", row, f"would be an MFU of {mfu:.3g}, above 1")
 
 
 def _record(
-    cells: dict[str, Any], study: str, clusters: Mapping[str, Cluster], seen: dict[str, int]
+    cells: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    gpu: str | None,
+    study: str,
+    seen: dict[str, int],
 ) -> dict[str, Any]:
-    gpu = cells.get("gpu") or _gpu_of(cells["cluster"], clusters)
-    record: dict[str, Any] = dict.fromkeys(fields_of(Row))
-    facts = {name: value for name, value in cells.items() if name in record}
-    record |= facts | _derived(facts)
+    """The row; `cells` are what the table says of it, `facts` what follows as well."""
+    record: dict[str, Any] = {name: facts.get(name) for name in fields_of(Row)}
     record["layout"] = label_of(record) or "unnamed"
-    peak = GPUS[gpu].peak_flop_per_s.get(record["precision"]) if gpu in GPUS else None
+    peak = GPUS[gpu].peak(record["precision"]) if gpu in GPUS else None
     identity = json.dumps(
         {k: v for k, v in cells.items() if k not in ("step_time_s", "peak_memory_bytes")}
         | {"outcome": None, "error_message": None},
@@ -171,25 +202,14 @@ def _record(
     }
 
 
-def _gpu_of(cluster: str, clusters: Mapping[str, Cluster]) -> str | None:
-    if cluster in clusters:
-        return clusters[cluster].gpu
-    named = [gpu for gpu in GPUS if cluster == gpu or cluster.startswith(f"{gpu}-")]
-    return max(named, key=len, default=None)
-
-
-def _derived(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _derived(facts: Mapping[str, Any], *, dense: bool) -> dict[str, Any]:
     """What follows from the columns that are there; nothing where one is missing."""
     made: dict[str, Any] = {}
     known = facts.get
-    if known("dp") is None and None not in (known("tp"), known("pp"), known("cp")):
-        made["dp"] = facts["world_size"] // (facts["tp"] * facts["pp"] * facts["cp"])
-    dp, micro = known("dp", made.get("dp")), known("micro_batch_size")
-    if known("gradient_accumulation_steps") is None and dp and micro:
-        made["gradient_accumulation_steps"] = facts["global_batch_size"] // (dp * micro)
     if known("tokens_per_step") is None:
         made["tokens_per_step"] = facts["global_batch_size"] * facts["seq_length"]
-    if all(known(name) is not None for name in _SHAPE):
+    whole = dense and all(known(name) is not None for name in _SHAPE)
+    if whole and (known("head_dim") or facts["hidden_size"] % facts["num_heads"] == 0):
         shape = ModelShape(
             **{name: facts[name] for name in _SHAPE},
             head_dim=known("head_dim") or facts["hidden_size"] // facts["num_heads"],

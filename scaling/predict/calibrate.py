@@ -6,7 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from scaling.arrays import Flags, Floats
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
 from scaling.predict.calibration import (
     DATA_SHEET_BAND,
     Band,
@@ -14,7 +16,6 @@ from scaling.predict.calibration import (
     Fitted,
     StackCalibration,
 )
-from scaling.predict.columns import Columns, Flags, Floats
 from scaling.predict.features import Group, Points
 from scaling.predict.fitting import fit_memory, fit_time
 from scaling.predict.interval import band_of
@@ -52,7 +53,7 @@ def calibrate(
     """
     stacks = {}
     for plain in points.groups:
-        told = (probes or {}).get(plain.fabric.name, {})
+        told = (probes or {}).get(plain.cluster_name, {})
         group = dataclasses.replace(plain, start={**plain.start, **told})
         seen = observed.take(group.rows)
         judged = seen.out_of_memory | np.isfinite(seen.peak_memory_bytes)
@@ -95,7 +96,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         found = _bands(group, seen, start, time, axes)
     return StackCalibration(
         framework=group.framework,
-        cluster=group.fabric.name,
+        cluster=group.cluster_name,
         rows_timed=int(timed.sum()),
         rows_out_of_memory=int(seen.out_of_memory.sum()),
         rows_with_peak_memory=int(np.isfinite(seen.peak_memory_bytes).sum()),

@@ -2,20 +2,21 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scaling import __version__
-from scaling.errors import InputError
+from scaling.errors import InputError, shortened
 from scaling.predict.features import Group
 from scaling.predict.parameters import PARAMETERS
 from scaling.store import write_text
 
 SCHEMA = "scaling.calibration"
 VERSION = 1
+
+_WIDEST = 20.0  # of a band, in logarithms: a factor of half a billion
 
 AXES = ("world_size", "seq_length", "model", "hidden_size")
 
@@ -85,7 +86,7 @@ class Calibration:
         own = self.stacks.get(group.key)
         if own is not None:
             return own.values, own, group.key
-        here = [key for key, s in self.stacks.items() if s.cluster == group.fabric.name]
+        here = [key for key, s in self.stacks.items() if s.cluster == group.cluster_name]
         if group.unnamed_software and len(here) == 1:
             return self.stacks[here[0]].values, self.stacks[here[0]], here[0]
         kin = [key for key, s in self.stacks.items() if s.framework == group.framework]
@@ -130,24 +131,54 @@ def read_calibration(path: Path) -> Calibration:
     Raises:
         InputError: it is missing, no calibration, of another version, or a value is out of bounds.
     """
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; write one with `scaling calibrate ROWS {path}`")
     try:
+        if not path.is_file():
+            raise InputError(
+                f"{path}: no such file; write one with `scaling calibrate ROWS {path}`"
+            )
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
+    except InputError:
+        raise
+    except (ValueError, RecursionError, OSError) as error:
+        raise InputError(f"{path}: not JSON: {shortened(error, 200)}") from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise InputError(f"{path}: schema is not {SCHEMA!r}; this is no calibration file")
     if record.get("version") != VERSION:
         raise InputError(
-            f"{path}: version={record.get('version')!r}, this program reads {VERSION}; "
-            "calibrate again"
+            f"{path}: version={shortened(record.get('version'))}, this program reads "
+            f"{VERSION}; calibrate again"
         )
+    return _checked(path, record)
+
+
+def _checked(path: Path, record: dict[str, Any]) -> Calibration:
+    """The record as values, by the types of the dataclasses above and the parameters' bounds."""
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        stacks = {key: _stack_of(stack, path, key) for key, stack in record["stacks"].items()}
-        return Calibration(source=str(record["source"]), stacks=stacks)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: incomplete calibration, at {error}; calibrate again") from error
+        found = TypeAdapter(Calibration).validate_python(record)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = shortened(".".join(str(part) for part in first["loc"]), 200)
+        raise InputError(f"{path}: {where}: {first['msg']}; calibrate again") from error
+    for key, stack in found.stacks.items():
+        place = f"{path}: {shortened(key)}"
+        missing = [*(PARAMETERS.keys() - stack.parameters.keys())]
+        missing += {"interpolation"} - stack.bands.keys()
+        missing += set(AXES) - stack.seen.keys()
+        if missing:
+            raise InputError(f"{place}: {sorted(missing)[0]} is missing; calibrate again")
+        for name, fitted in stack.parameters.items():
+            known = PARAMETERS.get(name)
+            if known and not known.low * 0.999 <= fitted.value <= known.high * 1.001:
+                wanted = f"is outside {known.low:g} to {known.high:g}"
+                raise InputError(f"{place}: {name}={fitted.value!r} {wanted}")
+        for name, band in stack.bands.items():
+            if not -_WIDEST <= band.low <= band.high <= _WIDEST:
+                raise InputError(
+                    f"{place}: bands.{shortened(name)} is no band: {band.low}, {band.high}"
+                )
+    return found
 
 
 def _stack_record(stack: StackCalibration) -> dict[str, Any]:
@@ -163,25 +194,3 @@ def _stack_record(stack: StackCalibration) -> dict[str, Any]:
         for name, fitted in stack.parameters.items()
     }
     return record
-
-
-def _stack_of(record: Mapping[str, Any], path: Path, key: str) -> StackCalibration:
-    names = [field.name for field in dataclasses.fields(Fitted)]
-    parameters = {}
-    for name, known in PARAMETERS.items():
-        fitted = Fitted(**{field: record["parameters"][name][field] for field in names})
-        ok = isinstance(fitted.value, int | float) and math.isfinite(fitted.value)
-        if not ok or not known.low * 0.999 <= fitted.value <= known.high * 1.001:
-            raise InputError(
-                f"{path}: {key}: {name}={fitted.value!r} is outside {known.low:g} to {known.high:g}"
-            )
-        parameters[name] = fitted
-    counts = ("rows_timed", "rows_out_of_memory", "rows_with_peak_memory")
-    return StackCalibration(
-        framework=record["framework"],
-        cluster=record["cluster"],
-        **{name: int(record[name]) for name in counts},
-        parameters=parameters,
-        bands={name: Band(**band) for name, band in record["bands"].items()},
-        seen={name: tuple(values) for name, values in record["seen"].items()},
-    )

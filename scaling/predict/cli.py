@@ -1,11 +1,12 @@
 """The predictor's four verbs; heavy imports stay inside them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from scaling.errors import InputError, did_you_mean
+from scaling.axes import Precision
+from scaling.errors import InputError, did_you_mean, shortened
 
 if TYPE_CHECKING:
     from scaling.hardware import Cluster
@@ -36,11 +37,12 @@ def predict(
     calibration: CalibrationFile = None,
 ) -> None:
     """Predict memory and step time of every layout of a table."""
+    from scaling.foreign.columns import Columns
+    from scaling.foreign.reading import read_rows, writing
     from scaling.predict.calibration import read_calibration
-    from scaling.predict.columns import Columns
     from scaling.predict.features import points_of
     from scaling.predict.model import predict as predict_points
-    from scaling.predict.tables import prediction_table, read_rows
+    from scaling.predict.tables import prediction_table
     from scaling.store import write_table
 
     found = read_calibration(calibration) if calibration else None
@@ -48,7 +50,8 @@ def predict(
     models, clusters = _catalogues()
     checked = points_of(columns, models=models, clusters=clusters)
     prediction = predict_points(checked, found)
-    write_table(out, prediction_table(checked, prediction))
+    with writing(out):
+        write_table(out, prediction_table(checked, prediction))
     fitting = int((prediction.predicted & prediction.fits).sum())
     left_out = int((~prediction.predicted).sum())
     typer.echo(f"{len(checked)} points: {fitting} fit, {left_out} cannot be predicted -> {out}")
@@ -66,18 +69,18 @@ def calibrate(
     ] = None,
 ) -> None:
     """Fit the model's parameters, with intervals, to measured rows."""
+    from scaling.foreign.columns import Columns
+    from scaling.foreign.conditions import rows_where
+    from scaling.foreign.reading import read_rows, writing
     from scaling.predict.calibrate import calibrate as fit
     from scaling.predict.calibrate import one_fingerprint_per_stack
     from scaling.predict.calibration import write_calibration
-    from scaling.predict.columns import Columns
     from scaling.predict.features import points_of
     from scaling.predict.observed import observed_of
     from scaling.predict.probes import probed_parameters
-    from scaling.predict.tables import read_rows, rows_where
 
     table = read_rows(rows)
-    table = table.filter(_mask(rows_where(table, where, str(rows), "--where")))
-    columns = Columns(table, str(rows))
+    columns = Columns(table, str(rows)).filter(rows_where(table, where, str(rows), "--where"))
     models, clusters = _catalogues()
     points = points_of(columns, models=models, clusters=clusters)
     one_fingerprint_per_stack(columns, points)
@@ -86,7 +89,8 @@ def calibrate(
     if probes is not None:
         told = probed_parameters(Columns(read_rows(probes), str(probes)), clusters)
     found = fit(points, observed_of(columns), source=source, probes=told)
-    write_calibration(out, found)
+    with writing(out):
+        write_calibration(out, found)
     for key, stack in found.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
         typer.echo(
@@ -111,7 +115,7 @@ def validate(
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Calibrate on one part of the rows and say how wrong the predictions of the other are."""
-    from scaling.predict.tables import read_rows
+    from scaling.foreign.reading import read_rows
     from scaling.predict.trial import trial
 
     models, clusters = _catalogues()
@@ -136,9 +140,15 @@ def recommend(
     cluster: Annotated[str, typer.Option(help="A cluster of config/clusters.yaml, or a GPU.")],
     gpus: Annotated[str, typer.Option(help="GPU counts, e.g. 8,64,512.")],
     global_batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Sequences per step; else 4 million tokens.")
+        int | None,
+        typer.Option(min=1, max=10_000_000, help="Sequences per step; else 4 million tokens."),
     ] = None,
-    seq_length: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 4096,
+    seq_length: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="Tokens per sequence.")
+    ] = 4096,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, bf16, fp16 or fp8; else bf16, or fp16 without it.")
+    ] = None,
     framework: Annotated[
         str | None, typer.Option(help="Whose software, as the rows name it; else this project's.")
     ] = None,
@@ -147,24 +157,24 @@ def recommend(
 ) -> None:
     """Rank the layouts of a model on so many GPUs: speed, memory margin and cost."""
     from scaling.predict.calibration import read_calibration
-    from scaling.predict.layout_columns import OWN_FRAMEWORK
+    from scaling.predict.inputs import OWN_FRAMEWORK
     from scaling.predict.recommend import recommend as search
     from scaling.predict.recommend import record_of
 
     found = read_calibration(calibration) if calibration else None
     models, clusters = _catalogues()
     if model not in (models or {}):
-        raise InputError(
-            f"--model {model}: not in config/models.yaml: {did_you_mean(model, models or {})}"
-        )
+        hint = did_you_mean(model[:60], models or {})
+        raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
     best = search(
         model=model,
         shape=(models or {})[model],
         cluster=cluster,
-        clusters=clusters or {},
+        clusters=clusters,
         gpus=_counts(gpus),
         seq_length=seq_length,
         global_batch_size=global_batch_size,
+        precision=_precision(precision),
         calibration=found,
         framework=framework or OWN_FRAMEWORK,
     )
@@ -177,29 +187,35 @@ def recommend(
         _show_recommendations(records, calibrated=found is not None)
 
 
-def _catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster] | None"]:
-    """The site's models and clusters, None where this folder has no config."""
-    from scaling.plan_file import CONFIG
-    from scaling.study import load_clusters, load_models
+def _catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
+    """The site's models, None where nobody describes any, and its clusters."""
+    from scaling.predict.clusters import config_file, site_clusters
+    from scaling.study import load_models
 
-    has = (CONFIG / "models.yaml").is_file(), (CONFIG / "clusters.yaml").is_file()
-    return load_models() if has[0] else None, load_clusters() if has[1] else None
+    models = config_file("models.yaml")
+    return load_models(models) if models else None, site_clusters()
+
+
+def _precision(text: str | None) -> "Precision | None":
+    if text is None:
+        return None
+    for known in get_args(Precision):
+        if text == known:
+            return cast(Precision, known)
+    raise InputError(
+        f"--precision {shortened(text)}: {did_you_mean(text[:60], get_args(Precision))}"
+    )
 
 
 def _counts(text: str) -> list[int]:
+    said = shortened(text)
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--gpus {text}: give GPU counts with commas, e.g. 8,64,512") from None
+        raise InputError(f"--gpus {said}: give GPU counts with commas, e.g. 8,64,512") from None
     if min(counts) < 1:
-        raise InputError(f"--gpus {text}: a GPU count is at least 1")
+        raise InputError(f"--gpus {said}: a GPU count is at least 1")
     return sorted(set(counts))
-
-
-def _mask(flags: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.array(flags, pa.bool_())
 
 
 def _say(assumptions: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.predict.columns import Floats
+from scaling.arrays import Floats
 
 # NCCL's own model of its simple protocol (nccl/src/graph/tuning.cc), seconds a hop whatever it
 # carries. Its faster protocols for small messages and its table of corrections by size are left

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.hardware import gpu_named
+from scaling.arrays import Flags, Floats
 from scaling.predict.collectives import (
     TREE_EFFICIENCY,
     Ranks,
@@ -13,13 +13,10 @@ from scaling.predict.collectives import (
     ring_latency_s,
     ring_pass,
 )
-from scaling.predict.columns import Flags, Floats
 from scaling.predict.features import Features, Group
 from scaling.predict.sharding import sharding_of
 from scaling.predict.stages import Stages, weights_of_heaviest_stage
 
-# GPUs whose NVSwitch reduces what passes through it (NVLink SHARP: H100 and later data sheets).
-IN_SWITCH = frozenset({"h100-80gb", "h200-141gb", "b200-180gb", "gb200-186gb"})
 # Gradients are reduced in buckets; DeepSpeed's reduce_bucket_size is 5e8 elements, FSDP's a layer.
 _BUCKET_BYTES = 1e9
 
@@ -39,12 +36,12 @@ class Traffic:
 
 def node_bus(group: Group, nodes: Floats) -> Floats:
     """Bus bandwidth of a whole node's NICs in a ring over `nodes`, bytes/s, before efficiency."""
-    fabric = group.fabric
-    assert fabric.node_link_bytes_per_s is not None
-    if fabric.bus_bytes_per_s is None:
-        return np.full(len(nodes), fabric.node_link_bytes_per_s)
-    at = np.log2(list(fabric.bus_bytes_per_s))
-    rate = np.log(list(fabric.bus_bytes_per_s.values()))
+    cluster = group.cluster
+    assert cluster.node_link_bytes_per_s is not None
+    if cluster.bus_bytes_per_s is None:
+        return np.full(len(nodes), cluster.node_link_bytes_per_s)
+    at = np.log2(list(cluster.bus_bytes_per_s))
+    rate = np.log(list(cluster.bus_bytes_per_s.values()))
     return np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
 
 
@@ -57,7 +54,7 @@ def traffic_of(group: Group, f: Features, p: Mapping[str, float], stages: Stages
     """
     layer, host = _in_layer(group, f, p)
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
-    if group.fabric.lossy_transport:
+    if group.cluster.lossy_transport:
         host = host + np.where(crossing & (f.tp > 1), p["host_transport_s"] * f.tp * _count(f), 0.0)
     tokens = f.micro_batch_size * f.seq_length / f.cp
     bandwidth = _tp_bandwidth(group, f, p)
@@ -76,13 +73,13 @@ def traffic_of(group: Group, f: Features, p: Mapping[str, float], stages: Stages
 
 
 def _link(group: Group) -> float:
-    link = gpu_named(group.fabric.gpu).link_bytes_per_s
+    link = group.gpu.link_bytes_per_s
     assert link is not None
     return link
 
 
 def _node_link(group: Group) -> float:
-    link = group.fabric.node_link_bytes_per_s
+    link = group.cluster.node_link_bytes_per_s
     if group.stack.node_link_gbit_per_s is not None:
         link = group.stack.node_link_gbit_per_s * 1e9 / 8
     assert link is not None
@@ -202,7 +199,7 @@ def _data_parallel(
     if (copies > 1).any():
         across = _ranks(group, f, p, copies, f.tp * sharded)
         part, buckets = _buckets(held / sharded)
-        gradients = buckets * all_reduce(part, across, in_switch=group.fabric.gpu in IN_SWITCH)
+        gradients = buckets * all_reduce(part, across, in_switch=group.gpu.in_switch_reduction)
     if (sharded > 1).any():
         inside = _ranks(group, f, p, sharded, f.tp)
         # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP),
@@ -243,6 +240,6 @@ def _ranks(
     here = np.maximum(1.0, np.minimum(size, f.gpus_per_node / inner))
     nodes = np.maximum(1.0, size / here)
     network = node_bus(group, nodes)
-    if group.fabric.bus_bytes_per_s is None:
+    if group.cluster.bus_bytes_per_s is None:
         network = np.full(len(f), _node_link(group) * p["network_efficiency"])
     return Ranks(size, nodes, _link(group) * p["link_efficiency"], network / inner)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.hardware import gpu_named
-from scaling.predict.columns import Floats
+from scaling.arrays import Floats
 from scaling.predict.features import Features, Group
 
 # Of the HBM data sheet a streaming kernel reaches (STREAM-like copies on A100 and H100).
@@ -78,7 +77,7 @@ def offloaded_seconds(f: Features, weights: Floats) -> Floats:
 
 
 def _hbm(group: Group) -> float:
-    bandwidth = gpu_named(group.fabric.gpu).hbm_bytes_per_s
+    bandwidth = group.gpu.hbm_bytes_per_s
     assert bandwidth is not None
     return bandwidth * _HBM_EFFICIENCY
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from scaling.arrays import Floats
 from scaling.predict.calibration import Fitted
-from scaling.predict.columns import Floats
 from scaling.predict.features import Group
 from scaling.predict.memory import memory_of
 from scaling.predict.observed import Observed

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.predict.columns import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.features import Points
 from scaling.predict.model import Prediction
 from scaling.predict.validation import settings_of
@@ -120,7 +120,7 @@ def _wanted(points: Points, prediction: Prediction, world_size: int, guide: Guid
         found.append(_Wanted(row, (1, 0.0)))
     for rows in settings_of(points, here & prediction.predicted).values():
         at = np.array(rows)
-        time, startable = prediction.ranked_s[at], ~prediction.refused[at]
+        time, startable = prediction.ranked_s[at], ~prediction.passed_over[at]
         limit = math.inf
         if guide.keep is not None:
             limit = (1 + guide.keep) * float(time[startable].min(initial=math.inf))
@@ -182,7 +182,7 @@ def _best(points: Points, prediction: Prediction, here: Flags) -> Floats:
     best = np.full(len(points), np.nan)
     for rows in settings_of(points, here & prediction.predicted).values():
         at = np.array(rows)
-        startable = at[~prediction.refused[at]]
+        startable = at[~prediction.passed_over[at]]
         if startable.size:
             best[at] = prediction.step_time_s[startable[np.argmin(prediction.ranked_s[startable])]]
     return best
@@ -198,7 +198,7 @@ def _over_budget(guide: Guide, world_size: int, share: float, cost: float) -> st
 
 def _not_near(prediction: Prediction, row: int, best: float, guide: Guide) -> str:
     need = float(prediction.need_bytes[row] / prediction.capacity_bytes[row])
-    if prediction.refused[row]:
+    if prediction.passed_over[row]:
         return f"predicted memory is {need:.0%} of a GPU's"
     time = float(prediction.step_time_s[row])
     said = f"predicted {time:.3g} s a step, {time / best - 1:.0%} more than the best of its size"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from scaling.foreign.columns import Columns
 from scaling.hardware import Cluster
 from scaling.predict.calibrate import calibrate
-from scaling.predict.columns import Columns
 from scaling.predict.features import points_of
 from scaling.predict.guide import Guide, choose
 from scaling.predict.model import predict
@@ -57,7 +57,7 @@ def play(
     for size in sorted(set(points.world_size.tolist())):
         calibration = None
         if (measured & (observed.timed | observed.out_of_memory)).any():
-            part = Columns(table.filter(pa.array(measured)), source)
+            part = columns.filter(measured)
             some = points_of(part, models=models, clusters=clusters)
             calibration = calibrate(some, observed_of(part), source=source, bands=False)
         choices = choose(

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from scaling.arrays import Floats, Words
 from scaling.predict.calibration import AXES, DATA_SHEET_BAND, Band, StackCalibration
-from scaling.predict.columns import Floats, Words
 
 # A band narrower than repeats of one layout would claim more than a measurement can.
 _NARROWEST = 0.02

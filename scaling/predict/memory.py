@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.hardware import gpu_named
-from scaling.predict.columns import Floats
+from scaling.arrays import Floats
 from scaling.predict.features import Features, Group
 from scaling.predict.sharding import sharding_of
 from scaling.predict.stages import Stages, head_params, layer_params, stages_of
@@ -132,15 +131,15 @@ def _gpu_bound(group: Group, f: Features, tokens: Floats) -> Floats:
     layout asks for: of tp groups over nodes published peaks show less, because the allocator,
     short of memory, waits until blocks are free, and those steps are the ones that stall.
     """
-    gpu, fabric = gpu_named(group.fabric.gpu), group.fabric
+    gpu, cluster = group.gpu, group.cluster
     assert gpu.link_bytes_per_s is not None
-    assert fabric.node_link_bytes_per_s is not None
+    assert cluster.node_link_bytes_per_s is not None
     # half the NICs: rings of both directions share them
     link = np.where(
-        f.tp > f.gpus_per_node, fabric.node_link_bytes_per_s * 0.5, gpu.link_bytes_per_s
+        f.tp > f.gpus_per_node, cluster.node_link_bytes_per_s * 0.5, gpu.link_bytes_per_s
     )
     math_s = 6 * tokens * layer_params(f) / f.tp / (f.peak * 0.45)
     gpu_s = math_s + 16 * tokens * f.hidden_size / link
-    crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node) & fabric.lossy_transport
+    crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node) & cluster.lossy_transport
     host_s = 3.3e-3 + np.where(crossing, 1.8e-3 * f.tp, 0.0)
     return 1 / (1 + (host_s / gpu_s) ** 4)

@@ -6,8 +6,9 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
+from scaling.arrays import Flags, Floats, Words
+from scaling.foreign.columns import Columns
 from scaling.measurement import Outcome
-from scaling.predict.columns import Columns, Flags, Floats, Words
 
 # A published sweep that cannot tell one from the other.
 OOM_OR_CRASH = "oom_or_crash"

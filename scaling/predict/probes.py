@@ -5,10 +5,11 @@ from typing import Any, get_args
 
 import numpy as np
 
+from scaling.arrays import Flags, Floats
 from scaling.axes import Precision
+from scaling.foreign.columns import Columns
 from scaling.hardware import Cluster, gpu_named
-from scaling.predict.columns import Columns, Flags, Floats
-from scaling.predict.fabric import SUSTAINED_OF_PEAK, Fabric, fabric_named, predictable
+from scaling.predict.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.features import flash_gain
 from scaling.predict.parameters import PARAMETERS
 from scaling.probes import ProbeKind
@@ -33,27 +34,33 @@ def probed_parameters(
     Raises:
         InputError: a cell is missing its meaning, or a cluster is unknown.
     """
+    for name in ("cluster", "kind", "seconds"):
+        if name not in columns and len(columns):
+            raise columns.missing(name, "this is no table of probes")
+    known = site_clusters() if clusters is None else clusters
     kind = columns.words("kind", "", get_args(ProbeKind))
     cluster = columns.words("cluster", "")
     precision = columns.words("precision", "bf16", get_args(Precision))
     attention = columns.words("attention", "")
-    names = ("seconds", "m", "n", "k", "ranks", "nodes", "message_bytes", "flop_per_s")
-    values = {name: columns.numbers(name) for name in names}
-    values["groups"] = columns.numbers("groups", 1.0, plain=True)
+    names = ("seconds", "m", "n", "k", "message_bytes", "flop_per_s")
+    values = {name: columns.numbers(name, high=1e18) for name in names}
+    values |= {name: columns.counts(name) for name in ("ranks", "nodes")}
+    values["groups"] = columns.counts("groups", default=1.0, plain=True)
     found: dict[str, dict[str, float]] = {}
     for name in sorted(set(cluster.tolist())):
-        fabric = fabric_named(name, clusters=clusters)
-        if predictable(fabric) is not None:
+        where = cluster_named(name, known)
+        if why_unpredictable(name, where) is not None:
             continue
         here = (cluster == name) & (values["seconds"] > 0)
+        shaped = (values["m"] > 0) & (values["n"] > 0) & (values["k"] > 0)
         told: dict[str, float] = {}
-        for one in sorted(set(precision[here & (kind == "gemm")].tolist())):
-            rows = here & (kind == "gemm") & (precision == one)
-            told |= _gemms({n: v[rows] for n, v in values.items()}, fabric, one)
+        for one in sorted(set(precision[here & shaped & (kind == "gemm")].tolist())):
+            rows = here & shaped & (kind == "gemm") & (precision == one)
+            told |= _gemms({n: v[rows] for n, v in values.items()}, where, one)
         flash = here & (kind == "attention") & (attention == "flash2")
-        told |= _flash(values, precision, flash, fabric)
-        told |= _collectives(values, kind, here, fabric)
-        told |= _messages(values, here & (kind == "send_recv"), fabric)
+        told |= _flash(values, precision, flash, where)
+        told |= _collectives(values, kind, here, where)
+        told |= _messages(values, here & (kind == "send_recv"), where)
         found[name] = {q: _bounded(q, value) for q, value in told.items()}
     return found
 
@@ -62,13 +69,13 @@ def _bounded(name: str, value: float) -> float:
     return float(np.clip(value, PARAMETERS[name].low, PARAMETERS[name].high))
 
 
-def _gemms(v: Mapping[str, Floats], fabric: Fabric, precision: Any) -> dict[str, float]:
+def _gemms(v: Mapping[str, Floats], cluster: Cluster, precision: Any) -> dict[str, float]:
     """Efficiency of a large GEMM and the size that loses half of it: least squares on logs."""
-    gpu = gpu_named(fabric.gpu)
+    gpu = gpu_named(cluster.gpu)
     peak = gpu.peak(precision)
     if peak is None:
         return {}
-    sustained = peak * SUSTAINED_OF_PEAK[gpu.name]
+    sustained = peak * (gpu.sustained_of_peak or 1.0)
     best: tuple[float, float, float] | None = None
     for half in np.geomspace(
         PARAMETERS["gemm_half_size"].low, PARAMETERS["gemm_half_size"].high, 60
@@ -83,13 +90,13 @@ def _gemms(v: Mapping[str, Floats], fabric: Fabric, precision: Any) -> dict[str,
 
 
 def _flash(
-    v: Mapping[str, Floats], precision: Any, rows: Flags, fabric: Fabric
+    v: Mapping[str, Floats], precision: Any, rows: Flags, cluster: Cluster
 ) -> dict[str, float]:
     """Efficiency of FlashAttention-2 on the largest shapes, as compute.py applies it."""
-    gpu = gpu_named(fabric.gpu)
+    gpu = gpu_named(cluster.gpu)
     peaks = np.array([gpu.peak(one) or np.nan for one in precision.tolist()])
     gain = flash_gain(np.array(["flash2"]), gpu)[0]
-    share = v["flop_per_s"] / (peaks * SUSTAINED_OF_PEAK[gpu.name] * gain)
+    share = v["flop_per_s"] / (peaks * (gpu.sustained_of_peak or 1.0) * gain)
     known = rows & np.isfinite(share)
     if not known.any():
         return {}
@@ -98,7 +105,7 @@ def _flash(
 
 
 def _collectives(
-    v: Mapping[str, Floats], kind: Any, here: Flags, fabric: Fabric
+    v: Mapping[str, Floats], kind: Any, here: Flags, cluster: Cluster
 ) -> dict[str, float]:
     """Latency from small messages, bus bandwidth from large ones, inside a node and across.
 
@@ -109,25 +116,25 @@ def _collectives(
     bus = ring * (v["ranks"] - 1) / v["ranks"] * v["message_bytes"] / v["seconds"]
     collective = here & np.isfinite(bus)
     small, large = v["message_bytes"] <= _SMALL_BYTES, v["message_bytes"] >= _LARGE_BYTES
-    link = gpu_named(fabric.gpu).link_bytes_per_s
+    link = gpu_named(cluster.gpu).link_bytes_per_s
     assert link is not None
-    assert fabric.node_link_bytes_per_s is not None
+    assert cluster.node_link_bytes_per_s is not None
     per_node = v["ranks"] / v["nodes"]
-    sharing = np.where(v["groups"] > 1, fabric.gpus_per_node / per_node, 1.0)
-    whole = sharing * per_node >= fabric.gpus_per_node
+    sharing = np.where(v["groups"] > 1, cluster.gpus_per_node / per_node, 1.0)
+    whole = sharing * per_node >= cluster.gpus_per_node
     wanted: dict[str, tuple[Flags, Callable[[Flags], float]]] = {
         "tp_latency_s": (small & (v["nodes"] <= 1), lambda r: float(np.median(v["seconds"][r]))),
         "link_efficiency": (large & (v["nodes"] <= 1), lambda r: float(np.median(bus[r])) / link),
         "network_efficiency": (
             large & (v["nodes"] > 1) & whole,
-            lambda r: float(np.median((bus * sharing)[r])) / (fabric.node_link_bytes_per_s or 1.0),
+            lambda r: float(np.median((bus * sharing)[r])) / (cluster.node_link_bytes_per_s or 1.0),
         ),
     }
     rows = {name: collective & which for name, (which, _) in wanted.items()}
     return {n: value(rows[n]) for n, (_, value) in wanted.items() if rows[n].any()}
 
 
-def _messages(v: Mapping[str, Floats], rows: Flags, fabric: Fabric) -> dict[str, float]:
+def _messages(v: Mapping[str, Floats], rows: Flags, cluster: Cluster) -> dict[str, float]:
     """Point-to-point: latency from small messages, share of a GPU's link from large ones."""
     told = {}
     small = rows & (v["message_bytes"] <= _SMALL_BYTES)
@@ -135,8 +142,8 @@ def _messages(v: Mapping[str, Floats], rows: Flags, fabric: Fabric) -> dict[str,
     if small.any():
         told["p2p_latency_s"] = float(np.median(v["seconds"][small]))
     if large.any():
-        assert fabric.node_link_bytes_per_s is not None
-        share = fabric.node_link_bytes_per_s / fabric.gpus_per_node
+        assert cluster.node_link_bytes_per_s is not None
+        share = cluster.node_link_bytes_per_s / cluster.gpus_per_node
         rate = v["message_bytes"][large] / v["seconds"][large]
         told["p2p_efficiency"] = float(np.median(rate)) / share
     return told

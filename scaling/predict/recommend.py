@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scaling.axes import ActivationCheckpointing
+from scaling.axes import ActivationCheckpointing, Precision
 from scaling.errors import InputError
 from scaling.hardware import Cluster, gpu_named
 from scaling.layout import Layout, engine_refusals, refusals
 from scaling.predict.calibration import Calibration
-from scaling.predict.features import Points
-from scaling.predict.layout_columns import OWN_FRAMEWORK
-from scaling.predict.lists import points_of_layouts
+from scaling.predict.clusters import cluster_named
+from scaling.predict.features import Points, points_from
+from scaling.predict.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.model import Prediction, predict
 from scaling.shapes import ModelShape, model_flops_per_token
 
@@ -58,6 +58,7 @@ def recommend(
     gpus: list[int],
     seq_length: int = 4096,
     global_batch_size: int | None = None,
+    precision: Precision | None = None,
     calibration: Calibration | None = None,
     framework: str = OWN_FRAMEWORK,
     top: int = 3,
@@ -70,32 +71,44 @@ def recommend(
     Args:
         model: its name, for the interval (was it calibrated?).
         shape: the model.
-        cluster: its name, in `clusters` or the built-in table.
+        cluster: its name in `clusters`, or a GPU's for the vendor's reference node.
         clusters: the site's clusters.
         gpus: GPU counts.
         seq_length: tokens of a sequence.
         global_batch_size: sequences of a step; without one, 4 million tokens, the batch of
             Llama 2, or one sequence a GPU if that is more.
+        precision: bf16 without one, or fp16 on a GPU that has no bf16.
         calibration: data-sheet numbers without one.
         framework: whose stack to predict.
         top: layouts per GPU count.
         measurable: leave out what this project's engine cannot run.
 
     Raises:
-        InputError: no layout runs on a GPU count, or none fits into memory.
+        InputError: the cluster cannot give a GPU count or has no rate for the precision, no layout
+            runs on a GPU count, or none fits into memory.
     """
+    where = cluster_named(cluster, clusters)
+    if precision is None:
+        precision = "bf16" if gpu_named(where.gpu).peak("bf16") else "fp16"
+    for count in gpus:
+        _check_size(count, cluster, where)
     chosen: dict[int, list[Recommendation]] = {}
     for count in gpus:
         batch = global_batch_size or max(2**22 // seq_length, count)
-        layouts = list(_layouts(shape, count, batch, seq_length, measurable))
+        layouts = list(_layouts(shape, count, batch, seq_length, precision, measurable))
         if not layouts:
             raise InputError(
                 f"--gpus {count}: no layout of {model} runs on {count} GPUs with "
                 f"global_batch_size={batch}; try a batch divisible by more GPUs"
             )
-        points = points_of_layouts(
-            layouts, shape, model=model, cluster=cluster, clusters=clusters, framework=framework
-        )
+        n = len(layouts)
+        points = points_from(
+            inputs_of_layouts(
+                layouts, [shape] * n, models=[model] * n, clusters=[cluster] * n,
+                framework=framework,
+            ),
+            clusters,
+        )  # fmt: skip
         if not points.groups:
             raise InputError(f"--cluster {cluster}: {points.note[0]}")
         prediction = predict(points, calibration)
@@ -109,8 +122,24 @@ def recommend(
     return chosen
 
 
+def _check_size(count: int, name: str, cluster: Cluster) -> None:
+    per_node, most = cluster.gpus_per_node, cluster.gpus_per_node * cluster.nodes
+    if count > most:
+        raise InputError(f"--gpus {count}: cluster {name} has {most} GPUs")
+    if count > per_node and count % per_node:
+        raise InputError(
+            f"--gpus {count}: cluster {name} has nodes of {per_node} GPUs: give at most {per_node} "
+            f"or whole nodes, e.g. {count // per_node * per_node}"
+        )
+
+
 def _layouts(
-    shape: ModelShape, count: int, batch: int, seq_length: int, measurable: bool
+    shape: ModelShape,
+    count: int,
+    batch: int,
+    seq_length: int,
+    precision: Precision,
+    measurable: bool,
 ) -> Iterator[Layout]:
     """Every layout that divides the GPUs and the batch and that nothing refuses."""
     for tp, pp in itertools.product(_powers(min(count, 64)), _divisors(count)):
@@ -136,6 +165,7 @@ def _layouts(
                     seq_length=seq_length,
                     activation_checkpointing=again,
                     attention="math" if shape.family == "t5" else "flash2",
+                    precision=precision,
                 )
                 refused = next(refusals(shape, layout), None)
                 if refused is None and measurable:
@@ -164,8 +194,8 @@ def _best(
     risky = margin < _RISKY_MARGIN
     ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.ranked_s
     order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable")
-    fabric = points.groups[0].fabric
-    gpu = gpu_named(fabric.gpu)
+    cluster = points.groups[0].cluster
+    gpu = points.groups[0].gpu
     peak, power = gpu.peak(layouts[0].precision), gpu.tdp_w
     assert peak is not None
     flops = model_flops_per_token(shape, seq_length)
@@ -173,7 +203,7 @@ def _best(
     for place, row in enumerate(order[: min(top, int(prediction.fits.sum()))].tolist(), 1):
         count = layouts[row].world_size
         tokens_per_s = float(points.tokens_per_step[row] / prediction.step_time_s[row])
-        price = fabric.usd_per_gpu_hour
+        price = cluster.usd_per_gpu_hour
         best.append(
             Recommendation(
                 gpus=count,

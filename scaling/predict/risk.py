@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scaling.predict.columns import Floats
+from scaling.arrays import Floats
 from scaling.predict.features import Features, Group
 
 # Over a lossy transport (EFA) a pipeline whose messages cross nodes can wait at every micro-batch:
@@ -44,7 +44,7 @@ def ranked_by(group: Group, f: Features, step_s: Floats, memory_used: Floats) ->
         memory_used: predicted need over capacity, (n,).
     """
     full = 1 / (1 + np.exp(-np.clip((memory_used - NEARLY_FULL) / 0.01, -50, 50)))
-    crowded = _NEARLY_FULL_PENALTY[group.fabric.lossy_transport] * full
+    crowded = _NEARLY_FULL_PENALTY[group.cluster.lossy_transport] * full
     chance, stall_s = _stalls(group, f)
     risk_s = np.where(chance < _EXPECTED, chance * stall_s, 0.0)
     return np.asarray(step_s * (1 + crowded) + risk_s)
@@ -52,7 +52,7 @@ def ranked_by(group: Group, f: Features, step_s: Floats, memory_used: Floats) ->
 
 def _stalls(group: Group, f: Features) -> tuple[Floats, Floats]:
     """How likely a step waits at its micro-batches, and how long it then waits in all."""
-    if not group.fabric.lossy_transport:
+    if not group.cluster.lossy_transport:
         return np.zeros(len(f)), np.zeros(len(f))
     nodes = f.world_size / f.gpus_per_node
     crossing = (f.pp > 1) & (nodes > 1)

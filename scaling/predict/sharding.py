@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.predict.columns import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.features import Features, Group
 
 

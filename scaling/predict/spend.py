@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.hardware import gpu_named
-from scaling.predict.columns import Floats
+from scaling.arrays import Floats
 from scaling.predict.features import Points
 from scaling.predict.model import REFUSE_ABOVE, Prediction
 
@@ -44,8 +43,8 @@ def spend_of(
     for group in points.groups:
         here = group.rows[counted[group.rows]]
         seconds = float(gpu_s[here].sum())
-        power = gpu_named(group.fabric.gpu).tdp_w
-        price = group.fabric.usd_per_gpu_hour
+        power = group.gpu.tdp_w
+        price = group.cluster.usd_per_gpu_hour
         energy_known &= power is not None
         usd_known &= price is not None
         energy += seconds * (power or 0)

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from scaling.arrays import Flags, Floats
 from scaling.axes import ActivationCheckpointing
-from scaling.predict.columns import Flags, Floats
 from scaling.predict.features import Features
 from scaling.predict.stacks import Stack
-from scaling.shapes import ModelShape
-from scaling.stages import layers_of_stages
+from scaling.stages import layer_cost, layers_by_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +123,15 @@ def _dealt_as_the_engine_does(
     ffn: float, mlp_inputs: float, vocab: float, seq_length: float, selective: float, full: float,
 ) -> tuple[int, ...]:  # fmt: skip
     encoders = round((2 - attentions) * layers)
-    shape = ModelShape(
-        family="t5",
-        num_layers=round(layers) - encoders,
-        num_encoder_layers=encoders,
-        hidden_size=round(hidden),
-        num_heads=round(queries),  # heads of one element: only the widths count
-        num_kv_heads=round(keys),
-        head_dim=1,
-        ffn_hidden_size=round(ffn),
-        gated_mlp=mlp_inputs > 1,
-        vocab_size=round(vocab),
-    )
     again: ActivationCheckpointing = "full" if full else "selective" if selective else "none"
-    return layers_of_stages(
-        shape, pp=round(pp), seq_length=round(seq_length), activation_checkpointing=again
-    )
+    attention = round(2 * hidden * (queries + keys))
+    mlp = round((mlp_inputs + 1) * hidden * ffn)
+    core = round(4 * queries * seq_length)
+    encoder = layer_cost(attention + mlp, core, again)
+    decoder = layer_cost(2 * attention + mlp, 2 * core, again)
+    decoders = round(layers) - encoders
+    costs = (encoder,) * encoders + (decoder,) * decoders + (round(6 * vocab * hidden),)
+    return layers_by_cost(costs, round(pp))
 
 
 def _two_kinds(f: Features) -> tuple[Floats, Floats, Floats, Floats]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.predict.columns import Floats
+from scaling.arrays import Floats
 from scaling.predict.communication import Traffic, traffic_of
 from scaling.predict.compute import head_of, layer_of, offloaded_seconds, optimizer_seconds
 from scaling.predict.features import Features, Group

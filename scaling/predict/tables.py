@@ -1,61 +1,14 @@
-"""Tables in and out of the predictor: which rows, and predictions as Parquet columns."""
-
-import sys
-from pathlib import Path
+"""Predictions as Parquet columns."""
 
 import numpy as np
 import pyarrow as pa
 
-from scaling import row_files
-from scaling.errors import InputError
-from scaling.predict.columns import Flags, Floats, read_table
+from scaling.arrays import Flags, Floats
 from scaling.predict.features import Points
 from scaling.predict.model import Prediction
 
-
-def read_rows(path: Path) -> pa.Table:
-    """Measured rows: a CSV or Parquet file, or a folder of Parquet files such as a study's rows/.
-
-    Raises:
-        InputError: there is nothing to read.
-    """
-    if not path.is_dir():
-        return read_table(path)
-    files = sorted(row_files.files_in(path))
-    if not files:
-        raise InputError(f"{path}: holds no *.parquet; give a table or a study's rows folder")
-    found = row_files.read_rows(files)
-    if not found.table.num_rows:  # tables of others, or nothing: read_table says what is wrong
-        return pa.concat_tables([read_table(file) for file in files], promote_options="permissive")
-    sys.stderr.writelines(f"Left out: {unusable}\n" for unusable in found.unusable)
-    return found.table.drop_columns(["file"])
-
-
-def rows_where(table: pa.Table, condition: str | None, source: str, option: str) -> Flags:
-    """Rows for which an SQL condition holds, bool (n,); all without a condition.
-
-    Beside the table's columns the condition can use `row_index`, which counts from 0: for a sample,
-    `hash(row_index) % 10 = 0`.
-
-    Raises:
-        InputError: the condition is no SQL, or names no column of the table.
-    """
-    if condition is None:
-        return np.ones(table.num_rows, dtype=bool)
-    import duckdb
-
-    numbered = table.append_column("row_index", pa.array(np.arange(table.num_rows)))
-    with duckdb.connect() as connection:
-        connection.register("measured", numbered)
-        try:
-            query = f"select row_index from measured where ({condition})"
-            chosen = connection.execute(query).fetchall()
-        except duckdb.Error as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"{source}: {option} {condition!r}: {reason}") from error
-    mask = np.zeros(table.num_rows, dtype=bool)
-    mask[[row for (row,) in chosen]] = True
-    return mask
+# More is written as this: four exbibytes, which fit nowhere.
+_MOST_BYTES = 2.0**62
 
 
 def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
@@ -89,7 +42,9 @@ def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
 
 
 def _whole(values: Floats, known: Flags) -> pa.Array:
-    return pa.array(np.where(known, np.rint(values), 0).astype(np.int64), mask=~known)
+    return pa.array(
+        np.where(known, np.minimum(np.rint(values), _MOST_BYTES), 0).astype(np.int64), mask=~known
+    )
 
 
 def _real(values: Floats, known: Flags) -> pa.Array:

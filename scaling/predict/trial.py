@@ -1,19 +1,21 @@
 """One validation: calibrate on some rows of a table, predict the others, score them."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 
+from scaling.arrays import Flags, Words
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
+from scaling.foreign.conditions import rows_where
 from scaling.hardware import Cluster
 from scaling.predict.calibrate import calibrate
 from scaling.predict.calibration import Calibration
-from scaling.predict.columns import Columns, Flags
 from scaling.predict.features import points_of
 from scaling.predict.model import predict
 from scaling.predict.observed import Observed, observed_of
-from scaling.predict.tables import rows_where
 from scaling.predict.validation import Validation, validate
 from scaling.shapes import ModelShape
 
@@ -51,7 +53,7 @@ def trial(
         raise InputError(f"{source}: no row is left to test; narrow --calibrate-where")
     calibration = None
     if fitted.any():
-        part = Columns(table.filter(pa.array(fitted)), source)
+        part = columns.filter(fitted)
         some = points_of(part, models=models, clusters=clusters)
         calibration = calibrate(some, observed_of(part), source=source)
     prediction = predict(points, calibration)
@@ -61,7 +63,7 @@ def trial(
         groups=groups,
         calibrated_rows=int(fitted.sum()),
         tested_rows=int(tested.sum()),
-        notes=_notes(fitted, tested, observed, calibration, prediction.predicted),
+        notes=_notes(fitted, tested, observed, calibration, points.note),
     )
 
 
@@ -70,7 +72,7 @@ def _notes(
     tested: Flags,
     observed: Observed,
     calibration: Calibration | None,
-    predicted: Flags,
+    reasons: Words,
 ) -> list[str]:
     notes = []
     if calibration is None:
@@ -81,7 +83,6 @@ def _notes(
     ambiguous = int((tested & observed.ambiguous).sum())
     if ambiguous:
         notes.append(f"{ambiguous} rows failed by memory or crash, counted as out of memory")
-    unpredicted = int((tested & ~predicted).sum())
-    if unpredicted:
-        notes.append(f"{unpredicted} rows cannot be predicted and are left out")
+    aside = Counter(reason for reason in reasons[tested].tolist() if reason is not None)
+    notes += [f"{rows} rows are set aside: {reason}" for reason, rows in aside.most_common()]
     return notes

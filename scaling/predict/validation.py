@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaling.predict.columns import Flags, Floats
+from scaling.arrays import Flags, Floats
 from scaling.predict.features import Points
 from scaling.predict.model import Prediction
 from scaling.predict.observed import Observed
@@ -166,7 +166,7 @@ def _regrets(
         if len(rows) > 1:
             at: npt.NDArray[np.int64] = np.array(rows)
             # what would have been refused would not have been picked
-            started = at[~prediction.refused[at]]
+            started = at[~prediction.passed_over[at]]
             candidates = started if started.size else at
             picked = candidates[np.argmin(prediction.ranked_s[candidates])]
             regrets.append(float(observed.step_time_s[picked] / observed.step_time_s[at].min() - 1))

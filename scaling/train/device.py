@@ -10,8 +10,8 @@ from scaling.hardware import Gpu, gpu_named
 
 # A driver keeps a little of a GPU's memory, and counts it in GiB where data sheets may not.
 _LEAST_SHARE, _LARGEST_SHARE = 0.9, 1.05
-# The catalogue has the boards of servers; the cards of the same chip are slower.
-_CARDS = ("PCIe", "NVL")
+# Boards of one chip differ in speed: cards are named in the catalogue, server boards are not.
+_CARDS = ("pcie", "nvl")
 
 
 def take_device(point: Point, local_rank: int) -> torch.device:
@@ -50,9 +50,9 @@ def other_gpu(said: Gpu, name: str, memory_bytes: int) -> str | None:
     assert said.memory_bytes is not None
     chip = said.name.split("-")[0]
     same_chip = re.search(rf"(?<![a-z0-9]){chip}(?![a-z0-9])", name, re.IGNORECASE)
-    card = any(kind.lower() in name.lower() for kind in _CARDS)
+    same_board = all((card in name.lower()) == (card in said.name) for card in _CARDS)
     share = memory_bytes / said.memory_bytes
-    if same_chip and not card and _LEAST_SHARE <= share <= _LARGEST_SHARE:
+    if same_chip and same_board and _LEAST_SHARE <= share <= _LARGEST_SHARE:
         return None
     return (
         f"the study says gpu {said.name!r} and this rank has {name} with "

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scaling.predict.columns import Columns
+from scaling.foreign.columns import Columns
 from scaling.predict.features import Points, points_of
 from tests.predict import reference
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling.predict.columns import Columns
+from scaling.foreign.columns import Columns
 from scaling.predict.features import Points, points_of
 from scaling.predict.memory import memory_of
 from scaling.predict.model import predict

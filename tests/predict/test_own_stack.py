@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaling.foreign.columns import Columns
 from scaling.layout import Layout
-from scaling.predict.columns import Columns
 from scaling.predict.features import points_of
-from scaling.predict.layout_columns import OWN_FRAMEWORK
+from scaling.predict.inputs import OWN_FRAMEWORK
 from scaling.predict.parameters import defaults_for
 from scaling.predict.stacks import stack_of
 from scaling.predict.stages import layer_params, stages_of

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
 from scaling.predict.calibrate import calibrate
-from scaling.predict.columns import Columns
 from scaling.predict.features import points_of
 from scaling.predict.observed import observed_of
 from scaling.predict.probes import probed_parameters
@@ -126,5 +126,5 @@ def test_an_impossible_probe_stays_inside_physical_bounds():
 
 
 def test_an_unknown_kind_is_named():
-    with pytest.raises(InputError, match="kind='gem' in row 1: did you mean 'gemm'"):
+    with pytest.raises(InputError, match="row 1: kind='gem': did you mean 'gemm'"):
         probed_parameters(probes({"kind": "gem", "seconds": 1.0}))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.predict.columns import read_table
+from scaling.foreign.reading import read_table
 from scaling.predict.trial import trial
 
 FOLDER = Path(

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
 from scaling.hardware import Cluster
 from scaling.layout import engine_refusals, refusals
-from scaling.predict.columns import Columns
 from scaling.predict.features import points_of
 from scaling.predict.model import predict
 from scaling.predict.recommend import recommend, record_of
@@ -16,6 +16,10 @@ from tests.predict.conftest import table_of
 LLAMA_7B = ModelShape(
     num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128,
     ffn_hidden_size=11008, vocab_size=32000,
+)  # fmt: skip
+LLAMA_13B = ModelShape(
+    num_layers=40, hidden_size=5120, num_heads=40, num_kv_heads=40, head_dim=128,
+    ffn_hidden_size=13824, vocab_size=32000,
 )  # fmt: skip
 SITE = {
     "site": Cluster(gpu="h100-80gb", gpus_per_node=8, nodes=64, usd_per_gpu_hour=3.6, source="test")
@@ -66,11 +70,44 @@ def test_without_a_price_there_is_no_cost():
 
 
 def test_a_layout_with_little_memory_left_must_be_clearly_faster():
-    for several in ask(gpus=[8, 16, 32, 64]).values():
-        first = several[0]
-        if first.risky:
-            safe = [one for one in several if not one.risky]
-            assert all(first.step_time_s < one.step_time_s / 1.1 for one in safe)
+    full = {"model": "llama2_13b", "shape": LLAMA_13B, "cluster": "a100-40gb", "gpus": [8]}
+    worth_it = ask(**full, global_batch_size=256, top=40)[8]
+    assert [one.risky for one in worth_it[:2]] == [True, False]
+    assert worth_it[0].step_time_s < worth_it[1].step_time_s / 1.1
+    not_worth_it = ask(**full, global_batch_size=64, top=40)[8]
+    assert not not_worth_it[0].risky
+    fastest = min(not_worth_it, key=lambda one: one.step_time_s)
+    assert fastest.risky  # and yet not first: it gains less than a tenth
+    assert not_worth_it[0].step_time_s > fastest.step_time_s > not_worth_it[0].step_time_s / 1.1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sentence"),
+    [
+        (12, "--gpus 12: cluster site has nodes of 8 GPUs: give at most 8 or whole nodes, e.g. 8"),
+        (1024, "--gpus 1024: cluster site has 512 GPUs"),
+    ],
+)
+def test_a_size_that_the_cluster_cannot_give_is_one_sentence(gpus, sentence):
+    with pytest.raises(InputError, match=sentence):
+        ask(gpus=[8, gpus])
+
+
+def test_less_than_a_node_is_a_size():
+    assert ask(gpus=[4], global_batch_size=64)[4][0].layout.world_size == 4
+
+
+def test_a_gpu_without_bf16_is_asked_in_fp16():
+    best = ask(cluster="v100-32gb", gpus=[8], global_batch_size=64)[8]
+    assert {one.layout.precision for one in best} == {"fp16"}
+    with pytest.raises(InputError, match="precision=bf16 has no published peak on gpu=v100-32gb"):
+        ask(cluster="v100-32gb", gpus=[8], precision="bf16")
+
+
+def test_the_precision_that_is_asked_for_is_the_layouts():
+    slow, fast = (ask(gpus=[8], precision=one)[8][0] for one in ("fp32", "fp8"))
+    assert (slow.layout.precision, fast.layout.precision) == ("fp32", "fp8")
+    assert fast.step_time_s < slow.step_time_s
 
 
 def test_a_model_that_fits_nowhere_is_said_to():
@@ -83,8 +120,9 @@ def test_a_model_that_fits_nowhere_is_said_to():
 
 
 def test_a_batch_no_gpu_count_divides_is_said_to_be_one():
+    odd = {"site": Cluster(gpu="h100-80gb", gpus_per_node=37, nodes=1, source="test")}
     with pytest.raises(InputError, match="no layout of llama2_7b runs on 37 GPUs"):
-        ask(gpus=[37], global_batch_size=3)
+        ask(gpus=[37], global_batch_size=3, clusters=odd)
 
 
 def test_an_unknown_cluster_is_named_with_the_nearest():
@@ -130,7 +168,9 @@ def test_money_needs_a_price():
 
 def test_hopeless_points_are_refused_with_the_memory_term_by_term(points):
     found = points({"dp": 8, "zero_stage": 3}, {"dp": 1})
-    refused = memory_refusals(found, predict(found))
+    prediction = predict(found)
+    refused = memory_refusals(found, prediction)
     assert list(refused) == [1]
+    assert prediction.passed_over.tolist() == [False, True]
     assert "GiB is" in refused[1]
     assert "optimizer 75.3" in refused[1]  # 12 bytes x 6.74 billion parameters

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaling.foreign.columns import Columns
 from scaling.hardware import GPUS
-from scaling.predict.columns import Columns
 from scaling.predict.communication import traffic_of
 from scaling.predict.features import points_of
 from scaling.predict.memory import memory_of

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from scaling.errors import InputError
-from scaling.predict.columns import Columns
+from scaling.foreign.columns import Columns
 from scaling.predict.features import points_of
 from scaling.predict.model import predict
 from scaling.predict.observed import observed_of

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.warehouse import tabulate
+from scaling.foreign.columns import Columns
 from scaling.grid import Plan
 from scaling.hardware import Cluster
 from scaling.measurement import Row, fields_of
-from scaling.predict.columns import Columns
 from scaling.predict.features import points_of
 from scaling.predict.model import predict
 from scaling.predict.tables import prediction_table

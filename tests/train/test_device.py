@@ -14,10 +14,17 @@ SAME = [
     ("a100-80gb", "NVIDIA A100-SXM4-80GB", 79.2),
     ("h100-80gb", "NVIDIA H100 80GB HBM3", 79.2),
     ("h200-141gb", "NVIDIA H200", 139.8),
+    ("h200-nvl-141gb", "NVIDIA H200 NVL", 140.4),
+    ("gh200-96gb", "NVIDIA GH200 480GB", 95.6),
     ("b200-180gb", "NVIDIA B200", 178.4),
     ("gb200-186gb", "NVIDIA GB200", 184.3),
+    ("b300-288gb", "NVIDIA B300 SXM6 AC", 268.6),
+    ("gb300-288gb", "NVIDIA GB300", 277.5),
     ("mi250x-gcd", "AMD Instinct MI250X/MI250", 64.0),
     ("mi300x-192gb", "AMD Instinct MI300X", 191.7),
+    ("mi325x-256gb", "AMD Instinct MI325X", 256.0),
+    ("mi350x-288gb", "AMD Instinct MI350X", 288.0),
+    ("mi355x-288gb", "AMD Instinct MI355X", 288.0),
 ]
 
 

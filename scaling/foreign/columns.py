@@ -1,41 +1,22 @@
-"""Tables people hand us, CSV or Parquet, as checked numpy columns."""
+"""The columns of a table somebody hands us, by name, each read once and checked."""
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 
-from scaling.errors import InputError, did_you_mean
+from scaling.arrays import Flags, Floats, Words
+from scaling.errors import InputError, did_you_mean, shortened
+from scaling.foreign.reading import place_of
 
-Floats = npt.NDArray[np.floating[Any]]
-Flags = npt.NDArray[np.bool_]
-Words = npt.NDArray[np.object_]
+# The most a study file allows for sizes and degrees, and the largest whole number that is exact in
+# double precision: bytes and FLOPs go up to it.
+MOST = 10_000_000
+LARGEST = 2**53
 
 _TRUE, _FALSE = {"true", "1", "1.0", "yes"}, {"false", "0", "0.0", "no"}
-
-
-def read_table(path: Path) -> pa.Table:
-    """A CSV or Parquet file as it is.
-
-    Raises:
-        InputError: the file is missing, or is neither.
-    """
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; give a CSV or Parquet table of points")
-    try:
-        if path.suffix == ".parquet":
-            return pq.read_table(path)
-        options = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
-        return pyarrow.csv.read_csv(path, convert_options=options)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: not a readable CSV or Parquet table: {reason}") from error
 
 
 class Columns:
@@ -45,11 +26,14 @@ class Columns:
     for each, so that nothing is assumed in silence.
     """
 
-    def __init__(self, table: pa.Table, source: str) -> None:
+    def __init__(
+        self, table: pa.Table, source: str, rows: npt.NDArray[np.int64] | None = None
+    ) -> None:
         self.table = table
         self.source = source
         self.assumptions: list[str] = []
         self._present = set(table.column_names)
+        self._rows = np.arange(table.num_rows) if rows is None else rows  # where the file has them
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -57,12 +41,41 @@ class Columns:
     def __contains__(self, name: str) -> bool:
         return name in self._present
 
+    def filter(self, chosen: Flags) -> "Columns":
+        """The chosen rows, bool (n,); sentences go on naming their places in the file."""
+        return Columns(self.table.filter(pa.array(chosen)), self.source, self._rows[chosen])
+
+    def missing(self, name: str, why: str) -> InputError:
+        """The sentence about a column that is not there and is needed."""
+        near = [known for known in self._present if known.lower() == name]
+        if near:
+            why = f"the header has {near[0]!r}, and names are written in lower case"
+        return InputError(f"{self.source}: column {name} is missing: {why}")
+
+    def counts(
+        self,
+        name: str,
+        *,
+        low: float = 1,
+        high: float = MOST,
+        default: float | None = None,
+        plain: bool = False,
+    ) -> Floats:
+        """A column of whole numbers, float64 (n,); NaN where a cell is empty without a default.
+
+        Raises:
+            InputError: a cell is no whole number from `low` to `high`.
+        """
+        return self.numbers(name, default, low=low, high=high, whole=True, plain=plain)
+
     def numbers(
         self,
         name: str,
         default: float | Floats | None = None,
         *,
         low: float = 0,
+        high: float = LARGEST,
+        whole: bool = False,
         plain: bool = False,
     ) -> Floats:
         """A numeric column, float64 (n,); NaN where a cell is empty and there is no default.
@@ -70,13 +83,17 @@ class Columns:
         `plain` says that the default is what everybody means, not an assumption worth a sentence.
 
         Raises:
-            InputError: a cell is no number, or is below `low`.
+            InputError: a cell is no number, or is not from `low` to `high`.
         """
         values = self._raw_numbers(name)
         missing = np.isnan(values)
-        bad = np.flatnonzero(~missing & ~((values >= low) & np.isfinite(values)))
-        if bad.size:
-            raise self._cell_error(name, int(bad[0]), f"a finite number of at least {low:g}")
+        bad = ~missing & ~((values >= low) & (values <= high))
+        if whole:
+            bad |= ~missing & (np.floor(values) != values)
+        if bad.any():
+            kind = "a whole number" if whole else "a number"
+            wanted = f"must be {kind} from {low:g} to {high:,.0f}"
+            raise self.cell_error(name, int(np.flatnonzero(bad)[0]), wanted)
         if default is not None and missing.any():
             if not plain:
                 self._assume(name, int(missing.sum()), default)
@@ -90,9 +107,10 @@ class Columns:
         if pa.types.is_null(column.type):
             return np.full(len(self), np.nan)
         try:
-            cast = pc.cast(column, pa.float64())
+            cast = pc.cast(column, pa.float64(), safe=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise self._cell_error(name, self._first_non_number(name), "a number") from None
+            row = self._first_non_number(name)
+            raise self.cell_error(name, row, "must be a number") from None
         return np.array(pc.fill_null(cast, np.nan).to_numpy(), dtype=np.float64)
 
     def _first_non_number(self, name: str) -> int:
@@ -119,22 +137,28 @@ class Columns:
             return np.full(len(self), default, dtype=object)
         codes, names = self._encoded(name, default)
         if allowed is not None:
-            known = set(allowed)
+            known = {*allowed, default}
             for code, value in enumerate(names):
                 if value not in known and (codes == code).any():
                     row = int(np.flatnonzero(codes == code)[0])
-                    raise self._cell_error(name, row, did_you_mean(value, known))
+                    raise self.cell_error(name, row, did_you_mean(value[:60], known))
         return np.array(names, dtype=object)[codes] if len(self) else np.empty(0, dtype=object)
 
     def _encoded(self, name: str, default: str) -> tuple[npt.NDArray[np.int64], list[str]]:
         column = self.table.column(name)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        filled = pc.fill_null(pc.cast(column, pa.string()), default)
+        try:
+            filled = pc.fill_null(pc.cast(column, pa.string()), default)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise InputError(
+                f"{self.source}: column {name} holds {column.type}, not text"
+            ) from None
         encoded = filled.combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
-        return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
+        names = [text.strip() for text in encoded.dictionary.to_pylist()]
+        return encoded.indices.to_numpy().astype(np.int64), names
 
     def flags(self, name: str, default: bool | Flags, *, plain: bool = False) -> Flags:
         """A true/false column, bool (n,).
@@ -153,7 +177,8 @@ class Columns:
         unknown = [v for v in truth if v and v not in _TRUE | _FALSE]
         for code, value in enumerate(truth):
             if value in unknown and (codes == code).any():
-                raise self._cell_error(name, int(np.flatnonzero(codes == code)[0]), "true or false")
+                row = int(np.flatnonzero(codes == code)[0])
+                raise self.cell_error(name, row, "must be true or false")
         if not len(self):
             return np.empty(0, dtype=bool)
         values = np.array([value in _TRUE for value in truth])[codes]
@@ -162,9 +187,19 @@ class Columns:
             self._assume(name, int(missing.sum()), default)
         return np.where(missing, default, values)
 
-    def _cell_error(self, name: str, row: int, wanted: str) -> InputError:
-        value = self.table.column(name)[row].as_py()
-        return InputError(f"{self.source}: {name}={value!r} in row {row + 1}: {wanted}")
+    def given(self, name: str) -> Flags:
+        """Which cells of a column that is there are not empty, bool (n,)."""
+        codes, names = self._encoded(name, "")
+        return np.array([value != "" for value in names], dtype=bool)[codes]
+
+    def cell_error(self, name: str, row: int, wanted: str) -> InputError:
+        """The sentence about one cell: file, line, column, value, and what would be right."""
+        text = shortened(repr(self.table.column(name)[row].as_py()))
+        return InputError(f"{self.place(row)}: {name}={text}: {wanted}")
+
+    def place(self, row: int) -> str:
+        """The file and where in it a row stands."""
+        return f"{self.source}: {place_of(self.table, int(self._rows[row]))}"
 
     def _assume(self, name: str, rows: int, default: object) -> None:
         if not rows:

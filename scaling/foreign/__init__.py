@@ -1,0 +1,1 @@
+"""Tables of others: read, checked, and completed by what their columns imply."""

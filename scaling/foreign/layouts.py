@@ -1,0 +1,77 @@
+"""What the columns of a layout imply of each other: one rule, whoever reads the table."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from scaling.arrays import Flags, Floats
+from scaling.axes import AXES
+from scaling.foreign.columns import Columns
+from scaling.hardware import GPUS, Cluster
+
+DEGREES = ("tp", "pp", "cp", "dp")
+BATCH_FACTORS = ("micro_batch_size", "gradient_accumulation_steps", "dp")
+_LAYOUT = ("world_size", "global_batch_size", *DEGREES, *BATCH_FACTORS[:2])
+
+# What others train by goes beyond what this project's engines do.
+_OTHERS = {
+    "pipeline_schedule": ("interleaved", "zero_bubble", "zbv"),
+    "precision": ("mxfp8", "nvfp4"),
+}
+WORDS: Mapping[str, tuple[str, ...]] = {
+    name: (*axis.values, *_OTHERS.get(name, ()))
+    for name, axis in AXES.items()
+    if axis.values and axis.kind is str
+}
+
+
+def layout_of(columns: Columns) -> dict[str, Floats]:
+    """world_size, degrees and batch as the table states them, (n,); NaN where it does not.
+
+    Raises:
+        InputError: a cell is no count.
+    """
+    return {name: columns.counts(name) for name in _LAYOUT}
+
+
+def completed(stated: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The same with what follows: of a product and its factors, the one that is missing.
+
+    world_size = tp x pp x cp x dp; global_batch_size = micro_batch_size x
+    gradient_accumulation_steps x dp. A factor that does not divide comes out as a fraction, which
+    `misfits` tells; what does not follow stays NaN.
+    """
+    known = dict(stated)
+    _complete(known, "world_size", DEGREES)
+    _complete(known, "global_batch_size", BATCH_FACTORS)
+    return known
+
+
+def _complete(known: dict[str, Floats], product: str, factors: tuple[str, ...]) -> None:
+    for name in factors:
+        others = np.prod([known[one] for one in factors if one != name], axis=0)
+        known[name] = np.where(np.isnan(known[name]), known[product] / others, known[name])
+    whole = np.prod([known[one] for one in factors], axis=0)
+    known[product] = np.where(np.isnan(known[product]), whole, known[product])
+
+
+def misfits(known: Mapping[str, Floats]) -> dict[str, tuple[str, Flags]]:
+    """Reasons -> the column that is wrong and the rows, bool (n,), of completed columns."""
+
+    def differs(product: str, factors: tuple[str, ...]) -> Flags:
+        stated, whole = known[product], np.prod([known[one] for one in factors], axis=0)
+        uneven = np.any([np.mod(known[one], 1) > 0 for one in factors], axis=0)
+        return np.asarray(uneven | (stated != whole) & ~np.isnan(stated + whole))
+
+    return {
+        f"{product} is not {' x '.join(factors)}": (product, differs(product, factors))
+        for product, factors in (("world_size", DEGREES), ("global_batch_size", BATCH_FACTORS))
+    }
+
+
+def gpu_of_cluster(cluster: str, clusters: Mapping[str, Cluster]) -> str | None:
+    """A cluster's GPU: as described, else the one of the catalogue that its name starts with."""
+    if cluster in clusters:
+        return clusters[cluster].gpu
+    named = [gpu for gpu in GPUS if cluster == gpu or cluster.startswith(f"{gpu}-")]
+    return max(named, key=len, default=None)

@@ -1,0 +1,145 @@
+"""CSV and Parquet files of others as Arrow tables; whatever is wrong with one is one sentence."""
+
+import csv
+import io
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from scaling import row_files
+from scaling.errors import InputError, shortened
+from scaling.measurement import Row, fields_of
+from scaling.probes import Probe
+
+# Columns that are text whatever they hold: a model may be called 007.
+_TEXT = {
+    name: pa.string()
+    for row_type in (Row, Probe)
+    for name, (kind, _) in fields_of(row_type).items()
+    if kind == "str"
+} | {"framework": pa.string(), "source": pa.string()}
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_CSV = b"csv"  # of a table's metadata: the file its lines can be counted in
+
+
+def read_rows(path: Path) -> pa.Table:
+    """Rows of a CSV or Parquet file, or of a folder of Parquet files such as a study's rows/.
+
+    What cannot be a row of ours is left out with a sentence on stderr.
+
+    Raises:
+        InputError: there is nothing to read.
+    """
+    try:
+        files = sorted(row_files.files_in(path)) if path.is_dir() else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{shortened(path, 300)}: cannot be read: {_reason(error)}") from error
+    if files is None:
+        return read_table(path)
+    if not files:
+        raise InputError(f"{path}: holds no *.parquet; give a table or a study's rows folder")
+    found = row_files.read_rows(files)
+    if found.table.num_rows:
+        sys.stderr.writelines(f"Left out: {unusable}\n" for unusable in found.unusable)
+        return found.table.drop_columns(["file"])
+    try:  # tables of others, or nothing: read_table says what is wrong
+        return pa.concat_tables([read_table(file) for file in files], promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InputError(f"{path}: its files do not go together: {_reason(error)}") from error
+
+
+def read_table(path: Path) -> pa.Table:
+    """A CSV or Parquet file as it is, names stripped, columns without a name left out.
+
+    Raises:
+        InputError: the file is missing or neither, is not UTF-8, is separated by something else
+            than commas, or names a column twice.
+    """
+    try:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; give a CSV or Parquet table")
+        table = pq.read_table(path) if path.suffix == ".parquet" else _csv(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not a readable table: {_reason(error)}") from error
+    names = [name.strip() for name in table.column_names]
+    for name, count in Counter(names).items():
+        if count > 1 and name:
+            raise InputError(
+                f"{path}: names the column {shortened(name)!r} {count} times; keep one"
+            )
+    metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
+    named = table.rename_columns(names).select([name for name in names if name])
+    return named.replace_schema_metadata(metadata)
+
+
+def _csv(path: Path) -> pa.Table:
+    content = path.read_bytes()
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InputError(f"{path}: is UTF-16; save it as UTF-8")
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"{path}: line {line}: byte 0x{content[error.start]:02x} is not UTF-8; save the table "
+            "as UTF-8 (Excel: CSV UTF-8)"
+        ) from None
+    header = content.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8")
+    for separator, words in _SEPARATORS.items():
+        if separator in header and "," not in header:
+            raise InputError(
+                f"{path}: its columns are separated by {words}; separate them by commas, and write "
+                "numbers with a point"
+            )
+    if not header.strip():
+        raise InputError(f"{path}: its first line is empty; it must name the columns")
+    return pyarrow.csv.read_csv(
+        io.BytesIO(content),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, column_types=_TEXT),
+    )
+
+
+def place_of(table: pa.Table, row: int) -> str:
+    """Where a row stands, as an editor counts: `line 3` of a CSV, `row 2` of anything else."""
+    path = (table.schema.metadata or {}).get(_CSV)
+    if path is None:
+        return f"row {row + 1}"
+    csv.field_size_limit(2**31 - 1)
+    with Path(path.decode()).open(newline="", encoding="utf-8") as text:
+        reader, records, end = csv.reader(text), 0, 0
+        for cells in reader:
+            start, end = end + 1, reader.line_num
+            records += bool(cells)  # empty lines are no rows
+            if records == row + 2:  # the header is the first
+                return f"line {start}"
+    return f"row {row + 1}"
+
+
+def _reason(error: Exception) -> str:
+    said = str(error) or type(error).__name__
+    if "straddles two block boundaries" in said:
+        return "a line is longer than a megabyte"
+    return shortened(said.splitlines()[0], 200)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around what writes a file that somebody named.
+
+    Raises:
+        InputError: no file can be written there.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{path}: cannot be written: {reason}") from error

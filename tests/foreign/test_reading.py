@@ -1,0 +1,93 @@
+"""Files that others made: read as they are, or refused in one sentence that says what is wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scaling.errors import InputError
+from scaling.foreign.columns import Columns
+from scaling.foreign.conditions import rows_where
+from scaling.foreign.reading import read_rows, read_table
+from scaling.predict.features import points_of
+from tests.predict.conftest import SHAPE
+
+GOOD = ",".join(SHAPE) + ",tp\n" + ",".join(str(v) for v in SHAPE.values()) + ",2\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (
+            GOOD.encode() + b"M\xfcnchen\n",
+            r"p\.csv: line 3: byte 0xfc is not UTF-8; save",
+        ),
+        (GOOD.encode("utf-16"), r"p\.csv: is UTF-16; save it as UTF-8"),
+        (
+            GOOD.replace(",", ";").encode(),
+            r"its columns are separated by semicolons; sepa",
+        ),
+        (GOOD.replace(",", "\t").encode(), r"its columns are separated by tabs"),
+        (GOOD.upper().encode(), r"column cluster is missing: the header has 'CLUSTER', and names"),
+        (GOOD.replace("model", "tp", 1).encode(), r"names the column 'tp' 2 times; keep one"),
+        (b"", r"p\.csv: its first line is empty"),
+        (GOOD.encode() + b"1,2\n", r"p\.csv: not a readable table: CSV parse error: Expected"),
+        (GOOD.replace("llama-7b", "x" * 3_000_000).encode(), r"table: a line is longer than a meg"),
+    ],
+)
+def test_a_csv_that_is_none_is_told_what_is_wrong_with_it(
+    tmp_path: Path, content: bytes, sentence: str
+) -> None:
+    (tmp_path / "p.csv").write_bytes(content)
+    with pytest.raises(InputError, match=sentence) as refused:
+        points_of(Columns(read_rows(tmp_path / "p.csv"), "p.csv"))
+    assert len(str(refused.value)) < 600
+
+
+def test_a_wrong_cell_stands_where_an_editor_finds_it(tmp_path: Path) -> None:
+    cells = [str(value) for value in SHAPE.values()]
+    lines = [",".join(SHAPE) + ",tp,remark", "", ",".join([*cells, '2,"two\nlines"'])]
+    lines += ["", ",".join([*cells, "0,x"])]
+    (tmp_path / "p.csv").write_text("\n".join(lines) + "\n")
+    columns = Columns(read_rows(tmp_path / "p.csv"), "p.csv")
+    for some in (columns, columns.filter(np.array([False, True]))):
+        with pytest.raises(InputError, match=r"p\.csv: line 6: tp=0: must be a whole number"):
+            points_of(some)
+
+
+def test_names_may_have_blanks_around_them_and_an_index_no_name(tmp_path: Path) -> None:
+    header, row = GOOD.splitlines()
+    (tmp_path / "p.csv").write_text(
+        f",{header.replace(',', ' , ')}\n0,{row}\n", encoding="utf-8-sig"
+    )
+    points = points_of(Columns(read_rows(tmp_path / "p.csv"), "p.csv"))
+    assert points.groups[0].features.tp.tolist() == [2]
+
+
+def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_text("not parquet")
+    empty = tmp_path / "rows"
+    empty.mkdir()
+    with pytest.raises(InputError, match=r"x\.parquet: not a readable"):
+        read_table(tmp_path / "x.parquet")
+    with pytest.raises(InputError, match="no such file"):
+        read_table(tmp_path / "absent.csv")
+    with pytest.raises(InputError, match=r"holds no \*\.parquet"):
+        read_rows(empty)
+
+
+def test_a_folder_of_row_files_is_one_table(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1], "b": [None]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": [2], "b": [1.5]}), tmp_path / "2.parquet")
+    assert read_rows(tmp_path).to_pydict() == {"a": [1, 2], "b": [None, 1.5]}
+
+
+def test_conditions_are_sql_over_the_columns_and_the_row_number() -> None:
+    table = pa.table({"world_size": [8, 16, 32, 64]})
+    assert rows_where(table, "world_size > 8 and row_index < 3", "t", "--where").tolist() == [
+        False, True, True, False,
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"--where 'wrold_size > 8'"):
+        rows_where(table, "wrold_size > 8", "t", "--where")
