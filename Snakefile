@@ -1,7 +1,7 @@
 # A scaling study, from its axes to its report:
 #
 #   config/studies/<study>.yaml            models x GPU counts x layouts
-#     -> results/<study>/points/*.json     what each job needs           plan.smk
+#     -> results/<study>/points/*.json     what each job needs           `scaling plan`, by common.smk
 #     -> results/<study>/probes.parquet    what nodes and links reach    probe.smk
 #     -> results/<study>/chosen/*.parquet  of a guided sweep, by size    choose.smk
 #     -> results/<study>/rows/*.parquet    real training steps measured  measure.smk
@@ -14,7 +14,6 @@
 
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/plan.smk"
 include: "workflow/rules/probe.smk"
 include: "workflow/rules/choose.smk"
 include: "workflow/rules/measure.smk"

@@ -1,19 +1,17 @@
 """The command line: one verb for each step of a study, and a few for the people who run it."""
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.errors import InputError
+from scaling.errors import InputError, plain
+from scaling.plan_file import RESULTS
 from scaling.predict import cli as predicting
 
 if TYPE_CHECKING:
     from scaling.hardware import Cluster
-
-RESULTS = Path("results")
 
 app = typer.Typer(
     name="scaling",
@@ -52,22 +50,12 @@ def plan(
     cluster: ClusterOption = None,
 ) -> None:
     """Expand a study: what would run, and what is refused and why."""
-    from scaling import planning, show, store
-    from scaling.study import about, findings_of, load_study
+    from scaling import plan_writer, show
 
-    found = load_study(study, mode=mode, cluster=cluster)
-    findings_of(found)  # a name that is wrong is said before anything runs
-    planned, spend = planning.plan_and_spend(found)
-    probing = planning.probe_of(found, planned)
+    planned = plan_writer.planned(study, mode=mode, cluster=cluster)
     if write:
-        results = RESULTS / found.name
-        store.write_plan(results, planned)
-        store.write_text(results / "study.json", about(found))
-        if found.mode == "predict" or not found.measure.guided:
-            shutil.rmtree(results / "chosen", ignore_errors=True)
-        if probing is not None:
-            store.write_text_if_new(results / "probe.json", probing.to_json())
-    show.plan(found, planned, spend, probing)
+        plan_writer.write(planned)
+    show.plan(planned.study, planned.plan, planned.spend, planned.probing)
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")
@@ -105,7 +93,7 @@ def measure(
         typer.echo(f"{point.stem}: node_failed: {lost}", err=True)
         raise typer.Exit(1) from None
     said = f"{measured.point_id}: {measured.outcome}"
-    typer.echo(f"{said}: {measured.error_message}" if measured.error_message else said)
+    typer.echo(f"{said}: {plain(measured.error_message)}" if measured.error_message else said)
 
 
 @app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
@@ -119,10 +107,11 @@ def choose(
     """Choose which points of a size a guided sweep measures, by what smaller sizes have shown."""
     from scaling import choosing, planning
     from scaling.study import load_study
+    from scaling.study_folder import folder_of
 
     found = load_study(study, mode=mode, cluster=cluster)
     planned = planning.plan(found)
-    typer.echo(choosing.choose(found, planned, world_size, RESULTS / found.name, out))
+    typer.echo(choosing.choose(found, planned, world_size, folder_of(found, RESULTS), out))
 
 
 @app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")
@@ -145,10 +134,11 @@ def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption
     from scaling import planning
     from scaling.progress import Watcher
     from scaling.study import load_study
+    from scaling.study_folder import folder_of
 
     found = load_study(study, mode=mode, cluster=cluster)
     wanted = planning.to_measure(found, planning.plan(found))
-    typer.echo(Watcher(RESULTS / found.name, wanted).look().line())
+    typer.echo(Watcher(folder_of(found, RESULTS), wanted).look().line())
 
 
 @app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")
@@ -161,9 +151,10 @@ def retry(
     """Set the rows of failed points aside, so that the next run measures these points again."""
     from scaling import retrying
     from scaling.study import load_study
+    from scaling.study_folder import folder_of
 
     found = load_study(study)
-    moved = retrying.set_aside(RESULTS / found.name, retrying.outcomes(outcome))
+    moved = retrying.set_aside(folder_of(found, RESULTS), retrying.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
         typer.echo(f"{points} will run again: scaling run {study}")
@@ -183,10 +174,10 @@ def tabulate(
 
 def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
     from scaling.analyse import replication, warehouse
-    from scaling.store import read_about
+    from scaling.study_folder import read_about
 
     warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share)
-    replicates = read_about(study_dir).get("replicates")
+    replicates = read_about(study_dir).replicates
     if replicates is not None:
         replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)
 
@@ -244,7 +235,8 @@ def compare(
 
 def _clusters() -> "dict[str, Cluster]":
     """The site's clusters, for their prices; none where this folder has no config."""
-    from scaling.study import CONFIG, load_clusters
+    from scaling.plan_file import CONFIG
+    from scaling.study import load_clusters
 
     return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}
 
@@ -263,7 +255,7 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        typer.echo(str(error), err=True)
+        typer.echo("\n".join(plain(line) for line in str(error).splitlines()), err=True)
         sys.exit(2)
 
 

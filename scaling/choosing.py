@@ -56,8 +56,16 @@ def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out:
 
 
 def chosen_ids(path: Path) -> list[str]:
-    """The points of one size that are to be measured."""
-    table = pq.read_table(path, columns=["point_id", "chosen"])
+    """The points of one size that are to be measured.
+
+    Raises:
+        InputError: the file is broken.
+    """
+    try:
+        table = pq.read_table(path, columns=["point_id", "chosen"])
+    except pa.ArrowException as error:
+        said = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no table of choices: {said}; remove it and run") from None
     return [one["point_id"] for one in table.to_pylist() if one["chosen"]]
 
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from scaling import claim, planning
+from scaling import claim, plan_writer, planning
+from scaling.errors import plain
 from scaling.launch.local_host import kept_host
 from scaling.progress import Progress, Watcher, duration
-from scaling.study import load_study
 
 PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
 
@@ -36,9 +36,10 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
         InputError: the study is wrong.
     """
     console = Console(highlight=False)
-    found = load_study(study, mode=chosen.get("mode"), cluster=chosen.get("cluster"))
-    planned = planning.plan(found)
-    watcher = Watcher(results / found.name, planning.to_measure(found, planned))
+    made = plan_writer.planned(study, mode=chosen.get("mode"), cluster=chosen.get("cluster"))
+    folder = plan_writer.write(made, results)
+    found, planned = made.study, made.plan
+    watcher = Watcher(folder, planning.to_measure(found, planned))
     command = _command(found.path, options, chosen)
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode
@@ -46,7 +47,7 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
     if "--profile" not in options:  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
     before = watcher.look()
-    report = results / found.name / "report.html"
+    report = folder / "report.html"
     had_report = report.stat().st_mtime_ns if report.exists() else None
     log = Path("logs") / found.name / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,7 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
     after = watcher.look()
     if code:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-        console.print("\n".join(tail), markup=False)
+        console.print("\n".join(plain(line) for line in tail), markup=False)
         console.print(f"snakemake ended with exit code {code}; all it said: {log}", markup=False)
         return code
     unchanged = report.stat().st_mtime_ns == had_report

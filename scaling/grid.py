@@ -133,6 +133,10 @@ class Refusal:
     reason: str
 
 
+MOST_COMBINATIONS = 100_000  # of axis values, refused ones included; a few seconds
+MOST_SEQUENCES = 10_000_000  # in a step
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a study asks for: the points to run and the combinations refused."""
@@ -147,26 +151,49 @@ def plan(study: "Study") -> Plan:
     Raises:
         InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
     """
-    combinations = unique_combinations(study)
-    points: dict[str, Point] = {}
+    placed: list[tuple[dict[str, Any], Layout]] = []
     refused: list[Refusal] = []
-    for axes in combinations:
+    for axes in unique_combinations(study):
         outcome = _place(study, axes)
         if isinstance(outcome, Layout):
-            for repeat in range(study.measure.repeats):
-                point = _point(study, axes, outcome, repeat)
-                points[point.point_id] = point
+            placed.append((axes, outcome))
         else:
             refused.append(
                 Refusal(study=study.name, study_kind=study.kind, reason="; ".join(outcome), **axes)
             )
-    if len(points) > study.max_points:
+    count = len(placed) * study.measure.repeats
+    if count > study.max_points:
         raise InputError(
-            f"{study.path}: layouts: the grid holds {len(points)} points, more than "
+            f"{study.path}: layouts: the grid holds {count} points, more than "
             f"max_points={study.max_points}; narrow an axis or raise max_points"
         )
-    ordered = sorted(points.values(), key=lambda p: (p.layout.world_size, p.repeat, p.point_id))
+    points = [
+        _point(study, axes, layout, repeat)
+        for axes, layout in placed
+        for repeat in range(study.measure.repeats)
+    ]
+    _refuse_equal_ids(study, points)
+    ordered = sorted(points, key=lambda p: (p.layout.world_size, p.repeat, p.point_id))
     return not_empty(study, Plan(points=tuple(ordered), refusals=tuple(refused)))
+
+
+def _refuse_equal_ids(study: "Study", points: list[Point]) -> None:
+    """An id holds 32 bits of a digest: of two points that share one, one row would be lost.
+
+    Raises:
+        InputError: two points share an id.
+    """
+    by_id: dict[str, Point] = {}
+    for point in points:
+        other = by_id.setdefault(point.point_id, point)
+        if other is not point:
+            raise InputError(
+                f"{study.path}: layouts: two points have the id {point.point_id}, by chance: "
+                f"global_batch_size={other.layout.global_batch_size}, seq_length="
+                f"{other.layout.seq_length}, repeat={other.repeat} and global_batch_size="
+                f"{point.layout.global_batch_size}, seq_length={point.layout.seq_length}, repeat="
+                f"{point.repeat}; put one of them into a study of its own with another measure.seed"
+            )
 
 
 def not_empty(study: "Study", planned: Plan) -> Plan:
@@ -197,10 +224,11 @@ def unique_combinations(study: "Study") -> list[dict[str, Any]]:
     blocks = [{**study.axes, **block} for block in study.layouts]
     sizes = [_product_size(block) for block in blocks]
     # a combination may be refused or stand in two blocks, so the limit leaves room for both
-    if sum(sizes) > 100 * study.max_points:
+    most = max(MOST_COMBINATIONS, 2 * study.max_points)
+    if sum(sizes) > most:
         raise InputError(
-            f"{study.path}: layouts: the grid spans {sum(sizes):,} combinations, more than 100 x "
-            f"max_points={study.max_points}; narrow an axis or raise max_points"
+            f"{study.path}: layouts: the grid spans {sum(sizes):,} combinations, more than the "
+            f"{most:,} that are looked at; narrow an axis"
         )
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for block in blocks:
@@ -234,6 +262,8 @@ def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
     replica = axes["tp"] * axes["pp"] * axes["cp"]
     dp = axes["world_size"] // replica
     global_batch_size = axes["global_batch_size"]
+    if global_batch_size > MOST_SEQUENCES:  # of a study that fixes the batch of one GPU
+        return [f"global_batch_size={global_batch_size} is more than {MOST_SEQUENCES}"]
     per_round = axes["micro_batch_size"] * dp
     if global_batch_size % per_round:
         return [

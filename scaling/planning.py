@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from scaling import grid
 from scaling.errors import InputError
 from scaling.grid import Plan, Point, Refusal
-from scaling.hardware import gpu_named
+from scaling.hardware import Cluster, gpu_named
 from scaling.measurement import fields_of
+from scaling.plan_file import Allocation
 from scaling.probe.plan import ProbePlan, probe_plan
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 # Of a GPU's memory. Uncalibrated, this refuses 0 of 165, 7 of 673 and 0 of 139 published layouts
 # that ran, and catches 159 of 257 and 812 of 1,031 that did not (benchmarks/refusals.py).
 REFUSE_ABOVE = 1.3
+
+# Start-up and clean-up of a point, and of a probe, on top of its own limit.
+STARTUP_MINUTES = 5
+PROBE_STARTUP_MINUTES = 10
 
 
 def plan(study: "Study") -> Plan:
@@ -92,6 +97,36 @@ def probe_of(study: "Study", planned: Plan) -> ProbePlan | None:
             f"nodes of {per_node}, up to the {per_node * cluster.nodes} of cluster {one.cluster}"
         )
     return probe_plan(planned.points, world_size=world_size, time_limit_s=study.probe.time_limit_s)
+
+
+def allocation(point: Point) -> Allocation:
+    """What a point asks for, the minutes of its start-up (imports, maybe over NFS) included."""
+    return Allocation(
+        world_size=point.world_size,
+        nodes=max(1, point.world_size // point.gpus_per_node),
+        ranks_per_node=min(point.world_size, point.gpus_per_node),
+        minutes=int(point.time_limit_s // 60) + STARTUP_MINUTES,
+    )
+
+
+def hours(allocation: Allocation, cluster: Cluster) -> float:
+    """GPU-hours (rank-hours on a CPU) that are paid for if all of an allocation's minutes pass.
+
+    Whole nodes are, where the site's jobs are exclusive, whatever a point uses of them.
+    """
+    exclusive = cluster.slurm.exclusive
+    gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size
+    return gpus * allocation.minutes / 60
+
+
+def probe_allocation(probing: ProbePlan) -> Allocation:
+    """What the probe asks for, likewise."""
+    return Allocation(
+        world_size=probing.world_size,
+        nodes=probing.world_size // probing.ranks_per_node,
+        ranks_per_node=probing.ranks_per_node,
+        minutes=int(probing.time_limit_s // 60) + PROBE_STARTUP_MINUTES,
+    )
 
 
 def predictable(points: Sequence[Point]) -> bool:

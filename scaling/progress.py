@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_args
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.grid import Point
@@ -120,16 +122,21 @@ class Watcher:
     def _skipped(self) -> set[str]:
         """Points that a guided sweep has decided not to measure."""
         files = (self._rows.parent / "chosen").glob("*.parquet")
-        tables = [pq.read_table(path, columns=["point_id", "chosen"]) for path in files]
-        return {
-            one["point_id"] for table in tables for one in table.to_pylist() if not one["chosen"]
-        }
+        tables = [_read(path, ["point_id", "chosen"]) for path in files]
+        return {one["point_id"] for table in tables for one in table if not one["chosen"]}
 
 
 def _settled(path: Path) -> Settled | None:
-    try:
-        table = pq.read_table(path, columns=["outcome", "duration_s"])
-    except FileNotFoundError:  # removed between the listing and the reading: wanted again
+    rows = _read(path, ["outcome", "duration_s"])
+    if not rows or rows[-1]["outcome"] not in get_args(Outcome):
         return None
-    row = table.to_pylist()[-1]
-    return Settled(outcome=row["outcome"], duration_s=row["duration_s"])
+    return Settled(outcome=rows[-1]["outcome"], duration_s=rows[-1]["duration_s"] or 0.0)
+
+
+def _read(path: Path, columns: list[str]) -> list[dict[str, Any]]:
+    """A file's rows; none where it was removed since it was listed, or is broken."""
+    try:
+        found: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
+    except (OSError, pa.ArrowException):
+        return []
+    return found

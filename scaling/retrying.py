@@ -3,11 +3,12 @@
 import typing
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError, did_you_mean
 from scaling.measurement import Outcome
-from scaling.store import aside
+from scaling.store import aside, attempts_aside
 
 
 def outcomes(text: str) -> set[str]:
@@ -26,11 +27,17 @@ def outcomes(text: str) -> set[str]:
 
 
 def set_aside(study_dir: Path, which: set[str]) -> int:
-    """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; how many."""
+    """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; how many.
+
+    A row that cannot be read is moved with them.
+    """
     moved = 0
     for path in sorted((study_dir / "rows").glob("*.parquet")):
-        row = pq.read_table(path, columns=["outcome", "attempt"]).to_pylist()[-1]
-        if row["outcome"] in which:
+        try:
+            row = pq.read_table(path, columns=["outcome", "attempt"]).to_pylist()[-1]
+        except (OSError, pa.ArrowException, IndexError):  # whatever it was, it is wanted again
+            row = {"outcome": None, "attempt": 1 + attempts_aside(path)}
+        if row["outcome"] in which or row["outcome"] is None:
             kept = aside(path, row["attempt"])
             kept.parent.mkdir(exist_ok=True)
             path.replace(kept)

@@ -69,14 +69,15 @@ def _said(marker: Path) -> _Said | None:
     try:
         said = json.loads(marker.read_text(encoding="utf-8"))
         written_at = marker.stat().st_mtime
-    except (FileNotFoundError, json.JSONDecodeError):  # it has just ended, or just begins
+        return _Said(
+            pid=int(said["pid"]),
+            host=str(said["host"]),
+            time_limit_s=float(said["time_limit_s"]),
+            written_at=written_at,
+        )
+    # it has just ended, or is none: a broken marker marks nothing
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
-    return _Said(
-        pid=said["pid"],
-        host=said["host"],
-        time_limit_s=said["time_limit_s"],
-        written_at=written_at,
-    )
 
 
 def _still(said: _Said) -> bool:
@@ -87,6 +88,6 @@ def _still(said: _Said) -> bool:
     try:
         process = psutil.Process(said.pid)
         started = process.create_time()
-    except psutil.NoSuchProcess:
+    except (psutil.Error, ValueError, OverflowError):  # none of that number, or none of ours
         return False
     return process.status() != psutil.STATUS_ZOMBIE and started <= said.written_at + 1.0

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from scaling import planning
 from scaling.analyse.slow_hosts import SLOW_FROM, SlowHost
+from scaling.errors import plain
 from scaling.grid import Plan
 from scaling.predict.spend import Spend
 from scaling.probe.plan import ProbePlan
@@ -26,19 +29,19 @@ def plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | 
     points = Counter((point.model, point.layout.world_size) for point in planned.points)
     refused = Counter(refusal.model for refusal in planned.refusals)
     unit = "ranks" if all(p.gpu == "cpu" for p in planned.points) else "GPUs"
-    table = Table(title=f"{study.name}: {study.title}", title_justify="left")
+    table = Table(title=Text(f"{study.name}: {study.title}"), title_justify="left")
     table.add_column("model")
     for size in sizes:
         table.add_column(f"{size} {unit if size > 1 else unit[:-1]}", justify="right")
     table.add_column("refused", justify="right")
     for model in dict.fromkeys(point.model for point in planned.points):
         counts = [str(points[model, size]) for size in sizes]
-        table.add_row(model, *counts, str(refused[model]))
+        table.add_row(Text(model), *counts, str(refused[model]))
     console.print(table)
     reasons = _alike([refusal.reason for refusal in planned.refusals])
     for reason, count, exactly in reasons[:MOST_REASONS]:
         such = "" if exactly else "such as "
-        console.print(f"  refused {count}: {such}{reason}", markup=False, soft_wrap=True)
+        console.print(f"  refused {count}: {such}{plain(reason)}", markup=False, soft_wrap=True)
     if len(reasons) > MOST_REASONS:
         rest = sum(count for _, count, _ in reasons[MOST_REASONS:])
         console.print(
@@ -47,22 +50,28 @@ def plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | 
     if study.mode == "predict":
         console.print(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
         return
-    most = sum(point.time_limit_s for point in planned.points)
-    hours = sum(p.time_limit_s * p.layout.world_size for p in planned.points) / 3600
+    cluster = study.clusters[planned.points[0].cluster]  # a study that measures runs on one
+    asked = [planning.allocation(point) for point in planned.points]
+    most = 60 * sum(one.minutes for one in asked)
+    hours = sum(planning.hours(one, cluster) for one in asked)
+    whole = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
     console.print(
         f"{len(planned.points)} points, {study.kind} scaling; one after another at most "
-        f"{duration(most)}, {hours:.1f} {unit[:-1]}-hours, if every point reached its limit",
+        f"{duration(most)}, {hours:.1f} {unit[:-1]}-hours{whole}, if every point reached its limit "
+        f"and took the {planning.STARTUP_MINUTES} minutes it has to start and end",
         soft_wrap=True,
+        markup=False,
     )
     if spend is not None:
         console.print(_spending(spend), soft_wrap=True)
     if study.measure.guided:
         console.print(_guidance(study), soft_wrap=True)
     if probing is not None:
-        hours = probing.time_limit_s * probing.world_size / 3600
+        probe = planning.probe_allocation(probing)
+        hours = planning.hours(probe, cluster)
         console.print(
             f"probes come first: {len(probing.tasks)} on {probing.world_size} {unit}, at most "
-            f"{duration(probing.time_limit_s)}, {hours:.1f} {unit[:-1]}-hours (probe: false leaves "
+            f"{duration(60 * probe.minutes)}, {hours:.1f} {unit[:-1]}-hours (probe: false leaves "
             "them out)",
             soft_wrap=True,
         )
@@ -100,16 +109,16 @@ def probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
         rates = [(_rate(row), row) for row in here if row.outcome == "ok"]
         best = max(rates, key=lambda pair: pair[0][0], default=None)
         said = "–" if best is None else f"{best[0][0]:.3g} {best[0][1]}"
-        table.add_row(kind, said, str(len(rates)), str(len(here) - len(rates)))
+        table.add_row(Text(plain(kind)), said, str(len(rates)), str(len(here) - len(rates)))
     console.print(table)
     failed = [row for row in rows if row.outcome != "ok"]
     reasons = Counter(f"{row.outcome}: {row.error_message}" for row in failed).most_common()
     for reason, count in reasons[:MOST_REASONS]:
-        console.print(f"  {count} {reason}", markup=False, soft_wrap=True)
+        console.print(f"  {count} {plain(reason)}", markup=False, soft_wrap=True)
     for one in slow:
         console.print(
-            f"  {one.host} is {one.slowdown:.2f} times slower than the median host at {one.kind} "
-            f"({one.probes} probes)",
+            f"  {plain(one.host)} is {one.slowdown:.2f} times slower than the median host at "
+            f"{plain(one.kind)} ({one.probes} probes)",
             markup=False,
             soft_wrap=True,
         )

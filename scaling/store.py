@@ -1,7 +1,6 @@
 """Rows and points on disk: Parquet and JSON, each file written whole or not at all."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,15 +53,6 @@ def write_text_if_new(path: Path, text: str) -> None:
         write_text(path, text)
 
 
-def read_about(directory: Path) -> dict[str, Any]:
-    """What a study's study.json says of it; nothing where it was made by an import."""
-    path = directory / "study.json"
-    if not path.exists():
-        return {}
-    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return known
-
-
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file whole or not at all: a killed job leaves no half file for DuckDB."""
     part = _part(path)
@@ -101,16 +91,24 @@ def attempts_aside(row_path: Path) -> int:
 def write_plan(directory: Path, plan: Plan) -> None:
     """Write points/*.json, points.parquet and refused.parquet of a study.
 
-    A point file that already says the same is left alone, so that its time keeps its meaning.
+    A file that already says the same is left alone, so that its time keeps its meaning.
     """
     for point in plan.points:
         write_text_if_new(directory / "points" / f"{point.point_id}.json", point.to_json())
     records = [columns_of(point) for point in plan.points]
-    write_table(directory / "points.parquet", _known_table(records))
+    _write_table_if_new(directory / "points.parquet", _known_table(records))
     refusals = [dataclasses.asdict(refusal) for refusal in plan.refusals]
-    write_table(
-        directory / "refused.parquet", pa.Table.from_pylist(refusals, schema=arrow_schema(Refusal))
-    )
+    table = pa.Table.from_pylist(refusals, schema=arrow_schema(Refusal))
+    _write_table_if_new(directory / "refused.parquet", table)
+
+
+def _write_table_if_new(path: Path, table: pa.Table) -> None:
+    try:
+        known = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid):  # none, or a broken one
+        known = None
+    if known is None or not known.equals(table):
+        write_table(path, table)
 
 
 def _known_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -4,7 +4,6 @@ Whatever is wrong with a file becomes one sentence (`InputError`) that names the
 value and what would be right.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster, gpu_named
 from scaling.layout import AXES
 from scaling.measurement import StudyKind
+from scaling.plan_file import CONFIG, study_path
 from scaling.shapes import ModelShape
 from scaling.study_errors import SAFE
 from scaling.study_files import (
@@ -28,7 +28,6 @@ from scaling.study_files import (
 )
 from scaling.yaml_files import validated
 
-CONFIG = Path("config")
 SAFE_NAME = re.compile(SAFE)
 
 # What an axis means when neither `axes` nor the block says anything.
@@ -156,17 +155,6 @@ def _on_one_cluster(
     return {**axes, "cluster": (cluster,)}, tuple(placed)
 
 
-def about(study: Study) -> str:
-    """The text of results/<study>/study.json: what its tables and its report are to know of it."""
-    known = {
-        "title": study.title,
-        "mode": study.mode,
-        "replicates": study.replicates,
-        "knee_share": study.report.knee_share,
-    }
-    return json.dumps(known, indent=1) + "\n"
-
-
 def findings_of(study: Study, reports: Path = Path("reports")) -> list[Path]:
     """The findings a study asks about again: SQL files of reports/replication/<replicates>.
 
@@ -182,17 +170,6 @@ def findings_of(study: Study, reports: Path = Path("reports")) -> list[Path]:
             f"{reports / 'replication'}: {did_you_mean(study.replicates, folders)}"
         )
     return sorted((reports / "replication" / study.replicates).glob("*.sql"))
-
-
-def study_path(study: str | Path, config: Path = CONFIG) -> Path:
-    """Where the study's YAML lies: a path that ends in .yaml is taken as it is."""
-    path = Path(study)
-    if path.suffix not in (".yaml", ".yml"):
-        path = config / "studies" / f"{study}.yaml"
-    if not path.is_file():
-        names = [found.stem for found in (config / "studies").glob("*.yaml")]
-        raise InputError(f"{path}: no such study: {did_you_mean(Path(study).stem, names)}")
-    return path
 
 
 def _check_axes(study: Study) -> None:

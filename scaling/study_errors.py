@@ -40,13 +40,14 @@ def sentence(error: ValidationError, schema: object) -> str:
 
 def _say(problem: ErrorDetails, schema: object) -> str:
     key, kind, context = _key(problem["loc"]), problem["type"], problem.get("ctx", {})
-    value = _shown(problem["input"])
+    value = shown(problem["input"])
     if kind == "missing":
         return f"{key}: is missing"
     if kind == "extra_forbidden":
         known = _known_keys(schema, problem["loc"])
         return (
-            f"{key}: unknown key {problem['loc'][-1]!r}: {did_you_mean(problem['loc'][-1], known)}"
+            f"{key}: unknown key {shown(problem['loc'][-1])}: "
+            f"{did_you_mean(problem['loc'][-1], known)}"
         )
     if kind == "literal_error":
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
@@ -80,11 +81,14 @@ def _key(location: tuple[int | str, ...]) -> str:
     for part in location:
         if part == "[key]":  # pydantic's mark for the key of a mapping
             continue
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        word = str(part)
+        plain = len(word) <= 60 and word.isprintable()
+        text += f"[{part}]" if isinstance(part, int) else f".{word if plain else shown(part)}"
     return text.removeprefix(".") or "the file"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as it is quoted in a sentence: on one line, and short."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

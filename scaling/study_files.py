@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from scaling.hardware import Cluster, gpu_named
 from scaling.layout import Attention, OptimizerOffload, PipelineSchedule, Precision, ZeroStage
@@ -20,7 +20,17 @@ def _as_list(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"{text!r}: must be one line without control characters")
+    return text
+
+
 Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
+# Sizes of a model, far beyond any: all that is counted with them fits into 64 bits.
+Layers = Annotated[int, Field(strict=True, ge=1, le=10_000)]
+Width = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+Heads = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 Name = Annotated[str, Field(strict=True, pattern=f"^{SAFE}$")]
 Flag = Annotated[bool, Field(strict=True)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=7 * 86_400, allow_inf_nan=False)]
@@ -44,54 +54,57 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+UNSAID: Any = None  # null is a value of its own: it overrides what `axes` says
+
+
 class Axes(_File):
     """Values of the grid's axes; a block of `layouts` overrides those of `axes`."""
 
-    model: Names | None = None
-    cluster: Names | None = None
-    world_size: Counts | None = None
-    global_batch_size: Counts | None = None
-    batch_size_per_gpu: Counts | None = None
-    seq_length: Counts | None = None
-    tp: Counts | None = None
-    pp: Counts | None = None
-    cp: Counts | None = None
-    zero_stage: Stages | None = None
-    zero_shard_size: Shards | None = None
-    optimizer_offload: Offloads | None = None
-    pipeline_schedule: Schedules | None = None
-    sequence_parallel: Flags | None = None
-    micro_batch_size: Counts | None = None
-    activation_checkpointing: Checkpointings | None = None
-    attention: Attentions | None = None
-    fused_norm: Flags | None = None
-    fused_rope: Flags | None = None
-    fused_mlp: Flags | None = None
-    fused_cross_entropy: Flags | None = None
-    compile: Flags | None = None
-    precision: Precisions | None = None
+    model: Names = UNSAID
+    cluster: Names = UNSAID
+    world_size: Counts = UNSAID
+    global_batch_size: Counts = UNSAID
+    batch_size_per_gpu: Counts = UNSAID
+    seq_length: Counts = UNSAID
+    tp: Counts = UNSAID
+    pp: Counts = UNSAID
+    cp: Counts = UNSAID
+    zero_stage: Stages = UNSAID
+    zero_shard_size: Shards = UNSAID
+    optimizer_offload: Offloads = UNSAID
+    pipeline_schedule: Schedules = UNSAID
+    sequence_parallel: Flags = UNSAID
+    micro_batch_size: Counts = UNSAID
+    activation_checkpointing: Checkpointings = UNSAID
+    attention: Attentions = UNSAID
+    fused_norm: Flags = UNSAID
+    fused_rope: Flags = UNSAID
+    fused_mlp: Flags = UNSAID
+    fused_cross_entropy: Flags = UNSAID
+    compile: Flags = UNSAID
+    precision: Precisions = UNSAID
 
     def given(self) -> dict[str, tuple[Any, ...]]:
         """The axes somebody wrote down, each value once."""
         values = {name: getattr(self, name) for name in sorted(self.model_fields_set)}
-        return {name: tuple(dict.fromkeys(listed)) for name, listed in values.items() if listed}
+        return {name: tuple(dict.fromkeys(listed)) for name, listed in values.items()}
 
 
 class Measure(_File):
     """How each point is measured."""
 
     warmup_steps: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
-    measured_steps: Annotated[int, Field(strict=True, ge=10, le=100_000)] = 10
+    measured_steps: Annotated[int, Field(strict=True, ge=10, le=10_000)] = 10
     repeats: Annotated[int, Field(strict=True, ge=1, le=100)] = 1
     time_limit_s: Seconds = 600.0
     keep_trace: Flag = False
-    gradient_clipping: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.0
+    gradient_clipping: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] = 0.0
     measure_oom: Flag = False
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
     # a guided sweep: only what is predicted to be near the best of its size, within a budget
-    keep: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
-    spread: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.1
-    budget_gpu_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    keep: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] | None = None
+    spread: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = 0.1
+    budget_gpu_hours: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
 
     @property
     def guided(self) -> bool:
@@ -125,13 +138,15 @@ class Reporting(_File):
     """What the report's words rest on; changing it measures nothing again."""
 
     # of twice the throughput: what a doubling must return for returns not to have ended
-    knee_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.75
+    knee_share: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 0.75
 
 
 class StudyFile(_File):
     """config/studies/<study>.yaml."""
 
-    title: Annotated[str, Field(strict=True, min_length=1, max_length=200)]
+    title: Annotated[
+        str, Field(strict=True, min_length=1, max_length=200), AfterValidator(_printable)
+    ]
     kind: StudyKind
     mode: Mode = "measure"
     axes: Axes = Axes()
@@ -147,17 +162,17 @@ class ModelEntry(_File):
     """One model of config/models.yaml; only what differs from the defaults is said."""
 
     family: Family = "llama"
-    num_layers: Count
-    num_encoder_layers: Annotated[int, Field(strict=True, ge=0)] = 0
-    hidden_size: Count
-    num_heads: Count
-    num_kv_heads: Count | None = None
-    head_dim: Count | None = None
-    ffn_hidden_size: Count
+    num_layers: Layers
+    num_encoder_layers: Annotated[int, Field(strict=True, ge=0, le=10_000)] = 0
+    hidden_size: Width
+    num_heads: Heads
+    num_kv_heads: Heads | None = None
+    head_dim: Heads | None = None
+    ffn_hidden_size: Width
     gated_mlp: Flag | None = None
     vocab_size: Count
     tied_embeddings: Flag = False
-    max_positions: Annotated[int, Field(strict=True, ge=0)] = 0
+    max_positions: Annotated[int, Field(strict=True, ge=0, le=10_000_000)] = 0
     source: Annotated[str, Field(strict=True, min_length=1)]
 
     @model_validator(mode="after")
@@ -211,7 +226,7 @@ class SlurmEntry(_File):
     exclusive: Flag = False
     gres: Annotated[str, Field(strict=True, pattern=r"^[\w.-]+(:[\w.-]+)?$")] | None = None
     cpus_per_task: Count | None = None
-    mem_mb: Annotated[int, Field(strict=True, ge=0)] | None = None
+    mem_mb: Annotated[int, Field(strict=True, ge=0, le=10**12)] | None = None
     setup: list[Line] = []
     srun_args: list[Line] = []
     extra: list[Line] = []
@@ -232,8 +247,10 @@ class ClusterEntry(_File):
     gpu: Name
     gpus_per_node: Count
     nodes: Count
-    node_link_gbit_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    usd_per_gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    node_link_gbit_per_s: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = (
+        None
+    )
+    usd_per_gpu_hour: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
     slurm: SlurmEntry = SlurmEntry()
     source: Annotated[str, Field(strict=True, min_length=1)]
 

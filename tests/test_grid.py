@@ -80,6 +80,30 @@ def test_a_grid_far_above_its_limit_is_refused_before_it_is_expanded(planned):
         planned(axes={"seq_length": many, "global_batch_size": many})
 
 
+def test_a_grid_of_two_million_combinations_is_refused_before_it_is_expanded(planned, monkeypatch):
+    monkeypatch.setattr(itertools, "product", None)
+    with pytest.raises(InputError, match="spans 2,000,000 combinations, more than the 100,000"):
+        planned(
+            axes={"seq_length": list(range(1, 1001)), "global_batch_size": list(range(1, 1001))}
+        )
+
+
+def test_null_in_a_block_overrides_the_axis(planned):
+    def sharded(**block):
+        axes = {"world_size": 4, "zero_stage": 3, "zero_shard_size": 2}
+        return [p.layout.zero_shard_size for p in planned(axes=axes, layouts=[block]).points]
+
+    assert sharded() == [2]
+    assert sharded(zero_shard_size=None) == [None]
+    assert set(sharded(zero_shard_size=[None, 2])) == {None, 2}
+
+
+def test_two_points_of_one_id_are_refused_and_not_one_lost(planned, monkeypatch):
+    monkeypatch.setattr(grid, "_point_id", lambda *_: "the-same")
+    with pytest.raises(InputError, match="two points have the id the-same, by chance: "):
+        planned()
+
+
 def test_one_more_world_size_leaves_the_other_points_as_they_are(planned):
     before = {p.point_id: p for p in planned().points}
     after = {p.point_id: p for p in planned(axes={"world_size": [1, 2, 4]}).points}

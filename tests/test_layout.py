@@ -4,9 +4,10 @@ import dataclasses
 import typing
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
+from scaling import layout as layout_module
 from scaling.grid import Refusal
 from scaling.layout import AXES, Layout, engine_refusals, refusals
 from scaling.measurement import Row
@@ -58,12 +59,44 @@ def test_a_label_does_not_depend_on_the_number_of_gpus(layout, dp):
     assert dataclasses.replace(layout, dp=dp, gradient_accumulation_steps=1).label == layout.label
 
 
-@given(layouts, layouts)
-def test_layouts_that_differ_beyond_the_batch_have_different_labels(one, other):
-    same = {"dp": 1, "gradient_accumulation_steps": 1, "seq_length": 1}
-    a, b = dataclasses.replace(one, **same), dataclasses.replace(other, **same)
-    assume(a != b)
-    assert a.label != b.label
+# every axis with two or more of its values
+VALUES = {
+    "tp": [1, 2, 16],
+    "pp": [1, 2, 16],
+    "cp": [1, 2, 16],
+    "zero_shard_size": [None, 1, 2, 16],
+    "micro_batch_size": [1, 2, 16],
+    **{
+        name: list(typing.get_args(hint)) or [False, True]
+        for name, hint in typing.get_type_hints(Layout).items()
+        if hint is bool or typing.get_origin(hint) is typing.Literal
+    },
+}
+
+
+def test_every_axis_has_values_that_are_tried():
+    assert set(VALUES) == set(AXES)
+    assert all(AXES[name] in values and len(values) > 1 for name, values in VALUES.items())
+
+
+@given(layouts)
+def test_layouts_that_differ_in_one_axis_have_different_labels(layout):
+    """Rows of one label are averaged as repeats of one layout."""
+    for name, values in VALUES.items():
+        labels = [dataclasses.replace(layout, **{name: value}).label for value in values]
+        assert len(set(labels)) == len(values), name
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_label_that_left_out_an_axis_would_be_found(axis, monkeypatch):
+    """The test above can fail: for each axis it does, once the label does not name it."""
+    whole = layout_module.label_of
+    monkeypatch.setattr(
+        layout_module, "label_of", lambda choices: whole({**choices, axis: AXES[axis]})
+    )
+    layout = Layout(seq_length=32)
+    labels = [dataclasses.replace(layout, **{axis: value}).label for value in VALUES[axis]]
+    assert len(set(labels)) < len(VALUES[axis])
 
 
 @given(layouts)

@@ -9,13 +9,14 @@ from scaling.study import load_study
 from tests.conftest import CLUSTERS, MODELS
 
 
-def study_of(config, write_study, *, measure=None, **axes):
+def study_of(config, write_study, *, measure=None, exclusive=False, **axes):
     models = {
         **MODELS,
         "huge": {**MODELS["mini"], "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672},
     }
     (config / "models.yaml").write_text(yaml.safe_dump(models))
     priced = {**CLUSTERS, "there": {**CLUSTERS["there"], "usd_per_gpu_hour": 2.0}}
+    priced["there"]["slurm"] = {"exclusive": exclusive}
     (config / "clusters.yaml").write_text(yaml.safe_dump(priced))
     gpus = {"cluster": "there", "world_size": 8, "precision": "bf16", "zero_stage": 1}
     path = write_study(axes={**gpus, **axes}, measure=measure or {})

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,3 +144,23 @@ def test_what_a_guided_sweep_skips_is_neither_left_nor_waited_for(points, tmp_pa
     store.write_table(tmp_path / "chosen" / "1.parquet", pa.table(decided))
     seen = watcher.look()
     assert (seen.total, seen.done, seen.left) == (2, 1, 1)
+
+
+def test_a_choice_that_is_being_replaced_or_broken_skips_nobody(points, tmp_path):
+    (tmp_path / "chosen").mkdir()
+    table = pa.table({"point_id": [points[0].point_id], "chosen": [False]})
+    pq.write_table(table, tmp_path / "chosen" / "1.parquet")
+    (tmp_path / "chosen" / "2.parquet").symlink_to(tmp_path / "gone")  # between list and read
+    (tmp_path / "chosen" / "4.parquet").write_bytes(b"PAR1")
+    assert Watcher(tmp_path, points).look().total == len(points) - 1
+
+
+def test_a_row_that_cannot_be_read_is_no_settled_point_and_a_retry_sets_it_aside(points, tmp_path):
+    put(tmp_path, points[0])
+    whole = tmp_path / "rows" / f"{points[0].point_id}.parquet"
+    for number, content in enumerate([b"", b"PAR1", whole.read_bytes()[:-20]], start=1):
+        (tmp_path / "rows" / f"{points[number].point_id}.parquet").write_bytes(content)
+    assert Watcher(tmp_path, points).look().done == 1
+    assert retrying.set_aside(tmp_path, {"timeout"}) == 3
+    assert [path.name for path in (tmp_path / "rows").glob("*.parquet")] == [whole.name]
+    assert len(list((tmp_path / "rows" / "retried").iterdir())) == 3

@@ -28,7 +28,7 @@ MALFORMED = {
     "not YAML": ("a: [1, 2", "one.yaml: line 1, column 9: not valid YAML: expected ',' or ']'"),
     "a tab": ("a:\n\tb: 1", "one.yaml: line 2, column 1: not valid YAML: found character"),
     "a key twice": ("kind: weak\nkind: weak", "not valid YAML: the key 'kind' is written twice"),
-    "unsafe YAML": ("!!python/object/apply:os.getcwd []", "not valid YAML: could not determine"),
+    "unsafe YAML": ("!!python/object/apply:os.getcwd []", "os.getcwd is a tag; a study needs none"),
     "an empty file": ("", "one.yaml: must hold keys and values, not NoneType"),
     "a list": ("- 1", "one.yaml: must hold keys and values, not list"),
     "two documents": ("a: 1\n---\nb: 2", "not valid YAML: but found another document"),
@@ -162,6 +162,52 @@ MALFORMED = {
     "a grid above its limit": (
         changed(max_points=1),
         "layouts: the grid holds 2 points, more than max_points=1",
+    ),
+    "an alias bomb": (
+        "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 15)),
+        "not valid YAML: holds more than 50,000 values",
+    ),
+    "an alias of itself": ("a: &a [*a]", "not valid YAML: *a stands for what it is a part of"),
+    "brackets in brackets": ("a: " + "[" * 900, "not valid YAML: nested deeper than 20 levels"),
+    "brackets that end": ("a: " + "[" * 900 + "]" * 900, "nested deeper than 20 levels"),
+    "a book of comments": ("# nothing\n" * 100_000, "has more than 250,000 bytes"),
+    "a tag": (changed() + "replicates: !!binary aGVsbG8=\n", "binary is a tag; a study needs none"),
+    "a date that never was": (changed() + "replicates: 2026-02-31 25:61:00\n", "a name is letters"),
+    "5,000 digits": (changed() + f"max_points: {'7' * 5000}\n", "has more than 18 digits"),
+    "a number of 64 bits": (
+        changed() + "max_points: 9223372036854775808\n",
+        "line 12, column 13: not valid YAML: '9223372036854775808' has more than 18 digits",
+    ),
+    "a long name": (axes(model="m" * 300), "a name is letters"),
+    "a long key": (changed(**{"k" * 300: 1}), "unknown key 'kkkk"),
+    "a key with an escape": (changed(**{"k\x1b[2J": 1}), "unknown key 'k\\x1b[2J'"),
+    "a title with an escape": (changed(title="a\x1b[2Jb"), "one line without control characters"),
+    "yes for a number": (
+        changed(measure={}).replace("measure: {}", "measure: {gradient_clipping: yes}"),
+        "measure.gradient_clipping='yes': must be a number",
+    ),
+    "true for a number": (
+        changed(measure={"gradient_clipping": True}),
+        "measure.gradient_clipping=True: must be a number",
+    ),
+    "an octal number": (
+        changed() + "max_points: 010\n",
+        "max_points='010': must be a whole number",
+    ),
+    "minutes for seconds": (
+        changed(measure={}).replace("measure: {}", "measure: {time_limit_s: 1:30}"),
+        "measure.time_limit_s='1:30': must be a number",
+    ),
+    "a key that is a number": ("1: 2", "not valid YAML: the key 1 must be text"),
+    "a key that is a list": ("? [a]\n: 2", "not valid YAML: the key ['a'] must be text"),
+    "null for an axis": (changed(layouts=[{"tp": None}]), "layouts[0].tp[0]=None: must be a whole"),
+    "an endless measurement": (
+        changed(measure={"measured_steps": 100_000}),
+        "measure.measured_steps=100000: must be at most 10000",
+    ),
+    "more repeats than points": (
+        changed(measure={"repeats": 100}, max_points=150),
+        "the grid holds 200 points, more than max_points=150",
     ),
     "a limit of nothing": (changed(max_points=0), "max_points=0: must be at least 1"),
 }

@@ -13,12 +13,11 @@ from scaling.grid import Refusal
 from scaling.hardware import GPUS, Cluster
 from scaling.measurement import Row, fields_of
 from scaling.probes import Probe
-from scaling.store import read_about
+from scaling.study_folder import read_about
 
 PUBLISHED = "published.parquet"
 PREDICTIONS = "predictions.parquet"
 PROBES = "probes.parquet"
-KNEE_SHARE = 0.75
 
 _SQL = {
     "str": "varchar",
@@ -121,17 +120,11 @@ def choices_of(study_dir: Path, *, knee_share: float | None = None) -> Choices:
     Raises:
         InputError: study.json is not what `scaling plan` writes, or a share is none.
     """
-    try:
-        said = read_about(study_dir)
-        mode, share = str(said.get("mode", "measure")), float(said.get("knee_share", KNEE_SHARE))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{study_dir / 'study.json'}: is not what `scaling plan` writes: {error!r}"
-        ) from error
-    share = share if knee_share is None else knee_share
+    said = read_about(study_dir)
+    share = said.knee_share if knee_share is None else knee_share
     if not 0 < share <= 1:
         raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
-    return Choices(mode, share)
+    return Choices(said.mode, share)
 
 
 def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:

@@ -1,20 +1,18 @@
 """One point from its file to its row."""
 
-import json
 import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaling.errors import InputError
-from scaling.grid import Point, point_from_json
 from scaling.launch.interrupts import exits_on_signals
 from scaling.launch.ranks import HANG_AFTER_S, emptied, run_directory, run_ranks
 from scaling.launch.row import Run, row_of
 from scaling.launch.srun import starter
 from scaling.launch.starters import Starter
 from scaling.measurement import Row
+from scaling.point_files import read_point
 from scaling.rank_files import RankFiles
 from scaling.running import marked, runs_here_already
 from scaling.store import aside, attempts_aside, read_row, write_rows
@@ -59,7 +57,7 @@ def measure(
             attempt is set aside, and the point is still wanted.
         SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and no row was written.
     """
-    point = _read(point_path)
+    point = read_point(point_path)
     row_path = row_path.absolute()
     attempt = 1 + attempts_aside(row_path)
     taken_over = _by_another_process(row_path)
@@ -99,17 +97,6 @@ def measure(
             raise NodeLost(f"{row.error_message} (attempt {attempt}); it is to run elsewhere")
         write_rows(row_path, [row])
     return row
-
-
-def _read(path: Path) -> Point:
-    try:
-        return point_from_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such point; `scaling plan` writes points") from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}: is no point of this version ({error}); `scaling plan` writes points"
-        ) from error
 
 
 def _by_another_process(row_path: Path) -> Row | None:

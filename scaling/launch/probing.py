@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from scaling.errors import InputError
 from scaling.launch.interrupts import exits_on_signals
 from scaling.launch.probe_rows import rows_of
 from scaling.launch.ranks import HANG_AFTER_S, emptied, run_directory, run_ranks
 from scaling.launch.srun import starter
 from scaling.launch.starters import Starter
-from scaling.probe.plan import ProbePlan, plan_from_json
+from scaling.point_files import read_probe_plan
+from scaling.probe.plan import ProbePlan
 from scaling.probes import Probe
 from scaling.rank_files import ProbeRecords, RankFiles
 from scaling.store import arrow_schema, write_table, write_text
@@ -52,7 +52,7 @@ def probe(
         InputError: there is no such plan, or the file is none.
         SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and nothing was written.
     """
-    plan = _read(plan_path)
+    plan = read_probe_plan(plan_path)
     out = out.absolute()
     logs = emptied(_log_directory(out))
     with exits_on_signals(), run_directory(logs) as directory:
@@ -85,17 +85,6 @@ def hosts_of(plan: ProbePlan, left: Mapping[int, ProbeRecords]) -> dict[str, dic
         facts.pop("local_rank")
         host |= facts
     return hosts
-
-
-def _read(path: Path) -> ProbePlan:
-    try:
-        return plan_from_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such plan; `scaling plan` writes it") from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}: is no probe of this version ({error}); `scaling plan` writes it"
-        ) from error
 
 
 def _log_directory(out: Path) -> Path:

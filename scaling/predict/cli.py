@@ -179,7 +179,8 @@ def recommend(
 
 def _catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster] | None"]:
     """The site's models and clusters, None where this folder has no config."""
-    from scaling.study import CONFIG, load_clusters, load_models
+    from scaling.plan_file import CONFIG
+    from scaling.study import load_clusters, load_models
 
     has = (CONFIG / "models.yaml").is_file(), (CONFIG / "clusters.yaml").is_file()
     return load_models() if has[0] else None, load_clusters() if has[1] else None

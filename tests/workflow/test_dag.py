@@ -43,7 +43,7 @@ def test_every_shipped_study_has_a_dag_with_one_job_per_point_it_measures(study,
     points = planning.to_measure(found, planning.plan(found))
     jobs = planned_jobs(project, study)
     assert jobs.get("measure", 0) == len(points)
-    assert {"plan", "tabulate", "report"} <= set(jobs)
+    assert {"tabulate", "report"} <= set(jobs)
 
 
 def pretend_it_ran(project, study):
@@ -59,7 +59,9 @@ def pretend_it_ran(project, study):
     found = grid.plan(
         load_study(project / "config" / "studies" / f"{study}.yaml", project / "config")
     )
-    stamp = (results / "points.parquet").stat().st_mtime
+    stamp = (results / "points.parquet").stat().st_mtime - 60
+    for path in results.glob("*.*"):
+        os.utime(path, (stamp, stamp))
     (results / "rows").mkdir(exist_ok=True)
     files = [results / "rows" / f"{point.point_id}.parquet" for point in found.points]
     (results / "tables").mkdir(exist_ok=True)

@@ -12,5 +12,6 @@ rule calibrate:
         probes=lambda wildcards, input: (
             f"--probes {input.probes}" if input.probes else ""
         ),
+        clusters=PLAN.clusters,
     shell:
         "{PYTHON} -m scaling calibrate {RESULTS}/rows {output} {params.probes} > {log} 2>&1"

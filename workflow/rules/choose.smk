@@ -5,12 +5,14 @@ checkpoint choose:
         ancient(f"{RESULTS}/points.parquet"),
         rows_below,
     output:
-        f"{RESULTS}/chosen/{{size}}.parquet",
+        # update: the old choice stands until the new one replaces it
+        update(f"{RESULTS}/chosen/{{size}}.parquet"),
     log:
         f"{LOGS}/choose/{{size}}.log",
     localrule: True
     params:
-        points=grid.fingerprint(PLAN),
-        guide=GUIDE,
+        points=PLAN.asked,
+        guide=PLAN.guide,
+        clusters=PLAN.clusters,
     shell:
-        "{PYTHON} -m scaling choose {STUDY.path} {wildcards.size} {output} {CHOSEN} > {log} 2>&1"
+        "{PYTHON} -m scaling choose {PLAN.study} {wildcards.size} {output} {CHOSEN} > {log} 2>&1"

@@ -1,55 +1,47 @@
-# Paths and look-ups, nothing else.
+# Paths and look-ups, nothing else. What is imported here is loaded on every parse: standard library.
 import shlex
 import sys
 from pathlib import Path
 
-from scaling import choosing, grid, planning, site
+from scaling import plan_file
 from scaling.errors import InputError
-from scaling.study import about, findings_of, load_study
+
+chosen_by_option = {
+    key: str(config[key]) for key in ("mode", "cluster") if key in config
+}
 
 try:
-    STUDY = load_study(
-        config.get("study", "quickstart"),
-        mode=config.get("mode"),
-        cluster=config.get("cluster"),
+    PLAN = plan_file.up_to_date(
+        str(config.get("study", "quickstart")), **chosen_by_option
     )
-    PLAN = planning.plan(STUDY)
-    PROBE = planning.probe_of(STUDY, PLAN)
-    FINDINGS = [str(path) for path in findings_of(STUDY)]
 except InputError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
 
 # what a verb needs to read the same study
 CHOSEN = " ".join(
-    f"--{key} {shlex.quote(str(config[key]))}"
-    for key in ("mode", "cluster")
-    if key in config
+    f"--{key} {shlex.quote(value)}" for key, value in chosen_by_option.items()
 )
-
-POINTS = {point.point_id: point for point in PLAN.points}
-RESULTS = f"results/{STUDY.name}"
-LOGS = f"logs/{STUDY.name}"
+NAME = Path(PLAN.study).stem
+RESULTS = f"results/{NAME}"
+LOGS = f"logs/{NAME}"
 PYTHON = sys.executable
 SQL = sorted(str(path) for path in Path("reports/sql").rglob("*.sql"))
 TABLES = sorted(path.stem for path in Path("reports/sql").glob("*.sql"))
-TABLES += ["replication"] if FINDINGS else []
-
-
-MEASURED = STUDY.mode == "measure"
-SIZES = sorted({point.world_size for point in PLAN.points})
-GUIDED = MEASURED and STUDY.measure.guided
-GUIDE = STUDY.measure.guidance if GUIDED else ""
-PREDICTED = planning.predictable(PLAN.points)
+TABLES += ["replication"] if PLAN.replicates else []
+FINDINGS = (
+    sorted(
+        str(path) for path in Path("reports/replication", PLAN.replicates).glob("*.sql")
+    )
+    if PLAN.replicates
+    else []
+)
 REPORT_SOURCES = sorted(
     str(path)
     for kind in ("captions", "page")
     for path in Path("reports", kind).rglob("*.*")
 )
-
-
-# a study that measures runs on one cluster
-SITE = STUDY.clusters[PLAN.points[0].cluster].slurm
+SIZES = sorted({asked.world_size for asked in PLAN.points.values()})
 
 
 def row(point_id):
@@ -58,9 +50,9 @@ def row(point_id):
 
 # a study that was measured without probes is left alone
 PROBES = f"{RESULTS}/probes.parquet"
-PROBED = PROBE and (
+PROBED = PLAN.probe and (
     Path(PROBES).exists()
-    or not all(Path(row(point_id)).exists() for point_id in POINTS)
+    or not all(Path(row(point_id)).exists() for point_id in PLAN.points)
 )
 
 
@@ -76,15 +68,19 @@ def probes_before(wildcards):
 
 
 def chosen():
-    return [f"{RESULTS}/chosen/{size}.parquet" for size in SIZES] if GUIDED else []
+    return [f"{RESULTS}/chosen/{size}.parquet" for size in SIZES] if PLAN.guide else []
 
 
 def rows_of(size):
-    if GUIDED:
+    if PLAN.guide:
+        from scaling.choosing import chosen_ids  # heavy, and for guided sweeps only
+
         made = checkpoints.choose.get(size=size).output[0]
-        return [row(point_id) for point_id in choosing.chosen_ids(Path(made))]
+        return [row(point_id) for point_id in chosen_ids(Path(made))]
     return [
-        row(point_id) for point_id, point in POINTS.items() if point.world_size == size
+        row(point_id)
+        for point_id, asked in PLAN.points.items()
+        if asked.world_size == size
     ]
 
 
@@ -94,7 +90,7 @@ def rows_below(wildcards):
 
 
 def rows(wildcards):
-    return [path for size in SIZES for path in rows_of(size)] if MEASURED else []
+    return [path for size in SIZES for path in rows_of(size)] if PLAN.measured else []
 
 
 def published():
@@ -104,46 +100,34 @@ def published():
 
 
 def predictions():
-    return [f"{RESULTS}/predictions.parquet"] if PREDICTED else []
+    return [f"{RESULTS}/predictions.parquet"] if PLAN.predicted else []
 
 
 def calibration():
-    return [f"{RESULTS}/calibration.json"] if MEASURED else []
-
-
-def world_size(wildcards):
-    return POINTS[wildcards.point].layout.world_size
+    return [f"{RESULTS}/calibration.json"] if PLAN.measured else []
 
 
 def nodes(wildcards):
-    point = POINTS[wildcards.point]
-    return max(1, point.layout.world_size // point.gpus_per_node)
+    return PLAN.points[wildcards.point].nodes
 
 
 def ranks_per_node(wildcards):
-    point = POINTS[wildcards.point]
-    return min(point.layout.world_size, point.gpus_per_node)
-
-
-def gpus_per_node(wildcards):
-    return 0 if POINTS[wildcards.point].gpu == "cpu" else ranks_per_node(wildcards)
-
-
-def gres(wildcards):
-    return f"{SITE.gres}:{ranks_per_node(wildcards)}"
-
-
-# some sites want GPUs by a name of their own
-DEVICES = {"gres": gres} if SITE.gres else {"gpus_per_node": gpus_per_node}
-
-
-if PROBED:
-    ON_NODE = 0 if PROBE.gpu == "cpu" else PROBE.ranks_per_node
-    PROBE_DEVICES = (
-        {"gres": f"{SITE.gres}:{ON_NODE}"} if SITE.gres else {"gpus_per_node": ON_NODE}
-    )
+    return PLAN.points[wildcards.point].ranks_per_node
 
 
 def runtime_minutes(wildcards):
-    # start-up (imports on a shared file system) and clean-up come on top of the limit
-    return int(POINTS[wildcards.point].time_limit_s // 60) + 5
+    return PLAN.points[wildcards.point].minutes
+
+
+def devices_of(ranks):
+    # some sites want GPUs by a name of their own
+    if PLAN.gres:
+        return f"{PLAN.gres}:{ranks}"
+    return ranks if PLAN.on_gpus else 0
+
+
+def devices(wildcards):
+    return devices_of(ranks_per_node(wildcards))
+
+
+DEVICES = "gres" if PLAN.gres else "gpus_per_node"

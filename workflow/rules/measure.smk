@@ -11,8 +11,8 @@ rule measure:
     # on one machine a point has all cores: two at once would measure each other
     threads: workflow.cores or 1
     resources:
-        **DEVICES,
-        **site.resources(SITE),
+        **{DEVICES: devices},
+        **PLAN.resources,
         nodes=nodes,
         tasks_per_node=ranks_per_node,
         runtime=runtime_minutes,

@@ -12,5 +12,6 @@ rule predict:
         calibration=lambda wildcards, input: (
             f"--calibration {input.calibration}" if input.calibration else ""
         ),
+        clusters=PLAN.clusters,
     shell:
         "{PYTHON} -m scaling predict {input.points} {output} {params.calibration} > {log} 2>&1"

@@ -13,14 +13,13 @@ if PROBED:
             f"{LOGS}/probe.log",
         threads: workflow.cores or 1
         resources:
-            **PROBE_DEVICES,
-            **site.resources(SITE),
-            nodes=PROBE.world_size // PROBE.ranks_per_node,
-            tasks_per_node=PROBE.ranks_per_node,
-            # start-up and clean-up come on top
-            runtime=int(PROBE.time_limit_s // 60) + 10,
+            **{DEVICES: devices_of(PLAN.probe.ranks_per_node)},
+            **PLAN.resources,
+            nodes=PLAN.probe.nodes,
+            tasks_per_node=PLAN.probe.ranks_per_node,
+            runtime=PLAN.probe.minutes,
         params:
             plan=f"{RESULTS}/probe.json",
-            asked=PROBE.digest,
+            asked=PLAN.probe_asked,
         shell:
             "{PYTHON} -m scaling probe {params.plan} {output[0]} > {log} 2>&1"

@@ -12,9 +12,14 @@ rule tabulate:
         SQL,
         FINDINGS,
     output:
-        expand(f"{RESULTS}/tables/{{table}}.parquet", table=TABLES),
+        # update: whoever reads the tables finds the old ones until the new ones replace them
+        update(expand(f"{RESULTS}/tables/{{table}}.parquet", table=TABLES)),
     log:
         f"{LOGS}/tabulate.log",
     localrule: True
+    params:
+        # by content: a plan that was made anew while this ran is another one
+        plan=PLAN.files,
+        clusters=PLAN.clusters,
     shell:
         "{PYTHON} -m scaling tabulate {RESULTS} > {log} 2>&1"

@@ -1,0 +1,218 @@
+"""A plan is stale by what its files say, whoever wrote it last."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+import yaml
+
+from scaling import plan_file, plan_writer
+from scaling.__main__ import app
+from scaling.errors import InputError
+from tests.conftest import PROJECT
+from tests.workflow.test_dag import edit, planned_jobs, pretend_it_ran, snakemake
+
+FEW = {"layouts": [{"zero_stage": [1, 3]}]}
+
+
+@pytest.fixture
+def planned(project, monkeypatch):
+    """The quickstart, planned on the command line; monkeypatched into its checkout."""
+    edit(project, "quickstart", lambda study: study.update(FEW))
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    plan("quickstart")
+    return project
+
+
+def plan(study):
+    """What `scaling plan` does, in this process."""
+    plan_writer.write(plan_writer.planned(study))
+
+
+def plan_of(project):
+    return json.loads((project / "results" / "quickstart" / "plan.json").read_text())
+
+
+def times_of(project):
+    results = project / "results" / "quickstart"
+    return {path: path.stat().st_mtime_ns for path in results.rglob("*") if path.is_file()}
+
+
+def test_points_that_an_edit_adds_after_a_plan_are_there_when_snakemake_starts(planned):
+    before = set(plan_of(planned)["points"])
+    edit(planned, "quickstart", lambda study: study["measure"].update(repeats=2))
+    jobs = planned_jobs(planned, "quickstart")
+    after = set(plan_of(planned)["points"])
+    assert before < after
+    assert jobs["measure"] == len(after) == 2 * len(before)
+    files = {path.stem for path in (planned / "results/quickstart/points").iterdir()}
+    assert files == after
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda study: study.update(title="Another question"),
+        lambda study: study.update(report={"knee_share": 0.5}),
+        lambda study: study["layouts"].append({"world_size": 3, "tp": 3}),  # a refusal
+    ],
+    ids=["title", "knee_share", "refusal"],
+)
+def test_what_only_the_report_says_is_remade_after_a_plan_and_nothing_is_measured(planned, change):
+    pretend_it_ran(planned, "quickstart")
+    assert "measure" not in planned_jobs(planned, "quickstart")
+    edit(planned, "quickstart", change)
+    plan("quickstart")
+    jobs = planned_jobs(planned, "quickstart")
+    assert "measure" not in jobs
+    assert jobs["tabulate"] == jobs["report"] == 1
+
+
+def test_a_plan_that_fits_is_read_and_not_made_again(planned, monkeypatch):
+    before = times_of(planned)
+    monkeypatch.setattr(subprocess, "run", None)
+    found = plan_file.up_to_date("quickstart")
+    assert set(found.points) == set(plan_of(planned)["points"])
+    assert times_of(planned) == before
+
+
+@pytest.mark.parametrize("damage", ["half", "gone"])
+def test_broken_or_missing_files_of_a_plan_are_written_anew(planned, damage):
+    results = planned / "results" / "quickstart"
+    names = ["points.parquet", "refused.parquet", "study.json", "plan.json"]
+    whole = {name: (results / name).read_bytes() for name in names}
+    for name in names:
+        for damaged in (name, "plan.json"):  # each alone makes the plan stale
+            if damage == "half":
+                (results / damaged).write_bytes(whole[damaged][: len(whole[damaged]) // 2])
+            else:
+                (results / damaged).unlink(missing_ok=True)
+            assert plan_file.read(results, made_from()) is None
+        plan("quickstart")
+        assert {name: (results / name).read_bytes() for name in names} == whole
+    assert plan_file.read(results, made_from()) is not None
+
+
+def made_from():
+    path = plan_file.study_path("quickstart")
+    return plan_file.made_from(path, plan_file.CONFIG, mode=None, cluster=None)
+
+
+def test_a_missing_point_file_is_written_anew(planned):
+    lost = next((planned / "results/quickstart/points").iterdir())
+    whole = lost.read_text()
+    lost.unlink()
+    plan_file.up_to_date("quickstart")
+    assert lost.read_text() == whole
+
+
+def test_planning_again_touches_nothing_and_two_at_once_end_in_the_same_plan(planned):
+    before = times_of(planned)
+    command = [sys.executable, "-m", "scaling", "plan", "quickstart"]
+    edit(planned, "quickstart", lambda study: study["measure"].update(repeats=2))
+    both = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [one.wait() for one in both] == [0, 0]
+    edit(planned, "quickstart", lambda study: study["measure"].update(repeats=1))
+    plan("quickstart")
+    after = times_of(planned)
+    old_points = [path for path in before if path.parent.name == "points"]
+    assert {path: after[path] for path in old_points} == {p: before[p] for p in old_points}
+
+
+@pytest.mark.parametrize("file", ["models.yaml", "clusters.yaml"])
+def test_a_plan_is_stale_when_a_file_it_follows_from_says_something_else(planned, file):
+    path = plan_file.study_path("quickstart")
+    facts = {"mode": None, "cluster": None}
+    before = plan_file.made_from(path, plan_file.CONFIG, **facts)
+    os.utime(planned / "config" / file)
+    assert plan_file.made_from(path, plan_file.CONFIG, **facts) == before
+    (planned / "config" / file).write_text((planned / "config" / file).read_text() + "\n# more\n")
+    assert plan_file.made_from(path, plan_file.CONFIG, **facts) != before
+    assert plan_file.made_from(path, plan_file.CONFIG, mode="predict", cluster=None) != before
+
+
+def test_a_price_is_part_of_what_tables_are_made_from_and_a_comment_is_not(planned):
+    before = plan_of(planned)
+    clusters = planned / "config" / "clusters.yaml"
+    content = yaml.safe_load(clusters.read_text())
+    clusters.write_text(yaml.safe_dump(content))
+    plan("quickstart")
+    assert plan_of(planned)["clusters"] == before["clusters"]
+    content["local"]["usd_per_gpu_hour"] = 3.5
+    clusters.write_text(yaml.safe_dump(content))
+    plan("quickstart")
+    assert plan_of(planned)["clusters"] != before["clusters"]
+    assert plan_of(planned)["asked"] == before["asked"]
+
+
+def test_what_snakemake_imports_on_every_parse_is_light(planned):
+    common = planned / "workflow" / "rules" / "common.smk"
+    source = common.read_text()
+    lines = [
+        ast.unparse(each)
+        for each in ast.parse(source).body
+        if isinstance(each, ast.Import | ast.ImportFrom)
+    ]
+    assert any("scaling" in line for line in lines)
+    code = "\n".join([*lines, "plan_file.up_to_date('quickstart')", "print(*sys.modules)"])
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"torch", "duckdb", "altair", "pyarrow", "numpy", "pydantic", "yaml", "typer", "rich"}
+    assert not heavy & set(ran.stdout.split())
+
+
+def test_another_file_of_the_same_name_is_refused_with_a_way_out(planned, tmp_path):
+    other = tmp_path / "quickstart.yaml"
+    other.write_text((planned / "config/studies/quickstart.yaml").read_text())
+    points = times_of(planned)
+    for verb in ("plan", "run", "status", "retry"):
+        with pytest.raises(InputError) as told:
+            typer.main.get_command(app)([verb, str(other)], standalone_mode=False)
+        assert "results/quickstart: holds the study config/studies/quickstart.yaml" in str(told)
+        assert "give one of the files another name, or move results/quickstart away" in str(told)
+    parsed = snakemake(planned, "--dry-run", "--config", f"study={other}")
+    assert parsed.returncode == 2
+    assert "holds the study" in parsed.stderr
+    assert times_of(planned) == points
+
+
+def test_an_id_that_was_measured_never_comes_to_mean_another_point(planned):
+    clusters = planned / "config" / "clusters.yaml"
+    content = yaml.safe_load(clusters.read_text())
+    content["local"]["gpus_per_node"] *= 2
+    clusters.write_text(yaml.safe_dump(content))
+    plan("quickstart")  # nothing was measured: only the points' files change
+    rows = planned / "results" / "quickstart" / "rows"
+    rows.mkdir()
+    point = next(iter(plan_of(planned)["points"]))
+    (rows / f"{point}.parquet").touch()
+    edit(planned, "quickstart", lambda study: study["measure"].update(time_limit_s=77.0))
+    plan("quickstart")  # another limit is the same point
+    content["local"]["gpus_per_node"] *= 2
+    clusters.write_text(yaml.safe_dump(content))
+    with pytest.raises(InputError, match=r"was measured with gpus_per_node=.* give the cluster an"):
+        plan("quickstart")
+
+
+def test_what_writers_that_died_left_is_removed_and_living_ones_keep_theirs(planned):
+    rows = planned / "results" / "quickstart" / "rows"
+    rows.mkdir()
+    dead, living = rows / ".a.parquet.7.part", rows / ".b.parquet.8.part"
+    for path in (dead, living):
+        path.touch()
+    os.utime(dead, (1, 1))
+    plan("quickstart")
+    assert list(rows.iterdir()) == [living]
+
+
+def test_a_study_file_that_was_moved_is_the_same_study(planned):
+    old = planned / "config/studies/quickstart.yaml"
+    old.rename(planned / "quickstart.yaml")
+    plan("quickstart.yaml")
+    assert json.loads((planned / "results/quickstart/study.json").read_text())["file"] == (
+        "quickstart.yaml"
+    )
