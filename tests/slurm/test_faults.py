@@ -71,7 +71,7 @@ def test_what_users_set_for_their_own_eyes_hides_no_job(study):
     }
     other = study.lab.ask(
         "sbatch", "--parsable", "--account=lab", "--output=/dev/null", "--hold",
-        os.fsdecode(b"--comment=caf\xe9"), "--wrap", "true",
+        os.fsdecode(b"--comment=\xe9t\xe9"), "--wrap", "true",
     ).strip()  # fmt: skip
     study.points(a={"seconds": 3}, b={"command": "GREETING=hello srun bash -c 'echo $GREETING'"})
 

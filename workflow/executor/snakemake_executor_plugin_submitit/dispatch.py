@@ -137,7 +137,7 @@ class Dispatcher:
         patience = self._limits.latency_s if surely else LOST_S
         if now - allocation.ended_s < patience:
             return
-        self._blame_hosts(allocation)
+        self._blame_host(allocation)
         word = state.word if state is not None else "gone, and nobody knows how"
         began = self._ledger.began(allocation.folder)
         # an allocation that failed before its worker ran does so again: each wish is told of it
@@ -170,13 +170,13 @@ class Dispatcher:
         self._uncharged[wish.item.key] += 1
         return self._uncharged[wish.item.key] <= MOST_UNCHARGED
 
-    def _blame_hosts(self, allocation: Allocation) -> None:
+    def _blame_host(self, allocation: Allocation) -> None:
         unfit = self._ledger.unfit(allocation.folder)
         if unfit is None:
             return
-        hosts, why = unfit
-        self._listener.say(f"job {allocation.job} could run nothing on {', '.join(hosts)}: {why}")
-        for host in self._unfit.blame(allocation.folder, hosts, why):
+        host, why = unfit
+        self._listener.say(f"job {allocation.job} could run nothing on {host}: {why}")
+        if self._unfit.blame(allocation.folder, host, why):
             self._listener.say(f"{host} gets nothing more")
 
     # -- the end ----------------------------------------------------------------------------------
