@@ -453,6 +453,17 @@ def test_a_job_cancelled_from_outside_costs_an_attempt_only_of_the_point_that_ra
     ]
 
 
+def test_a_preempted_allocation_costs_no_attempt_of_anyone(run, cluster, tmp_path, clock):
+    dispatcher, listener = run(pack=2)
+    dispatcher.take(wishes(tmp_path, "runs", "waits"))
+    cluster.begin("100", 0)
+    cluster.known["100"] = state_of("PREEMPTED")
+    listener.take()
+    dispatcher.poll()
+
+    assert listener.take("sent", "failed") == [("sent", "runs", "101"), ("sent", "waits", "101")]
+
+
 def test_allocations_that_always_end_before_they_begin_are_given_up_in_the_end(
     run, cluster, tmp_path
 ):
