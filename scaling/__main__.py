@@ -269,8 +269,17 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        typer.echo("\n".join(plain(line) for line in str(error).splitlines()), err=True)
-        sys.exit(2)
+        said = str(error)
+    except BrokenPipeError:  # whoever read our words has read enough
+        sys.exit(1)
+    except OSError as error:  # a path that cannot be, a disk that is full
+        if error.filename is None:
+            raise
+        said = f"{error.filename}: {error.strerror}"
+    else:
+        return
+    typer.echo("\n".join(plain(line) for line in said.splitlines()), err=True)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode
     claim.take_over(Path.cwd(), command, console)
-    if "--profile" not in options:  # on a cluster, running jobs are the executor's to find again
+    if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
     for unusable in row_files.set_aside(results / found.name / "rows"):
         console.print(f"Set aside, its point runs again: {unusable}", markup=False)
@@ -55,7 +55,7 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     # on a cluster every allocation has its own
-    here = "--profile" not in options and before.left > 0
+    here = not _names_profile(options) and before.left > 0
     host = kept_host(planned.points[0] if here else None, log.parent)
     with log.open("a", encoding="utf-8") as sink, host as environment:
         process = subprocess.Popen(
@@ -94,8 +94,12 @@ def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
         seen = watcher.look()
 
 
+def _names_profile(options: list[str]) -> bool:
+    return any(option.split("=")[0] == "--profile" for option in options)
+
+
 def _command(study: Path, options: list[str], chosen: Mapping[str, str]) -> list[str]:
-    profile = [] if "--profile" in options else ["--profile", "config/profiles/local"]
+    profile = [] if _names_profile(options) else ["--profile", "config/profiles/local"]
     settings = [f"{key}={value}" for key, value in chosen.items()]
     python = [sys.executable, "-m", "snakemake"]
     return [*python, *profile, *options, "--config", f"study={study}", *settings]
@@ -104,7 +108,20 @@ def _command(study: Path, options: list[str], chosen: Mapping[str, str]) -> list
 def _wait(
     process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
 ) -> int:
-    """Show the line until snakemake ends. Ctrl-C reaches snakemake too; it ends by itself."""
+    """Show the line until snakemake ends. Ctrl-C reaches snakemake too; it ends by itself.
+
+    SIGTERM is handed on: snakemake starts nothing more, and what runs comes to its end.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        return _show(process, watcher, console, started)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show(
+    process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
+) -> int:
     next_plain = time.monotonic() + PLAIN_LINE_EVERY_S
     last = ""
     with Live(console=console, refresh_per_second=4, transient=True) as live:

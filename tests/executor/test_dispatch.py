@@ -373,6 +373,27 @@ def test_a_ledger_that_cannot_be_written_to_loses_no_wish(
     assert listener.take("sent", "failed") == [("sent", "a", "100")]
 
 
+def test_nothing_is_sent_whose_results_could_not_be_written(
+    run, cluster, tmp_path, clock, monkeypatch
+):
+    dispatcher, listener = run()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.TemporaryFile", full)
+        dispatcher.take(wishes(tmp_path, "a"))
+        for _ in range(5):
+            clock[0] += 400
+            dispatcher.poll()
+        assert cluster.asked == 0
+    clock[0] += 400
+    dispatcher.poll()
+
+    assert listener.take("sent", "failed") == [("sent", "a", "100")]
+
+
 def test_a_second_run_takes_up_what_lives_and_sends_what_died(run, cluster, tmp_path):
     first, _ = run()
     first.take(wishes(tmp_path, "lives", "died", "done", "failed"))
@@ -430,6 +451,17 @@ def test_a_job_cancelled_from_outside_costs_an_attempt_only_of_the_point_that_ra
         ("failed", "runs", "job 100 is CANCELLED"),
         ("sent", "waits", "101"),
     ]
+
+
+def test_a_preempted_allocation_costs_no_attempt_of_anyone(run, cluster, tmp_path, clock):
+    dispatcher, listener = run(pack=2)
+    dispatcher.take(wishes(tmp_path, "runs", "waits"))
+    cluster.begin("100", 0)
+    cluster.known["100"] = state_of("PREEMPTED")
+    listener.take()
+    dispatcher.poll()
+
+    assert listener.take("sent", "failed") == [("sent", "runs", "101"), ("sent", "waits", "101")]
 
 
 def test_allocations_that_always_end_before_they_begin_are_given_up_in_the_end(
@@ -500,7 +532,7 @@ def test_a_host_that_can_run_nothing_is_left_out_after_two_failures_and_named(
     for job in ("100", "101"):
         why = "measure a found that nothing can run there"
         write_json(cluster.folders[job] / "started.json", {})
-        write_json(cluster.folders[job] / "unfit.json", {"hosts": ["n7"], "why": why})
+        write_json(cluster.folders[job] / "unfit.json", {"host": "n7", "why": why})
         cluster.known[job] = state_of("FAILED")
         dispatcher.poll()
 
@@ -513,7 +545,7 @@ def test_a_host_that_can_run_nothing_is_left_out_after_two_failures_and_named(
 def test_hosts_that_a_site_excludes_stay_excluded():
     unfit = UnfitHosts()
     for folder in ("1", "2"):
-        unfit.blame(Path(folder), ["n7"], "why")
+        unfit.blame(Path(folder), "n7", "why")
     request = request_of("r", {"runtime": 5, "slurm_extra": "--exclude=n1,n2"})
 
     assert dict(unfit.avoided(request).options)["exclude"] == "n1,n2,n7"

@@ -150,3 +150,25 @@ def test_without_slurm_the_first_sentence_says_so(study, monkeypatch, tmp_path):
 
     assert "sbatch is not found" in study.said
     assert "Traceback" not in study.said
+
+
+def test_a_point_that_ends_on_a_full_disk_counts_and_is_not_run_again(study):
+    ledger = study.folder / "ledger"
+    ledger.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", ledger], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("only root can make a disk that is full")
+    try:
+        fill = f"dd if=/dev/zero of={ledger}/fill bs=1k 2> /dev/null || true"
+        study.points(a=fill, b="true")
+        run = study.start("--submitit-folder", str(ledger), "--submitit-pack", "2")
+        while "No space left on device; 1 jobs wait" not in study.said:
+            assert run.poll() is None, study.said
+            time.sleep(0.1)
+        (ledger / "fill").unlink()
+        assert run.wait(timeout=60) == 0, study.said
+        assert study.starts() == {"a": 1, "b": 1}
+    finally:
+        subprocess.run(["umount", "--lazy", ledger], check=True)

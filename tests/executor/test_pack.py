@@ -144,14 +144,21 @@ def test_when_every_job_failed_so_did_the_allocation(pack):
     assert [settled(folder, n)["code"] for n in range(2)] == [3, 4]
 
 
-@pytest.mark.parametrize("ending", ["exit 75", "kill -TERM $$"])
-def test_a_job_ended_from_outside_is_not_settled_and_nothing_more_starts(
-    pack, tmp_path, monkeypatch, ending
+@pytest.mark.parametrize(
+    ("ending", "why"),
+    [
+        ("exit 74", "could not write its results"),
+        ("exit 75", "was ended from outside"),
+        ("kill -TERM $$", "was ended from outside"),
+    ],
+)
+def test_a_job_that_says_nothing_of_itself_is_not_settled_and_nothing_more_starts(
+    pack, tmp_path, monkeypatch, ending, why
 ):
     monkeypatch.setattr("snakemake_executor_plugin_submitit.pack.OUR_TURN_S", 0.0)
     folder = pack("true", ending, "touch started")
 
-    with pytest.raises(SystemExit, match="job 1 was ended from outside"):
+    with pytest.raises(SystemExit, match=f"job 1 {why}"):
         Pack(str(folder), 0)()
 
     assert settled(folder, 0)["code"] == 0
@@ -163,11 +170,11 @@ def test_a_job_ended_from_outside_is_not_settled_and_nothing_more_starts(
 def test_where_nothing_can_run_nothing_more_starts_and_the_host_is_named(pack, tmp_path):
     folder = pack("exit 76", "touch started")
 
-    with pytest.raises(SystemExit, match="cannot run on this host"):
+    with pytest.raises(SystemExit, match="job 0 cannot run on"):
         Pack(str(folder), 0)()
 
     unfit = json.loads((folder / "unfit.json").read_text())
-    assert unfit["hosts"] == [os.uname().nodename]
+    assert unfit["host"] == os.uname().nodename
     assert not list(folder.glob("*.settled*"))
     assert not (tmp_path / "started").exists()
 

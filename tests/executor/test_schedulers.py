@@ -34,7 +34,7 @@ def slurm():
 
 
 def test_a_foreign_comment_that_is_no_utf8_hides_nothing(command, slurm):
-    command("squeue", b"1|RUNNING|None|caf\xe9\n2|PENDING|Priority|snakemake in s, batch-1\n")
+    command("squeue", b"1|RUNNING|None|\xe9t\xe9\n2|PENDING|Priority|snakemake in s, batch-1\n")
 
     states = slurm.states([{"job": "1"}, {"job": "2"}])
 

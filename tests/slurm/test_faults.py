@@ -17,14 +17,14 @@ def test_steps_that_are_ended_from_outside_are_no_verdict_and_nothing_starts_bef
     study,
 ):
     # as in the grace period of a preemption: what srun has started is told to end, nobody else is
-    once = "test -e again || { touch again; srun sleep 60; }"
+    once = "test -e again || { touch again; srun bash -c 'touch ready; sleep 40'; }"
     study.points(
         p0={"seconds": 0}, p1={"command": once}, p2={"command": "echo $SLURM_RESTART_COUNT"}
     )
     run = study.start(*PACK)
     study.wait_for_start("p1")
     (job,) = study.lab.queue()
-    until("the step runs", lambda: f"{job}.0" in study.lab.ask("squeue", "-h", "-s", "-o", "%i"))
+    until("the step runs", lambda: (study.folder / "ready").exists())
     study.lab.ask("scancel", "--signal=TERM", job)
 
     assert run.wait(timeout=120) == 0, study.said
@@ -71,7 +71,7 @@ def test_what_users_set_for_their_own_eyes_hides_no_job(study):
     }
     other = study.lab.ask(
         "sbatch", "--parsable", "--account=lab", "--output=/dev/null", "--hold",
-        os.fsdecode(b"--comment=caf\xe9"), "--wrap", "true",
+        os.fsdecode(b"--comment=\xe9t\xe9"), "--wrap", "true",
     ).strip()  # fmt: skip
     study.points(a={"seconds": 3}, b={"command": "GREETING=hello srun bash -c 'echo $GREETING'"})
 

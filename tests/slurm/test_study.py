@@ -138,7 +138,7 @@ def rank_processes(point):
 
 
 def test_a_killed_rank_a_stopped_rank_and_a_late_point_are_rows_and_the_study_ends(study):
-    limits = {"warmup_steps": 1, "measured_steps": 100_000, "time_limit_s": 25}
+    limits = {"warmup_steps": 1, "measured_steps": 10_000, "time_limit_s": 25}
     layouts = [{"world_size": 2, "zero_stage": [0, 1]}, {"world_size": 4}]
     study.write({**STUDY, "layouts": layouts, "measure": limits})
     run = study.start("--submitit-pack", "2")
@@ -158,7 +158,7 @@ def test_a_killed_rank_a_stopped_rank_and_a_late_point_are_rows_and_the_study_en
 
 def test_ranks_that_start_from_nothing_and_a_cancelled_point_leaves_no_row(study):
     layouts = [{"world_size": 4, "zero_stage": [0, 1]}]
-    limits = {"warmup_steps": 1, "measured_steps": 100_000, "time_limit_s": 100}
+    limits = {"warmup_steps": 1, "measured_steps": 10_000, "time_limit_s": 100}
     study.write({**STUDY, "layouts": layouts, "measure": limits})
     run = study.start(hosts=False)
     until("a point trains", study.training, 90)

@@ -10,8 +10,8 @@ rule calibrate:
     localrule: True
     params:
         probes=lambda wildcards, input: (
-            f"--probes {input.probes}" if input.probes else ""
+            ["--probes", str(input.probes)] if input.probes else []
         ),
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON} -m scaling calibrate {RESULTS}/rows {output} {params.probes} > {log} 2>&1"
+        "{PYTHON:q} -m scaling calibrate {RESULTS:q}/rows {output:q} {params.probes:q} > {log:q} 2>&1"

@@ -15,4 +15,5 @@ checkpoint choose:
         guide=PLAN.guide,
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON} -m scaling choose {PLAN.study} {wildcards.size} {output} {CHOSEN} > {log} 2>&1"
+        "{PYTHON:q} -m scaling choose {PLAN.study:q} {wildcards.size:q} {output:q} {CHOSEN:q}"
+        " > {log:q} 2>&1"

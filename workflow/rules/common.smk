@@ -1,5 +1,4 @@
 # Paths and look-ups, nothing else. What is imported here is loaded on every parse: standard library.
-import shlex
 import sys
 from pathlib import Path
 
@@ -19,9 +18,9 @@ except InputError as error:
     sys.exit(2)
 
 # what a verb needs to read the same study
-CHOSEN = " ".join(
-    f"--{key} {shlex.quote(value)}" for key, value in chosen_by_option.items()
-)
+CHOSEN = [
+    word for key, value in chosen_by_option.items() for word in (f"--{key}", value)
+]
 NAME = Path(PLAN.study).stem
 RESULTS = f"results/{NAME}"
 LOGS = f"logs/{NAME}"

@@ -19,4 +19,4 @@ rule measure:
     params:
         point=f"{RESULTS}/points/{{point}}.json",
     shell:
-        "{PYTHON} -m scaling measure {params.point} {output} > {log} 2>&1"
+        "{PYTHON:q} -m scaling measure {params.point:q} {output:q} > {log:q} 2>&1"

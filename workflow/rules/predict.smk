@@ -10,8 +10,9 @@ rule predict:
     localrule: True
     params:
         calibration=lambda wildcards, input: (
-            f"--calibration {input.calibration}" if input.calibration else ""
+            ["--calibration", str(input.calibration)] if input.calibration else []
         ),
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON} -m scaling predict {input.points} {output} {params.calibration} > {log} 2>&1"
+        "{PYTHON:q} -m scaling predict {input.points:q} {output:q} {params.calibration:q}"
+        " > {log:q} 2>&1"

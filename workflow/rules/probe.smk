@@ -22,4 +22,4 @@ if PROBED:
             plan=f"{RESULTS}/probe.json",
             asked=PLAN.probe_asked,
         shell:
-            "{PYTHON} -m scaling probe {params.plan} {output[0]} > {log} 2>&1"
+            "{PYTHON:q} -m scaling probe {params.plan:q} {output[0]:q} > {log:q} 2>&1"

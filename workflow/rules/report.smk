@@ -9,4 +9,4 @@ rule report:
         f"{LOGS}/report.log",
     localrule: True
     shell:
-        "{PYTHON} -m scaling report {RESULTS} --no-tables > {log} 2>&1"
+        "{PYTHON:q} -m scaling report {RESULTS:q} --no-tables > {log:q} 2>&1"

@@ -22,4 +22,4 @@ rule tabulate:
         plan=PLAN.files,
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON} -m scaling tabulate {RESULTS} > {log} 2>&1"
+        "{PYTHON:q} -m scaling tabulate {RESULTS:q} > {log:q} 2>&1"

@@ -124,59 +124,63 @@ class Dispatcher:
 
     def _judge(self, allocation: Allocation, state: State | None) -> None:
         """What becomes of jobs that have not settled, given what the scheduler says."""
-        if state is not None and state.live:
-            allocation.ended_s = None
-            if state.stuck and not allocation.warned:
-                allocation.warned = True
-                self._listener.say(f"job {allocation.job} waits: {state.reason}")
+        if not self._is_over(allocation, state):
             return
-        now = time.monotonic()
-        if allocation.ended_s is None:
-            allocation.ended_s = now
-        surely = state is not None or not self._scheduler.forgets
-        patience = self._limits.latency_s if surely else LOST_S
-        if now - allocation.ended_s < patience:
-            return
-        self._blame_hosts(allocation)
-        word = state.word if state is not None else "gone, and nobody knows how"
+        self._blame_host(allocation)
         began = self._ledger.began(allocation.folder)
-        # an allocation that failed before its worker ran does so again: each wish is told of it
-        never_ran = (
-            state is not None and state.failed and not self._ledger.started(allocation.folder)
-        )
+        started = self._ledger.started(allocation.folder)
+        # one that failed before its worker ran would do so again: each wish is told of it
+        never_ran = state is not None and state.failed and not started
         last_words = self._ledger.last_words(allocation.folder, allocation.job) if never_ran else ""
+        word = state.word if state is not None else "gone, and nobody knows how"
         why = f"job {allocation.job} is {word}" + (f": {last_words}" if last_words else "")
-        wishes = dict(allocation.waited_for)
+        left = dict(allocation.waited_for)
         self._end(allocation)  # if it lives unseen after all, or is about to be restarted
         allocation.waited_for.clear()
-        for number, wish in sorted(wishes.items()):
-            if (
-                self._limits.whole_outputs
-                and wish.outputs
-                and all(p.exists() for p in wish.outputs)
-            ):
+        for number, wish in sorted(left.items()):
+            spared = number not in began or (state is not None and state.preempted)
+            if self._is_finished(wish):
                 self._listener.succeeded(wish)
             elif (
                 allocation.reattached  # it died while nobody watched: no attempt of ours
-                or (number not in began and not never_ran and self._for_free(wish))
+                or (spared and not never_ran and self._for_free(wish))
             ):
                 self._outbox.add([wish])
             else:
                 logs = self._ledger.log_of(allocation.folder, number)
                 self._listener.failed(wish, why, logs)
 
+    def _is_over(self, allocation: Allocation, state: State | None) -> bool:
+        """Whether it has ended, and long enough ago for all that it wrote to be seen here."""
+        if state is not None and state.live:
+            allocation.ended_s = None
+            if state.stuck and not allocation.warned:
+                allocation.warned = True
+                self._listener.say(f"job {allocation.job} waits: {state.reason}")
+            return False
+        now = time.monotonic()
+        if allocation.ended_s is None:
+            allocation.ended_s = now
+        surely = state is not None or not self._scheduler.forgets
+        return now - allocation.ended_s >= (self._limits.latency_s if surely else LOST_S)
+
+    def _is_finished(self, wish: Wish) -> bool:
+        """Whether what it makes is there, where a file that is there is finished."""
+        there = bool(wish.outputs) and all(output.exists() for output in wish.outputs)
+        return self._limits.whole_outputs and there
+
     def _for_free(self, wish: Wish) -> bool:
-        """Whether a wish that did not begin may be sent again as if nothing had been."""
+        """Whether a wish that is not to blame may be sent again as if nothing had been."""
         self._uncharged[wish.item.key] += 1
         return self._uncharged[wish.item.key] <= MOST_UNCHARGED
 
-    def _blame_hosts(self, allocation: Allocation) -> None:
+    def _blame_host(self, allocation: Allocation) -> None:
         unfit = self._ledger.unfit(allocation.folder)
         if unfit is None:
             return
-        hosts, why = unfit
-        self._listener.say(f"job {allocation.job} could run nothing on {', '.join(hosts)}: {why}")
-        for host in self._unfit.blame(allocation.folder, hosts, why):
+        host, why = unfit
+        self._listener.say(f"job {allocation.job} could run nothing on {host}: {why}")
+        if self._unfit.blame(allocation.folder, host, why):
             self._listener.say(f"{host} gets nothing more")
 
     # -- the end ----------------------------------------------------------------------------------

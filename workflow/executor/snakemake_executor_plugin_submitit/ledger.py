@@ -8,7 +8,7 @@
     <root>/<batch>/<n>/<i>.running.json    job i was started, where
     <root>/<batch>/<n>/<i>.settled.json    job i ended, how
     <root>/<batch>/<n>/<i>.settled-...     job i ended well, on a disk that was full
-    <root>/<batch>/<n>/unfit.json          on some of these hosts nothing can run
+    <root>/<batch>/<n>/unfit.json          on this host nothing can run
     <root>/<batch>/<n>/<i>.withdrawn       job i is no longer wanted
     <root>/<batch>/<n>/<i>.log             what job i printed
 
@@ -157,10 +157,10 @@ class Ledger:
         """Numbers of the jobs that were started, and not ended from outside at once."""
         return {int(path.name.split(".")[0]) for path in allocation.glob("*.running.json")}
 
-    def unfit(self, allocation: Path) -> tuple[list[str], str] | None:
-        """Hosts one of which can run nothing, and who says so; None if nobody does."""
+    def unfit(self, allocation: Path) -> tuple[str, str] | None:
+        """The host that can run nothing, and who says so; None if nobody does."""
         record = _read(allocation / "unfit.json")
-        return None if record is None else (record["hosts"], record["why"])
+        return None if record is None else (record["host"], record["why"])
 
     def unsettled(self, allocation: Path) -> set[int]:
         """Numbers of the jobs that an allocation is still to run or running."""

@@ -1,6 +1,7 @@
 """Wishes that wait to be sent, and how they become allocations."""
 
 import contextlib
+import tempfile
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
@@ -108,6 +109,7 @@ class Outbox:
         count, name = sum(map(len, packs)), packs[0][0].item.name
         batch, asked = None, False
         try:
+            _try_to_write({output.parent for wish in packs[0] for output in wish.outputs})
             batch = self._ledger.open_batch()
             for number, wishes in enumerate(packs):
                 # on disk before it is sent: if we die in between, the next run finds the job
@@ -187,6 +189,18 @@ class Outbox:
         waiting, self._waiting = self._waiting, []
         for wish in waiting:
             self._listener.failed(wish, "it was not sent: snakemake was told to end", [])
+
+
+def _try_to_write(folders: Iterable[Path]) -> None:
+    """Nothing is run whose results could not be written.
+
+    Raises:
+        OSError: there is no room for a megabyte.
+    """
+    for folder in folders:
+        if folder.is_dir():
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(1_000_000))
 
 
 def _next_fits(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 # what a job says by its exit code; any other one is a verdict on the job
+NOT_WRITTEN = 74  # EX_IOERR: what it made could not be written, as on a disk that is full
 INTERRUPTED = 75  # EX_TEMPFAIL: it was ended from outside, and is wanted as before
 UNFIT_HOST = 76  # nothing of its kind can run on this host
 
@@ -100,6 +101,8 @@ class Pack:
         if reason == "withdrawn":
             return code
         if reason == "ended":
+            if code == NOT_WRITTEN:
+                self._leave(folder, number, "could not write its results")
             if code == UNFIT_HOST:
                 self._leave_host(folder, number, item)
             if code in (INTERRUPTED, 128 + signal.SIGTERM, -signal.SIGTERM):
@@ -115,17 +118,22 @@ class Pack:
         So nothing more is started, and the allocation is given back to begin anew later.
         """
         time.sleep(OUR_TURN_S)
-        (folder / f"{number}.running.json").unlink(missing_ok=True)
         if _requeue():
+            (folder / f"{number}.running.json").unlink(missing_ok=True)
             time.sleep(_REQUEUE_S)  # the end comes as SIGTERM
-        raise SystemExit(f"job {number} was ended from outside; it and the rest are left for later")
+        self._leave(folder, number, "was ended from outside")
 
     def _leave_host(self, folder: Path, number: int, item: dict[str, Any]) -> None:
         """Nothing more is started where nothing can run."""
-        (folder / f"{number}.running.json").unlink(missing_ok=True)
+        host = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         why = f"{item.get('name', 'a job')} found that nothing can run there"
-        write_json(folder / "unfit.json", {"hosts": _hosts(), "why": why})
-        raise SystemExit(f"job {number} cannot run on this host, nor can the rest")
+        write_json(folder / "unfit.json", {"host": host, "why": why})
+        self._leave(folder, number, f"cannot run on {host}")
+
+    def _leave(self, folder: Path, number: int, why: str) -> None:
+        """End the allocation; all that is not settled is wanted as if it had not begun."""
+        (folder / f"{number}.running.json").unlink(missing_ok=True)
+        raise SystemExit(f"job {number} {why}; it and the rest are left for later")
 
     def _stop(self) -> None:
         """End the running job and whatever it left behind in its session.
@@ -220,13 +228,6 @@ def _requeue() -> bool:
         return False
     _ask("scontrol", "requeue", job)
     return True
-
-
-def _hosts() -> list[str]:
-    """The hosts of this allocation."""
-    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
-    listed = _ask("scontrol", "show", "hostnames", nodes).split() if nodes else []
-    return listed or [os.uname().nodename]
 
 
 def _ask(*command: str) -> str:

@@ -1,7 +1,6 @@
 """Hosts on which no job can run, as jobs have said of them."""
 
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
 
 from .request import Request
@@ -11,22 +10,18 @@ _TWICE = 2
 
 
 class UnfitHosts:
-    """A job that ends with `pack.UNFIT_HOST` blames the hosts of its allocation.
-
-    Which of several it was nobody says: a host that was there twice is left out.
-    """
+    """A job that ends with `pack.UNFIT_HOST` blames its host; two that do, convict it."""
 
     def __init__(self) -> None:
         self._failures: dict[str, set[Path]] = {}
         self._why: dict[str, str] = {}
 
-    def blame(self, allocation: Path, hosts: Iterable[str], why: str) -> list[str]:
-        """An allocation on these hosts could run nothing; those that are left out from now on."""
-        before = set(self.left_out)
-        for host in hosts:
-            self._failures.setdefault(host, set()).add(allocation)
-            self._why[host] = why
-        return sorted(set(self.left_out) - before)
+    def blame(self, allocation: Path, host: str, why: str) -> bool:
+        """An allocation could run nothing on this host; whether it is left out from now on."""
+        before = host in self.left_out
+        self._failures.setdefault(host, set()).add(allocation)
+        self._why[host] = why
+        return host in self.left_out and not before
 
     @property
     def left_out(self) -> list[str]:

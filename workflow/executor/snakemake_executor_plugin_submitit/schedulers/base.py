@@ -24,6 +24,7 @@ class State:
     reason: str = ""
     live: bool = True  # it waits, runs, or is being cleaned up
     failed: bool = False  # it ended by itself, and not well
+    preempted: bool = False  # its nodes were taken away for another job
     stuck: bool = False  # it waits for something that a user should know of
 
 

@@ -59,6 +59,7 @@ def state_of(word: str, reason: str = "") -> State:
         reason,
         live=word not in ENDED,
         failed=word == "FAILED",
+        preempted=word == "PREEMPTED",
         stuck="held" in reason.lower() or reason.endswith("Limit"),
     )
 
