@@ -9,8 +9,8 @@ import yaml
 
 from scaling import grid, plan_writer, store
 from scaling.__main__ import main
+from scaling.axes import AXES
 from scaling.errors import InputError
-from scaling.layout import AXES
 from scaling.study import load_study
 from tests.conftest import STUDY
 
