@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from scaling.train.spans import Spans, clipped, spans_of, total, uncovered
 
 STEP = "scaling.step"  # annotates one drained step of the window
+OPTIMIZER = "scaling::optimizer"  # annotates what a step does once, after its micro-batches
 LAUNCH = "scaling.launch"  # annotates a call that starts a communication: LAUNCH|kind|axis
 
 COMPUTING = ("aten::", "graph_")  # operators of torch and of its compiler, on a CPU
