@@ -83,10 +83,13 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f" + num_encoder_layers={shape.num_encoder_layers}" if layers > shape.num_layers else ""
         )
         yield f"pp={layout.pp} stages cannot share num_layers={shape.num_layers}{encoder} layers"
-    if layout.cp > 1 and shape.num_kv_heads // layout.tp % layout.cp:
+    heads = shape.num_kv_heads // layout.tp
+    if layout.cp > 1 and heads % layout.cp:
+        few = "a rank would have no head to attend over"
+        uneven = "ranks would attend over unequal numbers of heads"
         yield (
             f"num_kv_heads={shape.num_kv_heads} over tp={layout.tp} is not divisible by "
-            f"cp={layout.cp}: a rank would have no head to attend over"
+            f"cp={layout.cp}: {few if heads < layout.cp else uneven}"
         )
     if layout.cp > 1 and layout.seq_length % layout.cp:
         yield f"seq_length={layout.seq_length} is not divisible by cp={layout.cp}"
@@ -149,12 +152,41 @@ def _fusion_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
 
 
 def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:
-    """Why gradients cannot be clipped in this layout: one sentence, none if they can."""
-    if gradient_clipping and layout.zero_stage == 0 and layout.tp * layout.pp > 1:
+    """Why gradients cannot be clipped in this layout: one sentence, none if they can.
+
+    Of the optimizers that DeepSpeed takes without ZeRO, torch's own (fp32) counts what the first
+    stage holds and what is marked as sharded over tp; FP16_UnfusedOptimizer (bf16 without a
+    pipeline, fp16) looks for that mark where it is not, and counts what the first rank holds;
+    BF16_Optimizer (bf16 in a pipeline) counts everything.
+    """
+    if not gradient_clipping or layout.zero_stage > 0:
+        return
+    missed = None
+    if layout.pp > 1 and layout.precision != "bf16":
+        missed = "later stages"
+    elif layout.tp > 1 and layout.pp == 1 and layout.precision in ("bf16", "fp16"):
+        missed = "the other tp ranks"
+    if missed is not None:
         yield (
-            f"gradient_clipping={gradient_clipping:g} at zero_stage=0: DeepSpeed clips by a norm "
-            "that leaves out what other stages or tp ranks hold; zero_stage=1 counts everything"
+            f"gradient_clipping={gradient_clipping:g} at zero_stage=0 with precision="
+            f"{layout.precision}: DeepSpeed clips by a norm that leaves out weights of {missed}; "
+            "zero_stage=1 counts everything"
         )
+
+
+def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
+    """Whether stages hand each other activations cut over the tp ranks.
+
+    That is right only where these ranks hold the same ones: under sequence_parallel it would train
+    on wrong data, and a t5 sends each rank's own heads of the position tables along. DualPipeV
+    sends them whole.
+    """
+    return (
+        layout.pp > 1
+        and not layout.sequence_parallel
+        and shape.family != "t5"
+        and layout.pipeline_schedule == "1f1b"
+    )
 
 
 def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
@@ -172,6 +204,15 @@ def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield (
             f"zero_stage={layout.zero_stage} with pp={layout.pp}: "
             "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism (DeepSpeed)"
+        )
+    elements = layout.micro_batch_size * (layout.seq_length // layout.cp) * shape.hidden_size
+    if cuts_messages(shape, layout) and elements % layout.tp:
+        over_cp = f" / cp={layout.cp}" if layout.cp > 1 else ""
+        yield (
+            f"pp={layout.pp} with tp={layout.tp}: stages send each other one part of the "
+            f"activations per tp rank, and micro_batch_size={layout.micro_batch_size} x seq_length="
+            f"{layout.seq_length}{over_cp} x hidden_size={shape.hidden_size} = {elements} elements "
+            "have no equal parts (DeepSpeed)"
         )
     if shape.family == "gpt" and layout.fused_norm:
         yield "fused_norm is a kernel of RMSNorm; a gpt's LayerNorm is always torch's fused one"

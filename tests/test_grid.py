@@ -203,10 +203,10 @@ def test_keeping_a_trace_makes_no_other_point(planned):
 
 
 def test_clipping_makes_another_point_and_is_refused_where_deepspeed_would_miss_weights(planned):
-    layouts = [{"zero_stage": [0, 1]}, {"tp": 2, "world_size": 2, "zero_stage": [0, 1]}]
+    layouts = [{"zero_stage": [0, 1]}, {"pp": 2, "world_size": 2, "zero_stage": [0, 1]}]
     plain = planned(layouts=layouts)
     clipped = planned(layouts=layouts, measure={"gradient_clipping": 1.0})
     assert not {p.point_id for p in plain.points} & {p.point_id for p in clipped.points}
     assert {p.gradient_clipping for p in clipped.points} == {1.0}
     (refused,) = [r for r in clipped.refusals if "gradient_clipping=1" in r.reason]
-    assert (refused.tp, refused.zero_stage) == (2, 0)
+    assert (refused.pp, refused.zero_stage) == (2, 0)

@@ -68,7 +68,12 @@ def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layo
             "seq_length=34 divisible by tp=2 x cp=2",
         ),
         ({"cp": 2, "seq_length": 33}, "seq_length=33 is not divisible by cp=2"),
-        ({"cp": 4, "tp": 2}, "num_kv_heads=4 over tp=2 is not divisible by cp=4"),
+        ({"cp": 4, "tp": 2}, "is not divisible by cp=4: a rank would have no head to attend over"),
+        (
+            {"cp": 3, "seq_length": 33},
+            "num_kv_heads=4 over tp=1 is not divisible by cp=3: ranks would attend over unequal "
+            "numbers of heads",
+        ),
     ],
 )
 def test_an_impossible_layout_is_refused_with_a_sentence(layout, sentence):

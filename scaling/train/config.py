@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scaling.layout import Layout
+from scaling.layout import Layout, cuts_messages
 from scaling.shapes import ModelShape
 
 # AdamW as Llama 2 was trained, but at a rate that shows in a dozen steps.
@@ -86,10 +86,6 @@ def deepspeed_config(
         # loss that is not finite says the same. ZeRO-0 and ZeRO-3 look all the same, asked or not.
         config["bf16"]["check_grad_overflow"] = False
     if layout.pp > 1:
-        # Stages hand each other activations cut over the tp ranks, which is right only where these
-        # ranks hold the same ones: under sequence_parallel it would train on wrong data, and a t5
-        # sends each rank's own heads of the position tables along. DualPipeV sends them whole.
-        same = not layout.sequence_parallel and shape.family != "t5"
-        cut = same and layout.pipeline_schedule == "1f1b"
+        cut = cuts_messages(shape, layout)
         config["pipeline"] = {"pipe_partitioned": cut, "grad_partitioned": cut}
     return config

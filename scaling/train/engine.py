@@ -27,16 +27,15 @@ from scaling.train.data import MicroBatch
 from scaling.train.model import Decoder, Embedding, FinalNorm, Head, Layer, loss_of
 from scaling.train.pipeline import DealtPipeline
 from scaling.train.rendezvous import Groups
+from scaling.train.window import OPTIMIZER
 
 Beat = Callable[[str], None]
 
-# Annotates, for the profiler, what follows a step's last backward: gradients are clipped, weights
-# updated and, with ZeRO, gathered.
-OPTIMIZER = "scaling::optimizer"
-
 
 class Trainer(Protocol):
-    """One optimizer step at a time."""
+    """One optimizer step at a time; `engine` is DeepSpeed's."""
+
+    engine: Any
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on this replica's micro-batches, one optimizer step."""
@@ -203,6 +202,7 @@ def _initialize(model: nn.Module, config: dict[str, Any], mpu: Groups | None) ->
         model=model, model_parameters=parameters, optimizer=optimizer, config=config, mpu=mpu
     )
     _begin_at_step_zero(engine, optimizer)
+    # all that follows a step's last backward, in a pipeline too
     engine._take_model_step = torch.profiler.record_function(OPTIMIZER)(engine._take_model_step)
     return engine
 

@@ -39,15 +39,17 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.attention import DTYPES
 from scaling.grid import Point, point_from_json
-from scaling.launch.starters import seat
+from scaling.layout import FLAGS
 from scaling.train.blueprint import Blueprint
 from scaling.train.data import MicroBatch
-from scaling.train.engine import build
+from scaling.train.engine import Trainer, build
+from scaling.train.kernels import DTYPES
+from scaling.train.ledger import Ledger, Memory
 from scaling.train.rendezvous import Groups, join_deepspeed
 from scaling.train.waits import Waits
 
 _DEVICE = torch.device("cpu")  # torch's engine of gradients refuses tensors of an absent CUDA
-_STEPS = 4  # DeepSpeed's timers and ZeRO-3's prefetch begin after the first ones
+_STEPS = 3  # ZeRO-3 prefetches from the second one on, and DeepSpeed's timers begin with the third
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,43 +58,79 @@ class Rehearsal:
 
     `waits` counts what lets the host wait for the device, by kind: draining it (`synchronize`) and
     reading a tensor (`item`, `bool`, ...); `where` counts the same by line of code. `beats` is what
-    it said while it was built.
+    it said while it was built, `memory` what lived on its device in the build and in all steps.
     """
 
     beats: list[str]
     waits: dict[str, int]
     where: dict[str, int]
+    memory: Memory
 
 
 def rehearsed(point: Point, rank: int) -> Rehearsal:
     """Build the engine of this rank and train a few steps.
 
     Makes this process a rank that can be no other any more.
+
+    Raises:
+        NotImplementedError: the layout's kernels do not run on tensors without numbers.
     """
     layout = point.layout
-    os.environ |= seat(rank, layout.world_size) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    chosen = [flag for flag in FLAGS if getattr(layout, flag)]
+    if chosen or layout.attention not in ("math", "flash2"):
+        said = chosen[0] if chosen else f"attention={layout.attention}"
+        raise NotImplementedError(f"{said} cannot be rehearsed: it needs its GPU")
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size)}
+    os.environ["MASTER_PORT"] = "0"  # DeepSpeed takes its absence for a wish for MPI
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     waits = Waits()
-    set_accelerator(_LikeCuda(waits))
+    answer_as_cuda(waits)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     join_deepspeed()
     groups = Groups(rank, layout, timeout_s=point.time_limit_s)
     with FakeTensorMode(allow_non_fake_inputs=True), _told(point, groups, waits), waits.counted():
+        return walked(point, groups, waits)
+
+
+def walked(point: Point, groups: Groups, waits: Waits) -> Rehearsal:
+    """The same on tensors of any kind, in the group that this process is in."""
+    beats: list[str] = []
+    with Ledger() as ledger:
         plan = Blueprint(
             shape=point.shape,
-            layout=layout,
+            layout=point.layout,
             tp=groups.tensor_parallel,
             cp=groups.context_parallel,
             seed=point.seed,
             gradient_clipping=point.gradient_clipping,
             device=_DEVICE,
         )
-        beats: list[str] = []
         trainer = build(plan, groups, beats.append)
-        for _ in range(_STEPS):
-            waits.clear()
-            trainer.step(_batches(point))
-    return Rehearsal(beats=beats, waits=waits.by_kind(), where=waits.by_place())
+        with _phases(trainer, ledger):
+            for _ in range(_STEPS):
+                waits.clear()
+                trainer.step(_batches(point))
+    return Rehearsal(
+        beats=beats, waits=waits.by_kind(), where=waits.by_place(), memory=ledger.memory()
+    )
+
+
+@contextlib.contextmanager
+def _phases(trainer: Trainer, ledger: Ledger) -> Iterator[None]:
+    """Forward lasts until backward begins, that until the next forward or the optimizer."""
+
+    def enter(phase: str) -> None:
+        ledger.phase = phase
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        enter("backward")
+        run_backward(*args, **kwargs)
+
+    run_backward, engine = torch.autograd.backward, trainer.engine
+    engine._take_model_step = ledger.during("optimizer", engine._take_model_step)
+    engine.module.register_forward_pre_hook(lambda *_: enter("forward"))
+    with mock.patch.object(torch.autograd, "backward", backward):
+        yield
 
 
 def _batches(point: Point) -> list[MicroBatch]:
@@ -157,6 +195,11 @@ class _LikeCuda(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed has no types
         return self._stream()
 
     default_stream = current_stream
+
+
+def answer_as_cuda(waits: Waits) -> None:
+    """Let DeepSpeed take the paths that it takes on CUDA, and count where it drains the device."""
+    set_accelerator(_LikeCuda(waits))
 
 
 @contextlib.contextmanager

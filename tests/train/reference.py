@@ -4,6 +4,7 @@ Only the names of the weights and the batches are shared with the engine. Attent
 softmax, heads are repeated, rotations are complex numbers, the loss is a logsumexp.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -41,9 +42,7 @@ def reference_curve(point: Point) -> Curve:
         squares = [weight.grad.square().sum() for weight in weights.values()]
         grad_norms.append(torch.stack(squares).sum().sqrt().item())
         losses.append(loss.item())
-        if point.gradient_clipping:
-            for weight in weights.values():
-                weight.grad *= min(1.0, point.gradient_clipping / grad_norms[-1])
+        _clip(point, weights.values(), grad_norms[-1])
         optimizer.step()
     return Curve(losses, grad_norms)
 
@@ -71,8 +70,16 @@ def model_curve(point: Point) -> Curve:
             torch.nn.utils.get_total_norm([w.grad for w in model.parameters()]).item()
         )
         losses.append(loss.item())
+        _clip(point, model.parameters(), grad_norms[-1])
         optimizer.step()
     return Curve(losses, grad_norms)
+
+
+def _clip(point: Point, weights: Iterable[torch.Tensor], norm: float) -> None:
+    if point.gradient_clipping:
+        for weight in weights:
+            assert weight.grad is not None
+            weight.grad *= min(1.0, point.gradient_clipping / norm)
 
 
 def drawn_weights(point: Point) -> Weights:

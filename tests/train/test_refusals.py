@@ -1,6 +1,7 @@
 """The list of refusals is what DeepSpeed refuses: each is run all the same to hear it say so."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scaling.axes import Attention
+from scaling.grid import Point
 from scaling.layout import Layout, engine_refusals, refusals
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Attempt
@@ -57,6 +59,26 @@ def test_deepspeed_wants_as_many_micro_batches_for_dualpipev_as_we_do(attempt: A
     assert "at least 2 x pp=4 micro-batches, not gradient_accumulation_steps=2" in ours
     for failure in attempt(short).values():
         assert "DualPipeV needs gradient_accumulation_steps >= 2 * 2, got 2" in failure.message
+
+
+ODD = dataclasses.replace(TINY, hidden_size=95)
+
+
+@pytest.mark.ranks
+def test_stages_whose_messages_have_no_equal_parts_are_refused(attempt: Attempt) -> None:
+    def asked(**layout: Any) -> Point:
+        return tiny_point(
+            shape=ODD, pp=2, tp=2, gradient_accumulation_steps=8, seq_length=33, **layout
+        )
+
+    (said,) = engine_refusals(ODD, asked().layout)
+    assert said.endswith(
+        "micro_batch_size=1 x seq_length=33 x hidden_size=95 = 3135 elements have no equal parts "
+        "(DeepSpeed)"
+    )
+    assert len(attempt(asked())) == 4
+    assert not list(engine_refusals(ODD, asked(micro_batch_size=2).layout))
+    assert not list(engine_refusals(TINY, asked().layout))
 
 
 def test_a_second_copy_is_of_zero_3_and_shared() -> None:

@@ -37,7 +37,6 @@ WAITS: list[tuple[dict[str, Any], dict[str, int]]] = [
     ({"tp": 2, "zero_stage": 1}, {}),
     ({"tp": 2, "dp": 2, "zero_stage": 1, "sequence_parallel": True}, {"synchronize": 1}),
     ({"cp": 2, "zero_stage": 2}, {"synchronize": 1}),
-    ({"dp": 2, "zero_stage": 1, "activation_checkpointing": "full"}, {"synchronize": 1}),
     ({"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4}, {}),
     ({"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4, "rank": 1}, {}),
     ({"pp": 2, "tp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4}, {"tolist": 8}),

@@ -1,0 +1,146 @@
+"""What lives in a rank's memory, allocation by allocation: peaks by phase, and whose they are."""
+
+import math
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+PHASES = ("build", "forward", "backward", "optimizer")
+
+_BLOCK = 512  # bytes: torch's allocator on CUDA hands out multiples of it
+_OURS = ("scaling", "deepspeed", "optim")  # folders whose lines explain an allocation
+_OWN = ("ledger", "rehearsal", "waits")  # whose wrappers explain nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """What one line of code, in one phase, holds at the peak."""
+
+    made_by: str
+    phase: str
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """Bytes that lived at most during a phase, and when it was last left."""
+
+    peak_bytes: int
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of one rank as torch's allocator would count them; `owners` from the largest."""
+
+    peak_bytes: int
+    phases: dict[str, Phase]
+    owners: list[Owner]
+
+
+class Ledger(TorchDispatchMode):
+    """Writes down each storage when an operator first returns it, and when it is freed.
+
+    It sees tensors, so neither NCCL's memory nor a kernel's workspace, and a tensor that a side
+    stream still uses is freed at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase = PHASES[0]
+        self._live: dict[int, int] = {}  # bytes by storage
+        self._made: dict[int, tuple[str, str]] = {}  # by entry: who, in which phase
+        self._entries: list[tuple[str, int, int]] = []  # phase, entry that it begins or ends, bytes
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operator, then look at what it returns."""
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, torch.Tensor) and leaf.device.type != "meta":
+                self._see(leaf.untyped_storage(), func)
+        return out
+
+    def during(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call as a phase of its own, after which the one before goes on."""
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            before, self.phase = self.phase, phase
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.phase = before
+
+        return called
+
+    def memory(self, owners: int = 10) -> Memory:
+        """What was at most, until now."""
+        live = peak = at_peak = 0
+        peaks, left = Counter[str](), Counter[str]()
+        for index, (phase, _, size) in enumerate(self._entries):
+            live += size
+            left[phase] = live
+            peaks[phase] = max(peaks[phase], live)
+            if live > peak:
+                peak, at_peak = live, index
+        return Memory(
+            peak_bytes=peak,
+            phases={
+                phase: Phase(peak_bytes=peaks[phase], live_bytes=left[phase])
+                for phase in PHASES
+                if phase in peaks
+            },
+            owners=self._owners(at_peak)[:owners],
+        )
+
+    def _see(self, storage: torch.UntypedStorage, func: Any) -> None:
+        key = storage._cdata
+        size = math.ceil(storage.nbytes() / _BLOCK) * _BLOCK
+        if key in self._live or not size:
+            return
+        entry = len(self._entries)
+        self._live[key] = entry
+        self._made[entry] = (f"{_maker()} {func.overloadpacket.__name__}", self.phase)
+        self._entries.append((self.phase, entry, size))
+        weakref.finalize(storage, self._freed, key, entry, size)
+
+    def _freed(self, key: int, entry: int, size: int) -> None:
+        del self._live[key]
+        self._entries.append((self.phase, entry, -size))
+
+    def _owners(self, until: int) -> list[Owner]:
+        held: dict[int, int] = {}
+        for _, entry, size in self._entries[: until + 1]:
+            if size > 0:
+                held[entry] = size
+            else:
+                del held[entry]
+        tensors, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for entry, size in held.items():
+            tensors[self._made[entry]] += 1
+            sizes[self._made[entry]] += size
+        return [
+            Owner(made_by=made_by, phase=phase, tensors=tensors[made_by, phase], bytes=size)
+            for (made_by, phase), size in sizes.most_common()
+        ]
+
+
+def _maker() -> str:
+    """The nearest line of the engine's or DeepSpeed's code, as folder/file:line."""
+    frame = sys._getframe(3)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if not {*path.parts}.isdisjoint(_OURS) and path.stem not in _OWN:
+            return f"{path.parent.name}/{path.name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "?"

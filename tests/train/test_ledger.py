@@ -1,0 +1,86 @@
+"""The bytes of tensors without numbers are those of real ones."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from scaling.launch.environment import rank_environment
+from tests.points import TINY, tiny_point
+from tests.train.test_rehearsal import rehearse
+
+Memory = dict[str, Any]
+
+SHAPE = dataclasses.replace(TINY, hidden_size=256, ffn_hidden_size=512, vocab_size=2048)
+LAYOUTS: list[dict[str, Any]] = [
+    {"zero_stage": 0},
+    {"zero_stage": 1, "gradient_accumulation_steps": 2},
+    {"zero_stage": 2, "activation_checkpointing": "full"},
+    {"zero_stage": 3, "gradient_accumulation_steps": 2},
+    {"dp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
+    {"tp": 2, "zero_stage": 2, "sequence_parallel": True},
+    {"pp": 2, "tp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4},
+]
+POINTS = [
+    tiny_point(shape=SHAPE, **({"precision": "bf16", "attention": "flash2"} | layout))
+    for layout in LAYOUTS
+]
+
+
+@pytest.fixture(scope="module")
+def told() -> list[list[Memory]]:
+    """What each rank of each point is told to take."""
+    asked = [(point, rank) for point in POINTS for rank in range(point.layout.world_size)]
+    answers = iter(rehearse(asked))
+    return [[next(answers)["memory"] for _ in range(point.layout.world_size)] for point in POINTS]
+
+
+@pytest.fixture(scope="module")
+def taken() -> list[list[Memory]]:
+    """What it takes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.train.real_walk"],
+        input="".join(json.dumps(json.loads(point.to_json())) + "\n" for point in POINTS),
+        capture_output=True,
+        text=True,
+        env=rank_environment(POINTS[0], os.environ),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for layout in LAYOUTS])
+def test_a_rank_takes_the_bytes_that_were_told(
+    told: list[list[Memory]], taken: list[list[Memory]], case: int
+) -> None:
+    """To the byte, but for what only a CPU's ranks hold: gloo's copies, as long as its threads do.
+
+    Under ZeRO-3 gloo copies what it reduces and scatters on one rank too, and DeepSpeed compares
+    numbers between ranks while it builds, which is left out where there are none.
+    """
+    layout = POINTS[case].layout
+    for one, other in zip(told[case], taken[case], strict=True):
+        assert one["phases"].keys() == other["phases"].keys()
+        for phase in one["phases"]:
+            expected, found = one["phases"][phase], other["phases"][phase]
+            assert found["live_bytes"] == expected["live_bytes"]
+            gloos = layout.world_size > 1 or layout.zero_stage == 3
+            most = expected["peak_bytes"] * (1.1 if gloos else 1.0)
+            assert expected["peak_bytes"] <= found["peak_bytes"] <= most
+
+
+def test_the_owners_at_the_peak_are_weights_gradients_and_states(told: list[list[Memory]]) -> None:
+    """bf16 on one rank, ZeRO-1: 22 bytes a weight, all of them in eight tensors or fewer."""
+    memory = told[LAYOUTS.index({"zero_stage": 1, "gradient_accumulation_steps": 2})][0]
+    held = POINTS[0].shape.total_params
+    assert memory["peak_bytes"] / held == pytest.approx(22, rel=0.01)
+    large = [owner for owner in memory["owners"] if owner["bytes"] >= 2 * held]
+    assert sum(owner["bytes"] for owner in large) / held == pytest.approx(22, rel=0.01)
+    assert sum(owner["tensors"] for owner in large) <= 8
+    assert {owner["phase"] for owner in large} == {"build", "backward", "optimizer"}
