@@ -1,5 +1,6 @@
 """What the machine is, and the limits under which NCCL and pinned memory fail late or oddly."""
 
+import csv
 import os
 import resource
 import shutil
@@ -11,7 +12,7 @@ import torch
 
 from scaling.check.lines import Line, held_to, not_here
 from scaling.hardware import GIB
-from scaling.probe.facts import facts_of
+from scaling.probe.facts import GPU_FACTS, facts_of
 
 _SECTION = "facts"
 _LEAST_SHM = GIB  # NCCL's ranks of one node meet in it
@@ -36,6 +37,7 @@ def fact_lines(
     """
     return [
         *_versions(found),
+        _memory_errors(found["gpus"]),
         *_limits(rdma=any(nic["kind"] == "rdma" for nic in found["nics"])),
         _foreign(device, foreign_bytes),
     ]
@@ -55,6 +57,18 @@ def _versions(found: dict[str, Any]) -> Iterator[Line]:
         yield not_here(_SECTION, "NUMA nodes", "the kernel names none")
     else:
         yield held_to(_SECTION, "NUMA nodes", nodes, None, passes=True, said="of the host")
+
+
+def _memory_errors(gpus: str | None) -> Line:
+    """Of all GPUs since the driver was loaded; one that has any is to be reset or replaced."""
+    name = "uncorrected memory errors"
+    rows = [] if gpus is None else list(csv.reader(gpus.splitlines(), skipinitialspace=True))[1:]
+    column = GPU_FACTS.index("ecc.errors.uncorrected.volatile.total")
+    counted = [int(row[column]) for row in rows if row[column].isdigit()]
+    if not counted:
+        return not_here(_SECTION, name, "no device here counts them")
+    errors = sum(counted)
+    return held_to(_SECTION, name, errors, None, passes=not errors, said="of all GPUs, at most 0")
 
 
 def _limits(*, rdma: bool) -> Iterator[Line]:

@@ -168,11 +168,12 @@ def _compared(
     name: str, call: Call, reference: Call, inputs: Inputs, precision: Precision, flops: int | None
 ) -> Line:
     """The largest difference of a result or a gradient, over the right one's largest element."""
-    found, right = both_ways(call, inputs), both_ways(reference, [x.double() for x in inputs])
+    run = both_ways(call, inputs)
+    found, right = run(), both_ways(reference, [x.double() for x in inputs])()
     worst = max(_difference(mine, exact) for mine, exact in zip(found, right, strict=True))
     device = inputs[0].device
     drain = torch.cuda.synchronize if device.type == "cuda" else _nothing_is_queued
-    seconds = min(samples_s(lambda: both_ways(call, inputs), drain=drain, budget_s=_TIMED_S))
+    seconds = min(samples_s(run, drain=drain, budget_s=_TIMED_S))
     rate = f"{1e6 * seconds:.4g} microseconds" if flops is None else f"{flops / seconds:.3g} FLOP/s"
     limit = TOLERANCE[precision]
     return held_to(
@@ -181,20 +182,32 @@ def _compared(
     )  # fmt: skip
 
 
-def both_ways(call: Call, inputs: Inputs) -> list[torch.Tensor]:
-    """Results and the gradients of all inputs, for gradients of the results that differ in sign."""
+def both_ways(call: Call, inputs: Inputs) -> Callable[[], list[torch.Tensor]]:
+    """Runs a kernel forward and backward: its results, then the gradients of all its inputs.
+
+    What comes back to the results runs from -1 to 1, so that no gradient is a plain sum.
+    """
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    given = call(*leaves)
-    results = given if isinstance(given, tuple) else (given,)
-    upstream = [
-        torch.linspace(-1, 1, r.numel(), device=r.device, dtype=torch.float64).view(r.shape)
-        if r.dim()
-        else torch.ones((), device=r.device, dtype=torch.float64)
-        for r in results
-    ]
-    wide = [up.to(r.dtype) for up, r in zip(upstream, results, strict=True)]
-    gradients = torch.autograd.grad(results, leaves, wide)
-    return [*(result.detach() for result in results), *gradients]
+
+    def forward() -> tuple[torch.Tensor, ...]:
+        given = call(*leaves)
+        return given if isinstance(given, tuple) else (given,)
+
+    upstream = [_upstream(result) for result in forward()]
+
+    def run() -> list[torch.Tensor]:
+        results = forward()
+        gradients = torch.autograd.grad(results, leaves, upstream)
+        return [*(result.detach() for result in results), *gradients]
+
+    return run
+
+
+def _upstream(result: torch.Tensor) -> torch.Tensor:
+    if not result.dim():  # a loss
+        return torch.ones_like(result)
+    rising = torch.linspace(-1, 1, result.numel(), device=result.device, dtype=torch.float64)
+    return rising.view(result.shape).to(result.dtype)
 
 
 def _difference(found: torch.Tensor, right: torch.Tensor) -> float:

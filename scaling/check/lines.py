@@ -48,13 +48,17 @@ def page_of(lines: Sequence[Line]) -> str:
         if line.section != section:
             section = line.section
             page += ["", section]
-        number = "" if line.value is None else f"{line.value:.4g} {line.unit or ''}".rstrip()
+        number = "" if line.value is None else f"{_short(line.value)} {line.unit or ''}".rstrip()
         told = "  ".join(filter(None, (number, line.said)))
         page.append(f"  {line.state:<{_WIDTH}}  {line.name:<{names}}  {told}".rstrip())
     counts = Counter(line.state for line in lines)
     states: tuple[State, ...] = ("pass", "fail", "not here")
     page += ["", ", ".join(f"{counts[state]} {state}" for state in states)]
     return "\n".join(page).lstrip("\n") + "\n"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
 
 
 def json_of(lines: Sequence[Line], about: dict[str, Any]) -> str:

@@ -9,7 +9,12 @@ from scaling.hardware import GIB
 from tests.train.reference import CPU
 
 RDMA = {"name": "mlx5_0", "kind": "rdma", "speed": "400 Gb/sec"}
+GPUS = """index, uuid, clocks.current.sm [MHz], ...
+0, GPU-1, 345, 1980, 0, 81559, Enabled, {}, Disabled
+1, GPU-2, 345, 1980, 0, 81559, Enabled, {}, Disabled
+"""
 KNOWN = {
+    "gpus": GPUS.format(0, 0),
     "gpu_name": "NVIDIA H100 80GB HBM3", "driver_version": "driver_version\n570.1",
     "cuda_version": "12.8", "nccl_version": "2.27.5", "torch_version": "2.13.0", "cpus": 96,
     "numa_nodes": 2, "nics": [RDMA],
@@ -53,3 +58,16 @@ def test_a_cpu_says_what_it_has_not() -> None:
     assert found["memory taken by others"] == "not here"
     if torch.version.cuda is None:
         assert found["cuda version"] == "not here"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "state"),
+    [
+        (GPUS.format(0, 0), "pass"),
+        (GPUS.format(0, 3), "fail"),
+        (GPUS.format("[N/A]", "[N/A]"), "not here"),
+        (None, "not here"),
+    ],
+)
+def test_memory_errors_of_any_gpu_fail(gpus: str | None, state: str) -> None:
+    assert states(KNOWN | {"gpus": gpus})["uncorrected memory errors"] == state
