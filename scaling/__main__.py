@@ -1,5 +1,6 @@
 """The command line: one verb for each step of a study, and a few for the people who run it."""
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -236,6 +237,17 @@ def compare(
         raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
     records = side_by_side(Side(before, until=split), Side(after or before, since=split))
     comparison.show(records, as_json=json)
+
+
+@app.command(epilog="Example:  scaling check check.json")
+def check(
+    out: Annotated[Path, typer.Argument(help="Where the JSON goes; the page lies beside it.")],
+) -> None:
+    """Check this machine before it is measured: limits, kernels against fp64, meters."""
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"{out}: there is no folder {out.parent} to write it in")
+    command = [sys.executable, "-m", "scaling.check", str(out.with_suffix(".json"))]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)  # torch is imported there
 
 
 def _say_unreadable(study_dir: Path) -> None:

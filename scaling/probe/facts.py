@@ -11,6 +11,11 @@ from typing import Any
 import torch
 
 _ASK_S = 30.0
+# as nvidia-smi calls them; one that is newer than the driver would cost the others
+GPU_FACTS = (
+    "index", "uuid", "clocks.sm", "clocks.max.sm", "memory.used", "memory.total",
+    "ecc.mode.current", "ecc.errors.uncorrected.volatile.total", "mig.mode.current",
+)  # fmt: skip
 
 
 def facts_of(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
@@ -34,6 +39,9 @@ def facts_of(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
             "cuda_version": torch.version.cuda,
             "nccl_version": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
             "driver_version": _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv"),
+            "gpus": _said(
+                "nvidia-smi", f"--query-gpu={','.join(GPU_FACTS)}", "--format=csv,nounits"
+            ),
             "topology": _said("nvidia-smi", "topo", "-m"),
             "nics": nics_of(Path("/sys/class")),
         }

@@ -13,7 +13,7 @@ from scaling.failures import KernelUnavailable
 from scaling.layout import Layout
 
 NEEDED = "liger-kernel >= 0.8, < 0.9 (with triton, on a GPU)"
-_MODULES = {
+MODULES = {
     "fused_norm": "rms_norm",
     "fused_rope": "rope",
     "fused_mlp": "swiglu",
@@ -28,7 +28,7 @@ def require_liger(layout: Layout, device: torch.device) -> None:
     Raises:
         KernelUnavailable: one of them is not there; it says what would bring it.
     """
-    for axis in (name for name in _MODULES if getattr(layout, name)):
+    for axis in (name for name in MODULES if getattr(layout, name)):
         installed = liger_version(layout)
         if installed is None:
             raise KernelUnavailable(f"{axis} needs {NEEDED}; liger-kernel is not installed")
@@ -37,7 +37,7 @@ def require_liger(layout: Layout, device: torch.device) -> None:
         if not installed.startswith("0.8."):
             raise KernelUnavailable(f"{axis} needs {NEEDED}; liger-kernel is {installed} here")
         try:
-            importlib.import_module(f"liger_kernel.ops.{_MODULES[axis]}")
+            importlib.import_module(f"liger_kernel.ops.{MODULES[axis]}")
         except ImportError as error:
             raise KernelUnavailable(
                 f"{axis} needs {NEEDED}; liger-kernel {installed} cannot be imported: {error}"
@@ -46,7 +46,7 @@ def require_liger(layout: Layout, device: torch.device) -> None:
 
 def liger_version(layout: Layout) -> str | None:
     """The installed version, None where it is not there or the layout calls nothing of it."""
-    if not any(getattr(layout, axis) for axis in _MODULES):
+    if not any(getattr(layout, axis) for axis in MODULES):
         return None
     try:
         return importlib.metadata.version("liger-kernel")

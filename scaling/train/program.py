@@ -204,17 +204,19 @@ def _spent(
     dist.all_reduce(needed, dist.ReduceOp.MAX)
     if needed.item() > point.time_limit_s - _STARTUP_MARGIN_S:
         return None
-    batches = [prepare(done + index) for index in range(trace.DISCARDED + trace.STEPS)]
+    batches: list[list[MicroBatch]] = []
     on_gpu = plan.device.type == "cuda"
     drained = torch.cuda.synchronize if on_gpu else _nothing_is_queued
+
+    def align() -> None:
+        batches.append(prepare(done + len(batches)))
+        dist.barrier()
 
     def step(index: int) -> None:
         trainer.step(batches[index])
         drained()
 
-    events = trace.traced(
-        step, align=dist.barrier, layout=point.layout, device=plan.device, keep=keep
-    )
+    events = trace.traced(step, align=align, layout=point.layout, device=plan.device, keep=keep)
     reason = unfit(events, on_gpu=on_gpu)
     if reason is not None:
         _log.warning("a step is not split: %s", reason)

@@ -39,11 +39,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.attention import DTYPES
 from scaling.grid import Point, point_from_json
-from scaling.layout import FLAGS
+from scaling.train import fused
 from scaling.train.blueprint import Blueprint
 from scaling.train.data import MicroBatch
 from scaling.train.engine import Trainer, build
-from scaling.train.kernels import DTYPES
 from scaling.train.ledger import Ledger, Memory
 from scaling.train.rendezvous import Groups, join_deepspeed
 from scaling.train.waits import Waits
@@ -76,7 +75,7 @@ def rehearsed(point: Point, rank: int) -> Rehearsal:
         NotImplementedError: the layout's kernels do not run on tensors without numbers.
     """
     layout = point.layout
-    chosen = [flag for flag in FLAGS if getattr(layout, flag)]
+    chosen = [axis for axis in (*fused.MODULES, "compile") if getattr(layout, axis)]
     if chosen or layout.attention not in ("math", "flash2"):
         said = chosen[0] if chosen else f"attention={layout.attention}"
         raise NotImplementedError(f"{said} cannot be rehearsed: it needs its GPU")

@@ -86,7 +86,7 @@ def unfit(events: Sequence[Event], *, on_gpu: bool) -> str | None:
         if quiet > _QUIETEST_END:
             return (
                 f"the last kernel that the profiler saw of a step ended {quiet:.0%} of it before "
-                "its end: its buffer was full"
+                "its end: its buffer was full, or the host worked on alone"
             )
     return None
 

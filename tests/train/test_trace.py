@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import functools
 import gzip
@@ -8,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported at run time
+from torch.autograd.profiler import record_function
 
 from scaling.layout import Layout
 from scaling.train.launches import axis_of
-from scaling.train.trace import events_of, of_use
+from scaling.train.trace import events_of, of_use, traced
 from scaling.train.window import AXES, KINDS, split_of, unfit
 from tests.points import tiny_point
 from tests.train.conftest import Run, Train
+from tests.train.reference import CPU
 
 CUBE = Layout(tp=2, cp=2, dp=2, pp=2, seq_length=8)
 
@@ -146,6 +151,31 @@ def test_a_hand_made_cuda_trace_without_kernels_is_no_window() -> None:
     kept = [event for event in recorded(HAND_MADE) if not event.linked_correlation_id()]
     events = [event for event in events_of(kept) if not event.on_device]
     assert "no kernel" in str(unfit(events, on_gpu=True))
+
+
+def test_a_window_holds_its_steps_with_their_marks_and_not_the_discarded_one() -> None:
+    said: list[str] = []
+
+    def step(index: int) -> None:
+        said.append(f"step {index}")
+        with record_function("scaling::optimizer") if index else contextlib.nullcontext():
+            torch.ones(8) + 1
+
+    before = dict(vars(dist.ProcessGroup))
+    operator = torch.ops._c10d_functional.all_reduce.default
+    events = traced(
+        step, align=lambda: said.append("align"), layout=Layout(seq_length=8), device=CPU, steps=2
+    )
+    assert said == ["align", "step 0", "align", "step 1", "align", "step 2"]
+    steps = [event for event in events if event.name == "scaling.step"]
+    marks = [event for event in events if event.name == "scaling::optimizer"]
+    assert (len(steps), len(marks)) == (2, 2)
+    spent = split_of(events)
+    lasted = sum(mark.end - mark.start for mark in marks) / 2
+    assert spent["optimizer_s"] == pytest.approx(lasted)
+    # nothing is annotated any more
+    assert dict(vars(dist.ProcessGroup)) == before
+    assert torch.ops._c10d_functional.all_reduce.default is operator
 
 
 NO_SIZE = """

@@ -1,0 +1,224 @@
+"""Attention and fused kernels, forward and backward, against the same in fp64, with their rates."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+from torch.nn import functional
+
+from scaling.attention import DTYPES, attend, named_if_unavailable, require_attention
+from scaling.check.lines import Line, held_to, not_here
+from scaling.failures import KernelUnavailable, is_out_of_memory
+from scaling.layout import Attention, Layout, Precision
+from scaling.plain_attention import plain_attention
+from scaling.probe.sampling import samples_s
+from scaling.train import fused
+
+_SECTION = "kernels"
+_TIMED_S = 0.2
+_EPSILON = 1e-5
+# Of the largest element of each result: some roundings of the precision (2^-8 in bf16, 2^-11 in
+# fp16, 2^-24 in fp32), one of which a sum in a wrong order or a mask off by one exceeds by far.
+TOLERANCE: dict[Precision, float] = {"fp32": 1e-5, "fp16": 5e-3, "bf16": 4e-2}
+
+Inputs = Sequence[torch.Tensor]
+Call = Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What kernels are checked at; a batch of one sequence."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    seq_length: int
+    hidden_size: int
+    ffn_hidden_size: int
+    vocab_size: int
+
+
+SMALL = Sizes(
+    num_heads=4, num_kv_heads=2, head_dim=32, seq_length=128, hidden_size=128,
+    ffn_hidden_size=344, vocab_size=512,
+)  # fmt: skip
+# Llama-2 7B's layer. The reference holds scores in fp64, a gigabyte of them.
+LARGE = Sizes(
+    num_heads=32, num_kv_heads=32, head_dim=128, seq_length=2048, hidden_size=4096,
+    ffn_hidden_size=11008, vocab_size=32000,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """A fused kernel: its axis, how the engine calls it, what it stands for, its inputs' shapes."""
+
+    axis: str
+    name: str
+    call: Call
+    reference: Call
+    shapes: Sequence[tuple[int, ...]]
+
+
+def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> Iterator[Line]:
+    """A line for each kernel that the engine can be told to use."""
+    for attention in get_args(Attention):
+        name = f"attention {attention} {precision}"
+        try:
+            yield _attention(name, attention, sizes, precision, device)
+        except KernelUnavailable as error:
+            yield not_here(_SECTION, name, str(error))
+        except RuntimeError as error:
+            yield _failed(name, error)
+    for kernel in fused_kernels(sizes, device):
+        name = f"{kernel.name} {precision}"
+        try:
+            fused.require_liger(_with(kernel.axis, sizes), device)
+            drawn = _drawn(kernel.shapes, DTYPES[precision], device)
+            yield _compared(name, kernel.call, kernel.reference, drawn, precision, flops=None)
+        except KernelUnavailable as error:
+            yield not_here(_SECTION, name, str(error))
+        except RuntimeError as error:
+            yield _failed(name, error)
+
+
+def _attention(
+    name: str, attention: Attention, sizes: Sizes, precision: Precision, device: torch.device
+) -> Line:
+    require_attention(attention, DTYPES[precision], device)
+    tokens, width = sizes.seq_length, sizes.head_dim
+    shapes = [(1, heads, tokens, width) for heads in (sizes.num_heads, *[sizes.num_kv_heads] * 2)]
+
+    def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return attend(query, key, value, attention)
+
+    def reference(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return plain_attention(query, key, value, scale=width**-0.5, causal=True)
+
+    drawn = _drawn(shapes, DTYPES[precision], device)
+    with named_if_unavailable(attention):
+        # 3.5 forwards of two matmuls, of which causal attention computes half
+        flops = 7 * sizes.num_heads * tokens**2 * width
+        return _compared(name, call, reference, drawn, precision, flops=flops)
+
+
+def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Fused]:
+    """Every kernel of Liger's that a layout can name."""
+    rows, hidden = (1, sizes.seq_length, sizes.hidden_size), sizes.hidden_size
+    gates = (1, sizes.seq_length, sizes.ffn_hidden_size)
+    heads = [
+        (1, sizes.seq_length, n, sizes.head_dim) for n in (sizes.num_heads, sizes.num_kv_heads)
+    ]
+    angles = torch.arange(sizes.seq_length * sizes.head_dim // 2, device=device)
+    angles = angles.view(sizes.seq_length, -1) / 100
+    cosine, sine = angles.cos(), angles.sin()
+    labels = torch.arange(sizes.seq_length, device=device).unsqueeze(0) % sizes.vocab_size
+
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x, (hidden,), weight, _EPSILON)
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        one, other = x.chunk(2, -1)
+        c, s = (table.to(x.dtype).unsqueeze(1) for table in (cosine, sine))
+        return torch.cat((one * c - other * s, other * c + one * s), -1)
+
+    yield Fused(
+        axis="fused_norm", name="fused_norm",
+        call=lambda x, w: fused.rms_norm(x, w, _EPSILON), reference=norm,
+        shapes=[rows, (hidden,)],
+    )  # fmt: skip
+    yield Fused(
+        axis="fused_rope", name="fused_rope",
+        call=lambda q, k: fused.rotate(q, k, cosine.to(q.dtype), sine.to(q.dtype)),
+        reference=lambda q, k: (turned(q), turned(k)), shapes=heads,
+    )  # fmt: skip
+    yield Fused(
+        axis="fused_mlp", name="fused_mlp silu", call=fused.gated_silu,
+        reference=lambda gate, up: functional.silu(gate) * up, shapes=[gates, gates],
+    )  # fmt: skip
+    yield Fused(
+        axis="fused_mlp", name="fused_mlp gelu", call=fused.gated_gelu,
+        reference=lambda gate, up: functional.gelu(gate, approximate="tanh") * up,
+        shapes=[gates, gates],
+    )  # fmt: skip
+    yield Fused(
+        axis="fused_cross_entropy", name="fused_cross_entropy",
+        call=lambda x, w: fused.linear_cross_entropy(x, w, labels),
+        reference=lambda x, w: functional.cross_entropy(
+            (x @ w.t()).flatten(0, 1), labels.flatten()
+        ),
+        shapes=[rows, (sizes.vocab_size, hidden)],
+    )  # fmt: skip
+
+
+def _with(axis: str, sizes: Sizes) -> Layout:
+    chosen: dict[str, Any] = {axis: True}
+    return Layout(seq_length=sizes.seq_length, **chosen)
+
+
+def _drawn(
+    shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device
+) -> list[torch.Tensor]:
+    random = torch.Generator(device).manual_seed(0)
+    return [torch.randn(s, generator=random, device=device).to(dtype) for s in shapes]
+
+
+def _compared(
+    name: str, call: Call, reference: Call, inputs: Inputs, precision: Precision, flops: int | None
+) -> Line:
+    """The largest difference of a result or a gradient, over the right one's largest element."""
+    run = both_ways(call, inputs)
+    found, right = run(), both_ways(reference, [x.double() for x in inputs])()
+    worst = max(_difference(mine, exact) for mine, exact in zip(found, right, strict=True))
+    device = inputs[0].device
+    drain = torch.cuda.synchronize if device.type == "cuda" else _nothing_is_queued
+    seconds = min(samples_s(run, drain=drain, budget_s=_TIMED_S))
+    rate = f"{1e6 * seconds:.4g} microseconds" if flops is None else f"{flops / seconds:.3g} FLOP/s"
+    limit = TOLERANCE[precision]
+    return held_to(
+        _SECTION, name, worst, None, passes=worst <= limit,
+        said=f"of the largest element, at most {limit:g}; forward and backward {rate}",
+    )  # fmt: skip
+
+
+def both_ways(call: Call, inputs: Inputs) -> Callable[[], list[torch.Tensor]]:
+    """Runs a kernel forward and backward: its results, then the gradients of all its inputs.
+
+    What comes back to the results runs from -1 to 1, so that no gradient is a plain sum.
+    """
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+
+    def forward() -> tuple[torch.Tensor, ...]:
+        given = call(*leaves)
+        return given if isinstance(given, tuple) else (given,)
+
+    upstream = [_upstream(result) for result in forward()]
+
+    def run() -> list[torch.Tensor]:
+        results = forward()
+        gradients = torch.autograd.grad(results, leaves, upstream)
+        return [*(result.detach() for result in results), *gradients]
+
+    return run
+
+
+def _upstream(result: torch.Tensor) -> torch.Tensor:
+    if not result.dim():  # a loss
+        return torch.ones_like(result)
+    rising = torch.linspace(-1, 1, result.numel(), device=result.device, dtype=torch.float64)
+    return rising.view(result.shape).to(result.dtype)
+
+
+def _difference(found: torch.Tensor, right: torch.Tensor) -> float:
+    difference = (found.double() - right).abs().max() / right.abs().max()
+    return float("inf") if difference.isnan() else float(difference)
+
+
+def _failed(name: str, error: RuntimeError) -> Line:
+    said = "out of memory" if is_out_of_memory(error) else " ".join(str(error).split())[:200]
+    return Line(section=_SECTION, name=name, state="fail", said=said)
+
+
+def _nothing_is_queued() -> None:
+    """A CPU has no queue to drain."""

@@ -1,0 +1,73 @@
+import resource
+from typing import Any
+
+import pytest
+import torch
+
+from scaling.check.facts import fact_lines, machine
+from scaling.hardware import GIB
+from tests.train.reference import CPU
+
+RDMA = {"name": "mlx5_0", "kind": "rdma", "speed": "400 Gb/sec"}
+GPUS = """index, uuid, clocks.current.sm [MHz], ...
+0, GPU-1, 345, 1980, 0, 81559, Enabled, {}, Disabled
+1, GPU-2, 345, 1980, 0, 81559, Enabled, {}, Disabled
+"""
+KNOWN = {
+    "gpus": GPUS.format(0, 0),
+    "gpu_name": "NVIDIA H100 80GB HBM3", "driver_version": "driver_version\n570.1",
+    "cuda_version": "12.8", "nccl_version": "2.27.5", "torch_version": "2.13.0", "cpus": 96,
+    "numa_nodes": 2, "nics": [RDMA],
+}  # fmt: skip
+
+
+def states(found: dict[str, Any], foreign: int | None = 0) -> dict[str, str]:
+    lines = fact_lines(found, torch.device("cuda", 0), foreign)
+    return {line.name: line.state for line in lines}
+
+
+def limits(monkeypatch: pytest.MonkeyPatch, *, memlock: int, files: int) -> None:
+    told = {resource.RLIMIT_MEMLOCK: memlock, resource.RLIMIT_NOFILE: files}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (told[which], told[which]))
+
+
+def test_a_node_that_may_pin_any_memory_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits(monkeypatch, memlock=resource.RLIM_INFINITY, files=2**20)
+    assert set(states(KNOWN).values()) == {"pass"}
+
+
+def test_limits_that_rdma_and_many_peers_need_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits(monkeypatch, memlock=2**26, files=1024)
+    found = states(KNOWN)
+    assert {name for name, state in found.items() if state == "fail"} == {
+        "memory that may be pinned",
+        "open files",
+    }
+    assert states(KNOWN | {"nics": []})["memory that may be pinned"] == "pass"
+
+
+@pytest.mark.parametrize(("foreign", "state"), [(0, "pass"), (GIB, "fail"), (None, "not here")])
+def test_a_card_that_others_use_is_not_fit(foreign: int | None, state: str) -> None:
+    assert states(KNOWN, foreign)["memory taken by others"] == state
+
+
+def test_a_cpu_says_what_it_has_not() -> None:
+    lines = fact_lines(machine(CPU), CPU, None)
+    found = {line.name: line.state for line in lines}
+    assert found["torch version"] == "pass"
+    assert found["memory taken by others"] == "not here"
+    if torch.version.cuda is None:
+        assert found["cuda version"] == "not here"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "state"),
+    [
+        (GPUS.format(0, 0), "pass"),
+        (GPUS.format(0, 3), "fail"),
+        (GPUS.format("[N/A]", "[N/A]"), "not here"),
+        (None, "not here"),
+    ],
+)
+def test_memory_errors_of_any_gpu_fail(gpus: str | None, state: str) -> None:
+    assert states(KNOWN | {"gpus": gpus})["uncorrected memory errors"] == state

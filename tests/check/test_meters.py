@@ -1,0 +1,65 @@
+"""A meter and a clock that are made up: the device draws what the test says."""
+
+import pytest
+
+from scaling.check.meters import clock_line, clocks_agree, energy_line
+from scaling.train.timing import HostStopwatch
+from tests.train.reference import CPU
+
+
+class Device:
+    """Draws 300 W, while its clock moves with its work; its counter counts `counted` of that."""
+
+    def __init__(self, counted: float | None, power: float | None = 300.0) -> None:
+        self.now, self.counted, self.power = 0.0, counted, power
+
+    def clock(self) -> float:
+        return self.now
+
+    def work(self) -> None:
+        self.now += 0.01
+
+    def energy_j(self) -> float | None:
+        return None if self.counted is None else self.counted * 300.0 * self.now
+
+    def power_w(self) -> float | None:
+        return self.power
+
+    def clock_hz(self) -> float | None:
+        return None
+
+    def throttled(self) -> bool | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("counted", "state"), [(1.0, "pass"), (1.04, "pass"), (0.9, "fail"), (2.0, "fail")]
+)
+def test_a_counter_is_held_to_power_over_time(counted: float, state: str) -> None:
+    device = Device(counted)
+    line = energy_line(device, device.work, clock=device.clock)
+    assert line.state == state
+    assert line.value == pytest.approx(abs(counted - 1))
+
+
+@pytest.mark.parametrize("device", [Device(None), Device(1.0, power=None)])
+def test_a_meter_that_cannot_say_is_not_here(device: Device) -> None:
+    assert energy_line(device, device.work, clock=device.clock).state == "not here"
+
+
+def test_a_cpu_has_no_meter() -> None:
+    assert energy_line(None, lambda: None).state == "not here"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state"), [(1.0, "pass"), (1.009, "pass"), (0.98, "fail"), (1000.0, "fail")]
+)
+def test_clocks_that_differ_by_a_hundredth_fail(seconds: float, state: str) -> None:
+    assert clocks_agree("event", seconds, 1.0).state == state
+
+
+def test_the_clock_of_training_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaling.check.meters._CLOCK_S", 0.01)
+    line = clock_line(CPU, lambda: None)
+    assert HostStopwatch.name in line.name
+    assert line.value is not None

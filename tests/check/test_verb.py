@@ -1,0 +1,25 @@
+"""`scaling check` on the machine of the tests."""
+
+import json
+
+from tests.ran import scaling
+
+
+def test_a_machine_is_checked_whatever_it_lacks(tmp_path):
+    ran = scaling(tmp_path, "check", "check.json")
+    said = json.loads((tmp_path / "check.json").read_text())
+    assert (tmp_path / "check.txt").read_text() == ran.stdout
+    states = {line["name"]: line["state"] for line in said["lines"]}
+    assert {line["section"] for line in said["lines"]} == {"facts", "kernels", "meters"}
+    assert set(states.values()) <= {"pass", "fail", "not here"}
+    assert states["torch version"] == "pass"
+    assert ran.returncode == int("fail" in states.values())
+    assert said["facts"]["host"]
+    for line in said["lines"]:
+        assert line["value"] is not None or line["said"], line
+
+
+def test_a_folder_that_is_not_there_is_one_sentence(tmp_path):
+    ran = scaling(tmp_path, "check", "no/such/check.json")
+    assert ran.returncode == 2
+    assert ran.stderr.strip() == "no/such/check.json: there is no folder no/such to write it in"
