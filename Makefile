@@ -29,21 +29,32 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow/rules
 
-# torch is named beside the project so that deepspeed does not bring another build of it;
-# deepspeed compiles nothing (DS_BUILD_OPS=0).
-.venv/installed: pyproject.toml requirements.lock
+# First what is locked, checked by its hashes; then torch, of which a machine may bring a build of
+# its own; then the project, for which nothing is left to fetch. deepspeed compiles nothing
+# (DS_BUILD_OPS=0).
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+.venv/installed: pyproject.toml requirements.lock torch.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; say PYTHON=python3.11 or newer" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  -c requirements.lock torch -e '.[dev]'
+	DS_BUILD_OPS=0 $(PIP) --require-hashes --no-deps -r requirements.lock
+	$(PIP) -r torch.lock
+	$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $@
 
-# Pin what is installed now. A local build of torch (+cpu, +cu130) is pinned as its plain version.
+# Pin what is installed now, with the hashes of every file of it that is published. torch goes into
+# a file of its own, a local build (+cpu, +cu130) as its plain version; what it brings is its affair.
 lock: .venv/installed
-	( sed -n '/^#/p' requirements.lock; \
-	  $(BIN)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//' ) > requirements.lock.part
-	mv requirements.lock.part requirements.lock
+	$(PYTHON) -m venv .venv/lock
+	.venv/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+[a-z0-9.]*$$//' > .venv/lock/all
+	( sed -n '/^#/p' torch.lock; grep '^torch==' .venv/lock/all ) > .venv/lock/torch
+	grep -v '^torch==\|^triton==\|^cuda-\|^nvidia-.*-cu\|^pip==' .venv/lock/all \
+	  | .venv/lock/bin/uv pip compile --quiet --no-deps --generate-hashes --no-annotate --no-header \
+	      --universal --python-version 3.11 - > .venv/lock/hashed
+	( sed -n '/^#/p' requirements.lock; cat .venv/lock/hashed ) > .venv/lock/rest
+	mv .venv/lock/rest requirements.lock
+	mv .venv/lock/torch torch.lock
 
 clean:
 	rm -rf .venv results logs .snakemake

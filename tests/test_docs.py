@@ -1,6 +1,8 @@
 """What the documents say is so."""
 
+import ast
 import dataclasses
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -108,13 +110,50 @@ def test_help_lists_every_verb_with_an_example():
 
 
 def test_nothing_is_pinned_twice_and_everything_the_project_needs_is_pinned():
-    pins = [
-        line.split("==")[0].lower()
-        for line in (PROJECT / "requirements.lock").read_text().splitlines()
-        if line and not line.startswith("#")
-    ]
+    lines = (PROJECT / "requirements.lock").read_text().splitlines()
+    pins = [line.split("==")[0].lower() for line in lines if re.match(r"\w", line)]
     assert len(pins) == len(set(pins))
+    hashed = " ".join(lines).replace("\\", "").split("==")[1:]
+    assert len(hashed) == len(pins)
+    assert all("--hash=sha256:" in one for one in hashed)
+    pins += re.findall(r"^(torch)==", (PROJECT / "torch.lock").read_text(), re.MULTILINE)
+    assert {"setuptools", "hatchling"} <= set(pins)  # what is built with them is built anywhere
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     names = {re.match(r"[\w-]+", line)[0].lower() for line in needed}
     assert names <= set(pins)
+
+
+def test_every_third_party_import_is_named_in_pyproject():
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+
+    def names(requirements):
+        return {re.match(r"[\w-]+", line)[0].lower() for line in requirements}
+
+    shipped = names([*project["dependencies"], *extras["kernels"]])
+    allowed = {
+        "scaling": shipped,
+        "workflow": shipped,
+        "tests": shipped | names(extras["dev"]),
+        "benchmarks": shipped | names(extras["dev"]),
+    }
+    own = {"scaling", "tests", "benchmarks", "snakemake_executor_plugin_submitit"}
+    packages = importlib.metadata.packages_distributions()
+    for folder, named in allowed.items():
+        for path in (PROJECT / folder).rglob("*.py"):
+            for module in imported(path) - own - sys.stdlib_module_names:
+                known = packages.get(module, [module])
+                found = {one.lower().replace("_", "-") for one in known}
+                assert found & named, f"{path}: {module} is of {sorted(found)}"
+
+
+def imported(path):
+    """Top-level names of the modules a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(node.module.split(".")[0])
+    return found
