@@ -8,9 +8,10 @@ import torch
 from torch.nn import functional
 
 from scaling.attention import DTYPES, attend, named_if_unavailable, require_attention
+from scaling.axes import Attention, Precision
 from scaling.check.lines import Line, held_to, not_here
 from scaling.failures import KernelUnavailable, is_out_of_memory
-from scaling.layout import Attention, Layout, Precision
+from scaling.layout import Layout
 from scaling.plain_attention import plain_attention
 from scaling.probe.sampling import samples_s
 from scaling.train import fused

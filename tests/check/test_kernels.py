@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from scaling.axes import Attention
 from scaling.check import kernels
 from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
 from scaling.check.lines import Line
-from scaling.layout import Attention
 from scaling.train import fused
 from tests.train.reference import CPU
 
