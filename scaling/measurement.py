@@ -88,7 +88,7 @@ class Row(PointColumns):
     # what was measured
     step_times_s: list[float] | None  # every measured step, slowest rank, warm-up excluded
     step_time_s: float | None  # median
-    step_time_low_s: float | None  # 95 % bootstrap interval of the median
+    step_time_low_s: float | None  # 95 % bootstrap interval of the median, of one run
     step_time_high_s: float | None
     losses: list[float] | None  # every step from the first, warm-up included
     grad_norms: list[float] | None  # likewise; null where DeepSpeed keeps none

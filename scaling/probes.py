@@ -73,7 +73,7 @@ class Probe:
     # what was measured
     runs: int | None
     seconds: float | None  # median of the runs
-    seconds_low: float | None  # its 95 % bootstrap interval
+    seconds_low: float | None  # its 95 % bootstrap interval, of one probe
     seconds_high: float | None
     flop_per_s: float | None
     copy_bytes_per_s: float | None  # read and written

@@ -89,7 +89,7 @@ function statistics() {
     { key: 'tokens_per_s', title: 'tokens/s', show: amount }, { key: 'tokens_per_s_per_gpu', title: worded('per {GPU}'), show: amount },
     rate === 'mfu' ? { key: 'mfu', title: 'MFU', show: meter(percent) } : { key: rate, title: 'FLOP/s', show: meter(amount) },
     { key: 'step_time_s', title: 'step (s)', show: seconds },
-    { key: 'step_time_low_s', title: '95 % ±', show: (low, row) => low == null ? unknown : percent((row.step_time_high_s - low) / 2 / row.step_time_s) },
+    { key: 'step_time_low_s', title: '95 % ± of one run', show: (low, row) => low == null ? unknown : percent((row.step_time_high_s - low) / 2 / row.step_time_s) },
     { key: 'peak_memory_bytes', title: 'peak GiB', show: gib },
     ...(has('predicted_tokens_per_s') ? [{ key: 'predicted_tokens_per_s', title: 'predicted', show: amount }] : []),
     ...(has('predicted_memory_bytes') ? [{ key: 'predicted_memory_bytes', title: 'pred. GiB', show: gib }] : []),

@@ -2,7 +2,7 @@
 -- Needs: ranking, colours
 -- Only pairs of layouts with a colour of their own (slots 1 to 6), at sizes where both ran.
 -- crossing: world_size at which two straight lines through log throughput over log size meet.
--- crossing_low, crossing_high: where it lies when each end moves within its 95 % interval, cut off
+-- crossing_low, crossing_high: where it lies when each end moves within its 95 % interval (of one run without repeats), cut off
 -- at the two sizes. resolved: the intervals do not overlap at either size, so that the order does
 -- change; null where a layout has no interval.
 with placed as (

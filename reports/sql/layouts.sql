@@ -2,7 +2,8 @@
 -- Needs: measurements, names
 -- Rates are medians over the repeats that ran, mfu and FLOP/s those of the median rate (the FLOPs
 -- of a token and the peak are the same for all); step_time_s is the step of the median rate.
--- Intervals are the hull of the repeats' 95 % intervals, so what differs between runs is inside.
+-- Intervals are the hull of the repeats' 95 % intervals, so what differs between runs is inside; with
+-- one repeat it is the interval of one run, and knows nothing of others.
 -- outcome: ok if one repeat ran, else the commonest failure. peak_memory_bytes: largest repeat.
 with joined as (
     select

@@ -1,10 +1,12 @@
 -- Grain: one row per point and series: its last attempt here, what others published, a prediction.
--- Needs: planned
+-- Needs: planned, losses
 -- series: measured | published | predicted; values of different series are never mixed.
 -- tokens_per_s: tokens / s, the whole job; _low and _high from the interval of the step time, which
--- is 95 % of a measured one and 80 % of a predicted one.
+-- is 95 % of a measured one, of this one run, and 80 % of a predicted one.
 -- mfu, hfu: ratios; null where no peak is published. All null unless the outcome is ok; a predicted
 -- outcome is ok or oom.
+-- losses_agree: with the other layouts of the same training, see `losses`; a row whose losses do not
+-- has the outcome error here, and so no rate: a step of another training is no faster step of this.
 -- model_flop_per_s_per_gpu: FLOP/s the model got out of one GPU, recomputation excluded.
 -- What the layout chooses on every axis stands in `statistics` and `layouts`.
 -- peak_memory_bytes: measured only.   predicted_memory_bytes: predicted only.
@@ -19,13 +21,22 @@ attempted_again as (
 ),
 observed as (
     select
-        point_id, rows.series, attempt, outcome, error_message, step_time_s, step_time_low_s,
+        point_id, rows.series, attempt,
+        if(agrees is false and rows.series = 'measured', 'error', outcome) as outcome,
+        if(agrees is false and rows.series = 'measured', format(
+            'its losses differ by {:.2g} % at step {} from the median of {} layouts of this '
+            'training, of which {:g} % is rounding: it may not train the same',
+            100 * largest_gap, at_step, layouts, 100 * tolerance
+        ), error_message) as error_message,
+        if(rows.series = 'measured', agrees, null) as losses_agree,
+        step_time_s, step_time_low_s,
         step_time_high_s, compute_s, comm_s, exposed_comm_s, idle_s, peak_memory_bytes,
         null::bigint as predicted_memory_bytes, memory_meter, energy_j, mean_power_w, startup_s,
         duration_s, stack_fingerprint, started_at, tokens_per_step, model_flops_per_token,
         hardware_flops_per_token, peak_flop_per_s
     from study.rows as rows
     left join attempted_again using (point_id, series)
+    left join losses using (point_id)
     where last_attempt is null
         or (rows.attempt = last_attempt.attempt and rows.started_at = last_attempt.started_at)
 ),

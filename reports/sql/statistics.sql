@@ -15,6 +15,7 @@ select
     ),
     names.layout_name,
     observed.series, observed.attempt, observed.outcome, observed.error_message,
+    observed.losses_agree,
     observed.tokens_per_s, observed.tokens_per_s_low, observed.tokens_per_s_high,
     observed.tokens_per_s_per_gpu, observed.mfu, observed.hfu, observed.model_flop_per_s_per_gpu,
     observed.step_time_s, observed.step_time_low_s, observed.step_time_high_s,

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from scaling.analyse.interval import resampled_medians
+
 Rates = npt.NDArray[np.float64]
 
 RESAMPLES = 1000
@@ -36,8 +38,9 @@ order by setting_id, series, world_size, point_id
 def resampled_steps(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row per step between neighbouring sizes whose both ends kept their step times.
 
-    Bootstrap percentile intervals, 95 %: repeats are drawn first, then the steps of each drawn
-    repeat, so that the difference between runs is inside as far as repeats have sampled it.
+    Bootstrap percentile intervals, 95 %: repeats are drawn first, then blocks of steps of each
+    drawn repeat (scaling.analyse.interval), so that the difference between runs is inside as far as
+    repeats have sampled it. With one repeat it is of one run.
     """
     found = connection.execute(_STEPS).fetchall()
     runs: dict[tuple[int, str], dict[int, list[Rates]]] = {}
@@ -73,8 +76,7 @@ def resampled_rates(repeats: Sequence[Rates], random: np.random.Generator) -> Ra
     medians = np.empty(drawn.shape)
     for number, rates in enumerate(repeats):
         taken = drawn == number
-        chosen = random.integers(len(rates), size=(int(taken.sum()), len(rates)))
-        medians[taken] = np.median(rates[chosen], axis=1)
+        medians[taken] = resampled_medians(rates, int(taken.sum()), random)
     return np.asarray(np.median(medians, axis=1))
 
 

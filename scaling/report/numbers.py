@@ -48,7 +48,7 @@ def gib(size_bytes: float | None) -> str:
 
 
 def interval(middle: float, low: float | None, high: float | None, places: int = 2) -> str:
-    """A value and its 95 % interval: `0.79 [0.77–0.81]`; `to` where a sign would hide the dash."""
+    """A value and its interval: `0.79 [0.77–0.81]`; `to` where a sign would hide the dash."""
     if low is None or high is None:
         return digits(middle, places)
     between = "–" if low >= 0 else " to "

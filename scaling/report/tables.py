@@ -26,6 +26,7 @@ _ROWS = {
     "fixed_layout": "where drawn",
     "switches": "where drawn",
     "costs": "where drawn",
+    "losses": "where not agrees",
 }
 _ORDER = {
     "statistics": "setting_id, tokens_per_s desc nulls last, world_size, layout_name, repeat",
@@ -174,6 +175,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "busy": ("cluster", "own_ranks", "rows_told", "busy", "highest_load_average"),
     "left_out": ("reason", "rows_left_out"),
+    "losses": ("point_id", "layouts", "largest_gap", "at_step", "tolerance"),
 }  # fmt: skip
 
 

@@ -1,0 +1,54 @@
+-- Grain: one row per measured point that ran and kept its losses.
+-- Needs: planned
+-- Layouts of one training (same model, seed, batch, length, precision, clipping, steps and stack) start
+-- from the same weights and see the same tokens, so their losses are the same but for rounding.
+-- layouts: how many of that training, each with its size, were compared; repeats count once.
+-- largest_gap: ratio, the farthest of the first ten losses from the median of the layouts at that
+-- step (of losses below 1 the difference); at_step counts from 1. The median is what most agree on: an
+-- odd one among three or more is apart alone, of two that differ neither is known to be right.
+-- tolerance: fp32 one in a thousand, thousands of times what the tests of parity find between layouts
+-- (3e-7); 16 bits one in a hundred, five roundings of bf16 (2^-9); fp8 one in twenty (2^-4 each).
+-- agrees: largest_gap <= tolerance; null where no other layout ran the training.
+with told as (
+    select
+        point_id, concat(layout, ' on ', world_size) as placed, list_slice(losses, 1, 10) as losses,
+        dense_rank() over (order by
+            model, cluster, gpu, total_params, seed, global_batch_size, seq_length, precision,
+            gradient_clipping, len(losses), stack_fingerprint
+        ) as training,
+        case precision when 'fp32' then 1e-3 when 'fp8' then 5e-2 else 1e-2 end as tolerance
+    from study.rows
+    where series = 'measured' and outcome = 'ok' and len(losses) > 0
+        and point_id in (select point_id from planned)
+),
+steps as (
+    select
+        point_id, placed, training, tolerance,
+        generate_subscripts(losses, 1) as step, unnest(losses) as loss
+    from told
+),
+curves as (
+    select training, placed, step, median(loss) as loss from steps group by training, placed, step
+),
+middle as (
+    select training, step, median(loss) as loss, count(*) as layouts
+    from curves
+    group by training, step
+),
+gaps as (
+    select
+        point_id, tolerance, step, layouts,
+        abs(steps.loss - middle.loss) / greatest(abs(middle.loss), 1) as gap
+    from steps
+    join middle using (training, step)
+)
+select
+    point_id,
+    min(layouts) as layouts,
+    max(gap) as largest_gap,
+    arg_max(step, gap) as at_step,
+    any_value(tolerance) as tolerance,
+    if(min(layouts) > 1, max(gap) <= any_value(tolerance), null) as agrees
+from gaps
+group by point_id
+order by point_id
