@@ -57,6 +57,7 @@ class Point:
     # defaults are left out of the file: as in those from before there was a choice
     keep_trace: bool = False  # of the profiler's window, beside the ranks' logs
     gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
+    expected_step_s: float | None = None  # predicted, for the limits; None where nothing predicts
 
     @property
     def world_size(self) -> int:
@@ -85,6 +86,7 @@ def columns_of(point: Point) -> dict[str, Any]:
     tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
     known = dataclasses.asdict(point)
     del known["shape"], known["layout"], known["measured_steps"], known["keep_trace"]
+    del known["expected_step_s"]
     return {
         **known,
         **dataclasses.asdict(shape),
