@@ -23,6 +23,7 @@ from scaling.layout import (
     refusals,
 )
 from scaling.measurement import StudyKind
+from scaling.patience import limits
 from scaling.shapes import (
     ActivationCheckpointing,
     ModelShape,
@@ -290,7 +291,12 @@ def _point(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) ->
         seed=study.measure.seed,
         warmup_steps=study.measure.warmup_steps,
         measured_steps=study.measure.measured_steps,
-        time_limit_s=study.measure.time_limit_s,
+        time_limit_s=limits(
+            None,
+            study.measure.warmup_steps,
+            study.measure.measured_steps,
+            study.measure.time_limit_s,
+        )[0],
         keep_trace=study.measure.keep_trace,
         gradient_clipping=study.measure.gradient_clipping,
     )

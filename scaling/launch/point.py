@@ -12,7 +12,6 @@ from scaling.errors import InputError
 from scaling.grid import Point, point_from_json
 from scaling.launch.devices import missing_devices
 from scaling.launch.interrupts import exits_on_signals
-from scaling.launch.patience import STARTUP_S, limits
 from scaling.launch.ranks import Ended, emptied, run_directory, run_ranks
 from scaling.launch.row import Run, row_of
 from scaling.launch.srun import starter
@@ -20,6 +19,7 @@ from scaling.launch.starters import Starter
 from scaling.launch.unsettled import KilledFromOutside, NodeLost, NoDevices, NotWritten
 from scaling.launch.verdict import Verdict
 from scaling.measurement import Row
+from scaling.patience import STARTUP_S, limits
 from scaling.rank_files import RankFiles, RankResult
 from scaling.running import marked, runs_here_already
 from scaling.store import aside, attempts_aside, read_row, write_rows

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from scaling.errors import InputError
 from scaling.launch.interrupts import exits_on_signals
-from scaling.launch.patience import HANG_AFTER_S
 from scaling.launch.probe_rows import rows_of
 from scaling.launch.ranks import emptied, run_directory, run_ranks
 from scaling.launch.srun import starter
 from scaling.launch.starters import Starter
+from scaling.patience import HANG_AFTER_S
 from scaling.probe.plan import ProbePlan, plan_from_json
 from scaling.probes import Probe
 from scaling.rank_files import ProbeRecords, RankFiles

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from scaling.launch.environment import rank_environment
 from scaling.launch.lost_nodes import lost_nodes
-from scaling.launch.patience import HANG_AFTER_S, STARTUP_S
 from scaling.launch.seats import last_line
 from scaling.launch.starters import LaunchError, Placed, Ranks, Starter
 from scaling.launch.unsettled import KilledFromOutside
 from scaling.launch.verdict import Verdict, verdict
 from scaling.launch.watch import Evidence, watch
+from scaling.patience import HANG_AFTER_S, STARTUP_S
 from scaling.rank_files import RankFiles
 
 _MAY_BE_A_NODE = {"error", "hang", "timeout", "launch_failed"}  # the others are a rank's own word

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.patience import HANG_AFTER_S, STARTUP_S, limits
 from scaling.launch.starters import End
 from scaling.launch.watch import Evidence, watch
+from scaling.patience import HANG_AFTER_S, STARTUP_S, limits
 from scaling.rank_files import RankFiles, has_stepped
 
 

@@ -6,6 +6,7 @@ _SLOWER = 3.0  # than predicted: what a prediction may be wrong by before a limi
 _SILENT_STEPS = 10.0
 _TRACED_STEPS = 10.0  # two under the profiler, each up to five times a step
 _MINUTE_S = 60.0
+_LONGEST_S = 7 * 86_400.0  # as a study may state at most
 
 
 def limits(
@@ -33,7 +34,7 @@ def limits(
     if expected_step_s is None:
         return stated_time_limit_s or STARTUP_S, HANG_AFTER_S
     steps_s = _SLOWER * expected_step_s * (warmup_steps + measured_steps + _TRACED_STEPS)
-    limit_s = -((STARTUP_S + steps_s) // -_MINUTE_S) * _MINUTE_S
+    limit_s = min(-((STARTUP_S + steps_s) // -_MINUTE_S) * _MINUTE_S, _LONGEST_S)
     if stated_time_limit_s is not None:
         limit_s = min(limit_s, stated_time_limit_s)
     return limit_s, max(HANG_AFTER_S, _SILENT_STEPS * expected_step_s)
