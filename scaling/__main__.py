@@ -90,9 +90,9 @@ def measure(
 
     try:
         measured = launch.measure(point, row)
-    except launch.NodeLost as lost:
-        typer.echo(f"{point.stem}: node_failed: {lost}", err=True)
-        raise typer.Exit(1) from None
+    except launch.Unsettled as why:
+        typer.echo(f"{point.stem}: {why}", err=True)
+        raise typer.Exit(why.exit_code) from None
     said = f"{measured.point_id}: {measured.outcome}"
     typer.echo(f"{said}: {plain(measured.error_message)}" if measured.error_message else said)
 
@@ -123,9 +123,14 @@ def probe(
     """Measure what GPUs, memory and links of a cluster reach, and name hosts that lag behind."""
     from scaling import show
     from scaling.analyse.slow_hosts import slow_hosts
+    from scaling.launch import Unsettled
     from scaling.launch.probing import probe as probed
 
-    rows = probed(plan, out)
+    try:
+        rows = probed(plan, out)
+    except Unsettled as why:
+        typer.echo(f"probe: {why}", err=True)
+        raise typer.Exit(why.exit_code) from None
     show.probes(rows, slow_hosts(rows))
 
 

@@ -18,6 +18,7 @@ from scaling.layout import (
     refusals,
     replica_size,
 )
+from scaling.patience import limits
 from scaling.shapes import (
     ModelShape,
     hardware_flops_per_token,
@@ -52,6 +53,7 @@ class Point:
     # defaults are left out of the file: as in those from before there was a choice
     keep_trace: bool = False  # of the profiler's window, beside the ranks' logs
     gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
+    expected_step_s: float | None = None  # predicted, for the limits; None where nothing predicts
 
     @property
     def world_size(self) -> int:
@@ -80,6 +82,7 @@ def columns_of(point: Point) -> dict[str, Any]:
     tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
     known = dataclasses.asdict(point)
     del known["shape"], known["layout"], known["measured_steps"], known["keep_trace"]
+    del known["expected_step_s"]
     return {
         **known,
         **dataclasses.asdict(shape),
@@ -293,7 +296,12 @@ def _point(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) ->
         seed=study.measure.seed,
         warmup_steps=study.measure.warmup_steps,
         measured_steps=study.measure.measured_steps,
-        time_limit_s=study.measure.time_limit_s,
+        time_limit_s=limits(
+            None,
+            study.measure.warmup_steps,
+            study.measure.measured_steps,
+            study.measure.time_limit_s,
+        )[0],
         keep_trace=study.measure.keep_trace,
         gradient_clipping=study.measure.gradient_clipping,
     )

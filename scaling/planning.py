@@ -4,6 +4,7 @@ A point is refused before launch only if its predicted memory is far beyond the 
 prediction rests on data-sheet numbers and nobody has calibrated it on this cluster yet.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from scaling.errors import InputError
 from scaling.grid import Plan, Point, Refusal
 from scaling.hardware import Cluster, gpu_named
 from scaling.measurement import fields_of
+from scaling.patience import limits
 from scaling.plan_file import Allocation
 from scaling.probe.plan import ProbePlan, probe_plan
 
@@ -54,15 +56,23 @@ def plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
 
 
 def _plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
-    """The plan, and the prediction of its points and refusals where it needed one."""
+    """The plan, and the prediction of the grid's points where there is one."""
     planned = grid.plan(study)
-    if study.mode == "predict" or study.measure.measure_oom or not predictable(planned.points):
+    if study.mode == "predict" or not predictable(planned.points):
         return planned, None  # in a study that only predicts, what does not fit is an answer
     from scaling.predict.spend import memory_refusals
 
     points, prediction = predicted(study, planned.points)
+    limited = [
+        _limited(study, point, float(step_time_s) if known else None)
+        for point, step_time_s, known in zip(
+            planned.points, prediction.step_time_s, prediction.predicted, strict=True
+        )
+    ]
+    if study.measure.measure_oom:
+        return dataclasses.replace(planned, points=tuple(limited)), (points, prediction)
     reasons = memory_refusals(points, prediction)
-    kept = tuple(p for row, p in enumerate(planned.points) if row not in reasons)
+    kept = tuple(p for row, p in enumerate(limited) if row not in reasons)
     refused = [
         _refusal(planned.points[row], f"{reason}; measure_oom: true runs it all the same")
         for row, reason in reasons.items()
@@ -70,6 +80,17 @@ def _plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
     ]
     whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
     return grid.not_empty(study, whole), (points, prediction)
+
+
+def _limited(study: "Study", point: Point, step_time_s: float | None) -> Point:
+    """The point with the limit that its predicted step time says, of three digits."""
+    if step_time_s is None:
+        return point
+    expected_step_s = float(f"{step_time_s:.3g}")
+    limit_s, _ = limits(
+        expected_step_s, point.warmup_steps, point.measured_steps, study.measure.time_limit_s
+    )
+    return dataclasses.replace(point, expected_step_s=expected_step_s, time_limit_s=limit_s)
 
 
 def probe_of(study: "Study", planned: Plan) -> ProbePlan | None:

@@ -14,6 +14,7 @@ anything else that would lengthen their start.
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,14 @@ class ProbeRecords:
 
 
 Left = Stack | RankResult | RankFailure | ProbeEnd | ProbeRecords
+
+
+def has_stepped(doing: str) -> bool:
+    """Whether a beat says that its rank has done a step; its start is over then.
+
+    `step 0 of 25` does not: the first step may compile, and opens connections.
+    """
+    return re.match(r"(step [1-9]|traced step)", doing) is not None
 
 
 class RankFiles:

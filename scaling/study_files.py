@@ -94,7 +94,8 @@ class Measure(_File):
     warmup_steps: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
     measured_steps: Annotated[int, Field(strict=True, ge=10, le=10_000)] = 10
     repeats: Annotated[int, Field(strict=True, ge=1, le=100)] = 1
-    time_limit_s: Seconds = 600.0
+    # of a point, from above; by default what its predicted step time says (scaling.patience)
+    time_limit_s: Seconds | None = None
     keep_trace: Flag = False
     gradient_clipping: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] = 0.0
     measure_oom: Flag = False

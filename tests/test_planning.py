@@ -5,6 +5,8 @@ import yaml
 
 from scaling import grid, planning
 from scaling.errors import InputError
+from scaling.grid import point_from_json
+from scaling.patience import limits
 from scaling.study import load_study
 from tests.conftest import CLUSTERS, MODELS
 
@@ -35,7 +37,26 @@ def test_a_point_far_beyond_the_gpus_memory_is_refused_with_the_parts(config, wr
 
 def test_measure_oom_runs_it_all_the_same(config, write_study):
     study = study_of(config, write_study, model=["mini", "huge"], measure={"measure_oom": True})
-    assert planning.plan(study) == grid.plan(study)
+    planned = planning.plan(study)
+    assert [p.point_id for p in planned.points] == [p.point_id for p in grid.plan(study).points]
+    assert planned.refusals == ()
+
+
+def test_a_points_limits_follow_its_predicted_step_time_and_its_id_does_not(config, write_study):
+    (point,) = planning.plan(study_of(config, write_study)).points
+    assert point.expected_step_s > 0
+    steps = (point.warmup_steps, point.measured_steps)
+    assert point.time_limit_s == limits(point.expected_step_s, *steps, None)[0]
+    assert point_from_json(point.to_json()) == point
+
+    (bound,) = planning.plan(study_of(config, write_study, measure={"time_limit_s": 60.0})).points
+    assert (bound.time_limit_s, bound.point_id) == (60.0, point.point_id)
+
+
+def test_where_nothing_is_predicted_a_points_file_says_no_step_time(config, write_study):
+    point = planning.plan(load_study(write_study(), config)).points[0]
+    assert point.expected_step_s is None
+    assert "expected_step_s" not in point.to_json()
 
 
 def test_ranks_on_a_cpu_are_never_refused_for_memory_and_cost_nothing_known(config, write_study):

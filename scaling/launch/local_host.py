@@ -7,19 +7,20 @@ there is none (a plain `snakemake`), or it has ended, ranks start from nothing.
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from scaling.hosts import Host, read_host
 from scaling.launch.environment import rank_environment
 from scaling.launch.starters import Placed, Ranks, start_here
-from scaling.launch.warm import NoHosts, knows, order_ranks, read_host
+from scaling.launch.warm import NoHosts, knows, order_ranks
 
 WHERE = "SCALING_HOST"
 WANTED = "SCALING_HOSTS"  # 0: ranks are to start from nothing
@@ -45,6 +46,9 @@ def kept_host(point: Placed | None, logs: Path) -> Iterator[dict[str, str]]:
         yield {}
         return
     logs.mkdir(parents=True, exist_ok=True)
+    for left in logs.glob(".host-*"):  # by a run that was killed outright, with its host
+        if _is_dead(left):
+            shutil.rmtree(left, ignore_errors=True)
     place = Path(tempfile.mkdtemp(prefix=".host-", dir=logs.absolute()))
     with (place / "node0.log").open("wb") as log:
         host = subprocess.Popen(
@@ -55,7 +59,7 @@ def kept_host(point: Placed | None, logs: Path) -> Iterator[dict[str, str]]:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is not meant for it
         )
-    (place / _PID).write_text(str(host.pid))
+    (place / _PID).write_text(f"{host.pid} {socket.gethostname()}")
     try:
         yield {WHERE: str(place)}
     finally:
@@ -85,7 +89,7 @@ def start_on_kept_host(
     return start_here(command, point, environment, logs)
 
 
-def _host(place: Path) -> dict[str, Any]:
+def _host(place: Path) -> Host:
     record = place / "node0.json"
     end = time.monotonic() + _IMPORT_LIMIT_S
     while not record.exists():
@@ -97,7 +101,16 @@ def _host(place: Path) -> dict[str, Any]:
 
 def _lives(place: Path) -> bool:
     try:
-        process = psutil.Process(int((place / _PID).read_text()))
+        process = psutil.Process(int((place / _PID).read_text().split()[0]))
         return process.status() != psutil.STATUS_ZOMBIE
     except (OSError, psutil.NoSuchProcess):
         return False
+
+
+def _is_dead(place: Path) -> bool:
+    """Whether this machine had a host there and has it no more."""
+    try:
+        _, machine = (place / _PID).read_text().split()
+    except (OSError, ValueError):  # it has just begun
+        return False
+    return machine == socket.gethostname() and not _lives(place)

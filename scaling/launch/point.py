@@ -1,29 +1,38 @@
 """One point from its file to its row."""
 
+import json
 import os
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from scaling.grid import Point
+from scaling.launch.devices import missing_devices
 from scaling.launch.interrupts import exits_on_signals
-from scaling.launch.ranks import HANG_AFTER_S, emptied, run_directory, run_ranks
+from scaling.launch.ranks import Ended, emptied, run_directory, run_ranks
 from scaling.launch.row import Run, row_of
 from scaling.launch.srun import starter
 from scaling.launch.starters import Starter
+from scaling.launch.unsettled import KilledFromOutside, NodeLost, NoDevices, NotWritten
+from scaling.launch.verdict import Verdict
 from scaling.measurement import Row
+from scaling.patience import STARTUP_S, limits
 from scaling.point_files import read_point
-from scaling.rank_files import RankFiles
+from scaling.rank_files import RankFiles, RankResult
 from scaling.running import marked, runs_here_already
 from scaling.store import aside, attempts_aside, read_row, write_rows
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
 _TAKE_OVER_POLL_S = 0.2
 ATTEMPTS_ON_LOST_NODES = 3
-
-
-class NodeLost(Exception):
-    """The machine failed, not the point; the text says which node was lost."""
+_MOST_OF = 0.9  # of a stop: ranks and their launcher are not stopped in one instant
+_ESSENTIAL = (
+    *("point_id", "attempt", "outcome", "error_message", "step_times_s", "step_time_s", "losses"),
+    *("peak_memory_bytes", "peak_reserved_bytes", "energy_j", "mean_power_w", "startup_s"),
+    *("duration_s", "hosts", "job_id", "started_at", "stack_fingerprint"),
+)
 
 
 def measure(
@@ -32,7 +41,7 @@ def measure(
     *,
     rank_command: Sequence[str] = RANK_COMMAND,
     start: Starter | None = None,
-    hang_after_s: float = HANG_AFTER_S,
+    hang_after_s: float | None = None,
 ) -> Row:
     """Run a point's ranks and write its row, whatever becomes of them.
 
@@ -46,7 +55,8 @@ def measure(
         row_path: the Parquet file to write.
         rank_command: the program of one rank; POINT and a folder for its files are appended.
         start: starts the ranks; by default srun in a Slurm allocation, processes elsewhere.
-        hang_after_s: seconds without any rank getting further that count as a hang.
+        hang_after_s: seconds without any rank getting further that count as a hang; by default what
+            the point's predicted step time says, and longer while ranks start.
 
     Returns:
         The row that was written.
@@ -55,6 +65,9 @@ def measure(
         InputError: there is no such point, or the file is none.
         NodeLost: a node of the allocation was lost, and not for the third time: the row of this
             attempt is set aside, and the point is still wanted.
+        KilledFromOutside: somebody ended the ranks; no row was written.
+        NoDevices: this node of an allocation does not show the point's GPUs; no row was written.
+        NotWritten: a file could not be, as on a full disk; what was measured is in the log.
         SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and no row was written.
     """
     point = read_point(point_path)
@@ -63,40 +76,94 @@ def measure(
     taken_over = _by_another_process(row_path)
     if taken_over is not None:
         return taken_over
-    logs = _log_directory(row_path)
     command = [*rank_command, str(point_path.absolute())]
-    with (
-        exits_on_signals(),
-        marked(row_path, time_limit_s=point.time_limit_s),
-        run_directory(logs) as directory,
-    ):
+    start = start or starter(os.environ)
+    try:
+        with exits_on_signals(), marked(row_path, time_limit_s=point.time_limit_s):
+            row = row_of(point, attempt, _run(point, command, start, row_path, hang_after_s))
+            if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:
+                _write(aside(row_path, attempt), row)
+                raise NodeLost(
+                    f"node_failed: {row.error_message} (attempt {attempt}); it is to run elsewhere"
+                )
+            _write(row_path, row)
+    except OSError as error:
+        raise NotWritten(f"{error.filename or row_path}: {error.strerror or error}") from error
+    return row
+
+
+def _run(
+    point: Point, command: Sequence[str], start: Starter, row_path: Path, hang_after_s: float | None
+) -> Run:
+    """Run the point's ranks, unless their devices are not there."""
+    load_average = os.getloadavg()[0]
+    logs = _log_directory(row_path)
+    started_at = time.time()
+    if missing := missing_devices(point, os.environ):
+        if missing.elsewhere:
+            raise NoDevices(missing.text)
+        judged = Verdict(outcome="launch_failed", message=missing.text)
+        return Run(verdict=judged, results={}, stacks={}, started_at=started_at, duration_s=0.0)
+    _, usual_hang_after_s = limits(
+        point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
+    )
+    with run_directory(logs) as directory:
         files = RankFiles(directory)
-        load_average = os.getloadavg()[0]
         ended = run_ranks(
             point,
             [*command, str(directory)],
-            start or starter(os.environ),
+            start,
             files,
             logs,
             limit_s=point.time_limit_s,
-            hang_after_s=hang_after_s,
+            hang_after_s=hang_after_s or usual_hang_after_s,
+            start_hang_after_s=hang_after_s or STARTUP_S,
         )
         for trace in directory.glob("rank*.trace.json.gz"):
             trace.replace(logs / trace.name)
-        run = Run(
-            verdict=ended.verdict,
-            results=files.results(),
-            stacks=files.stacks(),
-            started_at=ended.started_at,
-            duration_s=ended.duration_s,
-            load_average=load_average,
-        )
-        row = row_of(point, attempt, run)
-        if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:
-            write_rows(aside(row_path, attempt), [row])
-            raise NodeLost(f"{row.error_message} (attempt {attempt}); it is to run elsewhere")
-        write_rows(row_path, [row])
-    return row
+        results, stacks = files.results(), files.stacks()
+    _not_while_suspended(ended, results)
+    return Run(
+        verdict=ended.verdict,
+        results=results,
+        stacks=stacks,
+        started_at=ended.started_at,
+        duration_s=ended.duration_s,
+        load_average=load_average,
+    )
+
+
+def _not_while_suspended(ended: Ended, results: Mapping[int, RankResult]) -> None:
+    """Raises KilledFromOutside where a measured step holds a time in which everything stood still.
+
+    Such a step is longer than the usual one by that time.
+    """
+    if ended.verdict.outcome != "ok" or not ended.suspensions_s:
+        return
+    shortest = min(ended.suspensions_s)
+    for result in results.values():
+        times = result.step_times_s
+        if max(times) - statistics.median(times) > _MOST_OF * shortest:
+            raise KilledFromOutside(
+                f"all was stopped for {shortest:.0f} s within a measured step, which says nothing"
+            )
+
+
+def _write(path: Path, row: Row) -> None:
+    """Write the row; where that fails, what it cost to know goes to the log.
+
+    Raises:
+        NotWritten: it could not be written.
+    """
+    try:
+        write_rows(path, [row])
+    except OSError as error:
+        known = {name: getattr(row, name) for name in _ESSENTIAL}
+        print(json.dumps(known), file=sys.stderr)  # noqa: T201 (the log)
+        raise NotWritten(
+            f"{path}: the row could not be written ({error.strerror or error}); "
+            "its numbers are above"
+        ) from error
 
 
 def _by_another_process(row_path: Path) -> Row | None:

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from scaling.launch.interrupts import exits_on_signals
 from scaling.launch.probe_rows import rows_of
-from scaling.launch.ranks import HANG_AFTER_S, emptied, run_directory, run_ranks
+from scaling.launch.ranks import emptied, run_directory, run_ranks
 from scaling.launch.srun import starter
 from scaling.launch.starters import Starter
+from scaling.patience import HANG_AFTER_S
 from scaling.point_files import read_probe_plan
 from scaling.probe.plan import ProbePlan
 from scaling.probes import Probe
@@ -50,6 +51,7 @@ def probe(
 
     Raises:
         InputError: there is no such plan, or the file is none.
+        KilledFromOutside: somebody ended the ranks; nothing was written.
         SystemExit: SIGINT, SIGTERM or SIGHUP came; no rank runs and nothing was written.
     """
     plan = read_probe_plan(plan_path)
@@ -65,6 +67,7 @@ def probe(
             logs,
             limit_s=plan.time_limit_s + STARTUP_LIMIT_S,
             hang_after_s=hang_after_s,
+            start_hang_after_s=hang_after_s,
         )
         left = files.records()
     rows = rows_of(plan, ended, left)

@@ -11,24 +11,28 @@ from pathlib import Path
 
 from scaling.launch.environment import rank_environment
 from scaling.launch.lost_nodes import lost_nodes
-from scaling.launch.oom_killer import oom_kills
 from scaling.launch.seats import last_line
 from scaling.launch.starters import LaunchError, Placed, Ranks, Starter
+from scaling.launch.unsettled import KilledFromOutside
 from scaling.launch.verdict import Verdict, verdict
 from scaling.launch.watch import Evidence, watch
+from scaling.patience import HANG_AFTER_S, STARTUP_S
 from scaling.rank_files import RankFiles
 
 _MAY_BE_A_NODE = {"error", "hang", "timeout", "launch_failed"}  # the others are a rank's own word
-HANG_AFTER_S = 300.0  # start-up on a shared file system may be silent for minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A run of ranks that is over. Seconds; `started_at` since the epoch."""
+    """A run of ranks that is over. Seconds; `started_at` since the epoch.
+
+    The times in which everything was stopped from outside are no part of the duration.
+    """
 
     verdict: Verdict
     started_at: float
     duration_s: float
+    suspensions_s: tuple[float, ...] = ()
 
 
 def run_ranks(
@@ -40,6 +44,7 @@ def run_ranks(
     *,
     limit_s: float,
     hang_after_s: float = HANG_AFTER_S,
+    start_hang_after_s: float = STARTUP_S,
 ) -> Ended:
     """Start the ranks, wait until none runs, and judge what became of them.
 
@@ -51,9 +56,14 @@ def run_ranks(
         logs: rank r writes to logs/rank<r>.log.
         limit_s: seconds after which they are ended.
         hang_after_s: seconds without any rank getting further that count as a hang.
+        start_hang_after_s: the same until a rank has done its first step.
+
+    Raises:
+        KilledFromOutside: somebody ended the ranks, and no node was lost.
     """
     started_at, began = time.time(), time.monotonic()
-    kills_before = oom_kills()
+    suspensions_s: tuple[float, ...] = ()
+    interrupted: KilledFromOutside | None = None
     try:
         if lost := lost_nodes(os.environ, silent=False):  # srun would wait for it
             raise LaunchError("nothing was started")
@@ -68,14 +78,24 @@ def run_ranks(
                 world_size=point.world_size,
                 limit_s=limit_s,
                 hang_after_s=hang_after_s,
+                start_hang_after_s=start_hang_after_s,
             )
-        kills_after = oom_kills()
-        risen = 0 if kills_before is None or kills_after is None else kills_after - kills_before
-        judged = verdict(evidence, oom_kills=risen, last_lines=_last_lines(logs, evidence))
+        suspensions_s = evidence.suspensions_s
+        try:
+            judged = verdict(evidence, last_lines=_last_lines(logs, evidence))
+        except KilledFromOutside as why:
+            judged, interrupted = Verdict(outcome="error", message=str(why)), why
     if judged.outcome in _MAY_BE_A_NODE and (lost := lost or lost_nodes(os.environ, silent=True)):
         message = f"Slurm has lost {', '.join(lost)}: {judged.message}"
         judged = Verdict(outcome="node_failed", message=message)
-    return Ended(verdict=judged, started_at=started_at, duration_s=time.monotonic() - began)
+    elif interrupted is not None:
+        raise interrupted
+    return Ended(
+        verdict=judged,
+        started_at=started_at,
+        duration_s=time.monotonic() - began - sum(suspensions_s),
+        suspensions_s=suspensions_s,
+    )
 
 
 def emptied(logs: Path) -> Path:

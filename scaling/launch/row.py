@@ -4,7 +4,7 @@ import datetime
 import math
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scaling.analyse.interval import median_interval
@@ -17,7 +17,10 @@ from scaling.rank_files import RankResult, Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of a point's ranks, over. Times in seconds; `started_at` since the epoch."""
+    """One run of a point's ranks, over. Times in seconds.
+
+    `started_at` is since the epoch, by the clock of the host they were launched on.
+    """
 
     verdict: Verdict
     results: dict[int, RankResult]
@@ -25,6 +28,7 @@ class Run:
     started_at: float
     duration_s: float
     load_average: float | None = None
+    launched_on: str = field(default_factory=socket.gethostname)
 
 
 def row_of(point: Point, attempt: int, run: Run) -> Row:
@@ -50,6 +54,12 @@ def row_of(point: Point, attempt: int, run: Run) -> Row:
 def _measured(run: Run) -> dict[str, Any]:
     """A step lasts as long as on its slowest rank; memory is that of the fullest one."""
     results = [run.results[rank] for rank in sorted(run.results)]
+    # ranks step together, and other hosts have clocks of their own
+    first_steps = [
+        result.first_step_at
+        for rank, result in run.results.items()
+        if rank in run.stacks and run.stacks[rank].host == run.launched_on
+    ]
     steps = zip(*(result.step_times_s for result in results), strict=True)
     step_times_s = [max(times) for times in steps]
     interval = median_interval(step_times_s)
@@ -66,7 +76,7 @@ def _measured(run: Run) -> dict[str, Any]:
         "memory_meter": results[0].memory_meter,
         "foreign_memory_bytes": _largest([result.foreign_memory_bytes for result in results]),
         "library_memory_bytes": _largest([result.library_memory_bytes for result in results]),
-        "startup_s": max(result.first_step_at for result in results) - run.started_at,
+        "startup_s": max(first_steps) - run.started_at if first_steps else None,
         **_drawn(results),
         **_spent(results),
     }

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scaling.launch.local_host import WANTED, WHERE, start_on_kept_host
-from scaling.launch.seats import Seats, last_line, signed
-from scaling.launch.starters import LaunchError, Placed, Ranks, Starter, start_here
+from scaling.launch.seats import AFTER, BEFORE, Seats, last_line, signed
+from scaling.launch.starters import End, LaunchError, Placed, Ranks, Starter, start_here
 from scaling.launch.torchrun import nodes_of, start_by_torchrun
 from scaling.launch.warm import NoHosts, knows, start_on_hosts
 
@@ -22,22 +22,21 @@ _LAUNCHES = 3  # a step that Slurm fails to create is tried again
 _LAUNCH_PAUSE_S = 5.0
 _LAUNCH_LIMIT_S = 300.0
 _POLL_S = 0.05
-# Slurm ends ranks first and tells the launcher a little later
-_OUR_TURN_S = 15.0
 
-# $1: where to say how the rank ended; then its command. USR1 asks ranks for their stacks and would
-# end the shell; ranks set their own handler.
-_SEAT = """\
+# $1: where to say how the rank ended; then its command. Slurm sends every signal to the shell too,
+# which stays to say what became of its rank: USR1 asks ranks for their stacks, and the others end
+# those that set no handler.
+_SEAT = f"""\
 trap '' USR1
+trap : TERM INT HUP USR2
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID MASTER_ADDR=$SLURMD_NODENAME
 said=$1
 shift
 [ "$RANK" != 0 ] || echo "$SLURM_JOB_ID.$SLURM_STEP_ID" > "$said/step"
+{BEFORE}
 "$@"
 code=$?
-echo $code > "$said/.$RANK"
-mv "$said/.$RANK" "$said/$RANK"
-exit $code
+{AFTER}exit $code
 """
 
 
@@ -67,34 +66,10 @@ def start_in_allocation(
     """
     if knows(command) and environment.get(WANTED) != "0":
         try:
-            return Patient(start_on_hosts(command, point, environment, logs))
+            return start_on_hosts(command, point, environment, logs)
         except NoHosts as why:
             print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
-    return Patient(start_step(command, point, environment, logs))
-
-
-class Patient:
-    """Ranks whose end by SIGTERM is held back for a while.
-
-    Slurm is ending the allocation and will tell this process too: a point that was interrupted is
-    no failure of the point and leaves no row.
-    """
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._terminated_at: float | None = None
-        self.dump_stacks = ranks.dump_stacks
-        self.kill = ranks.kill
-
-    def exits(self) -> dict[int, int]:
-        """See `Ranks`."""
-        codes = self._ranks.exits()
-        if -signal.SIGTERM in codes.values():
-            if self._terminated_at is None:
-                self._terminated_at = time.monotonic()
-            if time.monotonic() - self._terminated_at < _OUR_TURN_S:
-                return {}
-        return codes
+    return start_step(command, point, environment, logs)
 
 
 def srun_command(point: Placed, environment: Mapping[str, str], logs: Path) -> list[str]:
@@ -116,6 +91,7 @@ def srun_command(point: Placed, environment: Mapping[str, str], logs: Path) -> l
         "--kill-on-bad-exit=0",  # the watcher ends the others, once they have said what they saw
         "--unbuffered",
         "--input=none",
+        "--export=ALL",  # a site may have sbatch hand on nothing, and steps take after it
         # all that the allocation has, also when this runs inside another step
         "--overlap",
         "--mem=0",
@@ -187,12 +163,12 @@ class StepRanks:
             time.sleep(_POLL_S)
         return False
 
-    def exits(self) -> dict[int, int]:
+    def exits(self) -> dict[int, End]:
         """See `Ranks`. A rank that could not say how it ended shares srun's own exit code."""
-        rest: dict[int, int] = {}
+        rest: dict[int, End] = {}
         if (code := self._srun.poll()) is not None:
-            rest = self._seats.without_a_word(range(self._world_size), signed(code))
-        return {**rest, **self._seats.codes()}
+            rest = self._seats.without_a_word(range(self._world_size), End(signed(code)))
+        return {**rest, **self._seats.ends()}
 
     def dump_stacks(self) -> None:
         """See `Ranks`."""

@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from scaling.oom_killer import oom_kills
 
 
 class LaunchError(Exception):
@@ -30,11 +33,20 @@ class Placed(Protocol):
         """The catalogue's name; `cpu` where a rank is no GPU."""
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a rank ended."""
+
+    code: int  # its exit code; -n: killed by signal n
+    out_of_memory: bool = False  # the kernel's out-of-memory killer struck where it lived meanwhile
+    lost_with: str | None = None  # what took it along, of a rank that could not end by itself
+
+
 class Ranks(Protocol):
     """The ranks of one point, running or ended."""
 
-    def exits(self) -> dict[int, int]:
-        """Exit code by rank for those that have ended; -n says killed by signal n."""
+    def exits(self) -> dict[int, End]:
+        """How each rank ended, for those that have."""
 
     def dump_stacks(self) -> None:
         """Ask every rank that still runs to write all its stacks into its log."""
@@ -103,6 +115,7 @@ class LocalRanks:
 
     def __init__(self) -> None:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._kills_before = oom_kills()
 
     def start(
         self, rank: int, command: Sequence[str], environment: Mapping[str, str], logs: Path
@@ -123,10 +136,14 @@ class LocalRanks:
                 preexec_fn=_die_with_parent,
             )
 
-    def exits(self) -> dict[int, int]:
-        """Exit code by rank for those that have ended."""
+    def exits(self) -> dict[int, End]:
+        """See `Ranks`."""
         codes = {rank: _exit_code(child.pid) for rank, child in self._children.items()}
-        return {rank: code for rank, code in codes.items() if code is not None}
+        return {
+            rank: End(code, code == -signal.SIGKILL and oom_kills() > self._kills_before)
+            for rank, code in codes.items()
+            if code is not None
+        }
 
     def dump_stacks(self) -> None:
         """Send SIGUSR1, on which faulthandler writes every thread's stack."""

@@ -17,8 +17,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scaling.launch.seats import Seats, last_line
-from scaling.launch.starters import LaunchError, Placed, Ranks
+from scaling.hosts import write_private
+from scaling.launch.seats import AFTER, BEFORE, Seats, last_line
+from scaling.launch.starters import End, LaunchError, Placed, Ranks
 
 REMOTE_SHELL = "ssh -o BatchMode=yes"
 _LAUNCH_LIMIT_S = 300.0
@@ -37,30 +38,33 @@ _HANDED_OVER = (
         "NCCL_",
         "GLOO_",
     ),
-    *("TORCH", "DS_", "UCX_", "FI_", "HF_", "SCALING_"),
+    *("TORCH", "PYTORCH_", "TRITON_", "DS_", "UCX_", "FI_", "HF_", "SCALING_"),
 )
 
 # $1: folder for what is said; $2: for logs; $3: first rank of this node; $4: ranks of all nodes;
 # $5: where rank 0 is; then the command.
 # It ends with 0 whatever the rank did: torchrun would end the others before they have said what
 # they saw. setsid: a rank is ended with all it has started.
-_SEAT = """\
+_SEAT = f"""\
 said=$1 logs=$2
 export RANK=$(($3 + LOCAL_RANK)) WORLD_SIZE=$4 MASTER_ADDR=$5
 shift 5
 [ ! -e "$said/stop" ] || exit 0
+{BEFORE}
 setsid "$@" > "$logs/rank$RANK.log" 2>&1 < /dev/null &
-echo $! > "$said/pid.$RANK"
-wait $!
+rank=$!
+trap 'kill -TERM -- "-$rank"' TERM
+echo $rank > "$said/pid.$RANK"
+wait $rank
 code=$?
-echo $code > "$said/.$RANK"
-mv "$said/.$RANK" "$said/$RANK"
-"""
+while kill -0 $rank 2> /dev/null; do wait $rank; code=$?; done
+{AFTER}"""
 
 # $1: folder for what is said; $2, $3: first and last rank of this node; then torchrun.
 _NODE = """\
 said=$1 first=$2 last=$3
 shift 3
+. "$said/environment"
 exec 3<&0
 tell() {
   for rank in $(seq "$first" "$last"); do
@@ -125,12 +129,12 @@ def start_by_torchrun(
         )
     shell = shlex.split(environment.get("SCALING_RSH", REMOTE_SHELL))
     said = Path(tempfile.mkdtemp(prefix=".run-nodes-", dir=logs))
+    write_private(said / "environment", exports(environment))
     ranks = NodeRanks(said, per_node)
     try:
         for node, name in enumerate(nodes[:needed]):
             line = node_command(
                 command,
-                environment,
                 said,
                 logs,
                 first=node * per_node,
@@ -154,7 +158,6 @@ def start_by_torchrun(
 
 def node_command(
     command: Sequence[str],
-    environment: Mapping[str, str],
     said: Path,
     logs: Path,
     *,
@@ -167,27 +170,30 @@ def node_command(
 
     Args:
         command: of a rank.
-        environment: of the ranks; what a remote shell would lose is written into the line.
-        said: folder in which the ranks' shells say how they ended.
+        said: folder in which the ranks' shells say how they ended, and read their environment: the
+            line can be read by everybody on both machines, and by whoever keeps their logs.
         logs: rank r writes to logs/rank<r>.log.
         first: rank of the first one on this node.
         per_node: ranks on this node.
         world_size: ranks on all nodes.
         master: the node of rank 0.
     """
-    settings = [
-        f"{name}={value}"
-        for name, value in sorted(environment.items())
-        if name.startswith(_HANDED_OVER)
-    ]
     steered = ["bash", "-c", _NODE, "node", str(said), str(first), str(first + per_node - 1)]
     torchrun = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
         *(f"--nproc-per-node={per_node}", "bash", "-c", _SEAT, "seat"),
         *(str(said), str(logs), str(first), str(world_size), master, *command),
     ]
-    line = shlex.join(["env", *settings, *steered, *torchrun])
-    return f"cd {shlex.quote(str(Path.cwd()))} && {line}"
+    return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join([*steered, *torchrun])}"
+
+
+def exports(environment: Mapping[str, str]) -> str:
+    """What a remote shell would lose of the ranks' environment, as lines of shell."""
+    return "".join(
+        f"export {name}={shlex.quote(value)}\n"
+        for name, value in sorted(environment.items())
+        if name.startswith(_HANDED_OVER) and name.isidentifier()
+    )
 
 
 class NodeRanks:
@@ -228,16 +234,15 @@ class NodeRanks:
                 time.sleep(_POLL_S)
         return None
 
-    def exits(self) -> dict[int, int]:
+    def exits(self) -> dict[int, End]:
         """See `Ranks`. A rank that could not say how it ended shares its node's exit code."""
-        codes: dict[int, int] = {}
+        ends: dict[int, End] = {}
         for node, shell in enumerate(self._shells):
             if (code := shell.poll()) is not None:
                 ranks = range(node * self._per_node, (node + 1) * self._per_node)
-                codes |= self._seats.without_a_word(
-                    ranks, code or 1
-                )  # 0 would say that all is well
-        return {**codes, **self._seats.codes()}
+                # 0 would say that all is well
+                ends |= self._seats.without_a_word(ranks, End(code or 1))
+        return {**ends, **self._seats.ends()}
 
     def dump_stacks(self) -> None:
         """See `Ranks`."""

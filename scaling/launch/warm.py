@@ -4,24 +4,22 @@ The first point of an allocation starts the hosts as a step of their own, which 
 allocation; the points after it find them. Where they cannot be had, ranks start from nothing.
 """
 
-import json
 import os
-import selectors
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
 
-from scaling.launch.starters import Placed, Ranks
+from scaling import hosts as wire
+from scaling.hosts import Answer, Host, Order
+from scaling.launch.starters import End, Placed, Ranks
 
 _POLL_S = 0.02
 _IMPORT_LIMIT_S = 300.0
-_CONNECT_S = 10.0
 _KILL_S = 20.0
 
 
@@ -49,27 +47,27 @@ def start_on_hosts(
     Raises:
         NoHosts: they could not be started, or one of them does not answer.
     """
-    world_size = point.world_size
-    per_node = min(world_size, point.gpus_per_node)
-    nodes = -(-world_size // per_node)
+    per_node = min(point.world_size, point.gpus_per_node)
+    nodes = -(-point.world_size // per_node)
     place = _place(environment, logs.parent)
-    hosts = _hosts(nodes, per_node, environment, place)
     try:
-        connections = [_connect(host) for host in hosts]
+        return order_ranks(
+            _hosts(nodes, per_node, environment, place), command, point, environment, logs
+        )
     except OSError:
         # ended with the steps of a point that failed: start them again
         for record in place.glob("node*.json"):
             record.unlink()
-        hosts = _hosts(nodes, per_node, environment, place)
-        try:
-            connections = [_connect(host) for host in hosts]
-        except OSError as error:
-            raise NoHosts(f"a host does not answer: {error}") from error
-    return _order(connections, hosts, command, point, environment, logs)
+    try:
+        return order_ranks(
+            _hosts(nodes, per_node, environment, place), command, point, environment, logs
+        )
+    except OSError as error:
+        raise NoHosts(f"a host does not answer: {error}") from error
 
 
 def order_ranks(
-    hosts: Sequence[Mapping[str, Any]],
+    hosts: Sequence[Host],
     command: Sequence[str],
     point: Placed,
     environment: Mapping[str, str],
@@ -78,113 +76,92 @@ def order_ranks(
     """Have these hosts, one per node, fork the ranks; see `start_on_hosts`.
 
     Raises:
+        NoHosts: one of them has too few GPUs, as where each rank is to see its own only.
         OSError: one of them does not answer.
     """
-    connections = [_connect(host) for host in hosts]
-    return _order(connections, hosts, command, point, environment, logs)
-
-
-def read_host(record: Path) -> dict[str, Any]:
-    """Where a host said it listens."""
-    said: dict[str, Any] = json.loads(record.read_text())
-    return said
-
-
-def _order(
-    connections: Sequence[socket.socket],
-    hosts: Sequence[Mapping[str, Any]],
-    command: Sequence[str],
-    point: Placed,
-    environment: Mapping[str, str],
-    logs: Path,
-) -> Ranks:
     world_size = point.world_size
     per_node = min(world_size, point.gpus_per_node)
-    for node, (connection, host) in enumerate(zip(connections, hosts, strict=True)):
-        order = {
-            "token": host["token"],
-            "point": command[-2],
-            "directory": command[-1],
-            "logs": str(logs),
-            "ranks": list(range(node * per_node, (node + 1) * per_node)),
-            "world_size": world_size,
-            "master": hosts[0]["host"],
-            "environment": dict(environment),
-        }
-        connection.sendall((json.dumps(order) + "\n").encode())
-    return HostedRanks(connections, per_node)
+    if point.gpu != "cpu" and (fewest := min(host.gpus for host in hosts)) < per_node:
+        raise NoHosts(f"a host can use {fewest} of {per_node} GPUs")
+    ranks = HostedRanks()
+    try:
+        for node, host in enumerate(hosts):
+            order = Order(
+                point=command[-2],
+                directory=command[-1],
+                logs=str(logs),
+                ranks=list(range(node * per_node, (node + 1) * per_node)),
+                world_size=world_size,
+                master=hosts[0].name,
+                environment=dict(environment),
+            )
+            path = Path(order.directory) / f"order{node}.json"
+            wire.write(path, order)
+            connection = wire.call(host)
+            ranks.add(connection, host, order.ranks)
+            connection.send(str(path))
+    except BaseException:
+        ranks.kill()
+        raise
+    return ranks
 
 
 class HostedRanks:
     """Ranks that hosts have forked, seen through one connection per node."""
 
-    def __init__(self, connections: Sequence[socket.socket], per_node: int) -> None:
-        self._codes: dict[int, int] = {}
-        self._selector = selectors.DefaultSelector()
-        self._text: dict[socket.socket, str] = {}
-        for node, connection in enumerate(connections):
-            connection.setblocking(False)
-            ranks = range(node * per_node, (node + 1) * per_node)
-            self._selector.register(connection, selectors.EVENT_READ, ranks)
-            self._text[connection] = ""
+    def __init__(self) -> None:
+        self._ends: dict[int, End] = {}
+        self._nodes: dict[Connection, tuple[Host, Sequence[int]]] = {}
 
-    def exits(self) -> dict[int, int]:
-        """See `Ranks`. Ranks of a host that has gone were ended with it, by SIGTERM as it was."""
-        for key, _ in self._selector.select(timeout=0):
-            connection = key.fileobj
-            assert isinstance(connection, socket.socket)
-            self._read(connection, key.data)
-        return dict(self._codes)
+    def add(self, connection: Connection, host: Host, ranks: Sequence[int]) -> None:
+        """Have a host that will fork these ranks."""
+        self._nodes[connection] = host, ranks
 
-    def _read(self, connection: socket.socket, ranks: range) -> None:
+    def exits(self) -> dict[int, End]:
+        """See `Ranks`."""
+        while ready := wait(list(self._nodes), timeout=0):
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                self._hear(connection)
+        return dict(self._ends)
+
+    def _hear(self, connection: Connection) -> None:
+        host, ranks = self._nodes[connection]
         try:
-            received = connection.recv(65536).decode()
-        except ConnectionError:
-            received = ""
-        if not received:
-            for rank in ranks:
-                self._codes.setdefault(rank, -signal.SIGTERM)
-            self._selector.unregister(connection)
+            answer: Answer = connection.recv()
+        except (EOFError, OSError):
+            lost_with = f"its host on {host.name}, which ended without a word"
+            self._end(ranks, End(-signal.SIGKILL, lost_with=lost_with))
+            del self._nodes[connection]
             connection.close()
             return
-        *lines, self._text[connection] = (self._text[connection] + received).split("\n")
-        for line in lines:
-            answer = json.loads(line)
-            self._codes[answer["rank"]] = answer["code"]
+        end = End(answer.code, answer.out_of_memory)
+        self._end(ranks if answer.rank is None else [answer.rank], end)
+
+    def _end(self, ranks: Sequence[int], end: End) -> None:
+        for rank in ranks:
+            self._ends.setdefault(rank, end)
 
     def dump_stacks(self) -> None:
         """See `Ranks`."""
-        self._say("dump\n")
+        self._say(wire.DUMP)
 
     def kill(self) -> None:
         """See `Ranks`."""
-        self._say("kill\n")
+        self._say(wire.KILL)
         end = time.monotonic() + _KILL_S
-        while self._selector.get_map() and time.monotonic() < end:
+        while self._nodes and time.monotonic() < end:
             self.exits()
             time.sleep(_POLL_S)
-        for connection in self._open():
-            connection.close()
-        self._selector.close()
+        while self._nodes:
+            self._nodes.popitem()[0].close()
 
-    def _say(self, word: str) -> None:
-        for connection in self._open():
+    def _say(self, what: str) -> None:
+        for connection in self._nodes:
             try:
-                connection.sendall(word.encode())
+                connection.send(what)
             except OSError:
                 continue  # it has gone, and its ranks with it
-
-    def _open(self) -> list[socket.socket]:
-        registered = self._selector.get_map()
-        if registered is None:  # closed
-            return []
-        return [
-            key.fileobj for key in registered.values() if isinstance(key.fileobj, socket.socket)
-        ]
-
-
-def _connect(host: Mapping[str, Any]) -> socket.socket:
-    return socket.create_connection((host["host"], host["port"]), timeout=_CONNECT_S)
 
 
 def _place(environment: Mapping[str, str], folder: Path) -> Path:
@@ -193,9 +170,7 @@ def _place(environment: Mapping[str, str], folder: Path) -> Path:
     return folder / f".hosts-{environment['SLURM_JOB_ID']}-{restart}"
 
 
-def _hosts(
-    nodes: int, per_node: int, environment: Mapping[str, str], place: Path
-) -> list[dict[str, Any]]:
+def _hosts(nodes: int, per_node: int, environment: Mapping[str, str], place: Path) -> list[Host]:
     """Where the hosts listen; started if there are none yet."""
     records = [place / f"node{node}.json" for node in range(nodes)]
     if (place / "failed").exists():
@@ -203,23 +178,38 @@ def _hosts(
     if not all(record.exists() for record in records):
         place.mkdir(parents=True, exist_ok=True)
         _start(nodes, per_node, environment, place, records)
-    return [read_host(record) for record in records]
+    return [wire.read_host(record) for record in records]
+
+
+def hosts_command(
+    nodes: int, per_node: int, environment: Mapping[str, str], place: Path
+) -> list[str]:
+    """`srun` and its options, for one host on each node that may use all of it."""
+    # -c would mean these cores only (--exact): all of the node, whatever was said of one task
+    cpus = environment.get("SLURM_CPUS_ON_NODE") or str(
+        per_node * int(environment.get("SLURM_CPUS_PER_TASK", "1"))
+    )
+    return [
+        *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
+        *(f"--cpus-per-task={cpus}", "--cpu-bind=none", "--kill-on-bad-exit=1", "--input=none"),
+        *(
+            "--overlap",
+            "--mem=0",
+            "--export=ALL",
+            "--job-name=hosts",
+            f"--output={place}/node%t.log",
+        ),
+        *shlex.split(environment.get("SRUN_ARGS", "")),
+        *(sys.executable, "-m", "scaling.train.host", str(place)),
+    ]
 
 
 def _start(
     nodes: int, per_node: int, environment: Mapping[str, str], place: Path, records: list[Path]
 ) -> None:
-    cpus = per_node * int(environment.get("SLURM_CPUS_PER_TASK", "1"))
-    command = [
-        *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
-        *(f"--cpus-per-task={cpus}", "--cpu-bind=none", "--kill-on-bad-exit=1", "--input=none"),
-        *("--overlap", "--mem=0", "--job-name=hosts", f"--output={place}/node%t.log"),
-        *shlex.split(environment.get("SRUN_ARGS", "")),
-        *(sys.executable, "-m", "scaling.train.host", str(place)),
-    ]
     with (place / "srun.log").open("wb") as log:
         srun = subprocess.Popen(
-            command,
+            hosts_command(nodes, per_node, environment, place),
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -5,14 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from scaling.launch.starters import Ranks
-from scaling.rank_files import RankFailure, RankFiles
+from scaling.launch.starters import End, Ranks
+from scaling.rank_files import RankFailure, RankFiles, has_stepped
 
 _POLL_S = 0.05
 _BEATS_EVERY_S = 0.5  # reading every rank's file costs a shared file system something
 _SETTLE_S = 1.0  # for the other ranks to say what they saw when one has failed
 _STACKS_S = 1.0  # for the ranks to write their stacks
 _PARTING_S = 20.0  # for a rank to end once all have left their results
+# A longer pause between two looks was none of ours: this process was stopped, as `scontrol suspend`
+# stops all of a job, while the clocks ran on.
+_STOPPED_S = 10.0
 
 Stopped = Literal["late", "silent"]
 
@@ -22,13 +25,30 @@ class Evidence:
     """What is known of the ranks once none of them runs."""
 
     world_size: int
-    exits: dict[int, int]  # of the ranks that ended by themselves
+    exits: dict[int, End]  # of the ranks that ended by themselves
     beats: dict[int, str]
     finished: frozenset[int]  # the ranks that left a result
     failures: dict[int, RankFailure]
     stopped: Stopped | None  # why the watcher ended them
     silence_s: float  # since any rank last got further
     longest_silence_s: float  # that was broken
+    # seconds, each time that everything was stopped from outside: in no other number of these
+    suspensions_s: tuple[float, ...] = ()
+
+
+class _Running:
+    """A clock that stands still while this process is stopped."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._looked_at = clock, clock()
+        self.suspensions_s: list[float] = []
+
+    def __call__(self) -> float:
+        now = self._clock()
+        if now - self._looked_at > _STOPPED_S:
+            self.suspensions_s.append(now - self._looked_at)
+        self._looked_at = now
+        return now - sum(self.suspensions_s)
 
 
 class _Progress:
@@ -38,11 +58,13 @@ class _Progress:
         self._seen: dict[int, str] = {}
         self._last = now
         self.longest_silence_s = 0.0
+        self.has_stepped = False  # any rank: they step together
 
     def see(self, beats: dict[int, str], now: float) -> None:
         if beats != self._seen:
             self.longest_silence_s = max(self.longest_silence_s, now - self._last)
             self._seen, self._last = beats, now
+            self.has_stepped |= any(map(has_stepped, beats.values()))
 
     def silence_s(self, now: float) -> float:
         return now - self._last
@@ -55,6 +77,7 @@ def watch(
     world_size: int,
     limit_s: float,
     hang_after_s: float,
+    start_hang_after_s: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Evidence:
@@ -64,11 +87,14 @@ def watch(
         ranks: the running ranks.
         files: where they say what they do.
         world_size: how many there are.
-        limit_s: seconds from now after which they are ended.
+        limit_s: seconds from now after which they are ended; those in which everything was
+            suspended do not count, nor in what follows.
         hang_after_s: seconds without any rank getting further after which they are ended.
+        start_hang_after_s: the same until a rank has done its first step.
         clock: monotonic seconds.
         sleep: waits that many seconds.
     """
+    clock = running = _Running(clock)
     started = clock()
     progress, read_beats_at = _Progress(started), started
     stopped: Stopped | None = None
@@ -77,7 +103,7 @@ def watch(
         exits, now = ranks.exits(), clock()
         if len(exits) == world_size:
             break
-        if any(exits.values()) or _left_without_result(exits, files):
+        if any(end.code for end in exits.values()) or _left_without_result(exits, files):
             exits = _settled(ranks, world_size, clock, sleep)
             break
         if now >= read_beats_at:
@@ -90,7 +116,9 @@ def watch(
                 break
         elif now - started >= limit_s:
             stopped = "late"
-        elif progress.silence_s(now) >= hang_after_s:
+        elif progress.silence_s(now) >= (
+            hang_after_s if progress.has_stepped else start_hang_after_s
+        ):
             stopped = "silent"
         if stopped is not None:
             ranks.dump_stacks()
@@ -108,17 +136,18 @@ def watch(
         stopped=stopped,
         silence_s=silence_s,
         longest_silence_s=progress.longest_silence_s,
+        suspensions_s=tuple(running.suspensions_s),
     )
 
 
-def _left_without_result(exits: dict[int, int], files: RankFiles) -> bool:
+def _left_without_result(exits: dict[int, End], files: RankFiles) -> bool:
     """A rank that ends well leaves its result first; the others would wait for it for ever."""
     return bool(exits) and not exits.keys() <= files.finished()
 
 
 def _settled(
     ranks: Ranks, world_size: int, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> dict[int, int]:
+) -> dict[int, End]:
     """The exits a moment after the first failure."""
     until = clock() + _SETTLE_S
     while len(exits := ranks.exits()) < world_size and clock() < until:

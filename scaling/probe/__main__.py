@@ -6,6 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
+from scaling.hardware import gpu_named
+from scaling.node import settle
 from scaling.probe.plan import plan_from_json
 from scaling.rank_files import RankFiles
 
@@ -16,10 +18,12 @@ def main() -> None:
     plan, directory = sys.argv[1:]
     files = RankFiles(Path(directory))
     files.beat(int(os.environ["RANK"]), "importing")
+    what = plan_from_json(Path(plan).read_text(encoding="utf-8"))
+    settle(os.environ, on_gpu=gpu_named(what.gpu).vendor == "nvidia")
     from scaling.meeting import seat_of_environment
     from scaling.probe.program import run
 
-    run(plan_from_json(Path(plan).read_text(encoding="utf-8")), files, seat_of_environment())
+    run(what, files, seat_of_environment())
 
 
 if __name__ == "__main__":

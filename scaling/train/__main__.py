@@ -9,6 +9,8 @@ import traceback
 from pathlib import Path
 
 from scaling.grid import point_from_json
+from scaling.hardware import gpu_named
+from scaling.node import settle
 from scaling.rank_files import RankFailure, RankFiles
 
 
@@ -19,6 +21,8 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     files = RankFiles(Path(directory))
     files.beat(rank, "importing")
+    point = point_from_json(Path(point_path).read_text(encoding="utf-8"))
+    settle(os.environ, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
     try:
         from scaling.meeting import seat_of_environment
         from scaling.train.program import run
@@ -29,11 +33,7 @@ def main() -> None:
             rank, RankFailure(outcome="launch_failed", message=message, failed_at=time.time())
         )
         sys.exit(1)
-    run(
-        point_from_json(Path(point_path).read_text(encoding="utf-8")),
-        files,
-        seat_of_environment(),
-    )
+    run(point, files, seat_of_environment())
 
 
 if __name__ == "__main__":

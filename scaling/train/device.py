@@ -1,5 +1,6 @@
 """The device of a rank, and whether it is the one that the study says."""
 
+import os
 import re
 
 import torch
@@ -7,6 +8,7 @@ from deepspeed.accelerator import get_accelerator
 
 from scaling.grid import Point
 from scaling.hardware import Gpu, gpu_named
+from scaling.node import visible
 
 # A driver keeps a little of a GPU's memory, and counts it in GiB where data sheets may not.
 _LEAST_SHARE, _LARGEST_SHARE = 0.9, 1.05
@@ -28,6 +30,8 @@ def take_device(point: Point, local_rank: int) -> torch.device:
             f"{torch.cuda.device_count()} CUDA devices"
         )
     get_accelerator().set_device(local_rank)
+    if not all(entry.isdigit() for entry in visible(os.environ) or []):
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # CUDA has read it; DeepSpeed reads numbers only
     device = torch.device("cuda", local_rank)
     found = torch.cuda.get_device_properties(device)
     reason = other_gpu(gpu_named(point.gpu), found.name, found.total_memory)

@@ -1,23 +1,28 @@
 """Ranks that a host forks train, fail and end like ranks that start from nothing."""
 
-import json
+import contextlib
+import dataclasses
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
+from scaling import hosts
 from scaling.grid import Point
-from scaling.launch import measure
+from scaling.hosts import Host
+from scaling.launch import Unsettled, measure
 from scaling.launch.environment import rank_environment
 from scaling.launch.starters import start_here
-from scaling.launch.warm import NoHosts, start_on_hosts
+from scaling.launch.warm import NoHosts, order_ranks, start_on_hosts
 from scaling.measurement import Row
 from tests.launch.conftest import Study
 from tests.points import tiny_point
@@ -141,16 +146,81 @@ def _process_that_writes(log: Path) -> int:
     raise AssertionError(f"nobody writes {log}")
 
 
-def test_who_does_not_know_the_token_is_not_answered(host: Path) -> None:
-    said = json.loads((host / "node0.json").read_text())
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGKILL, "rank 0 was lost with its host on localhost, which ended without a word"),
+        (signal.SIGTERM, "rank 0 was killed by SIGTERM"),
+    ],
+    ids=["killed", "preempted"],
+)
+def test_a_host_that_is_killed_is_told_from_one_that_is_told_to_end(
+    study: Study, hosted: partial[Row], number: signal.Signals, said: str
+) -> None:
+    def end_host() -> None:
+        while not list(study.logs.glob(".run-*/rank0.beat")):
+            time.sleep(0.05)
+        rank = psutil.Process(_process_that_writes(study.logs / "rank0.log"))
+        os.kill(rank.ppid(), number)
+
+    path = study.write(tiny_point(measured_steps=100_000))
+    threading.Thread(target=end_host).start()
+    if number == signal.SIGKILL:
+        row = hosted(path)
+        assert (row.outcome, row.error_message) == ("error", said)
+    else:
+        with pytest.raises(Unsettled, match=said):
+            hosted(path)
+        assert not study.row_path.exists()
+    assert hosted(study.write(tiny_point())).outcome == "ok"
+
+
+def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
+    study: Study, host: Path, hosted: partial[Row]
+) -> None:
+    said = hosts.read_host(host / "node0.json")
     assert (host / "node0.json").stat().st_mode & 0o077 == 0
-    order = {
-        **{"token": "guessed", "point": "p", "directory": "d", "logs": "l", "ranks": [0]},
-        **{"world_size": 1, "master": "localhost", "environment": {}},
-    }
-    with socket.create_connection((said["host"], said["port"]), timeout=10) as connection:
-        connection.sendall((json.dumps(order) + "\n").encode())
-        assert connection.recv(100) == b""
+    with contextlib.ExitStack() as opened:
+        silent = [
+            opened.enter_context(socket.create_connection((said.name, said.port), timeout=60))
+            for _ in range(3)
+        ]
+        silent[0].sendall(b"\xff\xff\xff\xff")  # the start of a very long message
+        with pytest.raises(OSError, match="is not our host any more"):
+            hosts.call(dataclasses.replace(said, key="guessed"))
+        assert hosted(study.write(tiny_point())).outcome == "ok"
+        for connection in silent:
+            with contextlib.suppress(ConnectionResetError):
+                while connection.recv(4096):  # its challenge, then the end: none is kept for ever
+                    pass
+
+
+def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_path: Path) -> None:
+    heard: list[object] = []
+    with socket.create_server(("localhost", 0)) as server:
+        there = Host(name="localhost", port=server.getsockname()[1], key="k", gpus=0)
+
+        def answer() -> None:
+            taken, _ = server.accept()
+            heard.append(hosts.answered(taken, "k").recv())
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        command = ["rank", "point.json", str(tmp_path)]
+        ranks = order_ranks([there], command, tiny_point(), {"HF_TOKEN": "secret"}, tmp_path)
+        thread.join()
+        ranks.kill()
+    (path,) = tmp_path.glob("order*.json")
+    assert heard == [str(path)]
+    assert path.stat().st_mode & 0o077 == 0
+    assert hosts.read_order(path).environment == {"HF_TOKEN": "secret"}
+
+
+def test_hosts_that_see_too_few_gpus_are_not_asked(tmp_path: Path) -> None:
+    there = Host(name="localhost", port=1, key="k", gpus=1)
+    point = dataclasses.replace(tiny_point(dp=2), gpu="h100-80gb")
+    with pytest.raises(NoHosts, match="1 of 2 GPUs"):
+        order_ranks([there], ["rank", "point.json", str(tmp_path)], point, {}, tmp_path)
 
 
 def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(

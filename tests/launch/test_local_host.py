@@ -1,6 +1,7 @@
 """The host that a run on this machine keeps for its points."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(
     logs = study.root / "logs" / "tiny"
     with kept_host(point, logs) as found:
         (place,) = logs.glob(".host-*")
-        host = psutil.Process(int((place / "pid").read_text()))
+        host = psutil.Process(int((place / "pid").read_text().split()[0]))
         monkeypatch.setenv("SCALING_HOST", found["SCALING_HOST"])
         row = measure(study.write(point), study.row_path)
         assert row.outcome == "ok", row.error_message
@@ -57,13 +58,14 @@ def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     folder = Path(place.read_text())
-    host = psutil.Process(int((folder / "pid").read_text()))
+    host = psutil.Process(int((folder / "pid").read_text().split()[0]))
     while not (folder / "node0.json").exists():
         assert time.monotonic() < end
         time.sleep(0.05)
     run.kill()
     run.wait()
     host.wait(timeout=20)
+    assert not folder.exists()
 
 
 KEEPS = """
@@ -78,6 +80,20 @@ with kept_host(point_from_json(Path(sys.argv[1]).read_text()), root) as found:
     part.rename(root / "place")
     time.sleep(100)
 """
+
+
+def test_what_a_run_left_that_was_killed_with_its_host_goes_when_the_next_begins(
+    study: Study,
+) -> None:
+    gone, elsewhere = study.root / ".host-gone", study.root / ".host-elsewhere"
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    for left, machine in ((gone, socket.gethostname()), (elsewhere, "another")):
+        left.mkdir()
+        (left / "pid").write_text(f"{ended.pid} {machine}")
+    with kept_host(tiny_point(), study.root):
+        assert not gone.exists()
+        assert elsewhere.exists()  # may well live
 
 
 def test_ranks_start_from_nothing_where_that_is_asked_for(

@@ -1,5 +1,7 @@
 """How ranks end, and what the row says. The ranks are real processes with scripts of their own."""
 
+import errno
+import json
 import os
 import signal
 import sys
@@ -7,8 +9,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
-from scaling.launch import measure
+from scaling.__main__ import app
+from scaling.launch import Unsettled, measure
+from scaling.launch.devices import Missing
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
 
@@ -169,6 +174,80 @@ finish()
     child = int(study.log(0).strip())
     with pytest.raises(ProcessLookupError):  # gone, or a zombie that no one has waited for yet
         _running(child)
+
+
+def test_a_rank_that_somebody_ended_leaves_no_row_and_its_point_is_still_wanted(
+    measured: Measure, study: Study
+) -> None:
+    with pytest.raises(Unsettled, match="rank 1 was killed by SIGTERM") as told:
+        measured("os.kill(os.getpid(), signal.SIGTERM) if rank == 1 else time.sleep(600)", dp=2)
+    assert told.value.exit_code == os.EX_TEMPFAIL
+    assert list(study.rows.iterdir()) == []
+
+
+@pytest.mark.parametrize("raised", Unsettled.__subclasses__(), ids=lambda kind: kind.__name__)
+def test_a_command_that_settles_nothing_says_why_and_exits_with_its_own_code(
+    raised: type[Unsettled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsettled(*_: Path) -> None:
+        raise raised("for this reason")
+
+    monkeypatch.setattr("scaling.launch.measure", unsettled)
+    said = CliRunner().invoke(app, ["measure", "points/p.json", "rows/p.parquet"])
+    assert (said.exit_code, said.stderr) == (raised.exit_code, "p: for this reason\n")
+
+
+def test_what_was_measured_is_told_where_the_disk_is_full(
+    measured: Measure,
+    study: Study,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(path: Path, _: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("scaling.launch.point.write_rows", full)
+    with pytest.raises(Unsettled, match="No space left on device") as told:
+        measured("finish([1.0, 3.0])", measured_steps=2)
+    assert str(told.value).startswith(f"{study.row_path}: ")
+    known = json.loads(capsys.readouterr().err)
+    assert (known["step_times_s"], known["outcome"]) == ([1.0, 3.0], "ok")
+    assert list(study.rows.iterdir()) == []
+
+
+def test_a_node_that_shows_no_gpus_leaves_no_row_and_elsewhere_the_row_says_so(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for elsewhere in (False, True):
+        missing = Missing(text="n3 shows 0 of the 1 GPUs", elsewhere=elsewhere)
+        monkeypatch.setattr("scaling.launch.point.missing_devices", lambda *_, it=missing: it)
+        if not elsewhere:
+            row = measured("finish()")
+            assert (row.outcome, row.error_message) == ("launch_failed", missing.text)
+            study.row_path.unlink()
+            continue
+        with pytest.raises(Unsettled, match="n3 shows 0 of the 1 GPUs") as told:
+            measured("finish()")
+        assert told.value.exit_code == 76
+    assert list(study.rows.iterdir()) == []
+
+
+def test_a_log_folder_that_cannot_be_made_is_named(measured: Measure, study: Study) -> None:
+    (study.root / "logs").write_text("in the way")
+    with pytest.raises(Unsettled, match=f"{study.root}/logs"):
+        measured("finish()")
+
+
+def test_a_step_in_which_all_stood_still_is_no_measurement(
+    measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaling.launch.watch._STOPPED_S", -1.0)  # every look is one
+    monkeypatch.setattr("scaling.launch.point._MOST_OF", 0.0)
+    assert measured("finish([1.0, 1.0])", measured_steps=2).outcome == "ok"
+    study.row_path.unlink()
+    with pytest.raises(Unsettled, match="within a measured step"):
+        measured("finish([1.0, 1.0, 31.0])", measured_steps=3)
+    assert not study.row_path.exists()
 
 
 def _running(pid: int) -> None:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.oom_killer import oom_kills
 from scaling.launch.provenance import fingerprint, git_commit, provenance_of
+from scaling.oom_killer import OOM_KILLS, oom_kills
 from scaling.rank_files import Stack
 
 STACK = Stack(
@@ -64,23 +64,36 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
+def counted_in_shell(root: Path) -> int:
+    """As the shell around a rank counts, where Python would cost each rank a start."""
+    said = subprocess.run(
+        ["bash", "-c", f'{OOM_KILLS}\necho $(($(oom_kills "$0") + 0))', str(root)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(said.stdout)
+
+
 @pytest.mark.parametrize(
     ("cgroup", "counter"),
     [
         ("0::/job\n", "sys/fs/cgroup/job/memory.events"),
         ("0::/on/the/host\n", "sys/fs/cgroup/memory.events"),
         ("9:cpu:/\n4:memory:/job\n0::/\n", "sys/fs/cgroup/memory/job/memory.oom_control"),
+        ("4:cpu,memory:/job\n", "sys/fs/cgroup/memory/job/memory.oom_control"),
+        ("4:memory:/on/the/host\n", "sys/fs/cgroup/memory/memory.oom_control"),
         ("0::/\n", "proc/vmstat"),
     ],
-    ids=["v2", "v2 in a container", "v1", "no cgroup of its own"],
+    ids=["v2", "v2 in a container", "v1", "v1 joined", "v1 in a container", "none of its own"],
 )
 def test_oom_kills_are_read_where_the_kernel_counts_them(
     tmp_path: Path, cgroup: str, counter: str
 ) -> None:
     write(tmp_path, "proc/self/cgroup", cgroup)
     write(tmp_path, counter, "oom 9\nunder_oom 0\noom_kill 3\noom_group_kill 0\n")
-    assert oom_kills(tmp_path) == 3
+    assert oom_kills(tmp_path) == counted_in_shell(tmp_path) == 3
 
 
-def test_a_kernel_that_counts_nothing_is_not_taken_for_zero(tmp_path: Path) -> None:
-    assert oom_kills(tmp_path) is None
+def test_a_kernel_that_counts_nothing_has_killed_nobody(tmp_path: Path) -> None:
+    assert oom_kills(tmp_path) == counted_in_shell(tmp_path) == 0

@@ -1,5 +1,6 @@
 """What the ranks measured becomes one row."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from scaling.launch.row import Run, row_of
 from scaling.launch.verdict import Verdict
 from scaling.measurement import Row
 from scaling.rank_files import RankResult
+from tests.launch.test_provenance import STACK
 from tests.points import tiny_point
 
 
@@ -80,3 +82,22 @@ def test_memory_is_that_of_the_fullest_device() -> None:
 
 def test_without_a_window_on_every_rank_nothing_is_split() -> None:
     assert row(rank(spent={"compute_s": 1.0}), rank()).compute_s is None
+
+
+def test_the_start_is_timed_by_one_hosts_clock_only() -> None:
+    """The other host's is five minutes fast."""
+
+    def startup_s(*hosts: str) -> float | None:
+        run = Run(
+            verdict=Verdict(outcome="ok"),
+            results={0: rank(first_step_at=14.0), 1: rank(first_step_at=314.0)},
+            stacks={number: dataclasses.replace(STACK, host=host)
+                    for number, host in enumerate(hosts)},
+            started_at=1.0,
+            duration_s=9.0,
+            launched_on="node1",
+        )  # fmt: skip
+        return row_of(tiny_point(dp=2), 1, run).startup_s
+
+    assert startup_s("node1", "node2") == 13.0
+    assert startup_s("node2", "node3") is None

@@ -1,13 +1,16 @@
 """Ranks as a step of Slurm: what is asked of srun. That Slurm does it is shown in tests/slurm."""
 
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from scaling.launch import srun
-from scaling.launch.srun import Patient, srun_command, start_in_allocation, start_step, starter
-from scaling.launch.starters import LaunchError, start_here
+from scaling.launch.srun import srun_command, start_in_allocation, start_step, starter
+from scaling.launch.starters import End, LaunchError, start_here
+from scaling.launch.warm import hosts_command
 from tests.points import tiny_point
 
 
@@ -25,6 +28,7 @@ def test_neighbours_in_rank_share_a_node_and_a_step_has_all_of_the_allocation(
         "--kill-on-bad-exit=0",
         "--unbuffered",
         "--input=none",
+        "--export=ALL",
         "--overlap",
         "--mem=0",
         f"--output={tmp_path}/rank%t.log",
@@ -64,6 +68,45 @@ def test_a_step_that_cannot_be_created_is_tried_again_and_then_told_in_sruns_wor
     assert fake_srun.read_text() == "called\n" * 3
 
 
+SRUN_OF_ONE_TASK = """\
+#!/bin/bash
+while [ "$1" != bash ]; do shift; done
+export SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_LOCALID=0 SLURMD_NODENAME=localhost
+trap : TERM
+"$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"), [("kill -TERM 0; sleep 9", -signal.SIGTERM), ("kill -KILL $$", -9)]
+)
+def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank_ended(
+    tmp_path: Path, ends: str, code: int
+) -> None:
+    program = tmp_path / "srun"
+    program.write_text(SRUN_OF_ONE_TASK)
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    step = start_step(["sh", "-c", ends], tiny_point(), environment, tmp_path)
+    try:
+        deadline = time.monotonic() + 60
+        while not (exits := step.exits()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        step.kill()
+    assert exits == {0: End(code)}
+
+
+def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() -> None:
+    allocation = {"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
+    command = hosts_command(2, 8, allocation, Path("place"))
+    assert "--cpus-per-task=64" in command
+    assert "--export=ALL" in command
+    assert command[-5] == "--mpi=none"
+    assert "--cpus-per-task=16" in hosts_command(2, 8, {"SLURM_CPUS_PER_TASK": "2"}, Path("place"))
+
+
 def test_inside_an_allocation_ranks_are_a_step_and_elsewhere_processes_of_this_machine(
     fake_srun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,33 +114,3 @@ def test_inside_an_allocation_ranks_are_a_step_and_elsewhere_processes_of_this_m
     assert starter({"SLURM_JOB_ID": "7"}) is start_in_allocation
     monkeypatch.setenv("PATH", "")
     assert starter({"SLURM_JOB_ID": "7"}) is start_here
-
-
-class Ended:
-    def __init__(self, codes: dict[int, int]) -> None:
-        self.codes = codes
-
-    def exits(self) -> dict[int, int]:
-        return self.codes
-
-    def dump_stacks(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-
-def test_an_end_by_sigterm_is_held_back_until_it_is_clear_that_only_the_ranks_were_meant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(srun.time, "monotonic", lambda: now[0])
-    ranks = Patient(Ended({0: -signal.SIGTERM, 1: 0}))
-    assert ranks.exits() == {}
-    now[0] += 14.0
-    assert ranks.exits() == {}
-    now[0] += 2.0
-    assert ranks.exits() == {0: -signal.SIGTERM, 1: 0}
-
-
-def test_any_other_end_is_told_at_once() -> None:
-    codes = {0: -signal.SIGKILL, 1: 1}
-    assert Patient(Ended(codes)).exits() == codes

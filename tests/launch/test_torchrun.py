@@ -17,7 +17,7 @@ import pytest
 from scaling.launch import measure
 from scaling.launch.srun import starter
 from scaling.launch.starters import start_here
-from scaling.launch.torchrun import node_command, nodes_of, start_by_torchrun
+from scaling.launch.torchrun import exports, nodes_of, start_by_torchrun
 from scaling.measurement import Row
 from tests.launch.conftest import Study
 from tests.points import tiny_point
@@ -189,16 +189,23 @@ def test_several_nodes_without_srun_are_reached_by_torchrun(
     assert starter({"SCALING_NODES": "alone"}) is start_here
 
 
-def test_only_what_ranks_need_travels_to_a_node(tmp_path: Path) -> None:
-    line = node_command(
-        ["rank"],
-        {"NCCL_IB_HCA": "mlx5", "SECRET": "s", "OMP_NUM_THREADS": "1"},
-        tmp_path,
-        tmp_path,
-        first=2,
-        per_node=2,
-        world_size=4,
-        master="n0",
+def test_only_what_ranks_need_travels_to_a_node() -> None:
+    inherited = {"NCCL_IB_HCA": "mlx5", "SECRET": "s", "HF_TOKEN": "it's", "CUDA_x%%": "() {}"}
+    assert exports(inherited) == "export HF_TOKEN='it'\"'\"'s'\nexport NCCL_IB_HCA=mlx5\n"
+
+
+def test_no_secret_is_an_argument_and_ranks_have_it_all_the_same(
+    on_nodes: Measured, study: Study, monkeypatch: pytest.MonkeyPatch, nodes: Path
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_a secret")
+    row = on_nodes(
+        """
+arguments = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+(environment,) = Path(sys.argv[-1]).parent.glob(".run-nodes-*/environment")
+print(os.environ["HF_TOKEN"], any(b"hf_a" in each for each in arguments),
+      oct(environment.stat().st_mode & 0o077))
+finish()
+"""
     )
-    assert "NCCL_IB_HCA=mlx5 OMP_NUM_THREADS=1 bash" in line
-    assert "SECRET" not in line
+    assert row.outcome == "ok", row.error_message
+    assert [study.log(rank).strip() for rank in range(4)] == ["hf_a secret False 0o0"] * 4

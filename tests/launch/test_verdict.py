@@ -3,6 +3,9 @@ from typing import Any
 
 import pytest
 
+from scaling.launch.seats import signed
+from scaling.launch.starters import End
+from scaling.launch.unsettled import KilledFromOutside
 from scaling.launch.verdict import Verdict, verdict
 from scaling.launch.watch import Evidence
 from scaling.rank_files import RankFailure
@@ -10,10 +13,12 @@ from scaling.rank_files import RankFailure
 GONE = RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0)
 
 
-def judge(oom_kills: int = 0, **known: Any) -> Verdict:
+def judge(*, exits: dict[int, int | End] | None = None, **known: Any) -> Verdict:
+    """The verdict on two ranks; an exit is its code or, where more is known of it, an `End`."""
+    ends = {rank: end if isinstance(end, End) else End(end) for rank, end in (exits or {}).items()}
     nothing: dict[str, Any] = {
         "world_size": 2,
-        "exits": {},
+        "exits": ends,
         "beats": {0: "step 1", 1: "step 1"},
         "finished": frozenset(),
         "failures": {},
@@ -21,7 +26,7 @@ def judge(oom_kills: int = 0, **known: Any) -> Verdict:
         "silence_s": 0.0,
         "longest_silence_s": 2.0,
     }
-    return verdict(Evidence(**(nothing | known)), oom_kills=oom_kills, last_lines={})
+    return verdict(Evidence(**(nothing | known)), last_lines={})
 
 
 def test_every_result_is_ok_even_if_a_rank_then_aborts() -> None:
@@ -33,7 +38,7 @@ def test_one_missing_result_is_not_ok() -> None:
 
 
 def test_sigkill_while_the_kernels_oom_killer_struck_is_oom() -> None:
-    judged = judge(exits={1: -signal.SIGKILL}, failures={0: GONE}, oom_kills=1)
+    judged = judge(exits={1: End(-signal.SIGKILL, out_of_memory=True)}, failures={0: GONE})
     assert judged.outcome == "oom"
     assert judged.message == "rank 1 was killed by the kernel: out of memory on the host"
 
@@ -44,7 +49,7 @@ def test_sigkill_without_it_is_an_error_and_outweighs_what_its_peers_saw() -> No
 
 
 def test_another_process_of_the_machine_running_out_of_memory_is_not_ours() -> None:
-    assert judge(exits={0: 1}, failures={0: GONE}, oom_kills=3).outcome == "error"
+    assert judge(exits={0: End(1, out_of_memory=True)}, failures={0: GONE}).outcome == "error"
 
 
 def test_an_abort_is_often_the_second_death() -> None:
@@ -80,3 +85,57 @@ def test_ranks_never_heard_of_are_said_to_be() -> None:
     message = judge(stopped="silent", silence_s=300.0, beats={}).message
     assert message is not None
     assert "no rank was ever heard of" in message
+
+
+def test_a_rank_that_goes_without_a_word_comes_before_the_peers_it_takes_along() -> None:
+    for end in (3, 0, -signal.SIGABRT):
+        judged = judge(exits={0: 1, 1: end}, failures={0: GONE})
+        assert judged.outcome == "error"
+        assert judged.message is not None
+        assert judged.message.startswith("rank 1 ")
+
+
+def test_a_cause_of_its_own_comes_before_the_abort_of_a_peer() -> None:
+    cause = RankFailure(outcome="error", message="ValueError: no such layer", failed_at=2.0)
+    judged = judge(exits={0: -signal.SIGABRT, 1: 1}, failures={1: cause})
+    assert judged.message == "rank 1: ValueError: no such layer"
+
+
+def test_of_two_failures_the_one_that_blames_a_peer_is_not_the_cause_whatever_the_clocks() -> None:
+    cause = RankFailure(outcome="error", message="ValueError: no such layer", failed_at=301.0)
+    assert judge(exits={0: 1, 1: 1}, failures={0: GONE, 1: cause}).message == (
+        "rank 1: ValueError: no such layer"
+    )
+    assert judge(exits={0: 1, 1: 1}, failures={0: GONE}).message is not None
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2], ids=lambda number: number.name
+)
+def test_a_rank_that_somebody_ended_is_no_verdict_whatever_its_peers_saw(
+    number: signal.Signals,
+) -> None:
+    with pytest.raises(KilledFromOutside, match=f"rank 1 was killed by {number.name}"):
+        judge(exits={0: 1, 1: -number}, failures={0: GONE})
+
+
+def test_a_preemption_after_every_result_or_beside_a_cause_changes_nothing() -> None:
+    ended = {0: -signal.SIGTERM, 1: -signal.SIGTERM}
+    assert judge(exits=ended, finished=frozenset({0, 1})).outcome == "ok"
+    full = RankFailure(outcome="oom", message="CUDA out of memory", failed_at=0.5)
+    assert judge(exits={0: -signal.SIGTERM, 1: 1}, failures={1: full}).outcome == "oom"
+    by_the_kernel = End(-signal.SIGKILL, out_of_memory=True)
+    assert judge(exits={0: -signal.SIGTERM, 1: by_the_kernel}).outcome == "oom"
+
+
+def test_a_host_that_was_killed_is_told_from_a_rank_that_was() -> None:
+    lost = End(-signal.SIGKILL, lost_with="its host on node3, which ended without a word")
+    assert judge(exits={0: lost, 1: lost}) == Verdict(
+        outcome="error",
+        message="rank 0 was lost with its host on node3, which ended without a word",
+    )
+
+
+def test_a_shells_code_beyond_all_signals_is_an_exit_code() -> None:
+    assert judge(exits={0: signed(255)}).message == "rank 0 ended with exit code 255 and no result"
+    assert signed(143) == -signal.SIGTERM

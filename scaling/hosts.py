@@ -1,0 +1,107 @@
+"""What a launcher and the hosts of its ranks say to each other, by `multiprocessing.connection`.
+
+Each proves by its HMAC challenge that it knows the host's key, which lies in a file that only its
+owner may read. An order is the path of another such file, so that the ranks' environment never
+crosses the network. A host answers with an `Answer` for each rank that has ended; a launcher may
+send `DUMP` and `KILL`, and if one of the two goes, the ranks go.
+"""
+
+import dataclasses
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+
+DUMP, KILL = "dump", "kill"
+ANSWER_S = 10.0  # for each step of a greeting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where a host listens, and the key that gives the right to order ranks of it."""
+
+    name: str
+    port: int
+    key: str
+    gpus: int  # that its ranks can use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Ranks of one point to start on one node; `ranks` counts over all nodes."""
+
+    point: str  # path of its JSON file
+    directory: str  # for the ranks' files
+    logs: str
+    ranks: list[int]
+    world_size: int
+    master: str
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A rank has ended. `rank` is None where the host itself was told to end, and all go."""
+
+    rank: int | None
+    code: int  # -n: by signal n
+    out_of_memory: bool = False  # the kernel's killer has struck here since the order
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file whole that nobody else may read."""
+    part = path.with_name(f".{path.name}.part")
+    part.touch(mode=0o600)
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def write(path: Path, said: Host | Order) -> None:
+    """Leave a host's whereabouts, or an order, for one's own processes only."""
+    write_private(path, json.dumps(dataclasses.asdict(said)))
+
+
+def read_host(path: Path) -> Host:
+    """Where a host said it listens."""
+    return Host(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def read_order(path: Path) -> Order:
+    """An order whose path a launcher has sent."""
+    return Order(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def call(host: Host) -> Connection:
+    """A connection to a host that has proved to be the one, and knows us.
+
+    Raises:
+        OSError: it does not answer, or does not know the key.
+    """
+    taken = socket.create_connection((host.name, host.port), timeout=ANSWER_S)
+    taken.settimeout(None)
+    patience = struct.pack("ll", int(ANSWER_S), 0)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+    connection = Connection(taken.detach())
+    try:
+        answer_challenge(connection, host.key.encode())
+        deliver_challenge(connection, host.key.encode())
+    except (AuthenticationError, AssertionError, EOFError, OSError) as error:
+        connection.close()
+        raise OSError(f"{host.name}:{host.port} is not our host any more") from error
+    return connection
+
+
+def answered(taken: socket.socket, key: str) -> Connection:
+    """The other end of `call`, as long as it may take.
+
+    Raises:
+        AuthenticationError, AssertionError, EOFError, OSError: it is somebody else.
+    """
+    connection = Connection(taken.detach())
+    deliver_challenge(connection, key.encode())
+    answer_challenge(connection, key.encode())
+    return connection

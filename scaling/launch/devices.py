@@ -1,0 +1,59 @@
+"""Whether this host shows the GPUs that a point needs."""
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scaling import node
+from scaling.hardware import gpu_named
+from scaling.launch.starters import Placed
+from scaling.launch.torchrun import nodes_of
+from scaling.node import Gpu
+
+_OTHER_VENDORS = Path("/dev/kfd")  # AMD's driver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Why the point's devices are not there."""
+
+    text: str
+    elsewhere: bool  # whether this is one node of many, and another may have them
+
+
+def missing_devices(point: Placed, environment: Mapping[str, str]) -> Missing | None:
+    """What is missing of the point's GPUs on this host; None where nothing is.
+
+    Where ranks run on other hosts only (from a login node), nothing can be said here. A card that
+    has fallen off its bus is missing too: one of eight is enough for the point to fail.
+    """
+    if point.gpu == "cpu" or gpu_named(point.gpu).vendor != "nvidia":
+        return None
+    in_slurm = "SLURM_JOB_ID" in environment
+    if in_slurm and "SLURMD_NODENAME" not in environment:
+        return None
+    if not in_slurm and len(nodes_of(environment)) > 1:
+        return None
+    known, reason = node.gpus()
+    if not known and _OTHER_VENDORS.exists():
+        return None
+    needed = min(point.world_size, point.gpus_per_node)
+    shown = shown_devices(known, node.visible(environment))
+    if shown >= needed:
+        return None
+    host = environment.get("SLURMD_NODENAME") or socket.gethostname()
+    text = f"{host} shows {shown} of the {needed} GPUs that the point needs on a node"
+    return Missing(text=f"{text} ({reason})" if reason else text, elsewhere=in_slurm)
+
+
+def shown_devices(known: Sequence[Gpu], named: Sequence[str] | None) -> int:
+    """How many devices ranks on this host can have.
+
+    Each rank may be told one of its own by Slurm, so a list of some counts for all; an empty one
+    for none. A slice of a GPU (MIG) is a device.
+    """
+    if named is None:
+        return len(known)
+    slices = sum(entry.startswith("MIG-") for entry in named)
+    return slices if slices or not named else len(known)

@@ -1,0 +1,94 @@
+"""What ranks are told by their environment, and whether their GPUs are there."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scaling import node
+from scaling.launch.devices import missing_devices
+from scaling.launch.environment import rank_environment
+from scaling.node import Gpu
+from tests.points import tiny_point
+
+GPU_POINT = dataclasses.replace(tiny_point(dp=8), gpu="h100-80gb")
+CARDS = [Gpu(uuid=f"GPU-{n}", bus_id=f"0000:0{n}:00.0") for n in range(8)]
+
+
+def test_gpu_ranks_have_memory_that_grows_and_caches_of_their_node() -> None:
+    said = rank_environment(GPU_POINT, {"OMP_NUM_THREADS": "96"})
+    assert said["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert said["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert said["TRITON_CACHE_DIR"] != said["TORCHINDUCTOR_CACHE_DIR"]
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_what_the_user_has_set_is_respected(name: str) -> None:
+    users = {name: "max_split_size_mb:128", "TRITON_CACHE_DIR": "/nvme/t"}
+    said = rank_environment(GPU_POINT, users)
+    assert {key: said[key] for key in users} == users
+    assert sum("ALLOC_CONF" in key for key in said) == 1
+
+
+def test_another_vendors_gpus_are_not_told_what_only_nvidias_know() -> None:
+    said = rank_environment(dataclasses.replace(GPU_POINT, gpu="mi300x-192gb"), {})
+    assert not {"PYTORCH_ALLOC_CONF", "CUDA_DEVICE_ORDER"} & said.keys()
+
+
+def cards(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    found: Any = (CARDS[:count], None if count else "Driver Not Loaded")
+    monkeypatch.setattr(node, "gpus", lambda: found)
+
+
+ON_A_NODE = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n3"}
+
+
+@pytest.mark.parametrize(
+    ("count", "environment"),
+    [
+        (0, ON_A_NODE),
+        (7, ON_A_NODE),
+        (8, {**ON_A_NODE, "CUDA_VISIBLE_DEVICES": "NoDevFiles"}),
+        (1, {**ON_A_NODE, "CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}),
+    ],
+    ids=["no driver", "one has fallen off the bus", "none is given", "too few slices"],
+)
+def test_a_node_without_the_points_gpus_is_named_so_that_another_may_be_tried(
+    monkeypatch: pytest.MonkeyPatch, count: int, environment: dict[str, str]
+) -> None:
+    cards(monkeypatch, count)
+    missing = missing_devices(GPU_POINT, environment)
+    assert missing is not None
+    assert missing.elsewhere
+    assert missing.text.startswith("n3 shows ")
+    assert ("Driver Not Loaded" in missing.text) == (count == 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "environment"),
+    [
+        (8, ON_A_NODE),
+        (8, {**ON_A_NODE, "CUDA_VISIBLE_DEVICES": "0"}),
+        (1, {**ON_A_NODE, "CUDA_VISIBLE_DEVICES": ",".join(f"MIG-{n}" for n in range(8))}),
+        (0, {"SLURM_JOB_ID": "7"}),
+        (0, {"SCALING_NODES": "n1,n2"}),
+    ],
+    ids=["all", "one for each rank", "slices", "from a login node", "ranks on other hosts"],
+)
+def test_nothing_is_missing_where_ranks_can_have_their_gpus_or_nothing_is_known(
+    monkeypatch: pytest.MonkeyPatch, count: int, environment: dict[str, str]
+) -> None:
+    cards(monkeypatch, count)
+    assert missing_devices(GPU_POINT, environment) is None
+
+
+def test_on_a_machine_of_its_own_nothing_else_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards(monkeypatch, 0)
+    missing = missing_devices(GPU_POINT, {})
+    assert missing is not None
+    assert not missing.elsewhere
+
+
+def test_a_rank_on_a_cpu_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards(monkeypatch, 0)
+    assert missing_devices(tiny_point(), ON_A_NODE) is None

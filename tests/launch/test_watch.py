@@ -1,0 +1,106 @@
+"""How long ranks are waited for, on a clock of the test's own."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scaling.launch.starters import End
+from scaling.launch.watch import Evidence, watch
+from scaling.patience import HANG_AFTER_S, STARTUP_S, limits
+from scaling.rank_files import RankFiles, has_stepped
+
+
+class Asleep:
+    """A rank that runs until the watcher ends it; each second something may happen."""
+
+    def __init__(self, files: RankFiles, at: dict[int, Callable[[], None]]) -> None:
+        self.now, self.ran, self.files, self.at = 0.0, 0.0, files, at
+
+    def sleep(self, seconds: float) -> None:
+        before = self.ran
+        self.ran += max(seconds, 0.5)
+        self.now += max(seconds, 0.5)
+        for second in range(int(before) + 1, int(self.ran) + 1):
+            self.at.get(second, lambda: None)()
+
+    def exits(self) -> dict[int, End]:
+        return {}
+
+    def dump_stacks(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+Watched = Callable[..., tuple[Evidence, float]]  # and when it was over
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    def run(
+        beats: dict[int, str], stopped_at: int = -1, stopped_s: float = 0.0
+    ) -> tuple[Evidence, float]:
+        files = RankFiles(Path(tempfile.mkdtemp(dir=tmp_path)))
+        events = {at: lambda doing=doing: files.beat(0, doing) for at, doing in beats.items()}
+
+        def stop() -> None:
+            ranks.now += stopped_s
+
+        ranks = Asleep(files, {**events, stopped_at: stop})
+        evidence = watch(
+            ranks,
+            files,
+            world_size=1,
+            limit_s=200.0,
+            hang_after_s=30.0,
+            start_hang_after_s=90.0,
+            clock=lambda: ranks.now,
+            sleep=ranks.sleep,
+        )
+        return evidence, ranks.now
+
+    return run
+
+
+def test_ranks_may_be_silent_for_longer_until_they_have_done_a_step(watched: Watched) -> None:
+    start = {1: "importing", 60: "building the model", 120: "step 0 of 9"}
+    evidence, now = watched(start | {180: "step 1 of 9"})
+    assert (evidence.stopped, evidence.beats) == ("late", {0: "step 1 of 9"})
+    assert now < 205
+    evidence, now = watched({1: "step 0 of 9", 2: "step 1 of 9"})
+    assert (evidence.stopped, now < 36) == ("silent", True)
+    evidence, now = watched({1: "importing"})
+    assert (evidence.stopped, 90 < now < 96) == ("silent", True)
+
+
+@pytest.mark.parametrize(
+    ("doing", "steps"),
+    [("step 0 of 25", False), ("step 10 of 25", True), ("traced step 0", True), ("forked", False)],
+)
+def test_the_first_step_belongs_to_the_start(doing: str, steps: bool) -> None:
+    assert has_stepped(doing) is steps
+
+
+def test_time_in_which_all_was_suspended_is_neither_silence_nor_lateness(watched: Watched) -> None:
+    beats = {at: f"step {at}" for at in range(1, 150, 10)}
+    evidence, now = watched(beats, stopped_at=50, stopped_s=5000.0)
+    assert evidence.suspensions_s == (pytest.approx(5000.0, abs=2),)
+    assert evidence.stopped == "silent"  # since the last beat, a hundred seconds later
+    assert evidence.longest_silence_s < 15
+    assert 5165 < now < 5180
+
+
+def test_a_limit_leaves_three_times_what_is_predicted_and_a_study_may_bound_it() -> None:
+    """The 65B model on 64 A100s: 25 steps of 93 s, which 900 s would have cut off."""
+    limit_s, hang_after_s = limits(93.0, 5, 20, None)
+    assert limit_s % 60 == 0
+    assert limit_s > STARTUP_S + 3 * 25 * 93
+    assert hang_after_s == 930
+    assert limits(93.0, 5, 20, 3600.0) == (3600.0, 930.0)
+
+
+def test_short_steps_and_unknown_ones_are_given_minutes_all_the_same() -> None:
+    assert limits(0.001, 5, 20, None) == (STARTUP_S + 60, HANG_AFTER_S)
+    assert limits(None, 5, 20, None) == (STARTUP_S, HANG_AFTER_S)
+    assert limits(None, 5, 20, 300.0) == (300.0, HANG_AFTER_S)
