@@ -10,9 +10,9 @@ from pathlib import Path
 
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
-from scaling.predict.features import points_of
 from scaling.predict.model import REFUSE_ABOVE, predict
 from scaling.predict.observed import observed_of
+from scaling.predict.points import points_of
 from scaling.predict.spend import memory_refusals
 from scaling.study import load_clusters, load_models
 

@@ -105,8 +105,8 @@ def _calibrated(
     from scaling.foreign.columns import Columns
     from scaling.foreign.reading import read_rows
     from scaling.predict.calibrate import calibrate
-    from scaling.predict.features import points_of
     from scaling.predict.observed import observed_of
+    from scaling.predict.points import points_of
     from scaling.predict.probes import probed_parameters
 
     smaller = [p.point_id for p in points if p.point_id in rows and p.world_size < world_size]

@@ -155,9 +155,9 @@ def predicted(
     study: "Study", points: Sequence[Point], calibration: "Calibration | None" = None
 ) -> "tuple[Points, Prediction]":
     """Points as the predictor has them, and its prediction; data-sheet numbers by default."""
-    from scaling.predict.features import points_from
     from scaling.predict.inputs import inputs_of_layouts
     from scaling.predict.model import predict
+    from scaling.predict.points import points_from
 
     inputs = inputs_of_layouts(
         [point.layout for point in points],

@@ -8,9 +8,9 @@ from scaling import hardware
 from scaling.hardware import GPUS, Cluster, Peak
 from scaling.layout import Layout
 from scaling.predict.clusters import cluster_named, site_clusters
-from scaling.predict.features import points_from
 from scaling.predict.inputs import inputs_of_layouts
 from scaling.predict.model import predict
+from scaling.predict.points import points_from
 from tests.predict.test_recommendations import LLAMA_7B
 
 DEVICES = [name for name, gpu in GPUS.items() if gpu.vendor != "cpu"]

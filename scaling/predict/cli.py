@@ -40,8 +40,8 @@ def predict(
     from scaling.foreign.columns import Columns
     from scaling.foreign.reading import read_rows, writing
     from scaling.predict.calibration import read_calibration
-    from scaling.predict.features import points_of
     from scaling.predict.model import predict as predict_points
+    from scaling.predict.points import points_of
     from scaling.predict.tables import prediction_table
     from scaling.store import write_table
 
@@ -75,8 +75,8 @@ def calibrate(
     from scaling.predict.calibrate import calibrate as fit
     from scaling.predict.calibrate import one_fingerprint_per_stack
     from scaling.predict.calibration import write_calibration
-    from scaling.predict.features import points_of
     from scaling.predict.observed import observed_of
+    from scaling.predict.points import points_of
     from scaling.predict.probes import probed_parameters
 
     table = read_rows(rows)

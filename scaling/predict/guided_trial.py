@@ -10,10 +10,10 @@ import pyarrow as pa
 from scaling.foreign.columns import Columns
 from scaling.hardware import Cluster
 from scaling.predict.calibrate import calibrate
-from scaling.predict.features import points_of
 from scaling.predict.guide import Guide, choose
 from scaling.predict.model import predict
 from scaling.predict.observed import observed_of
+from scaling.predict.points import points_of
 from scaling.predict.validation import settings_of
 from scaling.shapes import ModelShape
 

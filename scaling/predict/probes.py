@@ -10,8 +10,8 @@ from scaling.axes import Precision
 from scaling.foreign.columns import Columns
 from scaling.hardware import Cluster, gpu_named
 from scaling.predict.clusters import cluster_named, site_clusters, why_unpredictable
-from scaling.predict.features import flash_gain
 from scaling.predict.parameters import PARAMETERS
+from scaling.predict.points import flash_gain
 from scaling.probes import ProbeKind
 
 # Bytes a ring moves per byte of message and rank, over (n - 1) / n (nccl-tests' bus factors).

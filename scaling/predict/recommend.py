@@ -13,9 +13,10 @@ from scaling.hardware import Cluster, gpu_named
 from scaling.layout import Layout, engine_refusals, refusals
 from scaling.predict.calibration import Calibration
 from scaling.predict.clusters import cluster_named
-from scaling.predict.features import Points, points_from
+from scaling.predict.features import Points
 from scaling.predict.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.model import Prediction, predict
+from scaling.predict.points import points_from
 from scaling.shapes import ModelShape, model_flops_per_token
 
 # A layout this full may not start at all; it must be clearly faster than one that surely does.

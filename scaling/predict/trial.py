@@ -13,9 +13,9 @@ from scaling.foreign.conditions import rows_where
 from scaling.hardware import Cluster
 from scaling.predict.calibrate import calibrate
 from scaling.predict.calibration import Calibration
-from scaling.predict.features import points_of
 from scaling.predict.model import predict
 from scaling.predict.observed import Observed, observed_of
+from scaling.predict.points import points_of
 from scaling.predict.validation import Validation, validate
 from scaling.shapes import ModelShape
 

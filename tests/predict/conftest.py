@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from scaling.foreign.columns import Columns
-from scaling.predict.features import Points, points_of
+from scaling.predict.features import Points
+from scaling.predict.points import points_of
 from tests.predict import reference
 
 SHAPE = {

@@ -16,11 +16,11 @@ from scaling.predict.calibration import (
     read_calibration,
     write_calibration,
 )
-from scaling.predict.features import points_of
 from scaling.predict.interval import band_of, interval_of
 from scaling.predict.model import predict
 from scaling.predict.observed import observed_of
 from scaling.predict.parameters import PARAMETERS
+from scaling.predict.points import points_of
 from scaling.predict.trial import trial
 from tests.predict.conftest import table_of
 

@@ -19,9 +19,9 @@ from scaling.foreign.reading import read_rows
 from scaling.predict import cli
 from scaling.predict.calibrate import calibrate
 from scaling.predict.calibration import read_calibration
-from scaling.predict.features import points_of
 from scaling.predict.model import predict
 from scaling.predict.observed import observed_of
+from scaling.predict.points import points_of
 from scaling.predict.recommend import recommend, record_of
 from scaling.predict.tables import prediction_table
 from scaling.predict.trial import trial

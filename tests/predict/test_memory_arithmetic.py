@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling.foreign.columns import Columns
-from scaling.predict.features import Points, points_of
+from scaling.predict.features import Points
 from scaling.predict.memory import memory_of
 from scaling.predict.model import predict
+from scaling.predict.points import points_of
 from tests.predict.conftest import table_of
 
 # A shared machine may pause at any moment: no test here is about time.

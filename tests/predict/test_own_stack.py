@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from scaling.foreign.columns import Columns
 from scaling.layout import Layout
-from scaling.predict.features import points_of
 from scaling.predict.inputs import OWN_FRAMEWORK
 from scaling.predict.parameters import defaults_for
+from scaling.predict.points import points_of
 from scaling.predict.stacks import stack_of
 from scaling.predict.stages import layer_params, stages_of
 from scaling.predict.step import step_of

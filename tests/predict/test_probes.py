@@ -6,8 +6,8 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.predict.calibrate import calibrate
-from scaling.predict.features import points_of
 from scaling.predict.observed import observed_of
+from scaling.predict.points import points_of
 from scaling.predict.probes import probed_parameters
 from scaling.probes import Probe
 from scaling.store import arrow_schema

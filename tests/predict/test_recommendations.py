@@ -5,8 +5,8 @@ from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.hardware import Cluster
 from scaling.layout import engine_refusals, refusals
-from scaling.predict.features import points_of
 from scaling.predict.model import predict
+from scaling.predict.points import points_of
 from scaling.predict.recommend import recommend, record_of
 from scaling.predict.risk import ranked_by
 from scaling.predict.spend import memory_refusals, spend_of

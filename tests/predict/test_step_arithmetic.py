@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from scaling.foreign.columns import Columns
 from scaling.hardware import GPUS
 from scaling.predict.communication import traffic_of
-from scaling.predict.features import points_of
 from scaling.predict.memory import memory_of
 from scaling.predict.model import predict
 from scaling.predict.parameters import PARAMETERS
+from scaling.predict.points import points_of
 from scaling.predict.stages import stages_of
 from scaling.predict.step import step_of
 from tests.predict.conftest import table_of

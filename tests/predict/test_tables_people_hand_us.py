@@ -13,10 +13,10 @@ from scaling.foreign.reading import read_table
 from scaling.hardware import Cluster
 from scaling.layout import Layout
 from scaling.predict.clusters import site_clusters
-from scaling.predict.features import points_from, points_of
 from scaling.predict.inputs import inputs_of_layouts
 from scaling.predict.model import predict
 from scaling.predict.observed import observed_of
+from scaling.predict.points import points_from, points_of
 from scaling.predict.tables import prediction_table
 from scaling.predict.trial import trial
 from scaling.shapes import ModelShape

@@ -3,9 +3,9 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
-from scaling.predict.features import points_of
 from scaling.predict.model import predict
 from scaling.predict.observed import observed_of
+from scaling.predict.points import points_of
 from scaling.predict.trial import trial
 from scaling.predict.validation import validate
 from tests.predict.conftest import table_of

@@ -14,8 +14,8 @@ from scaling.foreign.columns import Columns
 from scaling.grid import Plan
 from scaling.hardware import Cluster
 from scaling.measurement import Row, fields_of
-from scaling.predict.features import points_of
 from scaling.predict.model import predict
+from scaling.predict.points import points_of
 from scaling.predict.tables import prediction_table
 from scaling.probes import Probe
 from scaling.report.page import write_report

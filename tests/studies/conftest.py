@@ -10,8 +10,8 @@ from scaling.analyse.replication import replicate
 from scaling.analyse.warehouse import tabulate
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
-from scaling.predict.features import points_of
 from scaling.predict.model import predict
+from scaling.predict.points import points_of
 from scaling.predict.tables import prediction_table
 from scaling.store import write_plan, write_table
 from scaling.study import load_clusters, load_models, load_study
