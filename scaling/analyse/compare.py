@@ -66,7 +66,8 @@ def compare(before: Side, after: Side) -> list[dict[str, Any]]:
     """One record per layout and size of either side, measured rows only.
 
     `ratio` is throughput after over before; its interval sets the ends of the two 95 % intervals
-    (of one run each where nothing was repeated) against each other, so `faster` and `slower` mean that the intervals do not overlap.
+    (of one run each where nothing was repeated) against each other, so `faster` and `slower` mean
+    that the intervals do not overlap.
     `same_stack` is whether both sides ran on the same software and hardware.
 
     Raises:
