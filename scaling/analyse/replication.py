@@ -51,7 +51,8 @@ def replicate(study_dir: Path, folder: Path) -> None:
         known = {path.stem for path in tables.glob("*.parquet")} - {FOLDER}
         for name in sorted(known):
             source = str(tables / f"{name}.parquet").replace("'", "''")
-            connection.execute(f"create view \"{name}\" as from read_parquet('{source}')")
+            quoted = name.replace('"', '""')
+            connection.execute(f"create view \"{quoted}\" as from read_parquet('{source}')")
         for path in sorted(folder.glob("*.sql")):
             found += _asked(connection, path, known)
     write_table(tables / f"{FOLDER}.parquet", pa.Table.from_pylist(found, schema=SCHEMA))

@@ -1,7 +1,7 @@
 """Rows become tables: DuckDB runs reports/sql/*.sql over the Parquet files of a study."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -10,10 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse import laws, resampling, slow_hosts
+from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach, choices_of
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
 from scaling.row_files import Unusable
+from scaling.store import read_about
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
@@ -74,7 +76,10 @@ def tabulate(
         for name in made:
             _make(connection, name, queries, sql_dir, keep=name in read_again)
         outer = [name for name in made if name not in inner]
-        _write_tables(connection, outer, study_dir / "tables", sql_dir)
+        # a page may be made meanwhile: old answers stand until `replicate` has put new ones there
+        replicates = read_about(study_dir).get("replicates") is not None
+        kept = {f"{FOLDER}.parquet"} if replicates else set()
+        _write_tables(connection, outer, study_dir / "tables", sql_dir, kept=kept)
     return unusable
 
 
@@ -146,9 +151,14 @@ def _needs(name: str, text: str, known: list[str], sql_dir: Path) -> list[str]:
 
 
 def _write_tables(
-    connection: duckdb.DuckDBPyConnection, names: list[str], tables_dir: Path, sql_dir: Path
+    connection: duckdb.DuckDBPyConnection,
+    names: list[str],
+    tables_dir: Path,
+    sql_dir: Path,
+    *,
+    kept: Container[str],
 ) -> None:
-    """Write all, then rename all; tables whose SQL file is gone go too."""
+    """Write all, then rename all; tables whose SQL file is gone go too, but for `kept` ones."""
     tables_dir.mkdir(parents=True, exist_ok=True)
     parts: dict[Path, Path] = {}
 
@@ -165,7 +175,8 @@ def _write_tables(
                 raise InputError(f"{sql_dir / name}.sql: {error}") from error
             if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
                 rows = connection.read_parquet(written)
-                rows.write_csv(part(tables_dir / f"{name}.csv"), header=True)
+                inert = rows.project(_inert(rows))
+                inert.write_csv(part(tables_dir / f"{name}.csv"), header=True)
     except BaseException:
         for unfinished in parts.values():
             unfinished.unlink(missing_ok=True)
@@ -173,5 +184,16 @@ def _write_tables(
     for path, written_part in parts.items():
         written_part.replace(path)
     for path in (*tables_dir.glob("*.parquet"), *tables_dir.glob("*.csv")):
-        if path not in parts:
-            path.unlink()
+        if path not in parts and path.name not in kept:
+            path.unlink(missing_ok=True)
+
+
+def _inert(rows: duckdb.DuckDBPyRelation) -> str:
+    """Columns of a CSV in which no text is taken for a formula by who opens it; numbers stay."""
+    columns = []
+    for column, kind in zip(rows.columns, rows.types, strict=True):
+        name = '"' + column.replace('"', '""') + '"'
+        formula = f"regexp_matches({name}, '^[=+\\-@\\t\\r]')"
+        inert = f"if({formula}, concat('''', {name}), {name}) as {name}"
+        columns.append(inert if str(kind) == "VARCHAR" else name)
+    return ", ".join(columns)

@@ -64,5 +64,5 @@ def _noise_figure(tables: Tables) -> tuple[str, str, str]:
         spread = percent(noise["interval_half_width"], 0)
         return ("Uncertainty", f"±{spread}", "80 % interval of the predictions")
     if noise and noise["interval_half_width"] is not None:
-        return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", "95 % interval, one run")
+        return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", "95 % interval of one run")
     return ("Noise", "–", "no interval was measured")

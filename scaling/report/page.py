@@ -1,5 +1,6 @@
 """Tables, sentences and charts become one page that needs no network."""
 
+import hashlib
 import json
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,7 @@ from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tab
 from scaling.report.vega import bundle
 from scaling.store import write_bytes, write_text
 
+_LONGEST_NAME = 120  # of the 255 that a file system allows
 PAGE_FILES = ("page.html.j2", "page.css", "page.js")
 
 
@@ -153,14 +155,22 @@ def _source(path: Path) -> str:
 
 
 def _file_words(told: dict[str, Any]) -> str:
-    words = f"{told['setting_id']}-{told['model']}-{told['cluster']}"
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", words)
+    return f"{told['setting_id']}-{told['model']}-{told['cluster']}"
+
+
+def _file_name(words: str) -> str:
+    """A name of one file of the folder, whatever the words: models and panels come from outside."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", words).lstrip(".") or "_"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(words.encode("utf-8", errors="replace")).hexdigest()[:8]
+    return f"{name[: _LONGEST_NAME - 9]}-{digest}"
 
 
 def _write_charts(charts_dir: Path, files: dict[str, str]) -> None:
     """Write each as SVG and PNG; a chart that the tables no longer carry goes."""
     written = set()
-    for name, text in files.items():
+    for name, text in ((_file_name(words), text) for words, text in files.items()):
         write_text(charts_dir / f"{name}.svg", text)
         write_bytes(charts_dir / f"{name}.png", png(text))
         written |= {f"{name}.svg", f"{name}.png"}

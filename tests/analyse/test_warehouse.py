@@ -1,5 +1,6 @@
 """Tables are written in a stated order, whole or not at all, and bad input gets a sentence."""
 
+import csv
 import dataclasses
 from pathlib import Path
 
@@ -196,3 +197,28 @@ def test_points_that_started_on_a_busy_machine_are_counted(study):
         {"cluster": "here", "own_ranks": 2, "rows_told": 2, "busy": 1,
          "highest_load_average": 9.0}
     ]  # fmt: skip
+
+
+def test_no_text_of_a_csv_is_taken_for_a_formula_and_numbers_stay_numbers(study, tmp_path):
+    cells = "('=1+1'), ('+1'), ('-1'), ('@a'), ('\tb'), ('a=b')"
+    folder = sql(tmp_path / "sql", told="-- Needs: nothing\n"
+                 f'select col0 as "te""xt", -1.5 as number from (values {cells})')  # fmt: skip
+    tabulate(study, folder)
+    with (study / "tables" / "told.csv").open(newline="", encoding="utf-8") as text:
+        header, *rows = csv.reader(text)
+    assert header == ['te"xt', "number"]
+    assert {row[0] for row in rows} == {"'=1+1", "'+1", "'-1", "'@a", "'\tb", "a=b"}
+    assert {row[1] for row in rows} == {"-1.5"}
+    assert "=1+1" in {row['te"xt'] for row in read(study / "tables" / "told.parquet")}
+
+
+def test_answers_of_a_published_study_stand_until_new_ones_are_there(study):
+    answers = study / "tables" / "replication.parquet"
+    (study / "study.json").write_text('{"replicates": "zero_stages"}', encoding="utf-8")
+    tabulate(study, SQL)
+    answers.write_bytes(b"old")
+    tabulate(study, SQL)
+    assert answers.read_bytes() == b"old"
+    (study / "study.json").write_text("{}", encoding="utf-8")
+    tabulate(study, SQL)
+    assert not answers.exists()

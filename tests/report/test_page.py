@@ -8,7 +8,7 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
-from scaling.report.page import write_report
+from scaling.report.page import _file_name, write_report
 from scaling.report.tables import COLUMNS, read_tables
 from scaling.store import write_rows
 from tests.report.conftest import REPORTS, SMALL_AXES, tabulated
@@ -152,13 +152,35 @@ def test_long_lists_are_cut_by_setting_and_the_page_says_so(full_study, monkeypa
     assert len(tables["contenders"]) > 30
 
 
-def test_what_is_no_number_is_unknown(tmp_path):
+def test_a_row_that_cannot_be_is_named_on_the_page_and_wins_nothing(tmp_path):
     plan = cpu_plan(sizes=(1,))
     study = tabulated(tmp_path / "study", plan, ran=0.0)
     first = next(iter(measured(plan.points)))
     one = next(p for p in plan.points if p.point_id == first.point_id)
-    write_rows(study / "rows" / "x.parquet", [timed_row(one, 1.0, mean_power_w=float("nan"))])
+    write_rows(study / "rows" / "<b>.parquet", [timed_row(one, 1.0, mean_power_w=float("nan"))])
     tabulate(study, REPORTS / "sql")
-    rows = read_tables(study)["statistics"]
-    assert [row["mean_power_w"] for row in rows if row["outcome"] == "ok"] == [None]
-    write_report(study, REPORTS)
+    assert read_tables(study)["best"] == []
+    page = write_report(study, REPORTS, charts=False).read_text(encoding="utf-8")
+    assert "rows/&lt;b&gt;.parquet: mean_power_w=nan: must be a finite number" in page
+
+
+def test_points_whose_losses_are_not_those_of_their_training_are_named_on_the_page(tmp_path):
+    plan = cpu_plan(sizes=(1,))
+    study = tabulated(tmp_path / "study", plan, ran=0.0)
+    same = [p for p in plan.points if p.layout.precision == "fp32"][:3]
+    for number, one in enumerate(same):
+        losses = [7.0, 6.0 if number else 5.0]
+        write_rows(study / "rows" / f"{number}.parquet", [timed_row(one, 1.0, losses=losses)])
+    tabulate(study, REPORTS / "sql")
+    page = write_report(study, REPORTS, charts=False).read_text(encoding="utf-8")
+    said = f"<code>{same[0].point_id}</code>: 16.67\u202f% from the median of 3 layouts at step 2"
+    assert said in page
+    assert f"<code>{same[1].point_id}</code>: " not in page
+
+
+def test_a_file_is_named_by_words_of_others_without_leaving_its_folder():
+    assert _file_name("collectives-../../../x") == "collectives-.._.._.._x"
+    assert _file_name("..") == "_"
+    long = [_file_name("m" * 300 + end) for end in ("a", "b")]
+    assert len(set(long)) == 2
+    assert all(len(name) <= 120 for name in long)
