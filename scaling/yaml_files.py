@@ -70,8 +70,8 @@ class _Plain(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise _refused(f"the key {shown(key)} must be text", key_node)
+            if type(key) not in (str, int):
+                raise _refused(f"the key {shown(key)} must be text or a whole number", key_node)
             if key in seen:
                 raise _refused(f"the key {shown(key)} is written twice", key_node)
             seen.add(key)

@@ -198,8 +198,9 @@ MALFORMED = {
         changed(measure={}).replace("measure: {}", "measure: {time_limit_s: 1:30}"),
         "measure.time_limit_s='1:30': must be a number",
     ),
-    "a key that is a number": ("1: 2", "not valid YAML: the key 1 must be text"),
-    "a key that is a list": ("? [a]\n: 2", "not valid YAML: the key ['a'] must be text"),
+    "a key that is a number": ("1: 2", "title: is missing (2 more problems in this file)"),
+    "a key that is a fraction": ("1.5: 2", "the key 1.5 must be text or a whole number"),
+    "a key that is a list": ("? [a]\n: 2", "the key ['a'] must be text or a whole number"),
     "null for an axis": (changed(layouts=[{"tp": None}]), "layouts[0].tp[0]=None: must be a whole"),
     "an endless measurement": (
         changed(measure={"measured_steps": 100_000}),

@@ -15,7 +15,7 @@ from scaling.analyse.sources import attach, choices_of
 from scaling.errors import InputError, did_you_mean
 from scaling.hardware import Cluster
 from scaling.row_files import Unusable
-from scaling.store import read_about
+from scaling.study_folder import read_about
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
@@ -77,7 +77,7 @@ def tabulate(
             _make(connection, name, queries, sql_dir, keep=name in read_again)
         outer = [name for name in made if name not in inner]
         # a page may be made meanwhile: old answers stand until `replicate` has put new ones there
-        replicates = read_about(study_dir).get("replicates") is not None
+        replicates = read_about(study_dir).replicates is not None
         kept = {f"{FOLDER}.parquet"} if replicates else set()
         _write_tables(connection, outer, study_dir / "tables", sql_dir, kept=kept)
     return unusable
