@@ -285,6 +285,7 @@ def test_words_that_nobody_knows_are_asked_again_and_no_judgement_on_what_comes_
         ("Batch job submission failed: Zero Bytes were transmitted or received", "away"),
         ("Batch job submission failed: Socket timed out on send/recv operation", "away"),
         ("Unable to contact slurm controller (connect failure)", "away"),
+        ("Slurm temporarily unable to accept job, sleeping and retrying; Socket timed out", "away"),
         ("Batch job submission failed: I/O error writing script/environment to file", "unknown"),
         ("Invalid authentication credential", "unknown"),
         (

@@ -26,7 +26,12 @@ _ANSWER_S = 60
 
 # What sbatch says; the first kind with a word in it counts. What is in none of them is "unknown".
 _SAID: tuple[tuple[Kind, str], ...] = (
-    ("busy", "submit job limit|SubmitJob|MaxArraySize|temporarily un|try again"),
+    (
+        "away",
+        "unable to contact|timed out|slurm_receive_msg|connection refused|zero bytes"
+        "|connect failure|standby mode",
+    ),
+    ("busy", "submit job limit|SubmitJob|temporarily un|try again"),
     (
         "refused",
         # one job asks for more than any may have: QOSMaxWallDurationPerJobLimit and its like
@@ -36,11 +41,6 @@ _SAID: tuple[tuple[Kind, str], ...] = (
         "|more processors requested|node configuration is not available|nodes not in this partition"
         "|time limit is invalid|reservation is invalid|no partition specified|not supported"
         "|can not be satisfied|insufficient GRES|unsupported",
-    ),
-    (
-        "away",
-        "unable to contact|timed out|slurm_receive_msg|connection refused|zero bytes"
-        "|connect failure|standby mode",
     ),
 )
 
