@@ -5,8 +5,7 @@ checkpoint choose:
         ancient(f"{RESULTS}/points.parquet"),
         rows_below,
     output:
-        # update: the old choice stands until the new one replaces it
-        update(f"{RESULTS}/chosen/{{size}}.parquet"),
+        f"{RESULTS}/chosen/{{size}}.parquet",
     log:
         f"{LOGS}/choose/{{size}}.log",
     localrule: True
@@ -15,4 +14,4 @@ checkpoint choose:
         guide=PLAN.guide,
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON} -m scaling choose {PLAN.study} {wildcards.size} {output} {CHOSEN} > {log} 2>&1"
+        "{PYTHON} -m scaling choose {PLAN.study:q} {wildcards.size} {output} {CHOSEN} > {log} 2>&1"

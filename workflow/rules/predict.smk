@@ -12,6 +12,7 @@ rule predict:
         calibration=lambda wildcards, input: (
             f"--calibration {input.calibration}" if input.calibration else ""
         ),
+        asked=PLAN.asked,
         clusters=PLAN.clusters,
     shell:
         "{PYTHON} -m scaling predict {input.points} {output} {params.calibration} > {log} 2>&1"
