@@ -28,4 +28,6 @@ rule all:
     input:
         # rows too: one that was set aside is wanted again though the report still stands
         rows,
+        # and tables: where they could not be made, an older report is no answer
+        rules.tabulate.output,
         f"{RESULTS}/report.html",

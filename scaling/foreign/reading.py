@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from scaling import row_files
 from scaling.errors import InputError, shortened
 from scaling.measurement import Row, fields_of
 from scaling.probes import Probe
@@ -36,6 +35,8 @@ def read_rows(path: Path) -> pa.Table:
     Raises:
         InputError: there is nothing to read.
     """
+    from scaling import row_files  # it loads duckdb, which tables of others do not need
+
     try:
         files = sorted(row_files.files_in(path)) if path.is_dir() else None
     except (OSError, ValueError) as error:

@@ -211,3 +211,17 @@ def test_any_sequence_ends_as_a_fresh_folder_would(seed, checkout, tmp_path):
     told = {path: path.stat().st_mtime_ns for path in results.rglob("*") if path.is_file()}
     run()
     assert told == {path: path.stat().st_mtime_ns for path in told}
+
+
+def test_tables_that_could_not_be_made_are_made_by_the_next_run(checkout, tmp_path):
+    run()
+    results = checkout / "results" / "one"
+    write(checkout, {**STUDY, "title": "Second"})
+    program = checkout / "stand_in_tabulate.py"
+    program.write_text("raise SystemExit(1)\n" + TABULATE)
+    broken = snakemake()
+    broken.communicate()
+    assert broken.returncode != 0
+    program.write_text(TABULATE)
+    run()
+    assert json.loads((results / "report.html").read_text()) == fresh(checkout, tmp_path)

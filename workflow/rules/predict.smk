@@ -12,6 +12,7 @@ rule predict:
         calibration=lambda wildcards, input: (
             ["--calibration", str(input.calibration)] if input.calibration else []
         ),
+        asked=PLAN.asked,
         clusters=PLAN.clusters,
     shell:
         "{PYTHON:q} -m scaling predict {input.points:q} {output:q} {params.calibration:q}"

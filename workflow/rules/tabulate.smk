@@ -12,8 +12,7 @@ rule tabulate:
         SQL,
         FINDINGS,
     output:
-        # update: whoever reads the tables finds the old ones until the new ones replace them
-        update(expand(f"{RESULTS}/tables/{{table}}.parquet", table=TABLES)),
+        expand(f"{RESULTS}/tables/{{table}}.parquet", table=TABLES),
     log:
         f"{LOGS}/tabulate.log",
     localrule: True
