@@ -4,18 +4,24 @@ import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scaling import retrying, row_files, store
+from scaling import __main__, planning, retrying, row_files, store, study
+from scaling.analyse.warehouse import tabulate
+from scaling.errors import InputError
+from scaling.grid import Plan
 from scaling.measurement import Row, fields_of
 from scaling.progress import Watcher
+from scaling.report import tables
+from scaling.report.replication import replication
 from scaling.row_checks import COLUMNS
-from scaling.store import write_rows
-from tests.analyse.conftest import some_point
+from scaling.store import write_plan, write_rows
+from tests.analyse.conftest import SQL, some_point
 from tests.report.synthetic_study import row, timed_row
 
 POINTS = [some_point(size) for size in (1, 2, 4)]
@@ -87,6 +93,21 @@ def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
     assert row_files.kept_aside(folder) == []
     names = sorted(path.name for path in (folder / "unreadable").glob("*.parquet"))
     assert names == [f"{POINTS[0].point_id}.{number}.parquet" for number in (1, 2)]
+
+
+def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys):
+    halved(file_of(folder))
+    monkeypatch.setattr(study, "load_study", lambda *_given, **_named: SimpleNamespace(name="s"))
+    monkeypatch.setattr(planning, "plan", lambda _study: None)
+    monkeypatch.setattr(planning, "to_measure", lambda _study, _plan: POINTS)
+    folder.parent.rename(folder.parent.with_name("s"))
+    monkeypatch.setattr(__main__, "RESULTS", folder.parent.parent)
+    for _ in range(2):  # until the point has run again
+        __main__.status("s")
+        told = capsys.readouterr()
+        assert told.err.startswith("Set aside, its point will run again: ")
+        assert told.err.endswith(".1.parquet: is cut short, or no Parquet file\n")
+        assert told.out.startswith("2 done · 0 running · 1 left of 3")
 
 
 def test_failed_points_are_retried_though_another_row_cannot_be_read(folder):
@@ -184,3 +205,44 @@ def test_every_file_is_taken_or_left_out_with_a_sentence(tmp_path, monkeypatch):
     row_files.set_aside(rows)
     again = row_files.read_rows(sorted(row_files.files_in(rows)))
     assert again.table.num_rows == found.table.num_rows
+
+
+def test_every_table_is_read_or_named_in_a_sentence(tmp_path, monkeypatch):
+    """Tables of the page and of a finding, spoiled at random, of one seed."""
+    draw = random.Random(12)
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    record = {
+        "reason": "of", "rows_left_out": 1, "finding": "a", "claim": "b", "source": "c",
+        "criterion": "d", "series": None, "subject": None, "observed": "e",
+        "verdict": "reproduced",
+    }  # fmt: skip
+    monkeypatch.setattr(tables, "COLUMNS", {"left_out": ("reason", "rows_left_out")})
+    pq.write_table(pa.Table.from_pylist([record]), tmp_path / "good.parquet")
+    content = (tmp_path / "good.parquet").read_bytes()
+    told = []
+    for _ in range(150):
+        made = mutated(draw, record, content)
+        for name in ("left_out", "replication"):
+            if isinstance(made, bytes):
+                (folder / f"{name}.parquet").write_bytes(made)
+            else:
+                pq.write_table(made, folder / f"{name}.parquet")
+        for read in (tables.read_tables, replication):
+            try:
+                read(tmp_path)
+            except InputError as error:
+                told.append(str(error))
+    assert 30 < len(told) < 300
+    assert all(one.startswith(f"{folder}/") and "\n" not in one for one in told)
+
+
+@pytest.mark.parametrize(
+    "name", ["points.parquet", "refused.parquet", "predictions.parquet", "probes.parquet"]
+)
+def test_a_file_of_a_study_that_is_none_is_named_in_a_sentence(tmp_path, name):
+    write_plan(tmp_path, Plan(points=(POINTS[0],), refusals=()))
+    for content in (b"", b"PAR1" * 9, b"hello"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=f"{name}: is no Parquet file of this project"):
+            tabulate(tmp_path, SQL)

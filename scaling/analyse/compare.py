@@ -71,19 +71,21 @@ def compare(before: Side, after: Side) -> list[dict[str, Any]]:
     `same_stack` is whether both sides ran on the same software and hardware.
 
     Raises:
-        InputError: a side is not tabulated.
+        InputError: a side is not tabulated, or by another version.
     """
     with duckdb.connect() as connection:
         for name, side in (("before", before), ("after", after)):
-            connection.execute(
-                f"create temporary table {name} as {_SIDE}",
-                {
-                    "measurements": _table(side, "measurements"),
-                    "settings": _table(side, "settings"),
-                    "since": side.since,
-                    "until": side.until,
-                },
-            )
+            named = {table: _table(side, table) for table in ("measurements", "settings")}
+            try:
+                connection.execute(
+                    f"create temporary table {name} as {_SIDE}",
+                    {**named, "since": side.since, "until": side.until},
+                )
+            except (duckdb.Error, UnicodeDecodeError) as error:
+                reason = str(error).splitlines()[0]
+                raise InputError(
+                    f"{side.study_dir}/tables: cannot be compared: {reason}"
+                ) from error
         rows = connection.execute(_JOINED).fetchall()
     return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 

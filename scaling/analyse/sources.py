@@ -138,7 +138,7 @@ def _probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]
             f"create table study.judged_probe as select *, {probe_reason_sql()} as reason "
             "from study.every_probe"
         )
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeDecodeError) as error:
         raise _unreadable([path], error) from error
     connection.execute(
         "create view study.probes as select * exclude (reason) from study.judged_probe "
@@ -228,7 +228,7 @@ def _select(
     )
     try:
         found = {row[0] for row in connection.execute(f"describe from {source}").fetchall()}
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeDecodeError) as error:
         raise _unreadable(files, error) from error
     columns = ", ".join(
         f'"{column}"::{kind} as "{column}"' if column in found else f'null::{kind} as "{column}"'

@@ -104,7 +104,7 @@ def _make(
         return
     try:
         connection.execute(f'create {"table" if keep else "view"} "{name}" as {queries[name]}')
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeDecodeError) as error:
         raise InputError(f"{sql_dir / name}.sql: {error}") from error
 
 
@@ -171,7 +171,7 @@ def _write_tables(
             written = part(tables_dir / f"{name}.parquet")
             try:
                 connection.table(name).write_parquet(written, compression="snappy")
-            except duckdb.Error as error:
+            except (duckdb.Error, UnicodeDecodeError) as error:
                 raise InputError(f"{sql_dir / name}.sql: {error}") from error
             if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
                 rows = connection.read_parquet(written)

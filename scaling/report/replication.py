@@ -5,9 +5,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED
+from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
+from scaling.errors import InputError
 from scaling.report.numbers import listed
 
 IN_PART = "in part"
@@ -24,7 +26,7 @@ def replication(study_dir: Path) -> dict[str, Any] | None:
     path = study_dir / "tables" / "replication.parquet"
     if not path.exists():
         return None
-    rows = pq.read_table(path).to_pylist()
+    rows = _read(path)
     found = [_finding(list(group)) for _, group in groupby(rows, lambda row: row["finding"])]
     counts = Counter(finding["verdict"] for finding in found)
     order = (REPRODUCED, IN_PART, NOT_REPRODUCED, NOT_TESTABLE)
@@ -32,6 +34,20 @@ def replication(study_dir: Path) -> dict[str, Any] | None:
     only_predicted = {row["series"] for row in rows if row["series"]} == {"predicted"}
     told = _headline(counts, len(found)) + (", by the prediction alone" if only_predicted else "")
     return {"headline": told, "findings": found}
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        table = pq.ParquetFile(path).read().select(SCHEMA.names).cast(SCHEMA)
+        table.validate(full=True)
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no table of this project: {reason}") from error
+    known = {REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE}
+    if any(row["verdict"] not in known for row in rows):
+        raise InputError(f"{path}: is no table of this project; `scaling tabulate` writes it")
+    return rows
 
 
 def _finding(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -227,8 +227,12 @@ def read_tables(study_dir: Path) -> Tables:
     with duckdb.connect() as connection:
         for name, columns in COLUMNS.items():
             path = study_dir / "tables" / f"{name}.parquet"
-            _check(connection, path, columns)
-            rows, more = _rows(connection, path, name, columns)
+            try:
+                _check(connection, path, columns)
+                rows, more = _rows(connection, path, name, columns)
+            except (duckdb.Error, UnicodeDecodeError) as error:
+                reason = str(error).splitlines()[0]
+                raise InputError(f"{path}: is no table of this project: {reason}") from error
             records[name] = [
                 {key: _plain(value) for key, value in zip(columns, row, strict=True)}
                 for row in rows
@@ -241,11 +245,7 @@ def read_tables(study_dir: Path) -> Tables:
 def _check(connection: duckdb.DuckDBPyConnection, path: Path, columns: tuple[str, ...]) -> None:
     if not path.exists():
         raise InputError(f"{path}: is missing; `scaling tabulate` writes it")
-    try:
-        described = connection.execute("describe from read_parquet(?)", [str(path)]).fetchall()
-    except duckdb.Error as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: is no table of this project: {reason}") from error
+    described = connection.execute("describe from read_parquet(?)", [str(path)]).fetchall()
     if missing := set(columns) - {row[0] for row in described}:
         raise InputError(f"{path}: has no column {min(missing)!r}; run `scaling tabulate` again")
 
