@@ -10,9 +10,9 @@ import argparse
 from pathlib import Path
 
 from scaling.foreign.reading import read_rows
-from scaling.predict.guide import Guide
-from scaling.predict.guided_trial import play
-from scaling.study import load_clusters, load_models
+from scaling.predict.advise.guide import Guide
+from scaling.predict.advise.guided_trial import play
+from scaling.study.study import load_clusters, load_models
 
 
 def main() -> None:

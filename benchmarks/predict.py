@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from scaling.foreign.columns import Columns
-from scaling.layout import Layout
-from scaling.predict.features import Points
-from scaling.predict.inputs import inputs_of_layouts
-from scaling.predict.memory import memory_of
-from scaling.predict.model import predict
-from scaling.predict.points import points_from, points_of
-from scaling.predict.step import step_of
-from scaling.study import load_models
+from scaling.layout.layout import Layout
+from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.step import step_of
+from scaling.predict.read.features import Points
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from, points_of
+from scaling.study.study import load_models
 
 ONE_AT_A_TIME = 300
 IN_MEMORY = 20_000

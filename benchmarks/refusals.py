@@ -10,11 +10,11 @@ from pathlib import Path
 
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
-from scaling.predict.model import REFUSE_ABOVE, predict
-from scaling.predict.observed import observed_of
-from scaling.predict.points import points_of
-from scaling.predict.spend import memory_refusals
-from scaling.study import load_clusters, load_models
+from scaling.predict.advise.spend import memory_refusals
+from scaling.predict.cost.model import REFUSE_ABOVE, predict
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_of
+from scaling.study.study import load_clusters, load_models
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from scaling.analyse.sources import POINT, ROW
 from scaling.analyse.warehouse import tabulate
-from scaling.report.page import write_report
+from scaling.report.page.page import write_report
 
 REPORTS = Path(__file__).parents[1] / "reports"
 KNOWN = """

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from scaling.grid import Point
-from scaling.shapes import ModelShape
+from scaling.layout.shapes import ModelShape
+from scaling.study.grid import Point
 
 
 def trained(point: Point, *, liger: bool) -> dict[str, Any]:
@@ -20,13 +20,13 @@ def trained(point: Point, *, liger: bool) -> dict[str, Any]:
         os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     import torch
 
-    from scaling.attention import DTYPES
-    from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.data import micro_batches
+    from scaling.train.engines.deepspeed.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.feed import Feed
-    from scaling.train.memory import peak_memory
-    from scaling.train.power import NOTHING_DRAWN, PowerLog, meter_of
-    from scaling.train.timing import CudaStopwatch, HostStopwatch, step_times_s
+    from scaling.train.kernels.attention import DTYPES
+    from scaling.train.measure.memory import peak_memory
+    from scaling.train.measure.power import NOTHING_DRAWN, PowerLog, meter_of
+    from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, step_times_s
 
     shape, layout = point.shape, point.layout
     pairs = shape.family == "t5"
@@ -98,7 +98,7 @@ def _loss_of(model: Any, *, pairs: bool, liger: bool) -> Callable[..., Any]:
     """
     from torch.nn.functional import cross_entropy
 
-    from scaling.train.fused import linear_cross_entropy
+    from scaling.train.kernels.fused import linear_cross_entropy
 
     def of_pairs(ids: Any, labels: Any) -> Any:
         logits = model(input_ids=ids[:, 0], decoder_input_ids=ids[:, 1]).logits

@@ -30,14 +30,14 @@ from typing import Any
 
 import rival
 
-from scaling.axes import AXES
-from scaling.grid import Point
-from scaling.hardware import gpu_named
-from scaling.launch.environment import rank_environment
-from scaling.layout import FLAGS, Layout, engine_refusals, refusals
-from scaling.rank_files import RankFiles
-from scaling.shapes import ModelShape, model_flops_per_token
-from scaling.study import load_models
+from scaling.cluster.hardware import gpu_named
+from scaling.launch.start.environment import rank_environment
+from scaling.layout.axes import AXES
+from scaling.layout.layout import FLAGS, Layout, engine_refusals, refusals
+from scaling.layout.shapes import ModelShape, model_flops_per_token
+from scaling.record.rank_files import RankFiles
+from scaling.study.grid import Point
+from scaling.study.study import load_models
 
 WARMUP_STEPS = 3
 # What a case is made of: an option each, every value with every other.
@@ -144,7 +144,7 @@ def _outcome_of(run: Callable[..., Turn], given: tuple[object, ...]) -> Turn:
     try:
         return {"outcome": "ok", **run(*given)}
     except Exception as error:
-        from scaling.train.failures import failure_of
+        from scaling.train.outcomes import failure_of
 
         failure = failure_of(error)
         return {"outcome": failure.outcome, "message": failure.message}
@@ -154,7 +154,7 @@ def _ours(point: Point) -> Turn:
     """A rank of ours that is alone."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-    from scaling.meeting import Seat, part
+    from scaling.train.parallel.meeting import Seat, part
     from scaling.train.program import measured
 
     seat = Seat(rank=0, local_rank=0, world_size=1, master="127.0.0.1")

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from scaling.grid import Point
-from scaling.layout import Layout
-from scaling.shapes import ModelShape
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+from scaling.study.grid import Point
 
 TINY = ModelShape(
     num_layers=4,

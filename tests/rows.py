@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from scaling.grid import Point, columns_of
-from scaling.measurement import Row, fields_of
+from scaling.record.row import Row, fields_of
+from scaling.study.grid import Point, columns_of
 
 
 def row_of(point: Point, **changes: Any) -> Row:

@@ -4,8 +4,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from scaling.axes import AXES, Axis
-from scaling.layout import Layout
+from scaling.layout.axes import AXES, Axis
+from scaling.layout.layout import Layout
 
 COUNTS = (1, 2, 3, 4, 8)
 

@@ -11,16 +11,17 @@ import tomllib
 import pytest
 import yaml
 
-from scaling import grid
-from scaling.measurement import Row
-from scaling.probes import Probe
-from scaling.study import load_study
-from scaling.study_files import Axes
+from scaling.record.probe_row import Probe
+from scaling.record.row import Row
+from scaling.study import grid
+from scaling.study.schema import Axes
+from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
 README = (PROJECT / "README.md").read_text()
 ARCHITECTURE = (PROJECT / "docs" / "architecture.md").read_text()
+REFERENCE = (PROJECT / "docs" / "reference.md").read_text()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -54,7 +55,7 @@ def test_every_room_of_the_house_is_described():
 
 
 def test_the_columns_that_are_explained_exist():
-    table = ARCHITECTURE.split("<!-- columns: row -->")[1]
+    table = REFERENCE.split("<!-- columns: row -->")[1]
     named = {
         name
         for line in table.splitlines()
@@ -66,7 +67,7 @@ def test_the_columns_that_are_explained_exist():
 
 
 def test_the_columns_of_a_probe_that_are_explained_exist():
-    table = ARCHITECTURE.split("<!-- columns: probe -->")[1].split("###")[0]
+    table = REFERENCE.split("<!-- columns: probe -->")[1].split("###")[0]
     named = {
         name
         for line in table.splitlines()

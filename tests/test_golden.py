@@ -3,9 +3,9 @@
 import subprocess
 import sys
 
-from scaling import grid
-from scaling.measurement import Row, fields_of
-from scaling.study import load_study
+from scaling.record.row import Row, fields_of
+from scaling.study import grid
+from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
 

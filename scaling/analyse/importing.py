@@ -13,20 +13,20 @@ import pyarrow as pa
 
 from scaling import __version__
 from scaling.analyse.sources import PUBLISHED
-from scaling.axes import label_of
+from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.layouts import WORDS, completed, gpu_of_cluster, layout_of, misfits
 from scaling.foreign.reading import read_table, writing
-from scaling.hardware import GPUS, Cluster
-from scaling.measurement import Outcome, Row, fields_of
-from scaling.shapes import (
+from scaling.layout.axes import label_of
+from scaling.layout.shapes import (
     ModelShape,
     hardware_flops_per_token,
     matmul_flops_per_token,
     model_flops_per_token,
 )
-from scaling.store import arrow_schema, write_table
+from scaling.record.files import arrow_schema, write_table
+from scaling.record.row import Outcome, Row, fields_of
 
 NEEDED = ("model", "cluster", "world_size", "outcome", "seq_length", "global_batch_size")
 _SHAPE = (
@@ -51,7 +51,7 @@ def import_rows(source: Path, study_dir: Path, clusters: Mapping[str, Cluster]) 
     catalogue's name that the cluster's name starts with, else null.
 
     Args:
-        source: CSV with a header, or Parquet; units as in scaling.measurement.
+        source: CSV with a header, or Parquet; units as in scaling.record.row.
         study_dir: results/<study>, new or with a plan of its own.
         clusters: by name.
 

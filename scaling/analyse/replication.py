@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from scaling.errors import InputError
-from scaling.store import write_table
+from scaling.record.files import write_table
 
 FOLDER = "replication"
 REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE = "reproduced", "not reproduced", "not testable here"

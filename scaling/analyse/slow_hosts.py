@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import duckdb
 import pyarrow as pa
 
-from scaling.probes import Probe, ProbeKind
+from scaling.record.probe_row import Probe, ProbeKind
 
 # GPUs of one kind differ in health too: power limits and silicon spread SGEMM by 8 % on average and
 # 22 % at most over five clusters (Sinha et al., Not All GPUs Are Created Equal, SC 2022). A host

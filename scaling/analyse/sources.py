@@ -8,15 +8,15 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.axes import AXES, levels_of
+from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError
-from scaling.grid import Refusal
-from scaling.hardware import GPUS, Cluster
-from scaling.measurement import PointColumns, fields_of
-from scaling.probes import Probe
-from scaling.row_checks import COLUMNS, SQL_TYPES, probe_reason_sql
-from scaling.row_files import Unusable, files_in, kept_aside, read_rows, wrong_rows
-from scaling.study_folder import read_about
+from scaling.layout.axes import AXES, levels_of
+from scaling.record.probe_row import Probe
+from scaling.record.row import PointColumns, fields_of
+from scaling.record.row_checks import COLUMNS, SQL_TYPES, probe_reason_sql
+from scaling.record.row_files import Unusable, files_in, kept_aside, read_rows, wrong_rows
+from scaling.study.grid import Refusal
+from scaling.study.study_folder import read_about
 
 PUBLISHED = "published.parquet"
 PREDICTIONS = "predictions.parquet"

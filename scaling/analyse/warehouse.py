@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from scaling.analyse import laws, resampling, slow_hosts
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach, choices_of
+from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
-from scaling.hardware import Cluster
-from scaling.row_files import Unusable
-from scaling.study_folder import read_about
+from scaling.record.row_files import Unusable
+from scaling.study.study_folder import read_about
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only

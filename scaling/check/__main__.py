@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 
 import scaling
-from scaling.axes import Precision
 from scaling.check.facts import fact_lines, machine
 from scaling.check.kernels import LARGE, SMALL, kernel_lines
 from scaling.check.lines import Line, json_of, page_of
 from scaling.check.meters import clock_line, energy_line
-from scaling.store import write_text
-from scaling.train.memory import foreign_memory
-from scaling.train.power import meter_of
+from scaling.layout.axes import Precision
+from scaling.record.files import write_text
+from scaling.train.measure.memory import foreign_memory
+from scaling.train.measure.power import meter_of
 
 
 def main() -> None:

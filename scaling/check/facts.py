@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from scaling.check.lines import Line, held_to, not_here
-from scaling.hardware import GIB
+from scaling.cluster.hardware import GIB
 from scaling.probe.facts import GPU_FACTS, facts_of
 
 _SECTION = "facts"

@@ -7,14 +7,14 @@ from typing import Any, get_args
 import torch
 from torch.nn import functional
 
-from scaling.attention import DTYPES, attend, named_if_unavailable, require_attention
-from scaling.axes import Attention, Precision
 from scaling.check.lines import Line, held_to, not_here
-from scaling.failures import KernelUnavailable, is_out_of_memory
-from scaling.layout import Layout
-from scaling.plain_attention import plain_attention
+from scaling.layout.axes import Attention, Precision
+from scaling.layout.layout import Layout
 from scaling.probe.sampling import samples_s
-from scaling.train import fused
+from scaling.train.failures import KernelUnavailable, is_out_of_memory
+from scaling.train.kernels import fused
+from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention
+from scaling.train.kernels.plain_attention import plain_attention
 
 _SECTION = "kernels"
 _TIMED_S = 0.2

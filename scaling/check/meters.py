@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from scaling.check.lines import Line, held_to, not_here
-from scaling.train.power import Meter, Samples, drawn
-from scaling.train.timing import CudaStopwatch, HostStopwatch, Stopwatch
+from scaling.train.measure.power import Meter, Samples, drawn
+from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
 
 _SECTION = "meters"
 _CLOCK_S = 0.5

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scaling.arrays import Flags, Floats, Words
 from scaling.errors import InputError, did_you_mean, shortened
+from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.reading import place_of
 
 # The most a study file allows for sizes and degrees, and the largest whole number that is exact in

@@ -5,8 +5,8 @@ from threading import Timer
 import numpy as np
 import pyarrow as pa
 
-from scaling.arrays import Flags
 from scaling.errors import InputError, shortened
+from scaling.foreign.arrays import Flags
 
 TIME_LIMIT_S = 5.0
 # The parser cannot be interrupted, and takes the square of open brackets.

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scaling.arrays import Flags, Floats
-from scaling.axes import AXES
+from scaling.cluster.hardware import GPUS, Cluster
+from scaling.foreign.arrays import Flags, Floats
 from scaling.foreign.columns import Columns
-from scaling.hardware import GPUS, Cluster
+from scaling.layout.axes import AXES
 
 DEGREES = ("tp", "pp", "cp", "dp")
 BATCH_FACTORS = ("micro_batch_size", "gradient_accumulation_steps", "dp")

@@ -13,8 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError, shortened
-from scaling.measurement import Row, fields_of
-from scaling.probes import Probe
+from scaling.record.probe_row import Probe
+from scaling.record.row import Row, fields_of
 
 # Columns that are text whatever they hold: a model may be called 007.
 _TEXT = {
@@ -35,7 +35,7 @@ def read_rows(path: Path) -> pa.Table:
     Raises:
         InputError: there is nothing to read.
     """
-    from scaling import row_files  # it loads duckdb, which tables of others do not need
+    from scaling.record import row_files  # it loads duckdb, which tables of others do not need
 
     try:
         files = sorted(row_files.files_in(path)) if path.is_dir() else None

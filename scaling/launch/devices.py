@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling import node
-from scaling.hardware import gpu_named
-from scaling.launch.starters import Placed
-from scaling.launch.torchrun import nodes_of
-from scaling.node import Gpu
+from scaling.cluster import node
+from scaling.cluster.hardware import gpu_named
+from scaling.cluster.node import Gpu
+from scaling.launch.start.here import Placed
+from scaling.launch.start.torchrun import nodes_of
 
 _OTHER_VENDORS = Path("/dev/kfd")  # AMD's driver
 

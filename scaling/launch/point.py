@@ -8,21 +8,21 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scaling.grid import Point
 from scaling.launch.devices import missing_devices
 from scaling.launch.interrupts import exits_on_signals
+from scaling.launch.judge.verdict import Verdict
+from scaling.launch.point_files import read_point
 from scaling.launch.ranks import Ended, emptied, run_directory, run_ranks
 from scaling.launch.row import Run, row_of
-from scaling.launch.srun import starter
-from scaling.launch.starters import Starter
+from scaling.launch.start.here import Starter
+from scaling.launch.start.srun import starter
 from scaling.launch.unsettled import KilledFromOutside, NodeLost, NoDevices, NotWritten
-from scaling.launch.verdict import Verdict
-from scaling.measurement import Row
-from scaling.patience import STARTUP_S, limits
-from scaling.point_files import read_point
-from scaling.rank_files import RankFiles, RankResult
-from scaling.running import marked, runs_here_already
-from scaling.store import aside, attempts_aside, read_row, write_rows
+from scaling.record.files import aside, attempts_aside, read_row, write_rows
+from scaling.record.rank_files import RankFiles, RankResult
+from scaling.record.row import Row
+from scaling.record.running import marked, runs_here_already
+from scaling.study.grid import Point
+from scaling.study.time_limits import STARTUP_S, limits
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
 _TAKE_OVER_POLL_S = 0.2

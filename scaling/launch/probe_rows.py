@@ -11,8 +11,8 @@ from scaling.analyse.interval import median_interval
 from scaling.launch.ranks import Ended
 from scaling.probe.bandwidth import bus_factor
 from scaling.probe.plan import Group, ProbePlan, Task
-from scaling.probes import Probe, fields_asked
-from scaling.rank_files import ProbeRecords
+from scaling.record.probe_row import Probe, fields_asked
+from scaling.record.rank_files import ProbeRecords
 
 _FEWEST_HOSTS = 3  # of two that differ nobody can say which one is ill
 

@@ -10,16 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from scaling.launch.interrupts import exits_on_signals
+from scaling.launch.point_files import read_probe_plan
 from scaling.launch.probe_rows import rows_of
 from scaling.launch.ranks import emptied, run_directory, run_ranks
-from scaling.launch.srun import starter
-from scaling.launch.starters import Starter
-from scaling.patience import HANG_AFTER_S
-from scaling.point_files import read_probe_plan
+from scaling.launch.start.here import Starter
+from scaling.launch.start.srun import starter
 from scaling.probe.plan import ProbePlan
-from scaling.probes import Probe
-from scaling.rank_files import ProbeRecords, RankFiles
-from scaling.store import arrow_schema, write_table, write_text
+from scaling.record.files import arrow_schema, write_table, write_text
+from scaling.record.probe_row import Probe
+from scaling.record.rank_files import ProbeRecords, RankFiles
+from scaling.study.time_limits import HANG_AFTER_S
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.probe")
 STARTUP_LIMIT_S = 300.0  # imports on a shared file system, connections of thousands of ranks

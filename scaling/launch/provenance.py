@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from scaling.rank_files import Stack
+from scaling.record.rank_files import Stack
 
 
 def provenance_of(stack: Stack | None) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling.launch.environment import rank_environment
-from scaling.launch.lost_nodes import lost_nodes
-from scaling.launch.seats import last_line
-from scaling.launch.starters import LaunchError, Placed, Ranks, Starter
+from scaling.launch.judge.lost_nodes import lost_nodes
+from scaling.launch.judge.verdict import Verdict, verdict
+from scaling.launch.judge.watch import Evidence, watch
+from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.exit_codes import last_line
+from scaling.launch.start.here import LaunchError, Placed, Ranks, Starter
 from scaling.launch.unsettled import KilledFromOutside
-from scaling.launch.verdict import Verdict, verdict
-from scaling.launch.watch import Evidence, watch
-from scaling.patience import HANG_AFTER_S, STARTUP_S
-from scaling.rank_files import RankFiles
+from scaling.record.rank_files import RankFiles
+from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S
 
 _MAY_BE_A_NODE = {"error", "hang", "timeout", "launch_failed"}  # the others are a rank's own word
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scaling.analyse.interval import median_interval
-from scaling.grid import Point, columns_of
+from scaling.launch.judge.verdict import Verdict
 from scaling.launch.provenance import provenance_of
-from scaling.launch.verdict import Verdict
-from scaling.measurement import Row
-from scaling.rank_files import RankResult, Stack
+from scaling.record.rank_files import RankResult, Stack
+from scaling.record.row import Row
+from scaling.study.grid import Point, columns_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ import signal
 import sys
 from pathlib import Path
 
-from scaling.hardware import gpu_named
-from scaling.node import settle
+from scaling.cluster.hardware import gpu_named
+from scaling.cluster.node import settle
 from scaling.probe.plan import plan_from_json
-from scaling.rank_files import RankFiles
+from scaling.record.rank_files import RankFiles
 
 
 def main() -> None:
@@ -20,8 +20,8 @@ def main() -> None:
     files.beat(int(os.environ["RANK"]), "importing")
     what = plan_from_json(Path(plan).read_text(encoding="utf-8"))
     settle(os.environ, on_gpu=gpu_named(what.gpu).vendor == "nvidia")
-    from scaling.meeting import seat_of_environment
     from scaling.probe.program import run
+    from scaling.train.parallel.meeting import seat_of_environment
 
     run(what, files, seat_of_environment())
 

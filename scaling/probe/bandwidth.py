@@ -9,7 +9,7 @@ the number of ranks n: of the S bytes a ring sends
     broadcast, send_recv          all of it once                                 1
 """
 
-from scaling.probes import Collective
+from scaling.record.probe_row import Collective
 
 
 def bus_factor(kind: Collective, ranks: int) -> float:

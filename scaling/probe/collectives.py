@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from scaling.probes import Collective
+from scaling.record.probe_row import Collective
 
 # torch 2.13 renamed both and warns about the old names; 2.11 has only those
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from scaling.attention import DTYPES, attend, named_if_unavailable, require_attention
-from scaling.failures import KernelUnavailable
 from scaling.probe.plan import Task
+from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention
 
 
 def work_of(task: Task, device: torch.device) -> Callable[[], object]:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scaling.axes import Attention, Precision
-from scaling.grid import Point
-from scaling.layout import Layout
-from scaling.probes import COLLECTIVES, Collective
-from scaling.shapes import ModelShape
+from scaling.layout.axes import Attention, Precision
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+from scaling.record.probe_row import COLLECTIVES, Collective
+from scaling.study.grid import Point
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

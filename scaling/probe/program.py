@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from scaling.failures import KernelUnavailable, is_out_of_memory
-from scaling.measurement import Outcome
-from scaling.meeting import Seat, meet, part
 from scaling.probe.collectives import ELEMENT_BYTES, Ring, elements_of, exchange
 from scaling.probe.devices import work_of
 from scaling.probe.facts import facts_of
 from scaling.probe.plan import Group, ProbePlan, Task
 from scaling.probe.sampling import samples_s
-from scaling.rank_files import ProbeEnd, ProbeRecords, RankFailure, RankFiles
+from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFailure, RankFiles
+from scaling.record.row import Outcome
+from scaling.train.failures import KernelUnavailable, is_out_of_memory
+from scaling.train.parallel.meeting import Seat, meet, part
 
 _DEVICE_TASK_S = 0.05
 _MESSAGE_TASK_S = 0.25

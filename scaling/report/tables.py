@@ -8,8 +8,8 @@ from typing import Any
 
 import duckdb
 
-from scaling.axes import AXES
 from scaling.errors import InputError
+from scaling.layout.axes import AXES
 
 Record = dict[str, Any]
 

@@ -8,10 +8,10 @@ import time
 import traceback
 from pathlib import Path
 
-from scaling.grid import point_from_json
-from scaling.hardware import gpu_named
-from scaling.node import settle
-from scaling.rank_files import RankFailure, RankFiles
+from scaling.cluster.hardware import gpu_named
+from scaling.cluster.node import settle
+from scaling.record.rank_files import RankFailure, RankFiles
+from scaling.study.grid import point_from_json
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     point = point_from_json(Path(point_path).read_text(encoding="utf-8"))
     settle(os.environ, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
     try:
-        from scaling.meeting import seat_of_environment
+        from scaling.train.parallel.meeting import seat_of_environment
         from scaling.train.program import run
     except ImportError as error:
         traceback.print_exc()

@@ -7,7 +7,7 @@ and a target of as many, which goes on where the input ends: 2 * seq_length toke
 import numpy as np
 import torch
 
-from scaling.layout import Layout
+from scaling.layout.layout import Layout
 
 MicroBatch = tuple[torch.Tensor, torch.Tensor]
 

@@ -1,58 +1,44 @@
-"""An exception of a training rank becomes an outcome and one line."""
+"""What an exception of torch, NCCL or a kernel means: the one place that knows their texts.
 
-import math
-import time
-from collections.abc import Sequence
+Training and probes both end in outcomes, and the same failure must have the same name in both.
+"""
 
-from scaling.failures import KernelUnavailable, is_out_of_memory
-from scaling.grid import Point
-from scaling.measurement import Outcome
-from scaling.rank_files import RankFailure
+import errno
 
-_LOSSES_TOLD = 10
+import torch
 
 
-class Diverged(Exception):
-    """The loss or the gradient is no number any more: what is timed trains nothing."""
+class KernelUnavailable(Exception):
+    """A kernel or a precision was asked for by name and is not there; nothing stands in for it."""
 
 
-def failure_of(error: BaseException) -> RankFailure:
-    """The failure that this exception is; notes of its way up are part of the line."""
-    said = " ".join([str(error), *getattr(error, "__notes__", ())])
-    message = " ".join(said.split())
-    outcome: Outcome = "error"
-    if isinstance(error, KernelUnavailable):
-        outcome = "kernel_unavailable"
-    elif not isinstance(error, Diverged):
-        message = f"{type(error).__name__}: {message}"
-    if is_out_of_memory(error):
-        outcome = "oom"
-    return RankFailure(outcome=outcome, message=message, failed_at=time.time())
+# What allocators other than torch's own on a GPU say, which raise a plain RuntimeError.
+_OUT_OF_MEMORY = (
+    "out of memory",  # the CUDA runtime, its driver, Triton, and NCCL: "Cuda failure 2 '...'"
+    "can't allocate memory",  # torch's CPU allocator
+    "std::bad_alloc",
+    "STATUS_ALLOC_FAILED",  # cuBLAS and cuDNN
+    "Failed to CUDA calloc",  # NCCL, where its last word is all that torch repeats
+    "Failed to CUDA malloc",
+    "Failed to CUDA host alloc",
+)
+# What torch's attention says where the kernel that was named cannot run, likewise.
+_NO_KERNEL = ("No available kernel", "No viable backend")
 
 
-def require_finite(point: Point, losses: Sequence[float], grad_norm: float | None) -> None:
-    """Check what the last step left.
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the device or the host ran out of memory.
 
-    Args:
-        point: that is trained.
-        losses: of every step so far.
-        grad_norm: of the last one, None where it is not known.
-
-    Raises:
-        Diverged: its loss or its gradient norm is infinite or not a number.
+    Not meant: limits that look like it. Memory that may not be pinned (`ulimit -l`) and a full
+    /dev/shm are settings of the machine, which a smaller model would meet as well.
     """
-    named = {"loss": losses[-1], "gradient norm": 0.0 if grad_norm is None else grad_norm}
-    for name, value in named.items():
-        if not math.isfinite(value):
-            raise Diverged(_diverged(point, len(losses) - 1, f"{name} is {value}", losses[:-1]))
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
-def _diverged(point: Point, step: int, what: str, before: Sequence[float]) -> str:
-    warming = ", a warm-up step," if step < point.warmup_steps else ""
-    steps = point.warmup_steps + point.measured_steps
-    told = ", ".join(f"{loss:.4g}" for loss in before[-_LOSSES_TOLD:])
-    earlier = f"; losses before it: {'..., ' * (len(before) > _LOSSES_TOLD)}{told}" if told else ""
-    return (
-        f"at step {step} of {steps}{warming} the {what} in precision={point.layout.precision}, so "
-        f"this is no training that could be timed{earlier}"
-    )
+def is_no_kernel(error: RuntimeError) -> bool:
+    """Whether torch has no attention kernel of the kind it was told to use."""
+    return any(text in str(error) for text in _NO_KERNEL)

@@ -14,29 +14,29 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from scaling.grid import Point
-from scaling.meeting import Seat, part
-from scaling.rank_files import RankFiles, RankResult
-from scaling.train import trace
-from scaling.train.blueprint import Blueprint
-from scaling.train.compiled import graphs_compiled
+from scaling.record.rank_files import RankFiles, RankResult
+from scaling.study.grid import Point
 from scaling.train.data import MicroBatch, micro_batches
 from scaling.train.device import take_device
-from scaling.train.engine import Trainer, build
-from scaling.train.failures import failure_of, require_finite
+from scaling.train.engines.deepspeed.engine import Trainer, build
 from scaling.train.feed import Feed
-from scaling.train.kernels import require_kernels
-from scaling.train.memory import (
+from scaling.train.kernels.compiled import graphs_compiled
+from scaling.train.kernels.kernels import require_kernels
+from scaling.train.measure import trace
+from scaling.train.measure.memory import (
     foreign_memory,
     foreign_memory_named,
     library_memory,
     peak_memory,
 )
-from scaling.train.power import NOTHING_DRAWN, PowerLog, meter_of
-from scaling.train.rendezvous import Groups, join
+from scaling.train.measure.power import NOTHING_DRAWN, PowerLog, meter_of
+from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch, step_times_s
+from scaling.train.measure.window import split_of, unfit
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.outcomes import failure_of, require_finite
+from scaling.train.parallel.groups import Groups, join
+from scaling.train.parallel.meeting import Seat, part
 from scaling.train.stack import stack_of
-from scaling.train.timing import CudaStopwatch, HostStopwatch, Stopwatch, step_times_s
-from scaling.train.window import split_of, unfit
 
 _log = logging.getLogger(__name__)
 

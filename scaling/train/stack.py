@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from scaling.attention_packages import version_of
-from scaling.layout import Layout
-from scaling.rank_files import Stack
-from scaling.train.fused import liger_version
+from scaling.layout.layout import Layout
+from scaling.record.rank_files import Stack
+from scaling.train.kernels.attention_packages import version_of
+from scaling.train.kernels.fused import liger_version
 
 
 def stack_of(device: torch.device, layout: Layout) -> Stack:

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from scaling.analyse.warehouse import tabulate
-from scaling.grid import Plan, Point, Refusal
-from scaling.layout import Layout
-from scaling.measurement import Row
-from scaling.store import write_plan, write_rows
+from scaling.layout.layout import Layout
+from scaling.record.files import write_plan, write_rows
+from scaling.record.row import Row
+from scaling.study.grid import Plan, Point, Refusal
 from tests.report.synthetic_study import point
 
 SQL = Path(__file__).parents[2] / "reports" / "sql"

@@ -5,8 +5,8 @@ import pytest
 from scaling.analyse.compare import Side, compare
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
-from scaling.grid import Plan
-from scaling.store import write_plan, write_rows
+from scaling.record.files import write_plan, write_rows
+from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, some_point
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import row

@@ -8,10 +8,10 @@ import pytest
 
 from scaling.analyse.importing import NEEDED, import_rows
 from scaling.analyse.warehouse import tabulate
+from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.grid import Plan
-from scaling.hardware import Cluster
-from scaling.store import write_plan, write_rows
+from scaling.record.files import write_plan, write_rows
+from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, read, some_point
 from tests.report.synthetic_study import timed_row
 

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from scaling.analyse.warehouse import tabulate
-from scaling.grid import Plan
-from scaling.store import write_plan, write_table
+from scaling.record.files import write_plan, write_table
+from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, read, some_point
 
 MIB = 2**20

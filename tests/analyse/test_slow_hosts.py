@@ -1,7 +1,7 @@
 import dataclasses
 
 from scaling.analyse.slow_hosts import slow_hosts
-from scaling.probes import Probe
+from scaling.record.probe_row import Probe
 
 
 def probe(host, slowdown, *, kind="gemm", size=1, peer_host=None):

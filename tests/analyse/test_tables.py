@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from scaling.grid import Refusal, columns_of
-from scaling.measurement import Row
+from scaling.record.row import Row
+from scaling.study.grid import Refusal, columns_of
 from tests.analyse.conftest import SQL, run_sql, some_point
 from tests.report.synthetic_study import row
 

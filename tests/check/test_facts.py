@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from scaling.check.facts import fact_lines, machine
-from scaling.hardware import GIB
+from scaling.cluster.hardware import GIB
 from tests.train.reference import CPU
 
 RDMA = {"name": "mlx5_0", "kind": "rdma", "speed": "400 Gb/sec"}

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scaling.axes import Attention
 from scaling.check import kernels
 from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
 from scaling.check.lines import Line
-from scaling.train import fused
+from scaling.layout.axes import Attention
+from scaling.train.kernels import fused
 from tests.train.reference import CPU
 
 TINY = dataclasses.replace(SMALL, seq_length=32, vocab_size=64)

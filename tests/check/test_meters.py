@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.check.meters import clock_line, clocks_agree, energy_line
-from scaling.train.timing import HostStopwatch
+from scaling.train.measure.timing import HostStopwatch
 from tests.train.reference import CPU
 
 

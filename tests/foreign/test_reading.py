@@ -11,7 +11,7 @@ from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
 from scaling.foreign.reading import read_rows, read_table
-from scaling.predict.points import points_of
+from scaling.predict.read.points import points_of
 from tests.predict.conftest import SHAPE
 
 GOOD = ",".join(SHAPE) + ",tp\n" + ",".join(str(v) for v in SHAPE.values()) + ",2\n"

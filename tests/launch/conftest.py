@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from scaling.grid import Point
 from scaling.launch import measure
-from scaling.measurement import Row
+from scaling.record.row import Row
+from scaling.study.grid import Point
 from tests.points import tiny_point
 
 # What a stand-in for a rank starts with; it speaks to the parent as a real one does.
 PREAMBLE = """
 import faulthandler, os, signal, sys, time
 from pathlib import Path
-from scaling.rank_files import RankFailure, RankFiles, RankResult
+from scaling.record.rank_files import RankFailure, RankFiles, RankResult
 faulthandler.register(signal.SIGUSR1, all_threads=True)
 rank, files = int(os.environ["RANK"]), RankFiles(Path(sys.argv[-1]))
 def finish(step_times_s=[1.0], losses=[5.0], peak=100):

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from scaling import node
+from scaling.cluster import node
+from scaling.cluster.node import Gpu
 from scaling.launch.devices import missing_devices
-from scaling.launch.environment import rank_environment
-from scaling.node import Gpu
+from scaling.launch.start.environment import rank_environment
 from tests.points import tiny_point
 
 GPU_POINT = dataclasses.replace(tiny_point(dp=8), gpu="h100-80gb")

@@ -16,14 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scaling import hosts
-from scaling.grid import Point
-from scaling.hosts import Host
 from scaling.launch import Unsettled, measure
-from scaling.launch.environment import rank_environment
-from scaling.launch.starters import start_here
-from scaling.launch.warm import NoHosts, order_ranks, start_on_hosts
-from scaling.measurement import Row
+from scaling.launch.fork_server import protocol
+from scaling.launch.fork_server.nodes import NoHosts, order_ranks, start_on_hosts
+from scaling.launch.fork_server.protocol import Host
+from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.here import start_here
+from scaling.record.row import Row
+from scaling.study.grid import Point
 from tests.launch.conftest import Study
 from tests.points import tiny_point
 
@@ -36,7 +36,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("host")
     environment = {**rank_environment(tiny_point(), os.environ), "SLURMD_NODENAME": "localhost"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "scaling.train.host", str(place)], env=environment
+        [sys.executable, "-m", "scaling.launch.fork_server.server", str(place)], env=environment
     )
     while not (place / "node0.json").exists():
         assert process.poll() is None
@@ -130,8 +130,8 @@ ORDER = """
 import sys
 from pathlib import Path
 from scaling.launch import measure
-from scaling.launch.starters import start_here
-from scaling.launch.warm import start_on_hosts
+from scaling.launch.start.here import start_here
+from scaling.launch.fork_server.nodes import start_on_hosts
 measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_hosts)
 """
 
@@ -178,7 +178,7 @@ def test_a_host_that_is_killed_is_told_from_one_that_is_told_to_end(
 def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
     study: Study, host: Path, hosted: partial[Row]
 ) -> None:
-    said = hosts.read_host(host / "node0.json")
+    said = protocol.read_host(host / "node0.json")
     assert (host / "node0.json").stat().st_mode & 0o077 == 0
     with contextlib.ExitStack() as opened:
         silent = [
@@ -187,7 +187,7 @@ def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
         ]
         silent[0].sendall(b"\xff\xff\xff\xff")  # the start of a very long message
         with pytest.raises(OSError, match="is not our host any more"):
-            hosts.call(dataclasses.replace(said, key="guessed"))
+            protocol.call(dataclasses.replace(said, key="guessed"))
         assert hosted(study.write(tiny_point())).outcome == "ok"
         for connection in silent:
             with contextlib.suppress(ConnectionResetError):
@@ -202,7 +202,7 @@ def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_pat
 
         def answer() -> None:
             taken, _ = server.accept()
-            heard.append(hosts.answered(taken, "k").recv())
+            heard.append(protocol.answered(taken, "k").recv())
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -213,7 +213,7 @@ def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_pat
     (path,) = tmp_path.glob("order*.json")
     assert heard == [str(path)]
     assert path.stat().st_mode & 0o077 == 0
-    assert hosts.read_order(path).environment == {"HF_TOKEN": "secret"}
+    assert protocol.read_order(path).environment == {"HF_TOKEN": "secret"}
 
 
 def test_hosts_that_see_too_few_gpus_are_not_asked(tmp_path: Path) -> None:

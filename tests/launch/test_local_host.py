@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from scaling.launch import measure
-from scaling.launch.local_host import kept_host
-from scaling.launch.srun import starter
+from scaling.launch.fork_server.here import kept_host
+from scaling.launch.start.srun import starter
 from tests.launch.conftest import Study
 from tests.points import tiny_point
 
@@ -71,8 +71,8 @@ def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
 KEEPS = """
 import sys, time
 from pathlib import Path
-from scaling.grid import point_from_json
-from scaling.launch.local_host import kept_host
+from scaling.study.grid import point_from_json
+from scaling.launch.fork_server.here import kept_host
 root = Path(sys.argv[2])
 with kept_host(point_from_json(Path(sys.argv[1]).read_text()), root) as found:
     part = root / "part"

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
+from scaling.launch.judge.verdict import Verdict
 from scaling.launch.probe_rows import flops_of, rows_of
 from scaling.launch.ranks import Ended
-from scaling.launch.verdict import Verdict
 from scaling.probe.plan import Group, ProbePlan, Task
-from scaling.rank_files import ProbeRecords
+from scaling.record.rank_files import ProbeRecords
 
 GEMM = Task(kind="gemm", precision="bf16", m=10, n=10, k=10)
 NODE = Task(

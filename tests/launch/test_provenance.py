@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from scaling.launch.provenance import fingerprint, git_commit, provenance_of
-from scaling.oom_killer import OOM_KILLS, oom_kills
-from scaling.rank_files import Stack
+from scaling.launch.start.oom_killer import OOM_KILLS, oom_kills
+from scaling.record.rank_files import Stack
 
 STACK = Stack(
     host="node1",

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from scaling.launch.judge.verdict import Verdict
 from scaling.launch.row import Run, row_of
-from scaling.launch.verdict import Verdict
-from scaling.measurement import Row
-from scaling.rank_files import RankResult
+from scaling.record.rank_files import RankResult
+from scaling.record.row import Row
 from tests.launch.test_provenance import STACK
 from tests.points import tiny_point
 

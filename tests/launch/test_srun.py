@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch import srun
-from scaling.launch.srun import srun_command, start_in_allocation, start_step, starter
-from scaling.launch.starters import End, LaunchError, start_here
-from scaling.launch.warm import hosts_command
+from scaling.launch.fork_server.nodes import hosts_command
+from scaling.launch.start import srun
+from scaling.launch.start.here import End, LaunchError, start_here
+from scaling.launch.start.srun import srun_command, start_in_allocation, start_step, starter
 from tests.points import tiny_point
 
 

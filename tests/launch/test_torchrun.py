@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from scaling.launch import measure
-from scaling.launch.srun import starter
-from scaling.launch.starters import start_here
-from scaling.launch.torchrun import exports, nodes_of, start_by_torchrun
-from scaling.measurement import Row
+from scaling.launch.start.here import start_here
+from scaling.launch.start.srun import starter
+from scaling.launch.start.torchrun import exports, nodes_of, start_by_torchrun
+from scaling.record.row import Row
 from tests.launch.conftest import Study
 from tests.points import tiny_point
 

@@ -56,7 +56,7 @@ def test_a_model_that_does_not_fit_becomes_a_row(study: Study) -> None:
 
 
 DIVERGING = """
-from scaling.train.engine import ReplicaTrainer
+from scaling.train.engines.deepspeed.engine import ReplicaTrainer
 true = ReplicaTrainer.loss
 seen = []
 def loss(trainer):

@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from scaling.launch.seats import signed
-from scaling.launch.starters import End
+from scaling.launch.judge.verdict import Verdict, verdict
+from scaling.launch.judge.watch import Evidence
+from scaling.launch.start.exit_codes import signed
+from scaling.launch.start.here import End
 from scaling.launch.unsettled import KilledFromOutside
-from scaling.launch.verdict import Verdict, verdict
-from scaling.launch.watch import Evidence
-from scaling.rank_files import RankFailure
+from scaling.record.rank_files import RankFailure
 
 GONE = RankFailure(outcome="error", message="Connection closed by peer", failed_at=1.0)
 

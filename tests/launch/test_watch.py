@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.starters import End
-from scaling.launch.watch import Evidence, watch
-from scaling.patience import HANG_AFTER_S, STARTUP_S, limits
-from scaling.rank_files import RankFiles, has_stepped
+from scaling.launch.judge.watch import Evidence, watch
+from scaling.launch.start.here import End
+from scaling.record.rank_files import RankFiles, has_stepped
+from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S, limits
 
 
 class Asleep:

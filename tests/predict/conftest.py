@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from scaling.foreign.columns import Columns
-from scaling.predict.features import Points
-from scaling.predict.points import points_of
+from scaling.predict.read.features import Points
+from scaling.predict.read.points import points_of
 from tests.predict import reference
 
 SHAPE = {

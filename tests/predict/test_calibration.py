@@ -8,20 +8,20 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
-from scaling.predict.calibrate import calibrate, one_fingerprint_per_stack
-from scaling.predict.calibration import (
+from scaling.predict.cost.interval import band_of, interval_of
+from scaling.predict.cost.model import predict
+from scaling.predict.fit.calibrate import calibrate, one_fingerprint_per_stack
+from scaling.predict.fit.trial import trial
+from scaling.predict.read.calibration import (
     Band,
     Calibration,
     StackCalibration,
     read_calibration,
     write_calibration,
 )
-from scaling.predict.interval import band_of, interval_of
-from scaling.predict.model import predict
-from scaling.predict.observed import observed_of
-from scaling.predict.parameters import PARAMETERS
-from scaling.predict.points import points_of
-from scaling.predict.trial import trial
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.parameters import PARAMETERS
+from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
 
 

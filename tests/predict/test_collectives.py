@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.predict.collectives import (
+from scaling.predict.cost.collectives import (
     Ranks,
     all_reduce,
     hierarchical_all_reduce,

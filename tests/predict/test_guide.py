@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
-from scaling.predict.guide import Guide, choose
-from scaling.predict.guided_trial import play
-from scaling.predict.model import predict
-from scaling.predict.points import points_of
+from scaling.predict.advise.guide import Guide, choose
+from scaling.predict.advise.guided_trial import play
+from scaling.predict.cost.model import predict
+from scaling.predict.read.points import points_of
 from tests.conftest import PROJECT
 from tests.predict.conftest import table_of
 

@@ -11,21 +11,21 @@ import typer
 from typer.testing import CliRunner
 
 from scaling.analyse.importing import import_rows
+from scaling.cli import prediction as cli
 from scaling.errors import InputError
 from scaling.foreign import conditions
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
 from scaling.foreign.reading import read_rows
-from scaling.predict import cli
-from scaling.predict.calibrate import calibrate
-from scaling.predict.calibration import read_calibration
-from scaling.predict.model import predict
-from scaling.predict.observed import observed_of
-from scaling.predict.points import points_of
-from scaling.predict.recommend import recommend, record_of
-from scaling.predict.tables import prediction_table
-from scaling.predict.trial import trial
-from scaling.study import load_clusters, load_models
+from scaling.predict.advise.recommend import recommend, record_of
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.tables import prediction_table
+from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.fit.trial import trial
+from scaling.predict.read.calibration import read_calibration
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_of
+from scaling.study.study import load_clusters, load_models
 from tests.analyse.test_importing import ROW
 from tests.conftest import PROJECT
 from tests.predict import reference

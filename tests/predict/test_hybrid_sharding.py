@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.foreign.columns import Columns
-from scaling.predict.communication import traffic_of
-from scaling.predict.memory import memory_of
-from scaling.predict.model import predict
-from scaling.predict.points import points_of
-from scaling.predict.stages import stages_of
-from scaling.predict.step import step_of
+from scaling.predict.cost.communication import traffic_of
+from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.stages import stages_of
+from scaling.predict.cost.step import step_of
+from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import HEAD, LAYER, PARAMS, UNHURRIED, memory
 from tests.predict.test_step_arithmetic import IDEAL

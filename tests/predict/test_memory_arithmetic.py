@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling.foreign.columns import Columns
-from scaling.predict.features import Points
-from scaling.predict.memory import memory_of
-from scaling.predict.model import predict
-from scaling.predict.points import points_of
+from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.model import predict
+from scaling.predict.read.features import Points
+from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
 
 # A shared machine may pause at any moment: no test here is about time.
@@ -160,7 +160,7 @@ def test_recomputing_everything_never_takes_more_than_the_layer_it_recomputes(la
 
 
 def test_an_encoder_decoder_has_the_parameters_its_shape_counts():
-    from scaling.shapes import ModelShape
+    from scaling.layout.shapes import ModelShape
 
     shape = ModelShape(
         family="t5", num_layers=24, num_encoder_layers=24, hidden_size=2048, num_heads=32,

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.foreign.columns import Columns
-from scaling.layout import Layout
-from scaling.predict.inputs import OWN_FRAMEWORK
-from scaling.predict.parameters import defaults_for
-from scaling.predict.points import points_of
-from scaling.predict.stacks import stack_of
-from scaling.predict.stages import layer_params, stages_of
-from scaling.predict.step import step_of
-from scaling.shapes import ModelShape
-from scaling.stages import layers_of_stages
-from scaling.train.config import buckets_of, deepspeed_config
+from scaling.layout.layout import Layout
+from scaling.layout.partition import layers_of_stages
+from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.stages import layer_params, stages_of
+from scaling.predict.cost.step import step_of
+from scaling.predict.read.inputs import OWN_FRAMEWORK
+from scaling.predict.read.parameters import defaults_for
+from scaling.predict.read.points import points_of
+from scaling.predict.read.stacks import stack_of
+from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config
 from tests.points import TINY
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import UNHURRIED

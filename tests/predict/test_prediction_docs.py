@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from scaling.predict.parameters import PARAMETERS
+from scaling.predict.read.parameters import PARAMETERS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "prediction.md").read_text(encoding="utf-8")
 

@@ -5,12 +5,12 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
-from scaling.predict.calibrate import calibrate
-from scaling.predict.observed import observed_of
-from scaling.predict.points import points_of
-from scaling.predict.probes import probed_parameters
-from scaling.probes import Probe
-from scaling.store import arrow_schema
+from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.fit.probes import probed_parameters
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_of
+from scaling.record.files import arrow_schema
+from scaling.record.probe_row import Probe
 from tests.predict.conftest import table_of
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scaling.foreign.reading import read_table
-from scaling.predict.trial import trial
+from scaling.predict.fit.trial import trial
 
 FOLDER = Path(
     os.environ.get("SCALING_PUBLISHED", Path(__file__).parents[2] / ".." / "shared" / "published")

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
+from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
-from scaling.hardware import Cluster
-from scaling.layout import engine_refusals, refusals
-from scaling.predict.model import predict
-from scaling.predict.points import points_of
-from scaling.predict.recommend import recommend, record_of
-from scaling.predict.risk import ranked_by
-from scaling.predict.spend import memory_refusals, spend_of
-from scaling.shapes import ModelShape, model_flops_per_token
+from scaling.layout.layout import engine_refusals, refusals
+from scaling.layout.shapes import ModelShape, model_flops_per_token
+from scaling.predict.advise.recommend import recommend, record_of
+from scaling.predict.advise.spend import memory_refusals, spend_of
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.risk import ranked_by
+from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
 
 LLAMA_7B = ModelShape(

@@ -7,20 +7,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
-from scaling.hardware import Cluster
-from scaling.layout import Layout
-from scaling.predict.clusters import site_clusters
-from scaling.predict.inputs import inputs_of_layouts
-from scaling.predict.model import predict
-from scaling.predict.observed import observed_of
-from scaling.predict.points import points_from, points_of
-from scaling.predict.tables import prediction_table
-from scaling.predict.trial import trial
-from scaling.shapes import ModelShape
-from scaling.study import load_models
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.tables import prediction_table
+from scaling.predict.fit.trial import trial
+from scaling.predict.read.clusters import site_clusters
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_from, points_of
+from scaling.study.study import load_models
 from tests.predict.conftest import SHAPE, table_of
 
 

@@ -3,11 +3,11 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
-from scaling.predict.model import predict
-from scaling.predict.observed import observed_of
-from scaling.predict.points import points_of
-from scaling.predict.trial import trial
-from scaling.predict.validation import validate
+from scaling.predict.cost.model import predict
+from scaling.predict.fit.trial import trial
+from scaling.predict.fit.validation import validate
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
 
 

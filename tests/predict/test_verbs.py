@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from scaling.cli import prediction
 from scaling.errors import InputError
-from scaling.predict import cli
-from scaling.predict.memory import MEMORY_TERMS
-from scaling.predict.step import TIME_TERMS
+from scaling.predict.cost.memory import MEMORY_TERMS
+from scaling.predict.cost.step import TIME_TERMS
 
 PROJECT = Path(__file__).parents[2]
 
@@ -19,7 +19,12 @@ PROJECT = Path(__file__).parents[2]
 @pytest.fixture
 def run():
     app = typer.Typer()
-    for verb in (cli.predict, cli.calibrate, cli.validate, cli.recommend):
+    for verb in (
+        prediction.predict,
+        prediction.calibrate,
+        prediction.validate,
+        prediction.recommend,
+    ):
         app.command()(verb)
 
     def invoke(*arguments: object) -> str:
@@ -137,7 +142,8 @@ def test_what_recommend_cannot_do_is_one_sentence(run, arguments, sentence):
 
 def test_predicting_loads_neither_torch_nor_scipy_nor_duckdb(tmp_path):
     code = (
-        "import sys, scaling.predict.model, scaling.predict.recommend, scaling.predict.cli;"
+        "import sys, scaling.predict.cost.model, scaling.predict.advise.recommend;"
+        "import scaling.cli.prediction;"
         "print([m for m in ('torch', 'scipy', 'duckdb', 'deepspeed') if m in sys.modules])"
     )
     done = subprocess.run(

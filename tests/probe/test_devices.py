@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scaling.failures import KernelUnavailable
 from scaling.probe.devices import work_of
 from scaling.probe.plan import Task
+from scaling.train.failures import KernelUnavailable
 
 CPU = torch.device("cpu")
 

@@ -5,10 +5,10 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.layout import Layout
+from scaling.layout.layout import Layout
 from scaling.probe.bandwidth import bus_factor
 from scaling.probe.plan import Group, plan_from_json, probe_plan
-from scaling.train.rendezvous import Place
+from scaling.train.parallel.groups import Place
 from tests.points import tiny_point
 
 degrees = st.sampled_from([1, 2, 3, 4])

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.launch.probing import probe
-from scaling.launch.starters import LocalRanks, seat
+from scaling.launch.start.here import LocalRanks, seat
 from scaling.probe.plan import MIB, Task, probe_plan
-from scaling.probes import COLLECTIVES, Probe
-from scaling.store import arrow_schema
+from scaling.record.files import arrow_schema
+from scaling.record.probe_row import COLLECTIVES, Probe
 from tests.points import tiny_point
 
 pytestmark = pytest.mark.ranks

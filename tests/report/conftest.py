@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from scaling.analyse.warehouse import tabulate
-from scaling.grid import Plan
-from scaling.report.page import write_report
+from scaling.report.page.page import write_report
 from scaling.report.tables import Tables, read_tables
+from scaling.study.grid import Plan
 from tests.report.synthetic_study import cpu_plan, gpu_plan, write_study
 
 REPORTS = Path(__file__).parents[2] / "reports"

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse.warehouse import tabulate
+from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
-from scaling.grid import Plan
-from scaling.hardware import Cluster
-from scaling.measurement import Row, fields_of
-from scaling.predict.model import predict
-from scaling.predict.points import points_of
-from scaling.predict.tables import prediction_table
-from scaling.probes import Probe
-from scaling.report.page import write_report
-from scaling.store import write_plan, write_rows, write_table
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.tables import prediction_table
+from scaling.predict.read.points import points_of
+from scaling.record.files import write_plan, write_rows, write_table
+from scaling.record.probe_row import Probe
+from scaling.record.row import Row, fields_of
+from scaling.report.page.page import write_report
+from scaling.study.grid import Plan
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured
 
 CLUSTERS = {

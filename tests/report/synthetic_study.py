@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from scaling.axes import DEFAULTS
-from scaling.grid import Plan, Point, Refusal, columns_of
-from scaling.hardware import GPUS
-from scaling.layout import Layout, engine_refusals, refusals
-from scaling.measurement import Outcome, Row
-from scaling.shapes import ModelShape
-from scaling.store import write_plan, write_rows
-from scaling.study_kinds import StudyKind
+from scaling.cluster.hardware import GPUS
+from scaling.layout.axes import DEFAULTS
+from scaling.layout.layout import Layout, engine_refusals, refusals
+from scaling.layout.shapes import ModelShape
+from scaling.record.files import write_plan, write_rows
+from scaling.record.row import Outcome, Row
+from scaling.study.grid import Plan, Point, Refusal, columns_of
+from scaling.study.kinds import StudyKind
 
 SHAPES = {
     "llama-1b": ModelShape(

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from scaling.report.captions import read_caption
-from scaling.report.charts import CHARTS
-from scaling.report.marks import INTERVALS, POINTS, SEGMENTS
-from scaling.report.palette import COLOURS
-from scaling.report.svg import bare, datasets
+from scaling.report.charts.charts import CHARTS
+from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
+from scaling.report.charts.palette import COLOURS
+from scaling.report.charts.svg import bare, datasets
 from scaling.report.tables import COLUMNS
+from scaling.report.text.captions import read_caption
 from tests.report.conftest import REPORTS
 
 CAPTIONS = REPORTS / "captions"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.report import choice_findings as found
+from scaling.report.sections import choice_findings as found
 from scaling.report.tables import Tables
 
 GPUS = {"GPU": "GPU", "GPUs": "GPUs"}

@@ -8,9 +8,9 @@ import pytest
 
 from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
-from scaling.report.page import write_report
+from scaling.record.files import write_plan
+from scaling.report.page.page import write_report
 from scaling.report.tables import Tables, read_tables
-from scaling.store import write_plan
 from tests.analyse.test_importing import ROW
 from tests.report.conftest import REPORTS
 from tests.report.large_study import AXES, CLUSTERS, predict_all, write_large_study

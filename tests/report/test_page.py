@@ -8,9 +8,9 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
-from scaling.report.page import _file_name, write_report
+from scaling.record.files import write_rows
+from scaling.report.page.page import _file_name, write_report
 from scaling.report.tables import COLUMNS, read_tables
-from scaling.store import write_rows
 from tests.report.conftest import REPORTS, SMALL_AXES, tabulated
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, timed_row
 

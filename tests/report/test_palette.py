@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from scaling.report.palette import COLOURS, LAYOUT_SLOTS, css, in_theme, variable
+from scaling.report.charts.palette import COLOURS, LAYOUT_SLOTS, css, in_theme, variable
 
 # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB
 MACHADO = {

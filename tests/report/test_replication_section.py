@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from scaling.analyse.replication import SCHEMA
-from scaling.report.replication import replication
-from scaling.store import write_table
+from scaling.record.files import write_table
+from scaling.report.sections.replication import replication
 
 Answer = tuple[str, str | None, str]  # finding, subject, verdict
 

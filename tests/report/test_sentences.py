@@ -3,12 +3,12 @@
 import pytest
 
 from scaling.analyse.warehouse import tabulate
-from scaling.grid import Plan
-from scaling.report.answers import advice_spans
-from scaling.report.sentences import evidence, story
+from scaling.record.files import write_plan, write_rows
+from scaling.report.sections.answers import advice_spans
+from scaling.report.sections.sentences import evidence, story
 from scaling.report.tables import Tables, read_tables
-from scaling.report.words import words_for
-from scaling.store import write_plan, write_rows
+from scaling.report.text.words import words_for
+from scaling.study.grid import Plan
 from tests.analyse.conftest import layout, some_point
 from tests.report.conftest import REPORTS
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, point, row, timed_row

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from scaling.store import read_row
+from scaling.record.files import read_row
 from tests.launch import conftest as launch
 from tests.points import tiny_point
 from tests.slurm.lab import until

@@ -5,16 +5,16 @@ from functools import cache
 import pyarrow.parquet as pq
 import pytest
 
-from scaling import planning
 from scaling.analyse.replication import replicate
 from scaling.analyse.warehouse import tabulate
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
-from scaling.predict.model import predict
-from scaling.predict.points import points_of
-from scaling.predict.tables import prediction_table
-from scaling.store import write_plan, write_table
-from scaling.study import load_clusters, load_models, load_study
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.tables import prediction_table
+from scaling.predict.read.points import points_of
+from scaling.record.files import write_plan, write_table
+from scaling.run import planning
+from scaling.study.study import load_clusters, load_models, load_study
 from tests.conftest import PROJECT
 
 

@@ -5,8 +5,8 @@ import shutil
 import pyarrow.parquet as pq
 import pytest
 
-from scaling import grid
-from scaling.study import load_study
+from scaling.study import grid
+from scaling.study.study import load_study
 from tests.conftest import PROJECT, copy_project
 from tests.ran import rows_of, scaling
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scaling.grid import Point
-from scaling.launch.environment import rank_environment
-from scaling.rank_files import RankFailure, RankFiles, RankResult
+from scaling.launch.start.environment import rank_environment
+from scaling.record.rank_files import RankFailure, RankFiles, RankResult
+from scaling.study.grid import Point
 from tests.points import tiny_point
 
 Train = Callable[[Point], dict[int, RankResult]]

@@ -14,10 +14,10 @@ from typing import NoReturn
 import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 (the engine imports it late)
 import torch
 
-from scaling.grid import Point, point_from_json
-from scaling.launch.starters import seat
-from scaling.meeting import Seat
-from scaling.rank_files import RankFiles
+from scaling.launch.start.here import seat
+from scaling.record.rank_files import RankFiles
+from scaling.study.grid import Point, point_from_json
+from scaling.train.parallel.meeting import Seat
 from scaling.train.program import run
 
 

@@ -14,11 +14,11 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from scaling.grid import Point, point_from_json
-from scaling.launch.starters import seat
-from scaling.train.rehearsal import answer_as_cuda, walked
-from scaling.train.rendezvous import Groups, join_deepspeed
-from scaling.train.waits import Waits
+from scaling.launch.start.here import seat
+from scaling.study.grid import Point, point_from_json
+from scaling.train.parallel.groups import Groups, join_deepspeed
+from scaling.train.rehearsal.rehearsal import answer_as_cuda, walked
+from scaling.train.rehearsal.waits import Waits
 
 
 def _be(point: Point, rank: int, folder: Path) -> NoReturn:

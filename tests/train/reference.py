@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import torch
 
-from scaling.grid import Point
-from scaling.train.blueprint import Blueprint
-from scaling.train.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.study.grid import Point
 from scaling.train.data import sequence
-from scaling.train.encoder_decoder import EncoderDecoder
-from scaling.train.model import Decoder
-from scaling.train.parallel import TensorParallel
-from scaling.train.weights import initial_weight
+from scaling.train.engines.deepspeed.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.decoder import Decoder
+from scaling.train.model.encoder_decoder import EncoderDecoder
+from scaling.train.model.weights import initial_weight
+from scaling.train.parallel.tensor import TensorParallel
 
 Weights = dict[str, torch.Tensor]
 CPU = torch.device("cpu")

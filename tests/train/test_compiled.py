@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from scaling.failures import KernelUnavailable
-from scaling.train.compiled import require_compiler
+from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels.compiled import require_compiler
 from tests.points import tiny_point
 from tests.train.conftest import Attempt, Train
 from tests.train.test_parity import compare

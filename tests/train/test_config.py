@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from scaling.train.config import buckets_of, deepspeed_config
+from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config
 from tests.points import TINY, tiny_point
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.axes import AXES
+from scaling.layout.axes import AXES
 from tests.train.covering import covering, pairs, product
 from tests.train.test_parity import ELSEWHERE, PAIRWISE, VALUES, can_run
 

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.layout import Layout
+from scaling.layout.layout import Layout
 from scaling.train.data import micro_batches, sequence
 
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.hardware import GPUS
+from scaling.cluster.hardware import GPUS
 from scaling.train.device import other_gpu
 from scaling.train.program import take_device
 from tests.points import tiny_point

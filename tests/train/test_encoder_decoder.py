@@ -10,13 +10,13 @@ from torch import nn
 from transformers import MT5Config, MT5ForConditionalGeneration
 from transformers.models.mt5.modeling_mt5 import MT5Attention
 
-from scaling.failures import KernelUnavailable
-from scaling.shapes import ModelShape
-from scaling.train.encoder_decoder import EncoderDecoder
-from scaling.train.kernels import require_kernels
-from scaling.train.parallel import TensorParallel
-from scaling.train.relative_position import bias_of, buckets
-from scaling.train.streams import Streams, Tables, packed, unpacked
+from scaling.layout.shapes import ModelShape
+from scaling.train.engines.deepspeed.streams import Streams, Tables, packed, unpacked
+from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels.kernels import require_kernels
+from scaling.train.model.encoder_decoder import EncoderDecoder
+from scaling.train.model.relative_position import bias_of, buckets
+from scaling.train.parallel.tensor import TensorParallel
 from tests.points import TINY_T5, tiny_point
 from tests.train.test_model import CPU, blueprint
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scaling.attention import attend
-from scaling.attention_packages import PACKAGES, require_package
-from scaling.failures import KernelUnavailable
-from scaling.train.fused import halves, require_liger
-from scaling.train.model import Decoder
+from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels.attention import attend
+from scaling.train.kernels.attention_packages import PACKAGES, require_package
+from scaling.train.kernels.fused import halves, require_liger
+from scaling.train.model.decoder import Decoder
 from tests.points import TINY, tiny_point
 from tests.train.test_model import CPU, blueprint
 

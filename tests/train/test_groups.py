@@ -7,8 +7,8 @@ import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from scaling.layout import Layout
-from scaling.train.rendezvous import Groups
+from scaling.layout.layout import Layout
+from scaling.train.parallel.groups import Groups
 
 FEW = datetime.timedelta(seconds=77)
 

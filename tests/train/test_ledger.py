@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scaling.launch.environment import rank_environment
+from scaling.launch.start.environment import rank_environment
 from tests.points import TINY, tiny_point
 from tests.train.test_rehearsal import rehearse
 

@@ -5,14 +5,14 @@ import sys
 import pytest
 import torch
 
-from scaling.hardware import GIB
-from scaling.train.failures import failure_of
-from scaling.train.memory import foreign_memory, foreign_memory_named, library_memory
+from scaling.cluster.hardware import GIB
+from scaling.train.measure.memory import foreign_memory, foreign_memory_named, library_memory
+from scaling.train.outcomes import failure_of
 from tests.train.reference import CPU
 
 GROWN = """
 import json, torch
-from scaling.train.memory import peak_memory
+from scaling.train.measure.memory import peak_memory
 cpu = torch.device("cpu")
 before = peak_memory(cpu)
 torch.ones(64 * 2**20)  # 256 MiB, given back at once

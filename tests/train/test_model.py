@@ -3,12 +3,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling.grid import Point
-from scaling.train.blocks import rotary_table, rotate
-from scaling.train.blueprint import Blueprint
-from scaling.train.model import Decoder
-from scaling.train.parallel import TensorParallel
-from scaling.train.weights import initial_weight, shard
+from scaling.study.grid import Point
+from scaling.train.model.blocks import rotary_table, rotate
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.decoder import Decoder
+from scaling.train.model.weights import initial_weight, shard
+from scaling.train.parallel.tensor import TensorParallel
 from tests.points import TINY, tiny_point
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scaling.train.trace import STEPS
-from scaling.train.window import OPTIMIZER, STEP
+from scaling.train.measure.trace import STEPS
+from scaling.train.measure.window import OPTIMIZER, STEP
 from tests.points import tiny_point
 from tests.train.conftest import Run
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from scaling.shapes import ModelShape
-from scaling.train.model import Decoder
+from scaling.layout.shapes import ModelShape
+from scaling.train.model.decoder import Decoder
 from tests.points import TINY, TINY_GPT, tiny_point
 from tests.train.test_model import blueprint
 

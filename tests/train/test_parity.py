@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scaling.axes import AXES, Axis
-from scaling.grid import Point
-from scaling.layout import Layout, clipping_refusals, engine_refusals, refusals
-from scaling.rank_files import RankResult
-from scaling.shapes import ModelShape
+from scaling.layout.axes import AXES, Axis
+from scaling.layout.layout import Layout, clipping_refusals, engine_refusals, refusals
+from scaling.layout.shapes import ModelShape
+from scaling.record.rank_files import RankResult
+from scaling.study.grid import Point
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Train
 from tests.train.covering import Case, covering, product

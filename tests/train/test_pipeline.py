@@ -1,4 +1,4 @@
-from scaling.train.pipeline import bounds
+from scaling.train.engines.deepspeed.pipeline import bounds
 
 # look-up, layers, norm, head; and with a norm between the stacks of an encoder and a decoder
 DECODER = [False, True, True, True, False, False]

@@ -1,7 +1,7 @@
 import pytest
 
-from scaling.layout import Layout
-from scaling.train.rendezvous import Place
+from scaling.layout.layout import Layout
+from scaling.train.parallel.groups import Place
 
 
 def test_tp_is_innermost_and_pp_outermost() -> None:

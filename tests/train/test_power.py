@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.train.power import NOTHING_DRAWN, NvmlMeter, PowerLog, Samples, drawn, meter_of
+from scaling.train.measure.power import NOTHING_DRAWN, NvmlMeter, PowerLog, Samples, drawn, meter_of
 from tests.train.reference import CPU
 
 

@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from scaling.axes import Attention
-from scaling.grid import Point
-from scaling.layout import Layout, engine_refusals, refusals
+from scaling.layout.axes import Attention
+from scaling.layout.layout import Layout, engine_refusals, refusals
+from scaling.study.grid import Point
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Attempt
 from tests.train.covering import product

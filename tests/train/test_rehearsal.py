@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scaling.grid import Point
-from scaling.launch.environment import rank_environment
+from scaling.launch.start.environment import rank_environment
+from scaling.study.grid import Point
 from tests.points import TINY, TINY_GPT, tiny_point
 
 Answer = dict[str, Any]
@@ -59,7 +59,7 @@ WAITS: list[tuple[dict[str, Any], dict[str, int]]] = [
 def rehearse(asked: Sequence[tuple[Point, int]]) -> list[Answer]:
     lines = [json.dumps({"point": json.loads(p.to_json()), "rank": rank}) for p, rank in asked]
     done = subprocess.run(
-        [sys.executable, "-m", "scaling.train.rehearsal"],
+        [sys.executable, "-m", "scaling.train.rehearsal.rehearsal"],
         input="\n".join(lines) + "\n",
         capture_output=True,
         text=True,

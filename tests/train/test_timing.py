@@ -1,4 +1,4 @@
-from scaling.train.timing import HostStopwatch, step_times_s
+from scaling.train.measure.timing import HostStopwatch, step_times_s
 
 
 class Log:

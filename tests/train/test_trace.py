@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported at run time
 from torch.autograd.profiler import record_function
 
-from scaling.layout import Layout
-from scaling.train.launches import axis_of
-from scaling.train.trace import events_of, of_use, traced
-from scaling.train.window import AXES, KINDS, split_of, unfit
+from scaling.layout.layout import Layout
+from scaling.train.measure.launches import axis_of
+from scaling.train.measure.trace import events_of, of_use, traced
+from scaling.train.measure.window import AXES, KINDS, split_of, unfit
 from tests.points import tiny_point
 from tests.train.conftest import Run, Train
 from tests.train.reference import CPU
@@ -180,7 +180,7 @@ def test_a_window_holds_its_steps_with_their_marks_and_not_the_discarded_one() -
 
 NO_SIZE = """
 from torch.autograd.profiler import profile
-from scaling.train.trace import kineto_options
+from scaling.train.measure.trace import kineto_options
 options = kineto_options(ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB="much")
 with profile(use_kineto=True, experimental_config=options):
     pass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.train.window import STEP, Event, split_of, unfit
+from scaling.train.measure.window import STEP, Event, split_of, unfit
 
 MAIN, TP_WORKER, DP_WORKER = 1, 2, 3
 

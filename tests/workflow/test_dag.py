@@ -9,8 +9,9 @@ import time
 import pytest
 import yaml
 
-from scaling import grid, planning
-from scaling.study import load_study
+from scaling.run import planning
+from scaling.study import grid
+from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
 STUDIES = sorted(path.stem for path in (PROJECT / "config" / "studies").glob("*.yaml"))

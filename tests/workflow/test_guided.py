@@ -34,9 +34,9 @@ STAND_IN = """
 import sys
 from pathlib import Path
 from scaling import planning
-from scaling.grid import point_from_json
-from scaling.store import write_rows
-from scaling.study import load_study
+from scaling.study.grid import point_from_json
+from scaling.record.files import write_rows
+from scaling.study.study import load_study
 from tests.rows import row_of
 point = point_from_json(Path(sys.argv[1]).read_text())
 _, prediction = planning.predicted(load_study(point.study), [point])

@@ -10,9 +10,10 @@ import pytest
 import typer
 import yaml
 
-from scaling import plan_file, plan_writer
-from scaling.__main__ import app
+from scaling.cli.verbs import app
 from scaling.errors import InputError
+from scaling.run import plan_writer
+from scaling.study import plan_file
 from tests.conftest import PROJECT
 from tests.workflow.test_dag import edit, planned_jobs, pretend_it_ran, snakemake
 

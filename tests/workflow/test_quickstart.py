@@ -6,8 +6,8 @@ from itertools import groupby
 
 import pytest
 
-from scaling import grid
-from scaling.study import load_study
+from scaling.study import grid
+from scaling.study.study import load_study
 from tests.ran import scaling
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(2000)]

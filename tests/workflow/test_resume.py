@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import psutil
 import pytest
 
-from scaling.running import is_alive
+from scaling.record.running import is_alive
 from tests.ran import rows_of, scaling
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from scaling import plan_writer, retrying
-from scaling.study import load_study
-from scaling.study_folder import about
+from scaling.run import plan_writer, retry
+from scaling.study.study import load_study
+from scaling.study.study_folder import about
 from tests.conftest import PROJECT
 
 pytestmark = pytest.mark.timeout(300)
@@ -185,7 +185,7 @@ def test_any_sequence_ends_as_a_fresh_folder_would(seed, checkout, tmp_path):
         elif action == "run":
             run()
         elif action == "retry" and results.exists():
-            retrying.set_aside(results, {"oom"})
+            retry.set_aside(results, {"oom"})
         elif action == "report" and (results / "tables").exists():
             (results / "report.html").unlink(missing_ok=True)
         elif action == "price":

@@ -2,7 +2,7 @@
 import sys
 from pathlib import Path
 
-from scaling import plan_file
+from scaling.study import plan_file
 from scaling.errors import InputError
 
 chosen_by_option = {
@@ -72,7 +72,7 @@ def chosen():
 
 def rows_of(size):
     if PLAN.guide:
-        from scaling.choosing import chosen_ids  # heavy, and for guided sweeps only
+        from scaling.run.guided import chosen_ids  # heavy, and for guided sweeps only
 
         made = checkpoints.choose.get(size=size).output[0]
         return [row(point_id) for point_id in chosen_ids(Path(made))]

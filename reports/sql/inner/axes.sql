@@ -1,6 +1,6 @@
 -- Grain: one row per setting, axis on which its layouts differ, and layout.
 -- Needs: choices
--- The axes and their words are those of scaling/axes.py, as catalogue.axes and catalogue.levels.
+-- The axes and their words are those of scaling/layout/axes.py, as catalogue.axes and catalogue.levels.
 -- axis: as tables name it. level: the choice; place: orders the levels of an axis.
 -- words, short: how a text and a chart say the choice; null where it goes without saying.
 -- otherwise: what a chart says where the others' choice does not go without saying.

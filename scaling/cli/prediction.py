@@ -1,0 +1,286 @@
+"""The predictor's four verbs; heavy imports stay inside them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+import typer
+
+from scaling.errors import InputError, did_you_mean, shortened
+from scaling.layout.axes import Precision
+
+if TYPE_CHECKING:
+    from scaling.cluster.hardware import Cluster
+    from scaling.layout.shapes import ModelShape
+    from scaling.predict.fit.validation import Validation
+
+PREDICT_EPILOG = "Example:  scaling predict points.csv predictions.parquet -c calibration.json"
+CALIBRATE_EPILOG = (
+    "Example:  scaling calibrate rows.csv calibration.json --where 'world_size <= 64'"
+)
+VALIDATE_EPILOG = "Example:  scaling validate rows.csv --calibrate-where 'world_size <= 32' --json"
+RECOMMEND_EPILOG = "Example:  scaling recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"
+
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option("--calibration", "-c", help="calibration.json; data-sheet numbers without it."),
+]
+Rows = Annotated[
+    Path, typer.Argument(metavar="ROWS", help="Measured rows: CSV, Parquet, or a rows/ folder.")
+]
+
+
+def predict(
+    points: Annotated[
+        Path, typer.Argument(metavar="POINTS", help="CSV or Parquet, one layout a row.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The Parquet file to write.")],
+    calibration: CalibrationFile = None,
+) -> None:
+    """Predict memory and step time of every layout of a table."""
+    from scaling.foreign.columns import Columns
+    from scaling.foreign.reading import read_rows, writing
+    from scaling.predict.cost.model import predict as predict_points
+    from scaling.predict.cost.tables import prediction_table
+    from scaling.predict.read.calibration import read_calibration
+    from scaling.predict.read.points import points_of
+    from scaling.record.files import write_table
+
+    found = read_calibration(calibration) if calibration else None
+    columns = Columns(read_rows(points), str(points))
+    models, clusters = _catalogues()
+    checked = points_of(columns, models=models, clusters=clusters)
+    prediction = predict_points(checked, found)
+    with writing(out):
+        write_table(out, prediction_table(checked, prediction))
+    fitting = int((prediction.predicted & prediction.fits).sum())
+    left_out = int((~prediction.predicted).sum())
+    typer.echo(f"{len(checked)} points: {fitting} fit, {left_out} cannot be predicted -> {out}")
+    _say(checked.assumptions)
+
+
+def calibrate(
+    rows: Rows,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The calibration.json to write.")],
+    where: Annotated[
+        str | None, typer.Option(help="SQL condition: which rows to use; row_index counts them.")
+    ] = None,
+    probes: Annotated[
+        Path | None, typer.Option(help="Microbenchmarks of the cluster: CSV or Parquet.")
+    ] = None,
+) -> None:
+    """Fit the model's parameters, with intervals, to measured rows."""
+    from scaling.foreign.columns import Columns
+    from scaling.foreign.conditions import rows_where
+    from scaling.foreign.reading import read_rows, writing
+    from scaling.predict.fit.calibrate import calibrate as fit
+    from scaling.predict.fit.calibrate import one_fingerprint_per_stack
+    from scaling.predict.fit.probes import probed_parameters
+    from scaling.predict.read.calibration import write_calibration
+    from scaling.predict.read.observed import observed_of
+    from scaling.predict.read.points import points_of
+
+    table = read_rows(rows)
+    columns = Columns(table, str(rows)).filter(rows_where(table, where, str(rows), "--where"))
+    models, clusters = _catalogues()
+    points = points_of(columns, models=models, clusters=clusters)
+    one_fingerprint_per_stack(columns, points)
+    source = f"{rows.name}" + (f" where {where}" if where else "")
+    told = None
+    if probes is not None:
+        told = probed_parameters(Columns(read_rows(probes), str(probes)), clusters)
+    found = fit(points, observed_of(columns), source=source, probes=told)
+    with writing(out):
+        write_calibration(out, found)
+    for key, stack in found.stacks.items():
+        identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
+        typer.echo(
+            f"{key}: {stack.rows_timed} timed rows, {stack.rows_out_of_memory} out of memory; "
+            f"{len(identified)} of {len(stack.parameters)} parameters identified: "
+            f"{', '.join(identified) or 'none, defaults kept'}"
+        )
+    if not found.stacks:
+        typer.echo(f"{rows}: no row that ran or ran out of memory; the calibration is empty")
+    typer.echo(f"-> {out}")
+    _say(points.assumptions)
+
+
+def validate(
+    rows: Rows,
+    calibrate_where: Annotated[
+        str | None, typer.Option(help="SQL condition of the rows to calibrate on; none without it.")
+    ] = None,
+    test_where: Annotated[
+        str | None, typer.Option(help="SQL condition of the rows to test on; else all the others.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Calibrate on one part of the rows and say how wrong the predictions of the other are."""
+    from scaling.foreign.reading import read_rows
+    from scaling.predict.fit.trial import trial
+
+    models, clusters = _catalogues()
+    found = trial(
+        read_rows(rows),
+        str(rows),
+        calibrate_where=calibrate_where,
+        test_where=test_where,
+        models=models,
+        clusters=clusters,
+    )
+    if json:
+        import json as text
+
+        typer.echo(text.dumps(found.to_dict(), indent=1, allow_nan=False))
+    else:
+        _show_validation(found)
+
+
+def recommend(
+    model: Annotated[str, typer.Option(help="A model of config/models.yaml.")],
+    cluster: Annotated[str, typer.Option(help="A cluster of config/clusters.yaml, or a GPU.")],
+    gpus: Annotated[str, typer.Option(help="GPU counts, e.g. 8,64,512.")],
+    global_batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000_000, help="Sequences per step; else 4 million tokens."),
+    ] = None,
+    seq_length: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="Tokens per sequence.")
+    ] = 4096,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, bf16, fp16 or fp8; else bf16, or fp16 without it.")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="Whose software, as the rows name it; else this project's.")
+    ] = None,
+    calibration: CalibrationFile = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Rank the layouts of a model on so many GPUs: speed, memory margin and cost."""
+    from scaling.predict.advise.recommend import recommend as search
+    from scaling.predict.advise.recommend import record_of
+    from scaling.predict.read.calibration import read_calibration
+    from scaling.predict.read.inputs import OWN_FRAMEWORK
+
+    found = read_calibration(calibration) if calibration else None
+    models, clusters = _catalogues()
+    if model not in (models or {}):
+        hint = did_you_mean(model[:60], models or {})
+        raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
+    best = search(
+        model=model,
+        shape=(models or {})[model],
+        cluster=cluster,
+        clusters=clusters,
+        gpus=_counts(gpus),
+        seq_length=seq_length,
+        global_batch_size=global_batch_size,
+        precision=_precision(precision),
+        calibration=found,
+        framework=framework or OWN_FRAMEWORK,
+    )
+    records = [record_of(one) for several in best.values() for one in several]
+    if json:
+        import json as text
+
+        typer.echo(text.dumps(records, indent=1, allow_nan=False))
+    else:
+        _show_recommendations(records, calibrated=found is not None)
+
+
+def _catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
+    """The site's models, None where nobody describes any, and its clusters."""
+    from scaling.predict.read.clusters import config_file, site_clusters
+    from scaling.study.study import load_models
+
+    models = config_file("models.yaml")
+    return load_models(models) if models else None, site_clusters()
+
+
+def _precision(text: str | None) -> "Precision | None":
+    if text is None:
+        return None
+    for known in get_args(Precision):
+        if text == known:
+            return cast(Precision, known)
+    raise InputError(
+        f"--precision {shortened(text)}: {did_you_mean(text[:60], get_args(Precision))}"
+    )
+
+
+def _counts(text: str) -> list[int]:
+    said = shortened(text)
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--gpus {said}: give GPU counts with commas, e.g. 8,64,512") from None
+    if min(counts) < 1:
+        raise InputError(f"--gpus {said}: a GPU count is at least 1")
+    return sorted(set(counts))
+
+
+def _say(assumptions: tuple[str, ...]) -> None:
+    for sentence in assumptions:
+        typer.echo(f"assumed: {sentence}", err=True)
+
+
+def _show_validation(found: "Validation") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    names = ("rows", "MAPE", "median", "max", "RMS", "bias", "rank", "regret", "max", "covered")
+    memory = ("fit/OOM accuracy", "false fits", "false OOM")
+    table = Table("model", "cluster", "GPUs", *names, *memory)
+
+    def percent(value: Any, digits: int = 1) -> str:
+        return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+    everything: dict[str, str | int] = {"model": "all", "cluster": "", "world_size": ""}
+    for key, scores in [*found.groups, (everything, found.overall)]:
+        s, m = scores.step_time, scores.memory
+        correlation = s["rank_correlation"]
+        table.add_row(
+            str(key["model"]),
+            str(key["cluster"]),
+            str(key["world_size"]),
+            f"{s['rows']:.0f}",
+            *(percent(s[name]) for name in ("mape", "median_ape", "max_ape", "rms", "bias")),
+            "–" if correlation is None else f"{correlation:.2f}",
+            percent(scores.regret["mean"]),
+            percent(scores.regret["max"]),
+            percent(scores.coverage_80, 0),
+            *(percent(m[n]) for n in ("balanced_accuracy", "false_fit_rate", "false_oom_rate")),
+        )
+    console = Console(width=max(Console().width, 160))
+    console.print(table)
+    m = found.overall.memory
+    console.print(
+        f"ran: {m['ran_fits']} predicted to fit, {m['ran_called_oom']} out of memory; "
+        f"out of memory: {m['oom_called_oom']} predicted so, {m['oom_called_fit']} to fit"
+    )
+    console.print(f"calibrated on {found.calibrated_rows} rows, tested on {found.tested_rows}")
+    for note in found.notes:
+        console.print(f"note: {note}")
+
+
+def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    heads = ("GPUs", "", "layout", "tokens/s", "step (80 % interval)", "MFU", "memory left")
+    table = Table(*heads, "USD / 1M tokens", "J / token")
+    for one in records:
+        table.add_row(
+            str(one["gpus"]),
+            str(one["rank"]),
+            one["label"],
+            f"{one['tokens_per_s']:,.0f}",
+            f"{one['step_time_s']:.3g} s ({one['low']:.3g} to {one['high']:.3g})",
+            f"{100 * one['mfu']:.1f} %",
+            f"{100 * one['memory_margin']:.0f} %" + (" (may not fit)" if one["risky"] else ""),
+            "–" if (usd := one["usd_per_million_tokens"]) is None else f"{usd:.3g}",
+            "–" if (joules := one["joules_per_token"]) is None else f"{joules:.2g}",
+        )
+    console = Console(width=max(Console().width, 140))
+    console.print(table)
+    if not calibrated:
+        console.print("predicted from data-sheet numbers; calibrate with your own rows")

@@ -1,0 +1,146 @@
+"""What the terminal shows of a plan."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scaling.analyse.slow_hosts import SLOW_FROM, SlowHost
+from scaling.errors import plain
+from scaling.predict.advise.spend import Spend
+from scaling.probe.plan import ProbePlan
+from scaling.record.probe_row import Probe
+from scaling.run import planning
+from scaling.run.progress import duration
+from scaling.study.grid import Plan
+from scaling.study.study import Study
+
+_NUMBER = re.compile(r"\d[\d.,]*")
+MOST_REASONS = 6  # on the terminal; refused.parquet and the report have all
+
+
+def plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | None) -> None:
+    """Print points and refusals by model and world size, and what they will take."""
+    console = Console(highlight=False)
+    sizes = sorted({point.layout.world_size for point in planned.points})
+    points = Counter((point.model, point.layout.world_size) for point in planned.points)
+    refused = Counter(refusal.model for refusal in planned.refusals)
+    unit = "ranks" if all(p.gpu == "cpu" for p in planned.points) else "GPUs"
+    table = Table(title=Text(f"{study.name}: {study.title}"), title_justify="left")
+    table.add_column("model")
+    for size in sizes:
+        table.add_column(f"{size} {unit if size > 1 else unit[:-1]}", justify="right")
+    table.add_column("refused", justify="right")
+    for model in dict.fromkeys(point.model for point in planned.points):
+        counts = [str(points[model, size]) for size in sizes]
+        table.add_row(Text(model), *counts, str(refused[model]))
+    console.print(table)
+    reasons = _alike([refusal.reason for refusal in planned.refusals])
+    for reason, count, exactly in reasons[:MOST_REASONS]:
+        such = "" if exactly else "such as "
+        console.print(f"  refused {count}: {such}{plain(reason)}", markup=False, soft_wrap=True)
+    if len(reasons) > MOST_REASONS:
+        rest = sum(count for _, count, _ in reasons[MOST_REASONS:])
+        console.print(
+            f"  refused {rest}: for {len(reasons) - MOST_REASONS} other reasons", markup=False
+        )
+    if study.mode == "predict":
+        console.print(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
+        return
+    cluster = study.clusters[planned.points[0].cluster]  # a study that measures runs on one
+    asked = [planning.allocation(point) for point in planned.points]
+    most = 60 * sum(one.minutes for one in asked)
+    hours = sum(planning.hours(one, cluster) for one in asked)
+    whole = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
+    console.print(
+        f"{len(planned.points)} points, {study.kind} scaling; one after another at most "
+        f"{duration(most)}, {hours:.1f} {unit[:-1]}-hours{whole}, if every point reached its limit "
+        f"and took the {planning.STARTUP_MINUTES} minutes it has to start and end",
+        soft_wrap=True,
+        markup=False,
+    )
+    if spend is not None:
+        console.print(_spending(spend), soft_wrap=True)
+    if study.measure.guided:
+        console.print(_guidance(study), soft_wrap=True)
+    if probing is not None:
+        probe = planning.probe_allocation(probing)
+        hours = planning.hours(probe, cluster)
+        console.print(
+            f"probes come first: {len(probing.tasks)} on {probing.world_size} {unit}, at most "
+            f"{duration(60 * probe.minutes)}, {hours:.1f} {unit[:-1]}-hours (probe: false leaves "
+            "them out)",
+            soft_wrap=True,
+        )
+
+
+def _alike(reasons: Sequence[str]) -> list[tuple[str, int, bool]]:
+    """Reasons that differ in numbers only, as one of them, how many, and whether all are equal."""
+    groups: dict[str, Counter[str]] = {}
+    for reason in reasons:
+        groups.setdefault(_NUMBER.sub("#", reason), Counter())[reason] += 1
+    found = [(same.most_common(1)[0][0], same.total(), len(same) == 1) for same in groups.values()]
+    return sorted(found, key=lambda one: -one[1])
+
+
+def _guidance(study: Study) -> str:
+    """What a guided sweep will leave out, size by size."""
+    measure = study.measure
+    said = ["guided: of these only"]
+    if measure.keep is not None:
+        said.append(
+            f"what is predicted within {measure.keep:.0%} of the best of its size and "
+            f"{measure.spread:.0%} of the others,"
+        )
+    if measure.budget_gpu_hours is not None:
+        said.append(f"as far as {measure.budget_gpu_hours:g} GPU-hours go,")
+    return " ".join([*said, "small sizes first"])
+
+
+def probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
+    """Print the best rate of each kind, what failed, and the hosts that lag behind."""
+    console = Console(highlight=False)
+    table = Table("probe", "best", "done", "failed")
+    for kind in dict.fromkeys(row.kind for row in rows):
+        here = [row for row in rows if row.kind == kind]
+        rates = [(_rate(row), row) for row in here if row.outcome == "ok"]
+        best = max(rates, key=lambda pair: pair[0][0], default=None)
+        said = "–" if best is None else f"{best[0][0]:.3g} {best[0][1]}"
+        table.add_row(Text(plain(kind)), said, str(len(rates)), str(len(here) - len(rates)))
+    console.print(table)
+    failed = [row for row in rows if row.outcome != "ok"]
+    reasons = Counter(f"{row.outcome}: {row.error_message}" for row in failed).most_common()
+    for reason, count in reasons[:MOST_REASONS]:
+        console.print(f"  {count} {plain(reason)}", markup=False, soft_wrap=True)
+    for one in slow:
+        console.print(
+            f"  {plain(one.host)} is {one.slowdown:.2f} times slower than the median host at "
+            f"{plain(one.kind)} ({one.probes} probes)",
+            markup=False,
+            soft_wrap=True,
+        )
+    if not slow and any(row.slowdown is not None for row in rows):
+        console.print(f"no host is {SLOW_FROM:g} times slower than the median host or more")
+
+
+def _rate(row: Probe) -> tuple[float, str]:
+    """What people quote of a probe, and its unit."""
+    if row.flop_per_s is not None:
+        return row.flop_per_s / 1e12, f"TFLOP/s {row.precision}"
+    if row.copy_bytes_per_s is not None:
+        return row.copy_bytes_per_s / 1e9, "GB/s read and written"
+    return (row.bus_bytes_per_s or 0) / 1e9, "GB/s bus bandwidth"
+
+
+def _spending(spend: Spend) -> str:
+    """What is about to be spent, with the basis of each number."""
+    said = [f"predicted {spend.gpu_hours:,.1f} GPU-hours of training steps"]
+    if spend.energy_j is not None:
+        said.append(f"at most {spend.energy_j / 3.6e6:,.1f} kWh (every GPU at its TDP)")
+    if spend.usd is not None:
+        said.append(f"{spend.usd:,.0f} USD at the cluster's price")
+    unknown = f"; {spend.unpredicted} points cannot be predicted" if spend.unpredicted else ""
+    return ", ".join(said) + f"; start-up of each point comes on top{unknown}"

@@ -1,0 +1,300 @@
+"""The command line: one verb for each step of a study, and a few for the people who run it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scaling.cli import prediction as predicting
+from scaling.errors import InputError, plain
+from scaling.study.plan_file import RESULTS
+
+if TYPE_CHECKING:
+    from scaling.cluster.hardware import Cluster
+
+app = typer.Typer(
+    name="scaling",
+    help="Which parallel layout trains fastest at each GPU count, and what one more GPU buys.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+StudyArgument = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
+]
+StudyDir = Annotated[
+    Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, e.g. results/quickstart.")
+]
+ModeOption = Annotated[
+    str | None, typer.Option(help="measure or predict, instead of what the study says.")
+]
+ClusterOption = Annotated[
+    str | None, typer.Option(help="One of config/clusters.yaml, instead of the study's.")
+]
+KneeShare = Annotated[
+    float | None,
+    typer.Option(help="Share of twice the speed a doubling must give; else the study's own."),
+]
+
+
+@app.command(epilog="Example:  scaling plan quickstart")
+def plan(
+    study: StudyArgument,
+    write: Annotated[
+        bool, typer.Option(help="Write points/*.json, points.parquet and refused.parquet.")
+    ] = True,
+    mode: ModeOption = None,
+    cluster: ClusterOption = None,
+) -> None:
+    """Expand a study: what would run, and what is refused and why."""
+    from scaling.cli import show
+    from scaling.run import plan_writer
+
+    planned = plan_writer.planned(study, mode=mode, cluster=cluster)
+    if write:
+        plan_writer.write(planned)
+    show.plan(planned.study, planned.plan, planned.spend, planned.probing)
+
+
+@app.command(epilog="Example:  scaling run quickstart -- --dry-run")
+def run(
+    study: StudyArgument,
+    snakemake: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- SNAKEMAKE OPTIONS]", help="Passed on to snakemake."),
+    ] = None,
+    mode: ModeOption = None,
+    cluster: ClusterOption = None,
+) -> None:
+    """Run what is missing of a study with Snakemake, with a line that tells how far it is."""
+    from scaling.run import snakemake as conduct
+
+    chosen = {"mode": mode, "cluster": cluster}
+    raise typer.Exit(
+        conduct.run(
+            study, snakemake or [], RESULTS, {k: v for k, v in chosen.items() if v is not None}
+        )
+    )
+
+
+@app.command(epilog="Example:  scaling measure results/S/points/P.json results/S/rows/P.parquet")
+def measure(
+    point: Annotated[Path, typer.Argument(metavar="POINT", help="The point's JSON file.")],
+    row: Annotated[Path, typer.Argument(metavar="ROW", help="Where its Parquet row goes.")],
+) -> None:
+    """Train one point for real and leave its row, whatever happens to it."""
+    from scaling import launch
+
+    try:
+        measured = launch.measure(point, row)
+    except launch.Unsettled as why:
+        typer.echo(f"{point.stem}: {why}", err=True)
+        raise typer.Exit(why.exit_code) from None
+    said = f"{measured.point_id}: {measured.outcome}"
+    typer.echo(f"{said}: {plain(measured.error_message)}" if measured.error_message else said)
+
+
+@app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
+def choose(
+    study: StudyArgument,
+    world_size: Annotated[int, typer.Argument(metavar="WORLD_SIZE", help="One of its sizes.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
+    mode: ModeOption = None,
+    cluster: ClusterOption = None,
+) -> None:
+    """Choose which points of a size a guided sweep measures, by what smaller sizes have shown."""
+    from scaling.run import guided, planning
+    from scaling.study.study import load_study
+    from scaling.study.study_folder import folder_of
+
+    found = load_study(study, mode=mode, cluster=cluster)
+    planned = planning.plan(found)
+    typer.echo(guided.choose(found, planned, world_size, folder_of(found, RESULTS), out))
+
+
+@app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")
+def probe(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="What to probe: probe.json.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
+) -> None:
+    """Measure what GPUs, memory and links of a cluster reach, and name hosts that lag behind."""
+    from scaling.analyse.slow_hosts import slow_hosts
+    from scaling.cli import show
+    from scaling.launch import Unsettled
+    from scaling.launch.probing import probe as probed
+
+    try:
+        rows = probed(plan, out)
+    except Unsettled as why:
+        typer.echo(f"probe: {why}", err=True)
+        raise typer.Exit(why.exit_code) from None
+    show.probes(rows, slow_hosts(rows))
+
+
+@app.command(epilog="Example:  scaling status quickstart")
+def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption = None) -> None:
+    """How far a study is: points done, running, failed and left, and the time left."""
+    from scaling.run import planning
+    from scaling.run.progress import Watcher
+    from scaling.study.study import load_study
+    from scaling.study.study_folder import folder_of
+
+    found = load_study(study, mode=mode, cluster=cluster)
+    wanted = planning.to_measure(found, planning.plan(found))
+    folder = folder_of(found, RESULTS)
+    _say_unreadable(folder)
+    typer.echo(Watcher(folder, wanted).look().line())
+
+
+@app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")
+def retry(
+    study: StudyArgument,
+    outcome: Annotated[
+        str, typer.Option(help="Outcomes to run again, separated by commas.")
+    ] = "timeout,hang,launch_failed,node_failed",
+) -> None:
+    """Set the rows of failed points aside, so that the next run measures these points again."""
+    from scaling.run import retry
+    from scaling.study.study import load_study
+    from scaling.study.study_folder import folder_of
+
+    found = load_study(study)
+    folder = folder_of(found, RESULTS)
+    _say_unreadable(folder)
+    moved = retry.set_aside(folder, retry.outcomes(outcome))
+    if moved:
+        points = "1 point" if moved == 1 else f"{moved} points"
+        typer.echo(f"{points} will run again: scaling run {study}")
+    else:
+        typer.echo(f"No point of {found.name} ended as {outcome}; nothing to run again.")
+
+
+@app.command(epilog="Example:  scaling tabulate results/quickstart")
+def tabulate(
+    study_dir: StudyDir,
+    sql: Annotated[Path, typer.Option(help="The folder of SQL files.")] = Path("reports/sql"),
+    knee_share: KneeShare = None,
+) -> None:
+    """Turn a study's rows into tables: one SQL file, one Parquet file."""
+    _tabulate(study_dir, sql, knee_share)
+
+
+def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
+    from scaling.analyse import replication, warehouse
+    from scaling.study.study_folder import read_about
+
+    for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
+        typer.echo(f"Left out: {unusable}", err=True)
+    replicates = read_about(study_dir).replicates
+    if replicates is not None:
+        replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)
+
+
+@app.command(epilog="Example:  scaling report results/quickstart")
+def report(
+    study_dir: StudyDir,
+    reports: Annotated[Path, typer.Option(help="Captions, SQL and the page.")] = Path("reports"),
+    tables: Annotated[bool, typer.Option(help="Make the tables anew first.")] = True,
+    charts: Annotated[bool, typer.Option(help="Write every chart as SVG and PNG.")] = True,
+    knee_share: KneeShare = None,
+) -> None:
+    """Write report.html from whatever has been measured so far."""
+    from scaling.report.page import page
+
+    if tables:
+        _tabulate(study_dir, reports / "sql", knee_share)
+    typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
+
+
+@app.command(name="import", epilog="Example:  scaling import published.csv results/published")
+def import_(
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of published rows.")],
+    study_dir: StudyDir,
+) -> None:
+    """Take rows that others published into a study, as a series of their own."""
+    from scaling.analyse import importing
+
+    count = importing.import_rows(rows, study_dir, _clusters())
+    typer.echo(f"{count} published rows -> {study_dir}; next: scaling report {study_dir}")
+
+
+@app.command(epilog="Example:  scaling compare results/before results/after")
+def compare(
+    before: StudyDir,
+    after: Annotated[
+        Path | None,
+        typer.Argument(metavar="[AFTER]", help="Another study; without it give --split."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="A UTC date: rows before it against rows from it on.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Set two studies, or two times of one, side by side: what changed beyond the noise."""
+    from scaling.analyse.compare import Side
+    from scaling.analyse.compare import compare as side_by_side
+    from scaling.report.page import comparison
+
+    if after is None and split is None:
+        raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
+    records = side_by_side(Side(before, until=split), Side(after or before, since=split))
+    comparison.show(records, as_json=json)
+
+
+@app.command(epilog="Example:  scaling check check.json")
+def check(
+    out: Annotated[Path, typer.Argument(help="Where the JSON goes; the page lies beside it.")],
+) -> None:
+    """Check this machine before it is measured: limits, kernels against fp64, meters."""
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"{out}: there is no folder {out.parent} to write it in")
+    command = [sys.executable, "-m", "scaling.check", str(out.with_suffix(".json"))]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)  # torch is imported there
+
+
+def _say_unreadable(study_dir: Path) -> None:
+    """Set aside what is no row, and say so, until its point has run again."""
+    from scaling.record import row_files
+
+    row_files.set_aside(study_dir / "rows")
+    for unusable in row_files.kept_aside(study_dir / "rows"):
+        typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
+
+
+def _clusters() -> "dict[str, Cluster]":
+    """The site's clusters, for their prices; none where this folder has no config."""
+    from scaling.study.plan_file import CONFIG
+    from scaling.study.study import load_clusters
+
+    return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}
+
+
+for verb, example in (
+    (predicting.predict, predicting.PREDICT_EPILOG),
+    (predicting.calibrate, predicting.CALIBRATE_EPILOG),
+    (predicting.validate, predicting.VALIDATE_EPILOG),
+    (predicting.recommend, predicting.RECOMMEND_EPILOG),
+):
+    app.command(epilog=example)(verb)
+
+
+def main() -> None:
+    """Run a verb; what a user can get wrong is one sentence on stderr and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        said = str(error)
+    except BrokenPipeError:  # whoever read our words has read enough
+        sys.exit(1)
+    except OSError as error:  # a path that cannot be, a disk that is full
+        if error.filename is None:
+            raise
+        said = f"{error.filename}: {error.strerror}"
+    else:
+        return
+    typer.echo("\n".join(plain(line) for line in said.splitlines()), err=True)
+    sys.exit(2)

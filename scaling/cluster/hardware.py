@@ -1,0 +1,272 @@
+"""What a study runs on: GPUs as their data sheets state them, and clusters made of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scaling.cluster.site import Slurm
+from scaling.errors import InputError, did_you_mean
+
+TERA = 1e12
+GB_PER_S = 1e9
+GBIT_PER_S = 1e9 / 8
+GIB = 2**30
+
+Vendor = Literal["nvidia", "amd", "cpu"]
+Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A dense rate (no sparsity) and which units reach it: matrix (tensor cores) or vector."""
+
+    flop_per_s: float
+    units: Literal["matrix", "vector"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The vendor's reference node around a GPU: what a cluster that is named after the GPU has.
+
+    `link_bytes_per_s` leaves the node in one direction, all NICs together. GPUs count as one node
+    as far as their own links (NVLink, Infinity Fabric) reach.
+    """
+
+    gpus: int
+    link_bytes_per_s: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One device as the driver counts devices. Null: the vendor publishes no figure.
+
+    `peaks` are by precision; `memory_bytes` is the capacity, `hbm_bytes_per_s` its bandwidth,
+    `link_bytes_per_s` what one device sends to its peers in the node, one direction, all links
+    together. `in_switch_reduction`: switches between the GPUs of a node reduce what passes through
+    them (NVLink SHARP). `sustained_of_peak` is the share of a peak that a large GEMM can draw
+    before its own inefficiency: what the power limit leaves of the boost clock.
+    """
+
+    name: str
+    vendor: Vendor
+    generation: Generation | None
+    peaks: Mapping[str, Peak]
+    sustained_of_peak: float | None
+    memory_bytes: int | None
+    hbm_bytes_per_s: float | None
+    link_bytes_per_s: float | None
+    in_switch_reduction: bool
+    tdp_w: float | None
+    node: Node | None
+    source: str
+
+    def peak(self, precision: str) -> float | None:
+        """FLOP/s at this precision, None if no figure is published for it."""
+        found = self.peaks.get(precision)
+        return None if found is None else found.flop_per_s
+
+
+def _node(gpus: int, nics: int, gbit: float, source: str) -> Node:
+    return Node(gpus=gpus, link_bytes_per_s=nics * gbit * GBIT_PER_S, source=source)
+
+
+def _data_sheet(
+    name: str,
+    generation: Generation,
+    *,
+    fp32: float,
+    fp16: float,
+    bf16: float | None = None,
+    fp8: float | None = None,
+    mxfp8: float | None = None,
+    nvfp4: float | None = None,
+    sustained: float,
+    gib: int,
+    hbm_tb_per_s: float,
+    link_gb_per_s: float,
+    in_switch: bool = False,
+    tdp_w: float | None,
+    node: Node,
+    source: str,
+) -> Gpu:
+    matrix = {"fp16": fp16, "bf16": bf16, "fp8": fp8, "mxfp8": mxfp8, "nvfp4": nvfp4}
+    return Gpu(
+        name=name,
+        vendor="amd" if generation.startswith("cdna") else "nvidia",
+        generation=generation,
+        peaks={
+            "fp32": Peak(fp32 * TERA, "vector"),
+            **{k: Peak(rate * TERA, "matrix") for k, rate in matrix.items() if rate is not None},
+        },
+        sustained_of_peak=sustained,
+        memory_bytes=gib * GIB,
+        hbm_bytes_per_s=hbm_tb_per_s * TERA,
+        link_bytes_per_s=link_gb_per_s * GB_PER_S,
+        in_switch_reduction=in_switch,
+        tdp_w=tdp_w,
+        node=node,
+        source=source,
+    )
+
+
+# Of `sustained`: the A100 holds its clock. The 0.74 of the H100 was set with published training
+# rows in sight and is carried over to Hopper's other forms and to Blackwell unchecked. AMD states
+# about 708 of 1,307 TFLOP/s as what an MI300X achieves in bf16 ("max-achievable FLOPs"), before our
+# gemm_efficiency; its 0.62 is carried over to the MI325X and to CDNA 4 unchecked. V100 and MI250X
+# are estimates. Calibration and probes replace all of it.
+#
+# TFLOP/s dense, GiB, TB/s, GB/s per direction, W; nodes: GPUs, NICs, Gb/s each.
+GPUS: dict[str, Gpu] = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu(
+            name="cpu",
+            vendor="cpu",
+            generation=None,
+            peaks={},
+            sustained_of_peak=None,
+            memory_bytes=None,
+            hbm_bytes_per_s=None,
+            link_bytes_per_s=None,
+            in_switch_reduction=False,
+            tdp_w=None,
+            node=None,
+            source="a rank on a CPU; no peak is published for a share of one",
+        ),
+        _data_sheet(
+            "v100-32gb", "volta", fp32=15.7, fp16=125, sustained=0.90,
+            gib=32, hbm_tb_per_s=0.9, link_gb_per_s=150, tdp_w=300,
+            node=_node(8, 4, 100, "DGX-1V data sheet: 4 x EDR InfiniBand"),
+            source="NVIDIA V100 data sheet (SXM2, 2020)",
+        ),
+        _data_sheet(
+            "a100-40gb", "ampere", fp32=19.5, fp16=312, bf16=312, sustained=1.00,
+            gib=40, hbm_tb_per_s=1.555, link_gb_per_s=300, tdp_w=400,
+            node=_node(8, 8, 200, "DGX A100 data sheet: 8 x HDR InfiniBand"),
+            source="NVIDIA A100 data sheet (SXM4, 2021)",
+        ),
+        _data_sheet(
+            "a100-80gb", "ampere", fp32=19.5, fp16=312, bf16=312, sustained=1.00,
+            gib=80, hbm_tb_per_s=2.039, link_gb_per_s=300, tdp_w=400,
+            node=_node(8, 8, 200, "DGX A100 data sheet: 8 x HDR InfiniBand"),
+            source="NVIDIA A100 data sheet (SXM4, 2021)",
+        ),
+        _data_sheet(
+            "h100-80gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.74,
+            gib=80, hbm_tb_per_s=3.35, link_gb_per_s=450, in_switch=True, tdp_w=700,
+            node=_node(8, 8, 400, "DGX H100 data sheet: 8 x NDR InfiniBand"),
+            source="NVIDIA H100 data sheet (SXM5, 2023), sparse rates halved",
+        ),
+        _data_sheet(
+            "h200-141gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.74,
+            gib=141, hbm_tb_per_s=4.8, link_gb_per_s=450, in_switch=True, tdp_w=700,
+            node=_node(8, 8, 400, "DGX H200 data sheet: 8 x NDR InfiniBand"),
+            source="NVIDIA H200 data sheet (SXM, 2024), sparse rates halved",
+        ),
+        _data_sheet(
+            "h200-nvl-141gb", "hopper", fp32=60, fp16=835.5, bf16=835.5, fp8=1670.5,
+            sustained=0.74, gib=141, hbm_tb_per_s=4.8, link_gb_per_s=450, tdp_w=600,
+            node=_node(
+                4, 4, 200, "NVIDIA enterprise reference architecture 2-8-5-200: 200 Gb/s a GPU; "
+                "bridges of NVLink join four GPUs, which are a node here",
+            ),
+            source="NVIDIA H200 data sheet (NVL, 2024), sparse rates halved; bridges, no NVSwitch",
+        ),
+        _data_sheet(
+            "gh200-96gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.74,
+            gib=96, hbm_tb_per_s=4.0, link_gb_per_s=450, tdp_w=None,
+            node=_node(4, 4, 200, "HPE Cray EX254n (Alps user guide): 4 x Slingshot a node"),
+            source="NVIDIA GH200 data sheet (2023), sparse rates halved; its 450 to 1,000 W are of "
+            "the whole superchip, so no power is stated for the GPU; no NVSwitch among four",
+        ),
+        _data_sheet(
+            "b200-180gb", "blackwell", fp32=75, fp16=2250, bf16=2250, fp8=4500, mxfp8=4500,
+            nvfp4=9000, sustained=0.74, gib=180, hbm_tb_per_s=7.7, link_gb_per_s=900,
+            in_switch=True, tdp_w=1000,
+            node=_node(8, 8, 400, "DGX B200 data sheet: 8 x NDR InfiniBand"),
+            source="NVIDIA HGX B200 data sheet (2025), per GPU, sparse rates halved",
+        ),
+        _data_sheet(
+            "gb200-186gb", "blackwell", fp32=80, fp16=2500, bf16=2500, fp8=5000, mxfp8=5000,
+            nvfp4=10000, sustained=0.74, gib=186, hbm_tb_per_s=8.0, link_gb_per_s=900,
+            in_switch=True, tdp_w=1200,
+            node=_node(72, 72, 400, "GB200 NVL72: one 400 Gb/s NIC a GPU"),
+            source="NVIDIA GB200 NVL72 data sheet (2025), per GPU, sparse rates halved",
+        ),
+        _data_sheet(
+            "b300-288gb", "blackwell", fp32=75, fp16=2250, bf16=2250, fp8=4500, mxfp8=4500,
+            nvfp4=13500, sustained=0.74, gib=262, hbm_tb_per_s=8.0, link_gb_per_s=900,
+            in_switch=True, tdp_w=1100,
+            node=_node(8, 8, 800, "DGX B300 data sheet: 8 x ConnectX-8, 800 Gb/s"),
+            source="NVIDIA HGX B300 data sheet (2025), per GPU, sparse rates halved but of FP4, "
+            "which states dense; 2.1 TB of memory over 8 GPUs sold as 288 GB each",
+        ),
+        _data_sheet(
+            "gb300-288gb", "blackwell", fp32=80, fp16=2500, bf16=2500, fp8=5000, mxfp8=5000,
+            nvfp4=15000, sustained=0.74, gib=277, hbm_tb_per_s=8.0, link_gb_per_s=900,
+            in_switch=True, tdp_w=1400,
+            node=_node(72, 72, 800, "GB300 NVL72: one ConnectX-8, 800 Gb/s, a GPU"),
+            source="NVIDIA GB300 NVL72 data sheet (2025), per GPU, sparse rates halved but of FP4, "
+            "which states dense; 20 TB of memory over 72 GPUs sold as 288 GB each",
+        ),
+        _data_sheet(
+            "mi250x-gcd", "cdna2", fp32=23.95, fp16=191.5, bf16=191.5, sustained=0.85,
+            gib=64, hbm_tb_per_s=1.6384, link_gb_per_s=200, tdp_w=280,
+            node=_node(8, 4, 200, "Frontier user guide: 4 x Slingshot a node"),
+            source="AMD MI250X data sheet (2021), one of its two dies (the driver counts dies): "
+            "half of 560 W and of 8 Infinity Fabric links of 50 GB/s a direction",
+        ),
+        _data_sheet(
+            "mi300x-192gb", "cdna3", fp32=163.4, fp16=1307.4, bf16=1307.4, fp8=2614.9,
+            sustained=0.62, gib=192, hbm_tb_per_s=5.3, link_gb_per_s=448, tdp_w=750,
+            node=_node(8, 8, 400, "AMD MI300X platform: 8 x 400 Gb/s NICs"),
+            source="AMD Instinct MI300X data sheet (2023), dense rates",
+        ),
+        _data_sheet(
+            "mi325x-256gb", "cdna3", fp32=163.4, fp16=1307.4, bf16=1307.4, fp8=2614.9,
+            sustained=0.62, gib=256, hbm_tb_per_s=6.0, link_gb_per_s=448, tdp_w=1000,
+            node=_node(8, 8, 400, "AMD MI325X platform: 8 x 400 Gb/s NICs"),
+            source="AMD Instinct MI325X data sheet (2024), dense rates",
+        ),
+        _data_sheet(
+            "mi350x-288gb", "cdna4", fp32=144.2, fp16=2306.9, bf16=2306.9, fp8=4613.7,
+            mxfp8=4613.7, sustained=0.62, gib=288, hbm_tb_per_s=8.0, link_gb_per_s=537.6,
+            tdp_w=1000, node=_node(8, 8, 400, "AMD MI350 platform: 8 x 400 Gb/s NICs"),
+            source="AMD Instinct MI350X data sheet (2025), dense rates; 7 links of 76.8 GB/s",
+        ),
+        _data_sheet(
+            "mi355x-288gb", "cdna4", fp32=157.3, fp16=2516.6, bf16=2516.6, fp8=5033.2,
+            mxfp8=5033.2, sustained=0.62, gib=288, hbm_tb_per_s=8.0, link_gb_per_s=537.6,
+            tdp_w=1400, node=_node(8, 8, 400, "AMD MI350 platform: 8 x 400 Gb/s NICs"),
+            source="AMD Instinct MI355X data sheet (2025), dense rates; 7 links of 76.8 GB/s",
+        ),
+    )
+}  # fmt: skip
+
+
+def gpu_named(name: str) -> Gpu:
+    """The catalogue's GPU; an unknown one is an error, never a default."""
+    if name not in GPUS:
+        raise InputError(f"unknown GPU {name!r}: {did_you_mean(name, GPUS)}")
+    return GPUS[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where the jobs run. `node_link_bytes_per_s` leaves a node in one direction, all NICs.
+
+    `bus_bytes_per_s` is a measured all-reduce bus bandwidth of whole nodes (nodes -> bytes/s);
+    where there is one it replaces the data sheet of the NICs. `lossy_transport`: messages between
+    nodes go through a software layer (EFA's SRD) whose progress needs the host.
+    """
+
+    gpu: str
+    gpus_per_node: int
+    nodes: int
+    node_link_bytes_per_s: float | None = None
+    bus_bytes_per_s: Mapping[int, float] | None = None
+    lossy_transport: bool = False
+    usd_per_gpu_hour: float | None = None
+    slurm: Slurm = field(default_factory=Slurm)
+    source: str

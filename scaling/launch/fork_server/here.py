@@ -1,0 +1,122 @@
+"""A host for the ranks of a run on this machine: torch and DeepSpeed are imported once for all.
+
+`scaling run` keeps it while its Snakemake runs; points find it by `$SCALING_HOST`, a folder. Where
+there is none (a plain `snakemake`), or it has ended, ranks start from nothing.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from scaling.launch.fork_server.nodes import NoHosts, knows, order_ranks
+from scaling.launch.fork_server.protocol import Host, read_host
+from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.here import Placed, Ranks, start_here
+
+WHERE = "SCALING_HOST"
+WANTED = "SCALING_HOSTS"  # 0: ranks are to start from nothing
+_IMPORT_LIMIT_S = 120.0
+_POLL_S = 0.02
+_ENDING_S = 10.0
+_PID = "pid"
+
+
+@contextlib.contextmanager
+def kept_host(point: Placed | None, logs: Path) -> Iterator[dict[str, str]]:
+    """Keep a host for points like this one; yields what the environment of their jobs needs.
+
+    It is not waited for: the first point does. It ends with this block, or by itself once this
+    process is gone and no point runs on it any more.
+
+    Args:
+        point: any of the run's: all ranks of a host share what was set when torch was imported.
+            None: no host is wanted.
+        logs: folder in which the host gets one of its own.
+    """
+    if point is None or os.environ.get(WANTED) == "0":
+        yield {}
+        return
+    logs.mkdir(parents=True, exist_ok=True)
+    for left in logs.glob(".host-*"):  # by a run that was killed outright, with its host
+        if _is_dead(left):
+            shutil.rmtree(left, ignore_errors=True)
+    place = Path(tempfile.mkdtemp(prefix=".host-", dir=logs.absolute()))
+    with (place / "node0.log").open("wb") as log:
+        host = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "scaling.launch.fork_server.server",
+                str(place),
+                str(os.getpid()),
+            ],
+            env=rank_environment(point, os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is not meant for it
+        )
+    (place / _PID).write_text(f"{host.pid} {socket.gethostname()}")
+    try:
+        yield {WHERE: str(place)}
+    finally:
+        host.terminate()
+        try:
+            host.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            host.kill()
+            host.wait()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def start_on_kept_host(
+    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+) -> Ranks:
+    """Have the host of this run fork the ranks, or start them from nothing where it cannot.
+
+    Raises:
+        LaunchError: they could not be started that way either.
+    """
+    if knows(command) and point.world_size <= point.gpus_per_node:
+        try:
+            host = _host(Path(environment[WHERE]))
+            return order_ranks([host], command, point, environment, logs)
+        except (NoHosts, OSError) as why:
+            print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
+    return start_here(command, point, environment, logs)
+
+
+def _host(place: Path) -> Host:
+    record = place / "node0.json"
+    end = time.monotonic() + _IMPORT_LIMIT_S
+    while not record.exists():
+        if not _lives(place) or time.monotonic() > end:
+            raise NoHosts(f"no host listens at {place}")
+        time.sleep(_POLL_S)
+    return read_host(record)
+
+
+def _lives(place: Path) -> bool:
+    try:
+        process = psutil.Process(int((place / _PID).read_text().split()[0]))
+        return process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.NoSuchProcess):
+        return False
+
+
+def _is_dead(place: Path) -> bool:
+    """Whether this machine had a host there and has it no more."""
+    try:
+        _, machine = (place / _PID).read_text().split()
+    except (OSError, ValueError):  # it has just begun
+        return False
+    return machine == socket.gethostname() and not _lives(place)

@@ -1,0 +1,250 @@
+"""Imports torch and DeepSpeed once, and forks ranks.
+
+`python -m scaling.launch.fork_server.server FOLDER [PARENT]`
+
+One per node of an allocation. Importing is most of a point's start, and minutes on a file system
+that 256 nodes read at once. A forked rank is a fresh process all the same, and none of what it does
+comes back here. No GPU is touched before the fork: CUDA does not survive one.
+
+It says in FOLDER/node<n>.json where it listens (`protocol` has what is said). Each connection
+is served by a process of its own: one that says nothing, and anything on a network may open such,
+keeps no other waiting.
+
+With PARENT, a process id, it serves a run on this machine: it cannot be reached from others, and
+ends when that process is gone and no point runs.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+# before torch: it must not ask CUDA, which could not be used after a fork
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 (the engine imports it late)
+import torch
+
+from scaling.cluster import node
+from scaling.cluster.hardware import gpu_named
+from scaling.launch.fork_server import protocol
+from scaling.launch.fork_server.protocol import Answer, Host, Order
+from scaling.launch.start.oom_killer import oom_kills
+from scaling.record.rank_files import RankFiles
+from scaling.study.grid import point_from_json
+from scaling.train.parallel.meeting import seat_of_environment
+from scaling.train.program import run
+
+_ASK_EVERY_S = 0.02
+_LOOK_UP_EVERY_S = 1.0
+_GREETING_S = 5  # for a connection to say who it is and what it wants
+_AT_ONCE = 100  # connections: those that say nothing are soon gone
+_PARTING_S = 5.0
+_NO_GPU_FOR_FORKED = 255
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+
+
+class _Ended(BaseException):
+    """This process was told to end."""
+
+
+def main() -> NoReturn:
+    """Listen until the allocation, or the run, ends."""
+    folder, number = Path(sys.argv[1]), int(os.environ.get("SLURM_NODEID", "0"))
+    parent = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    gpus = _gpus_of_forked_ranks()
+    if gpus is None:
+        sys.exit("a forked process cannot use the GPUs here; ranks must start from nothing")
+    gc.freeze()  # forked ranks share what was imported instead of copying it
+    key = secrets.token_hex(32)
+    name = "localhost" if parent else os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    serving: set[int] = set()
+    signal.signal(signal.SIGTERM, _end)
+    with socket.create_server((name, 0)) as server:
+        server.settimeout(_LOOK_UP_EVERY_S)
+        said = Host(name=name, port=server.getsockname()[1], key=key, gpus=gpus)
+        protocol.write(folder / f"node{number}.json", said)
+        try:
+            while parent is None or os.getppid() == parent or serving:
+                _take(server, key, serving)
+        except _Ended:
+            _part(serving)
+            sys.exit(128 + signal.SIGTERM)
+    shutil.rmtree(folder, ignore_errors=True)  # its run was killed and cannot
+    sys.exit(0)
+
+
+def _end(_: int, __: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Ended
+
+
+def _take(server: socket.socket, key: str, serving: set[int]) -> None:
+    """Have the next connection served, if one comes, and forget those that are over."""
+    try:
+        taken, _ = server.accept()
+    except TimeoutError:
+        taken = None
+    serving -= {pid for pid in serving if os.waitpid(pid, os.WNOHANG)[0]}
+    if taken is None:
+        return
+    with taken:
+        if len(serving) >= _AT_ONCE:
+            return
+        if pid := os.fork():
+            serving.add(pid)
+            return
+        code = 1
+        try:
+            server.close()
+            _serve(taken, key)
+            code = 0
+        except (_Ended, OSError):
+            pass  # the launcher knows, or has gone
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+
+def _part(serving: set[int]) -> None:
+    """Let those that serve say that all go: Slurm ends a step with its first process."""
+    for pid in serving:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + _PARTING_S
+    while serving and time.monotonic() < end:
+        serving -= {pid for pid in serving if os.waitpid(pid, os.WNOHANG)[0]}
+        time.sleep(_ASK_EVERY_S)
+
+
+def _gpus_of_forked_ranks() -> int | None:
+    """How many; None where a fork cannot use them: what was imported may have asked CUDA."""
+    pid = os.fork()
+    if pid:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return code if 0 <= code < _NO_GPU_FOR_FORKED else None
+    code = _NO_GPU_FOR_FORKED
+    try:
+        count = torch.cuda.device_count()
+        if count:
+            torch.zeros(1, device="cuda")
+        code = count
+    except Exception:
+        traceback.print_exc()
+    os._exit(code)
+
+
+def _serve(taken: socket.socket, key: str) -> None:
+    """Run the ranks of one order; whoever does not know the key is not answered."""
+    signal.alarm(_GREETING_S)  # ends this process
+    try:
+        connection = protocol.answered(taken, key)
+        order = protocol.read_order(Path(connection.recv()))
+    except (AuthenticationError, AssertionError, EOFError):
+        return
+    signal.alarm(0)
+    kills_before = oom_kills()
+    ranks: dict[int, int] = {}
+    try:
+        for local, rank in enumerate(order.ranks):
+            ranks[_fork(order, rank, local, connection)] = rank
+        _watch(connection, ranks, kills_before)
+    except _Ended:
+        connection.send(Answer(None, -signal.SIGTERM))
+        raise
+    finally:
+        _kill(ranks)
+
+
+def _watch(connection: Connection, ranks: dict[int, int], kills_before: int) -> None:
+    """Tell of each rank that ends, until none is left or nobody listens."""
+    while ranks:
+        for pid, rank in list(ranks.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del ranks[pid]
+                _signal(pid, signal.SIGKILL)  # what it left in its session
+                code = os.waitstatus_to_exitcode(status)
+                struck = code == -signal.SIGKILL and oom_kills() > kills_before
+                connection.send(Answer(rank, code, struck))
+        if connection.poll(_ASK_EVERY_S):
+            try:
+                asked = connection.recv()
+            except EOFError:
+                return
+            number = {protocol.DUMP: signal.SIGUSR1, protocol.KILL: signal.SIGKILL}[asked]
+            for pid in ranks:
+                _signal(pid, number)
+
+
+def _kill(ranks: dict[int, int]) -> None:
+    for pid in ranks:
+        _signal(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _signal(session: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(session, number)
+
+
+def _fork(order: Order, rank: int, local_rank: int, connection: Connection) -> int:
+    pid = os.fork()
+    if pid:
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(pid, pid)  # here too: it may be signalled before it gets so far itself
+        return pid
+    try:
+        connection.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        point = point_from_json(Path(order.point).read_text(encoding="utf-8"))
+        _sit_down(order, rank, local_rank, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
+        files = RankFiles(Path(order.directory))
+        files.beat(rank, "forked")
+        run(point, files, seat_of_environment())
+    finally:
+        os._exit(1)
+
+
+def _sit_down(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> None:
+    """Make the forked process what a rank started from nothing would be."""
+    with contextlib.suppress(PermissionError):
+        os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    environment = {
+        **order.environment,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(order.world_size),
+        "LOCAL_WORLD_SIZE": str(len(order.ranks)),
+        "MASTER_ADDR": order.master,
+    }
+    # what Slurm says of this node and its devices holds, whatever it says where the order came from
+    kept = {k: v for k, v in os.environ.items() if k.startswith(("SLURM", "CUDA_VISIBLE", "ROCR"))}
+    os.environ.clear()
+    os.environ.update({**environment, **kept})
+    with (Path(order.logs) / f"rank{rank}.log").open("wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    node.settle(os.environ, on_gpu=on_gpu)
+    if threads := os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(int(threads))  # OpenMP read its environment when torch was imported
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What became of the ranks: watched while they live, judged when they are gone."""

@@ -1,0 +1,41 @@
+"""What the environment tells every rank of a point."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from scaling.cluster.hardware import gpu_named
+from scaling.launch.start.here import Placed
+
+_ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # whose second name is the older
+
+
+def rank_environment(point: Placed, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment that all ranks share; what depends on a rank's node is `cluster.node`'s.
+
+    A rank on a CPU stands for one device, so it gets one thread at every world size, or as many as
+    SCALING_THREADS says: were it all cores divided by ranks, adding ranks would shrink the device.
+    OMP_NUM_THREADS does not say: Snakemake tells each job all cores of the machine by it, and ranks
+    whose threads wait for each other's cores are several times slower.
+    """
+    environment = dict(inherited)
+    # Nothing is compiled here, but DeepSpeed decorates an optimizer it does not use with
+    # torch.compile, which imports the compiler: a second and a half of every rank's start.
+    environment.setdefault("TORCHDYNAMO_DISABLE", "1")
+    environment["PYTHONUNBUFFERED"] = "1"  # a killed rank's log keeps its last words
+    if point.gpu == "cpu":
+        environment["OMP_NUM_THREADS"] = inherited.get("SCALING_THREADS", "1")
+        environment["DS_ACCELERATOR"] = "cpu"
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+        return environment
+    # compiled kernels: by default Triton's are in the home that all nodes share
+    cache = Path(tempfile.gettempdir()) / f"scaling-{os.getuid()}"
+    environment.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
+    if gpu_named(point.gpu).vendor == "nvidia":
+        environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML and the kernel count
+        # memory in pieces that cannot be joined is an out-of-memory well below the device's size
+        if not _ALLOCATOR & environment.keys():
+            environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+    return environment

@@ -1,0 +1,177 @@
+"""Ways to start the ranks of a point. What a starter returns is all the watcher knows of them."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from scaling.launch.start.oom_killer import oom_kills
+
+
+class LaunchError(Exception):
+    """The ranks could not be started; its text is the row's error message."""
+
+
+class Placed(Protocol):
+    """What a starter must know of a point, or of a probe: how many ranks, and where."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Ranks a node holds at most."""
+
+    @property
+    def gpu(self) -> str:
+        """The catalogue's name; `cpu` where a rank is no GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a rank ended."""
+
+    code: int  # its exit code; -n: killed by signal n
+    out_of_memory: bool = False  # the kernel's out-of-memory killer struck where it lived meanwhile
+    lost_with: str | None = None  # what took it along, of a rank that could not end by itself
+
+
+class Ranks(Protocol):
+    """The ranks of one point, running or ended."""
+
+    def exits(self) -> dict[int, End]:
+        """How each rank ended, for those that have."""
+
+    def dump_stacks(self) -> None:
+        """Ask every rank that still runs to write all its stacks into its log."""
+
+    def kill(self) -> None:
+        """End every rank that still runs, and what it started, and wait until they are gone."""
+
+
+class Starter(Protocol):
+    """Starts one process per rank."""
+
+    def __call__(
+        self, command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+    ) -> Ranks:
+        """Start them; rank r writes to logs/rank<r>.log.
+
+        Raises:
+            LaunchError: not all could be started; none is left running.
+        """
+
+
+def start_here(
+    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+) -> "LocalRanks":
+    """Start every rank on this machine, each the leader of a session of its own.
+
+    Raises:
+        LaunchError: the point needs more than one node, or a process could not be started.
+    """
+    world_size = point.world_size
+    if world_size > point.gpus_per_node:
+        raise LaunchError(
+            f"world_size={world_size} needs more than one node of {point.gpus_per_node} GPUs, and "
+            "these ranks are started on one machine"
+        )
+    ranks = LocalRanks()
+    try:
+        for rank in range(world_size):
+            ranks.start(rank, command, {**environment, **seat(rank, world_size)}, logs)
+    except OSError as error:
+        ranks.kill()
+        raise LaunchError(f"rank {rank} could not be started: {error}") from error
+    except BaseException:
+        ranks.kill()
+        raise
+    return ranks
+
+
+def seat(rank: int, world_size: int) -> dict[str, str]:
+    """What tells a process on this machine which rank it is."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+    }
+
+
+class LocalRanks:
+    """Children of this process, none waited for until all are killed.
+
+    A child that has ended keeps its number until it is waited for. That makes it safe to kill its
+    process group late, for what it may have left behind: the number cannot be another program's.
+    """
+
+    def __init__(self) -> None:
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._kills_before = oom_kills()
+
+    def start(
+        self, rank: int, command: Sequence[str], environment: Mapping[str, str], logs: Path
+    ) -> None:
+        """Start one rank.
+
+        Raises:
+            OSError: there is no such program, or no room for a process.
+        """
+        with (logs / f"rank{rank}.log").open("wb") as log:
+            self._children[rank] = subprocess.Popen(
+                command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def exits(self) -> dict[int, End]:
+        """See `Ranks`."""
+        codes = {rank: _exit_code(child.pid) for rank, child in self._children.items()}
+        return {
+            rank: End(code, code == -signal.SIGKILL and oom_kills() > self._kills_before)
+            for rank, code in codes.items()
+            if code is not None
+        }
+
+    def dump_stacks(self) -> None:
+        """Send SIGUSR1, on which faulthandler writes every thread's stack."""
+        for child in self._children.values():
+            os.kill(child.pid, signal.SIGUSR1)
+
+    def kill(self) -> None:
+        """Kill the ranks' process groups and wait for the ranks; nothing, the second time."""
+        for child in self._children.values():
+            os.killpg(child.pid, signal.SIGKILL)
+        while self._children:
+            _, child = self._children.popitem()
+            child.wait()
+
+
+def _exit_code(pid: int) -> int | None:
+    """How a child ended, None while it runs; it stays to be waited for."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def _die_with_parent() -> None:
+    """In the child: a parent that is killed outright takes its ranks along (Linux only)."""
+    if _libc is not None:
+        _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

@@ -1,0 +1,273 @@
+"""Ranks on the nodes of a job without srun: one torchrun per node, started by a remote shell.
+
+Each torchrun stands alone (its own port on its own node) and starts the ranks of its node; the
+ranks meet by themselves, through the point's folder. What is written to the remote shell's standard
+input steers a node: `dump` asks for stacks, and its end, whatever caused it, ends the ranks there.
+"""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scaling.launch.fork_server.protocol import write_private
+from scaling.launch.start.exit_codes import AFTER, BEFORE, Seats, last_line
+from scaling.launch.start.here import End, LaunchError, Placed, Ranks
+
+REMOTE_SHELL = "ssh -o BatchMode=yes"
+_LAUNCH_LIMIT_S = 300.0
+_PARTING_S = 20.0
+_POLL_S = 0.05
+# what a remote shell does not hand over by itself, as DeepSpeed's launcher has it, and ours
+_HANDED_OVER = (
+    *(
+        "PATH",
+        "LD_LIBRARY_PATH",
+        "PYTHON",
+        "VIRTUAL_ENV",
+        "OMP_",
+        "MKL_",
+        "CUDA_",
+        "NCCL_",
+        "GLOO_",
+    ),
+    *("TORCH", "PYTORCH_", "TRITON_", "DS_", "UCX_", "FI_", "HF_", "SCALING_"),
+)
+
+# $1: folder for what is said; $2: for logs; $3: first rank of this node; $4: ranks of all nodes;
+# $5: where rank 0 is; then the command.
+# It ends with 0 whatever the rank did: torchrun would end the others before they have said what
+# they saw. setsid: a rank is ended with all it has started.
+_SEAT = f"""\
+said=$1 logs=$2
+export RANK=$(($3 + LOCAL_RANK)) WORLD_SIZE=$4 MASTER_ADDR=$5
+shift 5
+[ ! -e "$said/stop" ] || exit 0
+{BEFORE}
+setsid "$@" > "$logs/rank$RANK.log" 2>&1 < /dev/null &
+rank=$!
+trap 'kill -TERM -- "-$rank"' TERM
+echo $rank > "$said/pid.$RANK"
+wait $rank
+code=$?
+while kill -0 $rank 2> /dev/null; do wait $rank; code=$?; done
+{AFTER}"""
+
+# $1: folder for what is said; $2, $3: first and last rank of this node; then torchrun.
+_NODE = """\
+said=$1 first=$2 last=$3
+shift 3
+. "$said/environment"
+exec 3<&0
+tell() {
+  for rank in $(seq "$first" "$last"); do
+    [ ! -s "$said/pid.$rank" ] || kill -s "$1" -- "-$(cat "$said/pid.$rank")"
+  done 2> /dev/null
+}
+"$@" < /dev/null 3<&- &
+node=$!
+{
+  while read -r word <&3; do [ "$word" != dump ] || tell USR1; done
+  touch "$said/stop"
+  tell KILL
+  sleep 10
+  kill -KILL "$node" 2> /dev/null
+} &
+reader=$!
+wait "$node"
+code=$?
+tell KILL
+kill "$reader" 2> /dev/null
+exit $code
+"""
+
+
+def nodes_of(environment: Mapping[str, str]) -> list[str]:
+    """The nodes of the job this runs in, as its scheduler tells; empty if nobody does.
+
+    `$SCALING_NODES` (names with commas) comes first, then PBS's node file, then Slurm's list.
+    """
+    if named := environment.get("SCALING_NODES"):
+        return [name for name in named.replace(",", " ").split() if name]
+    if file := environment.get("PBS_NODEFILE"):
+        return list(dict.fromkeys(Path(file).read_text().split()))
+    scontrol = shutil.which("scontrol", path=environment.get("PATH"))
+    if (listed := environment.get("SLURM_JOB_NODELIST")) and scontrol:
+        said = subprocess.run(
+            [scontrol, "show", "hostnames", listed], capture_output=True, text=True, check=False
+        )
+        return said.stdout.split()
+    return []
+
+
+def start_by_torchrun(
+    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+) -> Ranks:
+    """Start a torchrun on each node that the point needs, in the order the nodes are listed.
+
+    `$SCALING_RSH` is the remote shell (default `ssh -o BatchMode=yes`); it is called with a node's
+    name and one line of shell. The checkout and the logs lie on a file system that all nodes see.
+
+    Raises:
+        LaunchError: the job has too few nodes, or there is no remote shell.
+    """
+    world_size = point.world_size
+    per_node = min(world_size, point.gpus_per_node)
+    needed = world_size // per_node
+    nodes = nodes_of(environment)
+    if len(nodes) < needed:
+        raise LaunchError(
+            f"world_size={world_size} needs {needed} nodes of {per_node} ranks, and this job has "
+            f"{len(nodes)}: {', '.join(nodes)}"
+        )
+    shell = shlex.split(environment.get("SCALING_RSH", REMOTE_SHELL))
+    said = Path(tempfile.mkdtemp(prefix=".run-nodes-", dir=logs))
+    write_private(said / "environment", exports(environment))
+    ranks = NodeRanks(said, per_node)
+    try:
+        for node, name in enumerate(nodes[:needed]):
+            line = node_command(
+                command,
+                said,
+                logs,
+                first=node * per_node,
+                per_node=per_node,
+                world_size=world_size,
+                master=nodes[0],
+            )
+            ranks.start([*shell, name, line], environment)
+        failed = ranks.wait_for_start(_LAUNCH_LIMIT_S)
+    except OSError as error:
+        ranks.kill()
+        raise LaunchError(f"{shell[0]} could not be started: {error}") from error
+    except BaseException:
+        ranks.kill()
+        raise
+    if failed is not None:
+        ranks.kill()
+        raise LaunchError(f"no rank was started on {nodes[failed]}: {ranks.last_words(failed)}")
+    return ranks
+
+
+def node_command(
+    command: Sequence[str],
+    said: Path,
+    logs: Path,
+    *,
+    first: int,
+    per_node: int,
+    world_size: int,
+    master: str,
+) -> str:
+    """The line of shell that starts the ranks of one node and steers them.
+
+    Args:
+        command: of a rank.
+        said: folder in which the ranks' shells say how they ended, and read their environment: the
+            line can be read by everybody on both machines, and by whoever keeps their logs.
+        logs: rank r writes to logs/rank<r>.log.
+        first: rank of the first one on this node.
+        per_node: ranks on this node.
+        world_size: ranks on all nodes.
+        master: the node of rank 0.
+    """
+    steered = ["bash", "-c", _NODE, "node", str(said), str(first), str(first + per_node - 1)]
+    torchrun = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
+        *(f"--nproc-per-node={per_node}", "bash", "-c", _SEAT, "seat"),
+        *(str(said), str(logs), str(first), str(world_size), master, *command),
+    ]
+    return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join([*steered, *torchrun])}"
+
+
+def exports(environment: Mapping[str, str]) -> str:
+    """What a remote shell would lose of the ranks' environment, as lines of shell."""
+    return "".join(
+        f"export {name}={shlex.quote(value)}\n"
+        for name, value in sorted(environment.items())
+        if name.startswith(_HANDED_OVER) and name.isidentifier()
+    )
+
+
+class NodeRanks:
+    """The ranks of a point, seen through one remote shell per node and the files they leave."""
+
+    def __init__(self, said: Path, per_node: int) -> None:
+        self._said = said
+        self._seats = Seats(said)
+        self._per_node = per_node
+        self._shells: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the ranks of the next node.
+
+        Raises:
+            OSError: there is no such program.
+        """
+        with (self._said / f"node{len(self._shells)}.log").open("wb") as log:
+            self._shells.append(
+                subprocess.Popen(
+                    command,
+                    env=dict(environment),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    def wait_for_start(self, limit_s: float) -> int | None:
+        """The first node whose ranks cannot be started, None once every node has begun."""
+        end = time.monotonic() + limit_s
+        for node, shell in enumerate(self._shells):
+            first = self._said / f"pid.{node * self._per_node}"
+            while not first.exists():
+                if shell.poll() is not None or time.monotonic() > end:
+                    return node
+                time.sleep(_POLL_S)
+        return None
+
+    def exits(self) -> dict[int, End]:
+        """See `Ranks`. A rank that could not say how it ended shares its node's exit code."""
+        ends: dict[int, End] = {}
+        for node, shell in enumerate(self._shells):
+            if (code := shell.poll()) is not None:
+                ranks = range(node * self._per_node, (node + 1) * self._per_node)
+                # 0 would say that all is well
+                ends |= self._seats.without_a_word(ranks, End(code or 1))
+        return {**ends, **self._seats.ends()}
+
+    def dump_stacks(self) -> None:
+        """See `Ranks`."""
+        for shell in self._shells:
+            assert shell.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # the node has ended
+                shell.stdin.write(b"dump\n")
+                shell.stdin.flush()
+
+    def kill(self) -> None:
+        """See `Ranks`."""
+        for shell in self._shells:
+            assert shell.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                shell.stdin.close()
+        end = time.monotonic() + _PARTING_S
+        for shell in self._shells:
+            while shell.poll() is None and time.monotonic() < end:
+                time.sleep(_POLL_S)
+            if shell.poll() is None:  # it may wait for a node that is gone
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGKILL)
+                shell.wait()
+
+    def last_words(self, node: int) -> str:
+        """The last line that a node's remote shell printed."""
+        shell = self._shells[node]
+        return last_line(self._said / f"node{node}.log") or f"exit code {shell.poll()}"

@@ -1,0 +1,1 @@
+"""What a step is laid out as: axes, batch arithmetic, model shapes, refusals, layers to stages."""

@@ -1,0 +1,227 @@
+"""How one training step is laid out over GPUs: degrees of parallelism and batch arithmetic."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.layout.axes import AXES, REPLICA, LayoutAxes, facts_of, label_of
+from scaling.layout.shapes import ModelShape
+
+NO_BIAS_GRADIENT = (
+    "attention={attention} gives no gradient to the position bias that a t5 adds to its scores; "
+    "it trains with attention=math"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout(LayoutAxes):
+    """A placement of the model over `world_size` ranks, and the batch they share.
+
+    Sizes count ranks; batch sizes count sequences, never tokens. tp is innermost, then cp, dp and
+    pp outermost: ranks of one tp group sit on neighbouring GPUs.
+    """
+
+    dp: int = 1
+    gradient_accumulation_steps: int = 1
+    seq_length: int
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, one per GPU."""
+        return self.dp * replica_size(self.axes())
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences per optimizer step."""
+        return self.micro_batch_size * self.gradient_accumulation_steps * self.dp
+
+    @property
+    def label(self) -> str:
+        """What stays the same when GPUs are added, short enough for a chart; see `label_of`."""
+        return label_of(self.axes())
+
+    def axes(self) -> dict[str, Any]:
+        """The value of every axis, by name."""
+        return {name: getattr(self, name) for name in AXES}
+
+    def facts(self) -> dict[str, Any]:
+        """The fields by name, later axes only where they are not at their default."""
+        return facts_of(self)
+
+
+def replica_size(axes: Mapping[str, Any]) -> int:
+    """Ranks that hold one replica of the model: the product of the axes that multiply ranks."""
+    return math.prod(axes[name] for name in REPLICA)
+
+
+def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    """Why this layout cannot run this shape: one sentence each, none if it can."""
+    if shape.num_heads % layout.tp:
+        yield f"num_heads={shape.num_heads} is not divisible by tp={layout.tp}"
+    if shape.num_kv_heads % layout.tp:
+        yield f"num_kv_heads={shape.num_kv_heads} is not divisible by tp={layout.tp}"
+    if shape.ffn_hidden_size % layout.tp:
+        yield f"ffn_hidden_size={shape.ffn_hidden_size} is not divisible by tp={layout.tp}"
+    if shape.vocab_size % layout.tp:
+        yield f"vocab_size={shape.vocab_size} is not divisible by tp={layout.tp}"
+    if layout.sequence_parallel and layout.tp == 1:
+        yield "sequence_parallel shards inside the tp group and needs tp > 1"
+    if layout.sequence_parallel and layout.seq_length % (layout.tp * layout.cp):
+        yield (
+            f"sequence_parallel needs seq_length={layout.seq_length} divisible by tp={layout.tp}"
+            + (f" x cp={layout.cp}" if layout.cp > 1 else "")
+        )
+    if shape.family == "gpt" and layout.seq_length > shape.max_positions:
+        yield (
+            f"seq_length={layout.seq_length} is more than the max_positions="
+            f"{shape.max_positions} that the model has learned vectors for"
+        )
+    layers = shape.num_layers + shape.num_encoder_layers
+    if layout.pp > layers:
+        encoder = (
+            f" + num_encoder_layers={shape.num_encoder_layers}" if layers > shape.num_layers else ""
+        )
+        yield f"pp={layout.pp} stages cannot share num_layers={shape.num_layers}{encoder} layers"
+    heads = shape.num_kv_heads // layout.tp
+    if layout.cp > 1 and heads % layout.cp:
+        few = "a rank would have no head to attend over"
+        uneven = "ranks would attend over unequal numbers of heads"
+        yield (
+            f"num_kv_heads={shape.num_kv_heads} over tp={layout.tp} is not divisible by "
+            f"cp={layout.cp}: {few if heads < layout.cp else uneven}"
+        )
+    if layout.cp > 1 and layout.seq_length % layout.cp:
+        yield f"seq_length={layout.seq_length} is not divisible by cp={layout.cp}"
+    yield from _sharding_refusals(layout)
+    yield from _schedule_refusals(shape, layout)
+    yield from _kernel_refusals(shape, layout)
+
+
+def _sharding_refusals(layout: Layout) -> Iterator[str]:
+    size = layout.zero_shard_size
+    if size is not None and layout.zero_stage == 0:
+        yield f"zero_shard_size={size} shards nothing at zero_stage=0"
+    elif size is not None and layout.dp % size:
+        yield f"dp={layout.dp} is not divisible by zero_shard_size={size}"
+    if layout.optimizer_offload != "none" and layout.zero_stage == 0:
+        yield (
+            f"optimizer_offload={layout.optimizer_offload} moves the states that ZeRO shards "
+            "and needs zero_stage of at least 1"
+        )
+
+
+def _schedule_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    if layout.pipeline_schedule == "1f1b":
+        return
+    if layout.pp == 1:
+        yield f"pipeline_schedule={layout.pipeline_schedule} needs pp > 1"
+        return
+    if 2 * layout.pp > shape.num_layers:
+        yield (
+            f"pipeline_schedule={layout.pipeline_schedule} cuts the model into 2 x pp="
+            f"{2 * layout.pp} stages, which cannot share num_layers={shape.num_layers} layers"
+        )
+    if layout.gradient_accumulation_steps < 2 * layout.pp:
+        yield (
+            f"pipeline_schedule={layout.pipeline_schedule} needs at least 2 x pp={2 * layout.pp} "
+            f"micro-batches, not gradient_accumulation_steps={layout.gradient_accumulation_steps}"
+        )
+
+
+def _kernel_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    if layout.fused_rope and shape.family != "llama":
+        yield f"fused_rope rotates queries and keys; a {shape.family} has no rotary positions"
+    if layout.fused_mlp and not shape.gated_mlp:
+        yield "fused_mlp joins a gate with its product, and this feed-forward has no gate"
+
+
+def _fusion_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    if layout.fused_cross_entropy and layout.tp > 1:
+        yield (
+            "fused_cross_entropy joins the head with a softmax over the whole vocabulary, which "
+            f"tp={layout.tp} ranks share"
+        )
+    if layout.fused_cross_entropy and layout.pp > 1:
+        yield "fused_cross_entropy joins head and loss, which DeepSpeed's pipeline keeps apart"
+    if layout.fused_cross_entropy and shape.family == "t5":
+        yield "fused_cross_entropy is wired to decoders only, not to a t5"
+    inside = [name for name in ("fused_norm", "fused_rope", "fused_mlp") if getattr(layout, name)]
+    if layout.compile and inside:
+        yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"
+
+
+def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:
+    """Why gradients cannot be clipped in this layout: one sentence, none if they can.
+
+    Of the optimizers that DeepSpeed takes without ZeRO, torch's own (fp32) counts what the first
+    stage holds and what is marked as sharded over tp; FP16_UnfusedOptimizer (bf16 without a
+    pipeline, fp16) looks for that mark where it is not, and counts what the first rank holds;
+    BF16_Optimizer (bf16 in a pipeline) counts everything.
+    """
+    if not gradient_clipping or layout.zero_stage > 0:
+        return
+    missed = None
+    if layout.pp > 1 and layout.precision != "bf16":
+        missed = "later stages"
+    elif layout.tp > 1 and layout.pp == 1 and layout.precision in ("bf16", "fp16"):
+        missed = "the other tp ranks"
+    if missed is not None:
+        yield (
+            f"gradient_clipping={gradient_clipping:g} at zero_stage=0 with precision="
+            f"{layout.precision}: DeepSpeed clips by a norm that leaves out weights of {missed}; "
+            "zero_stage=1 counts everything"
+        )
+
+
+def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
+    """Whether stages hand each other activations cut over the tp ranks.
+
+    That is right only where these ranks hold the same ones: under sequence_parallel it would train
+    on wrong data, and a t5 sends each rank's own heads of the position tables along. DualPipeV
+    sends them whole.
+    """
+    return (
+        layout.pp > 1
+        and not layout.sequence_parallel
+        and shape.family != "t5"
+        and layout.pipeline_schedule == "1f1b"
+    )
+
+
+def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    """Why the training engine cannot run a layout that arithmetic allows: one sentence each."""
+    yield from _fusion_refusals(shape, layout)
+    size = layout.zero_shard_size
+    if size is not None and layout.zero_stage < 3:
+        yield (
+            f"zero_shard_size={size} at zero_stage={layout.zero_stage}: DeepSpeed keeps a second "
+            "copy of ZeRO-3's parameters only"
+        )
+    elif size == 1 and layout.dp > 1:
+        yield "zero_shard_size=1 keeps all parameters on every rank, as zero_stage=2 does"
+    if layout.pp > 1 and layout.zero_stage > 1:
+        yield (
+            f"zero_stage={layout.zero_stage} with pp={layout.pp}: "
+            "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism (DeepSpeed)"
+        )
+    elements = layout.micro_batch_size * (layout.seq_length // layout.cp) * shape.hidden_size
+    if cuts_messages(shape, layout) and elements % layout.tp:
+        over_cp = f" / cp={layout.cp}" if layout.cp > 1 else ""
+        yield (
+            f"pp={layout.pp} with tp={layout.tp}: stages send each other one part of the "
+            f"activations per tp rank, and micro_batch_size={layout.micro_batch_size} x seq_length="
+            f"{layout.seq_length}{over_cp} x hidden_size={shape.hidden_size} = {elements} elements "
+            "have no equal parts (DeepSpeed)"
+        )
+    if shape.family == "gpt" and layout.fused_norm:
+        yield "fused_norm is a kernel of RMSNorm; a gpt's LayerNorm is always torch's fused one"
+    if shape.family == "t5" and layout.attention != "math":
+        yield NO_BIAS_GRADIENT.format(attention=layout.attention)
+    if shape.family == "t5" and layout.pipeline_schedule != "1f1b":
+        yield (
+            f"pipeline_schedule={layout.pipeline_schedule} turns one stream around at the last "
+            "rank; a t5 sends two through its stages"
+        )
+    if shape.family == "t5" and shape.tied_embeddings:
+        yield "a t5 is trained as mT5 is, with a head of its own: tied_embeddings must be false"

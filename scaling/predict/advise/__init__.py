@@ -1,0 +1,1 @@
+"""Searches, guided sweeps and costs on top of predictions."""

@@ -1,0 +1,208 @@
+"""Which points of one size are worth measuring: near the predicted best, and a spread of others.
+
+Pure, on arrays. Sizes come small first: what the smaller ones measured has calibrated the
+predictions that choose here.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.model import Prediction
+from scaling.predict.fit.validation import settings_of
+from scaling.predict.read.features import Points
+
+# Seconds from an allocation to the first step before any row has told: imports, connections, model.
+STARTUP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guide:
+    """What a study says about what to measure.
+
+    keep: ratio; points are measured whose predicted time exceeds the best of their size and setting
+        by no more. None: all of them, as far as the budget goes.
+    spread: share of the other points that are measured all the same, evenly from the fastest to the
+        slowest, at least one per setting: a calibration that saw only winners knows nothing else.
+    budget_gpu_s: GPU-seconds for all sizes together. None: no bound.
+    steps: optimizer steps a point runs, warm-up included.
+    repeats: times each point runs.
+    startup_s: seconds before the first step.
+    """
+
+    keep: float | None
+    spread: float
+    budget_gpu_s: float | None
+    steps: int
+    repeats: int = 1
+    startup_s: float = STARTUP_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One point of the size: whether it is measured, and if not, why not, in one sentence."""
+
+    row: int
+    chosen: bool
+    reason: str | None
+    predicted_step_time_s: float | None
+    best_step_time_s: float | None  # predicted, of its size and setting
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A point that `keep` or the spread asks for; lower `order` comes first under a budget."""
+
+    row: int
+    order: tuple[int, float]
+
+
+def choose(
+    points: Points,
+    prediction: Prediction,
+    world_size: int,
+    guide: Guide,
+    *,
+    spent_gpu_s: float = 0.0,
+) -> list[Choice]:
+    """Choose among the points of one size.
+
+    What is left of the budget is shared out over this size and the larger ones in proportion to
+    what their wanted points are predicted to take, so that small sizes cannot use it up.
+
+    Args:
+        points: of the whole study, each once whatever its repeats.
+        prediction: of these points, calibrated on what the smaller sizes measured.
+        world_size: the size to choose for.
+        guide: what the study says.
+        spent_gpu_s: GPU-seconds already spent.
+    """
+    cost = _gpu_s(points, prediction, guide)
+    wanted = _wanted(points, prediction, world_size, guide)
+    rows = [one.row for one in wanted]
+    affordable = set(rows)
+    share = math.inf
+    if guide.budget_gpu_s is not None:
+        share = _share(points, prediction, world_size, guide, cost, guide.budget_gpu_s, spent_gpu_s)
+        affordable = set(_affordable(wanted, cost, share))
+    best = _best(points, prediction, points.world_size == world_size)
+    choices = []
+    for row in np.flatnonzero(points.world_size == world_size).tolist():
+        reason = None
+        if row not in affordable:
+            over_budget = row in rows
+            reason = (
+                _over_budget(guide, world_size, share, float(cost[row]))
+                if over_budget
+                else _not_near(prediction, row, float(best[row]), guide)
+            )
+        known = bool(prediction.predicted[row])
+        choices.append(
+            Choice(
+                row=row,
+                chosen=row in affordable,
+                reason=reason,
+                predicted_step_time_s=float(prediction.step_time_s[row]) if known else None,
+                best_step_time_s=float(best[row]) if known and np.isfinite(best[row]) else None,
+            )
+        )
+    return choices
+
+
+def _wanted(points: Points, prediction: Prediction, world_size: int, guide: Guide) -> list[_Wanted]:
+    """Points near the best of their setting, those nobody can predict, and the spread."""
+    found = []
+    here = points.world_size == world_size
+    for row in np.flatnonzero(here & ~prediction.predicted).tolist():
+        found.append(_Wanted(row, (1, 0.0)))
+    for rows in settings_of(points, here & prediction.predicted).values():
+        at = np.array(rows)
+        time, startable = prediction.ranked_s[at], ~prediction.passed_over[at]
+        limit = math.inf
+        if guide.keep is not None:
+            limit = (1 + guide.keep) * float(time[startable].min(initial=math.inf))
+        near = startable & (time <= limit)
+        order = np.argsort(time[near], kind="stable")
+        found += [_Wanted(int(row), (0, place)) for place, row in enumerate(at[near][order])]
+        others = at[~near][np.argsort(time[~near], kind="stable")]
+        found += [_Wanted(int(row), (2, place)) for place, row in enumerate(_spread(others, guide))]
+    return sorted(found, key=lambda one: one.order)
+
+
+def _spread(others: Floats, guide: Guide) -> Floats:
+    """Evenly from the fastest to the slowest, in the middle of equal parts."""
+    count = min(len(others), max(1, math.ceil(guide.spread * len(others)))) if guide.spread else 0
+    if not count:
+        return others[:0]
+    places = (np.arange(count) + 0.5) * len(others) / count
+    return others[places.astype(np.int64)]
+
+
+def _gpu_s(points: Points, prediction: Prediction, guide: Guide) -> Floats:
+    """GPU-seconds of each point, all its repeats; one that does not fit ends at its start."""
+    steps = np.where(prediction.fits, guide.steps * prediction.step_time_s, 0.0)
+    steps = np.where(prediction.predicted, steps, 0.0)
+    return np.asarray(points.world_size * guide.repeats * (steps + guide.startup_s))
+
+
+def _share(
+    points: Points,
+    prediction: Prediction,
+    world_size: int,
+    guide: Guide,
+    cost: Floats,
+    budget_gpu_s: float,
+    spent_gpu_s: float,
+) -> float:
+    """GPU-seconds for this size, of what is left for it and the larger ones."""
+    left = max(0.0, budget_gpu_s - spent_gpu_s)
+    sizes = sorted({size for size in points.world_size.tolist() if size >= world_size})
+    asked = {
+        size: sum(float(cost[one.row]) for one in _wanted(points, prediction, int(size), guide))
+        for size in sizes
+    }
+    return left * asked[world_size] / max(sum(asked.values()), 1e-9)
+
+
+def _affordable(wanted: Sequence[_Wanted], cost: Floats, share: float) -> list[int]:
+    """From the most wanted on, leaving out what no longer fits into the share."""
+    taken, used = [], 0.0
+    for one in wanted:
+        if used + float(cost[one.row]) <= share * (1 + 1e-9):
+            taken.append(one.row)
+            used += float(cost[one.row])
+    return taken
+
+
+def _best(points: Points, prediction: Prediction, here: Flags) -> Floats:
+    """The predicted time of the best startable point of each row's setting, NaN where none is."""
+    best = np.full(len(points), np.nan)
+    for rows in settings_of(points, here & prediction.predicted).values():
+        at = np.array(rows)
+        startable = at[~prediction.passed_over[at]]
+        if startable.size:
+            best[at] = prediction.step_time_s[startable[np.argmin(prediction.ranked_s[startable])]]
+    return best
+
+
+def _over_budget(guide: Guide, world_size: int, share: float, cost: float) -> str:
+    assert guide.budget_gpu_s is not None
+    return (
+        f"budget_gpu_hours={guide.budget_gpu_s / 3600:.3g}: of the {share / 3600:.3g} GPU-hours "
+        f"left for world_size={world_size} too few remained for the {cost / 3600:.3g} of this point"
+    )
+
+
+def _not_near(prediction: Prediction, row: int, best: float, guide: Guide) -> str:
+    need = float(prediction.need_bytes[row] / prediction.capacity_bytes[row])
+    if prediction.passed_over[row]:
+        return f"predicted memory is {need:.0%} of a GPU's"
+    time = float(prediction.step_time_s[row])
+    said = f"predicted {time:.3g} s a step, {time / best - 1:.0%} more than the best of its size"
+    if prediction.ranked_s[row] > time * 1.001:
+        said += f", or more: its memory is predicted {need:.0%} full"
+    assert guide.keep is not None
+    return f"{said} (keep={guide.keep:g})"

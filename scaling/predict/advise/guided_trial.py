@@ -1,0 +1,88 @@
+"""A guided sweep played through on rows that somebody measured in full."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from scaling.cluster.hardware import Cluster
+from scaling.foreign.columns import Columns
+from scaling.layout.shapes import ModelShape
+from scaling.predict.advise.guide import Guide, choose
+from scaling.predict.cost.model import predict
+from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.fit.validation import settings_of
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What the guided sweep did at one size.
+
+    `regrets`: for each setting of this size that somebody timed, how much slower the best layout it
+    measured is than the best of all, a ratio; None where it measured none that ran.
+    """
+
+    world_size: int
+    points: int
+    measured: int
+    gpu_hours: float  # of all points
+    gpu_hours_spent: float
+    regrets: tuple[float | None, ...]
+
+
+def play(
+    table: pa.Table,
+    source: str,
+    guide: Guide,
+    *,
+    models: Mapping[str, ModelShape] | None = None,
+    clusters: Mapping[str, Cluster] | None = None,
+) -> list[Size]:
+    """Measure size by size what `choose` asks for, calibrating on what has been measured so far.
+
+    A row that ran costs its own measured steps, one that did not its start; a row that failed for
+    an unknown reason is measured like any other and teaches nothing.
+    """
+    columns = Columns(table, source)
+    points = points_of(columns, models=models, clusters=clusters)
+    observed = observed_of(columns)
+    steps = np.where(observed.timed, guide.steps * observed.step_time_s, 0.0)
+    cost = points.world_size * (steps + guide.startup_s)
+    measured = np.zeros(len(points), dtype=bool)
+    found = []
+    for size in sorted(set(points.world_size.tolist())):
+        calibration = None
+        if (measured & (observed.timed | observed.out_of_memory)).any():
+            part = columns.filter(measured)
+            some = points_of(part, models=models, clusters=clusters)
+            calibration = calibrate(some, observed_of(part), source=source, bands=False)
+        choices = choose(
+            points,
+            predict(points, calibration),
+            int(size),
+            guide,
+            spent_gpu_s=float(cost[measured].sum()),
+        )
+        measured[[choice.row for choice in choices if choice.chosen]] = True
+        here = points.world_size == size
+        regrets = []
+        for rows in settings_of(points, here & observed.timed).values():
+            at = np.array(rows)
+            times = observed.step_time_s[at]
+            best = float(times[measured[at]].min(initial=math.inf))
+            regrets.append(best / float(times.min()) - 1 if math.isfinite(best) else None)
+        found.append(
+            Size(
+                world_size=int(size),
+                points=int(here.sum()),
+                measured=int((here & measured).sum()),
+                gpu_hours=float(cost[here].sum()) / 3600,
+                gpu_hours_spent=float(cost[here & measured].sum()) / 3600,
+                regrets=tuple(regrets),
+            )
+        )
+    return found

@@ -1,0 +1,236 @@
+"""Search every layout of a model on so many GPUs and rank what fits."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.errors import InputError
+from scaling.layout.axes import ActivationCheckpointing, Precision
+from scaling.layout.layout import Layout, engine_refusals, refusals
+from scaling.layout.shapes import ModelShape, model_flops_per_token
+from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.read.calibration import Calibration
+from scaling.predict.read.clusters import cluster_named
+from scaling.predict.read.features import Points
+from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
+from scaling.predict.read.points import points_from
+
+# A layout this full may not start at all; it must be clearly faster than one that surely does.
+_RISKY_MARGIN = 0.07
+_RISKY_PENALTY = 0.10
+
+_CHECKPOINTING: tuple[ActivationCheckpointing, ...] = ("none", "full")
+_ZERO: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """One layout for one GPU count; seconds, bytes, ratios in [0, 1], None where not known.
+
+    `risky`: predicted memory is within 7 % of the capacity, where the call between fit and out of
+    memory is hardly better than a coin flip.
+    """
+
+    gpus: int
+    rank: int
+    layout: Layout
+    step_time_s: float
+    low: float
+    high: float
+    tokens_per_s: float
+    mfu: float
+    memory_bytes: float
+    memory_margin: float
+    risky: bool
+    usd_per_million_tokens: float | None
+    joules_per_token: float | None
+
+
+def recommend(
+    *,
+    model: str,
+    shape: ModelShape,
+    cluster: str,
+    clusters: dict[str, Cluster],
+    gpus: list[int],
+    seq_length: int = 4096,
+    global_batch_size: int | None = None,
+    precision: Precision | None = None,
+    calibration: Calibration | None = None,
+    framework: str = OWN_FRAMEWORK,
+    top: int = 3,
+    measurable: bool = True,
+) -> dict[int, list[Recommendation]]:
+    """The best layouts per GPU count, at most `top`, fastest first.
+
+    Layouts are ordered by predicted time plus what stalls and a nearly full memory may cost.
+
+    Args:
+        model: its name, for the interval (was it calibrated?).
+        shape: the model.
+        cluster: its name in `clusters`, or a GPU's for the vendor's reference node.
+        clusters: the site's clusters.
+        gpus: GPU counts.
+        seq_length: tokens of a sequence.
+        global_batch_size: sequences of a step; without one, 4 million tokens, the batch of
+            Llama 2, or one sequence a GPU if that is more.
+        precision: bf16 without one, or fp16 on a GPU that has no bf16.
+        calibration: data-sheet numbers without one.
+        framework: whose stack to predict.
+        top: layouts per GPU count.
+        measurable: leave out what this project's engine cannot run.
+
+    Raises:
+        InputError: the cluster cannot give a GPU count or has no rate for the precision, no layout
+            runs on a GPU count, or none fits into memory.
+    """
+    where = cluster_named(cluster, clusters)
+    if precision is None:
+        precision = "bf16" if gpu_named(where.gpu).peak("bf16") else "fp16"
+    for count in gpus:
+        _check_size(count, cluster, where)
+    chosen: dict[int, list[Recommendation]] = {}
+    for count in gpus:
+        batch = global_batch_size or max(2**22 // seq_length, count)
+        layouts = list(_layouts(shape, count, batch, seq_length, precision, measurable))
+        if not layouts:
+            raise InputError(
+                f"--gpus {count}: no layout of {model} runs on {count} GPUs with "
+                f"global_batch_size={batch}; try a batch divisible by more GPUs"
+            )
+        n = len(layouts)
+        points = points_from(
+            inputs_of_layouts(
+                layouts, [shape] * n, models=[model] * n, clusters=[cluster] * n,
+                framework=framework,
+            ),
+            clusters,
+        )  # fmt: skip
+        if not points.groups:
+            raise InputError(f"--cluster {cluster}: {points.note[0]}")
+        prediction = predict(points, calibration)
+        chosen[count] = _best(layouts, points, prediction, shape, seq_length, top)
+        if not chosen[count]:
+            least = float(np.min(prediction.need_bytes)) / 2**30
+            raise InputError(
+                f"--gpus {count}: none of {len(layouts)} layouts of {model} fits: the smallest "
+                f"needs {least:.0f} GiB of {float(prediction.capacity_bytes[0]) / 2**30:.0f} a GPU"
+            )
+    return chosen
+
+
+def _check_size(count: int, name: str, cluster: Cluster) -> None:
+    per_node, most = cluster.gpus_per_node, cluster.gpus_per_node * cluster.nodes
+    if count > most:
+        raise InputError(f"--gpus {count}: cluster {name} has {most} GPUs")
+    if count > per_node and count % per_node:
+        raise InputError(
+            f"--gpus {count}: cluster {name} has nodes of {per_node} GPUs: give at most {per_node} "
+            f"or whole nodes, e.g. {count // per_node * per_node}"
+        )
+
+
+def _layouts(
+    shape: ModelShape,
+    count: int,
+    batch: int,
+    seq_length: int,
+    precision: Precision,
+    measurable: bool,
+) -> Iterator[Layout]:
+    """Every layout that divides the GPUs and the batch and that nothing refuses."""
+    for tp, pp in itertools.product(_powers(min(count, 64)), _divisors(count)):
+        if count % (tp * pp) or pp > shape.num_layers + shape.num_encoder_layers:
+            continue
+        dp = count // (tp * pp)
+        if batch % dp:
+            continue
+        for micro in _powers(min(batch // dp, 64)):
+            if batch // dp % micro:
+                continue
+            for zero, again in itertools.product(_ZERO, _CHECKPOINTING):
+                if dp == 1 and zero > 0:
+                    continue  # nothing to shard over: the same as stage 0
+                layout = Layout(
+                    tp=tp,
+                    pp=pp,
+                    dp=dp,
+                    zero_stage=zero,
+                    sequence_parallel=tp > 1 and seq_length % tp == 0,
+                    micro_batch_size=micro,
+                    gradient_accumulation_steps=batch // dp // micro,
+                    seq_length=seq_length,
+                    activation_checkpointing=again,
+                    attention="math" if shape.family == "t5" else "flash2",
+                    precision=precision,
+                )
+                refused = next(refusals(shape, layout), None)
+                if refused is None and measurable:
+                    refused = next(engine_refusals(shape, layout), None)
+                if refused is None:
+                    yield layout
+
+
+def _powers(limit: int) -> list[int]:
+    return [2**k for k in range(limit.bit_length()) if 2**k <= limit]
+
+
+def _divisors(count: int) -> list[int]:
+    return [d for d in range(1, min(count, 64) + 1) if count % d == 0]
+
+
+def _best(
+    layouts: list[Layout],
+    points: Points,
+    prediction: Prediction,
+    shape: ModelShape,
+    seq_length: int,
+    top: int,
+) -> list[Recommendation]:
+    margin = prediction.memory_margin
+    risky = margin < _RISKY_MARGIN
+    ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.ranked_s
+    order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable")
+    cluster = points.groups[0].cluster
+    gpu = points.groups[0].gpu
+    peak, power = gpu.peak(layouts[0].precision), gpu.tdp_w
+    assert peak is not None
+    flops = model_flops_per_token(shape, seq_length)
+    best = []
+    for place, row in enumerate(order[: min(top, int(prediction.fits.sum()))].tolist(), 1):
+        count = layouts[row].world_size
+        tokens_per_s = float(points.tokens_per_step[row] / prediction.step_time_s[row])
+        price = cluster.usd_per_gpu_hour
+        best.append(
+            Recommendation(
+                gpus=count,
+                rank=place,
+                layout=layouts[row],
+                step_time_s=float(prediction.step_time_s[row]),
+                low=float(prediction.low[row]),
+                high=float(prediction.high[row]),
+                tokens_per_s=tokens_per_s,
+                mfu=tokens_per_s * flops / (count * peak),
+                memory_bytes=float(prediction.memory_bytes[row]),
+                memory_margin=float(margin[row]),
+                risky=bool(risky[row]),
+                usd_per_million_tokens=(
+                    None if price is None else price * count / 3600 / tokens_per_s * 1e6
+                ),
+                joules_per_token=None if power is None else power * count / tokens_per_s,
+            )
+        )
+    return best
+
+
+def record_of(one: Recommendation) -> dict[str, Any]:
+    """A recommendation as a JSON record, the layout's fields beside its own."""
+    fields = ("tp", "pp", "cp", "dp", "zero_stage", "sequence_parallel", "micro_batch_size")
+    more = ("gradient_accumulation_steps", "global_batch_size", "activation_checkpointing")
+    layout = {name: getattr(one.layout, name) for name in (*fields, *more)}
+    own = {n: getattr(one, n) for n in Recommendation.__dataclass_fields__ if n != "layout"}
+    return {**own, "label": one.layout.label, **layout}

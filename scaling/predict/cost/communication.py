@@ -1,0 +1,245 @@
+"""Seconds of collectives and messages: alpha-beta with the links each group of ranks really has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.collectives import (
+    TREE_EFFICIENCY,
+    Ranks,
+    all_reduce,
+    ring_latency_s,
+    ring_pass,
+)
+from scaling.predict.cost.sharding import sharding_of
+from scaling.predict.cost.stages import Stages, weights_of_heaviest_stage
+from scaling.predict.read.features import Features, Group
+
+# Gradients are reduced in buckets; DeepSpeed's reduce_bucket_size is 5e8 elements, FSDP's a layer.
+_BUCKET_BYTES = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Communication of one step, (n,)."""
+
+    per_layer: Floats  # s on the GPU, tp and cp collectives of one layer and micro-batch
+    host_per_layer: Floats  # s the host needs to launch them
+    head: Floats  # s to gather logits, one micro-batch
+    message: Floats  # s from one stage to the next and back, one micro-batch
+    gradients: Floats  # s of dp traffic a step, hidden or not
+    gathering: Floats  # s of ZeRO-3's parameter and gradient traffic a micro-batch
+    stage_weights: Floats  # parameters a rank's stage holds
+
+
+def node_bus(group: Group, nodes: Floats) -> Floats:
+    """Bus bandwidth of a whole node's NICs in a ring over `nodes`, bytes/s, before efficiency."""
+    cluster = group.cluster
+    assert cluster.node_link_bytes_per_s is not None
+    if cluster.bus_bytes_per_s is None:
+        return np.full(len(nodes), cluster.node_link_bytes_per_s)
+    at = np.log2(list(cluster.bus_bytes_per_s))
+    rate = np.log(list(cluster.bus_bytes_per_s.values()))
+    return np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
+
+
+def traffic_of(group: Group, f: Features, p: Mapping[str, float], stages: Stages) -> Traffic:
+    """All communication of the layouts `f`.
+
+    Ranks are placed tp innermost, then cp, dp, and pp outermost (layout.py): a tp group of at most
+    gpus_per_node ranks never leaves its node; a dp group has gpus_per_node / (tp * cp) ranks on a
+    node, and tp * cp such groups share the node's NICs.
+    """
+    layer, host = _in_layer(group, f, p)
+    crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
+    if group.cluster.lossy_transport:
+        host = host + np.where(crossing & (f.tp > 1), p["host_transport_s"] * f.tp * _count(f), 0.0)
+    tokens = f.micro_batch_size * f.seq_length / f.cp
+    bandwidth = _tp_bandwidth(group, f, p)
+    gathered = (f.tp - 1) / f.tp * tokens * f.vocab_size * f.element_bytes / bandwidth
+    weights = weights_of_heaviest_stage(f, stages)
+    gradients, gathering = _data_parallel(group, f, p, weights)
+    return Traffic(
+        per_layer=layer,
+        host_per_layer=host,
+        head=gathered if group.stack.gathered_logits else np.zeros(len(f)),
+        message=_message(group, f, p, tokens, crossing),
+        gradients=gradients,
+        gathering=gathering,
+        stage_weights=weights,
+    )
+
+
+def _link(group: Group) -> float:
+    link = group.gpu.link_bytes_per_s
+    assert link is not None
+    return link
+
+
+def _node_link(group: Group) -> float:
+    link = group.cluster.node_link_bytes_per_s
+    if group.stack.node_link_gbit_per_s is not None:
+        link = group.stack.node_link_gbit_per_s * 1e9 / 8
+    assert link is not None
+    return link
+
+
+def _count(f: Features) -> Floats:
+    """How many tp collectives a layer has: after attention and mlp, each way, and recomputed."""
+    return (4 + 2 * f.full) * (f.attentions + 1) / 2
+
+
+def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Of a tp group, innermost: inside a node unless it has more ranks than the node."""
+    inside = _link(group) * p["link_efficiency"]
+    if not (f.tp > f.gpus_per_node).any():
+        return np.full(len(f), inside)
+    over = node_bus(group, f.tp / f.gpus_per_node) * p["tp_network_efficiency"]
+    return np.where(f.tp > f.gpus_per_node, over, inside)
+
+
+def _exchanges(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
+    """Ulysses' all-to-alls of a layer: seconds on the GPU, and seconds to launch them.
+
+    Each attention trades tokens for heads: query, key and value before it, its result after it
+    (arXiv 2309.14509, section 3.2), and the same in backward; full checkpointing does forward once
+    more. A rank holds 1 / cp of the tokens, (2 query + 2 kv widths) / tp of a token, keeps 1 / cp
+    of it and sends the rest. cp ranks are tp apart, so min(cp, gpus_per_node / tp) of a group are
+    on a node: what goes to them takes the links, the rest the NICs, of which all GPUs of the node
+    have their share at once; the slower of the two counts. Nothing hides it: attention waits.
+    """
+    tp, cp = f.tp, f.cp
+    here = np.clip(f.gpus_per_node / tp, 1.0, cp)
+    nodes = cp / here
+    tokens = f.micro_batch_size * f.seq_length / cp
+    held = tokens * 2 * (f.query_width + f.kv_width) / tp * f.element_bytes
+    inside = held * (here - 1) / cp / (_link(group) * p["link_efficiency"])
+    nics = node_bus(group, np.maximum(nodes * tp * here / f.gpus_per_node, 1.0))
+    leaving = f.gpus_per_node * held * (cp - here) / cp
+    across = leaving / (nics * p["tp_network_efficiency"])
+    meeting = np.log2(np.maximum(cp, 2.0)) / 2  # as for tp, stated for 4 ranks
+    latency = p["tp_latency_s"] * meeting + p["tp_network_latency_s"] * (nodes - 1)
+    count = (2 + f.full) * f.attentions
+    seconds = count * (np.maximum(inside, across) + 4 * latency)
+    host = count * 4 * p["host_collective_s"] * meeting
+    return np.where(cp > 1, seconds, 0.0), np.where(cp > 1, host, 0.0)
+
+
+def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
+    """Collectives inside a layer: seconds on the GPU, and seconds the host needs to launch them.
+
+    tp: ring all-reduces of (tokens, h), 2 (tp - 1) / tp of it each way; under sequence_parallel the
+    same bytes as all-gather and reduce-scatter, and one more all-gather in backward
+    (arXiv 2205.05198). Over nodes an all-reduce takes a tree where that is faster. cp: see
+    `_exchanges`.
+    """
+    tp = f.tp
+    tokens = f.micro_batch_size * f.seq_length / f.cp
+    bandwidth = _tp_bandwidth(group, f, p)
+    count = _count(f)
+    volume = 2 * (tp - 1) / tp * tokens * f.hidden_size * f.element_bytes
+    volume = volume * np.where(f.sequence_parallel, 1.25, 1.0)
+    # every rank waits for the last to arrive; stated for 4 ranks
+    meeting = np.log2(np.maximum(tp, 2.0)) / 2
+    leaving = tp > f.gpus_per_node
+    latency = p["tp_latency_s"] * meeting + np.where(leaving, p["tp_network_latency_s"] * tp, 0.0)
+    latency = latency * np.where(f.sequence_parallel, 2.0, 1.0)
+    once = volume / bandwidth + latency
+    if leaving.any():
+        # hops of the tree for which a ring has tp; the passes of sequence_parallel have no tree
+        hops = f.gpus_per_node - 1 + np.log2(np.maximum(tp / f.gpus_per_node, 1.0))
+        tree = 2 * tokens * f.hidden_size * f.element_bytes / (TREE_EFFICIENCY * bandwidth)
+        tree = tree + p["tp_latency_s"] * meeting + p["tp_network_latency_s"] * hops
+        once = np.where(leaving & ~f.sequence_parallel, np.minimum(once, tree), once)
+    seconds = p["tp_exposed"] * count * once
+    host = count * p["host_collective_s"] * meeting
+    seconds, host = np.where(tp > 1, seconds, 0.0), np.where(tp > 1, host, 0.0)
+    if (f.cp > 1).any():
+        exchanging, launching = _exchanges(group, f, p)
+        return seconds + exchanging, host + launching
+    return seconds, host
+
+
+def _message(
+    group: Group, f: Features, p: Mapping[str, float], tokens: Floats, crossing: Flags
+) -> Floats:
+    """Activations forward and their gradient back between two stages; 0 without a pipeline.
+
+    An encoder-decoder sends both of its streams, whole: its messages also carry the position bias,
+    of which every tp rank holds other heads (scaling/train/engines/deepspeed/streams.py).
+    """
+    pairs = f.attentions > 1
+    scattered = f.sequence_parallel | (group.stack.scattered_messages & ~pairs)
+    moved = tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
+    moved = moved * np.where(pairs, 2.0, 1.0)
+    share = np.where(crossing, _node_link(group) / f.gpus_per_node, _link(group))
+    seconds = 2 * (moved / (share * p["p2p_efficiency"]) + p["p2p_latency_s"])
+    return np.where(f.pp > 1, seconds, 0.0)
+
+
+def _data_parallel(
+    group: Group, f: Features, p: Mapping[str, float], weights: Floats
+) -> tuple[Floats, Floats]:
+    """Gradient and parameter traffic of data parallelism: seconds a step, and a micro-batch.
+
+    One copy of the state is spread over `sharded` ranks (1 at zero_stage 0), and `copies` such
+    groups are all-reduced, once a step. Inside a group: reduce-scatter and all-gather (1). ZeRO-2
+    scatters gradients every micro-batch (the second return value) and gathers weights once; ZeRO-3
+    gathers them for forward and for backward every micro-batch, each layer on its own. Hybrid
+    sharding is both (MiCS, arXiv 2205.00119), its copies further apart than the ranks of a group.
+    With a second copy (hpZ) only the first gather of a step and the scattering cross groups.
+    """
+    sharding = sharding_of(group, f)
+    sharded = sharding.state
+    copies = f.dp * f.cp / sharded  # gradients are summed over the cp ranks too
+    gradients, gathering = np.zeros(len(f)), np.zeros(len(f))
+    held = weights * group.stack.gradient_bytes
+    if (copies > 1).any():
+        across = _ranks(group, f, p, copies, f.tp * sharded)
+        part, buckets = _buckets(held / sharded)
+        gradients = buckets * all_reduce(part, across, in_switch=group.gpu.in_switch_reduction)
+    if (sharded > 1).any():
+        inside = _ranks(group, f, p, sharded, f.tp)
+        # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP),
+        # behind the backward pass like stage 3's
+        at_end = np.where(f.zero_stage == 2, 0.0, held)
+        part, buckets = _buckets(at_end + weights * f.element_bytes)
+        once = buckets * ring_pass(part, inside)
+        part, buckets = _buckets(held)
+        scattering = buckets * ring_pass(part, inside)
+        near = _ranks(group, f, p, sharding.inside, f.tp)
+        far_passes = np.where(sharding.second, 1 + 1 / f.accumulation, 3.0)
+        each = far_passes * _gathered(f, weights, inside)
+        each = each + (3 - far_passes) * _gathered(f, weights, near)
+        spread = sharded > 1
+        gradients = gradients + np.where(spread & (f.zero_stage < 3), once, 0.0)
+        gathering = np.where(spread & (f.zero_stage >= 3), each, 0.0)
+        gathering = np.where(spread & (f.zero_stage == 2), scattering, gathering)
+    return gradients, gathering
+
+
+def _gathered(f: Features, weights: Floats, ranks: Ranks) -> Floats:
+    """Seconds to gather every layer's weights once, or to scatter its gradients, (n,)."""
+    moved = (ranks.size - 1) / ranks.size * weights * f.element_bytes
+    return moved / ranks.bus + f.num_layers * ring_latency_s(ranks)
+
+
+def _buckets(moved: Floats) -> tuple[Floats, Floats]:
+    """Bytes of a bucket, and how many there are."""
+    buckets = np.maximum(np.ceil(moved / _BUCKET_BYTES), 1.0)
+    return moved / buckets, buckets
+
+
+def _ranks(
+    group: Group, f: Features, p: Mapping[str, float], size: Floats, stride: Floats
+) -> Ranks:
+    """Groups of `size` ranks that lie `stride` apart; `stride` such groups share a node."""
+    inner = np.minimum(stride, f.gpus_per_node)
+    here = np.maximum(1.0, np.minimum(size, f.gpus_per_node / inner))
+    nodes = np.maximum(1.0, size / here)
+    network = node_bus(group, nodes)
+    if group.cluster.bus_bytes_per_s is None:
+        network = np.full(len(f), _node_link(group) * p["network_efficiency"])
+    return Ranks(size, nodes, _link(group) * p["link_efficiency"], network / inner)

@@ -1,0 +1,145 @@
+"""Peak memory of a rank, term by term; the fullest pipeline stage decides."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling.foreign.arrays import Floats
+from scaling.predict.cost.sharding import sharding_of
+from scaling.predict.cost.stages import Stages, head_params, layer_params, stages_of
+from scaling.predict.read.features import Features, Group
+
+MEMORY_TERMS = (
+    "weights_bytes",
+    "gradients_bytes",
+    "optimizer_bytes",
+    "activations_bytes",
+    "logits_bytes",
+    "buffers_bytes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes allocated at the peak, float64 (n,): `terms` of the fullest stage add up to `total`."""
+
+    total: Floats
+    terms: dict[str, Floats]
+    first_stage: Floats
+
+
+def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
+    """Memory of the layouts `f` (rows of `group`) under parameters `p`.
+
+    weights, gradients: 2 bytes (4 in fp32) and `Stack.gradient_bytes` a parameter, divided by dp
+    from zero_stage 3 and 2 on; optimizer: fp32 copy and two Adam moments, from stage 1 on
+    (arXiv 1910.02054), on the host if offloaded. activations: per layer what backward needs
+    (arXiv 2205.05198, section 4, with calibrated constants) times the micro-batches in flight under
+    1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
+    loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
+    these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
+    """
+    stages = stages_of(f, group.stack)
+    tokens = f.micro_batch_size * f.seq_length / f.cp
+    kept, working = _kept_per_layer(group, f, p, tokens)
+    vocabulary = f.vocab_size if group.stack.gathered_logits else f.vocab_size / f.tp
+    logits = p["kept_logits"] * tokens * vocabulary * f.element_bytes / 2
+    # the first and the last stage compete; a middle one never holds more than the first
+    first_logits = np.where(stages.piped, 0.0, logits)
+    # the loss is over when the first layer is recomputed: its buffers and that layer's never meet
+    first_acts = stages.first * np.minimum(f.accumulation, f.pp) * kept
+    first_acts = first_acts + np.where(working > first_logits, working, 0.0)
+    last_acts = stages.last * kept + np.where(working > logits, working, 0.0)
+    first_logits = np.where(working > first_logits, 0.0, first_logits)
+    logits = np.where(working > logits, 0.0, logits)
+    first_weights, last_weights = _weights(f, stages)
+    per_weight = _bytes_per_weight(group, f, p)
+    bytes_of_all = per_weight[0] + per_weight[1] + per_weight[2]
+    first = first_weights * bytes_of_all + first_acts + first_logits
+    last = last_weights * bytes_of_all + last_acts + logits
+    at_last = stages.piped & (last > first)
+    weights = np.where(at_last, last_weights, first_weights)
+    buffers = np.full(len(f), p["buffers_bytes"])
+    terms = {
+        "weights_bytes": weights * per_weight[0],
+        "gradients_bytes": weights * per_weight[1],
+        "optimizer_bytes": weights * per_weight[2],
+        "activations_bytes": np.where(at_last, last_acts, first_acts),
+        "logits_bytes": np.where(at_last, logits, first_logits),
+        "buffers_bytes": buffers,
+    }
+    return Memory(np.where(at_last, last, first) + buffers, terms, first + buffers)
+
+
+def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
+    """Bytes the allocator must get from the device: allocated plus fragmentation."""
+    return memory.total * p["fragmentation"]
+
+
+def _bytes_per_weight(
+    group: Group, f: Features, p: Mapping[str, float]
+) -> tuple[Floats, Floats, Floats]:
+    """Weights, gradients and optimizer state in bytes per parameter of the stage."""
+    stack, z, sharding = group.stack, f.zero_stage, sharding_of(group, f)
+    weights = f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z)
+    gradients = stack.gradient_bytes * p["gradient_ratio"] / np.where(z >= 2, sharding.state, 1.0)
+    # without low precision there is no second copy: two moments of 4 bytes
+    state = np.where(f.element_bytes > 2, stack.master_bytes - 4.0, stack.master_bytes)
+    state = np.where(f.offload, 0.0, state)
+    return weights, gradients, state * p["master_ratio"] / sharding.state
+
+
+def _weights(f: Features, stages: Stages) -> tuple[Floats, Floats]:
+    """Parameters of the first and last stage per tp rank; tied matrices part over a pipeline."""
+    layer, head = layer_params(f), head_params(f)
+    matrices = np.where(stages.piped, 1.0, f.embeddings)
+    return (stages.first * layer + matrices * head) / f.tp, (stages.last * layer + head) / f.tp
+
+
+def _kept_per_layer(
+    group: Group, f: Features, p: Mapping[str, float], tokens: Floats
+) -> tuple[Floats, Floats]:
+    """Bytes a layer keeps for backward per micro-batch, and what recomputing one adds at once."""
+    h, tp, wide = f.hidden_size, f.tp, f.element_bytes / 2
+    shard = np.where(f.sequence_parallel, tp, 1.0)
+    sharded = f.sequence_parallel & (tp > 1)
+    replicated = p["kept_replicated"] + np.where(f.fused_norm, 0.0, p["kept_unfused"])
+    # Gated models keep gate, up, activation and product and rotate copies of q and k; a gpt keeps
+    # the activation's input and output, and rotates nothing: its 34 bytes of arXiv 2205.05198.
+    gated = f.mlp_inputs > 1
+    attention = p["kept_attention"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
+    attention = attention * np.where(gated, 1.0, 0.7)
+    mlp = p["kept_mlp"] * f.ffn_hidden_size * np.where(gated, 1.0, 0.5) / tp
+    gathered = p["kept_gathered"] + p["late_release"] * _gpu_bound(group, f, tokens)
+    flat = replicated * h / shard + attention + mlp + np.where(sharded, gathered * h, 0.0)
+    scores = f.micro_batch_size * f.num_heads / tp * f.seq_length * f.seq_length / f.cp
+    per_score = f.math * p["kept_math"] + f.fused_softmax * p["kept_fused"]
+    everything = wide * (tokens * flat + per_score * scores * f.attentions)
+    boundary = wide * 2 * tokens * h / shard
+    without_scores = wide * tokens * flat
+    kept = np.where(f.full, boundary, np.where(f.selective, without_scores, everything))
+    working = np.where(f.full, everything * p["recompute_layers"], 0.0)
+    return kept, working + np.where(f.selective, everything - without_scores, 0.0)
+
+
+def _gpu_bound(group: Group, f: Features, tokens: Floats) -> Floats:
+    """0 to 1: whether the GPU, not the launching host, is the bottleneck of a layer.
+
+    While the host is slower, blocks a side stream used are free at once; otherwise they are
+    released late (torch's caching allocator, record_stream). 0.45 is a usual MFU. This is what a
+    layout asks for: of tp groups over nodes published peaks show less, because the allocator,
+    short of memory, waits until blocks are free, and those steps are the ones that stall.
+    """
+    gpu, cluster = group.gpu, group.cluster
+    assert gpu.link_bytes_per_s is not None
+    assert cluster.node_link_bytes_per_s is not None
+    # half the NICs: rings of both directions share them
+    link = np.where(
+        f.tp > f.gpus_per_node, cluster.node_link_bytes_per_s * 0.5, gpu.link_bytes_per_s
+    )
+    math_s = 6 * tokens * layer_params(f) / f.tp / (f.peak * 0.45)
+    gpu_s = math_s + 16 * tokens * f.hidden_size / link
+    crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node) & cluster.lossy_transport
+    host_s = 3.3e-3 + np.where(crossing, 1.8e-3 * f.tp, 0.0)
+    return 1 / (1 + (host_s / gpu_s) ** 4)

@@ -1,0 +1,112 @@
+"""Predictions of whole tables: memory, step time and their terms, row for row."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.predict.cost.interval import interval_of
+from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
+from scaling.predict.cost.risk import possible_stall_s, ranked_by
+from scaling.predict.cost.step import TIME_TERMS, step_of
+from scaling.predict.read.calibration import Calibration
+from scaling.predict.read.features import Group, Points
+
+# Two lines, because two mistakes differ in price. A plan refuses a point for good, on data-sheet
+# numbers: above this share of the capacity that hits 0 of 165, 7 of 673 and 0 of 139 published
+# layouts that ran, and 159 of 257 and 812 of 1,031 that did not (benchmarks/refusals.py).
+REFUSE_ABOVE = 1.3
+# A choice among layouts only passes one over for another that surely starts: predicted need above
+# this share was out of memory in all but 2 of 395 published rows, once calibrated.
+PASS_OVER_ABOVE = 1.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """One value per point, NaN (None in words) where a point cannot be predicted.
+
+    `need_bytes` is memory with fragmentation, `capacity_bytes` what a GPU offers, `fits` that the
+    first is no larger. `ranked_s` orders layouts: likely time plus what a stall may cost.
+    """
+
+    step_time_s: Floats
+    low: Floats
+    high: Floats
+    ranked_s: Floats
+    memory_bytes: Floats
+    need_bytes: Floats
+    capacity_bytes: Floats
+    memory_terms: dict[str, Floats]
+    time_terms: dict[str, Floats]
+    predicted: Flags
+    parameters_from: Words
+
+    @property
+    def fits(self) -> Flags:
+        """Whether the point is expected to run; False too where it cannot be predicted."""
+        return self.need_bytes <= self.capacity_bytes
+
+    @property
+    def passed_over(self) -> Flags:
+        """Whether a choice prefers any other point: the need is likely above the capacity."""
+        return self.need_bytes > PASS_OVER_ABOVE * self.capacity_bytes
+
+    @property
+    def memory_margin(self) -> Floats:
+        """Share of the GPU's memory left free; negative if it does not fit."""
+        return 1 - self.need_bytes / self.capacity_bytes
+
+
+def predict(points: Points, calibration: Calibration | None = None) -> Prediction:
+    """Predict every point; points with a note stay NaN."""
+    n = len(points)
+    out = Prediction(
+        step_time_s=np.full(n, np.nan),
+        low=np.full(n, np.nan),
+        high=np.full(n, np.nan),
+        ranked_s=np.full(n, np.nan),
+        memory_bytes=np.full(n, np.nan),
+        need_bytes=np.full(n, np.nan),
+        capacity_bytes=np.full(n, np.nan),
+        memory_terms={name: np.full(n, np.nan) for name in MEMORY_TERMS},
+        time_terms={name: np.full(n, np.nan) for name in TIME_TERMS},
+        predicted=np.zeros(n, dtype=bool),
+        parameters_from=np.full(n, None, dtype=object),
+    )
+    source = calibration or Calibration(source="none", stacks={})
+    for group in points.groups:
+        p, stack, parameters_from = source.parameters_for(group)
+        for rows in group.features.blocks():
+            _predict_block(group, rows, p, out)
+        index = group.rows
+        out.predicted[index] = True
+        out.parameters_from[index] = parameters_from
+        low, high = interval_of(
+            out.step_time_s[index],
+            stack,
+            world_size=points.world_size[index],
+            seq_length=points.seq_length[index],
+            model=points.model[index],
+            hidden_size=group.features.hidden_size,
+        )
+        stalled = out.step_time_s[index] + possible_stall_s(group, group.features)
+        out.low[index], out.high[index] = low, np.maximum(high, stalled)
+    return out
+
+
+def _predict_block(group: Group, rows: slice, p: dict[str, float], out: Prediction) -> None:
+    f = group.features.take(rows)
+    index: npt.NDArray[np.int64] = group.rows[rows]
+    memory = memory_of(group, f, p)
+    need = need_of(memory, p)
+    step = step_of(group, f, p, memory.total / group.capacity_bytes)
+    out.memory_bytes[index] = memory.total
+    out.need_bytes[index] = need
+    out.capacity_bytes[index] = group.capacity_bytes
+    out.step_time_s[index] = step.total
+    out.ranked_s[index] = ranked_by(group, f, step.total, need / group.capacity_bytes)
+    for name, values in memory.terms.items():
+        out.memory_terms[name][index] = values
+    for name, values in step.terms.items():
+        out.time_terms[name][index] = values

@@ -1,0 +1,177 @@
+"""How layers are dealt to pipeline stages, and which weights each stage holds."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaling.foreign.arrays import Flags, Floats
+from scaling.layout.axes import ActivationCheckpointing
+from scaling.layout.partition import layer_cost, layers_by_cost
+from scaling.predict.read.features import Features
+from scaling.predict.read.stacks import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Layers of the first, a middle and the last stage, (n,); the whole model where pp = 1.
+
+    In an encoder-decoder they are layers of average weight, see `_weighed`.
+    """
+
+    first: Floats
+    middle: Floats
+    last: Floats
+    piped: Flags
+
+
+def layer_params(f: Features) -> Floats:
+    """Matmul weights of one layer, averaged over encoder and decoder layers (shapes.py)."""
+    attention = 2 * f.hidden_size * (f.query_width + f.kv_width)
+    return f.attentions * attention + (f.mlp_inputs + 1) * f.hidden_size * f.ffn_hidden_size
+
+
+def head_params(f: Features) -> Floats:
+    """Weights of one vocabulary matrix."""
+    return f.vocab_size * f.hidden_size
+
+
+def stages_of(f: Features, stack: Stack) -> Stages:
+    """Deal the layers.
+
+    even: ceil(L / pp) layers a stage, the last one takes what is left (Megatron, DeepSpeed with
+    uneven counts). by_cost: the head counts as head_params / layer_params layers and a stage takes
+    layers until its share of the cost is passed (nanotron). slowest_least: as this project's engine
+    deals them (scaling/layout/partition.py).
+    """
+    if stack.split == "slowest_least":
+        return _slowest_least(f)
+    layers, pp = f.num_layers, f.pp
+    piped = pp > 1
+    if stack.split == "by_cost":
+        share = (layers + head_params(f) / layer_params(f)) / pp
+        first = np.minimum(layers, np.ceil(share))
+        last = layers - np.minimum(layers, np.ceil((pp - 1) * share))
+    else:
+        first = np.ceil(layers / pp)
+        last = np.maximum(layers - first * (pp - 1), 0)
+    stages = Stages(first, first, np.where(piped, last, layers), piped)
+    return _weighed(f, stages) if (piped & (f.attentions > 1)).any() else stages
+
+
+def _slowest_least(f: Features) -> Stages:
+    """Layers of the engine's own stages, as scaling/layout/partition.py deals them.
+
+    All stages but the last have the same number of layers or one more, so what remains to be found
+    is how many the last one has beside the head: next to the number at which all cost the same.
+    """
+    layers, pp = f.num_layers, np.maximum(f.pp, 2.0)
+    core = 4 * f.attentions * f.query_width * f.seq_length
+    forward = 2 * layer_params(f) + core
+    layer = 3 * forward + np.where(f.full, forward, np.where(f.selective, core, 0.0))
+    head = 6 * head_params(f) / layer  # in layers
+    alike = np.floor((layers + head) / pp - head)
+    chosen = np.zeros_like(layers)
+    least_most, least_squares = np.full_like(layers, np.inf), np.full_like(layers, np.inf)
+    for nearby in (0.0, 1.0, -1.0):
+        last = np.clip(alike + nearby, 0.0, layers - (pp - 1))
+        fewest = np.floor((layers - last) / (pp - 1))
+        fuller = layers - last - fewest * (pp - 1)  # stages with one more
+        most = np.maximum(fewest + (fuller > 0), last + head)
+        squares = fuller * (2 * fewest + 1) + (pp - 1) * fewest**2 + (last + head) ** 2
+        better = (most < least_most) | ((most == least_most) & (squares < least_squares))
+        chosen = np.where(better, last, chosen)
+        least_most = np.where(better, most, least_most)
+        least_squares = np.where(better, squares, least_squares)
+    fewest = np.floor((layers - chosen) / (pp - 1))
+    fuller = layers - chosen > fewest * (pp - 1)
+    piped = f.pp > 1
+    stages = Stages(
+        np.where(piped, fewest, layers),
+        # of those between the ends the fullest: it can be the one that all wait for
+        np.where(piped, fewest + fuller, layers),
+        np.where(piped, chosen, layers),
+        piped,
+    )
+    mixed = np.flatnonzero(piped & (f.attentions > 1))
+    return _of_two_stacks(f, stages, mixed) if len(mixed) else stages
+
+
+def _of_two_stacks(f: Features, stages: Stages, rows: npt.NDArray[np.int64]) -> Stages:
+    """The same with the stages of the encoder-decoders `rows`, each different one dealt once."""
+    first, middle, last = stages.first.copy(), stages.middle.copy(), stages.last.copy()
+    said = [
+        f.pp, f.num_layers, f.attentions, f.hidden_size, f.query_width, f.kv_width,
+        f.ffn_hidden_size, f.mlp_inputs, f.vocab_size, f.seq_length, f.selective, f.full,
+    ]  # fmt: skip
+    kinds, kind_of = np.unique(
+        np.stack([x[rows].astype(np.float64) for x in said], axis=1), axis=0, return_inverse=True
+    )
+    encoder, decoder, encoders, _ = _two_kinds(f)
+    for kind, values in enumerate(kinds):
+        mine = rows[kind_of.reshape(-1) == kind]
+        dealt = np.array(_dealt_as_the_engine_does(*values.tolist()))
+        in_encoder = np.diff(np.minimum(np.cumsum(dealt), encoders[mine[0]]), prepend=0.0)
+        weighed = in_encoder * encoder[mine[0]] + (dealt - in_encoder) * decoder[mine[0]]
+        first[mine], last[mine] = weighed[0], weighed[-1]
+        middle[mine] = weighed[1:-1].max() if len(weighed) > 2 else weighed[0]
+    return Stages(first, middle, last, stages.piped)
+
+
+def _dealt_as_the_engine_does(
+    pp: float, layers: float, attentions: float, hidden: float, queries: float, keys: float,
+    ffn: float, mlp_inputs: float, vocab: float, seq_length: float, selective: float, full: float,
+) -> tuple[int, ...]:  # fmt: skip
+    encoders = round((2 - attentions) * layers)
+    again: ActivationCheckpointing = "full" if full else "selective" if selective else "none"
+    attention = round(2 * hidden * (queries + keys))
+    mlp = round((mlp_inputs + 1) * hidden * ffn)
+    core = round(4 * queries * seq_length)
+    encoder = layer_cost(attention + mlp, core, again)
+    decoder = layer_cost(2 * attention + mlp, 2 * core, again)
+    decoders = round(layers) - encoders
+    costs = (encoder,) * encoders + (decoder,) * decoders + (round(6 * vocab * hidden),)
+    return layers_by_cost(costs, round(pp))
+
+
+def _two_kinds(f: Features) -> tuple[Floats, Floats, Floats, Floats]:
+    """Weights of an encoder and a decoder layer in average ones, and how many there are of each.
+
+    With a attention blocks a layer on average a - 1 of the layers are a decoder's, each of two
+    attentions (its own and the encoder's) and an mlp. Without an encoder all layers are alike.
+    """
+    both = f.attentions > 1
+    attention = 2 * f.hidden_size * (f.query_width + f.kv_width)
+    average = layer_params(f)
+    encoder = np.where(both, 1 - (f.attentions - 1) * attention / average, 1.0)
+    decoder = np.where(both, 1 + (2 - f.attentions) * attention / average, 1.0)
+    encoders = np.where(both, (2 - f.attentions) * f.num_layers, 0.0)
+    return encoder, decoder, encoders, f.num_layers - encoders
+
+
+def _weighed(f: Features, stages: Stages) -> Stages:
+    """The stages of an encoder-decoder in layers of average weight, which all formulas multiply.
+
+    The encoder's blocks come first.
+    """
+    mixed = stages.piped & (f.attentions > 1)
+    encoder, decoder, encoders, decoders = _two_kinds(f)
+    in_first, in_last = np.minimum(stages.first, encoders), np.minimum(stages.last, decoders)
+    first = in_first * encoder + (stages.first - in_first) * decoder
+    last = in_last * decoder + (stages.last - in_last) * encoder
+    # stages between hold what the ends leave: alike, for want of an order that all agree on
+    middle = np.maximum(f.num_layers - first - last, 0.0) / np.maximum(f.pp - 2, 1.0)
+    return Stages(
+        np.where(mixed, first, stages.first),
+        np.where(mixed & (f.pp > 2), middle, stages.middle),
+        np.where(mixed, last, stages.last),
+        stages.piped,
+    )
+
+
+def weights_of_heaviest_stage(f: Features, stages: Stages) -> Floats:
+    """Parameters of the stage that has most, per tp rank: it moves and updates most."""
+    layer, head = layer_params(f), head_params(f)
+    between = np.where(f.pp > 2, stages.middle * layer, 0.0)
+    piped = np.maximum(np.maximum(stages.first, stages.last) * layer + head, between)
+    return np.where(stages.piped, piped, f.num_layers * layer + f.embeddings * head) / f.tp

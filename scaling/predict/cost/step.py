@@ -1,0 +1,146 @@
+"""Seconds of one optimizer step: stages, bubbles, what hides behind what, and what stalls."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling.foreign.arrays import Floats
+from scaling.predict.cost.communication import Traffic, traffic_of
+from scaling.predict.cost.compute import head_of, layer_of, offloaded_seconds, optimizer_seconds
+from scaling.predict.cost.risk import expected_stall_s
+from scaling.predict.cost.sharding import sharding_of
+from scaling.predict.cost.stages import stages_of
+from scaling.predict.read.features import Features, Group
+
+TIME_TERMS = (
+    "gemm_s",
+    "attention_s",
+    "elementwise_s",
+    "head_s",
+    "tp_comm_s",
+    "host_s",
+    "pp_comm_s",
+    "bubble_s",
+    "dp_comm_s",
+    "optimizer_s",
+    "jitter_s",
+    "overhead_s",
+    "stall_s",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Seconds of a step, float64 (n,); `terms` add up to `total`."""
+
+    total: Floats
+    terms: dict[str, Floats]
+
+
+def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floats) -> Step:
+    """Step time of the layouts `f` (rows of `group`) under parameters `p`.
+
+    Args:
+        group: software and cluster.
+        f: the layouts.
+        p: every parameter by name.
+        memory_used: predicted memory over capacity, (n,).
+
+    A stage takes the longer of what its GPU computes and what its host launches, per micro-batch:
+    a p-norm of the two, because the two alternate within a layer. With m micro-batches and pp
+    stages 1F1B takes (m - 1) slots of the slowest stage and one fill of all of them
+    (arXiv 2104.04473); v model chunks a rank shorten the fill by v.
+    """
+    stages = stages_of(f, group.stack)
+    layer = layer_of(group, f, p)
+    embedding, head = head_of(group, f, p)
+    traffic = traffic_of(group, f, p, stages)
+    head = head + traffic.head
+    gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer
+    host = layer.host + traffic.host_per_layer
+    sharp = p["host_sharpness"]
+    # embedding and head launch about as much as one and a half layers
+    ends = 1.5 * host
+    piped = stages.piped
+    first_gpu, last_gpu = stages.first * gpu + embedding, stages.last * gpu + head
+    first = _longer(first_gpu, stages.first * host + ends, sharp)
+    last = _longer(
+        last_gpu + np.where(piped, 0.0, embedding),
+        stages.last * host + np.where(piped, ends, 2 * ends),
+        sharp,
+    )
+    middle = _longer(stages.middle * gpu, stages.middle * host, sharp)
+    at_last = ~piped | (last > first)
+    slot = np.where(at_last, last, first)
+    slot = np.where(f.pp > 2, np.maximum(slot, middle), slot)
+    friction = np.where(piped, p["pipeline_friction"], 0.0)
+    m, message = f.accumulation, traffic.message
+    busy = m * slot
+    fill = first + last + (f.pp - 2) * middle - slot + (f.pp - 1) * message
+    bubble = np.where(piped, fill / group.stack.virtual_stages + (m - 1) * friction * slot, 0.0)
+    pp_comm = np.where(piped, (m - 1) * message, 0.0)
+    pipeline = busy + bubble + pp_comm
+    dp_comm = _exposed(group, f, p, traffic, pipeline)
+    updated = traffic.stage_weights / sharding_of(group, f).state
+    optimizer = optimizer_seconds(group, updated)
+    optimizer = np.where(f.offload, offloaded_seconds(f, updated), optimizer)
+    nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
+    working = pipeline + dp_comm + optimizer
+    jitter = working * p["node_jitter"] * np.log2(nodes)
+    stall = _stall(f, p, memory_used) + expected_stall_s(group, f)
+    total = working + jitter + p["step_overhead_s"] + stall
+    layers = np.where(at_last, stages.last, stages.first) * m
+    own = {
+        "gemm_s": layers * layer.gemm,
+        "attention_s": layers * layer.attention,
+        "elementwise_s": layers * layer.elementwise,
+        "head_s": m * (np.where(at_last, head, 0.0) + np.where(at_last & piped, 0.0, embedding)),
+        "tp_comm_s": layers * traffic.per_layer,
+    }
+    # what the busiest stage's slot lasts beyond its GPU work is the host's
+    host_s = busy - sum(own.values())
+    return Step(
+        total,
+        {
+            **own,
+            "host_s": host_s,
+            "pp_comm_s": pp_comm,
+            "bubble_s": bubble,
+            "dp_comm_s": dp_comm,
+            "optimizer_s": optimizer,
+            "jitter_s": jitter,
+            "overhead_s": np.full(len(f), p["step_overhead_s"]),
+            "stall_s": stall,
+        },
+    )
+
+
+def _longer(a: Floats, b: Floats, sharpness: float) -> Floats:
+    """A smooth maximum of two times: the p-norm."""
+    large = np.maximum(a, b)
+    return large * (1 + (np.minimum(a, b) / large) ** sharpness) ** (1 / sharpness)
+
+
+def _exposed(
+    group: Group, f: Features, p: Mapping[str, float], traffic: Traffic, pipeline: Floats
+) -> Floats:
+    """Seconds of dp traffic nothing hides: a share of each kind, and what outlasts the pipeline.
+
+    Of what is moved once a step, and of what ZeRO-2 and 3 move behind every micro-batch.
+    """
+    late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
+    gradients = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
+    gathering = traffic.gathering * f.accumulation
+    beyond = np.maximum(gathering - pipeline, 0.0)
+    return gradients + beyond + p["zero3_exposed"] * np.minimum(gathering, pipeline)
+
+
+def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:
+    """Seconds of allocator retries when memory is nearly full: each synchronises the device.
+
+    One every micro-batch but the first, half as many in a pipeline of two.
+    """
+    past = np.clip((memory_used - p["stall_knee"]) / 0.02, -50, 50)
+    per_micro_batch = p["stall_s"] * np.where(f.pp == 2, 0.5, 1.0)
+    return np.asarray((f.accumulation - 1) * per_micro_batch / (1 + np.exp(-past)))

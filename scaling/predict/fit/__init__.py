@@ -1,0 +1,1 @@
+"""Parameters from measured rows, and how wrong they leave the prediction."""

@@ -1,0 +1,154 @@
+"""Robust least squares on log memory and log step time, one stack at a time."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from scaling.foreign.arrays import Floats
+from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.step import step_of
+from scaling.predict.read.calibration import Fitted
+from scaling.predict.read.features import Group
+from scaling.predict.read.observed import Observed
+from scaling.predict.read.parameters import MEMORY, TIME, Parameter
+
+# Repeats of one layout differ by about this much (published repeats: 0.3 to 5 %), log scale.
+TIME_NOISE = 0.03
+MEMORY_NOISE = 0.05
+# How sharply the allocator decides between fit and out of memory, log scale.
+FIT_NOISE = 0.02
+# An informative posterior is narrower than this share of the prior.
+IDENTIFIED_BELOW = 0.8
+
+
+def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[str, Fitted]:
+    """Memory parameters from peaks, and from which rows ran and which ran out of memory.
+
+    A row with a peak pulls the prediction to it; one without pushes it to its side of the capacity.
+    """
+    peak = seen.peak_memory_bytes
+    has_peak = np.isfinite(peak) & (peak > 0)
+    judged = (seen.ran & ~has_peak) | seen.out_of_memory
+    log_peak = np.log(np.where(has_peak, peak, 1.0))
+    capacity = group.capacity_bytes
+
+    def residuals(p: Mapping[str, float]) -> Floats:
+        memory = memory_of(group, group.features, p)
+        shown = memory.first_stage if group.stack.peak_of_first_rank else memory.total
+        off = np.where(has_peak, np.log(shown) - log_peak, 0.0) / MEMORY_NOISE
+        used = np.log(memory.total * p["fragmentation"] / capacity) / FIT_NOISE
+        side = np.where(seen.out_of_memory, -used, used)
+        wrong = np.where(judged, np.logaddexp(0.0, np.clip(side, -200, 200) + 0.5), 0.0)
+        return _robust(off) + _robust(wrong)
+
+    return _solve(MEMORY, residuals, start, bool((has_peak | judged).any()))
+
+
+def fit_time(
+    group: Group,
+    seen: Observed,
+    start: Mapping[str, float],
+    first_guess: Mapping[str, float] | None = None,
+) -> dict[str, Fitted]:
+    """Time parameters from measured steps, with memory already fitted in `start`.
+
+    `first_guess` is where the search begins (the prior stays at `start`): a fold of rows already
+    fitted is close to the whole, and a few iterations are enough.
+    """
+    rows = np.flatnonzero(seen.timed)
+    f = group.features.take(rows)
+    log_measured = np.log(seen.step_time_s[rows])
+    used = memory_of(group, f, start).total / group.capacity_bytes
+
+    def residuals(p: Mapping[str, float]) -> Floats:
+        return _robust((np.log(step_of(group, f, p, used).total) - log_measured) / TIME_NOISE)
+
+    return _solve(TIME, residuals, start, bool(rows.size), first_guess)
+
+
+def _robust(r: Floats) -> Floats:
+    """Residuals whose squares are a Cauchy loss of width 3: a stalled step decides no fit."""
+    return np.asarray(np.sign(r) * 3.0 * np.sqrt(np.log1p((r / 3.0) ** 2)))
+
+
+def _solve(
+    parameters: tuple[Parameter, ...],
+    residuals: Callable[[Mapping[str, float]], Floats],
+    start: Mapping[str, float],
+    any_rows: bool,
+    first_guess: Mapping[str, float] | None = None,
+) -> dict[str, Fitted]:
+    """Maximum a posteriori in log space; intervals from the Gauss-Newton curvature at it."""
+    if not any_rows:
+        return {q.name: _unseen(q, start, "no rows") for q in parameters}
+    felt = [q for q in parameters if _is_felt(q, residuals, start)]
+    unfelt = [q for q in parameters if q not in felt]
+    found = {q.name: _unseen(q, start, "no row depends on it") for q in unfelt}
+    if felt:
+        found |= _search(felt, residuals, start, first_guess)
+    return {q.name: found[q.name] for q in parameters}
+
+
+def _is_felt(
+    q: Parameter, residuals: Callable[[Mapping[str, float]], Floats], start: Mapping[str, float]
+) -> bool:
+    """Whether any residual moves when the parameter goes to either of its bounds."""
+    ends = [residuals({**start, q.name: value}) for value in (q.low, q.high)]
+    return bool(np.abs(ends[1] - ends[0]).max() > 1e-3)
+
+
+def _search(
+    parameters: list[Parameter],
+    residuals: Callable[[Mapping[str, float]], Floats],
+    start: Mapping[str, float],
+    first_guess: Mapping[str, float] | None,
+) -> dict[str, Fitted]:
+    names = [q.name for q in parameters]
+    prior = np.log([start[name] for name in names])
+    spread = np.array([q.spread for q in parameters])
+    low = np.log([q.low for q in parameters]) - 1e-9
+    high = np.log([q.high for q in parameters]) + 1e-9
+
+    def everything(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        p = {**start, **dict(zip(names, np.exp(x).tolist(), strict=True))}
+        return np.concatenate([residuals(p), (x - prior) / spread])
+
+    guess = prior if first_guess is None else np.log([first_guess[name] for name in names])
+    solution = least_squares(
+        everything,
+        np.clip(guess, low + 1e-6, high - 1e-6),
+        bounds=(low, high),
+        x_scale=np.maximum(spread, 0.05),
+        max_nfev=60 if first_guess is None else 12,
+    )
+    jacobian = np.asarray(solution.jac, dtype=np.float64)
+    posterior = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)))
+    found = {}
+    for i, q in enumerate(parameters):
+        at, width = float(solution.x[i]), 1.96 * float(posterior[i])
+        on_bound = min(at - low[i], high[i] - at) < 1e-3
+        narrow = posterior[i] < IDENTIFIED_BELOW * q.spread
+        reason = "on its bound" if on_bound else "" if narrow else "rows say no more than the prior"
+        found[q.name] = Fitted(
+            value=float(np.clip(np.exp(at), q.low, q.high)),
+            low=float(np.clip(np.exp(at - width), q.low, q.high)),
+            high=float(np.clip(np.exp(at + width), q.low, q.high)),
+            identified=not reason,
+            reason=reason,
+        )
+    return found
+
+
+def _unseen(q: Parameter, start: Mapping[str, float], reason: str) -> Fitted:
+    """The prior and its 95 %."""
+    factor = float(np.exp(1.96 * q.spread))
+    value = start[q.name]
+    return Fitted(
+        value=value,
+        low=max(q.low, value / factor),
+        high=min(q.high, value * factor),
+        identified=False,
+        reason=reason,
+    )

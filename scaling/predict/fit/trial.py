@@ -1,0 +1,88 @@
+"""One validation: calibrate on some rows of a table, predict the others, score them."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from scaling.cluster.hardware import Cluster
+from scaling.errors import InputError
+from scaling.foreign.arrays import Flags, Words
+from scaling.foreign.columns import Columns
+from scaling.foreign.conditions import rows_where
+from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.model import predict
+from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.fit.validation import Validation, validate
+from scaling.predict.read.calibration import Calibration
+from scaling.predict.read.observed import Observed, observed_of
+from scaling.predict.read.points import points_of
+
+
+def trial(
+    table: pa.Table,
+    source: str,
+    *,
+    calibrate_where: str | None = None,
+    test_where: str | None = None,
+    models: Mapping[str, ModelShape] | None = None,
+    clusters: Mapping[str, Cluster] | None = None,
+) -> Validation:
+    """Calibrate and test on rows of one table.
+
+    Without `calibrate_where` nothing is calibrated: data-sheet numbers are tested. Without
+    `test_where` every row that was not calibrated on is.
+
+    Raises:
+        InputError: a condition is wrong, or leaves nothing to test.
+    """
+    columns = Columns(table, source)
+    points = points_of(columns, models=models, clusters=clusters)
+    observed = observed_of(columns)
+    nothing = np.zeros(table.num_rows, dtype=bool)
+    fitted = (
+        nothing
+        if calibrate_where is None
+        else rows_where(table, calibrate_where, source, "--calibrate-where")
+    )
+    tested = ~fitted
+    if test_where is not None:
+        tested = rows_where(table, test_where, source, "--test-where")
+    if not tested.any():
+        raise InputError(f"{source}: no row is left to test; narrow --calibrate-where")
+    calibration = None
+    if fitted.any():
+        part = columns.filter(fitted)
+        some = points_of(part, models=models, clusters=clusters)
+        calibration = calibrate(some, observed_of(part), source=source)
+    prediction = predict(points, calibration)
+    overall, groups = validate(points, observed, prediction, tested)
+    return Validation(
+        overall=overall,
+        groups=groups,
+        calibrated_rows=int(fitted.sum()),
+        tested_rows=int(tested.sum()),
+        notes=_notes(fitted, tested, observed, calibration, points.note),
+    )
+
+
+def _notes(
+    fitted: Flags,
+    tested: Flags,
+    observed: Observed,
+    calibration: Calibration | None,
+    reasons: Words,
+) -> list[str]:
+    notes = []
+    if calibration is None:
+        notes.append("nothing was calibrated: data-sheet numbers")
+    both = int((fitted & tested).sum())
+    if both:
+        notes.append(f"{both} rows are in both parts: their errors flatter the model")
+    ambiguous = int((tested & observed.ambiguous).sum())
+    if ambiguous:
+        notes.append(f"{ambiguous} rows failed by memory or crash, counted as out of memory")
+    aside = Counter(reason for reason in reasons[tested].tolist() if reason is not None)
+    notes += [f"{rows} rows are set aside: {reason}" for reason, rows in aside.most_common()]
+    return notes

@@ -1,0 +1,200 @@
+"""How wrong predictions are on rows that were not used to calibrate them."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.model import Prediction
+from scaling.predict.read.features import Points
+from scaling.predict.read.observed import Observed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Errors of one set of rows; ratios, None where nothing can be said.
+
+    step_time: relative errors |predicted / measured - 1| (bias: signed mean), rank_correlation
+    Spearman's over the rows. regret: slow-down of the layout that would have been picked against
+    the best measured one, over groups of equal model, cluster, software, world_size, seq_length and
+    global_batch_size with two timed layouts or more. memory: of the rows that ran out of memory the
+    share called a fit (false_fit_rate), of those that ran the share called out of memory.
+    """
+
+    rows: int
+    step_time: dict[str, float | None]
+    regret: dict[str, float | int | None]
+    memory: dict[str, float | int | None]
+    coverage_80: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON record."""
+        return {
+            "rows": self.rows,
+            "step_time": self.step_time,
+            "regret": self.regret,
+            "memory": self.memory,
+            "coverage_80": self.coverage_80,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Scores over all test rows and per model, cluster and world_size."""
+
+    overall: Scores
+    groups: list[tuple[dict[str, str | int], Scores]]
+    calibrated_rows: int
+    tested_rows: int
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of `scaling validate --json`."""
+        return {
+            **self.overall.to_dict(),
+            "calibrated_rows": self.calibrated_rows,
+            "tested_rows": self.tested_rows,
+            "notes": self.notes,
+            "groups": [{**key, **scores.to_dict()} for key, scores in self.groups],
+        }
+
+
+def validate(
+    points: Points, observed: Observed, prediction: Prediction, test: Flags
+) -> tuple[Scores, list[tuple[dict[str, str | int], Scores]]]:
+    """Score predictions on the rows of `test`, bool (n,), over all and per group."""
+    usable = test & prediction.predicted
+    groups: list[tuple[dict[str, str | int], Scores]] = []
+    keys = _keys(points, usable, with_batch=False)
+    for key, rows in sorted(keys.items(), key=lambda item: (item[0][1], item[0][2], item[0][3])):
+        inside = np.zeros(len(points), dtype=bool)
+        inside[rows] = True
+        record: dict[str, str | int] = {
+            "framework": key[0],
+            "model": key[1],
+            "cluster": key[2],
+            "world_size": int(key[3]),
+        }
+        groups.append((record, _scores(points, observed, prediction, inside)))
+    return _scores(points, observed, prediction, usable), groups
+
+
+def settings_of(
+    points: Points, rows: Flags
+) -> dict[tuple[str, str, str, float, float, float], list[int]]:
+    """Row numbers by what layouts must share to be rivals, world_size among it."""
+    return _keys(points, rows, with_batch=True)
+
+
+def _keys(
+    points: Points, rows: Flags, *, with_batch: bool
+) -> dict[tuple[str, str, str, float, float, float], list[int]]:
+    found: dict[tuple[str, str, str, float, float, float], list[int]] = {}
+    for row in np.flatnonzero(rows).tolist():
+        key = (
+            str(points.framework[row]),
+            str(points.model[row]),
+            str(points.cluster[row]),
+            float(points.world_size[row]),
+            float(points.seq_length[row]) if with_batch else 0.0,
+            float(points.global_batch_size[row]) if with_batch else 0.0,
+        )
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def _scores(points: Points, observed: Observed, prediction: Prediction, rows: Flags) -> Scores:
+    timed = rows & observed.timed
+    measured, predicted = observed.step_time_s[timed], prediction.step_time_s[timed]
+    regrets = _regrets(points, observed, prediction, timed)
+    inside = (measured >= prediction.low[timed]) & (measured <= prediction.high[timed])
+    return Scores(
+        rows=int(rows.sum()),
+        step_time=_step_time(measured, predicted),
+        regret={
+            "mean": _or_none(np.mean(regrets)) if regrets else None,
+            "max": max(regrets, default=None),
+            "groups": len(regrets),
+        },
+        memory=_memory(observed, prediction, rows),
+        coverage_80=float(inside.mean()) if inside.size else None,
+    )
+
+
+def _step_time(measured: Floats, predicted: Floats) -> dict[str, float | None]:
+    if not measured.size:
+        names = ("mape", "median_ape", "rms", "max_ape", "bias", "rank_correlation")
+        return {"rows": 0, **dict.fromkeys(names)}
+    error = predicted / measured - 1
+    size = np.abs(error)
+    return {
+        "rows": int(measured.size),
+        "mape": float(size.mean()),
+        "median_ape": float(np.median(size)),
+        "rms": float(np.sqrt((size**2).mean())),
+        "max_ape": float(size.max()),
+        "bias": float(error.mean()),
+        "rank_correlation": _rank_correlation(measured, predicted),
+    }
+
+
+def _rank_correlation(a: Floats, b: Floats) -> float | None:
+    """Spearman's; None for fewer than three rows or rows that are all equal."""
+    if a.size < 3:
+        return None
+    first, second = _ranks(a), _ranks(b)
+    if first.std() == 0 or second.std() == 0:
+        return None
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    """Ranks from 0, ties at their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts + 1) / 2)[inverse], dtype=np.float64)
+
+
+def _regrets(
+    points: Points, observed: Observed, prediction: Prediction, timed: Flags
+) -> list[float]:
+    regrets = []
+    for rows in settings_of(points, timed).values():
+        if len(rows) > 1:
+            at: npt.NDArray[np.int64] = np.array(rows)
+            # what would have been refused would not have been picked
+            started = at[~prediction.passed_over[at]]
+            candidates = started if started.size else at
+            picked = candidates[np.argmin(prediction.ranked_s[candidates])]
+            regrets.append(float(observed.step_time_s[picked] / observed.step_time_s[at].min() - 1))
+    return regrets
+
+
+def _memory(
+    observed: Observed, prediction: Prediction, rows: Flags
+) -> dict[str, float | int | None]:
+    """The confusion of fits and outcomes, and the error of measured peaks."""
+    ran, oom = rows & observed.ran, rows & (observed.out_of_memory | observed.ambiguous)
+    fits = prediction.fits
+    false_fit = float(fits[oom].mean()) if oom.any() else None
+    false_oom = float((~fits[ran]).mean()) if ran.any() else None
+    both = false_fit is not None and false_oom is not None
+    peaks = ran & (observed.peak_memory_bytes > 0)
+    error = np.abs(prediction.memory_bytes[peaks] / observed.peak_memory_bytes[peaks] - 1)
+    return {
+        "balanced_accuracy": 1 - ((false_fit or 0) + (false_oom or 0)) / 2 if both else None,
+        "false_fit_rate": false_fit,
+        "false_oom_rate": false_oom,
+        "ran_fits": int(fits[ran].sum()),
+        "ran_called_oom": int((~fits[ran]).sum()),
+        "oom_called_fit": int(fits[oom].sum()),
+        "oom_called_oom": int((~fits[oom]).sum()),
+        "peak_median_ape": float(np.median(error)) if error.size else None,
+    }
+
+
+def _or_none(value: float | np.floating[Any]) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,89 @@
+"""Which cluster a name means, and whether enough of it is known to predict anything."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from scaling.cluster.hardware import GPUS, Cluster, Gpu, gpu_named
+from scaling.errors import InputError, did_you_mean, shortened
+
+# The CUDA context and the driver take memory before the first tensor: of an 80 GiB A100
+# torch.cuda.get_device_properties reports 79.15 GiB, of a 40 GiB one 39.4, of a V100 31.7.
+USABLE_OF_CAPACITY = 0.9895
+
+# A reference node is bought as often as one likes; this is the most ranks a study may name.
+_MOST_GPUS = 10_000_000
+
+
+def config_file(name: str) -> Path | None:
+    """config/<name> of the current folder, else of the checkout this code is in, else None."""
+    from scaling.study.plan_file import CONFIG
+
+    folders = (CONFIG, Path(__file__).parents[3] / CONFIG)
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def site_clusters() -> dict[str, Cluster]:
+    """The clusters of config/clusters.yaml; none where there is no such file."""
+    path = config_file("clusters.yaml")
+    return {} if path is None else _loaded(path.resolve(), path.stat().st_mtime_ns)
+
+
+@cache
+def _loaded(path: Path, changed_ns: int) -> dict[str, Cluster]:
+    from scaling.study.study import load_clusters
+
+    return load_clusters(path)
+
+
+def names_of(clusters: Mapping[str, Cluster]) -> set[str]:
+    """Every name that means a cluster: those described, and GPUs of the catalogue."""
+    return {*clusters, *(name for name, gpu in GPUS.items() if gpu.node is not None)}
+
+
+def cluster_named(name: str, clusters: Mapping[str, Cluster]) -> Cluster:
+    """The cluster of that name; a GPU's own name means the vendor's reference node around it.
+
+    A cluster that does not state its node link gets its share of the reference node's.
+
+    Raises:
+        InputError: nothing is known under this name; there is no default cluster.
+    """
+    if name in clusters:
+        return _with_link(clusters[name])
+    if name not in names_of(clusters):
+        hint = did_you_mean(name[:60], names_of(clusters))
+        raise InputError(f"unknown cluster {shortened(name)!r}: {hint}")
+    node = GPUS[name].node
+    assert node is not None
+    return Cluster(
+        gpu=name,
+        gpus_per_node=node.gpus,
+        nodes=_MOST_GPUS // node.gpus,
+        node_link_bytes_per_s=node.link_bytes_per_s,
+        source=node.source,
+    )
+
+
+def _with_link(cluster: Cluster) -> Cluster:
+    node = gpu_named(cluster.gpu).node
+    if cluster.node_link_bytes_per_s is not None or node is None:
+        return cluster
+    return dataclasses.replace(
+        cluster,
+        node_link_bytes_per_s=node.link_bytes_per_s * cluster.gpus_per_node / node.gpus,
+        source=f"{cluster.source}; its node link is not stated, taken from: {node.source}",
+    )
+
+
+def why_unpredictable(name: str, cluster: Cluster) -> str | None:
+    """Why nothing can be predicted on this cluster, None if it can."""
+    gpu: Gpu = gpu_named(cluster.gpu)
+    if not gpu.peaks or gpu.memory_bytes is None or gpu.sustained_of_peak is None:
+        return f"cluster {name}: no peak rate or memory is published for gpu={gpu.name}"
+    if gpu.hbm_bytes_per_s is None or gpu.link_bytes_per_s is None:
+        return f"cluster {name}: no memory or link bandwidth is published for gpu={gpu.name}"
+    if cluster.node_link_bytes_per_s is None:
+        return f"cluster {name}: node_link_gbit_per_s is not stated"
+    return None

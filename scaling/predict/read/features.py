@@ -1,0 +1,129 @@
+"""Points as arrays: everything of a layout that does not depend on a calibrated number."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scaling.cluster.hardware import Cluster, Gpu, gpu_named
+from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.predict.read.clusters import USABLE_OF_CAPACITY
+from scaling.predict.read.inputs import OWN_FRAMEWORK
+from scaling.predict.read.stacks import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """The layouts of one stack, one value per layout; float64 (n,) unless said otherwise.
+
+    Sizes are elements, ranks or sequences. `query_width` is num_heads * head_dim, `mlp_inputs` the
+    matrices that read the hidden state (2 if gated), `attentions` the attention blocks a layer has
+    on average (above 1 only for an encoder-decoder). `peak` is the sustained FLOP/s of attention
+    and head, `gemm_peak` that of the layers' GEMMs (fp8 runs only those in fp8).
+    """
+
+    num_layers: Floats
+    hidden_size: Floats
+    num_heads: Floats
+    query_width: Floats
+    kv_width: Floats
+    ffn_hidden_size: Floats
+    mlp_inputs: Floats
+    vocab_size: Floats
+    embeddings: Floats  # vocabulary matrices held, 1 if tied
+    attentions: Floats
+    causal: Floats  # share of the s x s scores that is computed by a kernel that skips
+    seq_length: Floats
+    gpus_per_node: Floats
+    world_size: Floats
+    tp: Floats
+    pp: Floats
+    cp: Floats
+    dp: Floats
+    zero_stage: Floats
+    shard: Floats  # dp ranks that share one copy of what ZeRO shards
+    micro_batch_size: Floats
+    accumulation: Floats
+    sequence_parallel: Flags
+    full: Flags
+    selective: Flags
+    math: Flags
+    fused_softmax: Flags
+    flash1: Flags
+    flash_gain: Floats
+    fused_norm: Flags
+    offload: Flags  # optimizer state and update on the host
+    element_bytes: Floats
+    peak: Floats
+    gemm_peak: Floats
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def take(self, index: npt.NDArray[np.int64] | slice) -> "Features":
+        """These rows only."""
+        return Features(**{name: getattr(self, name)[index] for name in _FIELDS})
+
+    def blocks(self, size: int = 4096) -> Iterator[slice]:
+        """Consecutive rows that stay in the processor's cache while they are evaluated."""
+        for start in range(0, len(self), size):
+            yield slice(start, min(start + size, len(self)))
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Features))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The rows of one table that share software and cluster, and so one set of parameters."""
+
+    key: str  # framework|cluster
+    framework: str
+    stack: Stack
+    cluster_name: str
+    cluster: Cluster
+    start: dict[str, float]  # every parameter, before any row is seen
+    rows: npt.NDArray[np.int64]
+    features: Features
+
+    @property
+    def unnamed_software(self) -> bool:
+        """Whether the table said nothing of a framework."""
+        return self.framework == OWN_FRAMEWORK
+
+    @property
+    def gpu(self) -> Gpu:
+        """The catalogue's entry."""
+        return gpu_named(self.cluster.gpu)
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Bytes tensors can take on one GPU."""
+        memory = self.gpu.memory_bytes
+        assert memory is not None
+        return memory * USABLE_OF_CAPACITY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """A checked table of points, in groups of one stack each.
+
+    `note` says why a row cannot be predicted, None if it can; rows with a note are in no group.
+    """
+
+    groups: tuple[Group, ...]
+    note: Words
+    assumptions: tuple[str, ...]
+    model: Words
+    cluster: Words
+    framework: Words
+    world_size: Floats
+    seq_length: Floats
+    global_batch_size: Floats
+    tokens_per_step: Floats
+    point_id: Words | None
+
+    def __len__(self) -> int:
+        return len(self.note)

@@ -1,0 +1,133 @@
+"""What the predictor is asked: layouts as arrays, wherever they come from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+
+# Rows without a framework column are this project's own.
+OWN_FRAMEWORK = "scaling"
+
+SHAPE = (
+    "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
+    "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """One value per point, (n,); float64 with NaN where nobody said, unless noted otherwise.
+
+    `shape` has the columns of SHAPE (flags as 0 and 1). `gpus_per_node` NaN: the cluster's own;
+    `zero_shard_size` NaN: all dp ranks. `note` says why a point cannot be predicted, None if it
+    can; `assumptions` are sentences about what was taken for granted.
+    """
+
+    model: Words
+    cluster: Words
+    framework: Words
+    shape: dict[str, Floats]
+    world_size: Floats
+    tp: Floats
+    pp: Floats
+    cp: Floats
+    dp: Floats
+    micro_batch_size: Floats
+    gradient_accumulation_steps: Floats
+    seq_length: Floats
+    gpus_per_node: Floats
+    zero_stage: Floats
+    zero_shard_size: Floats
+    sequence_parallel: Flags
+    fused_norm: Flags
+    offload: Flags
+    attention: Words
+    checkpointing: Words
+    precision: Words
+    note: Words
+    assumptions: tuple[str, ...]
+    point_id: Words | None
+
+    def __len__(self) -> int:
+        return len(self.note)
+
+
+def inputs_of_layouts(
+    layouts: Sequence[Layout],
+    shapes: Sequence[ModelShape],
+    *,
+    models: Sequence[str],
+    clusters: Sequence[str],
+    gpus_per_node: Sequence[float] | None = None,
+    framework: str = OWN_FRAMEWORK,
+    point_id: Sequence[str] | None = None,
+) -> Inputs:
+    """Layouts that exist in memory, each with its model's shape and name and its cluster's name."""
+    n = len(layouts)
+
+    def numbers(name: str) -> Floats:
+        return np.array([getattr(one, name) for one in layouts], dtype=np.float64)
+
+    def words(name: str) -> Words:
+        return np.array([getattr(one, name) for one in layouts], dtype=object)
+
+    different = {id(shape): shape for shape in shapes}  # most points share a few shapes
+    place = {key: index for index, key in enumerate(different)}
+    which = np.array([place[id(shape)] for shape in shapes], dtype=np.int64)
+    table = np.array(
+        [[float(getattr(shape, name)) for name in SHAPE] for shape in different.values()],
+        dtype=np.float64,
+    ).reshape(len(different), len(SHAPE))
+    return Inputs(
+        model=np.array(models, dtype=object),
+        cluster=np.array(clusters, dtype=object),
+        framework=np.full(n, framework, dtype=object),
+        shape={name: table[which, column] for column, name in enumerate(SHAPE)},
+        world_size=numbers("world_size"),
+        tp=numbers("tp"),
+        pp=numbers("pp"),
+        cp=numbers("cp"),
+        dp=numbers("dp"),
+        micro_batch_size=numbers("micro_batch_size"),
+        gradient_accumulation_steps=numbers("gradient_accumulation_steps"),
+        seq_length=numbers("seq_length"),
+        gpus_per_node=(
+            np.full(n, np.nan) if gpus_per_node is None else np.array(gpus_per_node, np.float64)
+        ),
+        zero_stage=numbers("zero_stage"),
+        zero_shard_size=numbers("zero_shard_size"),
+        sequence_parallel=numbers("sequence_parallel") > 0,
+        fused_norm=numbers("fused_norm") > 0,
+        offload=words("optimizer_offload") != "none",
+        attention=words("attention"),
+        checkpointing=words("activation_checkpointing"),
+        precision=words("precision"),
+        note=np.full(n, None, dtype=object),
+        assumptions=tuple(without(_left_out(layouts))),
+        point_id=None if point_id is None else np.array(point_id, dtype=object),
+    )
+
+
+def unsaid(note: Words) -> Flags:
+    """Rows nothing speaks against, bool (n,)."""
+    return np.array([reason is None for reason in note.tolist()], dtype=bool)
+
+
+def without(chosen: Mapping[str, Flags]) -> list[str]:
+    """A sentence for every choice, bool (n,), that a prediction leaves out of account."""
+    return [
+        f"{name} is asked for in {int(rows.sum())} rows: predicted as without it"
+        for name, rows in chosen.items()
+        if rows.any()
+    ]
+
+
+def _left_out(layouts: Sequence[Layout]) -> dict[str, Flags]:
+    names = ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile")
+    chosen = {name: np.array([getattr(one, name) for one in layouts], dtype=bool) for name in names}
+    other = [one.pipeline_schedule != "1f1b" for one in layouts]
+    return {"pipeline_schedule": np.array(other, dtype=bool), **chosen}

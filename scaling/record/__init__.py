@@ -1,0 +1,1 @@
+"""What runs leave: rows, their schema, and every file of a study."""

@@ -1,0 +1,173 @@
+"""What the ranks of one point leave for the process that started them: small files, each whole.
+
+    rank<r>.beat          what the rank is doing; a new text is progress
+    rank<r>.stack.json    the software and the device under it, known before the model is built
+    rank<r>.result.json   its measurement
+    rank<r>.records.json  of a probe: what it has found so far
+    rank<r>.failure.json  why there is none
+    rank<r>.trace.json.gz the profiler's window, where the study keeps it
+    store                 where rank 0 listens for the others
+
+They lie in one folder that belongs to one run of one point. Ranks import neither pyarrow nor
+anything else that would lengthen their start.
+"""
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaling.record.row import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The software and the device under one rank; null for what is not there."""
+
+    host: str
+    torch_version: str
+    deepspeed_version: str
+    flash_attn_version: str | None
+    gpu_name: str | None
+    driver_version: str | None
+    cuda_version: str | None
+    nccl_version: str | None
+    liger_kernel_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """What one rank measured. Seconds and bytes; losses are means over the global batch."""
+
+    clock: str
+    step_times_s: list[float]  # of the measured steps, warm-up excluded
+    losses: list[float]  # of every step
+    grad_norms: list[float] | None
+    peak_memory_bytes: int
+    peak_reserved_bytes: int | None
+    memory_meter: str
+    first_step_at: float  # seconds since the epoch
+    foreign_memory_bytes: int | None = None
+    library_memory_bytes: int | None = None
+    energy_j: float | None = None  # of this rank's device over the measured steps
+    mean_power_w: float | None = None
+    clock_hz: float | None = None
+    throttled_share: float | None = None
+    # seconds of a step by the row's columns, null where the window cannot say; None: no window
+    spent: dict[str, float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailure:
+    """Why one rank has no result, in one line."""
+
+    outcome: Outcome
+    message: str
+    failed_at: float  # seconds since the epoch: the first failure explains the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeEnd:
+    """A rank of a probe has done all it was asked; its records say what came of it."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRecords:
+    """What one rank of a probe has found so far."""
+
+    facts: dict[str, Any]  # of its host and device
+    records: list[dict[str, Any]]
+
+
+Left = Stack | RankResult | RankFailure | ProbeEnd | ProbeRecords
+
+
+def has_stepped(doing: str) -> bool:
+    """Whether a beat says that its rank has done a step; its start is over then.
+
+    `step 0 of 25` does not: the first step may compile, and opens connections.
+    """
+    return re.match(r"(step [1-9]|traced step)", doing) is not None
+
+
+class RankFiles:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def beat(self, rank: int, doing: str) -> None:
+        """Say what this rank is doing now."""
+        self._write(f"rank{rank}.beat", doing)
+
+    def beats(self) -> dict[int, str]:
+        """What each rank that has started was last doing."""
+        return {rank: path.read_text() for rank, path in self._by_rank("beat")}
+
+    def trace(self, rank: int) -> Path:
+        """Where a rank leaves the trace of its profiler window, if that is to be kept."""
+        return self.directory / f"rank{rank}.trace.json.gz"
+
+    def leave(self, rank: int, found: Left) -> None:
+        """Leave what this rank found."""
+        self._write(f"rank{rank}.{_SUFFIX[type(found)]}", json.dumps(dataclasses.asdict(found)))
+
+    def stacks(self) -> dict[int, Stack]:
+        """The stacks of the ranks that got as far as knowing theirs."""
+        return {rank: Stack(**found) for rank, found in self._left(Stack)}
+
+    def results(self) -> dict[int, RankResult]:
+        """The measurements of the ranks that have finished."""
+        return {rank: RankResult(**found) for rank, found in self._left(RankResult)}
+
+    def finished(self) -> frozenset[int]:
+        """The ranks that have left a result, whatever is in it."""
+        return frozenset(rank for rank, _ in self._by_rank(_SUFFIX[RankResult]))
+
+    def records(self) -> dict[int, ProbeRecords]:
+        """What the ranks of a probe have found so far."""
+        return {rank: ProbeRecords(**found) for rank, found in self._left(ProbeRecords)}
+
+    def failures(self) -> dict[int, RankFailure]:
+        """The failures of the ranks that could still tell."""
+        return {rank: RankFailure(**found) for rank, found in self._left(RankFailure)}
+
+    def publish_store(self, host: str, port: int) -> None:
+        """Rank 0 says where the others find it."""
+        self._write("store", f"{host}\n{port}\n")
+
+    def store(self) -> tuple[str, int] | None:
+        """Host and port of rank 0, None until it listens."""
+        try:
+            host, port = (self.directory / "store").read_text().split()
+        except FileNotFoundError:
+            return None
+        return host, int(port)
+
+    def _write(self, name: str, text: str) -> None:
+        part = self.directory / f".{name}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(self.directory / name)
+
+    def _left(self, kind: type) -> list[tuple[int, dict[str, Any]]]:
+        return [(rank, json.loads(path.read_text())) for rank, path in self._by_rank(_SUFFIX[kind])]
+
+    def _by_rank(self, suffix: str) -> list[tuple[int, Path]]:
+        found = [
+            (int(path.name.removeprefix("rank").removesuffix(f".{suffix}")), path)
+            for path in self.directory.glob(f"rank*.{suffix}")
+        ]
+        return sorted(found)
+
+
+_SUFFIX: dict[type, str] = {
+    Stack: "stack.json",
+    RankResult: "result.json",
+    RankFailure: "failure.json",
+    ProbeEnd: "result.json",
+    ProbeRecords: "records.json",
+}

@@ -1,0 +1,182 @@
+"""What must hold of a row, whoever wrote it: rules, each with the sentence about a breach."""
+
+import typing
+from collections.abc import Iterator, Mapping
+
+import duckdb
+import pyarrow as pa
+
+from scaling.record.probe_row import Probe
+from scaling.record.row import Row, fields_of
+
+Rules = Iterator[tuple[str, str]]  # what is wrong, and the sentence, both SQL
+
+# Without these no table can place a row; what else an older version did not write stays null.
+NEEDED = (
+    "point_id", "outcome", "attempt", "world_size", "global_batch_size", "seq_length", "duration_s",
+    "started_at", "stack_fingerprint",
+)  # fmt: skip
+_OWN = ("attempt", "duration_s", "started_at")  # who published a row need not say them
+
+SQL_TYPES = {
+    "str": "varchar",
+    "int": "bigint",
+    "float": "double",
+    "bool": "boolean",
+    "list[float]": "double[]",
+    "list[str]": "varchar[]",
+}
+COLUMNS: Mapping[str, str] = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Row).items()}
+
+_TIMES = ("step_time_s", "step_time_low_s", "step_time_high_s")
+_AMOUNTS = tuple(  # seconds, joules, shares: whatever a version adds
+    name for name, (kind, _) in fields_of(Row).items() if kind == "float" and name not in _TIMES
+)
+_COUNTS = (
+    "world_size", "tp", "pp", "cp", "dp", "micro_batch_size", "gradient_accumulation_steps",
+    "global_batch_size", "seq_length", "tokens_per_step", "attempt", "gpus_per_node",
+    "zero_shard_size", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "vocab_size",
+    "model_flops_per_token", "peak_memory_bytes",
+)  # fmt: skip
+
+
+def reason_sql() -> str:
+    """An SQL expression over a row's columns and `series`: why the row cannot be, null if it can.
+
+    `series` is 'measured' or 'published'. What is null is not judged, but for the columns that no
+    table can do without.
+    """
+    return _first(_rules())
+
+
+def probe_reason_sql() -> str:
+    """The same over a probe's columns."""
+    return _first(_probe_rules())
+
+
+def reasons(table: pa.Table, *, series: str = "measured") -> list[str | None]:
+    """For each row why it cannot be, None if it can: a sentence that names column and value.
+
+    Args:
+        table: columns of the row, those that are missing taken as null; others are left alone.
+        series: 'measured', or 'published' of rows that others wrote.
+
+    Raises:
+        duckdb.Error: a cell is not of its column's type.
+    """
+    with duckdb.connect() as connection:
+        connection.register("given", table)
+        typed = ", ".join(
+            f'"{name}"::{kind} as "{name}"' if name in table.column_names
+            else f'null::{kind} as "{name}"'
+            for name, kind in COLUMNS.items()
+        )  # fmt: skip
+        query = f"select {reason_sql()} from (select {typed}, ? as series from given)"
+        return [reason for (reason,) in connection.execute(query, [series]).fetchall()]
+
+
+def _rules() -> Rules:
+    """The most telling first."""
+    for name in NEEDED:
+        others = " and series = 'measured'" if name in _OWN else ""
+        yield f"{name} is null{others}", f"'{name} is missing'"
+    yield from _word_rules(Row)
+    yield "zero_stage not between 0 and 3", _said("zero_stage", "must be 0, 1, 2 or 3")
+    for name in _COUNTS:
+        yield f"{name} < 1", _said(name, "must be at least 1")
+    for name in _AMOUNTS:
+        yield (
+            f"not isfinite({name}) or {name} < 0",
+            _said(name, "must be a finite number of at least 0"),
+        )
+    for name in (*_TIMES, "peak_flop_per_s"):
+        yield (
+            f"not isfinite({name}) or {name} <= 0",
+            _said(name, "must be a finite number above 0"),
+        )
+    yield from _product("world_size", ("tp", "pp", "cp", "dp"))
+    yield from _product(
+        "global_batch_size", ("micro_batch_size", "gradient_accumulation_steps", "dp")
+    )
+    yield (
+        "tokens_per_step != global_batch_size::double * seq_length * if(family = 't5', 2, 1)"
+        " and (family is not null or series = 'measured')",
+        _said("tokens_per_step", "is not global_batch_size x seq_length"),
+    )
+    yield "outcome = 'ok' and step_time_s is null", "'outcome=ok without a step_time_s'"
+    for name in (*_TIMES, "step_times_s", "losses"):
+        yield (
+            f"outcome != 'ok' and {name} is not null",
+            f"'outcome=' || outcome || ' with {name}: only ok has numbers'",
+        )
+    yield (
+        "list_aggregate(list_transform(step_times_s, lambda x: "
+        "x is null or not isfinite(x) or x <= 0), 'bool_or')",
+        "'step_times_s: each must be a finite number above 0'",
+    )
+    yield "len(step_times_s) = 0", "'step_times_s: is empty'"
+    yield (
+        "list_aggregate(list_transform(losses, lambda x: x is null or not isfinite(x)), 'bool_or')",
+        "'losses: each must be a finite number; a training that diverged has no speed'",
+    )
+    yield (
+        "step_time_low_s > step_time_s * 1.000001 or step_time_s > step_time_high_s * 1.000001",
+        _said("step_time_s", "lies outside its own interval"),
+    )
+    yield (
+        "step_time_s not between list_min(step_times_s) * 0.999999"
+        " and list_max(step_times_s) * 1.000001",
+        _said("step_time_s", "lies outside its own step_times_s"),
+    )
+    # by the strict count: the convention of mfu counts all of causal attention, and so may pass 1
+    # at long sequences without anything being wrong
+    yield (
+        "matmul_flops_per_token::double * tokens_per_step / step_time_s"
+        " > peak_flop_per_s * world_size",
+        _said("step_time_s", "would take more FLOP/s than peak_flop_per_s of every GPU"),
+    )
+
+
+def _probe_rules() -> Rules:
+    for name in ("cluster", "kind", "outcome"):
+        yield f"{name} is null", f"'{name} is missing'"
+    yield from _word_rules(Probe)
+    for name, (kind, _) in fields_of(Probe).items():
+        if kind == "float":
+            yield (
+                f"not isfinite({name}) or {name} <= 0",
+                _said(name, "must be a finite number above 0"),
+            )
+        if kind == "int":
+            yield f"{name} < 0", _said(name, "must be at least 0")
+
+
+def _first(rules: Rules) -> str:
+    cases = " ".join(f"when {wrong} then {said}" for wrong, said in rules)
+    return f"case {cases} end"
+
+
+def _word_rules(row_type: type) -> Rules:
+    """The columns of few words hold one of those that the row's type allows."""
+    for name, hint in typing.get_type_hints(row_type).items():
+        for part in (hint, *typing.get_args(hint)):
+            words = typing.get_args(part)
+            if typing.get_origin(part) is typing.Literal and isinstance(words[0], str):
+                allowed = ", ".join(f"'{word}'" for word in words)
+                wanted = f"must be one of {', '.join(words)}"
+                yield f"{name} not in ({allowed})", _said(name, wanted, quoted=True)
+
+
+def _product(whole: str, parts: tuple[str, ...]) -> Rules:
+    yield (
+        # as doubles: exact for all that can be, and nothing overflows
+        f"{whole}::double != {' * '.join(f'{part}::double' for part in parts)}",
+        _said(whole, f"is not {' x '.join(parts)}"),
+    )
+
+
+def _said(name: str, wanted: str, *, quoted: bool = False) -> str:
+    """`name=value: what would be right`; a word of others is cut, without control characters."""
+    shown = f"regexp_replace(left({name}, 40), '[[:cntrl:]]', '?', 'g')"
+    value = f"'''' || {shown} || ''''" if quoted else name
+    return f"'{name}=' || {value} || ': {wanted}'"

@@ -1,0 +1,253 @@
+"""The rows of a study as one table, and the files that hold none set aside with a sentence each."""
+
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from scaling.record.files import arrow_schema, write_text
+from scaling.record.row import Row
+from scaling.record.row_checks import COLUMNS, reason_sql, reasons
+
+SET_ASIDE = "unreadable"
+AT_ONCE = 200  # files in one scan; where one is bad, so many are read one by one
+_SCHEMA: pa.Schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
+_PLACED = pa.schema([*_SCHEMA, pa.field("file", pa.string()), pa.field("row_number", pa.int64())])
+_MAGIC = b"PAR1"
+# what DuckDB raises of a file; the second where its message quotes bytes that are no text
+_SCAN_ERRORS = (duckdb.Error, UnicodeDecodeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A file, or one row of it, that cannot be what it should be; `reason` says why."""
+
+    path: Path
+    reason: str
+    row: int = 0  # counts from 0
+
+    def __str__(self) -> str:
+        """The whole sentence."""
+        where = f"{self.path}: row {self.row + 1}" if self.row else str(self.path)
+        return f"{_printable(where)}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that can be, in the row's columns and `file`, and those that cannot."""
+
+    table: pa.Table
+    unusable: tuple[Unusable, ...]
+
+
+def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
+    """The rows of these files; a file that is gone meanwhile is left out.
+
+    Columns that an older version did not write are null; those nobody knows any more are left.
+    Thousands of small files are read by a few scans, and each alone only where a scan fails.
+
+    Args:
+        paths: Parquet files, of one row each or of many.
+        series: 'measured', or 'published' of rows that others wrote.
+    """
+    unusable: list[Unusable] = []
+    present = list(_plausible(paths, unusable))
+    tables = [_PLACED.empty_table()]
+    with _template() as template:
+        for at in range(0, len(present), AT_ONCE):
+            tables += _scanned(present[at : at + AT_ONCE], template, unusable)
+    together = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    together = together.sort_by([("file", "ascending"), ("row_number", "ascending")])
+    judged = together.append_column("reason", pa.array(reasons(together, series=series)))
+    wrong = judged.filter(pc.is_valid(judged["reason"]))
+    if wrong.num_rows:
+        unusable += _unusable(wrong)
+        together = together.filter(pc.is_null(judged["reason"]))
+    unusable.sort(key=lambda one: (one.path, one.row))
+    return Rows(together.drop_columns(["row_number"]), tuple(unusable))
+
+
+def wrong_rows(path: Path, *, series: str = "measured") -> tuple[bool, list[Unusable]]:
+    """Whether a file of a great many rows can be read, and which of its rows cannot be.
+
+    For files that are read where they lie: nothing of them is kept in memory.
+    """
+    unusable: list[Unusable] = []
+    if not list(_plausible([path], unusable)):
+        return False, unusable
+    with _template() as template, duckdb.connect() as connection:
+        source = _source([template, path], by_name=True)
+        query = (
+            f"select file, row_number, reason from (select *, {reason_sql()} as reason "
+            f"from (select *, {_quoted(series)} as series from ({source}))) "
+            "where reason is not null"
+        )
+        try:
+            return True, _unusable(connection.sql(query).to_arrow_table())
+        except _SCAN_ERRORS as error:
+            return False, [_no_row(path, error)]
+
+
+def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> list[pa.Table]:
+    """All files by one scan; where that fails, each by itself.
+
+    The template states the columns, so that no file's own order or types count. Each scan has a
+    database of its own: a file that upsets DuckDB upsets no other.
+    """
+    for by_name in (False, True):  # the second reads every schema first: files of older versions
+        try:
+            with duckdb.connect() as connection:
+                # many files of one row: keeping their order would make threads wait for each other
+                connection.execute("set preserve_insertion_order = false")
+                query = _source([template, *files], by_name=by_name)
+                found = connection.sql(query).to_arrow_table().cast(_PLACED)
+                # a copy: the arrays that DuckDB hands out have room for far more rows
+                return [found.take(pa.array(range(len(found))))]
+        except _SCAN_ERRORS:
+            continue
+    tables = []
+    for file in files:
+        try:
+            tables.append(_alone(file))
+        except FileNotFoundError:
+            continue
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            unusable.append(_no_row(file, error))
+    return tables
+
+
+def _source(files: Sequence[Path], *, by_name: bool) -> str:
+    listed = ", ".join(_quoted(str(file)) for file in files)
+    typed = ", ".join(f'"{column}"::{kind} as "{column}"' for column, kind in COLUMNS.items())
+    return (
+        f"select {typed}, filename as file, file_row_number as row_number from read_parquet("
+        f"[{listed}], union_by_name={str(by_name).lower()}, filename=true, file_row_number=true, "
+        "hive_partitioning=false)"
+    )
+
+
+def _alone(file: Path) -> pa.Table:
+    """The known columns of one file, each cell of its column's type and every text a text."""
+    whole = pq.ParquetFile(file).read(use_threads=False)
+    found = whole.select([name for name in whole.column_names if name in COLUMNS])
+    wanted = pa.schema([_SCHEMA.field(name) for name in found.column_names])
+    if found.schema.remove_metadata() != wanted:
+        found = found.cast(wanted)
+    found.validate(full=True)
+    found = found.append_column("file", pa.array([str(file)] * len(found), pa.string()))
+    return found.append_column("row_number", pa.array(range(len(found)), pa.int64()))
+
+
+@contextlib.contextmanager
+def _template() -> Iterator[Path]:
+    """A file of all columns and no row, for as long as it is wanted."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "template.parquet"
+        pq.write_table(_SCHEMA.empty_table(), path)
+        yield path
+
+
+def _no_row(path: Path, error: Exception) -> Unusable:
+    return Unusable(path, f"holds no row of this project: {_one_line(str(error))}")
+
+
+def _unusable(wrong: pa.Table) -> list[Unusable]:
+    records = wrong.select(["file", "reason", "row_number"]).to_pylist()
+    return [
+        Unusable(Path(one["file"]), _one_line(one["reason"]), one["row_number"]) for one in records
+    ]
+
+
+def set_aside(folder: Path) -> list[Unusable]:
+    """Move files of rows/ that hold no row to rows/unreadable/, so that their points run again.
+
+    Nothing is thrown away: each lies there beside a .txt with the sentence. Not for use within
+    Snakemake, which would miss an output that it has seen.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    found = read_rows(sorted(files_in(folder)))
+    good = set(found.table["file"].to_pylist())
+    for one in found.unusable:
+        if one.row or str(one.path) in good:
+            continue
+        kept = _free(folder / SET_ASIDE / one.path.name)
+        try:
+            write_text(kept.with_suffix(".txt"), f"{one.reason}\n")
+            one.path.replace(kept)
+        except FileNotFoundError:  # another process was faster
+            kept.with_suffix(".txt").unlink(missing_ok=True)
+    return list(found.unusable)
+
+
+def kept_aside(folder: Path) -> list[Unusable]:
+    """What was set aside of points that have no row since."""
+    found = []
+    for path in sorted((folder / SET_ASIDE).glob("*.txt")):
+        point = path.stem.rpartition(".")[0]
+        if not (folder / f"{point}.parquet").exists():
+            reason = path.read_text(encoding="utf-8", errors="replace").strip()
+            found.append(Unusable(path.with_suffix(".parquet"), _one_line(reason)))
+    return found
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """The row files of a folder; not what a writer leaves half done, nor folders."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.suffix == ".parquet" and not path.name.startswith(".") and path.is_file():
+                yield path
+
+
+def _plausible(paths: Iterable[Path], unusable: list[Unusable]) -> Iterator[Path]:
+    """Those that may be Parquet; what plainly is none is told apart here, cheaply."""
+    for path in paths:
+        try:
+            with path.open("rb") as content:
+                size = content.seek(0, 2)
+                content.seek(max(0, size - 8))
+                end = content.read()
+        except FileNotFoundError:  # removed between the listing and the reading: wanted again
+            continue
+        except OSError as error:
+            unusable.append(Unusable(path, f"cannot be read: {error.strerror}"))
+            continue
+        if not str(path).isprintable():
+            unusable.append(Unusable(path, "has a name that cannot be printed"))
+            continue
+        if size == 0:
+            unusable.append(Unusable(path, "is empty; a point leaves one row of Parquet"))
+        elif size < 12 or end[4:] != _MAGIC or int.from_bytes(end[:4], "little") > size - 12:
+            unusable.append(Unusable(path, "is cut short, or no Parquet file"))
+        else:
+            yield path
+
+
+def _free(path: Path) -> Path:
+    """`name.1.parquet` beside it, or the first number that is free."""
+    return next(
+        numbered
+        for number in itertools.count(1)
+        if not (numbered := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists()
+    )
+
+
+def _one_line(text: str) -> str:
+    """The first line of what another programme said, without control characters, not too long."""
+    return _printable(next(iter(text.splitlines()), ""))[:200]
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,89 @@
+"""Marks of what is no layout: categories, parts of a whole, lines of any series."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from scaling.report.charts.marks import ACCENT, LINES, POINT_SIZE, POINTS, SURFACE, of, value
+from scaling.report.charts.palette import variable
+
+CATEGORIES = [variable(name) for name in ("t1", "t4", "t5", "t2", "ink-2", "t6")]
+
+
+def points_plain(base: alt.Chart, tooltip: Sequence[alt.Tooltip]) -> list[alt.Chart]:
+    """The same in the accent, where no layout has a colour."""
+    return category_points(base, value("Color", ACCENT), tooltip)
+
+
+def category_points(
+    base: alt.Chart, colour: Any, tooltip: Sequence[alt.Tooltip]
+) -> list[alt.Chart]:
+    """One layer per series, coloured by a category; hollow ones lie on a disc of the surface.
+
+    All through the channel `color`, so that one scale gives lines and points the same colours.
+    """
+    layers = []
+    for series, look in POINTS.items():
+        rows, plain = of(base, series), {k: v for k, v in look.items() if k != "fill"}
+        if not look.get("filled"):
+            disc = {"size": POINT_SIZE, "shape": look["shape"], "filled": True}
+            layers.append(rows.mark_point(color=SURFACE, opacity=1, **disc))
+            plain["filled"] = False
+        drawn = rows.mark_point(size=POINT_SIZE, opacity=1, **plain)
+        layers.append(drawn.encode(color=colour, tooltip=list(tooltip)))
+    return layers
+
+
+def style_lines(
+    base: alt.Chart,
+    *,
+    encode: dict[str, Any] | None = None,
+    detail: alt.Detail | None = None,
+    **mark: Any,
+) -> list[alt.Chart]:
+    """Lines through rows of any series: what ran solid, what is predicted dashed."""
+    shared = dict(encode or {}) | ({} if detail is None else {"detail": detail})
+    return [
+        base.transform_filter(f"(datum.series === 'predicted') === {dashed}")
+        .mark_line(**LINES[style], **mark)
+        .encode(**shared)
+        for style, dashed in (("observed", "false"), ("predicted", "true"))
+    ]
+
+
+def at_end(base: alt.Chart, along: str, group: str) -> alt.Chart:
+    """Of each group the row that lies farthest along the axis: where its line is labelled."""
+    last: alt.Chart = base.transform_joinaggregate(
+        end=f"max({along})", groupby=[group]
+    ).transform_filter(f"datum.{along} === datum.end")
+    return last
+
+
+def category(field: str, *, domain: Sequence[str] = (), sort: Any = alt.Undefined) -> alt.Color:
+    """Colours of things that are no layouts: stages, precisions, clusters, shapes of groups."""
+    shown = alt.Legend(
+        title=None, orient="top", symbolType="circle", symbolOpacity=1, labelLimit=220,
+        labelFontSize=12,
+        columns=alt.ExprRef("width < 420 ? 2 : 4"),
+    )  # fmt: skip
+    return alt.Color(
+        field,
+        scale=alt.Scale(range=CATEGORIES, domain=list(domain) or alt.Undefined),
+        legend=shown,
+        sort=sort,
+    )
+
+
+def part_colour(parts: list[str], ramp: str) -> alt.Color:
+    """Colours of the parts of a whole, from their own ramp of the palette, with a legend."""
+    return alt.Color(
+        "part:N",
+        scale=alt.Scale(
+            domain=parts, range=[variable(f"{ramp}{n + 1}") for n in range(len(parts))]
+        ),
+        legend=alt.Legend(
+            title=None, orient="top", symbolType="square", labelLimit=200,
+            columns=alt.ExprRef("width < 520 ? 2 : 6"),
+        ),
+    )  # fmt: skip

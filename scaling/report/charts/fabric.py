@@ -1,0 +1,143 @@
+"""Charts of what devices and links reach, and of what a step's communication is made of."""
+
+import altair as alt
+
+from scaling.report.charts.categories import category, part_colour
+from scaling.report.charts.marks import FROM_ZERO, INK, SURFACE, chart, finish, rate_axis
+from scaling.report.charts.tooltips import tooltips
+
+KINDS = [
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send and receive", "broadcast",
+]  # fmt: skip
+AXES = ["tp", "cp", "dp", "pp"]
+
+
+def collectives() -> alt.LayerChart:
+    """Bus bandwidth against message size, one line a shape of group."""
+    rows = chart("collectives").transform_calculate(
+        group="(datum.nodes > 1 ? datum.nodes + ' nodes, ' : '') + datum.ranks + ' {GPUs}'"
+        " + (datum.at_once > 1 ? ', ' + datum.at_once + ' at once' : '')",
+        rate="datum.bus_bytes_per_s / 1e9",
+        low="isValid(datum.bus_low) ? datum.bus_low / 1e9 : null",
+        high="isValid(datum.bus_high) ? datum.bus_high / 1e9 : null",
+        order="datum.nodes * 1e6 + datum.ranks * 1e3 + datum.at_once",
+    )
+    base = rows.encode(
+        x=alt.X(
+            "message_bytes:Q",
+            title="Message (bytes of one rank, log scale)",
+            scale=alt.Scale(type="log", base=2, nice=False, padding=8),
+            axis=alt.Axis(
+                values=[2**power for power in range(0, 41, 5)],
+                labelExpr="datum.value < 1024 ? datum.value + ' B' : datum.value < 1048576 ? "
+                "datum.value / 1024 + ' KiB' : datum.value < 1073741824 ? datum.value / 1048576 + "
+                "' MiB' : datum.value / 1073741824 + ' GiB'",
+                grid=False,
+                labelOverlap="greedy",
+            ),
+        ),
+        y=alt.Y(
+            "rate:Q",
+            title="Bus bandwidth (GB/s)",
+            scale=FROM_ZERO,
+            axis=alt.Axis(format=",~r", tickCount=5),
+        ),
+    )
+    shape = category("group:N", sort=alt.EncodingSortField("order", op="min"))
+    return finish(
+        base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
+            y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), color=shape
+        ),
+        base.mark_line(strokeWidth=1.75).encode(color=shape),
+        base.mark_point(shape="circle", filled=True, size=30, opacity=1).encode(
+            color=shape,
+            tooltip=tooltips("kind", "nodes", "ranks", "at_once", "message_bytes", "rate"),
+        ),
+        height=240,
+    )
+
+
+def gemm_rates() -> alt.LayerChart:
+    """FLOP/s of one device against the size of a matrix product, by precision."""
+    base = chart("gemms").encode(
+        x=alt.X(
+            "flops:Q",
+            title="FLOPs of the product, 2·m·n·k (log scale)",
+            scale=alt.Scale(type="log", nice=False, padding=12),
+            axis=alt.Axis(
+                values=[10**power for power in range(20)], format="~s", grid=False,
+                labelOverlap="greedy",
+            ),
+        ),
+    )  # fmt: skip
+    y = alt.Y(
+        "flop_per_s:Q",
+        title="FLOP/s of one {GPU}",
+        scale=FROM_ZERO,
+        axis=rate_axis(),
+    )
+    kind = category("precision:N")
+    return finish(
+        base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
+            y=alt.Y("slowest_flop_per_s:Q"), y2=alt.Y2("fastest_flop_per_s:Q"), color=kind
+        ),
+        base.mark_point(shape="circle", filled=True, size=50, opacity=0.9).encode(
+            y=y, color=kind, tooltip=tooltips("precision", "m", "n", "k", "flop_per_s", "probes")
+        ),
+        height=240,
+    )
+
+
+def communication_kind() -> alt.LayerChart:
+    """Seconds a step communicates, by kind of collective; a tick where the exposed part ends."""
+    return _communication("kind", KINDS)
+
+
+def communication_axis() -> alt.LayerChart:
+    """The same by axis of parallelism."""
+    return _communication("axis", AXES)
+
+
+def _communication(split: str, parts: list[str]) -> alt.LayerChart:
+    rows = (
+        chart("communication")
+        .transform_filter(f"datum.split === '{split}'")
+        .transform_calculate(
+            start="datum.from_s * 1000", end="datum.to_s * 1000",
+            took="datum.seconds * 1000", exposed="datum.exposed_s * 1000",
+        )
+        .encode(
+            y=alt.Y(
+                "world_size:O",
+                title="Number of {GPUs}",
+                axis=alt.Axis(domain=False, ticks=False, grid=False),
+            )
+        )
+    )  # fmt: skip
+    tips = [
+        *tooltips("world_size", "layout_name"),
+        alt.Tooltip("part:N", title="part"),
+        alt.Tooltip("took:Q", title="ms per step", format=".4~g"),
+        alt.Tooltip("exposed:Q", title="ms exposed, all parts", format=".4~g"),
+        *tooltips("series"),
+    ]
+    one = rows.transform_aggregate(exposed="max(exposed)", groupby=["world_size"])
+    return finish(
+        rows.mark_bar(height=16, stroke=SURFACE, strokeWidth=0.5).encode(
+            x=alt.X(
+                "start:Q",
+                title="Communication (ms per step, hidden or not)",
+                scale=FROM_ZERO,
+                axis=alt.Axis(format=",~r", tickCount=5),
+            ),
+            x2=alt.X2("end:Q"),
+            color=part_colour(parts, "t"),
+            tooltip=tips,
+        ),
+        one.mark_tick(thickness=4, height=22, color=SURFACE).encode(x=alt.X("exposed:Q")),
+        one.mark_tick(thickness=2, height=22, color=INK).encode(
+            x=alt.X("exposed:Q"),
+            tooltip=[alt.Tooltip("exposed:Q", title="ms exposed", format=".4~g")],
+        ),
+        height=alt.Step(30),
+    )

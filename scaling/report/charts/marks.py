@@ -1,0 +1,231 @@
+"""The grammar of every chart: how a measured, a published and a predicted value look.
+
+The column `series` decides the mark and nothing else does. Colours are names of the palette; words
+in braces (`{GPUs}`) become GPUs or ranks when the chart is drawn, see `scaling.report.text.words`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import altair as alt
+
+from scaling.report.charts.palette import LAYOUTS, variable
+
+INK, SOFT, FAINT = variable("ink"), variable("ink-2"), variable("ink-3")
+SURFACE, OTHER = variable("surface"), variable("c-other")
+ACCENT, WARN, BAD = variable("accent"), variable("warn"), variable("bad")
+
+_channels: Any = alt  # its constructors of values carry no types
+
+
+def value(channel: str, pixels: float | str) -> Any:
+    """A channel's value that no data decide: pixels, or words such as `width`.
+
+    `x=alt.value(0)` says the same but makes altair compare it with every class it knows.
+    """
+    return getattr(_channels, f"{channel}Value")(pixels)
+
+
+def datum(channel: str, at: float) -> Any:
+    """A channel's value on its scale that is no column."""
+    return getattr(_channels, f"{channel}Datum")(at)
+
+
+LEFT, RIGHT, FOOT = value("X", 0), value("X", "width"), value("Y", "height")
+ACROSS: dict[str, Any] = {"x": LEFT, "x2": value("X2", "width")}  # the whole plot
+UPRIGHT: dict[str, Any] = {"y": value("Y", 0), "y2": value("Y2", "height")}
+
+FONT = 'Inter, "Segoe UI", Roboto, "Helvetica Neue", Arial, system-ui, sans-serif'
+
+CONFIG: dict[str, Any] = {
+    "font": FONT,
+    "background": "transparent",
+    "lineBreak": "|",
+    "padding": {"left": 2, "right": 4, "top": 6, "bottom": 2},
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": SOFT, "titleColor": SOFT, "tickColor": variable("line"),
+        "domainColor": variable("line"), "gridColor": variable("grid"), "labelFontSize": 12,
+        "titleFontSize": 12, "titleFontWeight": 400, "titlePadding": 8, "labelPadding": 5,
+        "tickSize": 4,
+    },
+    "axisY": {"domain": False, "ticks": False, "grid": True},
+    "axisX": {"grid": False},
+    "legend": {"labelColor": SOFT, "labelFontSize": 12},
+    "text": {"font": FONT, "fontSize": 11},
+}  # fmt: skip
+
+POINT_SIZE = 64  # square pixels
+POINTS: dict[str, dict[str, Any]] = {
+    "measured": {"shape": "circle", "filled": True},
+    "published": {"shape": "circle", "fill": SURFACE, "strokeWidth": 2},
+    "predicted": {"shape": "diamond", "fill": SURFACE, "strokeWidth": 1.5},
+}
+LINES: dict[str, dict[str, Any]] = {
+    "observed": {"strokeWidth": 1.75},
+    "predicted": {"strokeWidth": 1.5, "strokeDash": [4, 3]},
+}
+INTERVALS: dict[str, dict[str, Any]] = {
+    "measured": {"strokeWidth": 1.5},
+    "published": {"strokeWidth": 1.5},
+    "predicted": {"strokeWidth": 6.5, "opacity": 0.25},
+}
+SEGMENTS: dict[str, dict[str, Any]] = {
+    "measured": {"strokeWidth": 3},
+    "published": {"strokeWidth": 3},
+    "predicted": {"strokeWidth": 2, "strokeDash": [4, 3]},
+}
+
+_SLOTS = alt.Scale(domain=list(range(1, len(LAYOUTS) + 1)), range=LAYOUTS)
+# What the page and the SVG export set: GPU counts on the axis, the layouts that have a colour and
+# their names, and the common logarithm of the tokens of a run.
+PARAMETERS: dict[str, Any] = {
+    "sizes_": [1, 2, 4, 8],
+    "slots_": [1],
+    "names_": ["layout"],
+    "budget_": 12.0,
+}
+_ONE_TWO_FIVE = [digit * 10**exponent for exponent in range(18) for digit in (1, 2, 5)]
+
+
+FROM_ZERO = alt.Scale(domainMin=0, nice=True)  # amounts start at 0
+
+
+def rows_by(name: str, order: str, *, falling: bool = False) -> alt.Y:
+    """Rows of a chart, one a name, whose text the chart writes itself: an axis has no room."""
+    sort = alt.EncodingSortField(
+        order, op="max" if falling else "min", order="descending" if falling else "ascending"
+    )
+    return alt.Y(f"{name}:N", axis=None, sort=sort)
+
+
+def of(base: alt.Chart, series: str) -> alt.Chart:
+    """The rows of one series."""
+    chart: alt.Chart = base.transform_filter(f"datum.series === '{series}'")
+    return chart
+
+
+def points(base: alt.Chart, tooltip: Sequence[alt.Tooltip], **mark: Any) -> list[alt.Chart]:
+    """One layer per series, in the colour of the layout's `slot`."""
+    layers = []
+    for series, look in POINTS.items():
+        channel = (
+            {"fill": alt.Fill("slot:O", scale=_SLOTS, legend=None)}
+            if look.get("filled")
+            else {"stroke": alt.Stroke("slot:O", scale=_SLOTS, legend=None)}
+        )
+        drawn = of(base, series).mark_point(size=POINT_SIZE, opacity=1, **look, **mark)
+        layers.append(drawn.encode(tooltip=list(tooltip), **channel))
+    return layers
+
+
+def lines(curves: alt.Chart) -> list[alt.Chart]:
+    """Lines of the table `curves`, whose column `style` says observed or predicted."""
+    return [
+        curves.transform_filter(f"datum.style === '{style}'").mark_line(color=SOFT, **look)
+        for style, look in LINES.items()
+    ]
+
+
+def intervals(base: alt.Chart, *, colour: alt.Color | None = None, **ends: Any) -> list[alt.Chart]:
+    """Rules between the ends of an interval, given as encodings such as y= and y2=."""
+    shade = colour or layout_colour()
+    return [
+        of(base, series).mark_rule(**look).encode(color=shade, **ends)
+        for series, look in INTERVALS.items()
+    ]
+
+
+def words(
+    base: alt.Chart, *, colour: str | alt.Color, **mark: Any
+) -> Callable[..., list[alt.Chart]]:
+    """Text that stays readable over lines: first with a wide stroke in the surface's colour.
+
+    Returns:
+        What takes the text's encodings and gives its two layers.
+    """
+
+    def encoded(**encoding: Any) -> list[alt.Chart]:
+        halo = base.mark_text(
+            color=SURFACE, stroke=SURFACE, strokeWidth=5, strokeJoin="round", **mark
+        )
+        if isinstance(colour, str):
+            text = base.mark_text(color=colour, **mark)
+        else:
+            text = base.mark_text(**mark).encode(color=colour)
+        return [halo.encode(**encoding), text.encode(**encoding)]
+
+    return encoded
+
+
+def layout_colour(legend: alt.Legend | None = None) -> alt.Color:
+    """The colour that names a layout."""
+    return alt.Color("slot:O", scale=_SLOTS, legend=legend)
+
+
+def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
+    """The axis of GPU counts: log 2, the sizes of the study (parameter `sizes_`) as ticks."""
+    return alt.X(
+        field,
+        title="Number of {GPUs} (log scale)",
+        scale=alt.Scale(type="log", base=2, nice=False, padding=padding),
+        axis=alt.Axis(
+            values=alt.ExprRef("sizes_"),
+            format="d",
+            grid=False,
+            labelOverlap="greedy",
+            labelSeparation=3,
+        ),
+    )
+
+
+def amount_axis(**axis: Any) -> alt.Axis:
+    """Labels `0`, `500k`, `2B`; d3 alone would print `0k` and `2G`."""
+    shortest = "replace(format(datum.value, '~s'), 'G', 'B')"
+    return alt.Axis(labelExpr=f"datum.value === 0 ? '0' : {shortest}", tickCount=5, **axis)
+
+
+def rate_axis() -> alt.Axis:
+    """Labels of FLOP/s, where G stays G."""
+    return alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5)
+
+
+def log_amount_axis() -> alt.Axis:
+    """Amounts on a log scale: 1-2-5 values; Vega's own where the axis spans less than a decade.
+
+    Those outside the domain are dropped. Left alone Vega draws nine grid lines a decade.
+    """
+    return alt.Axis(
+        values=alt.ExprRef(f"domain('y')[1] / domain('y')[0] < 6 ? null : {_ONE_TWO_FIVE}"),
+        tickCount=5,
+        labelExpr="replace(format(datum.value, '~s'), 'G', 'B')",
+        labelOverlap="greedy",
+        labelSeparation=6,
+    )
+
+
+def firmest(base: alt.Chart) -> alt.Chart:
+    """The rows that are not predicted, or all where all are: yardsticks stand on one series."""
+    counted = base.transform_calculate(seen="datum.series === 'predicted' ? 0 : 1")
+    kept: alt.Chart = counted.transform_joinaggregate(most="max(seen)").transform_filter(
+        "datum.seen === datum.most"
+    )
+    return kept
+
+
+def chart(table: str) -> alt.Chart:
+    """A chart of a table that the page holds once, under this name."""
+    return alt.Chart(alt.NamedData(table))
+
+
+def finish(*layers: alt.Chart, height: int | alt.Step) -> alt.LayerChart:
+    """Layers as one chart as wide as its box, with the parameters that the page sets."""
+    return alt.LayerChart(
+        layer=list(layers),
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        width="container",
+        height=height,
+        params=[
+            alt.VariableParameter(name=name, value=value) for name, value in PARAMETERS.items()
+        ],
+    )

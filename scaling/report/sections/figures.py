@@ -1,0 +1,68 @@
+"""The six key figures under the answer."""
+
+from collections.abc import Mapping
+
+from scaling.report.tables import Record, Tables
+from scaling.report.text.numbers import amount, digits, gib, percent
+from scaling.report.text.words import counted
+
+
+def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Key figures: name, value, what it is."""
+    done = tables["progress"][0]
+    ran = (
+        "Points that ran",
+        f"{done['ok']} / {done['points']}",
+        f"{done['failed']} failed, {done['waiting']} to come, {done['refusals']} refused",
+    )
+    if done["predicted"]:
+        ran = ("Points", str(done["points"]), f"only predicted, {done['refusals']} refused")
+    best = tables["best"]
+    if not best:
+        return [ran]
+    last = best[-1]
+    at_last = f"at {counted(last['world_size'], words)}"
+    kept = f"{amount(last['tokens_per_s'])} tokens/s"
+    if len(best) > 1:
+        kept += f", {percent(last['efficiency'])} of ideal"
+    foretold = last["series"] == "predicted"
+    largest = "Largest size predicted" if foretold else "Largest size run"
+    memory = last["predicted_memory_bytes"] if foretold else last["peak_memory_bytes"]
+    spread = 1 / last["slowest_share"]
+    return [
+        _utilisation_figure(best, words),
+        (largest, counted(last["world_size"], words), kept),
+        ("Choice of layout", f"×{digits(spread, 2)}", f"fastest over slowest {at_last}"),
+        ran,
+        ("Memory", gib(memory), f"per {words['GPU']}, fastest {at_last}"),
+        _noise_figure(tables),
+    ]
+
+
+def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> tuple[str, str, str]:
+    def where(row: Record) -> str:
+        return f"{row['layout_name']} at {counted(row['world_size'], words)}"
+
+    with_peak = [row for row in best if row["mfu"] is not None]
+    if with_peak:
+        top = max(with_peak, key=lambda row: float(row["mfu"]))
+        return ("Highest MFU", percent(top["mfu"], 1), where(top))
+    counted_rows = [row for row in best if row["model_flop_per_s_per_gpu"] is not None]
+    if not counted_rows:
+        return ("Highest MFU", "–", "the model's shape is not known")
+    top = max(counted_rows, key=lambda row: float(row["model_flop_per_s_per_gpu"]))
+    rate = amount(top["model_flop_per_s_per_gpu"], "FLOP/s")
+    return (f"Highest rate per {words['GPU']}", rate, where(top))
+
+
+def _noise_figure(tables: Tables) -> tuple[str, str, str]:
+    noise = tables["noise"][0] if tables["noise"] else None
+    if noise and noise["repeat_half_spread"] is not None:
+        spread = percent(noise["repeat_half_spread"], 1)
+        return ("Noise", f"±{spread}", f"between repeats, {noise['repeated_layouts']} layouts")
+    if noise and noise["interval_half_width"] is not None and noise["series"] == "predicted":
+        spread = percent(noise["interval_half_width"], 0)
+        return ("Uncertainty", f"±{spread}", "80 % interval of the predictions")
+    if noise and noise["interval_half_width"] is not None:
+        return ("Noise", f"±{percent(noise['interval_half_width'], 1)}", "95 % interval of one run")
+    return ("Noise", "–", "no interval was measured")

@@ -1,0 +1,82 @@
+"""What a paper found and what this study says to it, as the page shows it."""
+
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
+from scaling.errors import InputError
+from scaling.report.text.numbers import listed
+
+IN_PART = "in part"
+_CLASS = {REPRODUCED: "measured", IN_PART: "published", NOT_REPRODUCED: "failed"}
+
+
+def replication(study_dir: Path) -> dict[str, Any] | None:
+    """The findings with their verdicts: `headline`, and `findings`, most answered first.
+
+    None where the study replicates no paper. What rests on predictions alone is marked as such.
+    A finding's `verdict` is that of all its answers, or 'in part'; its `answers` say series,
+    subject, what was observed and the verdict of each.
+    """
+    path = study_dir / "tables" / "replication.parquet"
+    if not path.exists():
+        return None
+    rows = _read(path)
+    found = [_finding(list(group)) for _, group in groupby(rows, lambda row: row["finding"])]
+    counts = Counter(finding["verdict"] for finding in found)
+    order = (REPRODUCED, IN_PART, NOT_REPRODUCED, NOT_TESTABLE)
+    found.sort(key=lambda finding: order.index(finding["verdict"]))
+    only_predicted = {row["series"] for row in rows if row["series"]} == {"predicted"}
+    told = _headline(counts, len(found)) + (", by the prediction alone" if only_predicted else "")
+    return {"headline": told, "findings": found}
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        table = pq.ParquetFile(path).read().select(SCHEMA.names).cast(SCHEMA)
+        table.validate(full=True)
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no table of this project: {reason}") from error
+    known = {REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE}
+    if any(row["verdict"] not in known for row in rows):
+        raise InputError(f"{path}: is no table of this project; `scaling tabulate` writes it")
+    return rows
+
+
+def _finding(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    answered = [row for row in rows if row["verdict"] != NOT_TESTABLE]
+    verdicts = {row["verdict"] for row in answered}
+    verdict = NOT_TESTABLE if not verdicts else verdicts.pop() if len(verdicts) == 1 else IN_PART
+    measured = {row["series"] for row in answered} != {"predicted"}
+    holding = sum(row["verdict"] == REPRODUCED for row in answered)
+    return {
+        "claim": rows[0]["claim"],
+        "source": rows[0]["source"],
+        "criterion": rows[0]["criterion"],
+        "verdict": verdict,
+        "class": _CLASS.get(verdict, "waiting") if measured else "predicted",
+        "count": f"{holding} of {len(answered)}" if verdict == IN_PART else None,
+        "answers": rows,
+    }
+
+
+def _headline(counts: Counter[str], total: int) -> str:
+    """`Of 8 findings of the paper 6 are reproduced, 1 in part and 1 is not`."""
+    said = []
+    if number := counts[REPRODUCED]:
+        said.append(f"{number} {'is' if number == 1 else 'are'} reproduced")
+    if number := counts[IN_PART]:
+        said.append(f"{number} in part")
+    if number := counts[NOT_REPRODUCED]:
+        said.append(f"{number} {'is' if number == 1 else 'are'} not")
+    if number := counts[NOT_TESTABLE]:
+        said.append(f"{number} cannot be tested here")
+    findings = "finding" if total == 1 else "findings"
+    return f"Of {total} {findings} of the paper {listed(said)}"

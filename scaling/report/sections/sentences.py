@@ -1,0 +1,142 @@
+"""The report's sentences, computed from the tables: everything the page says of one setting.
+
+Every function takes the tables of one setting. A sentence the data cannot carry says so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scaling.report.charts.palette import LAYOUT_SLOTS
+from scaling.report.sections import answers, choice_findings, findings, size_findings
+from scaling.report.sections.figures import figures
+from scaling.report.tables import Record, Tables
+from scaling.report.text.words import words_for
+
+
+def story(tables: Tables) -> dict[str, Any]:
+    """Everything the page says about one setting, as plain values."""
+    everything = tables
+    tables = evidence(tables)
+    setting = tables["settings"][0]
+    words = words_for(setting["vendor"])
+    named = {row["slot"]: row["layout_name"] for row in everything["contenders"]}
+    coloured = sorted((slot, name) for slot, name in named.items() if slot <= LAYOUT_SLOTS)
+    sizes = sorted({row["world_size"] for row in tables["outcomes"]})
+    tried = sorted({row["world_size"] for row in everything["contenders"]})
+    stated: dict[str, str] = {
+        "throughput": size_findings.throughput_title(tables, words),
+        "utilisation": size_findings.utilisation_title(tables, words),
+        "returns": size_findings.returns_title(tables, words),
+        **findings.titles(tables, words),
+    }
+    if basis(everything) == "predicted":
+        stated = {name: _foretold(title) for name, title in stated.items()}
+    return {
+        "setting_id": setting["setting_id"],
+        "model": setting["model"],
+        "cluster": setting["cluster"],
+        "batch": batch_words(setting, words),
+        "batch_short": batch_short(setting),
+        "words": words,
+        "sizes": sizes,
+        "tried": tried,
+        "shown_size": max(
+            (row["world_size"] for row in tables["best"]), default=max(tried, default=None)
+        ),
+        "basis": basis(everything),
+        "series": sorted({row["series"] for row in everything["contenders"]}),
+        "coloured": coloured,
+        "names": [named.get(slot, "") for slot in range(1, LAYOUT_SLOTS + 1)],
+        "answer": answers.answer(tables, words, predicted=basis(everything) == "predicted"),
+        "beyond": beyond(everything, words),
+        "knee": findings.knee_sentence(tables, words),
+        "accuracy": accuracy(everything),
+        "slow_hosts": choice_findings.slow_hosts_note(everything),
+        "price": findings.price_note(setting, everything["costs"]),
+        "brief": "".join(text for text, _ in answers.advice_spans(tables, words))
+        or answers.nothing_ran(tables),
+        "note": answers.note(tables, words),
+        "figures": figures(tables, words),
+        "titles": {
+            "statistics": answers.statistics_title(tables),
+            **stated,
+            **choice_findings.titles(everything, words),
+            "memory": findings.memory_title(everything),
+            "time": findings.time_title(everything, words),
+            "accuracy": findings.accuracy_title(everything),
+        },
+        "at_size": {
+            str(size): {
+                "layouts": layouts_at(everything, tables, size, words),
+                "map": findings.map_title(everything, size, words),
+                **choice_findings.at_size(everything, size, words),
+            }
+            for size in tried
+        },
+    }
+
+
+def batch_words(setting: Record, words: Mapping[str, str]) -> str:
+    """What is kept equal while GPUs are added."""
+    batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
+    if setting["study_kind"] == "strong":
+        return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
+    return f"Weak scaling: {batch} a step for each {words['GPU']}"
+
+
+def batch_short(setting: Record) -> str:
+    """The same for a button: `strong 64 × 4096`."""
+    return f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
+
+
+def evidence(tables: Tables) -> Tables:
+    """The rows that sentences stand on, of one series: never two mixed (see `basis`)."""
+    return tables.of_series(basis(tables))
+
+
+def basis(tables: Tables) -> str:
+    """The series that sentences stand on: measured here, else published, else predicted.
+
+    Beside rows that ran, predictions have sentences of their own.
+    """
+    series = {row["series"] for row in tables["contenders"]}
+    if not series:
+        return "measured"
+    return next(name for name in ("measured", "published", "predicted") if name in series)
+
+
+def beyond(tables: Tables, words: Mapping[str, str]) -> str:
+    """What is predicted beyond the sizes that ran; empty where nothing ran or is predicted."""
+    if basis(tables) == "predicted":
+        return ""
+    predicted = tables.of_series("predicted")
+    sizes = {row["world_size"] for row in predicted["best"]}
+    near = [row for row in predicted["contenders"] if row["world_size"] in sizes]
+    spans = answers.advice_spans(Tables({**predicted.records, "contenders": near}), words)
+    return findings.predicted_beyond(spans, predicted["returns"], words)
+
+
+def accuracy(tables: Tables) -> str:
+    """Whether the predictions had seen what they are held against."""
+    known = any(row["predicted_tokens_per_s"] is not None for row in tables["statistics"])
+    if not known:
+        return ""
+    predicted = [
+        {"stack_fingerprint": row["predicted_from"]}
+        for row in tables["statistics"]
+        if row["predicted_from"] is not None
+    ]
+    return findings.accuracy_note(predicted)
+
+
+def layouts_at(everything: Tables, tables: Tables, size: int, words: Mapping[str, str]) -> str:
+    """`layouts_title` of what the sentences stand on; of predictions where nothing was tried."""
+    tried = any(row["world_size"] == size for row in tables["contenders"])
+    if tried and basis(everything) != "predicted":
+        return size_findings.layouts_title(tables, size, words)
+    return _foretold(size_findings.layouts_title(everything.of_series("predicted"), size, words))
+
+
+def _foretold(title: str) -> str:
+    """A title that stands on predictions says so."""
+    return f"Predicted: {title}"

@@ -1,0 +1,1 @@
+"""Running a study: its plan, Snakemake, guided choice, progress, retries."""

@@ -1,0 +1,181 @@
+"""A guided sweep, size after size: what the smaller ones measured chooses the points of the next.
+
+chosen/<world_size>.parquet holds every point of a size: whether it is measured, else why not.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scaling.errors import InputError
+from scaling.record.files import arrow_schema, write_table
+from scaling.record.row import fields_of
+from scaling.record.row_files import read_rows as read_measured
+from scaling.run import planning
+from scaling.study.grid import Plan, Point, Refusal, columns_of
+
+if TYPE_CHECKING:
+    from scaling.predict.advise.guide import Choice
+    from scaling.predict.read.calibration import Calibration
+    from scaling.study.study import Study
+
+
+def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out: Path) -> str:
+    """Choose the points of one size and write them; a sentence about it.
+
+    A point that has a row already stays chosen, and its cost counts as spent.
+
+    Raises:
+        InputError: the study does not ask for it, or has no point of that size.
+    """
+    from scaling.predict.advise.guide import choose as choose_rows
+
+    if not study.measure.guided:
+        raise InputError(f"{study.path}: measure: neither keep nor budget_gpu_hours is given")
+    once = [point for point in planned.points if point.repeat == 0]
+    if not any(point.world_size == world_size for point in once):
+        sizes = ", ".join(str(s) for s in sorted({point.world_size for point in once}))
+        raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
+    rows = _rows(study_dir, planned.points)
+    calibration, said = _calibrated(study, study_dir, planned.points, rows, world_size)
+    points, prediction = planning.predicted(study, once, calibration)
+    choices = choose_rows(
+        points,
+        prediction,
+        world_size,
+        _guide(study, rows),
+        spent_gpu_s=sum(row["duration_s"] * row["world_size"] for row in rows.values()),
+    )
+    table = _table(once, choices, planned.points, set(rows))
+    write_table(out, table)
+    count = sum(table.column("chosen").to_pylist())
+    return f"world_size={world_size}: {count} of {table.num_rows} points are measured; {said}"
+
+
+def chosen_ids(path: Path) -> list[str]:
+    """The points of one size that are to be measured.
+
+    Raises:
+        InputError: the file is broken.
+    """
+    try:
+        table = pq.read_table(path, columns=["point_id", "chosen"])
+    except pa.ArrowException as error:
+        said = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no table of choices: {said}; remove it and run") from None
+    return [one["point_id"] for one in table.to_pylist() if one["chosen"]]
+
+
+def _rows(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]:
+    """What the rows that are there say, by point."""
+    paths = {study_dir / "rows" / f"{point.point_id}.parquet": point for point in points}
+    wanted = ["file", "duration_s", "world_size", "startup_s", "stack_fingerprint"]
+    table = read_measured([path for path in paths if path.exists()]).table.select(wanted)
+    return {paths[Path(row["file"])].point_id: row for row in table.to_pylist()}
+
+
+def _guide(study: "Study", rows: Mapping[str, Mapping[str, Any]]) -> Any:
+    from scaling.predict.advise.guide import STARTUP_S, Guide
+
+    measure = study.measure
+    known = sorted(row["startup_s"] for row in rows.values() if row["startup_s"] is not None)
+    hours = measure.budget_gpu_hours
+    return Guide(
+        keep=measure.keep,
+        spread=measure.spread,
+        budget_gpu_s=None if hours is None else hours * 3600,
+        steps=measure.warmup_steps + measure.measured_steps,
+        repeats=measure.repeats,
+        startup_s=known[len(known) // 2] if known else STARTUP_S,
+    )
+
+
+def _calibrated(
+    study: "Study",
+    study_dir: Path,
+    points: Sequence[Point],
+    rows: Mapping[str, Mapping[str, Any]],
+    world_size: int,
+) -> tuple["Calibration | None", str]:
+    """A calibration on the rows of smaller sizes, of the software that left most of them."""
+    from scaling.foreign.columns import Columns
+    from scaling.foreign.reading import read_rows
+    from scaling.predict.fit.calibrate import calibrate
+    from scaling.predict.fit.probes import probed_parameters
+    from scaling.predict.read.observed import observed_of
+    from scaling.predict.read.points import points_of
+
+    smaller = [p.point_id for p in points if p.point_id in rows and p.world_size < world_size]
+    if not smaller:
+        return None, "nothing smaller has been measured: data-sheet numbers"
+    prints = Counter(rows[point_id]["stack_fingerprint"] for point_id in smaller)
+    stack, count = prints.most_common(1)[0]
+    paths = [
+        study_dir / "rows" / f"{point_id}.parquet"
+        for point_id in smaller
+        if rows[point_id]["stack_fingerprint"] == stack
+    ]
+    columns = Columns(read_measured(paths).table, str(study_dir / "rows"))
+    probes = study_dir / "probes.parquet"
+    told = None
+    if probes.exists():
+        told = probed_parameters(Columns(read_rows(probes), str(probes)), study.clusters)
+    found = calibrate(
+        points_of(columns, clusters=study.clusters),
+        observed_of(columns),
+        source=str(study_dir / "rows"),
+        bands=False,
+        probes=told,
+    )
+    said = f"calibrated on {count} rows of smaller sizes"
+    if len(prints) > 1:
+        said += f", those of stack_fingerprint {stack}: {len(smaller) - count} are of another"
+    return found, said
+
+
+def _table(
+    once: Sequence[Point],
+    choices: Sequence["Choice"],
+    every: Sequence[Point],
+    measured: set[str],
+) -> pa.Table:
+    """A row per point, repeats of a layout alike."""
+    by_layout = {_same(once[choice.row]): choice for choice in choices}
+    names = [name for name in fields_of(Refusal) if name != "reason"]
+    records = []
+    for point in every:
+        choice = by_layout.get(_same(point))
+        if choice is None:  # of another size
+            continue
+        known = columns_of(point)
+        chosen = choice.chosen or point.point_id in measured
+        records.append(
+            {name: known[name] for name in names}
+            | {
+                "point_id": point.point_id,
+                "repeat": point.repeat,
+                "chosen": chosen,
+                "reason": None if chosen else choice.reason,
+                "predicted_step_time_s": choice.predicted_step_time_s,
+                "best_step_time_s": choice.best_step_time_s,
+            }
+        )
+    own = {
+        "point_id": pa.string(),
+        "repeat": pa.int64(),
+        "chosen": pa.bool_(),
+        "predicted_step_time_s": pa.float64(),
+        "best_step_time_s": pa.float64(),
+    }
+    said = [field.with_nullable(True) for field in arrow_schema(Refusal)]
+    schema = pa.schema([*said, *(pa.field(name, kind) for name, kind in own.items())])
+    return pa.Table.from_pylist(records, schema=schema)
+
+
+def _same(point: Point) -> tuple[Any, ...]:
+    """What repeats of one layout share."""
+    return point.model, point.cluster, point.study_kind, point.layout

@@ -1,0 +1,178 @@
+"""The one writer of a plan: points, refusals, study.json, probe.json, and plan.json last."""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scaling.cluster.site import resources
+from scaling.errors import InputError
+from scaling.probe.plan import ProbePlan
+from scaling.record import files
+from scaling.run import planning
+from scaling.study import grid, plan_file
+from scaling.study.grid import Plan, Point
+from scaling.study.plan_file import CONFIG, RESULTS, Allocation, PlanFile
+from scaling.study.study import Study, findings_of, load_study
+from scaling.study.study_folder import NAME, about, folder_of
+
+if TYPE_CHECKING:
+    from scaling.predict.advise.spend import Spend
+
+PARTS_ARE_DEAD_AFTER_S = 3600.0  # seconds; a writer needs a few, and hosts' clocks differ
+# What a row is about. Another point of the same id would take its row for its own.
+_MEASURED = (
+    "study_kind", "repeat", "shape", "cluster", "gpu", "gpus_per_node", "layout", "seed",
+    "warmup_steps", "measured_steps", "gradient_clipping",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A study with all that its plan says."""
+
+    study: Study
+    plan: Plan
+    spend: "Spend | None"
+    probing: ProbePlan | None
+    made_from: str
+
+
+def planned(study: str, *, mode: str | None = None, cluster: str | None = None) -> Planned:
+    """Plan a study, and write nothing.
+
+    Raises:
+        InputError: the study is wrong, or no point of it can run.
+    """
+    path = plan_file.study_path(study)
+    # before the files are read: one that is edited meanwhile makes this plan a stale one
+    made_from = plan_file.made_from(path, CONFIG, mode=mode, cluster=cluster)
+    found = load_study(path, mode=mode, cluster=cluster)
+    findings_of(found)  # a name that is wrong is said before anything runs
+    plan, spend = planning.plan_and_spend(found)
+    return Planned(
+        study=found,
+        plan=plan,
+        spend=spend,
+        probing=planning.probe_of(found, plan),
+        made_from=made_from,
+    )
+
+
+def write(made: Planned, results: Path = RESULTS) -> Path:
+    """Write a plan into its study's folder; files that say the same already keep their time.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: the folder holds another study, or rows of other points of the same ids.
+    """
+    folder = folder_of(made.study, results)
+    with _alone(folder):
+        _refuse_other_points(folder, made.plan.points)
+        files.write_plan(folder, made.plan)
+        files.write_text_if_new(folder / NAME, about(made.study))
+        if made.probing is not None:
+            files.write_text_if_new(folder / "probe.json", made.probing.to_json())
+        files.write_text_if_new(folder / plan_file.NAME, _file(made, folder).to_json())
+        _tidy(folder, made)
+    return folder
+
+
+def _file(made: Planned, folder: Path) -> PlanFile:
+    study, points = made.study, made.plan.points
+    site = study.clusters[points[0].cluster].slurm  # a study that measures runs on one cluster
+    used = {point.cluster for point in points}
+    sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in sorted(used)]
+    names = ["points.parquet", "refused.parquet", NAME]
+    names += ["probe.json"] if made.probing else []
+    digests = {name: plan_file.digest_of(folder / name) for name in names}
+    return PlanFile(
+        made_from=made.made_from,
+        files={name: digest for name, digest in digests.items() if digest},
+        study=str(study.path),
+        points={point.point_id: planning.allocation(point) for point in points},
+        refused=len(made.plan.refusals),
+        measured=study.mode == "measure",
+        guide=study.measure.guidance if study.mode == "measure" else "",
+        asked=grid.fingerprint(made.plan),
+        clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
+        predicted=planning.predictable(points),
+        replicates=study.replicates,
+        on_gpus=points[0].gpu != "cpu",
+        gres=site.gres,
+        resources=resources(site),
+        probe=_probe_allocation(made.probing),
+        probe_asked=made.probing.digest if made.probing else "",
+    )
+
+
+def _probe_allocation(probing: ProbePlan | None) -> Allocation | None:
+    return None if probing is None else planning.probe_allocation(probing)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two writers of one plan wait for each other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".plan.lock").open("w") as lock:
+        with contextlib.suppress(OSError):  # no locks on this file system: each file is whole yet
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _refuse_other_points(folder: Path, points: Sequence[Point]) -> None:
+    """An id may not come to mean another point once it was measured.
+
+    Raises:
+        InputError: a row of another point has the id of one of these.
+    """
+    for point in points:
+        row = folder / "rows" / f"{point.point_id}.parquet"
+        path = folder / "points" / f"{point.point_id}.json"
+        if not row.exists() or not path.exists():
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if text == point.to_json():
+            continue
+        try:
+            before = dataclasses.asdict(grid.point_from_json(text))
+        except (ValueError, KeyError, TypeError):  # a broken file is written anew
+            continue
+        now = dataclasses.asdict(point)
+        other = next((name for name in _MEASURED if before[name] != now[name]), None)
+        if other is not None:
+            raise InputError(
+                f"{row}: was measured with {other}={_short(before[other])}, and the point of this "
+                f"id has {other}={_short(now[other])} now; give the cluster another name in "
+                f"clusters.yaml, or move {folder} away"
+            )
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _tidy(folder: Path, made: Planned) -> None:
+    """Remove choices about sizes that are no longer asked for, and what writers that died left.
+
+    Last, and file by file: a choice that stands is never missing.
+    """
+    study = made.study
+    guided = study.mode == "measure" and study.measure.guided
+    sizes = {str(point.world_size) for point in made.plan.points} if guided else set()
+    for path in (folder / "chosen").glob("*.parquet"):
+        if path.stem not in sizes:
+            path.unlink(missing_ok=True)
+    for path in folder.rglob(".*.part"):
+        with contextlib.suppress(FileNotFoundError):  # its writer lives and has just ended
+            if time.time() - path.stat().st_mtime > PARTS_ARE_DEAD_AFTER_S:
+                path.unlink()

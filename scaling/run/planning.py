@@ -1,0 +1,182 @@
+"""What a study will run: its grid, less the points that cannot fit, and what that will cost.
+
+A point is refused before launch only if its predicted memory is far beyond the GPU's, because the
+prediction rests on data-sheet numbers and nobody has calibrated it on this cluster yet.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.errors import InputError
+from scaling.probe.plan import ProbePlan, probe_plan
+from scaling.record.row import fields_of
+from scaling.study import grid
+from scaling.study.grid import Plan, Point, Refusal
+from scaling.study.plan_file import Allocation
+from scaling.study.time_limits import limits
+
+if TYPE_CHECKING:
+    from scaling.predict.advise.spend import Spend
+    from scaling.predict.cost.model import Prediction
+    from scaling.predict.read.calibration import Calibration
+    from scaling.predict.read.features import Points
+    from scaling.study.study import Study
+
+# Start-up and clean-up of a point, and of a probe, on top of its own limit.
+STARTUP_MINUTES = 5
+PROBE_STARTUP_MINUTES = 10
+
+
+def plan(study: "Study") -> Plan:
+    """The study's plan; with `measure_oom: true` what cannot fit is run all the same.
+
+    Raises:
+        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
+    """
+    return _plan(study)[0]
+
+
+def plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
+    """The plan and what measuring it is predicted to take, None if nothing runs or is known.
+
+    Raises:
+        InputError: as `plan`.
+    """
+    planned, known = _plan(study)
+    if study.mode == "predict" or not predictable(planned.points):
+        return planned, None
+    from scaling.predict.advise.spend import spend_of
+
+    # what is refused does not fit, and what does not fit is not counted
+    points, prediction = known or predicted(study, planned.points)
+    steps = study.measure.warmup_steps + study.measure.measured_steps
+    return planned, spend_of(points, prediction, steps=steps)
+
+
+def _plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
+    """The plan, and the prediction of the grid's points where there is one."""
+    planned = grid.plan(study)
+    if study.mode == "predict" or not predictable(planned.points):
+        return planned, None  # in a study that only predicts, what does not fit is an answer
+    from scaling.predict.advise.spend import memory_refusals
+
+    points, prediction = predicted(study, planned.points)
+    limited = [
+        _limited(study, point, float(step_time_s) if known else None)
+        for point, step_time_s, known in zip(
+            planned.points, prediction.step_time_s, prediction.predicted, strict=True
+        )
+    ]
+    if study.measure.measure_oom:
+        return dataclasses.replace(planned, points=tuple(limited)), (points, prediction)
+    reasons = memory_refusals(points, prediction)
+    kept = tuple(p for row, p in enumerate(limited) if row not in reasons)
+    refused = [
+        _refusal(planned.points[row], f"{reason}; measure_oom: true runs it all the same")
+        for row, reason in reasons.items()
+        if planned.points[row].repeat == 0
+    ]
+    whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
+    return grid.not_empty(study, whole), (points, prediction)
+
+
+def _limited(study: "Study", point: Point, step_time_s: float | None) -> Point:
+    """The point with the limit that its predicted step time says, of three digits."""
+    if step_time_s is None:
+        return point
+    expected_step_s = float(f"{step_time_s:.3g}")
+    limit_s, _ = limits(
+        expected_step_s, point.warmup_steps, point.measured_steps, study.measure.time_limit_s
+    )
+    return dataclasses.replace(point, expected_step_s=expected_step_s, time_limit_s=limit_s)
+
+
+def probe_of(study: "Study", planned: Plan) -> ProbePlan | None:
+    """What is probed before anything is measured; None if nothing is.
+
+    Raises:
+        InputError: `probe.world_size` is no allocation of this cluster.
+    """
+    if study.mode == "predict" or study.probe.enabled is False:
+        return None
+    one = planned.points[0]
+    if study.probe.enabled is None and one.gpu == "cpu":
+        return None
+    largest = max(point.world_size for point in planned.points)
+    world_size = study.probe.world_size or largest
+    cluster = study.clusters[one.cluster]
+    per_node = cluster.gpus_per_node
+    if world_size > per_node * cluster.nodes or (world_size > per_node and world_size % per_node):
+        raise InputError(
+            f"{study.path}: probe.world_size={world_size}: must be at most {per_node} or whole "
+            f"nodes of {per_node}, up to the {per_node * cluster.nodes} of cluster {one.cluster}"
+        )
+    return probe_plan(planned.points, world_size=world_size, time_limit_s=study.probe.time_limit_s)
+
+
+def allocation(point: Point) -> Allocation:
+    """What a point asks for, the minutes of its start-up (imports, maybe over NFS) included."""
+    return Allocation(
+        world_size=point.world_size,
+        nodes=max(1, point.world_size // point.gpus_per_node),
+        ranks_per_node=min(point.world_size, point.gpus_per_node),
+        minutes=int(point.time_limit_s // 60) + STARTUP_MINUTES,
+    )
+
+
+def hours(allocation: Allocation, cluster: Cluster) -> float:
+    """GPU-hours (rank-hours on a CPU) that are paid for if all of an allocation's minutes pass.
+
+    Whole nodes are, where the site's jobs are exclusive, whatever a point uses of them.
+    """
+    exclusive = cluster.slurm.exclusive
+    gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size
+    return gpus * allocation.minutes / 60
+
+
+def probe_allocation(probing: ProbePlan) -> Allocation:
+    """What the probe asks for, likewise."""
+    return Allocation(
+        world_size=probing.world_size,
+        nodes=probing.world_size // probing.ranks_per_node,
+        ranks_per_node=probing.ranks_per_node,
+        minutes=int(probing.time_limit_s // 60) + PROBE_STARTUP_MINUTES,
+    )
+
+
+def predictable(points: Sequence[Point]) -> bool:
+    """Whether these points run on GPUs with data sheets, not on ranks that share a CPU."""
+    return all(gpu_named(point.gpu).memory_bytes is not None for point in points)
+
+
+def predicted(
+    study: "Study", points: Sequence[Point], calibration: "Calibration | None" = None
+) -> "tuple[Points, Prediction]":
+    """Points as the predictor has them, and its prediction; data-sheet numbers by default."""
+    from scaling.predict.cost.model import predict
+    from scaling.predict.read.inputs import inputs_of_layouts
+    from scaling.predict.read.points import points_from
+
+    inputs = inputs_of_layouts(
+        [point.layout for point in points],
+        [point.shape for point in points],
+        models=[point.model for point in points],
+        clusters=[point.cluster for point in points],
+        gpus_per_node=[point.gpus_per_node for point in points],
+        point_id=[point.point_id for point in points],
+    )
+    asked = points_from(inputs, study.clusters)
+    return asked, predict(asked, calibration)
+
+
+def _refusal(point: Point, reason: str) -> Refusal:
+    known = grid.columns_of(point)
+    names = [name for name in fields_of(Refusal) if name != "reason"]
+    return Refusal(**{name: known[name] for name in names}, reason=reason)
+
+
+def to_measure(study: "Study", planned: Plan) -> tuple[Point, ...]:
+    """The points that shall leave a row: none in a study that only predicts."""
+    return planned.points if study.mode == "measure" else ()

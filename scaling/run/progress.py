@@ -1,0 +1,139 @@
+"""How far a study is: what is measured, failed, running and left, and how long that will take."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scaling.record import row_files
+from scaling.record.row import Outcome
+from scaling.record.running import is_alive
+from scaling.study.grid import Point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What one finished point says about itself."""
+
+    outcome: Outcome
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Counts of a study's points, each in exactly one of done, failed, running and left."""
+
+    total: int
+    done: int
+    failed: Mapping[str, int] = field(default_factory=dict)  # outcome -> points
+    running: int
+    seconds_left: float | None  # None: nothing has finished yet to judge by
+
+    @property
+    def left(self) -> int:
+        """Points nobody has started."""
+        return self.total - self.done - sum(self.failed.values()) - self.running
+
+    @property
+    def finished(self) -> bool:
+        """Every point has left its row."""
+        return self.done + sum(self.failed.values()) == self.total
+
+    def line(self) -> str:
+        """One line for people: `12 done · 1 failed (oom 1) · 1 running · 10 left of 24 · ...`."""
+        if self.total == 0:
+            return "nothing to measure: this study only predicts"
+        parts = [f"{self.done} done"]
+        if self.failed:
+            kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(self.failed.items()))
+            parts.append(f"{sum(self.failed.values())} failed ({kinds})")
+        parts += [f"{self.running} running", f"{self.left} left of {self.total}"]
+        if not self.finished and self.seconds_left is not None:
+            parts.append(f"about {duration(self.seconds_left)} to go")
+        return " · ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """A time for people: `45 s`, `3 min 20 s`, `2 h 05 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def judge(points: Iterable[Point], settled: Mapping[str, Settled], running: set[str]) -> Progress:
+    """The progress of `points`; rows of points the study no longer has are not counted.
+
+    Time left: the mean duration of finished points of the same world size (of all, where none of
+    that size has finished), summed over what is missing and shared by the points that run at once.
+    """
+    wanted = list(points)
+    durations: dict[int, list[float]] = {}
+    for point in wanted:
+        if point.point_id in settled:
+            seconds = settled[point.point_id].duration_s
+            durations.setdefault(point.layout.world_size, []).append(seconds)
+    outcomes = Counter(settled[p.point_id].outcome for p in wanted if p.point_id in settled)
+    missing = [p for p in wanted if p.point_id not in settled]
+    active = {p.point_id for p in missing} & running
+    known = [seconds for listed in durations.values() for seconds in listed]
+    seconds_left = None
+    if known:
+        per_size = {size: sum(listed) / len(listed) for size, listed in durations.items()}
+        mean = sum(known) / len(known)
+        total = sum(per_size.get(point.layout.world_size, mean) for point in missing)
+        seconds_left = total / max(1, len(active))
+    return Progress(
+        total=len(wanted),
+        done=outcomes.pop("ok", 0),
+        failed={str(outcome): count for outcome, count in outcomes.items()},
+        running=len(active),
+        seconds_left=seconds_left,
+    )
+
+
+class Watcher:
+    """Reads a study's folder again and again, each finished row only once."""
+
+    def __init__(self, study_dir: Path, points: Iterable[Point]) -> None:
+        self._rows = study_dir / "rows"
+        self._points = list(points)
+        self._settled: dict[str, Settled] = {}
+
+    def look(self) -> Progress:
+        """The progress as the files tell it now; a file that holds no row counts as none."""
+        present = {path.stem: path for path in row_files.files_in(self._rows)}
+        for gone in self._settled.keys() - present.keys():
+            del self._settled[gone]
+        new = sorted(present[point_id] for point_id in present.keys() - self._settled.keys())
+        if new:
+            table = row_files.read_rows(new).table.select(["file", "outcome", "duration_s"])
+            for row in table.to_pylist():
+                self._settled[Path(row["file"]).stem] = Settled(
+                    outcome=row["outcome"], duration_s=row["duration_s"]
+                )
+        skipped = self._skipped()
+        wanted = [point for point in self._points if point.point_id not in skipped]
+        running = {p.stem for p in self._rows.glob("*.running") if is_alive(p)}
+        return judge(wanted, self._settled, running)
+
+    def _skipped(self) -> set[str]:
+        """Points that a guided sweep has decided not to measure."""
+        files = (self._rows.parent / "chosen").glob("*.parquet")
+        tables = [_read(path, ["point_id", "chosen"]) for path in files]
+        return {one["point_id"] for table in tables for one in table if not one["chosen"]}
+
+
+def _read(path: Path, columns: list[str]) -> list[dict[str, Any]]:
+    """A file's rows; none where it was removed since it was listed, or is broken."""
+    try:
+        found: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
+    except (OSError, pa.ArrowException):
+        return []
+    return found

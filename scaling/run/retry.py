@@ -1,0 +1,38 @@
+"""Failed points that shall run again: their rows are set aside, never thrown away."""
+
+import typing
+from pathlib import Path
+
+from scaling.errors import InputError, did_you_mean
+from scaling.record.files import aside
+from scaling.record.row import Outcome
+from scaling.record.row_files import files_in, read_rows
+
+
+def outcomes(text: str) -> set[str]:
+    """The outcomes named in `timeout,node_failed`.
+
+    Raises:
+        InputError: one of them is no outcome, or it is `ok`.
+    """
+    failures = set(typing.get_args(Outcome)) - {"ok"}
+    named = {part.strip() for part in text.split(",") if part.strip()}
+    for name in sorted(named - failures):
+        raise InputError(f"--outcome: {name!r} is no failure: {did_you_mean(name, failures)}")
+    if not named:
+        raise InputError(f"--outcome: is empty; allowed: {', '.join(sorted(failures))}")
+    return named
+
+
+def set_aside(study_dir: Path, which: set[str]) -> int:
+    """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; how many."""
+    moved = 0
+    rows = read_rows(sorted(files_in(study_dir / "rows")))
+    for row in rows.table.select(["file", "outcome", "attempt"]).to_pylist():
+        if row["outcome"] in which:
+            path = Path(row["file"])
+            kept = aside(path, row["attempt"])
+            kept.parent.mkdir(exist_ok=True)
+            path.replace(kept)
+            moved += 1
+    return moved

@@ -1,0 +1,150 @@
+"""Run Snakemake for a study and tell how far it is until it is done."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from scaling.errors import plain
+from scaling.launch.fork_server.here import kept_host
+from scaling.record import row_files
+from scaling.run import plan_writer, planning, stale_lock
+from scaling.run.progress import Progress, Watcher, duration
+
+PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
+
+
+def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]) -> int:
+    """Run what is missing of `study`; snakemake's exit code.
+
+    Snakemake's own words go to logs/<study>/snakemake.log, and to the terminal with `--dry-run`
+    or if it fails.
+
+    Args:
+        study: a name in config/studies, or a path.
+        options: of snakemake.
+        results: the folder of all results.
+        chosen: mode and cluster, where they are not to be the study's own.
+
+    Raises:
+        InputError: the study is wrong.
+    """
+    console = Console(highlight=False)
+    made = plan_writer.planned(study, mode=chosen.get("mode"), cluster=chosen.get("cluster"))
+    folder = plan_writer.write(made, results)
+    found, planned = made.study, made.plan
+    watcher = Watcher(folder, planning.to_measure(found, planned))
+    command = _command(found.path, options, chosen)
+    if {"--dry-run", "--dryrun", "-n"} & set(options):
+        return subprocess.run(command, check=False).returncode
+    stale_lock.take_over(Path.cwd(), command, console)
+    if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
+        _wait_for_orphans(watcher, console)
+    for unusable in row_files.set_aside(results / found.name / "rows"):
+        console.print(f"Set aside, its point runs again: {unusable}", markup=False)
+    before = watcher.look()
+    report = folder / "report.html"
+    had_report = report.stat().st_mtime_ns if report.exists() else None
+    log = Path("logs") / found.name / "snakemake.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    # on a cluster every allocation has its own
+    here = not _names_profile(options) and before.left > 0
+    host = kept_host(planned.points[0] if here else None, log.parent)
+    with log.open("a", encoding="utf-8") as sink, host as environment:
+        process = subprocess.Popen(
+            command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+        )
+        code = _wait(process, watcher, console, started)
+    after = watcher.look()
+    if code:
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+        console.print("\n".join(plain(line) for line in tail), markup=False)
+        console.print(f"snakemake ended with exit code {code}; all it said: {log}", markup=False)
+        return code
+    unchanged = report.stat().st_mtime_ns == had_report
+    if before.finished and unchanged:
+        done = f"all {after.total} points are measured" if after.total else "all is predicted"
+        console.print(f"Nothing to do: {done}.", markup=False)
+    else:
+        took = duration(time.monotonic() - started)
+        console.print(f"Finished in {took}: {after.line()}", markup=False)
+    console.print(f"The report: {report}", markup=False)
+    return 0
+
+
+def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
+    """Let points that a killed run left behind end: they are not to be measured twice.
+
+    Two points at once on one machine would measure each other. Each ends by its own time limit.
+    """
+    seen = watcher.look()
+    if seen.running:
+        console.print(
+            f"Waiting for {seen.running} running point(s) of an earlier run.", markup=False
+        )
+    while seen.running:
+        time.sleep(0.5)
+        seen = watcher.look()
+
+
+def _names_profile(options: list[str]) -> bool:
+    return any(option.split("=")[0] == "--profile" for option in options)
+
+
+def _command(study: Path, options: list[str], chosen: Mapping[str, str]) -> list[str]:
+    profile = [] if _names_profile(options) else ["--profile", "config/profiles/local"]
+    settings = [f"{key}={value}" for key, value in chosen.items()]
+    python = [sys.executable, "-m", "snakemake"]
+    return [*python, *profile, *options, "--config", f"study={study}", *settings]
+
+
+def _wait(
+    process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
+) -> int:
+    """Show the line until snakemake ends. Ctrl-C reaches snakemake too; it ends by itself.
+
+    SIGTERM is handed on: snakemake starts nothing more, and what runs comes to its end.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        return _show(process, watcher, console, started)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show(
+    process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
+) -> int:
+    next_plain = time.monotonic() + PLAIN_LINE_EVERY_S
+    last = ""
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while True:
+            try:
+                return process.wait(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                seen = watcher.look()
+            except KeyboardInterrupt:
+                console.print("Stopping: what is measured is kept.", markup=False)
+                os.kill(process.pid, signal.SIGINT)
+                continue
+            line = _line(seen, time.monotonic() - started)
+            live.update(Text(line))
+            plain = seen.line()
+            if not console.is_terminal and time.monotonic() >= next_plain and plain != last:
+                console.print(line, markup=False, soft_wrap=True)
+                next_plain, last = time.monotonic() + PLAIN_LINE_EVERY_S, plain
+
+
+def _line(progress: Progress, elapsed: float) -> str:
+    width = 24
+    missing = progress.left + progress.running
+    filled = round(width * (1 - missing / progress.total)) if progress.total else 0
+    return f"{'━' * filled}{'╌' * (width - filled)} {progress.line()} · {duration(elapsed)} so far"

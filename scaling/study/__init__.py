@@ -1,0 +1,1 @@
+"""YAML in, checked values out, and the grid of points they ask for."""

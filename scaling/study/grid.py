@@ -1,0 +1,325 @@
+"""A study becomes points, and a refusal for every combination that cannot be run."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.errors import InputError
+from scaling.layout.axes import AXES, REPLICA, LayoutAxes
+from scaling.layout.layout import Layout, clipping_refusals, engine_refusals, refusals, replica_size
+from scaling.layout.shapes import (
+    ModelShape,
+    hardware_flops_per_token,
+    matmul_flops_per_token,
+    model_flops_per_token,
+)
+from scaling.study.kinds import StudyKind
+from scaling.study.time_limits import limits
+
+if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
+    from scaling.study.study import Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Everything a job needs to measure one layout once, and nothing else."""
+
+    study: str
+    study_kind: StudyKind
+    point_id: str
+    repeat: int
+    model: str
+    shape: ModelShape
+    cluster: str
+    gpu: str
+    gpus_per_node: int
+    peak_flop_per_s: float | None
+    layout: Layout
+    seed: int
+    warmup_steps: int
+    measured_steps: int
+    time_limit_s: float
+    # defaults are left out of the file: as in those from before there was a choice
+    keep_trace: bool = False  # of the profiler's window, beside the ranks' logs
+    gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
+    expected_step_s: float | None = None  # predicted, for the limits; None where nothing predicts
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, one per GPU."""
+        return self.layout.world_size
+
+    def to_json(self) -> str:
+        """The text of points/<point_id>.json."""
+        said = dataclasses.asdict(self) | {"layout": self.layout.facts()}
+        for each in dataclasses.fields(self):
+            if said[each.name] == each.default:
+                del said[each.name]
+        return json.dumps(said, indent=1) + "\n"
+
+
+def point_from_json(text: str) -> Point:
+    """The point that `to_json` wrote."""
+    fields: dict[str, Any] = json.loads(text)
+    shape, layout = ModelShape(**fields.pop("shape")), Layout(**fields.pop("layout"))
+    return Point(shape=shape, layout=layout, **fields)
+
+
+def columns_of(point: Point) -> dict[str, Any]:
+    """The row's columns that are known before the point has run, by name."""
+    shape, layout = point.shape, point.layout
+    tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
+    known = dataclasses.asdict(point)
+    del known["shape"], known["layout"], known["measured_steps"], known["keep_trace"]
+    del known["expected_step_s"]
+    return {
+        **known,
+        **dataclasses.asdict(shape),
+        **dataclasses.asdict(layout),
+        "layout": layout.label,
+        "world_size": layout.world_size,
+        "global_batch_size": layout.global_batch_size,
+        "total_params": shape.total_params,
+        "tokens_per_step": layout.global_batch_size * tokens_per_sequence,
+        "model_flops_per_token": model_flops_per_token(shape, layout.seq_length),
+        "hardware_flops_per_token": hardware_flops_per_token(
+            shape, layout.seq_length, layout.activation_checkpointing
+        ),
+        "matmul_flops_per_token": matmul_flops_per_token(shape, layout.seq_length),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal(LayoutAxes):
+    """A combination of the grid that cannot run, with the sentences that say why."""
+
+    study: str
+    study_kind: StudyKind
+    model: str
+    cluster: str
+    world_size: int
+    global_batch_size: int
+    seq_length: int
+    reason: str
+
+
+MOST_COMBINATIONS = 100_000  # of axis values, refused ones included; a few seconds
+MOST_SEQUENCES = 10_000_000  # in a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a study asks for: the points to run and the combinations refused."""
+
+    points: tuple[Point, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def plan(study: "Study") -> Plan:
+    """Expand the study's grid. Points come small sizes first, each once.
+
+    Raises:
+        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
+    """
+    placed: list[tuple[dict[str, Any], Layout]] = []
+    refused: list[Refusal] = []
+    for axes in unique_combinations(study):
+        outcome = _place(study, axes)
+        if isinstance(outcome, Layout):
+            placed.append((axes, outcome))
+        else:
+            refused.append(
+                Refusal(study=study.name, study_kind=study.kind, reason="; ".join(outcome), **axes)
+            )
+    count = len(placed) * study.measure.repeats
+    if count > study.max_points:
+        raise InputError(
+            f"{study.path}: layouts: the grid holds {count} points, more than "
+            f"max_points={study.max_points}; narrow an axis or raise max_points"
+        )
+    points = [
+        _point(study, axes, layout, repeat)
+        for axes, layout in placed
+        for repeat in range(study.measure.repeats)
+    ]
+    _refuse_equal_ids(study, points)
+    ordered = sorted(points, key=lambda p: (p.layout.world_size, p.repeat, p.point_id))
+    return not_empty(study, Plan(points=tuple(ordered), refusals=tuple(refused)))
+
+
+def _refuse_equal_ids(study: "Study", points: list[Point]) -> None:
+    """An id holds 32 bits of a digest: of two points that share one, one row would be lost.
+
+    Raises:
+        InputError: two points share an id.
+    """
+    by_id: dict[str, Point] = {}
+    for point in points:
+        other = by_id.setdefault(point.point_id, point)
+        if other is not point:
+            raise InputError(
+                f"{study.path}: layouts: two points have the id {point.point_id}, by chance: "
+                f"global_batch_size={other.layout.global_batch_size}, seq_length="
+                f"{other.layout.seq_length}, repeat={other.repeat} and global_batch_size="
+                f"{point.layout.global_batch_size}, seq_length={point.layout.seq_length}, repeat="
+                f"{point.repeat}; put one of them into a study of its own with another measure.seed"
+            )
+
+
+def not_empty(study: "Study", planned: Plan) -> Plan:
+    """The plan itself.
+
+    Raises:
+        InputError: it holds no point; the first refusal says why.
+    """
+    if not planned.points:
+        first = planned.refusals[0].reason if planned.refusals else "it has no combination"
+        raise InputError(f"{study.path}: layouts: the grid holds no point that can run: {first}")
+    return planned
+
+
+def fingerprint(planned: Plan) -> str:
+    """A digest of a plan: it changes when a point or a refusal comes, goes or changes."""
+    texts = [point.to_json() for point in planned.points]
+    texts += [json.dumps(dataclasses.asdict(refusal)) for refusal in planned.refusals]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+
+
+def unique_combinations(study: "Study") -> list[dict[str, Any]]:
+    """Every combination of axis values once, in the order the study's blocks name them.
+
+    Raises:
+        InputError: so many combinations that even counting them is not meant (see `max_points`).
+    """
+    blocks = [{**study.axes, **block} for block in study.layouts]
+    sizes = [_product_size(block) for block in blocks]
+    # a combination may be refused or stand in two blocks, so the limit leaves room for both
+    most = max(MOST_COMBINATIONS, 2 * study.max_points)
+    if sum(sizes) > most:
+        raise InputError(
+            f"{study.path}: layouts: the grid spans {sum(sizes):,} combinations, more than the "
+            f"{most:,} that are looked at; narrow an axis"
+        )
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for block in blocks:
+        for values in itertools.product(*block.values()):
+            axes = _with_global_batch(dict(zip(block, values, strict=True)))
+            found.setdefault(tuple(axes[name] for name in sorted(axes)), axes)
+    return list(found.values())
+
+
+def _with_global_batch(axes: dict[str, Any]) -> dict[str, Any]:
+    """Weak scaling fixes the batch of one GPU; the batch of the step follows from it."""
+    if "batch_size_per_gpu" in axes:
+        axes["global_batch_size"] = axes.pop("batch_size_per_gpu") * axes["world_size"]
+    return axes
+
+
+def _product_size(block: dict[str, tuple[Any, ...]]) -> int:
+    size = 1
+    for values in block.values():
+        size *= len(values)
+    return size
+
+
+def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
+    """The layout of one combination, or why there is none."""
+    shape = study.models[axes["model"]]
+    cluster = study.clusters[axes["cluster"]]
+    reasons = list(_misfits(cluster, axes))
+    if reasons:
+        return reasons
+    dp = axes["world_size"] // replica_size(axes)
+    global_batch_size = axes["global_batch_size"]
+    if global_batch_size > MOST_SEQUENCES:  # of a study that fixes the batch of one GPU
+        return [f"global_batch_size={global_batch_size} is more than {MOST_SEQUENCES}"]
+    per_round = axes["micro_batch_size"] * dp
+    if global_batch_size % per_round:
+        return [
+            f"global_batch_size={global_batch_size} is not divisible by "
+            f"micro_batch_size={axes['micro_batch_size']} x dp={dp}"
+        ]
+    layout = Layout(
+        **{name: axes[name] for name in AXES},
+        dp=dp,
+        gradient_accumulation_steps=global_batch_size // per_round,
+        seq_length=axes["seq_length"],
+    )
+    reasons = list(refusals(shape, layout))
+    if study.mode == "measure":
+        reasons += engine_refusals(shape, layout)
+        reasons += clipping_refusals(layout, study.measure.gradient_clipping)
+    return reasons or layout
+
+
+def _misfits(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:
+    world_size, per_node = axes["world_size"], cluster.gpus_per_node
+    replica = replica_size(axes)
+    if world_size % replica:
+        product = " x ".join(f"{name}={axes[name]}" for name in REPLICA)
+        yield f"world_size={world_size} is not divisible by {product} = {replica}"
+    if world_size > per_node * cluster.nodes:
+        yield (
+            f"world_size={world_size} is more than the {per_node * cluster.nodes} GPUs of "
+            f"cluster {axes['cluster']} ({cluster.nodes} nodes of {per_node})"
+        )
+    elif world_size > per_node and world_size % per_node:
+        yield f"world_size={world_size} is not whole nodes of {per_node} GPUs"
+
+
+def _point(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) -> Point:
+    shape = study.models[axes["model"]]
+    cluster = study.clusters[axes["cluster"]]
+    return Point(
+        study=study.name,
+        study_kind=study.kind,
+        point_id=_point_id(study, axes, shape, layout, repeat),
+        repeat=repeat,
+        model=axes["model"],
+        shape=shape,
+        cluster=axes["cluster"],
+        gpu=cluster.gpu,
+        gpus_per_node=cluster.gpus_per_node,
+        peak_flop_per_s=gpu_named(cluster.gpu).peak(layout.precision),
+        layout=layout,
+        seed=study.measure.seed,
+        warmup_steps=study.measure.warmup_steps,
+        measured_steps=study.measure.measured_steps,
+        time_limit_s=limits(
+            None,
+            study.measure.warmup_steps,
+            study.measure.measured_steps,
+            study.measure.time_limit_s,
+        )[0],
+        keep_trace=study.measure.keep_trace,
+        gradient_clipping=study.measure.gradient_clipping,
+    )
+
+
+def _point_id(
+    study: "Study", axes: dict[str, Any], shape: ModelShape, layout: Layout, repeat: int
+) -> str:
+    """A name for people, made unique by a digest of all that could change the measurement.
+
+    The time limit is left out: a longer one must not repeat what was measured under a shorter one.
+    """
+    facts = [
+        dataclasses.asdict(shape),
+        layout.facts(),
+        axes["cluster"],
+        study.clusters[axes["cluster"]].gpu,
+        study.kind,
+        study.measure.seed,
+        study.measure.warmup_steps,
+        study.measure.measured_steps,
+        repeat,
+        *([study.measure.gradient_clipping] if study.measure.gradient_clipping else []),
+    ]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+    readable = f"{axes['model']}-g{layout.world_size}-{layout.label.replace(' ', '-')}"
+    return f"{readable}-{digest}"

@@ -1,0 +1,152 @@
+"""plan.json: what Snakemake needs of a study's plan, and whether it is still the plan of its files.
+
+Snakemake reads it on every parse, so this imports the standard library only.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaling.errors import InputError, did_you_mean
+
+CONFIG, RESULTS = Path("config"), Path("results")
+NAME = "plan.json"
+_TRIES = 3  # a study that is edited while it is planned is planned again
+_PACKAGE = Path(__file__).parents[1]
+_ROOMS = ("layout", "cluster", "study", "run", "predict")  # those that make plans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What one job asks for: nodes, ranks on each, and minutes, start-up and clean-up included."""
+
+    world_size: int
+    nodes: int
+    ranks_per_node: int
+    minutes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFile:
+    """A plan as Snakemake sees it. Digests change when what they stand for does, never else."""
+
+    made_from: str  # digest of every file and option the plan follows from
+    files: dict[str, str]  # name in the study's folder -> SHA-256 of its content
+    study: str  # the YAML file
+    points: dict[str, Allocation]  # by point_id, small sizes first
+    refused: int
+    measured: bool
+    guide: str  # what a guided sweep chooses by; empty: every point is measured
+    asked: str  # digest of points and refusals
+    clusters: str  # digest of the data sheets, links and prices of the study's clusters
+    predicted: bool
+    replicates: str | None
+    on_gpus: bool
+    gres: str | None  # the site's own name of its GPUs
+    resources: dict[str, str | int]
+    probe: Allocation | None
+    probe_asked: str  # digest of what is probed
+
+    def to_json(self) -> str:
+        """The text of plan.json."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+
+def study_path(study: str | Path, config: Path = CONFIG) -> Path:
+    """Where the study's YAML lies: a path that ends in .yaml is taken as it is.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    path = Path(study)
+    if path.suffix not in (".yaml", ".yml"):
+        path = config / "studies" / f"{study}.yaml"
+    try:
+        found = path.is_file()
+    except OSError:  # a name longer than any file system allows
+        found = False
+    if not found:
+        names = [found.stem for found in (config / "studies").glob("*.yaml")]
+        raise InputError(f"{path}: no such study: {did_you_mean(Path(study).stem, names)}")
+    return path
+
+
+def made_from(path: Path, config: Path, *, mode: str | None, cluster: str | None) -> str:
+    """A digest of all that a plan follows from: files by their content, options, this program.
+
+    Content, not times: whoever made a plan, it is stale exactly where a fresh one may differ.
+    """
+    files = [path, config / "models.yaml", config / "clusters.yaml", *_program()]
+    facts = [str(path), mode, cluster, *(digest_of(file) for file in files)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _program() -> Iterable[Path]:
+    """The modules that make plans: those beside this one, the predictor, what is probed."""
+    for room in _ROOMS:
+        yield from sorted((_PACKAGE / room).rglob("*.py"))
+    yield _PACKAGE / "probe" / "plan.py"
+
+
+def digest_of(path: Path) -> str | None:
+    """SHA-256 of a file's content; None where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def read(folder: Path, wanted: str) -> PlanFile | None:
+    """The plan in a study's folder, if it was made from `wanted` and every file of it is there."""
+    try:
+        said = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        if said["made_from"] != wanted:
+            return None
+        found = _from_json(said)
+        there = set(os.listdir(folder / "points"))  # noqa: PTH208 (names of thousands of files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or none of ours
+        return None
+    whole = all(digest_of(folder / name) == digest for name, digest in found.files.items())
+    return found if whole and there >= {f"{point}.json" for point in found.points} else None
+
+
+def _from_json(said: Mapping[str, Any]) -> PlanFile:
+    points = {name: Allocation(**asked) for name, asked in said["points"].items()}
+    probe = None if said["probe"] is None else Allocation(**said["probe"])
+    return PlanFile(**{**said, "points": points, "probe": probe})
+
+
+def up_to_date(study: str, *, mode: str | None = None, cluster: str | None = None) -> PlanFile:
+    """The plan of a study as its files say now; `scaling plan` makes it anew where it does not fit.
+
+    Raises:
+        InputError: there is no such study, or something in it is wrong.
+    """
+    path = study_path(study)
+    folder = RESULTS / path.stem
+    for _ in range(_TRIES):
+        wanted = made_from(path, CONFIG, mode=mode, cluster=cluster)
+        found = read(folder, wanted)
+        if found is not None:
+            return found
+        options = {"--mode": mode, "--cluster": cluster}
+        words = [word for pair in options.items() if pair[1] is not None for word in pair]
+        # a process of its own: what plans is heavy, and most parses need none of it
+        planned = subprocess.run(
+            [sys.executable, "-m", "scaling", "plan", *map(str, words), "--", str(path)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if planned.returncode:
+            raise InputError(planned.stderr.strip())
+    raise InputError(f"{path}: changed again and again while it was planned; try once more")

@@ -1,0 +1,214 @@
+"""A study file, the models and the clusters it names: YAML in, checked values out.
+
+Whatever is wrong with a file becomes one sentence (`InputError`) that names the file, the key, the
+value and what would be right.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.errors import InputError, did_you_mean
+from scaling.layout.axes import DEFAULTS
+from scaling.layout.shapes import ModelShape
+from scaling.study.kinds import StudyKind
+from scaling.study.mistakes import SAFE
+from scaling.study.plan_file import CONFIG, study_path
+from scaling.study.schema import (
+    ClusterEntry,
+    Measure,
+    Mode,
+    ModelEntry,
+    Name,
+    Probing,
+    Reporting,
+    StudyFile,
+)
+from scaling.study.yaml_files import validated
+
+SAFE_NAME = re.compile(SAFE)
+
+# What an axis means when neither `axes` nor the block says anything.
+UNSAID: dict[str, tuple[Any, ...]] = {name: (default,) for name, default in DEFAULTS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A checked study: the question, with every model and cluster it names."""
+
+    name: str
+    path: Path
+    title: str
+    kind: StudyKind
+    mode: Mode
+    axes: dict[str, tuple[Any, ...]]  # defaults and the file's `axes`
+    layouts: tuple[dict[str, tuple[Any, ...]], ...]  # blocks that override them
+    measure: Measure
+    probe: Probing
+    report: Reporting
+    max_points: int
+    replicates: str | None  # a folder of reports/replication
+    models: dict[str, ModelShape]
+    clusters: dict[str, Cluster]
+
+
+def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
+    """The named model shapes.
+
+    Raises:
+        InputError: the file is missing or something in it is wrong.
+    """
+    entries = validated(path, dict[Name, ModelEntry])
+    return {name: entry.shape() for name, entry in entries.items()}
+
+
+def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
+    """The named clusters.
+
+    Raises:
+        InputError: the file is missing, or something in it is wrong, or a GPU is not known.
+    """
+    clusters = {}
+    for name, entry in validated(path, dict[Name, ClusterEntry]).items():
+        try:
+            clusters[name] = entry.cluster()
+        except InputError as error:
+            raise InputError(f"{path}: {name}.gpu: {error}") from None
+    return clusters
+
+
+def load_study(
+    study: str | Path,
+    config: Path = CONFIG,
+    *,
+    mode: str | None = None,
+    cluster: str | None = None,
+) -> Study:
+    """The study of that name in `config/studies`, or in that YAML file.
+
+    Args:
+        study: a name or a path that ends in .yaml.
+        config: the folder of studies/, models.yaml and clusters.yaml.
+        mode: measure or predict, instead of what the file says.
+        cluster: instead of those the file names. Blocks of `layouts` that are about other GPUs are
+            left out, unless all are.
+
+    Raises:
+        InputError: there is no such study, or something in it is wrong.
+    """
+    path = study_path(study, config)
+    if not SAFE_NAME.fullmatch(path.stem):
+        raise InputError(
+            f"{path}: the file name {path.stem!r} names the study and its results, so it must be "
+            "letters, digits, '_', '-' and '.' only, at most 64"
+        )
+    file = validated(path, StudyFile)
+    clusters = load_clusters(config / "clusters.yaml")
+    axes = {**UNSAID, **file.axes.given()}
+    layouts = tuple(block.given() for block in file.layouts)
+    if cluster is not None:
+        axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
+    found = Study(
+        name=path.stem,
+        path=path,
+        title=file.title,
+        kind=file.kind,
+        mode=_mode(mode) or file.mode,
+        axes=axes,
+        layouts=layouts,
+        measure=file.measure,
+        probe=file.probe,
+        report=file.report,
+        max_points=file.max_points,
+        replicates=file.replicates,
+        models=load_models(config / "models.yaml"),
+        clusters=clusters,
+    )
+    _check_axes(found)
+    return found
+
+
+def _mode(mode: str | None) -> Mode | None:
+    if mode is not None and mode not in get_args(Mode):
+        raise InputError(f"mode={mode!r}: {did_you_mean(mode, get_args(Mode))}")
+    return cast("Mode | None", mode)
+
+
+Block = dict[str, tuple[Any, ...]]
+
+
+def _on_one_cluster(
+    axes: Block, layouts: tuple[Block, ...], cluster: str, clusters: dict[str, Cluster]
+) -> tuple[Block, tuple[Block, ...]]:
+    if cluster not in clusters:
+        raise InputError(f"cluster={cluster!r}: unknown cluster: {did_you_mean(cluster, clusters)}")
+
+    def about(block: Block) -> bool:
+        names = {**axes, **block}.get("cluster", ())
+        gpus = {clusters[name].gpu for name in names if name in clusters}
+        return not gpus or clusters[cluster].gpu in gpus
+
+    kept = [block for block in layouts if about(block)] or layouts
+    placed = [{k: v for k, v in block.items() if k != "cluster"} for block in kept]
+    return {**axes, "cluster": (cluster,)}, tuple(placed)
+
+
+def findings_of(study: Study, reports: Path = Path("reports")) -> list[Path]:
+    """The findings a study asks about again: SQL files of reports/replication/<replicates>.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    if study.replicates is None:
+        return []
+    folders = sorted(path.name for path in (reports / "replication").glob("*") if path.is_dir())
+    if study.replicates not in folders:
+        raise InputError(
+            f"{study.path}: replicates={study.replicates!r}: no such folder in "
+            f"{reports / 'replication'}: {did_you_mean(study.replicates, folders)}"
+        )
+    return sorted((reports / "replication" / study.replicates).glob("*.sql"))
+
+
+def _check_axes(study: Study) -> None:
+    batch = "global_batch_size" if study.kind == "strong" else "batch_size_per_gpu"
+    other = "batch_size_per_gpu" if study.kind == "strong" else "global_batch_size"
+    for index, block in enumerate(study.layouts):
+        axes = {**study.axes, **block}
+        if other in axes:
+            where = f"layouts[{index}]" if other in block else "axes"
+            raise InputError(
+                f"{study.path}: {where}.{other}={list(axes[other])}: kind: {study.kind} fixes "
+                f"{batch} instead"
+            )
+        for name in ("model", "cluster", "world_size", "seq_length", batch):
+            if name not in axes:
+                raise InputError(
+                    f"{study.path}: axes.{name}: is missing, and layouts[{index}] does not "
+                    "give it either; a study needs one value or a list"
+                )
+        for key, known in (("model", study.models), ("cluster", study.clusters)):
+            for value in axes[key]:
+                if value not in known:
+                    where = f"layouts[{index}]" if key in block else "axes"
+                    raise InputError(
+                        f"{study.path}: {where}.{key}: unknown {key} {value!r}: "
+                        f"{did_you_mean(value, known)}"
+                    )
+    clusters = {name for block in study.layouts for name in {**study.axes, **block}["cluster"]}
+    if study.mode == "measure" and len(clusters) > 1:
+        raise InputError(
+            f"{study.path}: axes.cluster={sorted(clusters)}: a study with mode: measure runs on "
+            "one cluster; write one study file for each"
+        )
+    if study.mode == "measure" and study.measure.guided:
+        for name in sorted(clusters):
+            if gpu_named(study.clusters[name].gpu).memory_bytes is None:
+                key = "keep" if study.measure.keep is not None else "budget_gpu_hours"
+                raise InputError(
+                    f"{study.path}: measure.{key}={getattr(study.measure, key):g}: the predictions "
+                    f"it goes by need a GPU's data sheet, and cluster {name} has gpu: "
+                    f"{study.clusters[name].gpu}"
+                )

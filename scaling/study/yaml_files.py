@@ -1,0 +1,138 @@
+"""A YAML file, read and checked against a schema; what is wrong with it becomes one sentence.
+
+Of YAML only what a study needs: keys and values, lists, and plain words and numbers as YAML 1.2
+reads them. What YAML 1.1 would quietly turn into something else (`yes` into true, `010` into 8,
+`1:30` into 90) is text here, and refused where a number or a flag is meant.
+"""
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+from yaml.constructor import ConstructorError
+
+from scaling.errors import InputError
+from scaling.study.mistakes import sentence, shown
+
+T = TypeVar("T")
+
+MOST_BYTES = 250_000
+MOST_VALUES = 50_000  # an alias counts for all that it stands for
+MOST_LEVELS = 20
+MOST_DIGITS = 18  # of a whole number: what a column of 64 bits holds
+
+_PLAIN = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?(?:0|[1-9][0-9]*)", list("-+0123456789")),
+    "float": (
+        r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+}
+
+
+class _Plain(yaml.SafeLoader):
+    """Safe YAML without tags, as large and as deep as studies are, each key written once."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (as in the class above)
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._level = self._values = 0
+        self._held: dict[int, int] = {}  # id of a node -> values in it
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "tag", None) is not None:
+            raise _refused(f"{event.tag} is a tag; a study needs none", event)
+        self._level += 1
+        if self._level > MOST_LEVELS:
+            raise _refused(f"nested deeper than {MOST_LEVELS} levels", event)
+        before = self._values
+        node = super().compose_node(parent, index)
+        if isinstance(event, yaml.AliasEvent):
+            if id(node) not in self._held:
+                raise _refused(f"*{event.anchor} stands for what it is a part of", event)
+            self._values += self._held[id(node)]
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise _refused(f"holds more than {MOST_VALUES:,} values", event)
+        self._held[id(node)] = self._values - before
+        self._level -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if type(key) not in (str, int):
+                raise _refused(f"the key {shown(key)} must be text or a whole number", key_node)
+            if key in seen:
+                raise _refused(f"the key {shown(key)} is written twice", key_node)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value.lstrip("+-")) > MOST_DIGITS:
+            raise _refused(f"{shown(node.value)} has more than {MOST_DIGITS} digits", node)
+        return int(node.value)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        text = node.value.lower()
+        return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+for _kind, (_pattern, _first) in _PLAIN.items():
+    _Plain.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern})$"), _first
+    )
+_Plain.add_constructor("tag:yaml.org,2002:int", _Plain.construct_yaml_int)
+_Plain.add_constructor("tag:yaml.org,2002:float", _Plain.construct_yaml_float)
+
+
+def _refused(problem: str, where: Any) -> ConstructorError:
+    return ConstructorError(None, None, problem, where.start_mark)
+
+
+def validated(path: Path, schema: type[T]) -> T:
+    """The file's content as `schema`.
+
+    Raises:
+        InputError: it cannot be read, is not YAML, or does not fit the schema.
+    """
+    content = _content(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: must hold keys and values, not {type(content).__name__}")
+    try:
+        return TypeAdapter(schema).validate_python(content)
+    except ValidationError as error:
+        raise InputError(f"{path}: {sentence(error, schema)}") from None
+
+
+def _content(path: Path) -> object:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+        text = raw.decode("utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        if len(raw) <= MOST_BYTES:
+            raise InputError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > MOST_BYTES:
+        raise InputError(f"{path}: has more than {MOST_BYTES:,} bytes, which no study needs")
+    try:
+        return yaml.load(text, Loader=_Plain)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
+        raise InputError(f"{path}: {where}: not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None

@@ -1,0 +1,1 @@
+"""DeepSpeed under one step."""

@@ -1,0 +1,237 @@
+"""DeepSpeed under one step: ZeRO over data-parallel ranks, or a pipeline."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import DualPipeVModule, LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch import nn
+
+from scaling.train.data import MicroBatch
+from scaling.train.engines.deepspeed import streams
+from scaling.train.engines.deepspeed.config import (
+    BETAS,
+    LEARNING_RATE,
+    WEIGHT_DECAY,
+    buckets_of,
+    deepspeed_config,
+)
+from scaling.train.engines.deepspeed.pipeline import DealtPipeline
+from scaling.train.kernels.compiled import compile_each
+from scaling.train.measure.window import OPTIMIZER
+from scaling.train.model import encoder_decoder
+from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
+from scaling.train.model.blueprint import Blueprint, recomputed
+from scaling.train.model.decoder import Decoder, Embedding, FinalNorm, Head, Layer, loss_of
+from scaling.train.parallel.groups import Groups
+
+Beat = Callable[[str], None]
+
+
+class Trainer(Protocol):
+    """One optimizer step at a time; `engine` is DeepSpeed's."""
+
+    engine: Any
+
+    def step(self, batches: Sequence[MicroBatch]) -> None:
+        """Train on this replica's micro-batches, one optimizer step."""
+
+    def loss(self) -> float:
+        """The last step's mean loss over the global batch; collective, so call it on all ranks."""
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm over all weights, None where DeepSpeed keeps none."""
+
+
+def build(plan: Blueprint, groups: Groups, beat: Beat = lambda doing: None) -> Trainer:
+    """The engine of this layout, weights drawn, optimizer states allocated.
+
+    `beat` hears what is being done: of a large model each part takes minutes.
+    """
+    trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
+    built = trainer(plan, groups, beat)
+    groups.limit_every_collective()
+    return built
+
+
+class ReplicaTrainer:
+    """The whole model on each tp group; ZeRO 0 to 3 over the ranks that hold other tokens."""
+
+    def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
+        config = deepspeed_config(plan.shape, plan.layout, plan.gradient_clipping)
+        beat("building the model")
+        with _partitioned_while_built(plan, config, groups):
+            model = (
+                encoder_decoder.EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
+            )
+        beat("building the engine")
+        self.engine = _initialize(model, config, mpu=groups)
+        if plan.layout.compile:
+            compile_each(self.engine.module, _compiled_kinds(plan))
+        self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
+        self._norm_is_right = _norm_is_right(self.engine, plan)
+        self._losses: list[torch.Tensor] = []
+
+    def step(self, batches: Sequence[MicroBatch]) -> None:
+        """Train on these micro-batches, one optimizer step."""
+        self._losses = []
+        for ids, labels in batches:
+            loss = self.engine(ids, labels)
+            self.engine.backward(loss)
+            self.engine.step()
+            self._losses.append(loss.detach())
+
+    def loss(self) -> float:
+        """The mean over the micro-batches of all replicas, whose parts are equally large."""
+        mean = torch.stack(self._losses).float().mean()
+        dist.all_reduce(mean, group=self._data_group)
+        return mean.item() / self._shares
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm."""
+        return _norm_of(self.engine) if self._norm_is_right else None
+
+
+class PipelineTrainer:
+    """Stages of consecutive layers; each stage is a tp group, and dp replicates the whole.
+
+    Under 1F1B a rank holds one stage. Under DualPipeV (github.com/deepseek-ai/DualPipe) the model
+    has twice as many, and a rank holds one of each half: the first and the last, and so on inwards.
+    """
+
+    def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
+        layout = plan.layout
+        beat("building the model")
+        model = _pipeline(
+            plan,
+            topology=PipeModelDataParallelTopology(
+                num_pp=layout.pp, num_mp=layout.tp, num_dp=layout.dp * layout.cp
+            ),
+            loss_fn=loss_of(plan),
+            partition_method="dealt",
+            activation_checkpoint_interval=int(layout.activation_checkpointing == "full"),
+            activation_checkpoint_func=recomputed,
+            checkpointable_layers=["Layer", *streams.LAYERS],
+        )
+        config = deepspeed_config(plan.shape, layout, plan.gradient_clipping)
+        beat("building the engine")
+        self.engine = _initialize(model, config, mpu=None)
+        if layout.compile:
+            compile_each(self.engine.module, _compiled_kinds(plan))
+        self._norm_is_right = _norm_is_right(self.engine, plan)
+        self._loss: torch.Tensor | None = None
+
+    def step(self, batches: Sequence[MicroBatch]) -> None:
+        """Train on these micro-batches, one optimizer step."""
+        self._loss = self.engine.train_batch(data_iter=iter(batches))
+
+    def loss(self) -> float:
+        """DeepSpeed averages it over the replicas and sends it to every stage."""
+        assert self._loss is not None
+        return self._loss.item()
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm."""
+        return _norm_of(self.engine) if self._norm_is_right else None
+
+
+def _pipeline(plan: Blueprint, **pipeline: Any) -> PipelineModule:
+    if plan.layout.pipeline_schedule == "dualpipev":
+        # evenly: look-up and head, which make two of the stages slower, are on one rank anyway
+        pipeline["partition_method"] = "type:^Layer$"
+        return DualPipeVModule(layers=_stages(plan), **pipeline)
+    if plan.shape.family == "t5":
+        return streams.StreamsPipeline(plan, **pipeline)
+    return DealtPipeline(plan, _stages(plan), **pipeline)
+
+
+def _compiled_kinds(plan: Blueprint) -> tuple[type[nn.Module], ...]:
+    """Layers; under ZeRO-3 the blocks they are made of, between which it gathers weights."""
+    if plan.layout.zero_stage == 3:
+        return (Norm, SelfAttention, encoder_decoder.Attention, FeedForward)
+    return (Layer, encoder_decoder.EncoderLayer, encoder_decoder.DecoderLayer)
+
+
+def _stages(plan: Blueprint) -> list[LayerSpec]:
+    layers = [LayerSpec(Layer, plan, index) for index in range(plan.shape.num_layers)]
+    if plan.shape.tied_embeddings:
+        first: LayerSpec = TiedLayerSpec("embedding", Embedding, plan)
+        last: LayerSpec = TiedLayerSpec("embedding", Embedding, plan, forward_fn=_tied_logits)
+    else:
+        first, last = LayerSpec(Embedding, plan), LayerSpec(Head, plan)
+    return [first, *layers, LayerSpec(FinalNorm, plan), last]
+
+
+def _tied_logits(embedding: Embedding, x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.linear(embedding.tp.enter(x), embedding.weight)
+
+
+@contextlib.contextmanager
+def _partitioned_while_built(
+    plan: Blueprint, config: dict[str, Any], groups: Groups
+) -> Iterator[None]:
+    """ZeRO-3 shards each layer as it is built: the whole model may not fit one device."""
+    if plan.layout.zero_stage < 3:
+        yield
+        return
+    # DeepSpeed would take consecutive ranks, of which tp ranks hold other weights; it keeps a group
+    # that is there
+    deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = groups.shard_group
+    # no dtype: it comes from the config, while dtype=torch.float32 would silently build bf16
+    with deepspeed.zero.Init(
+        data_parallel_group=groups.data_group,
+        zero_param_parallel_group=groups.shard_group,
+        config_dict_or_path=config,
+        mpu=groups,
+    ):
+        yield
+
+
+def _initialize(model: nn.Module, config: dict[str, Any], mpu: Groups | None) -> Any:
+    parameters = [weight for weight in model.parameters() if weight.requires_grad]
+    # ZeRO-3 has cut them by now and remembers how large they were
+    held = sum(getattr(weight, "ds_numel", weight.numel()) for weight in parameters)
+    config["zero_optimization"] |= buckets_of(held)
+    # torch's fused AdamW: DeepSpeed's own is compiled at the first use, which takes a minute
+    optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=BETAS, weight_decay=0.0, fused=True)
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=parameters, optimizer=optimizer, config=config, mpu=mpu
+    )
+    _begin_at_step_zero(engine, optimizer)
+    # all that follows a step's last backward, in a pipeline too
+    engine._take_model_step = torch.profiler.record_function(OPTIMIZER)(engine._take_model_step)
+    return engine
+
+
+def _begin_at_step_zero(engine: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Undo the step that FP16_UnfusedOptimizer (ZeRO-0 in bf16, fp16) takes to allocate its states.
+
+    It steps on zero gradients. Rate and decay are 0 until here, so weights and moments are
+    untouched; what remains is Adam's count of steps, which would correct its bias for one too many.
+    """
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = LEARNING_RATE, WEIGHT_DECAY
+    if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
+        for state in optimizer.state.values():
+            state["step"].zero_()
+
+
+def _norm_is_right(engine: Any, plan: Blueprint) -> bool:
+    """Whether the norm that DeepSpeed keeps is the norm of all gradients.
+
+    FP16_UnfusedOptimizer (ZeRO-0 in bf16) looks for the mark of a sharded weight on its gradient,
+    finds none, and counts only the first tp rank's part. In fp16 norms are scaled with the loss.
+    """
+    if plan.layout.precision == "fp16":
+        return False
+    return plan.layout.tp == 1 or not isinstance(engine.optimizer, FP16_UnfusedOptimizer)
+
+
+def _norm_of(engine: Any) -> float | None:
+    norm = engine.get_global_grad_norm()
+    return None if norm is None else float(norm)

@@ -1,0 +1,1 @@
+"""The kernels a layout names, and what each needs."""

@@ -1,0 +1,60 @@
+"""torch.compile of a model's layers, and how many graphs that has made."""
+
+import os
+
+import torch
+from torch import nn
+
+from scaling.train.failures import KernelUnavailable
+
+
+def require_compiler(device: torch.device) -> None:
+    """Check that there is what the compiler writes its kernels with.
+
+    Raises:
+        KernelUnavailable: no C++ compiler for a CPU, no Triton for a GPU.
+    """
+    if device.type == "cpu":
+        from torch._inductor.cpp_builder import get_cpp_compiler
+        from torch._inductor.exc import InvalidCxxCompiler
+
+        try:
+            get_cpp_compiler()
+        except InvalidCxxCompiler as error:
+            raise KernelUnavailable("compile on a CPU needs a C++ compiler (g++ >= 9)") from error
+        return
+    from torch.utils._triton import has_triton
+
+    if not has_triton():
+        raise KernelUnavailable("compile on a GPU needs triton, which is not installed here")
+
+
+def compile_each(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
+    """Have every module of these kinds compiled when it first runs.
+
+    Each for itself, not the model as a whole: modules of one kind share their code, so a model of
+    80 layers compiles as fast as one of 2, and a pipeline acts between layers anyway. DeepSpeed's
+    hooks stay outside: every module has its own, so compiled with them each would compile anew.
+    """
+    import torch._dynamo.config
+    import torch._inductor.config
+
+    # the launcher turns the compiler off for ranks, most of which import it for nothing
+    os.environ.pop("TORCHDYNAMO_DISABLE", None)
+    torch._dynamo.config.disable = False
+    # what was asked to be compiled must not go on uncompiled
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    # no pool of processes, which could outlive a rank that ends at once
+    torch._inductor.config.compile_threads = 1
+    # on a CPU the profiler sees only kernels that announce themselves
+    torch._inductor.config.cpp.enable_kernel_profile = True
+    for module in model.modules():
+        if isinstance(module, kinds):
+            module.forward = torch.compile(module.forward, dynamic=False)
+
+
+def graphs_compiled() -> int:
+    """Graphs that this process has compiled so far."""
+    import torch._dynamo.utils
+
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

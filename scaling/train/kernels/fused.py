@@ -1,0 +1,126 @@
+"""Liger's Triton kernels (arXiv 2410.10989), each beside the plain code that it stands for.
+
+Imported where they are called: they need a GPU and Triton, which most machines that import this
+have not. Signatures are those of liger-kernel 0.8.
+"""
+
+import importlib
+import importlib.metadata
+
+import torch
+
+from scaling.layout.layout import Layout
+from scaling.train.failures import KernelUnavailable
+
+NEEDED = "liger-kernel >= 0.8, < 0.9 (with triton, on a GPU)"
+MODULES = {
+    "fused_norm": "rms_norm",
+    "fused_rope": "rope",
+    "fused_mlp": "swiglu",
+    "fused_cross_entropy": "fused_linear_cross_entropy",
+}
+_IGNORED = -100  # a label that no vocabulary has
+
+
+def require_liger(layout: Layout, device: torch.device) -> None:
+    """Check every kernel of Liger's that the layout names.
+
+    Raises:
+        KernelUnavailable: one of them is not there; it says what would bring it.
+    """
+    for axis in (name for name in MODULES if getattr(layout, name)):
+        installed = liger_version(layout)
+        if installed is None:
+            raise KernelUnavailable(f"{axis} needs {NEEDED}; liger-kernel is not installed")
+        if device.type == "cpu":
+            raise KernelUnavailable(f"{axis} needs {NEEDED}; this rank runs on a CPU")
+        if not installed.startswith("0.8."):
+            raise KernelUnavailable(f"{axis} needs {NEEDED}; liger-kernel is {installed} here")
+        try:
+            importlib.import_module(f"liger_kernel.ops.{MODULES[axis]}")
+        except ImportError as error:
+            raise KernelUnavailable(
+                f"{axis} needs {NEEDED}; liger-kernel {installed} cannot be imported: {error}"
+            ) from error
+
+
+def liger_version(layout: Layout) -> str | None:
+    """The installed version, None where it is not there or the layout calls nothing of it."""
+    if not any(getattr(layout, axis) for axis in MODULES):
+        return None
+    try:
+        return importlib.metadata.version("liger-kernel")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """RMSNorm of the last dimension."""
+    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+    # not in place: the residual stream still needs the gradient that it would overwrite
+    result: torch.Tensor = LigerRMSNormFunction.apply(x, weight, epsilon, 0.0, "llama", False)
+    return result
+
+
+def rotate(
+    query: torch.Tensor, key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turn [b, s, n, d] and [b, s, kv, d], halves against halves, by tables [s, d / 2].
+
+    Element i of a head is turned with i + d / 2, where the plain code turns 2i with 2i + 1: rows
+    of the matrices that make heads must come in the order of `halves`.
+    """
+    from liger_kernel.ops.rope import LigerRopeFunction
+
+    tables = (torch.cat((table, table), -1).unsqueeze(0) for table in (cosine, sine))
+    turned = LigerRopeFunction.apply(query.transpose(1, 2), key.transpose(1, 2), *tables)
+    return turned[0].transpose(1, 2), turned[1].transpose(1, 2)
+
+
+def halves(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Rows 0, 2, 4, ... of every head, then 1, 3, 5, ...; scores do not depend on the order."""
+    ordered: torch.Tensor = rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+    return ordered
+
+
+def gated_silu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up."""
+    from liger_kernel.ops.swiglu import LigerSiLUMulFunction
+
+    result: torch.Tensor = LigerSiLUMulFunction.apply(gate, up)
+    return result
+
+
+def gated_gelu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """gelu(gate) * up, GELU by its tanh."""
+    from liger_kernel.ops.geglu import LigerGELUMulFunction
+
+    result: torch.Tensor = LigerGELUMulFunction.apply(gate, up)
+    return result
+
+
+def linear_cross_entropy(
+    x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """The mean cross-entropy of x @ weight.T, in pieces that never hold all logits.
+
+    [b, s, h], [vocab, h], [b, s] -> scalar. The weight's gradient is summed in fp32.
+    """
+    from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
+
+    loss: torch.Tensor = LigerFusedLinearCrossEntropyFunction.apply(
+        x.flatten(0, 1),
+        weight,
+        labels.flatten(),
+        None,  # no bias
+        None,  # classes weigh the same
+        _IGNORED,
+        0.0,  # no z-loss
+        0.0,  # no smoothing
+        "mean",
+        None,  # no cap
+        False,
+        torch.float32,
+    )[0]
+    return loss

@@ -1,0 +1,55 @@
+"""The kernels a point names: each is there, or a sentence says why it is not."""
+
+import torch
+
+from scaling.layout.axes import Precision
+from scaling.layout.layout import NO_BIAS_GRADIENT, Layout
+from scaling.layout.shapes import ModelShape
+from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention
+from scaling.train.kernels.compiled import require_compiler
+from scaling.train.kernels.fused import require_liger
+
+
+def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> None:
+    """Check every kernel the layout names before anything is built.
+
+    Raises:
+        KernelUnavailable: one of them is not there; it says what would bring it.
+    """
+    dtype = _required_dtype(layout.precision, device)
+    _require_attention(shape, layout, dtype, device)
+    require_liger(layout, device)
+    if layout.compile:
+        require_compiler(device)
+
+
+def _required_dtype(precision: Precision, device: torch.device) -> torch.dtype:
+    if precision == "fp8":
+        raise KernelUnavailable(
+            "precision=fp8 needs transformer-engine >= 1.0 on a GPU with fp8 matrix units, which "
+            f"this engine does not call yet (device: {device.type})"
+        )
+    if precision == "fp16" and device.type == "cpu":
+        raise KernelUnavailable("precision=fp16 needs a CUDA device: DeepSpeed has none on a CPU")
+    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
+        raise KernelUnavailable(
+            "precision=bf16 needs a GPU of compute capability >= 8.0, not "
+            + torch.cuda.get_device_name(device)
+        )
+    return DTYPES[precision]
+
+
+def _require_attention(
+    shape: ModelShape, layout: Layout, dtype: torch.dtype, device: torch.device
+) -> None:
+    name = layout.attention
+    if name == "math":
+        return
+    require_attention(name, dtype, device)
+    if shape.family == "t5":
+        raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
+    with named_if_unavailable(name):
+        query = torch.zeros(1, shape.num_heads, 16, shape.head_dim, dtype=dtype, device=device)
+        key = torch.zeros(1, shape.num_kv_heads, 16, shape.head_dim, dtype=dtype, device=device)
+        attend(query, key, key, name)

@@ -1,0 +1,1 @@
+"""Seconds, joules, bytes: what a step is measured by."""

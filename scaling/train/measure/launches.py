@@ -1,0 +1,124 @@
+"""Every call that starts a communication leaves its kind and its axis in the profiler's trace."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.autograd.profiler import record_function
+
+from scaling.layout.layout import Layout
+from scaling.train.measure.window import LAUNCH
+from scaling.train.parallel.groups import Place
+
+# How torch.distributed calls a process group, which differs between its versions.
+_CALLS = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "allgather": "all_gather",
+    "_allgather_base": "all_gather",
+    "all_gather_single": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "all_gather_single_coalesced": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "reduce_scatter_single_coalesced": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "send": "send_recv",
+    "recv": "send_recv",
+    "recv_anysource": "send_recv",
+    "broadcast": "broadcast",
+    "reduce": "",
+    "barrier": "",
+    "_end_coalescing": "",  # NCCL launches here what was queued since _start_coalescing
+}
+# The operators that the compiler makes of such calls. They reach the group without Python, and
+# compiled code looks each up in torch.ops when it runs; the last argument says which group.
+_COMPILED_CALLS = {
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_out": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
+}
+_OUTERMOST_FIRST = ("pp", "dp", "cp", "tp")
+
+
+def axis_of(ranks: list[int], layout: Layout) -> str | None:
+    """The degree that this group serves, None for a group of one rank.
+
+    A group that spans several (gradients over dp and cp, a norm over everything) is named for the
+    outermost of them.
+    """
+    places = [Place.of(rank, layout) for rank in ranks]
+    for axis in _OUTERMOST_FIRST:
+        if len({getattr(place, f"{axis}_rank") for place in places}) > 1:
+            return axis
+    return None
+
+
+@contextlib.contextmanager
+def launches_annotated(layout: Layout) -> Iterator[None]:
+    """Within it every communication is annotated where it is started.
+
+    Eager code, DeepSpeed's included, ends in methods of ProcessGroup, compiled code in operators.
+    """
+    axes: dict[str, str | None] = {}
+
+    def annotation(group: Any, kind: str) -> record_function:
+        found = group if isinstance(group, dist.ProcessGroup) else _resolve_process_group(group)
+        name = found.group_name
+        if name not in axes:
+            axes[name] = axis_of(dist.get_process_group_ranks(found), layout)
+        return record_function(f"{LAUNCH}|{kind}|{axes[name] or ''}")
+
+    def method(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        def launch(group: dist.ProcessGroup, *given: Any, **named: Any) -> Any:
+            with annotation(group, kind):
+                return call(group, *given, **named)
+
+        return launch
+
+    def operator(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        def launch(*given: Any, **named: Any) -> Any:
+            with annotation(given[-1], kind):
+                return call(*given, **named)
+
+        return launch
+
+    methods = {name: kind for name, kind in _CALLS.items() if name in vars(dist.ProcessGroup)}
+    operators = torch.ops._c10d_functional
+    with contextlib.ExitStack() as undone:
+        for name, kind in methods.items():
+            _replace(undone, dist.ProcessGroup, name, method, kind)
+        for name, kind in _COMPILED_CALLS.items():
+            _replace(undone, getattr(operators, name), "default", operator, kind)
+        yield
+
+
+def _replace(
+    undone: contextlib.ExitStack,
+    owner: Any,
+    name: str,
+    wrapped: Callable[[Callable[..., Any], str], Callable[..., Any]],
+    kind: str,
+) -> None:
+    getattr(owner, name)  # an operator's overload is made when it is first asked for
+    kept = vars(owner)[name]  # as it lies there: what a class hands out would not bind again
+    setattr(owner, name, wrapped(kept, kind))
+    undone.callback(setattr, owner, name, kept)

@@ -1,0 +1,85 @@
+"""Memory of a rank: the most it has held, what others hold, and what no allocator counts."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from scaling.cluster.hardware import GIB
+from scaling.train.failures import is_out_of_memory
+from scaling.train.measure.power import meter_of
+
+_WORTH_NAMING = GIB // 4  # a driver or a display keep a little of an idle GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMemory:
+    """Bytes. `reserved` is what the caching allocator took from the driver; a CPU has none."""
+
+    allocated: int
+    reserved: int | None
+    meter: str
+
+
+def peak_memory(device: torch.device) -> PeakMemory:
+    """The peak so far.
+
+    On CUDA what the allocator handed out, building the model included: a layout that does not fit
+    while it is built does not fit. On a CPU the largest resident set of the process, with the
+    interpreter and torch in it; read from VmHWM because getrusage's figure survives an exec and
+    would show the parent's memory where that is larger.
+    """
+    if device.type == "cuda":
+        return PeakMemory(
+            allocated=torch.cuda.max_memory_allocated(device),
+            reserved=torch.cuda.max_memory_reserved(device),
+            meter="cuda_allocator",
+        )
+    return PeakMemory(allocated=_largest_resident_set(), reserved=None, meter="process_rss")
+
+
+def foreign_memory(local_rank: int) -> int | None:
+    """Bytes of a GPU that are taken before this process opens it; None where NVML cannot say.
+
+    By other processes, since there is no context of ours yet: mem_get_info would make one, and
+    count it.
+    """
+    if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
+        return None  # that there is no such device is said where it is taken
+    meter = meter_of(torch.device("cuda", local_rank))
+    return None if meter is None else meter.memory_used()
+
+
+def library_memory(device: torch.device, foreign_bytes: int | None) -> int | None:
+    """Bytes that neither torch's allocator nor others hold: NCCL, the CUDA context, libraries.
+
+    None on a CPU, and where it is not known what others held.
+    """
+    if device.type != "cuda" or foreign_bytes is None:
+        return None
+    free, whole = torch.cuda.mem_get_info(device)
+    return max(0, whole - free - torch.cuda.memory_reserved(device) - foreign_bytes)
+
+
+@contextlib.contextmanager
+def foreign_memory_named(foreign_bytes: int | None) -> Iterator[None]:
+    """An out-of-memory says that the card was partly taken: an empty one might hold the point."""
+    try:
+        yield
+    except BaseException as error:
+        if is_out_of_memory(error) and foreign_bytes is not None and foreign_bytes > _WORTH_NAMING:
+            error.add_note(
+                f"({foreign_bytes / GIB:.1f} GiB of the GPU were taken by other processes before "
+                "this rank began)"
+            )
+        raise
+
+
+def _largest_resident_set() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "VmHWM":
+            return int(value.removesuffix("kB")) * 1024  # the kernel's kB are 1024 bytes
+    raise RuntimeError("/proc/self/status names no VmHWM, so peak memory cannot be read")

@@ -1,0 +1,1 @@
+"""The models that are trained, as plain modules; one slice per rank."""

@@ -1,0 +1,155 @@
+"""What a layer is made of: norms, attention, feed-forward; one slice per tp rank.
+
+With b sequences of s tokens and hidden size h each block takes [b, s, h] and gives this rank's part
+of a sum over the tp ranks, of the same shape; norms take and give what a rank holds.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from scaling.layout.shapes import Family, ModelShape
+from scaling.train.kernels import fused
+from scaling.train.kernels.attention import attend
+from scaling.train.model.blueprint import Blueprint, recomputed
+from scaling.train.parallel.context import Attend
+
+_EPSILONS: dict[Family, float] = {"llama": 1e-5, "gpt": 1e-5, "t5": 1e-6}  # as released
+_ROTARY_BASE = 10_000.0
+
+
+class Norm(nn.Module):
+    """RMSNorm (arXiv 1910.07467), or LayerNorm in a gpt; in fp32 whatever the precision."""
+
+    def __init__(self, plan: Blueprint) -> None:
+        super().__init__()
+        self.weight, self.bias = plan.scale(), plan.shift()
+        self.fused, self.epsilon = plan.layout.fused_norm, _EPSILONS[plan.shape.family]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[b, s', h] -> [b, s', h]."""
+        if self.bias is not None:  # torch's kernel is fused and sums in fp32
+            return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
+        if self.fused:
+            return fused.rms_norm(x, self.weight, self.epsilon)
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
+        return normed.to(x.dtype) * self.weight
+
+
+class SelfAttention(nn.Module):
+    """Causal attention; query heads share key and value heads (arXiv 2305.13245)."""
+
+    def __init__(self, plan: Blueprint, name: str) -> None:
+        super().__init__()
+        shape = plan.shape
+        self.head_dim, self.cp = shape.head_dim, plan.cp
+        self.turned, self.fused_rope = shape.family == "llama", plan.layout.fused_rope
+        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        turned_by = shape.head_dim if self.fused_rope else None
+        self.query = plan.sharded(
+            f"{name}.query", queries, shape.hidden_size, dim=0, halves_of=turned_by
+        )
+        self.key = plan.sharded(f"{name}.key", keys, shape.hidden_size, dim=0, halves_of=turned_by)
+        self.value = plan.sharded(f"{name}.value", keys, shape.hidden_size, dim=0)
+        self.output = plan.sharded(f"{name}.output", shape.hidden_size, queries, dim=1)
+        self.query_bias = plan.sharded_shift(queries)
+        self.key_bias, self.value_bias = plan.sharded_shift(keys), plan.sharded_shift(keys)
+        self.attend = plan.cp.over_whole_sequences(attention_core(plan))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[b, s, h] -> this rank's part of the sum [b, s, h]."""
+        batch, held, _ = x.shape
+
+        def heads(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            return functional.linear(x, weight, bias).view(batch, held, -1, self.head_dim)
+
+        query, key = heads(self.query, self.query_bias), heads(self.key, self.key_bias)
+        if self.turned:
+            whole = rotary_table(held * self.cp.size, self.head_dim, x.device)
+            cosine, sine = (self.cp.share(table, dim=0) for table in whole)
+            if self.fused_rope:
+                query, key = fused.rotate(query, key, cosine, sine)
+            else:
+                query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
+        attended = self.attend(query, key, heads(self.value, self.value_bias))
+        return functional.linear(attended.reshape(batch, held, -1), self.output)
+
+
+def attention_core(plan: Blueprint) -> Attend:
+    """Scores, softmax and values by the kernel named, recomputed if checkpointing is selective.
+
+    [b, s, n, d], [b, s, kv, d] twice -> [b, s, n, d]. Selective checkpointing keeps everything but
+    the s by s matrices in here (arXiv 2205.05198, section 5).
+    """
+    attention = plan.layout.attention
+
+    def core(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        return attend(query, key, value, attention).transpose(1, 2)
+
+    if plan.layout.activation_checkpointing == "selective":
+        return functools.partial(recomputed, core)
+    return core
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (arXiv 2002.05202; a t5: GEGLU) where the shape is gated, else GELU (a t5: ReLU)."""
+
+    def __init__(self, plan: Blueprint, name: str) -> None:
+        super().__init__()
+        hidden_size, inner = plan.shape.hidden_size, plan.shape.ffn_hidden_size
+        gated = plan.shape.gated_mlp
+        self.activate = _activation(plan.shape)
+        self.fused = _fused_gate(plan) if plan.layout.fused_mlp else None
+        self.gate = plan.sharded(f"{name}.gate", inner, hidden_size, dim=0) if gated else None
+        self.gate_bias = plan.sharded_shift(inner) if gated else None
+        self.up = plan.sharded(f"{name}.up", inner, hidden_size, dim=0)
+        self.up_bias = plan.sharded_shift(inner)
+        self.down = plan.sharded(f"{name}.down", hidden_size, inner, dim=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[b, s, h] -> this rank's part of the sum [b, s, h]."""
+        up = functional.linear(x, self.up, self.up_bias)
+        if self.gate is None:
+            return functional.linear(self.activate(up), self.down)
+        gate = functional.linear(x, self.gate, self.gate_bias)
+        inner = self.activate(gate) * up if self.fused is None else self.fused(gate, up)
+        return functional.linear(inner, self.down)
+
+
+def _fused_gate(plan: Blueprint) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return fused.gated_gelu if plan.shape.family == "t5" else fused.gated_silu
+
+
+def _activation(shape: ModelShape) -> Callable[[torch.Tensor], torch.Tensor]:
+    if shape.family == "t5":
+        # the tanh is part of the released models' gelu_new; without a gate it is T5 1.0
+        return (
+            functools.partial(functional.gelu, approximate="tanh")
+            if shape.gated_mlp
+            else functional.relu
+        )
+    return functional.silu if shape.gated_mlp else functional.gelu
+
+
+@functools.lru_cache(maxsize=8)
+def rotary_table(
+    seq_length: int, head_dim: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine of every position's angles (arXiv 2104.09864), fp32 [s, head_dim / 2]."""
+    exponents = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
+    positions = torch.arange(seq_length, device=device, dtype=torch.float32)
+    angles = torch.outer(positions, _ROTARY_BASE**-exponents)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs (2i, 2i + 1) of each head by its position's angles: [b, s, n, d]."""
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)
+    turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)
+    return turned.flatten(-2).to(x.dtype)

@@ -1,0 +1,81 @@
+"""All that the parts of one rank's model need to know, and how they draw their weights."""
+
+import functools
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+from scaling.train.kernels.attention import DTYPES
+from scaling.train.kernels.fused import halves
+from scaling.train.model.weights import initial_weight, shard
+from scaling.train.parallel.context import ContextParallel
+from scaling.train.parallel.tensor import TensorParallel
+
+# There is no dropout, so no random state to restore for the second forward.
+recomputed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """The model, the layout, and this rank's place in it."""
+
+    shape: ModelShape
+    layout: Layout
+    tp: TensorParallel
+    cp: ContextParallel = field(default_factory=ContextParallel)
+    seed: int
+    gradient_clipping: float = 0.0
+    device: torch.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Weights are built in the precision that trains: fp32 first would need twice the room."""
+        return DTYPES[self.layout.precision]
+
+    def sharded(
+        self,
+        name: str,
+        rows: int,
+        columns: int,
+        *,
+        dim: int,
+        gain: float = 1.0,
+        halves_of: int | None = None,
+    ) -> nn.Parameter:
+        """This rank's slice of weight [rows, columns], cut along `dim`; `gain` widens the draw.
+
+        With `halves_of` rows of each head of that size come in the order of `fused.halves`.
+        """
+        whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
+        part = shard(whole, dim=dim, rank=self.tp.rank, size=self.tp.size).mul_(gain)
+        if halves_of is not None:
+            part = halves(part, halves_of)
+        return self.tp.mark_sharded(nn.Parameter(part.to(self.dtype)))
+
+    def replicated(self, name: str, rows: int, columns: int) -> nn.Parameter:
+        """The whole weight [rows, columns], the same on every rank."""
+        whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
+        return self.tp.mark_replicated(nn.Parameter(whole.to(self.dtype)))
+
+    def scale(self) -> nn.Parameter:
+        """A norm's scale, the same on every rank: [hidden_size]."""
+        ones = torch.ones(self.shape.hidden_size, device=self.device, dtype=self.dtype)
+        return self.tp.mark_replicated(nn.Parameter(ones))
+
+    def shift(self) -> nn.Parameter | None:
+        """A shift of [hidden_size] from 0, the same on every rank; only the gpt family has any."""
+        if self.shape.family != "gpt":
+            return None
+        zeros = torch.zeros(self.shape.hidden_size, device=self.device, dtype=self.dtype)
+        return self.tp.mark_replicated(nn.Parameter(zeros))
+
+    def sharded_shift(self, size: int) -> nn.Parameter | None:
+        """This rank's slice of a shift of [size] from 0; only the gpt family has any."""
+        if self.shape.family != "gpt":
+            return None
+        zeros = torch.zeros(size // self.tp.size, device=self.device, dtype=self.dtype)
+        return self.tp.mark_sharded(nn.Parameter(zeros))

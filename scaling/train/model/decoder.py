@@ -1,0 +1,162 @@
+"""The decoder, from token ids to a loss; one slice per tp rank, one run of tokens per cp rank.
+
+A llama has rotary positions and RMSNorm, a gpt learned positions, LayerNorm and biases.
+
+Shapes at the boundaries, with b sequences, of which a rank holds s tokens (seq_length / cp), and
+hidden size h:
+
+    Embedding  ids [b, s]             -> [b, s', h]
+    Layer      [b, s', h]             -> [b, s', h]
+    FinalNorm  [b, s', h]             -> [b, s', h]
+    Head       [b, s', h]             -> logits [b, s, vocab / tp]
+    loss       logits, labels [b, s]  -> scalar
+
+s' is s / tp under `sequence_parallel`, else s.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from scaling.train.kernels import fused
+from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
+from scaling.train.model.blueprint import Blueprint, recomputed
+
+
+class Embedding(nn.Module):
+    """The look-up; each tp rank holds a range of the vocabulary."""
+
+    def __init__(self, plan: Blueprint) -> None:
+        super().__init__()
+        self.tp = plan.tp
+        vocab_size, hidden_size = plan.shape.vocab_size, plan.shape.hidden_size
+        self.weight = plan.sharded("embedding", vocab_size, hidden_size, dim=0)
+        self.held = vocab_size // plan.tp.size
+        learned = plan.shape.max_positions
+        self.positions = plan.replicated("positions", learned, hidden_size) if learned else None
+        self.cp = plan.cp
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Ids [b, s] -> [b, s', h]."""
+        vectors = self._look_up(ids)
+        if self.positions is None:
+            return vectors
+        first, held = self.cp.rank * ids.shape[1], vectors.shape[1]
+        if self.tp.sequence_parallel:
+            first += self.tp.rank * held
+        return vectors + self.positions[first : first + held]
+
+    def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        if self.tp.size == 1:
+            return functional.embedding(ids, self.weight)
+        local = ids - self.tp.rank * self.held
+        elsewhere = (local < 0) | (local >= self.held)
+        vectors = functional.embedding(local.masked_fill(elsewhere, 0), self.weight)
+        return self.tp.leave(vectors.masked_fill(elsewhere.unsqueeze(-1), 0))
+
+
+class FinalNorm(Norm):
+    """The norm after the last layer; a name of its own for the pipeline."""
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each behind a norm and around a residual."""
+
+    def __init__(self, plan: Blueprint, index: int) -> None:
+        super().__init__()
+        self.tp = plan.tp
+        self.attention_norm, self.feed_forward_norm = Norm(plan), Norm(plan)
+        self.attention = SelfAttention(plan, f"layers.{index}.attention")
+        self.feed_forward = FeedForward(plan, f"layers.{index}.feed_forward")
+        # added once, to the sum, where the ranks' parts of it meet
+        self.attention_bias, self.feed_forward_bias = plan.shift(), plan.shift()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[b, s', h] -> [b, s', h]."""
+        tp = self.tp
+        attended = tp.leave(self.attention(tp.enter(self.attention_norm(x))))
+        x = x + _shifted(attended, self.attention_bias)
+        fed = tp.leave(self.feed_forward(tp.enter(self.feed_forward_norm(x))))
+        return x + _shifted(fed, self.feed_forward_bias)
+
+
+def _shifted(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x if bias is None else x + bias
+
+
+class Head(nn.Module):
+    """Logits of the range of the vocabulary that this tp rank holds."""
+
+    def __init__(self, plan: Blueprint, tied: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self.tp = plan.tp
+        vocab_size, hidden_size = plan.shape.vocab_size, plan.shape.hidden_size
+        if tied is None:
+            tied = plan.sharded("head", vocab_size, hidden_size, dim=0)
+        self.weight = tied
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[b, s', h] -> [b, s, vocab / tp]."""
+        return functional.linear(self.tp.enter(x), self.weight)
+
+
+class FusedHead(Head):
+    """The head and the loss in one kernel, for a tp rank that holds the whole vocabulary."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """[b, s, h], labels [b, s] -> mean loss of the micro-batch."""
+        return fused.linear_cross_entropy(x, self.weight, labels)
+
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def loss_of(plan: Blueprint) -> Loss:
+    """The mean cross-entropy over all tokens of a micro-batch, in fp32.
+
+    With tp each rank holds logits [b, s, vocab / tp]: the ranks exchange three numbers a token (the
+    largest logit, the sum of exponentials, the label's logit), never the logits.
+    """
+    tp = plan.tp
+
+    def whole(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+    def parallel(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = logits.float()
+        logits = logits - tp.max(logits.detach().amax(-1, keepdim=True))
+        total = tp.sum(logits.exp().sum(-1))
+        held = logits.shape[-1]
+        local = labels - tp.rank * held
+        elsewhere = (local < 0) | (local >= held)
+        found = logits.gather(-1, local.masked_fill(elsewhere, 0).unsqueeze(-1)).squeeze(-1)
+        return (total.log() - tp.sum(found.masked_fill(elsewhere, 0))).mean()
+
+    return whole if tp.size == 1 else parallel
+
+
+class Decoder(nn.Module):
+    """The whole model on one tp group, loss included."""
+
+    def __init__(self, plan: Blueprint) -> None:
+        super().__init__()
+        self.embedding = Embedding(plan)
+        self.layers = nn.ModuleList(Layer(plan, i) for i in range(plan.shape.num_layers))
+        self.norm = FinalNorm(plan)
+        self.fused_loss = plan.layout.fused_cross_entropy
+        head = FusedHead if self.fused_loss else Head
+        self.head = head(plan, self.embedding.weight if plan.shape.tied_embeddings else None)
+        self.loss = loss_of(plan)
+        self.recompute = plan.layout.activation_checkpointing == "full"
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Ids, labels [b, s] -> mean loss of the micro-batch."""
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = recomputed(layer, x) if self.recompute else layer(x)
+        if self.fused_loss:
+            loss: torch.Tensor = self.head(self.norm(x), labels)
+            return loss
+        return self.loss(self.head(self.norm(x)), labels)

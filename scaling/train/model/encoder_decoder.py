@@ -1,0 +1,164 @@
+"""The encoder-decoder of mT5 (arXiv 2010.11934), from two streams of token ids to a loss.
+
+RMSNorm before each block and after each stack, gated GELU, no biases, a head of its own, and scores
+that are not scaled: T5 draws its queries smaller instead.
+
+Shapes at the boundaries, with b pairs of an input and a target, of each of which a rank holds s
+tokens (seq_length / cp), and hidden size h:
+
+    pair_of       ids [b, 2, s]                    -> source, target [b, s', h]
+    EncoderLayer  source [b, s', h]                -> [b, s', h]
+    DecoderLayer  target [b, s', h], memory [b, s, h] -> [b, s', h]
+
+s' is s / tp under `sequence_parallel`, else s. The memory is the encoder's output as every tp rank
+needs it, gathered once for all layers.
+"""
+
+import functools
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from scaling.train.kernels.plain_attention import plain_attention
+from scaling.train.model.blocks import FeedForward, Norm
+from scaling.train.model.blueprint import Blueprint, recomputed
+from scaling.train.model.decoder import Embedding, FinalNorm, Head, loss_of
+from scaling.train.model.relative_position import RelativePositionBias
+from scaling.train.parallel.context import Attend
+
+
+class Attention(nn.Module):
+    """Queries of one stream over the keys and values of one, its own or the encoder's."""
+
+    def __init__(self, plan: Blueprint, name: str) -> None:
+        super().__init__()
+        shape = plan.shape
+        self.head_dim = shape.head_dim
+        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        # what others divide scores by, T5 divides the first queries by
+        self.query = plan.sharded(
+            f"{name}.query", queries, shape.hidden_size, dim=0, gain=shape.head_dim**-0.5
+        )
+        self.key = plan.sharded(f"{name}.key", keys, shape.hidden_size, dim=0)
+        self.value = plan.sharded(f"{name}.value", keys, shape.hidden_size, dim=0)
+        self.output = plan.sharded(f"{name}.output", shape.hidden_size, queries, dim=1)
+        self.attend = plan.cp.over_whole_sequences(_core(plan))
+
+    def forward(
+        self, x: torch.Tensor, seen: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """[b, s, h] twice -> this rank's part of the sum [b, s, h]."""
+
+        def heads(stream: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return functional.linear(stream, weight).view(*stream.shape[:2], -1, self.head_dim)
+
+        attended = self.attend(
+            heads(x, self.query), heads(seen, self.key), heads(seen, self.value), bias
+        )
+        return functional.linear(attended.flatten(2), self.output)
+
+
+def _core(plan: Blueprint) -> Attend:
+    """Scores, softmax and values, recomputed if checkpointing is selective: [b, s, n, d].
+
+    No flash kernel: none of them gives a bias its gradient.
+    """
+
+    def core(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        return plain_attention(query, key, value, scale=1.0, bias=bias).transpose(1, 2)
+
+    if plan.layout.activation_checkpointing == "selective":
+        return functools.partial(recomputed, core)
+    return core
+
+
+class EncoderLayer(nn.Module):
+    """Attention in both directions and feed-forward, each behind a norm and around a residual."""
+
+    def __init__(self, plan: Blueprint, index: int) -> None:
+        super().__init__()
+        self.tp = plan.tp
+        self.attention_norm, self.feed_forward_norm = Norm(plan), Norm(plan)
+        self.attention = Attention(plan, f"encoder.{index}.attention")
+        self.feed_forward = FeedForward(plan, f"encoder.{index}.feed_forward")
+
+    def forward(self, source: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """[b, s', h] -> [b, s', h]."""
+        tp = self.tp
+        normed = tp.enter(self.attention_norm(source))
+        source = source + tp.leave(self.attention(normed, normed, bias))
+        return source + tp.leave(self.feed_forward(tp.enter(self.feed_forward_norm(source))))
+
+
+class DecoderLayer(nn.Module):
+    """Causal attention, attention to the encoder, and feed-forward."""
+
+    def __init__(self, plan: Blueprint, index: int) -> None:
+        super().__init__()
+        self.tp = plan.tp
+        self.attention_norm, self.cross_norm, self.feed_forward_norm = (Norm(plan) for _ in "123")
+        self.attention = Attention(plan, f"decoder.{index}.attention")
+        self.cross_attention = Attention(plan, f"decoder.{index}.cross_attention")
+        self.feed_forward = FeedForward(plan, f"decoder.{index}.feed_forward")
+
+    def forward(
+        self, target: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        """[b, s', h] and the encoder's [b, s, h] -> [b, s', h]."""
+        tp = self.tp
+        normed = tp.enter(self.attention_norm(target))
+        target = target + tp.leave(self.attention(normed, normed, bias))
+        crossing = self.cross_attention(tp.enter(self.cross_norm(target)), memory, None)
+        target = target + tp.leave(crossing)
+        return target + tp.leave(self.feed_forward(tp.enter(self.feed_forward_norm(target))))
+
+
+def pair_of(embedding: Embedding, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids [b, 2, s] -> source and target [b, s', h], in one look-up of the shared vocabulary."""
+    source, target = embedding(ids.transpose(0, 1).flatten(0, 1)).chunk(2)
+    return source, target
+
+
+class EncoderDecoder(nn.Module):
+    """The whole model on one tp group, loss included."""
+
+    def __init__(self, plan: Blueprint) -> None:
+        super().__init__()
+        shape = plan.shape
+        self.tp = plan.tp
+        self.embedding = Embedding(plan)
+        self.encoder_bias = RelativePositionBias(plan, "encoder.position_bias", causal=False)
+        self.encoder = nn.ModuleList(EncoderLayer(plan, i) for i in range(shape.num_encoder_layers))
+        self.encoder_norm = FinalNorm(plan)
+        self.decoder_bias = RelativePositionBias(plan, "decoder.position_bias", causal=True)
+        self.decoder = nn.ModuleList(DecoderLayer(plan, i) for i in range(shape.num_layers))
+        self.norm = FinalNorm(plan)
+        self.head = Head(plan)
+        self.loss = loss_of(plan)
+        self.recompute = plan.layout.activation_checkpointing == "full"
+
+    def logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Ids [b, 2, s], input and target -> [b, s, vocab / tp] of the target."""
+        source, target = pair_of(self.embedding, ids)
+        run = recomputed if self.recompute else _plainly
+        bias = self.encoder_bias()
+        for layer in self.encoder:
+            source = run(layer, source, bias)
+        memory, bias = self.tp.enter(self.encoder_norm(source)), self.decoder_bias()
+        for layer in self.decoder:
+            target = run(layer, target, memory, bias)
+        logits: torch.Tensor = self.head(self.norm(target))
+        return logits
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Ids [b, 2, s], labels [b, s] -> mean loss over the targets of the micro-batch."""
+        return self.loss(self.logits(ids), labels)
+
+
+def _plainly(layer: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
+    output: torch.Tensor = layer(*inputs)
+    return output

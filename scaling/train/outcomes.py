@@ -1,0 +1,58 @@
+"""An exception of a training rank becomes an outcome and one line."""
+
+import math
+import time
+from collections.abc import Sequence
+
+from scaling.record.rank_files import RankFailure
+from scaling.record.row import Outcome
+from scaling.study.grid import Point
+from scaling.train.failures import KernelUnavailable, is_out_of_memory
+
+_LOSSES_TOLD = 10
+
+
+class Diverged(Exception):
+    """The loss or the gradient is no number any more: what is timed trains nothing."""
+
+
+def failure_of(error: BaseException) -> RankFailure:
+    """The failure that this exception is; notes of its way up are part of the line."""
+    said = " ".join([str(error), *getattr(error, "__notes__", ())])
+    message = " ".join(said.split())
+    outcome: Outcome = "error"
+    if isinstance(error, KernelUnavailable):
+        outcome = "kernel_unavailable"
+    elif not isinstance(error, Diverged):
+        message = f"{type(error).__name__}: {message}"
+    if is_out_of_memory(error):
+        outcome = "oom"
+    return RankFailure(outcome=outcome, message=message, failed_at=time.time())
+
+
+def require_finite(point: Point, losses: Sequence[float], grad_norm: float | None) -> None:
+    """Check what the last step left.
+
+    Args:
+        point: that is trained.
+        losses: of every step so far.
+        grad_norm: of the last one, None where it is not known.
+
+    Raises:
+        Diverged: its loss or its gradient norm is infinite or not a number.
+    """
+    named = {"loss": losses[-1], "gradient norm": 0.0 if grad_norm is None else grad_norm}
+    for name, value in named.items():
+        if not math.isfinite(value):
+            raise Diverged(_diverged(point, len(losses) - 1, f"{name} is {value}", losses[:-1]))
+
+
+def _diverged(point: Point, step: int, what: str, before: Sequence[float]) -> str:
+    warming = ", a warm-up step," if step < point.warmup_steps else ""
+    steps = point.warmup_steps + point.measured_steps
+    told = ", ".join(f"{loss:.4g}" for loss in before[-_LOSSES_TOLD:])
+    earlier = f"; losses before it: {'..., ' * (len(before) > _LOSSES_TOLD)}{told}" if told else ""
+    return (
+        f"at step {step} of {steps}{warming} the {what} in precision={point.layout.precision}, so "
+        f"this is no training that could be timed{earlier}"
+    )

@@ -1,0 +1,82 @@
+"""Ranks find each other: a store behind rank 0's port, then one process group of all."""
+
+import datetime
+import os
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported at run time only
+
+from scaling.record.rank_files import RankFiles
+
+_ASK_EVERY_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Which rank this process is. `master` is the address of rank 0's machine."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    master: str
+
+
+def seat_of_environment() -> Seat:
+    """The seat that RANK, LOCAL_RANK, WORLD_SIZE and MASTER_ADDR say."""
+    return Seat(
+        rank=int(os.environ["RANK"]),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        master=os.environ["MASTER_ADDR"],
+    )
+
+
+def meet(seat: Seat, files: RankFiles, device: torch.device, *, timeout_s: float) -> int:
+    """Make torch's process group of all ranks; the port of its store.
+
+    Rank 0 listens on a port that the kernel picks and leaves its number in the run's folder, so no
+    port is chosen before it is bound and two points on one machine cannot meet.
+
+    The group is not bound to the device (`device_id`): torch would then split every later group off
+    this one, a collective of all ranks for each of hundreds of groups, where now NCCL connects a
+    group when it is first used, and only its own ranks. A caller sets its device before.
+    """
+    timeout = datetime.timedelta(seconds=timeout_s)
+    store = _store(seat, files, timeout)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=store,
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=timeout,
+    )
+    return int(store.port)
+
+
+def _store(seat: Seat, files: RankFiles, timeout: datetime.timedelta) -> TCPStore:
+    if seat.rank == 0:
+        store = TCPStore(
+            seat.master,
+            0,
+            seat.world_size,
+            is_master=True,
+            timeout=timeout,
+            wait_for_workers=False,
+        )
+        files.publish_store(seat.master, store.port)
+        return store
+    deadline = time.monotonic() + timeout.total_seconds()
+    while (found := files.store()) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank 0 published no store within {timeout}")
+        time.sleep(_ASK_EVERY_S)
+    return TCPStore(*found, seat.world_size, is_master=False, timeout=timeout)
+
+
+def part() -> None:
+    """Part together: with gloo a rank that goes alone can abort the ones that still talk to it."""
+    dist.barrier()
+    dist.destroy_process_group()

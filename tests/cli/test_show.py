@@ -1,0 +1,44 @@
+"""What the terminal shows is what was written, whatever the words look like."""
+
+import pytest
+
+from scaling.cli import show
+from scaling.cli.verbs import main
+from scaling.errors import InputError, plain
+from scaling.run import planning
+from scaling.study.study import load_study
+from tests.run.test_planning import study_of
+
+
+@pytest.mark.parametrize("title", ["a [/b] b", "[bf16] or [fp32]?", "[link=x]y[/link]", "\\[a]"])
+def test_brackets_in_a_title_are_shown_as_they_are(config, write_study, capsys, title):
+    study = load_study(write_study(title=title), config)
+    show.plan(study, planning.plan(study), None, None)
+    assert title in " ".join(capsys.readouterr().out.split())
+
+
+def test_signs_that_steer_a_terminal_are_spelt_out(capsys, monkeypatch):
+    assert plain("a\x1b[2Jb\r\u202ec\x00") == "a\\x1b[2Jb\\r\\u202ec\\x00"
+    assert plain("ümlaut × – µ") == "ümlaut × – µ"
+
+    def wrong():
+        raise InputError("x\x1b[2J: is no [/b] study")
+
+    monkeypatch.setattr("scaling.cli.verbs.app", wrong)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == "x\\x1b[2J: is no [/b] study\n"
+
+
+@pytest.mark.parametrize(("exclusive", "hours"), [(False, "0.5"), (True, "2.0 GPU-hours of whole")])
+def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, hours):
+    """Two GPUs of a node of eight for ten minutes of steps and five of start-up."""
+    limit = {"time_limit_s": 600.0}
+    axes = {"world_size": 2, "global_batch_size": 8}
+    study = study_of(config, write_study, measure=limit, exclusive=exclusive, **axes)
+    planned = planning.plan(study)
+    (asked,) = [planning.allocation(point) for point in planned.points]
+    assert (asked.nodes, asked.ranks_per_node, asked.minutes) == (1, 2, 15)
+    show.plan(study, planned, None, None)
+    said = capsys.readouterr().out
+    assert f"at most 15 min 00 s, {hours}" in said

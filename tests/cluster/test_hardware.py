@@ -1,0 +1,106 @@
+"""The catalogue: one entry says all that any formula asks of a GPU."""
+
+import dataclasses
+
+import pytest
+
+from scaling.cluster import hardware
+from scaling.cluster.hardware import GPUS, Cluster, Peak
+from scaling.layout.layout import Layout
+from scaling.predict.cost.model import predict
+from scaling.predict.read.clusters import cluster_named, site_clusters
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from
+from tests.predict.test_recommendations import LLAMA_7B
+
+DEVICES = [name for name, gpu in GPUS.items() if gpu.vendor != "cpu"]
+
+
+def predicted(cluster, clusters=None, **layout):
+    asked = Layout(**{"dp": 4, "zero_stage": 3, "seq_length": 2048, "precision": "fp16"} | layout)
+    inputs = inputs_of_layouts([asked], [LLAMA_7B], models=["llama2_7b"], clusters=[cluster])
+    points = points_from(inputs, clusters or {})
+    assert points.note.tolist() == [None]
+    return float(predict(points).step_time_s[0])
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_gpu_of_the_catalogue_predicts_at_each_of_its_precisions(name):
+    for precision in GPUS[name].peaks:
+        assert 0 < predicted(name, precision=precision) < 100
+
+
+@pytest.mark.parametrize("name", sorted(site_clusters()))
+def test_every_shipped_cluster_of_gpus_predicts(name):
+    clusters = site_clusters()
+    if clusters[name].gpu != "cpu":
+        assert 0 < predicted(name, clusters) < 100
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_entries_say_where_their_numbers_are_from_and_stay_in_physical_bounds(name):
+    gpu = GPUS[name]
+    assert gpu.name == name
+    assert "data sheet" in gpu.source
+    assert gpu.node is not None
+    assert gpu.node.source
+    assert 0.5 < gpu.sustained_of_peak <= 1
+    assert gpu.peaks["fp32"].units == "vector"
+    rates = [gpu.peak(one) for one in ("fp32", "fp16", "fp8", "nvfp4") if gpu.peak(one)]
+    assert rates == sorted(rates)  # fewer bits are never slower
+    assert gpu.peak("bf16") in (None, gpu.peak("fp16"))
+    assert 30 * 2**30 < gpu.memory_bytes < 300 * 2**30
+    assert gpu.link_bytes_per_s < gpu.hbm_bytes_per_s
+
+
+def test_a_gpu_that_is_registered_in_one_place_predicts_by_its_own_numbers(monkeypatch):
+    plain = dataclasses.replace(GPUS["a100-80gb"], name="newchip-96gb", generation=None)
+    monkeypatch.setitem(hardware.GPUS, plain.name, plain)
+    assert predicted(plain.name) == predicted("a100-80gb")
+    faster = {"fp16": Peak(4 * plain.peak("fp16"), "matrix")}
+    monkeypatch.setitem(hardware.GPUS, plain.name, dataclasses.replace(plain, peaks=faster))
+    assert predicted(plain.name) < predicted("a100-80gb")
+    here = Cluster(gpu=plain.name, gpus_per_node=4, nodes=2, source="test")
+    assert predicted("here", {"here": here}) == predicted(plain.name)
+
+
+def test_only_hopper_has_the_flash_kernels_of_hopper(monkeypatch):
+    for name in ("mi300x-192gb", "b200-180gb"):
+        plain = predicted(name)
+        as_hopper = dataclasses.replace(GPUS[name], generation="hopper")
+        with monkeypatch.context() as patch:
+            patch.setitem(hardware.GPUS, name, as_hopper)
+            assert predicted(name) > plain  # FlashAttention-2 is slow there
+
+
+def test_switches_that_reduce_speed_up_gradients_over_slow_networks(monkeypatch):
+    slow = Cluster(
+        gpu="h100-80gb", gpus_per_node=8, nodes=512, node_link_bytes_per_s=12.5e9, source="test"
+    )
+    layout = {"dp": 4096, "zero_stage": 0}
+    with_switch = predicted("slow", {"slow": slow}, **layout)
+    without = dataclasses.replace(GPUS["h100-80gb"], in_switch_reduction=False)
+    monkeypatch.setitem(hardware.GPUS, "h100-80gb", without)
+    assert predicted("slow", {"slow": slow}, **layout) > with_switch
+
+
+def test_a_cluster_without_a_node_link_has_its_share_of_the_reference_node():
+    half = Cluster(gpu="h100-80gb", gpus_per_node=4, nodes=2, source="test")
+    found = cluster_named("half", {"half": half})
+    assert found.node_link_bytes_per_s == GPUS["h100-80gb"].node.link_bytes_per_s / 2
+    assert "not stated" in found.source
+
+
+def test_a_measured_bus_bandwidth_of_a_cluster_file_reaches_the_prediction():
+    clusters = site_clusters()
+    measured = clusters["h100-80gb-efa"]
+    assert measured.bus_bytes_per_s[64] == 33e9
+    assert measured.lossy_transport
+    layout = {"dp": 64, "zero_stage": 0}
+    sheet = dataclasses.replace(measured, bus_bytes_per_s=None)
+    assert predicted("h100-80gb-efa", clusters, **layout) > predicted("x", {"x": sheet}, **layout)
+
+
+def test_the_shipped_clusters_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert set(site_clusters()) >= {"h100-80gb-efa", "a100-40gb-dgx", "v100-32gb-dgx2h"}

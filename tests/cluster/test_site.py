@@ -1,0 +1,90 @@
+"""What a site wants to be told reaches the rule's resources."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from scaling.cluster.site import Slurm, resources
+from scaling.errors import InputError
+from scaling.study.study import load_clusters
+from tests.conftest import CLUSTERS
+
+SAID = {
+    "partition": "gpu",
+    "account": "ml",
+    "exclusive": True,
+    "cpus_per_task": 12,
+    "mem_mb": 0,
+    "setup": ["module load cuda/12.8", "source /apps/site.sh"],
+    "srun_args": ["--container-image=/apps/torch image.sqsh"],
+    "extra": ["--exclude=node7", "--switches=1"],
+}
+
+
+def test_what_is_not_said_is_not_asked_for():
+    assert resources(Slurm()) == {}
+
+
+def test_all_memory_is_a_value_and_a_blank_keeps_its_quotes(config):
+    (config / "clusters.yaml").write_text(
+        yaml.safe_dump({"here": {**CLUSTERS["here"], "slurm": SAID}})
+    )
+    assert resources(load_clusters(config / "clusters.yaml")["here"].slurm) == {
+        "slurm_partition": "gpu",
+        "slurm_account": "ml",
+        "slurm_exclusive": 1,
+        "cpus_per_task": 12,
+        "mem_mb": 0,
+        "slurm_setup": "module load cuda/12.8\nsource /apps/site.sh",
+        "srun_args": "'--container-image=/apps/torch image.sqsh'",
+        "slurm_extra": "--exclude=node7 --switches=1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"partitions": "gpu"}, "unknown key 'partitions': did you mean 'partition'?"),
+        ({"partition": "gpu; reboot"}, "must be one word without blanks or signs of the shell"),
+        ({"gres": "gpu:h100:8:9"}, "slurm.gres='gpu:h100:8:9': must look like"),
+        ({"setup": "module load cuda"}, "slurm.setup='module load cuda': must be a list"),
+        ({"cpus_per_task": 0}, "slurm.cpus_per_task=0: must be at least 1"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(said, sentence, config):
+    path = config / "clusters.yaml"
+    path.write_text(yaml.safe_dump({"here": {**CLUSTERS["here"], "slurm": said}}))
+    with pytest.raises(InputError) as told:
+        load_clusters(path)
+    assert sentence in str(told.value)
+
+
+def test_a_jobs_resources_are_the_sites_and_the_layouts(project):
+    clusters = yaml.safe_load((project / "config" / "clusters.yaml").read_text())
+    clusters["h100-80gb-dgx"]["slurm"] = {**SAID, "gres": "gpu:h100"}
+    (project / "config" / "clusters.yaml").write_text(yaml.safe_dump(clusters))
+    axes = {
+        "model": "llama2_7b",
+        "cluster": "h100-80gb-dgx",
+        "world_size": 16,
+        "global_batch_size": 64,
+        "seq_length": 4096,
+        "tp": 2,
+        "zero_stage": 1,
+    }
+    study = {"title": "Two nodes", "kind": "strong", "axes": axes}
+    (project / "config" / "studies" / "two_nodes.yaml").write_text(yaml.safe_dump(study))
+    options = ["--profile", "config/profiles/local", "--dry-run", "--config", "study=two_nodes"]
+    asked = subprocess.run(
+        [sys.executable, "-m", "snakemake", *options],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = asked.stdout + asked.stderr
+    for resource in ("nodes=2", "tasks_per_node=8", "gres=gpu:h100:8", "slurm_partition=gpu"):
+        assert resource in said
+    assert "gpus_per_node" not in said

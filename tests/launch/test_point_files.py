@@ -1,0 +1,158 @@
+"""What a job reads is checked whole before it does anything: a sentence, never a traceback."""
+
+import copy
+import json
+import os
+import random
+
+import pytest
+
+from scaling.errors import InputError
+from scaling.launch.point_files import read_point, read_probe_plan
+from scaling.probe.plan import plan_from_json
+from scaling.record.running import is_alive
+from scaling.run import planning
+from scaling.run.guided import chosen_ids
+from scaling.study.grid import point_from_json
+from scaling.study.study import load_study
+from scaling.study.study_folder import read_about
+from tests.points import TINY_GPT, TINY_T5, tiny_point
+
+READERS = {
+    "point": (read_point, point_from_json),
+    "probe": (read_probe_plan, plan_from_json),
+}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    study = load_study("quickstart")
+    probe = planning.probe_of(
+        load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx"),
+        planning.plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
+    )
+    assert probe is not None
+    return {"point": planning.plan(study).points[0].to_json(), "probe": probe.to_json()}
+
+
+def test_every_point_of_a_study_is_a_point(tmp_path):
+    path = tmp_path / "a.json"
+    points = [
+        *planning.plan(load_study("quickstart")).points,
+        tiny_point(shape=TINY_GPT, fused_norm=False),
+        tiny_point(shape=TINY_T5),
+    ]
+    for point in points:
+        path.write_text(point.to_json())
+        assert read_point(path) == point
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_file_that_is_whole_is_read_as_the_ranks_read_it(kind, texts, tmp_path):
+    read, parse = READERS[kind]
+    (tmp_path / "a.json").write_text(texts[kind])
+    assert read(tmp_path / "a.json") == parse(texts[kind])
+
+
+WRONG = [
+    None,
+    -1,
+    0,
+    1.5,
+    2**70,
+    "x",
+    "8",
+    "",
+    True,
+    [],
+    {},
+    [1],
+    "../../x",
+    float("nan"),
+    "\x1b[2J",
+]
+
+
+def mutated(text, rng):
+    """A text with one value replaced or removed, or one key more; or cut short."""
+    said = json.loads(text)
+    at = said
+    while True:
+        keys = list(at) if isinstance(at, dict) else range(len(at))
+        key = rng.choice(list(keys))
+        inner = at[key]
+        if not isinstance(inner, dict | list) or not inner or rng.random() < 0.2:
+            break
+        at = inner
+    match rng.randrange(8):
+        case 0:
+            del at[key]
+        case 1 if isinstance(at, dict):
+            at["unknown"] = 1
+        case 2:
+            return text[: rng.randrange(len(text) - 2)]
+        case _:
+            at[key] = copy.deepcopy(rng.choice(WRONG))
+    return json.dumps(said)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_broken_file_is_read_as_what_it_says_or_refused_in_one_sentence(kind, texts, tmp_path):
+    read, parse = READERS[kind]
+    rng = random.Random(7)
+    path = tmp_path / "a.json"
+    refused = []
+    for _ in range(500):
+        text = mutated(texts[kind], rng)
+        path.write_text(text)
+        try:
+            found = read(path)
+        except InputError as error:
+            refused.append(str(error))
+            continue
+        assert found == parse(text)
+        if kind == "point":
+            assert found.layout.world_size >= 1
+            assert found.time_limit_s > 0
+    assert len(refused) > 250
+    assert all(said.startswith(f"{path}: is no {kind} of this version (") for said in refused)
+    assert all(said.isprintable() for said in refused)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\xff", '{"pid": "x"}', '{"pid": 1e400}'])
+def test_a_broken_marker_marks_nothing(text, tmp_path):
+    marker = tmp_path / "a.running"
+    marker.write_bytes(text.encode("latin-1"))
+    assert not is_alive(marker)
+    marker.write_text(json.dumps({"pid": os.getpid(), "host": os.uname()[1], "time_limit_s": 9}))
+    assert is_alive(marker)
+
+
+@pytest.mark.parametrize("pid", [2**70, -5])
+def test_a_marker_of_a_process_that_cannot_be_marks_nothing(pid, tmp_path):
+    marker = tmp_path / "a.running"
+    marker.write_text(json.dumps({"pid": pid, "host": os.uname()[1], "time_limit_s": 9}))
+    assert not is_alive(marker)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        "[" * 5000,
+        '{"mode": "guess"}',
+        '{"knee_share": "x"}',
+        '{"replicates": "../../etc"}',
+    ],
+)
+def test_a_broken_study_json_is_one_sentence(text, tmp_path):
+    (tmp_path / "study.json").write_text(text)
+    with pytest.raises(InputError, match=r"study\.json: is not what `scaling plan` writes: "):
+        read_about(tmp_path)
+
+
+def test_a_broken_choice_is_one_sentence(tmp_path):
+    (tmp_path / "8.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"8\.parquet: is no table of choices"):
+        chosen_ids(tmp_path / "8.parquet")

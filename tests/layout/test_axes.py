@@ -1,0 +1,120 @@
+"""The table of axes is the one place of an axis: a line there is an axis everywhere."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from scaling.layout.axes import AXES, DEFAULTS, axes_of, label_of
+from scaling.record.row import PointColumns, Row, fields_of
+from scaling.study import grid
+from scaling.study.grid import Refusal
+from scaling.study.schema import Axes
+from scaling.study.study import load_study
+from tests.conftest import PROJECT
+from tests.samples import values_of
+
+MADE_UP = """\
+    gear: Literal["first", "second"] = _axis(
+        "first", later=True, title="gear", name="{} gear", short="{}", label="gear-{}",
+        column="gear",
+    )
+"""
+STUDY = """\
+title: Is the second gear faster?
+kind: strong
+mode: predict
+axes:
+  model: llama2_7b
+  cluster: h100-80gb-dgx
+  world_size: 8
+  global_batch_size: 64
+  seq_length: 2048
+  gear: [first, second]
+layouts:
+  - {zero_stage: 3}
+  - {tp: 2, zero_stage: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def geared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with one line more in its table, and a study of that axis, reported."""
+    root = tmp_path_factory.mktemp("geared")
+    for folder in ("scaling", "reports", "config"):
+        shutil.copytree(PROJECT / folder, root / folder)
+    table = root / "scaling" / "layout" / "axes.py"
+    before = "    precision: Precision = _axis("
+    text = table.read_text(encoding="utf-8")
+    assert text.count(before) == 1
+    table.write_text(text.replace(before, MADE_UP + before), encoding="utf-8")
+    (root / "config" / "studies" / "gears.yaml").write_text(STUDY, encoding="utf-8")
+    results = "results/gears"
+    for verb in (
+        ("plan", "gears"),
+        ("predict", f"{results}/points.parquet", f"{results}/predictions.parquet"),
+        ("tabulate", results),
+        ("report", results, "--no-tables"),
+    ):
+        subprocess.run([sys.executable, "-m", "scaling", *verb], cwd=root, check=True)
+    return root / results
+
+
+def test_a_line_of_the_table_is_a_key_of_a_study_and_a_column_of_its_points(geared: Path) -> None:
+    rows = duckdb.sql(f"select gear, layout from '{geared}/points.parquet'").fetchall()
+    assert sorted(gear for gear, _ in rows) == ["first", "first", "second", "second"]
+    assert all(("gear-second" in label) == (gear == "second") for gear, label in rows)
+
+
+def test_points_from_before_an_axis_keep_their_ids_and_its_values_are_in_the_digest(
+    geared: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config"
+    shutil.copytree(PROJECT / "config", config)
+    plain = STUDY.replace("  gear: [first, second]\n", "")
+    (config / "studies" / "gears.yaml").write_text(plain, encoding="utf-8")
+    before = {point.point_id for point in grid.plan(load_study("gears", config)).points}
+    ids = duckdb.sql(f"select point_id, gear from '{geared}/points.parquet'").fetchall()
+    assert {point_id for point_id, gear in ids if gear == "first"} == before
+    assert len({point_id for point_id, _ in ids}) == 4
+
+
+def test_a_line_of_the_table_reaches_tables_names_and_the_page(geared: Path) -> None:
+    names = duckdb.sql(f"select layout_name from '{geared}/tables/names.parquet'").fetchall()
+    assert sorted("second gear" in name for (name,) in names) == [False, False, True, True]
+    listed = duckdb.sql(f"select distinct gear from '{geared}/tables/statistics.parquet'")
+    assert sorted(listed.fetchall()) == [("first",), ("second",)]
+    page = (geared / "report.html").read_text(encoding="utf-8")
+    (axes,) = re.findall(r'<script type="application/json" id="axes">(.*?)</script>', page)
+    assert "gear" in {axis["key"] for axis in json.loads(axes)}
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    drawn = json.loads(data)["contenders"]  # whose layout_name is in every tooltip of a layout
+    at = drawn["columns"].index("layout_name")
+    assert any("second gear" in row[at] for row in drawn["rows"])
+
+
+def test_studies_points_refusals_and_rows_have_the_axes_of_the_table() -> None:
+    for kind in (PointColumns, Refusal, Row):
+        assert set(AXES) <= set(fields_of(kind))
+        assert {name: axes_of(kind)[name] for name in AXES} == AXES
+    assert set(AXES) <= set(Axes.model_fields)
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_layouts_that_differ_in_one_axis_have_different_labels(name: str) -> None:
+    labels = {label_of({**DEFAULTS, name: value}) for value in values_of(AXES[name])}
+    assert len(labels) == len(values_of(AXES[name])) > 1
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_an_axis_allows_its_values_and_nothing_else(name: str) -> None:
+    axis = AXES[name]
+    assert all(axis.allows(value) for value in values_of(axis))
+    assert axis.allows(None) == axis.optional
+    for wrong in (-1, 0.5, "no such choice", [], 2 if axis.kind is bool else True):
+        assert not axis.allows(wrong), wrong

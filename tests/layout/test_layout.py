@@ -1,0 +1,135 @@
+"""Batch arithmetic and what a layout refuses."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.layout.layout import Layout, engine_refusals, refusals
+from scaling.layout.shapes import ModelShape
+from tests.samples import layouts
+
+SHAPE = ModelShape(
+    num_layers=4,
+    hidden_size=64,
+    num_heads=8,
+    num_kv_heads=4,
+    head_dim=8,
+    ffn_hidden_size=96,
+    vocab_size=128,
+)
+
+
+@given(layouts, st.integers(2, 4))
+def test_more_replicas_mean_a_larger_batch_and_more_ranks(layout, k):
+    wider = dataclasses.replace(layout, dp=layout.dp * k)
+    assert wider.global_batch_size == k * layout.global_batch_size
+    assert wider.world_size == k * layout.world_size
+
+
+@given(layouts, st.integers(1, 64))
+def test_a_label_does_not_depend_on_the_number_of_gpus(layout, dp):
+    assert dataclasses.replace(layout, dp=dp, gradient_accumulation_steps=1).label == layout.label
+
+
+@given(layouts)
+def test_a_layout_is_refused_exactly_when_something_cannot_be_shared_evenly(layout):
+    plain = {"optimizer_offload": "none", "pipeline_schedule": "1f1b"}
+    layout = dataclasses.replace(layout, zero_stage=1, **plain)
+    even = (
+        SHAPE.num_heads % layout.tp == 0
+        and SHAPE.num_kv_heads % (layout.tp * layout.cp) == 0
+        and SHAPE.ffn_hidden_size % layout.tp == 0
+        and SHAPE.vocab_size % layout.tp == 0
+        and layout.seq_length % layout.cp == 0
+        and layout.pp <= SHAPE.num_layers
+        and (layout.zero_shard_size is None or layout.dp % layout.zero_shard_size == 0)
+        and not (
+            layout.sequence_parallel
+            and (layout.tp == 1 or layout.seq_length % (layout.tp * layout.cp))
+        )
+    )
+    assert even == (not list(refusals(SHAPE, layout)))
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        ({"tp": 16}, "num_heads=8 is not divisible by tp=16"),
+        ({"tp": 8}, "num_kv_heads=4 is not divisible by tp=8"),
+        ({"tp": 5}, "ffn_hidden_size=96 is not divisible by tp=5"),
+        ({"tp": 3}, "vocab_size=128 is not divisible by tp=3"),
+        ({"pp": 5}, "pp=5 stages cannot share num_layers=4 layers"),
+        ({"sequence_parallel": True}, "sequence_parallel shards inside the tp group"),
+        ({"sequence_parallel": True, "tp": 2, "seq_length": 33}, "seq_length=33 divisible by tp=2"),
+        (
+            {"sequence_parallel": True, "tp": 2, "cp": 2, "seq_length": 34},
+            "seq_length=34 divisible by tp=2 x cp=2",
+        ),
+        ({"cp": 2, "seq_length": 33}, "seq_length=33 is not divisible by cp=2"),
+        ({"cp": 4, "tp": 2}, "is not divisible by cp=4: a rank would have no head to attend over"),
+        (
+            {"cp": 3, "seq_length": 33},
+            "num_kv_heads=4 over tp=1 is not divisible by cp=3: ranks would attend over unequal "
+            "numbers of heads",
+        ),
+    ],
+)
+def test_an_impossible_layout_is_refused_with_a_sentence(layout, sentence):
+    said = list(refusals(SHAPE, Layout(**{"seq_length": 32, **layout})))
+    assert any(sentence in reason for reason in said), said
+
+
+def test_learned_positions_end():
+    learned = dataclasses.replace(SHAPE, family="gpt", max_positions=16)
+    assert list(refusals(learned, Layout(seq_length=16))) == []
+    (said,) = refusals(learned, Layout(seq_length=17))
+    assert "max_positions=16" in said
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_deepspeeds_refusal_of_sharded_pipelines_is_quoted(zero_stage):
+    (said,) = engine_refusals(SHAPE, Layout(pp=2, zero_stage=zero_stage, seq_length=32))
+    assert "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism" in said
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        ({"zero_shard_size": 2, "dp": 4}, "zero_shard_size=2 shards nothing at zero_stage=0"),
+        (
+            {"zero_shard_size": 3, "dp": 4, "zero_stage": 3},
+            "dp=4 is not divisible by zero_shard_size=3",
+        ),
+        ({"optimizer_offload": "cpu"}, "needs zero_stage of at least 1"),
+        ({"pipeline_schedule": "dualpipev"}, "pipeline_schedule=dualpipev needs pp > 1"),
+        (
+            {"pipeline_schedule": "dualpipev", "pp": 3, "gradient_accumulation_steps": 6},
+            "2 x pp=6 stages, which cannot share num_layers=4 layers",
+        ),
+        (
+            {"pipeline_schedule": "dualpipev", "pp": 2, "gradient_accumulation_steps": 3},
+            "at least 2 x pp=4 micro-batches, not gradient_accumulation_steps=3",
+        ),
+    ],
+)
+def test_a_choice_that_cannot_be_had_is_refused_with_a_sentence(layout, sentence):
+    said = list(refusals(SHAPE, Layout(**{"seq_length": 32, **layout})))
+    assert any(sentence in reason for reason in said), said
+
+
+def test_a_kernel_for_what_a_model_does_not_have_is_refused():
+    plain = dataclasses.replace(SHAPE, family="gpt", max_positions=64, gated_mlp=False)
+    layout = Layout(seq_length=32, fused_rope=True, fused_mlp=True)
+    rope, mlp = refusals(plain, layout)
+    assert "a gpt has no rotary positions" in rope
+    assert "this feed-forward has no gate" in mlp
+
+
+def test_an_axis_that_came_later_is_named_only_where_it_is_chosen():
+    """Ids and files of points that were measured before it existed stay what they were."""
+    plain = Layout(seq_length=32)
+    assert not {"compile", "zero_shard_size"} & set(plain.facts())
+    chosen = dataclasses.replace(plain, compile=True)
+    assert chosen.facts() == {**plain.facts(), "compile": True}

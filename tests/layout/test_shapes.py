@@ -1,0 +1,132 @@
+"""Parameters against the released models, FLOPs against worked examples."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.layout.shapes import (
+    ModelShape,
+    hardware_flops_per_token,
+    matmul_flops_per_token,
+    model_flops_per_token,
+)
+from scaling.study.study import load_models
+from tests.conftest import PROJECT
+
+MODELS = load_models(PROJECT / "config" / "models.yaml")
+
+
+@pytest.mark.parametrize(
+    ("model", "released"),
+    [
+        ("llama2_7b", 6_738_415_616),
+        ("llama2_13b", 13_015_864_320),
+        ("llama2_70b", 68_976_648_192),
+        ("tinyllama_1b", 1_100_048_384),
+        ("llama3_1b", 1_235_814_400),
+        ("llama3_3b", 3_212_749_824),
+        ("llama3_8b", 8_030_261_248),
+        ("llama3_70b", 70_553_706_496),
+        ("llama_30b", 32_528_943_616),
+        ("llama_65b", 65_285_660_672),
+        ("gpt2", 124_439_808),
+        ("gpt2_xl", 1_557_611_200),
+        ("mt5_base", 582_401_280),
+        ("mt5_large", 1_229_581_312),
+        ("mt5_xl", 3_742_619_648),
+        ("mt5_xxl", 12_921_057_280),
+    ],
+)
+def test_a_named_shape_has_the_parameters_of_the_released_model(model, released):
+    assert MODELS[model].total_params == released
+
+
+@pytest.mark.parametrize(
+    ("model", "billions"),
+    [("gpt_2b", 1.7), ("gpt_8b", 7.5), ("gpt_18b", 18.4), ("gpt_39b", 39.1), ("gpt_76b", 76.1)],
+)
+def test_a_gpt_of_megatron_has_the_parameters_its_table_says(model, billions):
+    assert round(MODELS[model].total_params / 1e9, 1) == billions
+
+
+ONE = ModelShape(
+    num_layers=1,
+    hidden_size=4,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=2,
+    ffn_hidden_size=6,
+    vocab_size=10,
+)
+
+
+def test_the_flops_of_a_one_layer_model_worked_by_hand():
+    # attention 2*4*4 + 2*4*2 = 48, mlp 3*4*6 = 72, two vocabularies 2*40 = 80: N = 200
+    assert ONE.flop_params == 200
+    # 6*200 + 12*1*4*8
+    assert model_flops_per_token(ONE, seq_length=8) == 1200 + 384
+    # no look-up: 6*160, causal half: 6*1*4*8
+    assert matmul_flops_per_token(ONE, seq_length=8) == 960 + 192
+    # full: the layer's 120 weights again, 2*120, and 4*1*4*8 for attention
+    assert hardware_flops_per_token(ONE, 8, "full") == 1584 + 240 + 128
+    assert hardware_flops_per_token(ONE, 8, "selective") == 1584 + 128
+    assert hardware_flops_per_token(ONE, 8, "none") == 1584
+
+
+def test_mt5_has_five_sizes_from_580_million_to_13_billion():
+    sizes = sorted(shape.total_params for shape in MODELS.values() if shape.num_encoder_layers > 2)
+    assert len(sizes) == 5
+    assert round(sizes[0], -7) == 580_000_000
+    assert round(sizes[-1], -9) == 13_000_000_000
+
+
+def test_tied_embeddings_count_once():
+    shared = dataclasses.replace(ONE, tied_embeddings=True)
+    assert ONE.total_params - shared.total_params == 40
+    assert matmul_flops_per_token(shared, 8) == matmul_flops_per_token(ONE, 8)
+
+
+def test_an_encoder_decoder_counts_both_streams_and_the_cross_attention():
+    t5 = ModelShape(
+        family="t5",
+        num_layers=1,
+        num_encoder_layers=1,
+        hidden_size=4,
+        num_heads=2,
+        num_kv_heads=2,
+        head_dim=2,
+        ffn_hidden_size=6,
+        vocab_size=10,
+    )
+    # encoder layer 64 + 72, decoder layer 2*64 + 72, head 40; three attentions, 8 tokens each way
+    per_sequence = 6 * (136 + 200 + 40) * 8 + 12 * 3 * 4 * 8 * 8
+    assert t5.tokens_per_sequence(8) == 16
+    assert model_flops_per_token(t5, 8) == per_sequence // 16
+    strict = 6 * (136 + 200 + 40) * 8 + (12 + 6 + 12) * 4 * 8 * 8
+    assert matmul_flops_per_token(t5, 8) == strict // 16
+
+
+@given(
+    layers=st.integers(1, 8),
+    heads=st.integers(1, 8),
+    seq_length=st.integers(1, 4096),
+    checkpointing=st.sampled_from(["none", "selective", "full"]),
+)
+def test_recomputation_only_adds_and_never_more_than_a_third(
+    layers, heads, seq_length, checkpointing
+):
+    shape = ModelShape(
+        num_layers=layers,
+        hidden_size=heads * 8,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=8,
+        ffn_hidden_size=32,
+        vocab_size=64,
+    )
+    model = model_flops_per_token(shape, seq_length)
+    hardware = hardware_flops_per_token(shape, seq_length, checkpointing)
+    assert model <= hardware <= model * 4 / 3
+    assert matmul_flops_per_token(shape, seq_length) < model

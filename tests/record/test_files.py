@@ -1,0 +1,132 @@
+"""Files are whole or not there, and hold what was put in."""
+
+import resource
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scaling.errors import InputError
+from scaling.record import files as store
+from scaling.record.row import Row, fields_of
+from scaling.study import grid
+from scaling.study.study import load_study
+from tests.rows import row_of
+
+
+@pytest.fixture
+def planned(config, write_study):
+    return grid.plan(load_study(write_study(layouts=[{"tp": [1, 2]}]), config))
+
+
+def test_a_row_comes_back_as_it_was_written(planned, tmp_path):
+    row = row_of(planned.points[0], step_times_s=[0.5, 0.25], step_time_s=0.375, losses=[2.0])
+    store.write_rows(tmp_path / "rows" / "a.parquet", [row])
+    (back,) = pq.read_table(tmp_path / "rows" / "a.parquet").to_pylist()
+    assert Row(**back) == row
+
+
+def test_a_row_of_a_version_before_an_axis_is_read_as_measured_at_its_default(planned, tmp_path):
+    row, path = row_of(planned.points[0]), tmp_path / "a.parquet"
+    store.write_rows(path, [row])
+    older = pq.read_table(path).drop_columns(["compile", "zero_shard_size", "optimizer_offload"])
+    pq.write_table(older, path)
+    assert store.read_row(path) == row
+
+
+def test_what_was_not_measured_is_null_and_not_a_number(planned, tmp_path):
+    store.write_rows(tmp_path / "a.parquet", [row_of(planned.points[0], outcome="oom")])
+    (back,) = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert back["step_time_s"] is None
+    assert back["energy_j"] is None
+
+
+def test_a_null_where_the_row_must_say_something_is_refused(planned, tmp_path):
+    with pytest.raises(pa.ArrowInvalid):
+        store.write_rows(tmp_path / "a.parquet", [row_of(planned.points[0], outcome=None)])
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+def test_a_write_that_fails_leaves_the_old_file(planned, tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    store.write_rows(path, [row_of(planned.points[0], attempt=1)])
+
+    def full_disk(_table, part):
+        part.write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full_disk)
+    with pytest.raises(store.CannotWrite, match=r"a\.parquet: cannot be written: no space left"):
+        store.write_rows(path, [row_of(planned.points[0], attempt=2)])
+    assert pq.read_table(path)["attempt"].to_pylist() == [1]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_is_one_sentence_for_users_and_an_os_error_for_programs(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # bytes of a file: as good as full
+    try:
+        for write in (
+            lambda path: store.write_text(path, "x" * 100_000),
+            lambda path: store.write_table(path, pa.table({"a": list(range(100_000))})),
+        ):
+            with pytest.raises(OSError, match=r"a\.txt: cannot be written: .*too large") as caught:
+                write(tmp_path / "a.txt")
+            assert isinstance(caught.value, InputError)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_are_on_the_disk_before_the_name_and_the_name_before_the_writer_returns(
+    tmp_path, monkeypatch
+):
+    order = []
+    monkeypatch.setattr(store, "_to_disk", lambda path: order.append((path, sorted(
+        one.name for one in tmp_path.iterdir()))))  # fmt: skip
+    store.write_text(tmp_path / "a.txt", "new")
+    (part, before), (folder, after) = order
+    assert before == [part.name]
+    assert (folder, after) == (tmp_path, ["a.txt"])
+
+
+def test_a_name_as_long_as_a_file_system_allows_can_be_written(tmp_path):
+    store.write_text(tmp_path / ("n" * 251 + ".txt"), "x")
+    with pytest.raises(store.CannotWrite, match="name too long"):
+        store.write_text(tmp_path / ("n" * 300), "x")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"\xff" * 100, b"PAR1" + b"\x00" * 50 + b"PAR1"])
+def test_a_row_that_cannot_be_read_is_a_sentence_with_its_file(tmp_path, content):
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.parquet: holds no row of this version: "):
+        store.read_row(tmp_path / "a.parquet")
+
+
+def test_a_plan_leaves_one_file_per_point_and_two_tables(planned, tmp_path):
+    store.write_plan(tmp_path, planned)
+    files = sorted((tmp_path / "points").glob("*.json"))
+    assert [grid.point_from_json(f.read_text()).point_id for f in files] == sorted(
+        p.point_id for p in planned.points
+    )
+    points = pq.read_table(tmp_path / "points.parquet")
+    assert points.num_rows == len(planned.points)
+    assert [name for name in fields_of(Row) if name in points.column_names] == points.column_names
+    refused = pq.read_table(tmp_path / "refused.parquet").to_pylist()
+    assert [r["reason"] for r in refused] == [r.reason for r in planned.refusals]
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_planning_again_leaves_the_files_of_unchanged_points_alone(planned, tmp_path):
+    store.write_plan(tmp_path, planned)
+    before = {f: f.stat().st_mtime_ns for f in (tmp_path / "points").glob("*.json")}
+    store.write_plan(tmp_path, planned)
+    assert before == {f: f.stat().st_mtime_ns for f in (tmp_path / "points").glob("*.json")}
+
+
+def test_a_study_without_refusals_still_leaves_an_empty_table(config, write_study, tmp_path):
+    store.write_plan(tmp_path, grid.plan(load_study(write_study("two"), config)))
+    table = pq.read_table(tmp_path / "refused.parquet")
+    assert table.num_rows == 0
+    assert "reason" in table.column_names

@@ -1,0 +1,93 @@
+"""What cannot fit is not started, and the plan says what it will cost."""
+
+import pytest
+import yaml
+
+from scaling.errors import InputError
+from scaling.run import planning
+from scaling.study import grid
+from scaling.study.grid import point_from_json
+from scaling.study.study import load_study
+from scaling.study.time_limits import limits
+from tests.conftest import CLUSTERS, MODELS
+
+
+def study_of(config, write_study, *, measure=None, exclusive=False, **axes):
+    models = {
+        **MODELS,
+        "huge": {**MODELS["mini"], "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672},
+    }
+    (config / "models.yaml").write_text(yaml.safe_dump(models))
+    priced = {**CLUSTERS, "there": {**CLUSTERS["there"], "usd_per_gpu_hour": 2.0}}
+    priced["there"]["slurm"] = {"exclusive": exclusive}
+    (config / "clusters.yaml").write_text(yaml.safe_dump(priced))
+    gpus = {"cluster": "there", "world_size": 8, "precision": "bf16", "zero_stage": 1}
+    path = write_study(axes={**gpus, **axes}, measure=measure or {})
+    return load_study(path, config)
+
+
+def test_a_point_far_beyond_the_gpus_memory_is_refused_with_the_parts(config, write_study):
+    study = study_of(config, write_study, model=["mini", "huge"])
+    planned = planning.plan(study)
+    assert {point.model for point in planned.points} == {"mini"}
+    (refused,) = planned.refusals
+    assert refused.model == "huge"
+    for word in ("predicted memory", "weights", "optimizer", "measure_oom: true"):
+        assert word in refused.reason
+
+
+def test_measure_oom_runs_it_all_the_same(config, write_study):
+    study = study_of(config, write_study, model=["mini", "huge"], measure={"measure_oom": True})
+    planned = planning.plan(study)
+    assert [p.point_id for p in planned.points] == [p.point_id for p in grid.plan(study).points]
+    assert planned.refusals == ()
+
+
+def test_a_points_limits_follow_its_predicted_step_time_and_its_id_does_not(config, write_study):
+    (point,) = planning.plan(study_of(config, write_study)).points
+    assert point.expected_step_s > 0
+    steps = (point.warmup_steps, point.measured_steps)
+    assert point.time_limit_s == limits(point.expected_step_s, *steps, None)[0]
+    assert point_from_json(point.to_json()) == point
+
+    (bound,) = planning.plan(study_of(config, write_study, measure={"time_limit_s": 60.0})).points
+    assert (bound.time_limit_s, bound.point_id) == (60.0, point.point_id)
+
+
+def test_where_nothing_is_predicted_a_points_file_says_no_step_time(config, write_study):
+    point = planning.plan(load_study(write_study(), config)).points[0]
+    assert point.expected_step_s is None
+    assert "expected_step_s" not in point.to_json()
+
+
+def test_ranks_on_a_cpu_are_never_refused_for_memory_and_cost_nothing_known(config, write_study):
+    study = load_study(write_study(), config)
+    assert planning.plan(study) == grid.plan(study)
+    assert planning.plan_and_spend(study) == (planning.plan(study), None)
+
+
+def test_the_spending_is_hours_times_price_and_power(config, write_study):
+    study = study_of(config, write_study)
+    planned, spent = planning.plan_and_spend(study)
+    assert planned == planning.plan(study)
+    assert spent.points == 1
+    assert spent.gpu_hours > 0
+    assert spent.usd == pytest.approx(2.0 * spent.gpu_hours)
+    assert spent.energy_j == pytest.approx(700 * 3600 * spent.gpu_hours)  # the TDP of an H100
+
+
+def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(config, write_study):
+    def probed(**changes):
+        study = load_study(write_study(**changes), config)
+        return planning.probe_of(study, planning.plan(study))
+
+    gpus = {"cluster": "there", "world_size": [8, 16], "precision": "bf16", "zero_stage": 1}
+    gpus["global_batch_size"] = 16
+    assert probed() is None
+    assert probed(probe=True).world_size == 2
+    assert probed(axes=gpus).world_size == 16
+    assert probed(axes=gpus, probe={"world_size": 8}).world_size == 8
+    assert probed(axes=gpus, probe=False) is None
+    assert probed(axes=gpus, mode="predict") is None
+    with pytest.raises(InputError, match=r"probe\.world_size=12: must be at most 8 or whole nodes"):
+        probed(axes=gpus, probe={"world_size": 12})

@@ -1,0 +1,165 @@
+"""How far a study is, and which points run again."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.errors import InputError
+from scaling.record import files
+from scaling.run import retry
+from scaling.run.progress import Progress, Settled, Watcher, duration, judge
+from scaling.study import grid
+from scaling.study.study import load_study
+from tests.rows import row_of
+
+
+@pytest.fixture
+def points(config, write_study):
+    study = write_study(layouts=[{"zero_stage": [0, 1, 2, 3]}])
+    return grid.plan(load_study(study, config)).points
+
+
+def put(study_dir, point, **changes):
+    files.write_rows(study_dir / "rows" / f"{point.point_id}.parquet", [row_of(point, **changes)])
+
+
+def mark(study_dir, point, *, pid, host=None, time_limit_s=60.0):
+    (study_dir / "rows").mkdir(exist_ok=True)
+    marker = study_dir / "rows" / f"{point.point_id}.running"
+    said = {"pid": pid, "host": host or socket.gethostname(), "time_limit_s": time_limit_s}
+    marker.write_text(json.dumps(said))
+    return marker
+
+
+def test_every_point_is_counted_once(points, tmp_path):
+    put(tmp_path, points[0])
+    put(tmp_path, points[1], outcome="oom")
+    mark(tmp_path, points[2], pid=os.getpid())
+    seen = Watcher(tmp_path, points).look()
+    assert (seen.done, dict(seen.failed), seen.running, seen.left) == (1, {"oom": 1}, 1, 5)
+    assert seen.line().startswith("1 done · 1 failed (oom 1) · 1 running · 5 left of 8")
+
+
+def test_before_anything_has_finished_nothing_is_said_about_the_time_left(points, tmp_path):
+    seen = Watcher(tmp_path, points).look()
+    assert seen.seconds_left is None
+    assert seen.line() == "0 done · 0 running · 8 left of 8"
+
+
+def test_the_time_left_is_judged_by_points_of_the_same_size(points):
+    small = [p for p in points if p.layout.world_size == 1]
+    large = [p for p in points if p.layout.world_size == 2]
+    settled = {
+        small[0].point_id: Settled(outcome="ok", duration_s=10),
+        large[0].point_id: Settled(outcome="oom", duration_s=20),
+    }
+    assert judge(points, settled, set()).seconds_left == 3 * 10 + 3 * 20
+    two_at_once = {small[1].point_id, large[1].point_id}
+    assert judge(points, settled, two_at_once).seconds_left == (3 * 10 + 3 * 20) / 2
+
+
+def test_a_finished_study_says_nothing_about_the_time_left(points, tmp_path):
+    for point in points:
+        put(tmp_path, point)
+    seen = Watcher(tmp_path, points).look()
+    assert seen.finished
+    assert seen.line() == "8 done · 0 running · 0 left of 8"
+
+
+def test_rows_of_points_the_study_no_longer_has_are_not_counted(points, tmp_path):
+    put(tmp_path, points[0])
+    assert Watcher(tmp_path, points[1:]).look().done == 0
+
+
+def test_a_marker_whose_process_is_gone_is_not_running(points, tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    mark(tmp_path, points[0], pid=ended.pid)
+    assert Watcher(tmp_path, points).look().running == 0
+
+
+def test_a_marker_of_another_host_counts_until_its_limit_is_long_past(points, tmp_path):
+    marker = mark(tmp_path, points[0], pid=1, host="elsewhere")
+    assert Watcher(tmp_path, points).look().running == 1
+    long_ago = marker.stat().st_mtime - 3600
+    os.utime(marker, (long_ago, long_ago))
+    assert Watcher(tmp_path, points).look().running == 0
+
+
+def test_a_row_that_is_set_aside_is_wanted_again(points, tmp_path):
+    put(tmp_path, points[0], outcome="timeout")
+    put(tmp_path, points[1], outcome="oom")
+    watcher = Watcher(tmp_path, points)
+    assert watcher.look().left == 6
+    assert retry.set_aside(tmp_path, {"timeout"}) == 1
+    seen = watcher.look()
+    assert (seen.left, dict(seen.failed)) == (7, {"oom": 1})
+    kept = tmp_path / "rows" / "retried" / f"{points[0].point_id}.1.parquet"
+    assert kept.exists()
+
+
+def test_outcomes_to_retry_are_named_or_told_wrong():
+    assert retry.outcomes("timeout, node_failed") == {"timeout", "node_failed"}
+    with pytest.raises(InputError, match="'time-out' is no failure: did you mean 'timeout'"):
+        retry.outcomes("time-out")
+    with pytest.raises(InputError, match="'ok' is no failure"):
+        retry.outcomes("ok")
+    with pytest.raises(InputError, match="is empty"):
+        retry.outcomes(" , ")
+
+
+@given(st.floats(0, 1e7))
+def test_a_duration_reads_like_a_duration(seconds):
+    text = duration(seconds)
+    assert text.endswith((" s", " min"))
+    assert " 60" not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
+)
+def test_durations_are_written_for_people(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_progress_never_says_a_negative_number_is_left():
+    seen = Progress(total=3, done=1, failed={"oom": 1}, running=1, seconds_left=1.0)
+    assert seen.left == 0
+    assert not seen.finished
+
+
+def test_what_a_guided_sweep_skips_is_neither_left_nor_waited_for(points, tmp_path):
+    put(tmp_path, points[0])
+    watcher = Watcher(tmp_path, points[:4])
+    assert watcher.look().left == 3
+    ids = [point.point_id for point in points[:4]]
+    decided = {"point_id": ids, "chosen": [True, True, False, False]}
+    files.write_table(tmp_path / "chosen" / "1.parquet", pa.table(decided))
+    seen = watcher.look()
+    assert (seen.total, seen.done, seen.left) == (2, 1, 1)
+
+
+def test_a_choice_that_is_being_replaced_or_broken_skips_nobody(points, tmp_path):
+    (tmp_path / "chosen").mkdir()
+    table = pa.table({"point_id": [points[0].point_id], "chosen": [False]})
+    pq.write_table(table, tmp_path / "chosen" / "1.parquet")
+    (tmp_path / "chosen" / "2.parquet").symlink_to(tmp_path / "gone")  # between list and read
+    (tmp_path / "chosen" / "4.parquet").write_bytes(b"PAR1")
+    assert Watcher(tmp_path, points).look().total == len(points) - 1
+
+
+def test_a_row_that_cannot_be_read_is_no_settled_point(points, tmp_path):
+    put(tmp_path, points[0])
+    whole = tmp_path / "rows" / f"{points[0].point_id}.parquet"
+    for number, content in enumerate([b"", b"PAR1", whole.read_bytes()[:-20]], start=1):
+        (tmp_path / "rows" / f"{points[number].point_id}.parquet").write_bytes(content)
+    assert Watcher(tmp_path, points).look().done == 1

@@ -1,0 +1,41 @@
+"""What `scaling run` makes of options and signals; whole runs are in tests/workflow."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from scaling.run import snakemake
+from scaling.run.progress import Progress
+
+
+@pytest.mark.parametrize("options", [["--profile", "mine"], ["--profile=mine"]])
+def test_a_profile_that_is_named_either_way_takes_the_place_of_our_own(options):
+    command = snakemake._command(Path("s.yaml"), options, {})
+
+    assert [word for word in command if "profile" in word] == [options[0]]
+
+
+class Impatient:
+    """Looks once, and tells this process to end while it does."""
+
+    def look(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Progress(total=1, done=0, running=1, seconds_left=None)
+
+
+def test_sigterm_is_handed_on_and_the_code_is_that_of_what_it_came_to(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    script = f"trap 'exit 5' TERM; touch {tmp_path}/ready; while true; do sleep 0.05; done"
+    child = subprocess.Popen(["bash", "-c", script])
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.02)
+
+    code = snakemake._wait(child, Impatient(), Console(quiet=True), time.monotonic())
+
+    assert code == 5
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -1,0 +1,212 @@
+"""A study becomes points and refusals."""
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaling.errors import InputError
+from scaling.record.row import Row, fields_of
+from scaling.study import grid
+from scaling.study.study import load_study
+
+
+@pytest.fixture
+def planned(config, write_study):
+    def make(**changes):
+        return grid.plan(load_study(write_study(**changes), config))
+
+    return make
+
+
+def test_the_grid_is_the_product_of_each_block(planned):
+    made = planned(layouts=[{"zero_stage": [0, 1, 3]}, {"tp": 2, "world_size": 2}])
+    found = {(p.layout.world_size, p.layout.tp, p.layout.zero_stage) for p in made.points}
+    assert found == {(n, 1, z) for n in (1, 2) for z in (0, 1, 3)} | {(2, 2, 0)}
+
+
+def test_a_combination_named_twice_is_one_point(planned):
+    assert len(planned(layouts=[{"zero_stage": [1, 1]}, {"zero_stage": 1}]).points) == 2
+
+
+def test_strong_scaling_keeps_the_global_batch(planned):
+    assert {p.layout.global_batch_size for p in planned().points} == {8}
+
+
+def test_weak_scaling_keeps_the_batch_of_a_gpu(config, write_study):
+    path = write_study(kind="weak")
+    text = path.read_text().replace("global_batch_size: 8", "batch_size_per_gpu: 3")
+    path.write_text(text)
+    points = grid.plan(load_study(path, config)).points
+    assert [(p.layout.world_size, p.layout.global_batch_size) for p in points] == [(1, 3), (2, 6)]
+
+
+def test_every_impossible_combination_is_kept_with_its_sentence(planned):
+    made = planned(layouts=[{"tp": [1, 2]}])
+    (refused,) = made.refusals
+    assert (refused.world_size, refused.tp) == (1, 2)
+    assert refused.reason == "world_size=1 is not divisible by tp=2 x pp=1 x cp=1 = 2"
+
+
+@pytest.mark.parametrize(
+    ("axes", "reason"),
+    [
+        ({"world_size": [1, 16]}, "more than the 8 GPUs of cluster here (2 nodes of 4)"),
+        ({"world_size": [1, 6]}, "world_size=6 is not whole nodes of 4 GPUs"),
+        ({"micro_batch_size": [1, 3]}, "not divisible by micro_batch_size=3 x dp=1"),
+    ],
+)
+def test_a_size_that_does_not_fit_is_refused(planned, axes, reason):
+    assert any(reason in refusal.reason for refusal in planned(axes=axes).refusals)
+
+
+def test_a_grid_with_no_point_that_can_run_is_an_error(planned):
+    with pytest.raises(InputError, match="holds no point that can run: num_heads=4"):
+        planned(layouts=[{"tp": 8, "world_size": 8}])
+
+
+def test_a_grid_above_its_limit_is_an_error(planned):
+    with pytest.raises(InputError, match="holds 2 points, more than max_points=1"):
+        planned(max_points=1)
+
+
+def test_a_grid_far_above_its_limit_is_refused_before_it_is_expanded(planned):
+    many = list(range(1, 2001))
+    with pytest.raises(InputError, match="spans 8,000,000 combinations"):
+        planned(axes={"seq_length": many, "global_batch_size": many})
+
+
+def test_a_grid_of_two_million_combinations_is_refused_before_it_is_expanded(planned, monkeypatch):
+    monkeypatch.setattr(itertools, "product", None)
+    with pytest.raises(InputError, match="spans 2,000,000 combinations, more than the 100,000"):
+        planned(
+            axes={"seq_length": list(range(1, 1001)), "global_batch_size": list(range(1, 1001))}
+        )
+
+
+def test_null_in_a_block_overrides_the_axis(planned):
+    def sharded(**block):
+        axes = {"world_size": 4, "zero_stage": 3, "zero_shard_size": 2}
+        return [p.layout.zero_shard_size for p in planned(axes=axes, layouts=[block]).points]
+
+    assert sharded() == [2]
+    assert sharded(zero_shard_size=None) == [None]
+    assert set(sharded(zero_shard_size=[None, 2])) == {None, 2}
+
+
+def test_two_points_of_one_id_are_refused_and_not_one_lost(planned, monkeypatch):
+    monkeypatch.setattr(grid, "_point_id", lambda *_: "the-same")
+    with pytest.raises(InputError, match="two points have the id the-same, by chance: "):
+        planned()
+
+
+def test_one_more_world_size_leaves_the_other_points_as_they_are(planned):
+    before = {p.point_id: p for p in planned().points}
+    after = {p.point_id: p for p in planned(axes={"world_size": [1, 2, 4]}).points}
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + 1
+
+
+def test_repeats_are_points_of_their_own(planned):
+    once, twice = planned(), planned(measure={"repeats": 2})
+    assert {p.point_id for p in once.points} < {p.point_id for p in twice.points}
+    assert sorted(p.repeat for p in twice.points) == [0, 0, 1, 1]
+
+
+def test_a_longer_time_limit_is_not_another_point(planned):
+    ids = {p.point_id for p in planned().points}
+    assert {p.point_id for p in planned(measure={"time_limit_s": 5.0}).points} == ids
+
+
+def test_another_seed_or_shape_is_another_point(planned, config):
+    ids = {p.point_id for p in planned().points}
+    assert not ids & {p.point_id for p in planned(measure={"seed": 1}).points}
+    models = config / "models.yaml"
+    models.write_text(models.read_text().replace("num_layers: 2", "num_layers: 3"))
+    assert not ids & {p.point_id for p in planned().points}
+
+
+def test_a_point_survives_its_file(planned):
+    for point in planned().points:
+        assert grid.point_from_json(point.to_json()) == point
+
+
+def test_what_is_known_of_a_point_are_columns_of_the_row(planned):
+    for point in planned().points:
+        assert set(grid.columns_of(point)) <= set(fields_of(Row))
+
+
+def test_the_fingerprint_changes_with_the_plan(planned):
+    assert grid.fingerprint(planned()) == grid.fingerprint(planned())
+    assert grid.fingerprint(planned()) != grid.fingerprint(planned(measure={"seed": 1}))
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    world_size=st.lists(st.integers(1, 8), min_size=1, max_size=3),
+    tp=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=2),
+    pp=st.lists(st.sampled_from([1, 2]), min_size=1, max_size=2),
+    zero_stage=st.lists(st.sampled_from([0, 1, 2, 3]), min_size=1, max_size=2),
+)
+def test_every_combination_becomes_a_point_or_a_refusal(planned, world_size, tp, pp, zero_stage):
+    block = {"world_size": world_size, "tp": tp, "pp": pp, "zero_stage": zero_stage}
+    plain = {"world_size": 1, "tp": 1, "pp": 1, "zero_stage": 0}  # always runs
+    made = planned(layouts=[plain, block])
+    combinations = {tuple(plain.values()), *itertools.product(*block.values())}
+    assert len(made.points) + len(made.refusals) == len(combinations)
+    for point in made.points:
+        assert point.layout.world_size in {1, *world_size}
+        assert point.layout.global_batch_size == 8
+    assert len({p.point_id for p in made.points}) == len(made.points)
+
+
+def test_the_grid_needs_nothing_heavy():
+    code = "import sys, scaling.study.grid; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = {"torch", "deepspeed", "duckdb", "altair", "pyarrow", "numpy", "pydantic", "yaml"}
+    assert not heavy & set(loaded)
+
+
+def test_refusals_are_flat_so_that_sql_can_read_them():
+    assert {kind for kind, _ in fields_of(grid.Refusal).values()} <= {"str", "int", "bool"}
+    assert dataclasses.is_dataclass(grid.Refusal)
+
+
+def test_ids_of_points_that_were_measured_before_an_axis_existed_stay(planned):
+    """Worked out by the version before zero_shard_size; another id would be measured again."""
+    first = planned(axes={"world_size": 2}, layouts=[{"zero_stage": 3}]).points[0]
+    assert first.point_id == "mini-g2-zero3-mbs1-flash2-fp32-475b29b2"
+
+
+def test_a_chosen_later_axis_is_another_point(planned):
+    block = {"zero_stage": 3, "world_size": 4, "seq_length": 32}
+    plain = planned(layouts=[block], mode="predict")
+    sharded = planned(layouts=[{**block, "zero_shard_size": [None, 2]}], mode="predict")
+    one, other = sharded.points
+    assert {p.layout.zero_shard_size for p in sharded.points} == {None, 2}
+    assert {p.point_id for p in plain.points} < {one.point_id, other.point_id}
+
+
+def test_keeping_a_trace_makes_no_other_point(planned):
+    plain, kept = planned(), planned(measure={"keep_trace": True})
+    assert [p.point_id for p in kept.points] == [p.point_id for p in plain.points]
+    assert "keep_trace" not in plain.points[0].to_json()
+    assert grid.point_from_json(kept.points[0].to_json()).keep_trace
+
+
+def test_clipping_makes_another_point_and_is_refused_where_deepspeed_would_miss_weights(planned):
+    layouts = [{"zero_stage": [0, 1]}, {"pp": 2, "world_size": 2, "zero_stage": [0, 1]}]
+    plain = planned(layouts=layouts)
+    clipped = planned(layouts=layouts, measure={"gradient_clipping": 1.0})
+    assert not {p.point_id for p in plain.points} & {p.point_id for p in clipped.points}
+    assert {p.gradient_clipping for p in clipped.points} == {1.0}
+    (refused,) = [r for r in clipped.refusals if "gradient_clipping=1" in r.reason]
+    assert (refused.pp, refused.zero_stage) == (2, 0)

@@ -1,0 +1,136 @@
+"""A thousand wrong studies and command lines: each is a plan, or one sentence and exit code 2."""
+
+import random
+import string
+import time
+
+import pytest
+import yaml
+
+from scaling.cli.verbs import main
+from scaling.errors import InputError
+from scaling.layout.axes import AXES
+from scaling.record import files
+from scaling.run import plan_writer
+from scaling.study import grid
+from scaling.study.study import load_study
+from tests.conftest import STUDY
+
+RUNS = 1000
+VERBS = {  # and words of which its arguments are made, more or less
+    "plan": ["one"],
+    "status": ["one"],
+    "retry": ["one"],
+    "measure": ["results/one/points/none.json", "results/one/rows/none.parquet"],
+    "probe": ["results/one/probe.json", "results/one/probes.parquet"],
+    "choose": ["one", "2", "results/one/chosen/2.parquet"],
+    "tabulate": ["results/one"],
+    "report": ["results/one", "--no-tables"],
+    "compare": ["results/one", "results/one"],
+}
+VALUES = [
+    None, True, False, 0, 1, 2, 3, 8, -1, 1.5, 10**7, 2**63, 10**30, float("nan"), float("inf"),
+    "", "yes", "010", "1:30", "mini", "here", "there", "bf16", "x" * 300, "[/b]", "\x1b[2J", "ü",
+    "../../etc/passwd", "$(touch x)", [], [1], [[1]], [1, 2, 4], [None], {}, {"a": 1}, [1, "2"],
+    list(range(1, 300)),
+]  # fmt: skip
+KEYS = [
+    *AXES, "model", "cluster", "world_size", "global_batch_size", "batch_size_per_gpu",
+    "seq_length", "title", "kind", "mode", "axes", "layouts", "measure", "probe", "report",
+    "max_points", "replicates", "measured_steps", "warmup_steps", "repeats", "time_limit_s",
+    "keep", "spread", "budget_gpu_hours", "seed", "knee_share", "enabled", "gradient_clipping",
+    "nonsense", "",
+]  # fmt: skip
+TEXTS = [
+    "&a [*a]", "<<: *x", "!!python/name:os.system", "? {a: b}\n: c", "[" * 500, "{" * 50, "a: b: c",
+    "\t- x", "%YAML 9.9", "---\n---", "'", '"\\x1b"', "key: |\n  \x07", "2026-02-31", "\x00", "~",
+    "- - -", ".inf", "0x10", "1e400", "9" * 5000, "#" * 5000, "\ufeff", "\u202e", "a: &a 1\nb: *a",
+]  # fmt: skip
+
+
+def studies(rng):
+    """Texts of study files: a good one with values replaced, or with text put in anywhere."""
+    while True:
+        study = yaml.safe_load(yaml.safe_dump(STUDY))
+        study["layouts"] = [{}]
+        study["measure"] = {}
+        for _ in range(rng.randrange(1, 4)):
+            where = rng.choice([study, study["axes"], study["layouts"], study["measure"]])
+            if isinstance(where, list):
+                where.append(
+                    rng.choice([rng.choice(VALUES), {rng.choice(KEYS): rng.choice(VALUES)}])
+                )
+            elif isinstance(where, dict):
+                where[rng.choice(KEYS)] = rng.choice(VALUES)
+            if not isinstance(study["axes"], dict) or not isinstance(study["layouts"], list):
+                break
+            if not isinstance(study["measure"], dict):
+                break
+        text = yaml.safe_dump(study, allow_unicode=True)
+        if rng.random() < 0.4:
+            at = rng.randrange(len(text))
+            junk = rng.choice([*TEXTS, "".join(rng.choices(string.printable, k=8))])
+            text = text[:at] + junk + text[at + rng.randrange(3) :]
+        yield text
+
+
+def test_every_study_is_a_plan_or_one_sentence(config, tmp_path):
+    rng = random.Random(31)
+    path = config / "studies" / "one.yaml"
+    generated = studies(rng)
+    told = []
+    for number in range(RUNS):
+        text = next(generated)
+        path.write_text(text, encoding="utf-8", newline="")
+        started = time.process_time()
+        try:
+            plan = grid.plan(load_study(path, config))
+        except InputError as error:
+            told.append(str(error))
+        else:
+            if number % 10 == 0:  # and what is accepted fits into its tables
+                files.write_plan(tmp_path / "results", plan)
+        assert time.process_time() - started < 60, text[:2000]  # none hangs
+    assert RUNS / 4 < len(told) < RUNS
+    for sentence in told:
+        assert sentence.startswith(f"{path}: ")
+        assert sentence.isprintable(), sentence
+        assert len(sentence) < 1500, sentence
+
+
+WORDS = [
+    "", "one", "[/b]", "[bold]x", "\x1b[2J", "-", "--", "--mode", "--cluster", "measure", "predict",
+    "nowhere", "there", "--outcome", "ok", "timeout,", ",,", "--no-write", "--nonsense", "8", "-1",
+    "1e9", "../..", "/", "/dev/null", "/nowhere/x", "results/one", "x" * 300, "ü", "a\nb",
+    "--split", "2026-02-31", "--knee-share", "nan", "2", "--json", "--sql", "one.yaml", "config",
+    "config/models.yaml", "--no-tables", "--no-charts",
+]  # fmt: skip
+
+
+def test_every_command_line_ends_in_order(config, write_study, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_study("one")
+    rng = random.Random(32)
+    plan_writer.write(plan_writer.planned("one"))
+    codes = []
+    for _ in range(RUNS):
+        verb = rng.choice(list(VERBS))
+        words = [verb, *(word if rng.random() < 0.8 else rng.choice(WORDS) for word in VERBS[verb])]
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            words.insert(rng.randrange(1, len(words) + 1), rng.choice(WORDS))
+        monkeypatch.setattr("sys.argv", ["scaling", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        codes.append(ended.value.code or 0)
+        said = capsys.readouterr()
+        assert codes[-1] in (0, 2), words
+        assert codes[-1] == 0 or said.err.strip(), words
+        assert "\x1b[2J" not in said.err + said.out, words
+    assert codes.count(0) > 100
+    assert codes.count(2) > 100
+
+
+@pytest.mark.parametrize("study", ["x" * 300, "x" * 300 + ".yaml", "a\x00b", ".", "..", "/"])
+def test_a_name_that_no_file_can_have_is_no_study(config, study):
+    with pytest.raises(InputError, match=r"no such study|the file name"):
+        load_study(study, config)

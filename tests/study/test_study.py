@@ -1,0 +1,398 @@
+"""Every mistake in a study, a model or a cluster is one sentence, and nothing else happens."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from scaling.errors import InputError
+from scaling.study import grid
+from scaling.study.study import findings_of, load_clusters, load_models, load_study
+from tests.conftest import CLUSTERS, MODELS, PROJECT, STUDY
+
+
+def changed(**changes):
+    return yaml.safe_dump({**STUDY, **changes})
+
+
+def axes(**changes):
+    return changed(axes={**STUDY["axes"], **changes})
+
+
+def without(*names):
+    return changed(axes={k: v for k, v in STUDY["axes"].items() if k not in names})
+
+
+MALFORMED = {
+    "not YAML": ("a: [1, 2", "one.yaml: line 1, column 9: not valid YAML: expected ',' or ']'"),
+    "a tab": ("a:\n\tb: 1", "one.yaml: line 2, column 1: not valid YAML: found character"),
+    "a key twice": ("kind: weak\nkind: weak", "not valid YAML: the key 'kind' is written twice"),
+    "unsafe YAML": ("!!python/object/apply:os.getcwd []", "os.getcwd is a tag; a study needs none"),
+    "an empty file": ("", "one.yaml: must hold keys and values, not NoneType"),
+    "a list": ("- 1", "one.yaml: must hold keys and values, not list"),
+    "two documents": ("a: 1\n---\nb: 2", "not valid YAML: but found another document"),
+    "no title": ("kind: strong", "one.yaml: title: is missing"),
+    "no kind": ("title: x", "one.yaml: kind: is missing"),
+    "an empty title": (changed(title=""), "title='': must not be empty"),
+    "a numeric title": (changed(title=3), "title=3: must be text"),
+    "an unknown kind": (changed(kind="stronk"), "kind='stronk': did you mean 'strong'?"),
+    "an unknown key": (
+        changed(layout=[{}]),
+        "layout: unknown key 'layout': did you mean 'layouts'?",
+    ),
+    "an unknown axis": (
+        axes(worldsize=2),
+        "axes.worldsize: unknown key 'worldsize': did you mean 'world_size'?",
+    ),
+    "an unknown axis in a block": (
+        changed(layouts=[{}, {"zero": 1}]),
+        "layouts[1].zero: unknown key 'zero': did you mean 'zero_stage'?",
+    ),
+    "an unknown measure key": (
+        changed(measure={"warmup": 2}),
+        "measure.warmup: unknown key 'warmup': did you mean 'warmup_steps'?",
+    ),
+    "axes as a list": (changed(axes=[1]), "axes=[1]: must hold keys and values"),
+    "layouts as a mapping": (changed(layouts={"tp": 1}), "layouts={'tp': 1}: must be a list"),
+    "no layouts": (changed(layouts=[]), "layouts=[]: must not be empty"),
+    "an empty axis": (axes(tp=[]), "axes.tp=[]: must not be empty"),
+    "a size of text": (
+        axes(world_size="eight"),
+        "axes.world_size[0]='eight': must be a whole number",
+    ),
+    "a quoted number": (axes(world_size=["8"]), "axes.world_size[0]='8': must be a whole number"),
+    "a fraction": (axes(tp=1.5), "axes.tp[0]=1.5: must be a whole number"),
+    "a boolean size": (axes(pp=True), "axes.pp[0]=True: must be a whole number"),
+    "a size of zero": (axes(world_size=[1, 0]), "axes.world_size[1]=0: must be at least 1"),
+    "a negative size": (axes(dp=-1), "axes.dp: unknown key 'dp'"),
+    "a negative batch": (
+        axes(global_batch_size=-8),
+        "axes.global_batch_size[0]=-8: must be at least 1",
+    ),
+    "an absurd size": (
+        axes(seq_length=10**12),
+        "axes.seq_length[0]=1000000000000: must be at most 10000000",
+    ),
+    "a null axis value": (axes(tp=[None]), "axes.tp[0]=None: must be a whole number"),
+    "an unknown stage": (axes(zero_stage=4), "axes.zero_stage[0]=4: allowed: 0, 1, 2, 3"),
+    "a flag of text": (
+        axes(sequence_parallel="yes please"),
+        "axes.sequence_parallel[0]='yes please': must be true or false",
+    ),
+    "an unknown attention": (
+        axes(attention="flash9"),
+        "axes.attention[0]='flash9': did you mean 'flash",
+    ),
+    "an unknown precision": (
+        axes(precision="bf61"),
+        "axes.precision[0]='bf61': did you mean 'bf16'?",
+    ),
+    "an unknown checkpointing": (
+        axes(activation_checkpointing="some"),
+        "axes.activation_checkpointing[0]='some': allowed: full, none, selective",
+    ),
+    "an unknown model": (
+        axes(model="minni"),
+        "axes.model: unknown model 'minni': did you mean 'mini'?",
+    ),
+    "an unknown model in a block": (
+        changed(layouts=[{"model": "zzz"}]),
+        "layouts[0].model: unknown model 'zzz': allowed: mini",
+    ),
+    "an unknown cluster": (
+        axes(cluster="hier"),
+        "axes.cluster: unknown cluster 'hier': did you mean 'here'?",
+    ),
+    "two clusters measured": (
+        axes(cluster=["here", "there"]),
+        "axes.cluster=['here', 'there']: a study with mode: measure runs on one",
+    ),
+    "a model that leaves its folder": (
+        axes(model="../../x"),
+        "axes.model[0]='../../x': a name is letters, digits",
+    ),
+    "a model with a shell in it": (
+        axes(model="a; rm -rf ~"),
+        "axes.model[0]='a; rm -rf ~': a name is letters",
+    ),
+    "no world size": (
+        without("world_size"),
+        "axes.world_size: is missing, and layouts[0] does not give it either",
+    ),
+    "no batch": (without("global_batch_size"), "axes.global_batch_size: is missing"),
+    "the batch of the other kind": (
+        axes(batch_size_per_gpu=2),
+        "axes.batch_size_per_gpu=[2]: kind: strong fixes global_batch_size instead",
+    ),
+    "the other batch in a block": (
+        changed(layouts=[{"batch_size_per_gpu": 2}]),
+        "layouts[0].batch_size_per_gpu=[2]: kind: strong fixes global_batch_size instead",
+    ),
+    "a weak study with a global batch": (
+        changed(kind="weak"),
+        "axes.global_batch_size=[8]: kind: weak fixes batch_size_per_gpu instead",
+    ),
+    "too few steps": (
+        changed(measure={"measured_steps": 9}),
+        "measure.measured_steps=9: must be at least 10",
+    ),
+    "no warm-up": (
+        changed(measure={"warmup_steps": 0}),
+        "measure.warmup_steps=0: must be at least 1",
+    ),
+    "no time": (
+        changed(measure={"time_limit_s": 0}),
+        "measure.time_limit_s=0: must be more than 0",
+    ),
+    "endless time": (
+        changed(measure={"time_limit_s": float("inf")}),
+        "measure.time_limit_s=inf: must be a finite number",
+    ),
+    "time that is no number": (
+        changed(measure={"time_limit_s": float("nan")}),
+        "measure.time_limit_s=nan: must be",
+    ),
+    "no repeat": (changed(measure={"repeats": 0}), "measure.repeats=0: must be at least 1"),
+    "an unknown mode": (changed(mode="guess"), "mode='guess': allowed: measure, predict"),
+    "a grid of nothing": (
+        axes(tp=8, world_size=8),
+        "layouts: the grid holds no point that can run",
+    ),
+    "a grid above its limit": (
+        changed(max_points=1),
+        "layouts: the grid holds 2 points, more than max_points=1",
+    ),
+    "an alias bomb": (
+        "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 15)),
+        "not valid YAML: holds more than 50,000 values",
+    ),
+    "an alias of itself": ("a: &a [*a]", "not valid YAML: *a stands for what it is a part of"),
+    "brackets in brackets": ("a: " + "[" * 900, "not valid YAML: nested deeper than 20 levels"),
+    "brackets that end": ("a: " + "[" * 900 + "]" * 900, "nested deeper than 20 levels"),
+    "a book of comments": ("# nothing\n" * 100_000, "has more than 250,000 bytes"),
+    "a tag": (changed() + "replicates: !!binary aGVsbG8=\n", "binary is a tag; a study needs none"),
+    "a date that never was": (changed() + "replicates: 2026-02-31 25:61:00\n", "a name is letters"),
+    "5,000 digits": (changed() + f"max_points: {'7' * 5000}\n", "has more than 18 digits"),
+    "a number of 64 bits": (
+        changed() + "max_points: 9223372036854775808\n",
+        "line 12, column 13: not valid YAML: '9223372036854775808' has more than 18 digits",
+    ),
+    "a long name": (axes(model="m" * 300), "a name is letters"),
+    "a long key": (changed(**{"k" * 300: 1}), "unknown key 'kkkk"),
+    "a key with an escape": (changed(**{"k\x1b[2J": 1}), "unknown key 'k\\x1b[2J'"),
+    "a title with an escape": (changed(title="a\x1b[2Jb"), "one line without control characters"),
+    "yes for a number": (
+        changed(measure={}).replace("measure: {}", "measure: {gradient_clipping: yes}"),
+        "measure.gradient_clipping='yes': must be a number",
+    ),
+    "true for a number": (
+        changed(measure={"gradient_clipping": True}),
+        "measure.gradient_clipping=True: must be a number",
+    ),
+    "an octal number": (
+        changed() + "max_points: 010\n",
+        "max_points='010': must be a whole number",
+    ),
+    "minutes for seconds": (
+        changed(measure={}).replace("measure: {}", "measure: {time_limit_s: 1:30}"),
+        "measure.time_limit_s='1:30': must be a number",
+    ),
+    "a key that is a number": ("1: 2", "title: is missing (2 more problems in this file)"),
+    "a key that is a fraction": ("1.5: 2", "the key 1.5 must be text or a whole number"),
+    "a key that is a list": ("? [a]\n: 2", "the key ['a'] must be text or a whole number"),
+    "null for an axis": (changed(layouts=[{"tp": None}]), "layouts[0].tp[0]=None: must be a whole"),
+    "an endless measurement": (
+        changed(measure={"measured_steps": 100_000}),
+        "measure.measured_steps=100000: must be at most 10000",
+    ),
+    "more repeats than points": (
+        changed(measure={"repeats": 100}, max_points=150),
+        "the grid holds 200 points, more than max_points=150",
+    ),
+    "a limit of nothing": (changed(max_points=0), "max_points=0: must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_study_is_told_in_one_sentence(name, config):
+    text, expected = MALFORMED[name]
+    path = config / "studies" / "one.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as told:
+        grid.plan(load_study(path, config))
+    message = str(told.value)
+    assert message.startswith(str(path))
+    assert expected in message
+    assert "\n" not in message
+
+
+def test_several_mistakes_are_counted_and_the_first_is_told(config):
+    path = config / "studies" / "one.yaml"
+    path.write_text(changed(kind="x", max_points=0, mode="y"))
+    with pytest.raises(InputError, match=r"\(2 more problems in this file\)$"):
+        load_study(path, config)
+
+
+def test_an_unknown_study_is_told_with_the_nearest_name(config, write_study):
+    write_study("quick")
+    with pytest.raises(InputError, match=r"quik\.yaml: no such study: did you mean 'quick'\?"):
+        load_study("quik", config)
+
+
+@pytest.mark.parametrize("name", ["two words", "-dash", "ümlaut", "a" * 65])
+def test_a_study_whose_file_name_is_unsafe_is_refused(name, config):
+    path = config / "studies" / f"{name}.yaml"
+    path.write_text(changed())
+    with pytest.raises(InputError, match="the file name"):
+        load_study(path, config)
+
+
+MODEL_MISTAKES = {
+    "a missing size": ({"vocab_size": None}, "mini.vocab_size=None: must be a whole number"),
+    "an unknown key": (
+        {"layers": 3},
+        "mini.layers: unknown key 'layers': did you mean 'num_layers'?",
+    ),
+    "an unknown family": ({"family": "lllama"}, "mini.family='lllama': did you mean 'llama'?"),
+    "uneven heads": (
+        {"num_heads": 3, "num_kv_heads": 3},
+        "hidden_size=64 is not divisible by num_heads=3",
+    ),
+    "uneven kv heads": ({"num_kv_heads": 3}, "num_heads=4 is not divisible by num_kv_heads=3"),
+    "a t5 without an encoder": (
+        {"family": "t5"},
+        "num_encoder_layers=0: family t5 needs at least 1",
+    ),
+    "a gpt without positions": ({"family": "gpt"}, "max_positions=0: family gpt needs at least 1"),
+    "odd rotary heads": ({"head_dim": 5}, "rotary positions need an even head_dim"),
+    "no source": ({"source": ""}, "mini.source='': must not be empty"),
+}
+
+
+@pytest.mark.parametrize("name", MODEL_MISTAKES)
+def test_a_mistake_in_a_model_is_told_in_one_sentence(name, config):
+    changes, expected = MODEL_MISTAKES[name]
+    path = config / "models.yaml"
+    path.write_text(yaml.safe_dump({"mini": {**MODELS["mini"], **changes}}))
+    with pytest.raises(InputError) as told:
+        load_models(path)
+    assert str(told.value).startswith(f"{path}: mini")
+    assert expected in str(told.value)
+
+
+CLUSTER_MISTAKES = {
+    "an unknown gpu": (
+        {"gpu": "h10-80gb"},
+        "here.gpu: unknown GPU 'h10-80gb': did you mean 'h100-80gb'?",
+    ),
+    "no gpu": ({"gpu": None}, "here.gpu=None: must be text"),
+    "no nodes": ({"nodes": 0}, "here.nodes=0: must be at least 1"),
+    "a free gpu hour": ({"usd_per_gpu_hour": 0}, "here.usd_per_gpu_hour=0: must be more than 0"),
+    "a link of words": (
+        {"node_link_gbit_per_s": "fast"},
+        "here.node_link_gbit_per_s='fast': must be a number",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLUSTER_MISTAKES)
+def test_a_mistake_in_a_cluster_is_told_in_one_sentence(name, config):
+    changes, expected = CLUSTER_MISTAKES[name]
+    path = config / "clusters.yaml"
+    path.write_text(yaml.safe_dump({"here": {**CLUSTERS["here"], **changes}}))
+    with pytest.raises(InputError) as told:
+        load_clusters(path)
+    assert expected in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "command", [["-m", "scaling", "plan"], ["-m", "scaling", "status"], ["-m", "scaling", "run"]]
+)
+def test_on_the_command_line_it_is_the_sentence_exit_code_2_and_no_traceback(command, project):
+    broken = project / "config" / "studies" / "broken.yaml"
+    broken.write_text(changed(kind="stronk"))
+    asked = subprocess.run(
+        [sys.executable, *command, "broken"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.returncode == 2
+    assert asked.stderr == "config/studies/broken.yaml: kind='stronk': did you mean 'strong'?\n"
+    assert asked.stdout == ""
+    assert not (project / "results").exists()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PROJECT / "config" / "studies").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_every_shipped_study_is_in_order(path):
+    assert grid.plan(load_study(path, PROJECT / "config")).points
+
+
+def on_two_clusters(write_study, **changes):
+    return write_study(
+        axes={"cluster": ["here", "there"], "world_size": [2]},
+        mode="predict",
+        layouts=[{}, {"cluster": "there", "tp": 2}, {"cluster": "here", "pp": 2}],
+        **changes,
+    )
+
+
+def test_a_study_is_asked_of_another_cluster_without_the_blocks_about_other_gpus(
+    config, write_study
+):
+    path = on_two_clusters(write_study)
+    found = load_study(path, config, mode="measure", cluster="there")
+    assert found.mode == "measure"
+    assert found.axes["cluster"] == ("there",)
+    assert found.layouts == ({}, {"tp": (2,)})
+
+
+def test_where_every_block_is_about_other_gpus_all_are_asked_of_the_cluster(config, write_study):
+    path = write_study(axes={"cluster": "here"}, layouts=[{"tp": 1}, {"tp": 2}])
+    found = load_study(path, config, cluster="there")
+    assert found.axes["cluster"] == ("there",)
+    assert len(found.layouts) == 2
+
+
+def test_a_cluster_or_mode_that_does_not_exist_is_said(config, write_study):
+    path = on_two_clusters(write_study)
+    with pytest.raises(
+        InputError, match=r"cluster='nowhere': unknown cluster: did you mean 'here'\?"
+    ):
+        load_study(path, config, cluster="nowhere")
+    with pytest.raises(InputError, match=r"mode='measured': did you mean 'measure'\?"):
+        load_study(path, config, mode="measured")
+
+
+def test_what_a_study_replicates_must_be_there(config, write_study, tmp_path):
+    findings = tmp_path / "reports" / "replication" / "old_paper"
+    findings.mkdir(parents=True)
+    (findings / "claim.sql").write_text("select 1")
+    found = load_study(write_study(replicates="old_paper"), config)
+    assert findings_of(found, tmp_path / "reports") == [findings / "claim.sql"]
+    wrong = load_study(write_study(replicates="old_papers"), config)
+    with pytest.raises(InputError, match=r"replicates='old_papers': .* did you mean 'old_paper'\?"):
+        findings_of(wrong, tmp_path / "reports")
+    assert findings_of(load_study(write_study(), config)) == []
+
+
+def test_a_guided_sweep_needs_gpus_whose_steps_can_be_predicted(config, write_study):
+    with pytest.raises(InputError, match=r"measure\.keep=0\.2: .* cluster here has gpu: cpu"):
+        load_study(write_study(measure={"keep": 0.2}), config)
+    there = {"cluster": "there", "precision": "bf16"}
+    study = load_study(write_study(axes=there, measure={"budget_gpu_hours": 1.5}), config)
+    assert study.measure.guided
+    assert not load_study(write_study(axes=there), config).measure.guided
+
+
+def test_probe_is_a_word_or_a_block(config, write_study):
+    assert load_study(write_study(), config).probe.enabled is None
+    assert load_study(write_study(probe=False), config).probe.enabled is False
+    block = load_study(write_study(probe={"world_size": 2}), config).probe
+    assert (block.enabled, block.world_size) == (None, 2)
+    with pytest.raises(InputError, match=r"probe\.wordl_size: .* did you mean 'world_size'"):
+        load_study(write_study(probe={"wordl_size": 2}), config)

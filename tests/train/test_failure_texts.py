@@ -1,0 +1,52 @@
+import errno
+
+import pytest
+import torch
+
+from scaling.train.failures import is_out_of_memory
+
+# as ProcessGroupNCCL words it: where, NCCL's code, and the last thing that NCCL itself said
+NCCL = (
+    "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:77, unhandled cuda error (run "
+    "with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\n"
+    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n{}"
+)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        torch.distributed.DistBackendError(NCCL.format("Cuda failure 2 'out of memory'")),
+        torch.distributed.DistBackendError(
+            NCCL.format("Failed to CUDA calloc async 10485760 bytes")
+        ),
+    ],
+    ids=lambda error: str(error).splitlines()[-1:],
+)
+def test_whoever_runs_out_of_memory_is_understood(error: BaseException) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.distributed.DistBackendError(
+            NCCL.format("Cuda failure 700 'an illegal memory access was encountered'")
+        ),
+        RuntimeError(
+            NCCL.format("Call to ibv_reg_mr failed with error Cannot allocate memory")
+        ),  # ulimit -l
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("out of resource: shared memory, Required: 245760"),
+        ValueError("the study ran out of memory"),
+    ],
+    ids=lambda error: str(error).splitlines()[-1:],
+)
+def test_what_a_smaller_model_would_meet_as_well_is_not_out_of_memory(error: BaseException) -> None:
+    assert not is_out_of_memory(error)
