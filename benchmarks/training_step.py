@@ -33,13 +33,16 @@ import rival
 from scaling.cluster.hardware import gpu_named
 from scaling.launch.start.environment import rank_environment
 from scaling.layout.axes import AXES
-from scaling.layout.layout import FLAGS, Layout, engine_refusals, refusals
+from scaling.layout.engines import engine_refusals
+from scaling.layout.kernels import FUSED
+from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.record.rank_files import RankFiles
 from scaling.study.grid import Point
 from scaling.study.study import load_models
 
 WARMUP_STEPS = 3
+FLAGS = (*FUSED, "compile")
 # What a case is made of: an option each, every value with every other.
 GRID = {
     "seq_length": [128],

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
 
 import torch
 from torch.nn import functional
 
 from scaling.check.lines import Line, held_to, not_here
 from scaling.layout.axes import Attention, Precision
-from scaling.layout.layout import Layout
+from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.probe.sampling import samples_s
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
 from scaling.train.kernels import fused
 from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention
+from scaling.train.kernels.packages import require_package
 from scaling.train.kernels.plain_attention import plain_attention
 
 _SECTION = "kernels"
@@ -64,7 +64,7 @@ class Fused:
 
 def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> Iterator[Line]:
     """A line for each kernel that the engine can be told to use."""
-    for attention in get_args(Attention):
+    for attention in ATTENTION:
         name = f"attention {attention} {precision}"
         try:
             yield _attention(name, attention, sizes, precision, device)
@@ -75,7 +75,7 @@ def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> It
     for kernel in fused_kernels(sizes, device):
         name = f"{kernel.name} {precision}"
         try:
-            fused.require_liger(_with(kernel.axis, sizes), device)
+            require_package(FUSED[kernel.axis], device)
             drawn = _drawn(kernel.shapes, DTYPES[precision], device)
             yield _compared(name, kernel.call, kernel.reference, drawn, precision, flops=None)
         except KernelUnavailable as error:
@@ -87,7 +87,7 @@ def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> It
 def _attention(
     name: str, attention: Attention, sizes: Sizes, precision: Precision, device: torch.device
 ) -> Line:
-    require_attention(attention, DTYPES[precision], device)
+    require_attention(attention, precision, device)
     tokens, width = sizes.seq_length, sizes.head_dim
     shapes = [(1, heads, tokens, width) for heads in (sizes.num_heads, *[sizes.num_kv_heads] * 2)]
 
@@ -105,7 +105,7 @@ def _attention(
 
 
 def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Fused]:
-    """Every kernel of Liger's that a layout can name."""
+    """Every call of the table's fused kernels."""
     rows, hidden = (1, sizes.seq_length, sizes.hidden_size), sizes.hidden_size
     gates = (1, sizes.seq_length, sizes.ffn_hidden_size)
     heads = [
@@ -151,11 +151,6 @@ def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Fused]:
         ),
         shapes=[rows, (sizes.vocab_size, hidden)],
     )  # fmt: skip
-
-
-def _with(axis: str, sizes: Sizes) -> Layout:
-    chosen: dict[str, Any] = {axis: True}
-    return Layout(seq_length=sizes.seq_length, **chosen)
 
 
 def _drawn(

@@ -66,7 +66,7 @@ def visible(environment: Mapping[str, str]) -> list[str] | None:
 
 
 def by_number(named: Sequence[str], known: Sequence[Gpu]) -> list[str]:
-    """The same with numbers for UUIDs, which DeepSpeed cannot read; a slice has no number."""
+    """The same with numbers for UUIDs, which an engine may not read; a slice has no number."""
     numbers = []
     for entry in named:
         found = [n for n, gpu in enumerate(known) if entry[:4] == "GPU-" and entry in gpu.uuid]

@@ -13,12 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scaling.layout.engines import ENGINES
+from scaling.layout.kernels import ATTENTION
+
 ZeroStage = Literal[0, 1, 2, 3]
 OptimizerOffload = Literal["none", "cpu"]
 PipelineSchedule = Literal["1f1b", "dualpipev"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
-Attention = Literal["math", "fused_softmax", "flash1", "flash2", "flash3", "flash4", "cudnn"]
+Attention = str  # of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
+Engine = str  # of ENGINES
 
 # Where an axis is said at its default: in labels and names, in names only, or in neither.
 Said = Literal["always", "in names", "where chosen"]
@@ -37,17 +41,25 @@ class Words:
     leading: bool = False  # its column is shown though all layouts agree on it
 
 
-def _axis(default: Any, *, later: bool = False, ranks: bool = False, **words: Any) -> Any:
+def _axis(
+    default: Any,
+    *,
+    values: tuple[str, ...] | None = None,
+    later: bool = False,
+    ranks: bool = False,
+    **words: Any,
+) -> Any:
     """A field of `LayoutAxes`.
 
     Args:
         default: what a study means that does not name the axis.
+        values: that may be chosen, where another table has them; else its type says so.
         later: the axis came after studies had been measured. A point's file and its id name it
             only where it is not at its default: what was measured before is not measured again.
         ranks: it multiplies the ranks of one replica.
         words: of `Words`.
     """
-    facts = {"later": later, "ranks": ranks, "words": Words(**words)}
+    facts = {"values": values, "later": later, "ranks": ranks, "words": Words(**words)}
     return dataclasses.field(default=default, metadata=facts)
 
 
@@ -106,8 +118,8 @@ class LayoutAxes:
         column="ckpt",
     )  # fmt: skip
     attention: Attention = _axis(
-        "flash2", title="attention", name="{}", short="{}", label="{}", column="attention",
-        said="always",
+        "flash2", values=tuple(ATTENTION), title="attention", name="{}", short="{}", label="{}",
+        column="attention", said="always",
     )  # fmt: skip
     fused_norm: bool = _flag("fused norm", "fn", "fused-norm")
     fused_rope: bool = _flag("fused rope", "fr", "fused-rope", later=True)
@@ -121,6 +133,10 @@ class LayoutAxes:
     precision: Precision = _axis(
         "bf16", title="precision", name="{}", short="{}", label="{}", column="precision",
         said="always",
+    )  # fmt: skip
+    engine: Engine = _axis(
+        "deepspeed", values=tuple(ENGINES), later=True, title="engine", name="{}", short="{}",
+        label="{}", column="engine",
     )  # fmt: skip
 
 
@@ -165,7 +181,8 @@ def _of_field(each: "dataclasses.Field[Any]", hint: Any) -> Axis:
     optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
     if optional:
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-    values: tuple[Any, ...] | None = typing.get_args(hint) or None
+    facts = dict(each.metadata)
+    values: tuple[Any, ...] | None = facts.pop("values") or typing.get_args(hint) or None
     kind = type(values[0]) if values else hint
     return Axis(
         name=each.name,
@@ -173,7 +190,7 @@ def _of_field(each: "dataclasses.Field[Any]", hint: Any) -> Axis:
         values=(False, True) if kind is bool else values,
         optional=optional,
         default=each.default,
-        **each.metadata,
+        **facts,
     )
 
 

@@ -8,11 +8,6 @@ from typing import Any
 from scaling.layout.axes import AXES, REPLICA, LayoutAxes, facts_of, label_of
 from scaling.layout.shapes import ModelShape
 
-NO_BIAS_GRADIENT = (
-    "attention={attention} gives no gradient to the position bias that a t5 adds to its scores; "
-    "it trains with attention=math"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Layout(LayoutAxes):
@@ -134,94 +129,3 @@ def _kernel_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield f"fused_rope rotates queries and keys; a {shape.family} has no rotary positions"
     if layout.fused_mlp and not shape.gated_mlp:
         yield "fused_mlp joins a gate with its product, and this feed-forward has no gate"
-
-
-def _fusion_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
-    if layout.fused_cross_entropy and layout.tp > 1:
-        yield (
-            "fused_cross_entropy joins the head with a softmax over the whole vocabulary, which "
-            f"tp={layout.tp} ranks share"
-        )
-    if layout.fused_cross_entropy and layout.pp > 1:
-        yield "fused_cross_entropy joins head and loss, which DeepSpeed's pipeline keeps apart"
-    if layout.fused_cross_entropy and shape.family == "t5":
-        yield "fused_cross_entropy is wired to decoders only, not to a t5"
-    inside = [name for name in ("fused_norm", "fused_rope", "fused_mlp") if getattr(layout, name)]
-    if layout.compile and inside:
-        yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"
-
-
-def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:
-    """Why gradients cannot be clipped in this layout: one sentence, none if they can.
-
-    Of the optimizers that DeepSpeed takes without ZeRO, torch's own (fp32) counts what the first
-    stage holds and what is marked as sharded over tp; FP16_UnfusedOptimizer (bf16 without a
-    pipeline, fp16) looks for that mark where it is not, and counts what the first rank holds;
-    BF16_Optimizer (bf16 in a pipeline) counts everything.
-    """
-    if not gradient_clipping or layout.zero_stage > 0:
-        return
-    missed = None
-    if layout.pp > 1 and layout.precision != "bf16":
-        missed = "later stages"
-    elif layout.tp > 1 and layout.pp == 1 and layout.precision in ("bf16", "fp16"):
-        missed = "the other tp ranks"
-    if missed is not None:
-        yield (
-            f"gradient_clipping={gradient_clipping:g} at zero_stage=0 with precision="
-            f"{layout.precision}: DeepSpeed clips by a norm that leaves out weights of {missed}; "
-            "zero_stage=1 counts everything"
-        )
-
-
-def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
-    """Whether stages hand each other activations cut over the tp ranks.
-
-    That is right only where these ranks hold the same ones: under sequence_parallel it would train
-    on wrong data, and a t5 sends each rank's own heads of the position tables along. DualPipeV
-    sends them whole.
-    """
-    return (
-        layout.pp > 1
-        and not layout.sequence_parallel
-        and shape.family != "t5"
-        and layout.pipeline_schedule == "1f1b"
-    )
-
-
-def engine_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
-    """Why the training engine cannot run a layout that arithmetic allows: one sentence each."""
-    yield from _fusion_refusals(shape, layout)
-    size = layout.zero_shard_size
-    if size is not None and layout.zero_stage < 3:
-        yield (
-            f"zero_shard_size={size} at zero_stage={layout.zero_stage}: DeepSpeed keeps a second "
-            "copy of ZeRO-3's parameters only"
-        )
-    elif size == 1 and layout.dp > 1:
-        yield "zero_shard_size=1 keeps all parameters on every rank, as zero_stage=2 does"
-    if layout.pp > 1 and layout.zero_stage > 1:
-        yield (
-            f"zero_stage={layout.zero_stage} with pp={layout.pp}: "
-            "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism (DeepSpeed)"
-        )
-    elements = layout.micro_batch_size * (layout.seq_length // layout.cp) * shape.hidden_size
-    if cuts_messages(shape, layout) and elements % layout.tp:
-        over_cp = f" / cp={layout.cp}" if layout.cp > 1 else ""
-        yield (
-            f"pp={layout.pp} with tp={layout.tp}: stages send each other one part of the "
-            f"activations per tp rank, and micro_batch_size={layout.micro_batch_size} x seq_length="
-            f"{layout.seq_length}{over_cp} x hidden_size={shape.hidden_size} = {elements} elements "
-            "have no equal parts (DeepSpeed)"
-        )
-    if shape.family == "gpt" and layout.fused_norm:
-        yield "fused_norm is a kernel of RMSNorm; a gpt's LayerNorm is always torch's fused one"
-    if shape.family == "t5" and layout.attention != "math":
-        yield NO_BIAS_GRADIENT.format(attention=layout.attention)
-    if shape.family == "t5" and layout.pipeline_schedule != "1f1b":
-        yield (
-            f"pipeline_schedule={layout.pipeline_schedule} turns one stream around at the last "
-            "rank; a t5 sends two through its stages"
-        )
-    if shape.family == "t5" and shape.tied_embeddings:
-        yield "a t5 is trained as mT5 is, with a head of its own: tied_embeddings must be false"

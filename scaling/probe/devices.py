@@ -44,7 +44,7 @@ def _gemm(task: Task, dtype: torch.dtype, device: torch.device) -> Callable[[], 
 def _attention(task: Task, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
     kernel = task.attention
     assert kernel is not None
-    require_attention(kernel, dtype, device)
+    require_attention(kernel, task.precision, device)
     sizes = (task.batch_size, task.num_heads, task.num_kv_heads, task.seq_length, task.head_dim)
     batch, query_heads, kept_heads, tokens, head_dim = (size or 0 for size in sizes)
 

@@ -91,7 +91,7 @@ class Row(PointColumns):
     step_time_low_s: float | None  # 95 % bootstrap interval of the median, of one run
     step_time_high_s: float | None
     losses: list[float] | None  # every step from the first, warm-up included
-    grad_norms: list[float] | None  # likewise; null where DeepSpeed keeps none
+    grad_norms: list[float] | None  # likewise; null where the engine keeps none
     # per step, mean over ranks, from a profiler window after the timed steps
     compute_s: float | None
     comm_s: float | None

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError
 from scaling.layout.axes import AXES, REPLICA, LayoutAxes
-from scaling.layout.layout import Layout, clipping_refusals, engine_refusals, refusals, replica_size
+from scaling.layout.engines import clipping_refusals, engine_refusals
+from scaling.layout.layout import Layout, refusals, replica_size
 from scaling.layout.shapes import (
     ModelShape,
     hardware_flops_per_token,

@@ -1,1 +1,1 @@
-"""Real training steps: the program of one rank. Only this package imports torch and DeepSpeed."""
+"""Real training steps: the program of one rank. Engines are imported in their own rooms."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from scaling.cluster.hardware import gpu_named
 from scaling.cluster.node import settle
+from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFailure, RankFiles
 from scaling.study.grid import point_from_json
 
@@ -26,6 +27,8 @@ def main() -> None:
     try:
         from scaling.train.parallel.meeting import seat_of_environment
         from scaling.train.program import run
+
+        engine_module(point.layout.engine, "engine")
     except ImportError as error:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"

@@ -4,7 +4,6 @@ import os
 import re
 
 import torch
-from deepspeed.accelerator import get_accelerator
 
 from scaling.cluster.hardware import Gpu, gpu_named
 from scaling.cluster.node import visible
@@ -29,9 +28,9 @@ def take_device(point: Point, local_rank: int) -> torch.device:
             f"the point wants gpu {point.gpu!r} for local rank {local_rank}, and this process sees "
             f"{torch.cuda.device_count()} CUDA devices"
         )
-    get_accelerator().set_device(local_rank)
+    torch.cuda.set_device(local_rank)
     if not all(entry.isdigit() for entry in visible(os.environ) or []):
-        del os.environ["CUDA_VISIBLE_DEVICES"]  # CUDA has read it; DeepSpeed reads numbers only
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # CUDA has read it; an engine may read numbers only
     device = torch.device("cuda", local_rank)
     found = torch.cuda.get_device_properties(device)
     reason = other_gpu(gpu_named(point.gpu), found.name, found.total_memory)

@@ -14,11 +14,12 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
+from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.grid import Point
 from scaling.train.data import MicroBatch, micro_batches
 from scaling.train.device import take_device
-from scaling.train.engines.deepspeed.engine import Trainer, build
+from scaling.train.engines.trainer import Trainer, build
 from scaling.train.feed import Feed
 from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.kernels.kernels import require_kernels
@@ -34,8 +35,8 @@ from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
 from scaling.train.measure.window import split_of, unfit
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.outcomes import failure_of, require_finite
-from scaling.train.parallel.groups import Groups, join
-from scaling.train.parallel.meeting import Seat, part
+from scaling.train.parallel.groups import Groups
+from scaling.train.parallel.meeting import Seat, meet, part
 from scaling.train.stack import stack_of
 
 _log = logging.getLogger(__name__)
@@ -69,7 +70,6 @@ def run(point: Point, files: RankFiles, seat: Seat) -> NoReturn:
 
 def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
     """Warm up, time the steps, and read what they left."""
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     foreign = None if point.gpu == "cpu" else foreign_memory(seat.local_rank)
     with foreign_memory_named(foreign):
         return _measured(point, files, seat, foreign)
@@ -81,7 +81,8 @@ def _measured(point: Point, files: RankFiles, seat: Seat, foreign: int | None) -
     require_kernels(point.shape, point.layout, device)
     files.beat(seat.rank, "meeting the other ranks")
     timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S
-    join(seat, files, device, timeout_s=timeout_s)
+    port = meet(seat, files, device, timeout_s=timeout_s)
+    engine_module(point.layout.engine, "engine").join(port)
     files.beat(seat.rank, "making groups")
     groups = Groups(seat.rank, point.layout, timeout_s=timeout_s)
     plan = Blueprint(

@@ -6,21 +6,22 @@ from pathlib import Path
 
 import torch
 
+from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.layout.layout import Layout
 from scaling.record.rank_files import Stack
-from scaling.train.kernels.attention_packages import version_of
-from scaling.train.kernels.fused import liger_version
+from scaling.train.kernels.packages import version_of
 
 
 def stack_of(device: torch.device, layout: Layout) -> Stack:
     """What this rank runs on; of the kernels' packages those that the layout calls."""
     on_gpu = device.type == "cuda"
+    fused = [kernel for axis, kernel in FUSED.items() if getattr(layout, axis)]
     return Stack(
         host=socket.gethostname(),
         torch_version=torch.__version__,
         deepspeed_version=importlib.metadata.version("deepspeed"),
-        flash_attn_version=version_of(layout.attention),
-        liger_kernel_version=liger_version(layout),
+        flash_attn_version=version_of(ATTENTION[layout.attention]),
+        liger_kernel_version=next(filter(None, map(version_of, fused)), None),
         gpu_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
         driver_version=_driver_version() if on_gpu else None,
         cuda_version=torch.version.cuda if on_gpu else None,

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch.nn import functional
 from scaling.check import kernels
 from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
 from scaling.check.lines import Line
-from scaling.layout.axes import Attention
+from scaling.layout.kernels import ATTENTION
 from scaling.train.kernels import fused
 from tests.train.reference import CPU
 
@@ -37,7 +37,7 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Line]]:
             "gated_gelu": plain["fused_mlp gelu"],
             "linear_cross_entropy": lambda x, w, _: plain["fused_cross_entropy"](x, w),
         }
-        monkeypatch.setattr(fused, "require_liger", lambda *_: None)
+        monkeypatch.setattr(kernels, "require_package", lambda *_: None)
         for name, call in (stand_ins | wrong).items():
             monkeypatch.setattr(fused, name, call)
         lines = list(kernel_lines(TINY, "bf16", CPU))
@@ -48,7 +48,7 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Line]]:
 
 def test_every_attention_and_fused_kernel_has_a_line() -> None:
     lines = {line.name: line for line in kernel_lines(TINY, "fp32", CPU)}
-    assert {f"attention {name} fp32" for name in get_args(Attention)} <= set(lines)
+    assert {f"attention {name} fp32" for name in ATTENTION} <= set(lines)
     for name in ("math", "flash2"):
         line = lines[f"attention {name} fp32"]
         assert line.state == "pass"

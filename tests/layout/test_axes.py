@@ -108,7 +108,7 @@ def test_studies_points_refusals_and_rows_have_the_axes_of_the_table() -> None:
 @pytest.mark.parametrize("name", AXES)
 def test_layouts_that_differ_in_one_axis_have_different_labels(name: str) -> None:
     labels = {label_of({**DEFAULTS, name: value}) for value in values_of(AXES[name])}
-    assert len(labels) == len(values_of(AXES[name])) > 1
+    assert len(labels) == len(values_of(AXES[name]))
 
 
 @pytest.mark.parametrize("name", AXES)

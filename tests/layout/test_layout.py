@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.layout.layout import Layout, engine_refusals, refusals
+from scaling.layout.engines import engine_refusals
+from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from tests.samples import layouts
 

@@ -4,7 +4,8 @@ import pytest
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
-from scaling.layout.layout import engine_refusals, refusals
+from scaling.layout.engines import engine_refusals
+from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.predict.advise.recommend import recommend, record_of
 from scaling.predict.advise.spend import memory_refusals, spend_of

@@ -13,7 +13,8 @@ from typing import Any
 
 from scaling.cluster.hardware import GPUS
 from scaling.layout.axes import DEFAULTS
-from scaling.layout.layout import Layout, engine_refusals, refusals
+from scaling.layout.engines import engine_refusals
+from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.record.files import write_plan, write_rows
 from scaling.record.row import Outcome, Row

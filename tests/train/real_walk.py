@@ -16,8 +16,10 @@ import torch.distributed as dist
 
 from scaling.launch.start.here import seat
 from scaling.study.grid import Point, point_from_json
-from scaling.train.parallel.groups import Groups, join_deepspeed
-from scaling.train.rehearsal.rehearsal import answer_as_cuda, walked
+from scaling.train.engines.deepspeed.engine import join
+from scaling.train.engines.deepspeed.rehearsal import answer_as_cuda
+from scaling.train.parallel.groups import Groups
+from scaling.train.rehearsal.rehearsal import walked
 from scaling.train.rehearsal.waits import Waits
 
 
@@ -27,10 +29,10 @@ def _be(point: Point, rank: int, folder: Path) -> NoReturn:
         size = point.layout.world_size
         os.environ |= seat(rank, size) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         waits = Waits()
-        answer_as_cuda(waits)
+        answer_as_cuda(waits.note)
         store = dist.FileStore(str(folder / "store"), size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-        join_deepspeed()
+        join(0)
         groups = Groups(rank, point.layout, timeout_s=60)
         with mock.patch.object(torch.Tensor, "record_stream", return_value=None):
             found = walked(point, groups, waits)

@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch.nn import functional
 
+from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.attention import attend
-from scaling.train.kernels.attention_packages import PACKAGES, require_package
-from scaling.train.kernels.fused import halves, require_liger
+from scaling.train.kernels.fused import halves
+from scaling.train.kernels.packages import require_package
 from scaling.train.model.decoder import Decoder
 from tests.points import TINY, tiny_point
 from tests.train.test_model import CPU, blueprint
@@ -100,7 +101,7 @@ def test_a_fused_kernel_takes_the_place_of_the_plain_code(axis: str) -> None:
 @pytest.mark.parametrize("axis", ["fused_rope", "fused_mlp", "fused_cross_entropy"])
 def test_a_missing_kernel_of_ligers_is_named(axis: str) -> None:
     with pytest.raises(KernelUnavailable, match=rf"{axis} needs liger-kernel >= 0.8, < 0.9"):
-        require_liger(tiny_point(**{axis: True}).layout, CPU)
+        require_package(FUSED[axis], CPU)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_a_kernel_that_is_installed_and_cannot_run_says_why(
     monkeypatch.setattr(importlib.metadata, "version", lambda _: installed)
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
     with pytest.raises(KernelUnavailable, match=said):
-        require_liger(tiny_point(fused_rope=True).layout, torch.device(device))
+        require_package(FUSED["fused_rope"], torch.device(device))
 
 
 @pytest.mark.parametrize("with_logsumexp", [False, True])
@@ -131,7 +132,7 @@ def test_a_package_gets_tokens_before_heads_and_a_causal_mask(
         out = attend(*(x.transpose(1, 2) for x in (query, key, value)), "math").transpose(1, 2)
         return (out, None) if with_logsumexp else out
 
-    stand_in(monkeypatch, PACKAGES[attention].module, flash_attn_func=flash_attn_func)
+    stand_in(monkeypatch, module_of(attention), flash_attn_func=flash_attn_func)
     query, key, value = some_heads()
     found = attend(query, key, value, attention)
     torch.testing.assert_close(found, attend(query, key, value, "math"))
@@ -145,7 +146,7 @@ def test_the_fused_softmax_scales_and_masks_scores_of_every_head(
         future = torch.ones(16, 16).triu(1).bool()
         return (scores * scale).masked_fill(future, -torch.inf).softmax(-1)
 
-    module = PACKAGES["fused_softmax"].module
+    module = module_of("fused_softmax")
     stand_in(monkeypatch, module, ScaledUpperTriangMaskedSoftmax=applied(softmax))
     query, key, value = some_heads()
     found = attend(query, key, value, "fused_softmax")
@@ -165,7 +166,13 @@ def test_a_package_that_is_installed_and_cannot_run_says_why(
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "9.9")
     with pytest.raises(KernelUnavailable, match=said):
-        require_package(attention, torch.device(device))
+        require_package(ATTENTION[attention], torch.device(device))
+
+
+def module_of(attention: str) -> str:
+    package = ATTENTION[attention].package
+    assert package is not None
+    return package.module
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **held: Any) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from scaling.layout.axes import AXES, Axis
-from scaling.layout.layout import Layout, clipping_refusals, engine_refusals, refusals
+from scaling.layout.engines import clipping_refusals, engine_refusals
+from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.record.rank_files import RankResult
 from scaling.study.grid import Point

@@ -1,4 +1,4 @@
-"""A host for the ranks of a run on this machine: torch and DeepSpeed are imported once for all.
+"""A host for the ranks of a run on this machine: torch and the engines are imported once for all.
 
 `scaling run` keeps it while its Snakemake runs; points find it by `$SCALING_HOST`, a folder. Where
 there is none (a plain `snakemake`), or it has ended, ranks start from nothing.

@@ -1,4 +1,4 @@
-"""Ranks forked by hosts that have torch and DeepSpeed imported: one host per node of an allocation.
+"""Ranks forked by hosts that have torch and the engines imported: one host for each node.
 
 The first point of an allocation starts the hosts as a step of their own, which lives as long as the
 allocation; the points after it find them. Where they cannot be had, ranks start from nothing.

@@ -1,4 +1,4 @@
-"""Imports torch and DeepSpeed once, and forks ranks.
+"""Imports torch and the engines once, and forks ranks.
 
 `python -m scaling.launch.fork_server.server FOLDER [PARENT]`
 
@@ -35,7 +35,6 @@ from typing import NoReturn
 # before torch: it must not ask CUDA, which could not be used after a fork
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
-import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 (the engine imports it late)
 import torch
 
 from scaling.cluster import node
@@ -43,10 +42,14 @@ from scaling.cluster.hardware import gpu_named
 from scaling.launch.fork_server import protocol
 from scaling.launch.fork_server.protocol import Answer, Host, Order
 from scaling.launch.start.oom_killer import oom_kills
+from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.grid import point_from_json
 from scaling.train.parallel.meeting import seat_of_environment
 from scaling.train.program import run
+
+for _name in ENGINES:
+    engine_module(_name, "engine")
 
 _ASK_EVERY_S = 0.02
 _LOOK_UP_EVERY_S = 1.0

@@ -20,7 +20,7 @@ def rank_environment(point: Placed, inherited: Mapping[str, str]) -> dict[str, s
     whose threads wait for each other's cores are several times slower.
     """
     environment = dict(inherited)
-    # Nothing is compiled here, but DeepSpeed decorates an optimizer it does not use with
+    # Nothing is compiled here, but an engine may decorate an optimizer it does not use with
     # torch.compile, which imports the compiler: a second and a half of every rank's start.
     environment.setdefault("TORCHDYNAMO_DISABLE", "1")
     environment["PYTHONUNBUFFERED"] = "1"  # a killed rank's log keeps its last words

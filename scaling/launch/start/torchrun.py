@@ -25,7 +25,7 @@ REMOTE_SHELL = "ssh -o BatchMode=yes"
 _LAUNCH_LIMIT_S = 300.0
 _PARTING_S = 20.0
 _POLL_S = 0.05
-# what a remote shell does not hand over by itself, as DeepSpeed's launcher has it, and ours
+# what a remote shell does not hand over by itself, as other launchers have it, and ours
 _HANDED_OVER = (
     *(
         "PATH",

@@ -10,7 +10,8 @@ import numpy as np
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError
 from scaling.layout.axes import ActivationCheckpointing, Precision
-from scaling.layout.layout import Layout, engine_refusals, refusals
+from scaling.layout.engines import engine_refusals
+from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.read.calibration import Calibration

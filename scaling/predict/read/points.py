@@ -9,6 +9,7 @@ import numpy.typing as npt
 from scaling.cluster.hardware import Cluster, Generation, Gpu, gpu_named
 from scaling.foreign.arrays import Floats, Words
 from scaling.foreign.columns import Columns
+from scaling.layout.kernels import ATTENTION
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.features import Features, Group, Points
@@ -191,7 +192,7 @@ def _features(
     stack: Stack,
 ) -> Features:
     here = {name: values[rows] for name, values in arrays.items()}
-    attention, checkpointing = inputs.attention[rows], inputs.checkpointing[rows]
+    attention, checkpointing = _cost_of(inputs.attention[rows]), inputs.checkpointing[rows]
     precision = inputs.precision[rows]
     peak, gemm_peak = _peaks(precision, gpu)
     math, fused = attention == "math", attention == "fused_softmax"
@@ -224,9 +225,17 @@ def _features(
 _FLASH_GAIN: Mapping[Generation, tuple[float, float]] = {"hopper": (0.7, 1.4)}
 
 
+def _cost_of(attention: Words) -> Words:
+    """The kernel whose costs the prediction takes for each, (n,)."""
+    costs = attention.astype(object)
+    for name, kernel in ATTENTION.items():
+        costs[attention == name] = kernel.cost
+    return costs
+
+
 def flash_gain(attention: Words, gpu: Gpu) -> Floats:
     """Efficiency of a flash kernel relative to FlashAttention-2 on an A100, (n,)."""
-    newer = np.isin(attention, ["flash3", "flash4", "cudnn"])
+    newer = attention == "flash3"
     older_gain, newer_gain = 1.0, 1.0
     if gpu.generation is not None:
         older_gain, newer_gain = _FLASH_GAIN.get(gpu.generation, (1.0, 1.0))

@@ -1,1 +1,1 @@
-"""Training engines by name."""
+"""Engines that train: each has its own room, which scaling/layout/engines.py names."""

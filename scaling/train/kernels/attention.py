@@ -1,15 +1,23 @@
-"""Causal attention by the kernel that is named: what training runs, and what a probe times."""
+"""Causal attention by the kernel that is named: what training runs, and what a probe times.
+
+Signatures are those of flash-attn-4 4.0.0b36, of flash-attn 2.8's hopper folder (FlashAttention-3)
+and of apex. None of these could be run where this was written: no GPU.
+"""
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scaling.layout.axes import Attention, Precision
+from scaling.layout.kernels import ATTENTION
 from scaling.train.failures import KernelUnavailable, is_no_kernel
-from scaling.train.kernels.attention_packages import attend_by_package, require_package
+from scaling.train.kernels.packages import require_package
 from scaling.train.kernels.plain_attention import plain_attention
 
 DTYPES: dict[Precision, torch.dtype] = {
@@ -17,13 +25,7 @@ DTYPES: dict[Precision, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
-
-# flash2 is torch's own FLASH_ATTENTION, which on CUDA is built from FlashAttention-2: no package to
-# install, and the version is torch's. On a CPU it is torch's tiled kernel of the same algorithm.
-_SDPA: dict[Attention, SDPBackend] = {
-    "flash2": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-}
+Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def attend(
@@ -33,27 +35,20 @@ def attend(
 
     torch raises where that kernel cannot run; it never takes another one.
     """
-    if attention == "math":
-        return plain_attention(query, key, value, scale=query.shape[-1] ** -0.5, causal=True)
-    if attention not in _SDPA:
-        return attend_by_package(query, key, value, attention)
-    with sdpa_kernel(_SDPA[attention]):
-        return functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
-        )
+    return CALLS[attention](query, key, value)
 
 
-def require_attention(attention: Attention, dtype: torch.dtype, device: torch.device) -> None:
+def require_attention(attention: Attention, precision: Precision, device: torch.device) -> None:
     """Check that the package of a kernel is here and computes in this precision.
 
     Raises:
         KernelUnavailable: it does not; the text says what would.
     """
-    if attention == "math" or attention in _SDPA:
-        return
-    require_package(attention, device)
-    if dtype is torch.float32:
-        raise KernelUnavailable(f"attention={attention} computes in bf16 and fp16, not in fp32")
+    kernel = ATTENTION[attention]
+    require_package(kernel, device)
+    if precision not in kernel.precisions:
+        able = " and ".join(sorted(kernel.precisions))
+        raise KernelUnavailable(f"{kernel.called} computes in {able}, not in {precision}")
 
 
 @contextlib.contextmanager
@@ -64,7 +59,63 @@ def named_if_unavailable(attention: Attention) -> Iterator[None]:
     except RuntimeError as error:
         if not is_no_kernel(error):
             raise
-        backend = _SDPA.get(attention)
-        of = f" ({backend.name} of torch {torch.__version__})" if backend else ""
-        said = str(error).splitlines()[0]
-        raise KernelUnavailable(f"attention={attention}{of} cannot run here: {said}") from error
+        kernel = ATTENTION[attention]
+        of = f" ({kernel.backend} of torch {torch.__version__})" if kernel.backend else ""
+        reason = str(error).splitlines()[0]
+        raise KernelUnavailable(f"{kernel.called}{of} cannot run here: {reason}") from error
+
+
+def _plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return plain_attention(query, key, value, scale=query.shape[-1] ** -0.5, causal=True)
+
+
+def _by_torch(
+    attention: Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> torch.Tensor:
+    backend: SDPBackend = getattr(SDPBackend, ATTENTION[attention].backend or "")
+    with sdpa_kernel(backend):
+        return functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
+        )
+
+
+def _by_flash_package(
+    attention: Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> torch.Tensor:
+    kernel = _module_of(attention).flash_attn_func
+    result = kernel(*(x.transpose(1, 2) for x in (query, key, value)), causal=True)
+    # both packages return the logsumexp as well in some of their versions
+    out: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return out.transpose(1, 2)
+
+
+def _fused_softmax(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Megatron's: two batched products, and between them one kernel for scale, mask and softmax.
+
+    apex takes scores [b * n, s, s] in fp16 or bf16.
+    """
+    module = _module_of("fused_softmax")
+    shared = query.shape[1] // key.shape[1]
+    if shared > 1:
+        key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
+    scores = (query @ key.transpose(-1, -2)).flatten(0, 1)
+    weights = module.ScaledUpperTriangMaskedSoftmax.apply(scores, query.shape[-1] ** -0.5)
+    result: torch.Tensor = weights.view(*query.shape[:2], *weights.shape[1:]) @ value
+    return result
+
+
+def _module_of(attention: Attention) -> Any:
+    package = ATTENTION[attention].package
+    assert package is not None
+    return importlib.import_module(package.module)
+
+
+# How each kernel of ATTENTION is called; flash1 cannot be.
+CALLS: dict[Attention, Call] = {
+    "math": _plain,
+    "flash2": functools.partial(_by_torch, "flash2"),
+    "cudnn": functools.partial(_by_torch, "cudnn"),
+    "flash3": functools.partial(_by_flash_package, "flash3"),
+    "flash4": functools.partial(_by_flash_package, "flash4"),
+    "fused_softmax": _fused_softmax,
+}

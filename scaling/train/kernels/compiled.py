@@ -33,7 +33,7 @@ def compile_each(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
     """Have every module of these kinds compiled when it first runs.
 
     Each for itself, not the model as a whole: modules of one kind share their code, so a model of
-    80 layers compiles as fast as one of 2, and a pipeline acts between layers anyway. DeepSpeed's
+    80 layers compiles as fast as one of 2, and a pipeline acts between layers anyway. The engine's
     hooks stay outside: every module has its own, so compiled with them each would compile anew.
     """
     import torch._dynamo.config

@@ -4,54 +4,9 @@ Imported where they are called: they need a GPU and Triton, which most machines 
 have not. Signatures are those of liger-kernel 0.8.
 """
 
-import importlib
-import importlib.metadata
-
 import torch
 
-from scaling.layout.layout import Layout
-from scaling.train.failures import KernelUnavailable
-
-NEEDED = "liger-kernel >= 0.8, < 0.9 (with triton, on a GPU)"
-MODULES = {
-    "fused_norm": "rms_norm",
-    "fused_rope": "rope",
-    "fused_mlp": "swiglu",
-    "fused_cross_entropy": "fused_linear_cross_entropy",
-}
 _IGNORED = -100  # a label that no vocabulary has
-
-
-def require_liger(layout: Layout, device: torch.device) -> None:
-    """Check every kernel of Liger's that the layout names.
-
-    Raises:
-        KernelUnavailable: one of them is not there; it says what would bring it.
-    """
-    for axis in (name for name in MODULES if getattr(layout, name)):
-        installed = liger_version(layout)
-        if installed is None:
-            raise KernelUnavailable(f"{axis} needs {NEEDED}; liger-kernel is not installed")
-        if device.type == "cpu":
-            raise KernelUnavailable(f"{axis} needs {NEEDED}; this rank runs on a CPU")
-        if not installed.startswith("0.8."):
-            raise KernelUnavailable(f"{axis} needs {NEEDED}; liger-kernel is {installed} here")
-        try:
-            importlib.import_module(f"liger_kernel.ops.{MODULES[axis]}")
-        except ImportError as error:
-            raise KernelUnavailable(
-                f"{axis} needs {NEEDED}; liger-kernel {installed} cannot be imported: {error}"
-            ) from error
-
-
-def liger_version(layout: Layout) -> str | None:
-    """The installed version, None where it is not there or the layout calls nothing of it."""
-    if not any(getattr(layout, axis) for axis in MODULES):
-        return None
-    try:
-        return importlib.metadata.version("liger-kernel")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:

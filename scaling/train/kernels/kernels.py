@@ -3,12 +3,13 @@
 import torch
 
 from scaling.layout.axes import Precision
-from scaling.layout.layout import NO_BIAS_GRADIENT, Layout
+from scaling.layout.kernels import FUSED, NO_BIAS_GRADIENT
+from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention
 from scaling.train.kernels.compiled import require_compiler
-from scaling.train.kernels.fused import require_liger
+from scaling.train.kernels.packages import require_package
 
 
 def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> None:
@@ -19,7 +20,9 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
     """
     dtype = _required_dtype(layout.precision, device)
     _require_attention(shape, layout, dtype, device)
-    require_liger(layout, device)
+    for axis, kernel in FUSED.items():
+        if getattr(layout, axis):
+            require_package(kernel, device)
     if layout.compile:
         require_compiler(device)
 
@@ -31,7 +34,7 @@ def _required_dtype(precision: Precision, device: torch.device) -> torch.dtype:
             f"this engine does not call yet (device: {device.type})"
         )
     if precision == "fp16" and device.type == "cpu":
-        raise KernelUnavailable("precision=fp16 needs a CUDA device: DeepSpeed has none on a CPU")
+        raise KernelUnavailable("precision=fp16 needs a CUDA device: the engine has none on a CPU")
     if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise KernelUnavailable(
             "precision=bf16 needs a GPU of compute capability >= 8.0, not "
@@ -46,7 +49,7 @@ def _require_attention(
     name = layout.attention
     if name == "math":
         return
-    require_attention(name, dtype, device)
+    require_attention(name, layout.precision, device)
     if shape.family == "t5":
         raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
     with named_if_unavailable(name):

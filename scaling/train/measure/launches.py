@@ -76,7 +76,7 @@ def axis_of(ranks: list[int], layout: Layout) -> str | None:
 def launches_annotated(layout: Layout) -> Iterator[None]:
     """Within it every communication is annotated where it is started.
 
-    Eager code, DeepSpeed's included, ends in methods of ProcessGroup, compiled code in operators.
+    Eager code, the engine's included, ends in methods of ProcessGroup, compiled code in operators.
     """
     axes: dict[str, str | None] = {}
 

@@ -42,7 +42,7 @@ class HostStopwatch:
 class CudaStopwatch:
     """CUDA events on a drained device.
 
-    Kernels are launched asynchronously, and DeepSpeed uses streams of its own: an event alone waits
+    Kernels are launched asynchronously, and the engine has streams of its own: an event alone waits
     for one stream. So the whole device is drained before either event is recorded.
     """
 

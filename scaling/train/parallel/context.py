@@ -16,7 +16,7 @@ from deepspeed.sequence.layer import DistributedAttention
 # query, key, value, and what else a kernel is told (a t5: the position bias of its heads)
 Attend = Callable[..., torch.Tensor]
 
-_NO_ROTATION = None  # DeepSpeed's own rotary positions; ours have turned the heads before
+_NO_ROTATION = None  # that function's rotary positions; ours have turned the heads before
 _BATCH, _TOKENS, _HEADS = 0, 1, 2  # of [batch, tokens, heads, head_dim]
 
 

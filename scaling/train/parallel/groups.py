@@ -1,37 +1,16 @@
-"""Ranks find each other and split into groups."""
+"""Ranks split into groups."""
 
 import dataclasses
 import datetime
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
 
 from scaling.layout.layout import Layout
-from scaling.record.rank_files import RankFiles
 from scaling.train.parallel.context import ContextParallel
-from scaling.train.parallel.meeting import Seat, meet
 from scaling.train.parallel.sharding import hpz_ranks
 from scaling.train.parallel.tensor import TensorParallel
-
-
-def join(seat: Seat, files: RankFiles, device: torch.device, *, timeout_s: float) -> None:
-    """Make the process group of all ranks, in torch and in DeepSpeed."""
-    port = meet(seat, files, device, timeout_s=timeout_s)
-    os.environ["MASTER_PORT"] = str(port)  # DeepSpeed takes its absence for a wish for MPI
-    join_deepspeed()
-
-
-def join_deepspeed() -> None:
-    """Make DeepSpeed take the process group that torch has."""
-    import deepspeed
-
-    # A shared-memory all-reduce for inference on CPUs: training never calls it, and building it
-    # takes a compiler and half a minute.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +32,7 @@ class Place:
 
 
 class Groups:
-    """The groups of this rank; also the `mpu` that DeepSpeed asks about them.
+    """The groups of this rank.
 
     `data_group` are the ranks that hold the same weights and other tokens: other sequences (dp) or
     other parts of one sequence (cp). Gradients are averaged over it, and ZeRO shards over it.
@@ -93,7 +72,7 @@ class Groups:
     def _own_group_by(self, key: Callable[[Place], tuple[int, ...]]) -> dist.ProcessGroup:
         """The group of the ranks whose place has this one's key.
 
-        All ranks have one already. A rank alone gets one too, which meets nobody: DeepSpeed would
+        All ranks have one already. A rank alone gets one too, which meets nobody: an engine may
         take its absence for all ranks.
         """
         own = key(self.place)
@@ -111,7 +90,7 @@ class Groups:
         return group
 
     def limit_every_collective(self) -> None:
-        """Give the groups that DeepSpeed made this one's timeout; its own have torch's default.
+        """Give the groups that the engine made this one's timeout; they have torch's default.
 
         That is 10 minutes with NCCL, less than a first step that compiles may take.
         """
@@ -133,33 +112,3 @@ class Groups:
     def context_parallel(self) -> ContextParallel:
         """This rank's place among those that share its sequences."""
         return ContextParallel(size=self.layout.cp, rank=self.place.cp_rank, group=self.cp_group)
-
-    # What DeepSpeed calls model parallel is tp: a Groups is handed over only where pp is 1.
-
-    def get_model_parallel_rank(self) -> int:
-        """For DeepSpeed."""
-        return self.place.tp_rank
-
-    def get_model_parallel_world_size(self) -> int:
-        """For DeepSpeed."""
-        return self.layout.tp
-
-    def get_model_parallel_group(self) -> dist.ProcessGroup | None:
-        """For DeepSpeed."""
-        return self.tp_group
-
-    def get_data_parallel_rank(self) -> int:
-        """For DeepSpeed."""
-        return self.place.dp_rank * self.layout.cp + self.place.cp_rank
-
-    def get_data_parallel_world_size(self) -> int:
-        """For DeepSpeed."""
-        return self.layout.dp * self.layout.cp
-
-    def get_data_parallel_group(self) -> dist.ProcessGroup | None:
-        """For DeepSpeed."""
-        return self.data_group
-
-    get_tensor_model_parallel_rank = get_model_parallel_rank
-    get_tensor_model_parallel_world_size = get_model_parallel_world_size
-    get_tensor_model_parallel_group = get_model_parallel_group

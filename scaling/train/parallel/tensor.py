@@ -52,7 +52,7 @@ class TensorParallel:
         return x
 
     def mark_sharded(self, weight: nn.Parameter) -> nn.Parameter:
-        """Tell DeepSpeed that each rank holds another part, so that norms count every part."""
+        """Tell the engine that each rank holds another part, so that norms count every part."""
         if self.size > 1:
             weight.tensor_model_parallel = True  # type: ignore[attr-defined]
         return weight

@@ -13,10 +13,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from scaling.layout.engines import ENGINES
+
 PHASES = ("build", "forward", "backward", "optimizer")
 
 _BLOCK = 512  # bytes: torch's allocator on CUDA hands out multiples of it
-_OURS = ("scaling", "deepspeed", "optim")  # folders whose lines explain an allocation
+_OURS = ("scaling", *ENGINES, "optim")  # folders whose lines explain an allocation
 _OWN = ("ledger", "rehearsal", "waits")  # whose wrappers explain nothing
 
 
@@ -136,7 +138,7 @@ class Ledger(TorchDispatchMode):
 
 
 def _maker() -> str:
-    """The nearest line of the engine's or DeepSpeed's code, as folder/file:line."""
+    """The nearest line of this project's or an engine's code, as folder/file:line."""
     frame = sys._getframe(3)
     while frame is not None:
         path = Path(frame.f_code.co_filename)

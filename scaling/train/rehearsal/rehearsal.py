@@ -1,13 +1,13 @@
 """One rank's training steps without its device, its numbers and the other ranks.
 
-The engine runs as it is, DeepSpeed included, on fake tensors (torch's: they have a shape and no
+The engine runs as it is on fake tensors (torch's: they have a shape and no
 storage) in a fake process group, whose collectives return at once. So a laptop walks the step of
 any rank of any size, and can tell what the rank asks of the host and of its memory.
 
     echo '{"point": {...}, "rank": 0}' | python -m scaling.train.rehearsal.rehearsal
 
-A line names a point and a rank, the answer is a line. Torch and DeepSpeed keep what is made here in
-globals, so each rehearsal is a process of its own, forked from one that has imported both.
+A line names a point and a rank, the answer is a line. Torch and engines keep what is made here in
+globals, so each rehearsal is a process of its own, forked from one that has imported them.
 
 Every rank of a decoder runs, and of an encoder-decoder every one but those of later stages: these
 read from their neighbour how large its messages are, which of two streams is not said here.
@@ -15,9 +15,8 @@ read from their neighbour how large its messages are, which of two streams is no
 
 import contextlib
 import dataclasses
+import functools
 import json
-import logging
-import math
 import os
 import sys
 import traceback
@@ -29,26 +28,21 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 import torch.distributed._tools.fake_collectives  # collectives learn to fake
-from deepspeed.accelerator import set_accelerator
-from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
-from deepspeed.runtime.pipe.engine import PipelineEngine
-from deepspeed.runtime.utils import PartitionedTensor, partition_uniform
-from deepspeed.runtime.zero import partition_parameters, partitioned_param_coordinator, stage3
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from scaling.layout.engines import ENGINES, engine_module
+from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.study.grid import Point, point_from_json
 from scaling.train.data import MicroBatch
-from scaling.train.engines.deepspeed.engine import Trainer, build
-from scaling.train.kernels import fused
-from scaling.train.kernels.attention import DTYPES
+from scaling.train.engines.trainer import Trainer, build
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.parallel.groups import Groups, join_deepspeed
+from scaling.train.parallel.groups import Groups
 from scaling.train.rehearsal.ledger import Ledger, Memory
 from scaling.train.rehearsal.waits import Waits
 
 _DEVICE = torch.device("cpu")  # torch's engine of gradients refuses tensors of an absent CUDA
-_STEPS = 3  # ZeRO-3 prefetches from the second one on, and DeepSpeed's timers begin with the third
+_STEPS = 3  # ZeRO-3 prefetches from the second one on, and timers may begin with the third
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +69,22 @@ def rehearsed(point: Point, rank: int) -> Rehearsal:
         NotImplementedError: the layout's kernels do not run on tensors without numbers.
     """
     layout = point.layout
-    chosen = [axis for axis in (*fused.MODULES, "compile") if getattr(layout, axis)]
-    if chosen or layout.attention not in ("math", "flash2"):
+    chosen = [axis for axis in (*FUSED, "compile") if getattr(layout, axis)]
+    if chosen or not ATTENTION[layout.attention].rehearsed:
         said = chosen[0] if chosen else f"attention={layout.attention}"
         raise NotImplementedError(f"{said} cannot be rehearsed: it needs its GPU")
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size)}
-    os.environ["MASTER_PORT"] = "0"  # DeepSpeed takes its absence for a wish for MPI
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     waits = Waits()
-    answer_as_cuda(waits)
+    engine = engine_module(layout.engine, "rehearsal")
+    engine.answer_as_cuda(waits.note)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
-    join_deepspeed()
+    engine_module(layout.engine, "engine").join(0)
     groups = Groups(rank, layout, timeout_s=point.time_limit_s)
-    with FakeTensorMode(allow_non_fake_inputs=True), _told(point, groups, waits), waits.counted():
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        engine.answered(point, groups, waits.note),
+        waits.counted(),
+    ):
         return walked(point, groups, waits)
 
 
@@ -105,7 +102,7 @@ def walked(point: Point, groups: Groups, waits: Waits) -> Rehearsal:
             device=_DEVICE,
         )
         trainer = build(plan, groups, beats.append)
-        with _phases(trainer, ledger):
+        with _phases(point.layout.engine, trainer, ledger):
             for _ in range(_STEPS):
                 waits.clear()
                 trainer.step(_batches(point))
@@ -115,7 +112,7 @@ def walked(point: Point, groups: Groups, waits: Waits) -> Rehearsal:
 
 
 @contextlib.contextmanager
-def _phases(trainer: Trainer, ledger: Ledger) -> Iterator[None]:
+def _phases(engine: str, trainer: Trainer, ledger: Ledger) -> Iterator[None]:
     """Forward lasts until backward begins, that until the next forward or the optimizer."""
 
     def enter(phase: str) -> None:
@@ -125,9 +122,10 @@ def _phases(trainer: Trainer, ledger: Ledger) -> Iterator[None]:
         enter("backward")
         run_backward(*args, **kwargs)
 
-    run_backward, engine = torch.autograd.backward, trainer.engine
-    engine._take_model_step = ledger.during("optimizer", engine._take_model_step)
-    engine.module.register_forward_pre_hook(lambda *_: enter("forward"))
+    run_backward = torch.autograd.backward
+    around = engine_module(engine, "rehearsal").around_optimizer
+    around(trainer, functools.partial(ledger.during, "optimizer"))
+    trainer.engine.module.register_forward_pre_hook(lambda *_: enter("forward"))
     with mock.patch.object(torch.autograd, "backward", backward):
         yield
 
@@ -142,132 +140,14 @@ def _batches(point: Point) -> list[MicroBatch]:
     ]
 
 
-class _Stream:
-    """A stream or an event of a device on which nothing takes time."""
-
-    def __init__(self, waits: Waits) -> None:
-        self._waits = waits
-
-    def synchronize(self) -> None:
-        self._waits.note("synchronize")
-
-    def wait_stream(self, _: Any) -> None: ...
-
-    def wait_event(self, _: Any) -> None: ...
-
-    def record_event(self, event: Any = None) -> Any:
-        return event or _Stream(self._waits)
-
-    def record(self, _: Any = None) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, _: Any) -> float:
-        return 0.0
-
-
-class _LikeCuda(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed has no types
-    """What DeepSpeed asks about its device, answered as CUDA would: work is queued on streams."""
-
-    def __init__(self, waits: Waits) -> None:
-        super().__init__()
-        self._communication_backend_name = "fake"
-        self._waits = waits
-
-    def is_synchronized_device(self) -> bool:
-        return False
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        self._waits.note("synchronize")
-
-    @property
-    def Stream(self) -> Any:
-        return self._stream
-
-    Event = Stream
-
-    def _stream(self, *_: Any, **__: Any) -> _Stream:
-        return _Stream(self._waits)
-
-    def current_stream(self, device_index: int | None = None) -> Any:
-        return self._stream()
-
-    default_stream = current_stream
-
-
-def answer_as_cuda(waits: Waits) -> None:
-    """Let DeepSpeed take the paths that it takes on CUDA, and count where it drains the device."""
-    set_accelerator(_LikeCuda(waits))
-
-
-@contextlib.contextmanager
-def _told(point: Point, groups: Groups, waits: Waits) -> Iterator[None]:
-    """Tell DeepSpeed what it would read from a tensor or hear from a neighbour."""
-    message = _Message(point, groups)
-    rebuilt = PartitionedTensor.from_meta
-
-    def from_meta(meta: torch.Tensor, **partition: Any) -> PartitionedTensor:
-        waits.note("tolist")
-        with unset_fake_temporarily():
-            known = torch.tensor(message.partition())
-        return rebuilt(meta=known, **partition)
-
-    with contextlib.ExitStack() as stack:
-
-        def put(place: Any, name: str, value: Any) -> None:
-            stack.enter_context(mock.patch.object(place, name, value))
-
-        for module in (partition_parameters, partitioned_param_coordinator, stage3):
-            for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
-                if hasattr(module, name):
-                    put(module, name, lambda *_, **__: None)
-        # a model is built where it trains; torch would swap each fake weight for another
-        put(torch.nn.Module, "to", lambda self, *_, **__: self)
-        put(torch.Tensor, "record_stream", lambda *_: None)
-        put(PartitionedTensor, "from_meta", from_meta)
-        put(PipelineEngine, "_recv_tensor_meta", lambda engine, _: message.buffers(engine))
-        yield
-
-
-class _Message:
-    """What stages of a decoder send each other: activations [b, s', h], whole or cut over tp."""
-
-    def __init__(self, point: Point, groups: Groups) -> None:
-        layout = point.layout
-        tokens = layout.seq_length // layout.cp
-        if layout.sequence_parallel:
-            tokens //= layout.tp
-        self.shape = [layout.micro_batch_size, tokens, point.shape.hidden_size]
-        self.dtype, self.tp = DTYPES[layout.precision], layout.tp
-        self.tp_rank = groups.place.tp_rank
-        self.decoder = point.shape.family != "t5"
-
-    def partition(self) -> list[int]:
-        """How an activation is cut, in DeepSpeed's words: shape, ranks, where parts begin."""
-        parts = partition_uniform(math.prod(self.shape), self.tp)
-        return [len(self.shape), *self.shape, self.tp, self.tp_rank, *parts]
-
-    def buffers(self, engine: PipelineEngine) -> Any:
-        """Room for what the stage before sends."""
-        if not self.decoder:
-            raise NotImplementedError("later stages of an encoder-decoder cannot be rehearsed")
-        if not engine.is_pipe_partitioned:
-            return engine._allocate_or_extend_buffers(0, self.shape, self.dtype)
-        said = self.partition()
-        part = said[-self.tp + self.tp_rank] - said[-self.tp - 1 + self.tp_rank]
-        return (
-            engine._allocate_or_extend_buffers(0, [len(said)], torch.int64),
-            engine._allocate_or_extend_buffers(1, [part], self.dtype),
-        )
-
-
 def main() -> None:
     """A rehearsal for each line of stdin."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # DeepSpeed prints
-    warnings.simplefilter("ignore")  # of DeepSpeed's on addresses that a fake tensor has not got
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # an engine may print
+    warnings.simplefilter("ignore")  # of addresses that a fake tensor has not got
     torch.set_num_threads(1)
+    for name in ENGINES:
+        engine_module(name, "rehearsal")
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
     for line in sys.stdin:
         asked = json.loads(line)

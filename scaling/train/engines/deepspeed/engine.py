@@ -1,10 +1,13 @@
 """DeepSpeed under one step: ZeRO over data-parallel ranks, or a pipeline."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import deepspeed
+import deepspeed.runtime.zero.muon.muon_optimizer  # which DeepSpeed imports late, in each rank
 import torch
 import torch.distributed as dist
 from deepspeed.pipe import DualPipeVModule, LayerSpec, PipelineModule, TiedLayerSpec
@@ -22,6 +25,8 @@ from scaling.train.engines.deepspeed.config import (
     deepspeed_config,
 )
 from scaling.train.engines.deepspeed.pipeline import DealtPipeline
+from scaling.train.engines.deepspeed.unit import ModelParallelUnit
+from scaling.train.engines.trainer import Beat, Trainer
 from scaling.train.kernels.compiled import compile_each
 from scaling.train.measure.window import OPTIMIZER
 from scaling.train.model import encoder_decoder
@@ -30,33 +35,27 @@ from scaling.train.model.blueprint import Blueprint, recomputed
 from scaling.train.model.decoder import Decoder, Embedding, FinalNorm, Head, Layer, loss_of
 from scaling.train.parallel.groups import Groups
 
-Beat = Callable[[str], None]
+_log = logging.getLogger("DeepSpeed")
 
 
-class Trainer(Protocol):
-    """One optimizer step at a time; `engine` is DeepSpeed's."""
+def join(port: int) -> None:
+    """Make DeepSpeed take the process group that torch has.
 
-    engine: Any
-
-    def step(self, batches: Sequence[MicroBatch]) -> None:
-        """Train on this replica's micro-batches, one optimizer step."""
-
-    def loss(self) -> float:
-        """The last step's mean loss over the global batch; collective, so call it on all ranks."""
-
-    def grad_norm(self) -> float | None:
-        """The last step's gradient norm over all weights, None where DeepSpeed keeps none."""
-
-
-def build(plan: Blueprint, groups: Groups, beat: Beat = lambda doing: None) -> Trainer:
-    """The engine of this layout, weights drawn, optimizer states allocated.
-
-    `beat` hears what is being done: of a large model each part takes minutes.
+    Args:
+        port: where the ranks have met; DeepSpeed takes its absence for a wish for MPI.
     """
+    os.environ["MASTER_PORT"] = str(port)
+    _log.setLevel(logging.WARNING)
+    # A shared-memory all-reduce for inference on CPUs: training never calls it, and building it
+    # takes a compiler and half a minute.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed()
+
+
+def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
+    """The trainer of this layout, weights drawn, optimizer states allocated."""
     trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
-    built = trainer(plan, groups, beat)
-    groups.limit_every_collective()
-    return built
+    return trainer(plan, groups, beat)
 
 
 class ReplicaTrainer:
@@ -70,7 +69,7 @@ class ReplicaTrainer:
                 encoder_decoder.EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
             )
         beat("building the engine")
-        self.engine = _initialize(model, config, mpu=groups)
+        self.engine = _initialize(model, config, mpu=ModelParallelUnit(groups))
         if plan.layout.compile:
             compile_each(self.engine.module, _compiled_kinds(plan))
         self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
@@ -187,12 +186,12 @@ def _partitioned_while_built(
         data_parallel_group=groups.data_group,
         zero_param_parallel_group=groups.shard_group,
         config_dict_or_path=config,
-        mpu=groups,
+        mpu=ModelParallelUnit(groups),
     ):
         yield
 
 
-def _initialize(model: nn.Module, config: dict[str, Any], mpu: Groups | None) -> Any:
+def _initialize(model: nn.Module, config: dict[str, Any], mpu: ModelParallelUnit | None) -> Any:
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
     # ZeRO-3 has cut them by now and remembers how large they were
     held = sum(getattr(weight, "ds_numel", weight.numel()) for weight in parameters)

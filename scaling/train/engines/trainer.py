@@ -1,0 +1,36 @@
+"""What every engine gives: a trainer of one rank."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from scaling.layout.engines import engine_module
+from scaling.train.data import MicroBatch
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.parallel.groups import Groups
+
+Beat = Callable[[str], None]
+
+
+class Trainer(Protocol):
+    """One optimizer step at a time; `engine` is the engine's own object."""
+
+    engine: Any
+
+    def step(self, batches: Sequence[MicroBatch]) -> None:
+        """Train on this replica's micro-batches, one optimizer step."""
+
+    def loss(self) -> float:
+        """The last step's mean loss over the global batch; collective, so call it on all ranks."""
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm over all weights, None where the engine keeps none."""
+
+
+def build(plan: Blueprint, groups: Groups, beat: Beat = lambda doing: None) -> Trainer:
+    """The layout's engine, weights drawn, optimizer states allocated.
+
+    `beat` hears what is being done: of a large model each part takes minutes.
+    """
+    trainer: Trainer = engine_module(plan.layout.engine, "engine").build(plan, groups, beat)
+    groups.limit_every_collective()
+    return trainer
