@@ -1,6 +1,7 @@
 """What several test folders share."""
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,23 @@ from tests.ran import Ran, scaling
 PROJECT = Path(__file__).parent.parent
 
 GOLDEN = PROJECT / "tests" / "golden"
+
+
+def heed_signals():
+    """Let children heed SIGINT and SIGHUP, whoever started the tests.
+
+    What is ignored stays ignored in a child: SIGHUP under nohup, SIGINT in the background of a
+    script. What has a handler is reset to its default there. We go on ignoring a SIGHUP that
+    nohup keeps from us.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+
+def pytest_configure():
+    heed_signals()
 
 
 def pytest_addoption(parser):

@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 Case = dict[str, Any]
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
@@ -19,13 +21,18 @@ def covering(possible: Sequence[Case]) -> list[Case]:
     Greedy: the case with the most new pairs next, the first of equals; so the array is the same
     for the same axes. It is within a factor of ln(pairs) of the smallest one.
     """
-    left = {index: pairs(case) for index, case in enumerate(possible)}
-    missing = set().union(*left.values())
+    rows = [sorted(case.items()) for case in possible]
+    number = {item: n for n, item in enumerate(dict.fromkeys(itertools.chain(*rows)))}
+    items = np.array([[number[item] for item in row] for row in rows], dtype=int)
+    first, second = np.triu_indices(items.shape[1], 1)
+    met = items[:, first] * len(number) + items[:, second]  # a number for each pair of a case
+    missing = np.zeros(len(number) ** 2, dtype=bool)
+    missing[met] = True
     chosen = []
-    while missing:
-        best = max(left, key=lambda index: len(left[index] & missing))
+    while missing.any():
+        best = int(missing[met].sum(axis=1).argmax())
         chosen.append(possible[best])
-        missing -= left.pop(best)
+        missing[met[best]] = False
     return chosen
 
 

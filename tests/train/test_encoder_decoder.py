@@ -1,14 +1,13 @@
 """The encoder-decoder against transformers' mT5, whose weights it is given."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from transformers import MT5Config, MT5ForConditionalGeneration
-from transformers.models.mt5.modeling_mt5 import MT5Attention
 
 from scaling.layout.shapes import ModelShape
 from scaling.train.engines.deepspeed.streams import Streams, Tables, packed, unpacked
@@ -19,6 +18,9 @@ from scaling.train.model.relative_position import bias_of, buckets
 from scaling.train.parallel.tensor import TensorParallel
 from tests.points import TINY_T5, tiny_point
 from tests.train.test_model import CPU, blueprint
+
+if TYPE_CHECKING:
+    from transformers import MT5ForConditionalGeneration
 
 Weights = dict[str, torch.Tensor]
 SHAPES = {
@@ -40,7 +42,9 @@ def drawn(shape: ModelShape, seq_length: int) -> EncoderDecoder:
     return model
 
 
-def transformers_model(shape: ModelShape) -> MT5ForConditionalGeneration:
+def transformers_model(shape: ModelShape) -> "MT5ForConditionalGeneration":
+    from transformers import MT5Config, MT5ForConditionalGeneration  # late: it takes seconds
+
     model = MT5ForConditionalGeneration(
         MT5Config(
             vocab_size=shape.vocab_size,
@@ -135,10 +139,13 @@ def test_every_parameter_a_t5_counts_is_built() -> None:
     assert built == TINY_T5.total_params
 
 
+@settings(deadline=None)  # the first example loads transformers
 @given(st.integers(1, 400), st.booleans())
 def test_distances_fall_into_the_buckets_of_transformers(
     seq_length: int, bidirectional: bool
 ) -> None:
+    from transformers.models.mt5.modeling_mt5 import MT5Attention
+
     theirs = MT5Attention._relative_position_bucket(
         torch.arange(1 - seq_length, seq_length), bidirectional=bidirectional
     )

@@ -9,7 +9,6 @@ import dataclasses
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.decoder import Decoder
@@ -95,6 +94,8 @@ def as_gpt2(ours: Weights, shape: ModelShape) -> Weights:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_llama_gives_the_logits_of_transformers(tied: bool) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM  # late: seconds, of every collection
+
     shape = dataclasses.replace(TINY, tied_embeddings=tied)
     ours = decoder(shape)
     theirs = LlamaForCausalLM(
@@ -115,6 +116,8 @@ def test_a_llama_gives_the_logits_of_transformers(tied: bool) -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_gpt_gives_the_logits_of_transformers(tied: bool) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     shape = dataclasses.replace(TINY_GPT, tied_embeddings=tied)
     ours = decoder(shape)
     theirs = GPT2LMHeadModel(
