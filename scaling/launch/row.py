@@ -11,8 +11,8 @@ from typing import Any
 from scaling.analyse.interval import median_interval
 from scaling.launch.judge.verdict import Verdict
 from scaling.launch.provenance import provenance_of
-from scaling.record.rank_files import RankResult, Stack
 from scaling.record.files import table_of
+from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
 from scaling.record.row_checks import reasons
 from scaling.study.grid import Point, columns_of

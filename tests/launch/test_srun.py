@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.fork_server.nodes import hosts_command
+from scaling.launch.fork_server.slurm import fork_servers_command
 from scaling.launch.start import srun
-from scaling.launch.start.here import End, LaunchError, start_here
+from scaling.launch.start.local import start_local
 from scaling.launch.start.srun import srun_command, start_in_allocation, start_step, starter
+from scaling.launch.start.starter import End, LaunchError
 from tests.points import tiny_point
 
 
@@ -100,17 +101,19 @@ def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank
 
 def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() -> None:
     allocation = {"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
-    command = hosts_command(2, 8, allocation, Path("place"))
+    command = fork_servers_command(2, 8, allocation, Path("place"))
     assert "--cpus-per-task=64" in command
     assert "--export=ALL" in command
     assert command[-5] == "--mpi=none"
-    assert "--cpus-per-task=16" in hosts_command(2, 8, {"SLURM_CPUS_PER_TASK": "2"}, Path("place"))
+    assert "--cpus-per-task=16" in fork_servers_command(
+        2, 8, {"SLURM_CPUS_PER_TASK": "2"}, Path("place")
+    )
 
 
 def test_inside_an_allocation_ranks_are_a_step_and_elsewhere_processes_of_this_machine(
     fake_srun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert starter({}) is start_here
+    assert starter({}) is start_local
     assert starter({"SLURM_JOB_ID": "7"}) is start_in_allocation
     monkeypatch.setenv("PATH", "")
-    assert starter({"SLURM_JOB_ID": "7"}) is start_here
+    assert starter({"SLURM_JOB_ID": "7"}) is start_local

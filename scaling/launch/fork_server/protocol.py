@@ -20,7 +20,7 @@ ANSWER_S = 10.0  # for each step of a greeting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class ForkServer:
     """Where a host listens, and the key that gives the right to order ranks of it."""
 
     name: str
@@ -59,14 +59,14 @@ def write_private(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def write(path: Path, said: Host | Order) -> None:
+def write(path: Path, said: ForkServer | Order) -> None:
     """Leave a host's whereabouts, or an order, for one's own processes only."""
     write_private(path, json.dumps(dataclasses.asdict(said)))
 
 
-def read_host(path: Path) -> Host:
+def read_server(path: Path) -> ForkServer:
     """Where a host said it listens."""
-    return Host(**json.loads(path.read_text(encoding="utf-8")))
+    return ForkServer(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def read_order(path: Path) -> Order:
@@ -74,7 +74,7 @@ def read_order(path: Path) -> Order:
     return Order(**json.loads(path.read_text(encoding="utf-8")))
 
 
-def call(host: Host) -> Connection:
+def call(host: ForkServer) -> Connection:
     """A connection to a host that has proved to be the one, and knows us.
 
     Raises:

@@ -41,7 +41,7 @@ import torch
 from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
 from scaling.launch.fork_server import protocol
-from scaling.launch.fork_server.protocol import Answer, Host, Order
+from scaling.launch.fork_server.protocol import Answer, ForkServer, Order
 from scaling.launch.start.oom_killer import oom_kills
 from scaling.record.rank_files import RankFiles
 from scaling.study.grid import point_from_json
@@ -75,7 +75,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _end)
     with socket.create_server((name, 0)) as server:
         server.settimeout(_LOOK_UP_EVERY_S)
-        said = Host(name=name, port=server.getsockname()[1], key=key, gpus=gpus)
+        said = ForkServer(name=name, port=server.getsockname()[1], key=key, gpus=gpus)
         protocol.write(folder / f"node{number}.json", said)
         try:
             while parent is None or os.getppid() == parent or serving:
@@ -113,7 +113,7 @@ def _take(server: socket.socket, key: str, serving: set[int]) -> None:
             _serve(taken, key)
             code = 0
         except (_Ended, OSError):
-            pass  # the launcher knows, or has gone
+            pass  # the launcher can_fork, or has gone
         except BaseException:
             traceback.print_exc()
         finally:
@@ -212,7 +212,7 @@ def _fork(order: Order, rank: int, local_rank: int, connection: Connection) -> i
         connection.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         point = point_from_json(Path(order.point).read_text(encoding="utf-8"))
-        _sit_down(order, rank, local_rank, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
+        _become_rank(order, rank, local_rank, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
         files = RankFiles(Path(order.directory))
         files.beat(rank, "forked")
         run(point, files, seat_of_environment())
@@ -220,7 +220,7 @@ def _fork(order: Order, rank: int, local_rank: int, connection: Connection) -> i
         os._exit(1)
 
 
-def _sit_down(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> None:
+def _become_rank(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> None:
     """Make the forked process what a rank started from nothing would be."""
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)

@@ -1,4 +1,4 @@
-"""Ranks as one step of a Slurm allocation: srun places them, a few lines of shell seat each."""
+"""Ranks as one step of a Slurm allocation: srun places them, a few lines of shell stand around each."""
 
 import contextlib
 import os
@@ -12,10 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scaling.launch.fork_server.here import WANTED, WHERE, start_on_kept_host
-from scaling.launch.fork_server.nodes import NoHosts, knows, start_on_hosts
-from scaling.launch.start.exit_codes import AFTER, BEFORE, Seats, last_line, signed
-from scaling.launch.start.here import End, LaunchError, Placed, Ranks, Starter, start_here
+from scaling.launch.fork_server.local import (
+    FORK_SERVER,
+    FORK_SERVERS_WANTED,
+    start_on_local_fork_server,
+)
+from scaling.launch.fork_server.slurm import NoForkServer, can_fork, start_on_fork_servers
+from scaling.launch.start.local import start_local
+from scaling.launch.start.rank_exits import AFTER, BEFORE, RankExits, last_line, signed
+from scaling.launch.start.starter import End, LaunchError, Placement, Ranks, Starter
 from scaling.launch.start.torchrun import nodes_of, start_by_torchrun
 
 _LAUNCHES = 3  # a step that Slurm fails to create is tried again
@@ -26,7 +31,7 @@ _POLL_S = 0.05
 # $1: where to say how the rank ended; then its command. Slurm sends every signal to the shell too,
 # which stays to say what became of its rank: USR1 asks ranks for their stacks, and the others end
 # those that set no handler.
-_SEAT = f"""\
+_RANK_SHELL = f"""\
 trap '' USR1
 trap : TERM INT HUP USR2
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID MASTER_ADDR=$SLURMD_NODENAME
@@ -51,11 +56,11 @@ def starter(environment: Mapping[str, str]) -> Starter:
         return start_in_allocation
     if len(nodes_of(environment)) > 1:
         return start_by_torchrun
-    return start_on_kept_host if WHERE in environment else start_here
+    return start_on_local_fork_server if FORK_SERVER in environment else start_local
 
 
 def start_in_allocation(
-    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Have the allocation's hosts fork the ranks, or start them as a step where there are none.
 
@@ -64,15 +69,15 @@ def start_in_allocation(
     Raises:
         LaunchError: no step could be created.
     """
-    if knows(command) and environment.get(WANTED) != "0":
+    if can_fork(command) and environment.get(FORK_SERVERS_WANTED) != "0":
         try:
-            return start_on_hosts(command, point, environment, logs)
-        except NoHosts as why:
+            return start_on_fork_servers(command, point, environment, logs)
+        except NoForkServer as why:
             print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
     return start_step(command, point, environment, logs)
 
 
-def srun_command(point: Placed, environment: Mapping[str, str], logs: Path) -> list[str]:
+def srun_command(point: Placement, environment: Mapping[str, str], logs: Path) -> list[str]:
     """`srun` and its options, for ranks in block order: neighbours in rank share a node.
 
     Args:
@@ -104,7 +109,7 @@ def srun_command(point: Placed, environment: Mapping[str, str], logs: Path) -> l
 
 
 def start_step(
-    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Start all ranks as one step of this allocation, and wait until the first of them runs.
 
@@ -112,7 +117,7 @@ def start_step(
         LaunchError: Slurm could not create the step, several times; its text is what srun said.
     """
     world_size = point.world_size
-    seats = {
+    rank_environment = {
         **environment,
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(min(world_size, point.gpus_per_node)),
@@ -122,7 +127,9 @@ def start_step(
         if attempt:
             time.sleep(_LAUNCH_PAUSE_S)
         said = Path(tempfile.mkdtemp(prefix=".run-step-", dir=logs))
-        step = StepRanks([*srun, "bash", "-c", _SEAT, "seat", str(said), *command], seats, said)
+        step = StepRanks(
+            [*srun, "bash", "-c", _RANK_SHELL, "rank", str(said), *command], rank_environment, said
+        )
         try:
             started = step.wait_for_start(_LAUNCH_LIMIT_S)
         except BaseException:
@@ -140,7 +147,7 @@ class StepRanks:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
         self._said = said
         self._world_size = int(environment["WORLD_SIZE"])
-        self._seats = Seats(said)
+        self._exits = RankExits(said)
         with (said / "srun.log").open("wb") as log:
             self._srun = subprocess.Popen(
                 command,
@@ -167,8 +174,8 @@ class StepRanks:
         """See `Ranks`. A rank that could not say how it ended shares srun's own exit code."""
         rest: dict[int, End] = {}
         if (code := self._srun.poll()) is not None:
-            rest = self._seats.without_a_word(range(self._world_size), End(signed(code)))
-        return {**rest, **self._seats.ends()}
+            rest = self._exits.without_a_word(range(self._world_size), End(signed(code)))
+        return {**rest, **self._exits.ends()}
 
     def dump_stacks(self) -> None:
         """See `Ranks`."""

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scaling.launch.fork_server.protocol import write_private
-from scaling.launch.start.exit_codes import AFTER, BEFORE, Seats, last_line
-from scaling.launch.start.here import End, LaunchError, Placed, Ranks
+from scaling.launch.start.rank_exits import AFTER, BEFORE, RankExits, last_line
+from scaling.launch.start.starter import End, LaunchError, Placement, Ranks
 
 REMOTE_SHELL = "ssh -o BatchMode=yes"
 _LAUNCH_LIMIT_S = 300.0
@@ -45,7 +45,7 @@ _HANDED_OVER = (
 # $5: where rank 0 is; then the command.
 # It ends with 0 whatever the rank did: torchrun would end the others before they have said what
 # they saw. setsid: a rank is ended with all it has started.
-_SEAT = f"""\
+_RANK_SHELL = f"""\
 said=$1 logs=$2
 export RANK=$(($3 + LOCAL_RANK)) WORLD_SIZE=$4 MASTER_ADDR=$5
 shift 5
@@ -108,7 +108,7 @@ def nodes_of(environment: Mapping[str, str]) -> list[str]:
 
 
 def start_by_torchrun(
-    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Start a torchrun on each node that the point needs, in the order the nodes are listed.
 
@@ -181,7 +181,7 @@ def node_command(
     steered = ["bash", "-c", _NODE, "node", str(said), str(first), str(first + per_node - 1)]
     torchrun = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
-        *(f"--nproc-per-node={per_node}", "bash", "-c", _SEAT, "seat"),
+        *(f"--nproc-per-node={per_node}", "bash", "-c", _RANK_SHELL, "rank"),
         *(str(said), str(logs), str(first), str(world_size), master, *command),
     ]
     return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join([*steered, *torchrun])}"
@@ -201,7 +201,7 @@ class NodeRanks:
 
     def __init__(self, said: Path, per_node: int) -> None:
         self._said = said
-        self._seats = Seats(said)
+        self._exits = RankExits(said)
         self._per_node = per_node
         self._shells: list[subprocess.Popen[bytes]] = []
 
@@ -241,8 +241,8 @@ class NodeRanks:
             if (code := shell.poll()) is not None:
                 ranks = range(node * self._per_node, (node + 1) * self._per_node)
                 # 0 would say that all is well
-                ends |= self._seats.without_a_word(ranks, End(code or 1))
-        return {**ends, **self._seats.ends()}
+                ends |= self._exits.without_a_word(ranks, End(code or 1))
+        return {**ends, **self._exits.ends()}
 
     def dump_stacks(self) -> None:
         """See `Ranks`."""

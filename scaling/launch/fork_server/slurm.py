@@ -15,25 +15,25 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from scaling.launch.fork_server import protocol as wire
-from scaling.launch.fork_server.protocol import Answer, Host, Order
-from scaling.launch.start.here import End, Placed, Ranks
+from scaling.launch.fork_server.protocol import Answer, ForkServer, Order
+from scaling.launch.start.starter import End, Placement, Ranks
 
 _POLL_S = 0.02
 _IMPORT_LIMIT_S = 300.0
 _KILL_S = 20.0
 
 
-class NoHosts(Exception):
+class NoForkServer(Exception):
     """There are no hosts in this allocation; the text says why."""
 
 
-def knows(command: Sequence[str]) -> bool:
+def can_fork(command: Sequence[str]) -> bool:
     """Whether a host can fork ranks of this program: hosts know one only."""
     return list(command[:3]) == [sys.executable, "-m", "scaling.train"]
 
 
-def start_on_hosts(
-    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+def start_on_fork_servers(
+    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Have the hosts of this allocation fork the ranks, in block order.
 
@@ -45,7 +45,7 @@ def start_on_hosts(
         logs: rank r writes to logs/rank<r>.log.
 
     Raises:
-        NoHosts: they could not be started, or one of them does not answer.
+        NoForkServer: they could not be started, or one of them does not answer.
     """
     per_node = min(point.world_size, point.gpus_per_node)
     nodes = -(-point.world_size // per_node)
@@ -63,27 +63,27 @@ def start_on_hosts(
             _hosts(nodes, per_node, environment, place), command, point, environment, logs
         )
     except OSError as error:
-        raise NoHosts(f"a host does not answer: {error}") from error
+        raise NoForkServer(f"a host does not answer: {error}") from error
 
 
 def order_ranks(
-    hosts: Sequence[Host],
+    hosts: Sequence[ForkServer],
     command: Sequence[str],
-    point: Placed,
+    point: Placement,
     environment: Mapping[str, str],
     logs: Path,
 ) -> Ranks:
-    """Have these hosts, one per node, fork the ranks; see `start_on_hosts`.
+    """Have these hosts, one per node, fork the ranks; see `start_on_fork_servers`.
 
     Raises:
-        NoHosts: one of them has too few GPUs, as where each rank is to see its own only.
+        NoForkServer: one of them has too few GPUs, as where each rank is to see its own only.
         OSError: one of them does not answer.
     """
     world_size = point.world_size
     per_node = min(world_size, point.gpus_per_node)
     if point.gpu != "cpu" and (fewest := min(host.gpus for host in hosts)) < per_node:
-        raise NoHosts(f"a host can use {fewest} of {per_node} GPUs")
-    ranks = HostedRanks()
+        raise NoForkServer(f"a host can use {fewest} of {per_node} GPUs")
+    ranks = ForkedRanks()
     try:
         for node, host in enumerate(hosts):
             order = Order(
@@ -106,14 +106,14 @@ def order_ranks(
     return ranks
 
 
-class HostedRanks:
+class ForkedRanks:
     """Ranks that hosts have forked, seen through one connection per node."""
 
     def __init__(self) -> None:
         self._ends: dict[int, End] = {}
-        self._nodes: dict[Connection, tuple[Host, Sequence[int]]] = {}
+        self._nodes: dict[Connection, tuple[ForkServer, Sequence[int]]] = {}
 
-    def add(self, connection: Connection, host: Host, ranks: Sequence[int]) -> None:
+    def add(self, connection: Connection, host: ForkServer, ranks: Sequence[int]) -> None:
         """Have a host that will fork these ranks."""
         self._nodes[connection] = host, ranks
 
@@ -170,18 +170,20 @@ def _place(environment: Mapping[str, str], folder: Path) -> Path:
     return folder / f".hosts-{environment['SLURM_JOB_ID']}-{restart}"
 
 
-def _hosts(nodes: int, per_node: int, environment: Mapping[str, str], place: Path) -> list[Host]:
+def _hosts(
+    nodes: int, per_node: int, environment: Mapping[str, str], place: Path
+) -> list[ForkServer]:
     """Where the hosts listen; started if there are none yet."""
     records = [place / f"node{node}.json" for node in range(nodes)]
     if (place / "failed").exists():
-        raise NoHosts((place / "failed").read_text())
+        raise NoForkServer((place / "failed").read_text())
     if not all(record.exists() for record in records):
         place.mkdir(parents=True, exist_ok=True)
         _start(nodes, per_node, environment, place, records)
-    return [wire.read_host(record) for record in records]
+    return [wire.read_server(record) for record in records]
 
 
-def hosts_command(
+def fork_servers_command(
     nodes: int, per_node: int, environment: Mapping[str, str], place: Path
 ) -> list[str]:
     """`srun` and its options, for one host on each node that may use all of it."""
@@ -209,7 +211,7 @@ def _start(
 ) -> None:
     with (place / "srun.log").open("wb") as log:
         srun = subprocess.Popen(
-            hosts_command(nodes, per_node, environment, place),
+            fork_servers_command(nodes, per_node, environment, place),
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -222,5 +224,5 @@ def _start(
             srun.terminate()
             why = f"hosts did not start; see {place}"
             (place / "failed").write_text(why)
-            raise NoHosts(why)
+            raise NoForkServer(why)
         time.sleep(_POLL_S)

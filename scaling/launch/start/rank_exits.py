@@ -8,8 +8,8 @@ needed; nothing is asked over the network.
 import time
 from pathlib import Path
 
-from scaling.launch.start.here import End
 from scaling.launch.start.oom_killer import OOM_KILLS
+from scaling.launch.start.starter import End
 
 _LISTING_LAG_S = 5.0  # of a shared file system
 
@@ -25,7 +25,7 @@ mv "$said/.$RANK" "$said/$RANK"
 """
 
 
-class Seats:
+class RankExits:
     """The exit codes that the ranks' shells leave in a folder."""
 
     def __init__(self, folder: Path) -> None:
