@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling.launch.judge.lost_nodes import lost_nodes
 from scaling.launch.judge.verdict import Verdict, verdict
 from scaling.launch.judge.watch import Evidence, watch
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.rank_exits import last_line
+from scaling.launch.start.slurm import lost_nodes
 from scaling.launch.start.starter import LaunchError, Placement, Ranks, Starter
 from scaling.launch.unsettled import KilledFromOutside
 from scaling.record.rank_files import RankFiles

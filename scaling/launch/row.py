@@ -11,6 +11,7 @@ from typing import Any
 from scaling.analyse.interval import median_interval
 from scaling.launch.judge.verdict import Verdict
 from scaling.launch.provenance import provenance_of
+from scaling.launch.start import slurm
 from scaling.record.files import table_of
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
@@ -62,7 +63,7 @@ def _row(point: Point, attempt: int, run: Run) -> Row:
         duration_s=run.duration_s,
         load_average=run.load_average,
         hosts=_hosts(run),
-        job_id=os.environ.get("SLURM_JOB_ID"),
+        job_id=slurm.job_id(os.environ),
         started_at=started.isoformat(timespec="seconds"),
     )
 

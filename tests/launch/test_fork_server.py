@@ -18,8 +18,9 @@ import pytest
 
 from scaling.launch import Unsettled, measure
 from scaling.launch.fork_server import protocol
-from scaling.launch.fork_server.protocol import ForkServer
-from scaling.launch.fork_server.slurm import NoForkServer, order_ranks, start_on_fork_servers
+from scaling.launch.fork_server.client import NoForkServer, order_ranks
+from scaling.launch.fork_server.protocol import ForkServer, Order
+from scaling.launch.fork_server.slurm import start_on_fork_servers
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.local import start_local
 from scaling.record.row import Row
@@ -178,7 +179,7 @@ def test_a_host_that_is_killed_is_told_from_one_that_is_told_to_end(
 def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
     study: Study, host: Path, hosted: partial[Row]
 ) -> None:
-    said = protocol.read_server(host / "node0.json")
+    said = protocol.read(host / "node0.json", ForkServer)
     assert (host / "node0.json").stat().st_mode & 0o077 == 0
     with contextlib.ExitStack() as opened:
         silent = [
@@ -186,7 +187,7 @@ def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
             for _ in range(3)
         ]
         silent[0].sendall(b"\xff\xff\xff\xff")  # the start of a very long message
-        with pytest.raises(OSError, match="is not our host any more"):
+        with pytest.raises(OSError, match="is not our fork server any more"):
             protocol.call(dataclasses.replace(said, key="guessed"))
         assert hosted(study.write(tiny_point())).outcome == "ok"
         for connection in silent:
@@ -213,7 +214,7 @@ def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_pat
     (path,) = tmp_path.glob("order*.json")
     assert heard == [str(path)]
     assert path.stat().st_mode & 0o077 == 0
-    assert protocol.read_order(path).environment == {"HF_TOKEN": "secret"}
+    assert protocol.read(path, Order).environment == {"HF_TOKEN": "secret"}
 
 
 def test_hosts_that_see_too_few_gpus_are_not_asked(tmp_path: Path) -> None:
@@ -239,3 +240,21 @@ def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(
             start_on_fork_servers(["rank", "point", "directory"], point, environment, study.logs)
 
     assert (tmp_path / "tries").read_text() == "tried\n"
+
+
+def test_folders_of_earlier_starts_of_the_job_and_old_ones_go_when_it_starts_its_own(
+    tmp_path: Path,
+) -> None:
+    folders = {name: tmp_path / f".hosts-{name}" for name in ("2-0", "2-1", "22-0", "3-0")}
+    for name, folder in folders.items():
+        if name != "2-1":
+            folder.mkdir()
+    month_ago = time.time() - 31 * 86400
+    os.utime(folders["3-0"], (month_ago, month_ago))
+    environment = {"SLURM_JOB_ID": "2", "SLURM_RESTART_COUNT": "1", "PATH": str(tmp_path)}
+    (tmp_path / "srun").symlink_to("/bin/false")
+
+    with pytest.raises(NoForkServer, match="did not start"):
+        start_on_fork_servers(["rank"], tiny_point(), environment, tmp_path / "tiny")
+
+    assert {name for name, folder in folders.items() if folder.exists()} == {"2-1", "22-0"}

@@ -12,7 +12,7 @@ import pytest
 
 from scaling.launch import measure
 from scaling.launch.fork_server.local import local_fork_server
-from scaling.launch.start.srun import starter
+from scaling.launch.start.choose import starter
 from tests.launch.conftest import Study
 from tests.points import tiny_point
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from scaling.launch import measure
+from scaling.launch.start.choose import starter
 from scaling.launch.start.local import start_local
-from scaling.launch.start.srun import starter
 from scaling.launch.start.torchrun import exports, nodes_of, start_by_torchrun
 from scaling.record.row import Row
 from tests.launch.conftest import Study

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from scaling.launch.fork_server.protocol import ForkServer, read_server
-from scaling.launch.fork_server.slurm import NoForkServer, can_fork, order_ranks
+from scaling.launch.fork_server.client import NoForkServer, can_fork, order_ranks
+from scaling.launch.fork_server.protocol import ForkServer, read
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.local import start_local
 from scaling.launch.start.starter import Placement, Ranks
@@ -103,7 +103,7 @@ def _host(place: Path) -> ForkServer:
         if not _lives(place) or time.monotonic() > end:
             raise NoForkServer(f"no host listens at {place}")
         time.sleep(_POLL_S)
-    return read_server(record)
+    return read(record, ForkServer)
 
 
 def _lives(place: Path) -> bool:

@@ -42,6 +42,7 @@ from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
 from scaling.launch.fork_server import protocol
 from scaling.launch.fork_server.protocol import Answer, ForkServer, Order
+from scaling.launch.start import slurm
 from scaling.launch.start.oom_killer import oom_kills
 from scaling.record.rank_files import RankFiles
 from scaling.study.grid import point_from_json
@@ -63,20 +64,20 @@ class _Ended(BaseException):
 
 def main() -> NoReturn:
     """Listen until the allocation, or the run, ends."""
-    folder, number = Path(sys.argv[1]), int(os.environ.get("SLURM_NODEID", "0"))
+    folder, number = Path(sys.argv[1]), slurm.node_number(os.environ)
     parent = int(sys.argv[2]) if len(sys.argv) > 2 else None
     gpus = _gpus_of_forked_ranks()
     if gpus is None:
         sys.exit("a forked process cannot use the GPUs here; ranks must start from nothing")
     gc.freeze()  # forked ranks share what was imported instead of copying it
     key = secrets.token_hex(32)
-    name = "localhost" if parent else os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    name = "localhost" if parent else slurm.node_name(os.environ) or socket.gethostname()
     serving: set[int] = set()
     signal.signal(signal.SIGTERM, _end)
     with socket.create_server((name, 0)) as server:
         server.settimeout(_LOOK_UP_EVERY_S)
-        said = ForkServer(name=name, port=server.getsockname()[1], key=key, gpus=gpus)
-        protocol.write(folder / f"node{number}.json", said)
+        own = ForkServer(name=name, port=server.getsockname()[1], key=key, gpus=gpus)
+        protocol.write(folder / f"node{number}.json", own)
         try:
             while parent is None or os.getppid() == parent or serving:
                 _take(server, key, serving)
@@ -153,7 +154,7 @@ def _serve(taken: socket.socket, key: str) -> None:
     signal.alarm(_GREETING_S)  # ends this process
     try:
         connection = protocol.answered(taken, key)
-        order = protocol.read_order(Path(connection.recv()))
+        order = protocol.read(Path(connection.recv()), Order)
     except (AuthenticationError, AssertionError, EOFError):
         return
     signal.alarm(0)
@@ -233,8 +234,8 @@ def _become_rank(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> N
         "LOCAL_WORLD_SIZE": str(len(order.ranks)),
         "MASTER_ADDR": order.master,
     }
-    # what Slurm says of this node and its devices holds, whatever it says where the order came from
-    kept = {k: v for k, v in os.environ.items() if k.startswith(("SLURM", "CUDA_VISIBLE", "ROCR"))}
+    # what is known of this node and its devices holds, whatever is where the order came from
+    kept = {k: v for k, v in os.environ.items() if k.startswith(slurm.OF_THIS_NODE)}
     os.environ.clear()
     os.environ.update({**environment, **kept})
     with (Path(order.logs) / f"rank{rank}.log").open("wb") as log:
