@@ -8,7 +8,8 @@ from pathlib import Path
 from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
 from scaling.cluster.node import Gpu
-from scaling.launch.start.here import Placed
+from scaling.launch.start import slurm
+from scaling.launch.start.starter import Placement
 from scaling.launch.start.torchrun import nodes_of
 
 _OTHER_VENDORS = Path("/dev/kfd")  # AMD's driver
@@ -22,7 +23,7 @@ class Missing:
     elsewhere: bool  # whether this is one node of many, and another may have them
 
 
-def missing_devices(point: Placed, environment: Mapping[str, str]) -> Missing | None:
+def missing_devices(point: Placement, environment: Mapping[str, str]) -> Missing | None:
     """What is missing of the point's GPUs on this host; None where nothing is.
 
     Where ranks run on other hosts only (from a login node), nothing can be said here. A card that
@@ -30,8 +31,8 @@ def missing_devices(point: Placed, environment: Mapping[str, str]) -> Missing | 
     """
     if point.gpu == "cpu" or gpu_named(point.gpu).vendor != "nvidia":
         return None
-    in_slurm = "SLURM_JOB_ID" in environment
-    if in_slurm and "SLURMD_NODENAME" not in environment:
+    in_slurm = slurm.job_id(environment) is not None
+    if in_slurm and slurm.node_name(environment) is None:
         return None
     if not in_slurm and len(nodes_of(environment)) > 1:
         return None
@@ -42,7 +43,7 @@ def missing_devices(point: Placed, environment: Mapping[str, str]) -> Missing | 
     shown = shown_devices(known, node.visible(environment))
     if shown >= needed:
         return None
-    host = environment.get("SLURMD_NODENAME") or socket.gethostname()
+    host = slurm.node_name(environment) or socket.gethostname()
     text = f"{host} shows {shown} of the {needed} GPUs that the point needs on a node"
     return Missing(text=f"{text} ({reason})" if reason else text, elsewhere=in_slurm)
 

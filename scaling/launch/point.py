@@ -14,8 +14,8 @@ from scaling.launch.judge.verdict import Verdict
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import Ended, emptied, run_directory, run_ranks
 from scaling.launch.row import Run, row_of
-from scaling.launch.start.here import Starter
-from scaling.launch.start.srun import starter
+from scaling.launch.start.choose import starter
+from scaling.launch.start.starter import Starter
 from scaling.launch.unsettled import KilledFromOutside, NodeLost, NoDevices, NotWritten
 from scaling.record.files import aside, attempts_aside, read_row, write_rows
 from scaling.record.rank_files import RankFiles, RankResult

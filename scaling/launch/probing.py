@@ -13,8 +13,8 @@ from scaling.launch.interrupts import exits_on_signals
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.probe_rows import rows_of
 from scaling.launch.ranks import emptied, run_directory, run_ranks
-from scaling.launch.start.here import Starter
-from scaling.launch.start.srun import starter
+from scaling.launch.start.choose import starter
+from scaling.launch.start.starter import Starter
 from scaling.probe.plan import ProbePlan
 from scaling.record.files import arrow_schema, write_table, write_text
 from scaling.record.probe_row import Probe

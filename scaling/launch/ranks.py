@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling.launch.judge.lost_nodes import lost_nodes
 from scaling.launch.judge.verdict import Verdict, verdict
 from scaling.launch.judge.watch import Evidence, watch
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.exit_codes import last_line
-from scaling.launch.start.here import LaunchError, Placed, Ranks, Starter
+from scaling.launch.start.rank_exits import last_line
+from scaling.launch.start.slurm import lost_nodes
+from scaling.launch.start.starter import LaunchError, Placement, Ranks, Starter
 from scaling.launch.unsettled import KilledFromOutside
 from scaling.record.rank_files import RankFiles
 from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S
@@ -36,7 +36,7 @@ class Ended:
 
 
 def run_ranks(
-    point: Placed,
+    point: Placement,
     command: Sequence[str],
     start: Starter,
     files: RankFiles,

@@ -1,5 +1,6 @@
 """The row of one run: what was known before, and what the ranks left."""
 
+import dataclasses
 import datetime
 import math
 import os
@@ -10,8 +11,11 @@ from typing import Any
 from scaling.analyse.interval import median_interval
 from scaling.launch.judge.verdict import Verdict
 from scaling.launch.provenance import provenance_of
+from scaling.launch.start import slurm
+from scaling.record.files import table_of
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
+from scaling.record.row_checks import reasons
 from scaling.study.grid import Point, columns_of
 
 
@@ -32,7 +36,20 @@ class Run:
 
 
 def row_of(point: Point, attempt: int, run: Run) -> Row:
-    """The row: the measured part is null unless every rank left its result."""
+    """The row: the measured part is null unless every rank left its result.
+
+    Numbers that cannot be are an error that says so. No table would take such a row, and its point
+    would run again each time that the study does.
+    """
+    row = _row(point, attempt, run)
+    (reason,) = reasons(table_of([row]))
+    if reason is None or run.verdict.outcome != "ok":
+        return row
+    refused = Verdict(outcome="error", message=f"what was measured cannot be: {reason}")
+    return _row(point, attempt, dataclasses.replace(run, verdict=refused))
+
+
+def _row(point: Point, attempt: int, run: Run) -> Row:
     ok = run.verdict.outcome == "ok"
     first = run.stacks[min(run.stacks)] if run.stacks else None
     started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
@@ -46,7 +63,7 @@ def row_of(point: Point, attempt: int, run: Run) -> Row:
         duration_s=run.duration_s,
         load_average=run.load_average,
         hosts=_hosts(run),
-        job_id=os.environ.get("SLURM_JOB_ID"),
+        job_id=slurm.job_id(os.environ),
         started_at=started.isoformat(timespec="seconds"),
     )
 

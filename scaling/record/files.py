@@ -111,8 +111,13 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write rows/<point_id>.parquet."""
+    write_table(path, table_of(rows))
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """Rows as a table with the columns of a row's file."""
     records = [dataclasses.asdict(row) for row in rows]
-    write_table(path, pa.Table.from_pylist(records, schema=arrow_schema(Row)))
+    return pa.Table.from_pylist(records, schema=arrow_schema(Row))
 
 
 def read_row(path: Path) -> Row:

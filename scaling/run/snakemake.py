@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scaling.errors import plain
-from scaling.launch.fork_server.here import kept_host
+from scaling.launch.fork_server.local import local_fork_server
 from scaling.record import row_files
 from scaling.run import plan_writer, planning, stale_lock
 from scaling.run.progress import Progress, Watcher, duration
@@ -57,7 +57,7 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
     started = time.monotonic()
     # on a cluster every allocation has its own
     here = not _names_profile(options) and before.left > 0
-    host = kept_host(planned.points[0] if here else None, log.parent)
+    host = local_fork_server(planned.points[0] if here else None, log.parent)
     with log.open("a", encoding="utf-8") as sink, host as environment:
         process = subprocess.Popen(
             command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}

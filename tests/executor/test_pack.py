@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 from snakemake_executor_plugin_submitit import pack as pack_module
 from snakemake_executor_plugin_submitit.ledger import Ledger
-from snakemake_executor_plugin_submitit.pack import Pack, own_environment
+from snakemake_executor_plugin_submitit.pack import Pack
+from snakemake_executor_plugin_submitit.schedulers.slurm.allocation import (
+    SlurmAllocation,
+    own_environment,
+)
 
 
 @pytest.fixture
@@ -216,6 +220,6 @@ def test_restarted_too_often_it_gives_up(pack, monkeypatch):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
 
     with pytest.raises(RuntimeError, match="restarted 3 times"):
-        Pack(str(folder), 2)()
+        Pack(str(folder), 2, SlurmAllocation())()
 
     assert not (folder / "0.settled.json").exists()

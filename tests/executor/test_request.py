@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from snakemake_executor_plugin_submitit.packing import packs_of
-from snakemake_executor_plugin_submitit.request import (
-    MARGIN_MIN,
-    RequestError,
-    request_of,
-)
-from snakemake_executor_plugin_submitit.schedulers.slurm import submitit_parameters
+from snakemake_executor_plugin_submitit.request import MARGIN_MIN, RequestError
+from snakemake_executor_plugin_submitit.schedulers.slurm.resources import request_of
+from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import submitit_parameters
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -1,14 +1,14 @@
 """How schedulers are asked, and that one more is a class and a line."""
 
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
-from snakemake_executor_plugin_submitit.request import request_of
 from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS
-from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm
+from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slur
 class Nowhere:
     """A scheduler that somebody has made up."""
 
-    gpus, arrays, forgets = None, False, False
+    gpus, largest_array, forgets = None, 1, False
 
     def __init__(self, settings):
         self.queries = {"ask": settings.pack}
@@ -92,3 +92,27 @@ def test_a_scheduler_is_known_by_its_name(monkeypatch, cluster, sentence):
 
     with pytest.raises(executor_module.WorkflowError, match=sentence):
         made.__post_init__()
+
+
+EXECUTOR = Path(executor_module.__file__).parent
+LAUNCHER = EXECUTOR.parents[2] / "scaling" / "launch"
+COMMANDS = r"srun|s(batch|queue|acct|cancel|control|info)"
+VARIABLES = r"\bS(LURM|BATCH|QUEUE|ACCT|RUN)\w*_\w+"
+
+
+@pytest.mark.parametrize(
+    ("room", "words", "where"),
+    [
+        # `settings` has the name as the default
+        (EXECUTOR, rf"(?i)slurm|{COMMANDS}",
+         {"schedulers/slurm", "schedulers/__init__.py", "settings.py"}),
+        (LAUNCHER, rf'{VARIABLES}|"({COMMANDS})"', {"start/slurm.py", "start/srun.py"}),
+    ],
+    ids=["executor", "launcher"],
+)  # fmt: skip
+def test_the_words_of_slurm_stand_in_one_place(room, words, where):
+    files = {path: path.read_text() for path in room.rglob("*.py")}
+    speak = {path for path, text in files.items() if re.search(words, text)}
+
+    assert {str(path.relative_to(room)) for path in speak} >= {w for w in where if w.endswith("py")}
+    assert not {path for path in speak if not any(path.is_relative_to(room / w) for w in where)}

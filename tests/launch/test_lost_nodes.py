@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.judge.lost_nodes import lost_nodes
+from scaling.launch.start.slurm import lost_nodes
 
 SINFO = """\
 #!/bin/sh

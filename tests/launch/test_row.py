@@ -7,8 +7,10 @@ import pytest
 
 from scaling.launch.judge.verdict import Verdict
 from scaling.launch.row import Run, row_of
+from scaling.record.files import table_of
 from scaling.record.rank_files import RankResult
 from scaling.record.row import Row
+from scaling.record.row_checks import reasons
 from tests.launch.test_provenance import STACK
 from tests.points import tiny_point
 
@@ -101,3 +103,11 @@ def test_the_start_is_timed_by_one_hosts_clock_only() -> None:
 
     assert startup_s("node1", "node2") == 13.0
     assert startup_s("node2", "node3") is None
+
+
+def test_numbers_that_no_table_would_take_are_an_error_that_says_so() -> None:
+    impossible = row(rank(step_times_s=[1.0, 0.0]))
+    sentence = "what was measured cannot be: step_time_low_s=0.0: must be a finite number above 0"
+    assert (impossible.outcome, impossible.error_message) == ("error", sentence)
+    assert impossible.step_times_s is None
+    assert reasons(table_of([impossible])) == [None]  # so its point does not run again

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.fork_server.nodes import hosts_command
 from scaling.launch.start import srun
-from scaling.launch.start.here import End, LaunchError, start_here
-from scaling.launch.start.srun import srun_command, start_in_allocation, start_step, starter
+from scaling.launch.start.choose import start_in_allocation, starter
+from scaling.launch.start.local import start_local
+from scaling.launch.start.slurm import fork_servers_command, ranks_command
+from scaling.launch.start.srun import start_step
+from scaling.launch.start.starter import End, LaunchError
 from tests.points import tiny_point
 
 
@@ -18,7 +20,7 @@ def test_neighbours_in_rank_share_a_node_and_a_step_has_all_of_the_allocation(
     tmp_path: Path,
 ) -> None:
     point = tiny_point(dp=8, gpus_per_node=4)
-    command = srun_command(point, {"SLURM_CPUS_PER_TASK": "6"}, tmp_path)
+    command = ranks_command(point, {"SLURM_CPUS_PER_TASK": "6"}, tmp_path)
     assert command == [
         "srun",
         "--nodes=2",
@@ -27,18 +29,18 @@ def test_neighbours_in_rank_share_a_node_and_a_step_has_all_of_the_allocation(
         "--distribution=block",
         "--kill-on-bad-exit=0",
         "--unbuffered",
-        "--input=none",
-        "--export=ALL",
-        "--overlap",
-        "--mem=0",
         f"--output={tmp_path}/rank%t.log",
         "--cpus-per-task=6",
+        "--input=none",
+        "--overlap",
+        "--mem=0",
+        "--export=ALL",
     ]
 
 
 def test_half_a_node_and_a_container(tmp_path: Path) -> None:
     environment = {"SRUN_ARGS": "--container-image=torch.sqsh '--container-mounts=/a b'"}
-    command = srun_command(tiny_point(dp=2, gpus_per_node=4), environment, tmp_path)
+    command = ranks_command(tiny_point(dp=2, gpus_per_node=4), environment, tmp_path)
     assert command[1:4] == ["--nodes=1", "--ntasks=2", "--ntasks-per-node=2"]
     assert command[-2:] == ["--container-image=torch.sqsh", "--container-mounts=/a b"]
 
@@ -100,17 +102,19 @@ def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank
 
 def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() -> None:
     allocation = {"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
-    command = hosts_command(2, 8, allocation, Path("place"))
+    command = fork_servers_command(2, 8, allocation, Path("place"))
     assert "--cpus-per-task=64" in command
     assert "--export=ALL" in command
-    assert command[-5] == "--mpi=none"
-    assert "--cpus-per-task=16" in hosts_command(2, 8, {"SLURM_CPUS_PER_TASK": "2"}, Path("place"))
+    assert command[-1] == "--mpi=none"
+    assert "--cpus-per-task=16" in fork_servers_command(
+        2, 8, {"SLURM_CPUS_PER_TASK": "2"}, Path("place")
+    )
 
 
 def test_inside_an_allocation_ranks_are_a_step_and_elsewhere_processes_of_this_machine(
     fake_srun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert starter({}) is start_here
+    assert starter({}) is start_local
     assert starter({"SLURM_JOB_ID": "7"}) is start_in_allocation
     monkeypatch.setenv("PATH", "")
-    assert starter({"SLURM_JOB_ID": "7"}) is start_here
+    assert starter({"SLURM_JOB_ID": "7"}) is start_local

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from scaling.launch import measure
-from scaling.launch.start.here import start_here
-from scaling.launch.start.srun import starter
+from scaling.launch.start.choose import starter
+from scaling.launch.start.local import start_local
 from scaling.launch.start.torchrun import exports, nodes_of, start_by_torchrun
 from scaling.record.row import Row
 from tests.launch.conftest import Study
@@ -45,7 +45,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_ranks_of_two_nodes_train_as_the_ranks_of_one_machine_do(study: Study, nodes: Path) -> None:
     there = measure(study.write(tiny_point(**FOUR, measured_steps=5)), study.row_path)
     here_point = tiny_point(**{**FOUR, "gpus_per_node": 4}, measured_steps=5)
-    here = measure(study.write(here_point), study.row_path, start=start_here)
+    here = measure(study.write(here_point), study.row_path, start=start_local)
 
     assert (there.outcome, here.outcome) == ("ok", "ok"), there.error_message
     assert there.losses == here.losses
@@ -186,7 +186,7 @@ def test_several_nodes_without_srun_are_reached_by_torchrun(
     monkeypatch.setenv("PATH", "")
     assert starter(os.environ) is start_by_torchrun
     assert starter({**os.environ, "SLURM_JOB_ID": "7"}) is start_by_torchrun
-    assert starter({"SCALING_NODES": "alone"}) is start_here
+    assert starter({"SCALING_NODES": "alone"}) is start_local
 
 
 def test_only_what_ranks_need_travels_to_a_node() -> None:

@@ -5,8 +5,8 @@ import pytest
 
 from scaling.launch.judge.verdict import Verdict, verdict
 from scaling.launch.judge.watch import Evidence
-from scaling.launch.start.exit_codes import signed
-from scaling.launch.start.here import End
+from scaling.launch.start.rank_exits import signed
+from scaling.launch.start.starter import End
 from scaling.launch.unsettled import KilledFromOutside
 from scaling.record.rank_files import RankFailure
 

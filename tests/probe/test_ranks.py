@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.launch.probing import probe
-from scaling.launch.start.here import LocalRanks, seat
+from scaling.launch.start.local import LocalRanks, rank_variables
 from scaling.probe.plan import MIB, Task, probe_plan
 from scaling.record.files import arrow_schema
 from scaling.record.probe_row import COLLECTIVES, Probe
@@ -46,7 +46,9 @@ def on_two_nodes(command, plan, environment, logs):
     for rank in range(plan.world_size):
         node, local = divmod(rank, plan.gpus_per_node)
         own = {"LOCAL_RANK": str(local), "SLURMD_NODENAME": f"n{node}"}
-        ranks.start(rank, command, {**environment, **seat(rank, plan.world_size), **own}, logs)
+        ranks.start(
+            rank, command, {**environment, **rank_variables(rank, plan.world_size), **own}, logs
+        )
     return ranks
 
 

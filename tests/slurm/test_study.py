@@ -173,3 +173,19 @@ def test_ranks_that_start_from_nothing_and_a_cancelled_point_leaves_no_row(study
     (row,) = study.rows()
     assert (row["outcome"], row["error_message"]) == ("error", "rank 1 was killed by SIGKILL")
     assert not list((study.root / "results/real/rows").glob("*.running"))
+
+
+def test_ranks_that_are_told_to_end_leave_no_row_and_their_point_runs_again(study):
+    limits = {"warmup_steps": 1, "measured_steps": 300, "time_limit_s": 100}
+    study.write({**STUDY, "layouts": [{"world_size": 2}], "measure": limits})
+    before = study.lab.submissions()
+    run = study.start()
+    until("a point trains", study.training, 120)
+    (job,) = study.lab.submissions() - before
+    study.lab.ask("scancel", "--signal=TERM", job)  # all of its steps: ranks, or who forks them
+
+    assert run.wait(timeout=240) == 0, study.said
+
+    (row,) = study.rows()
+    assert (row["outcome"], row["attempt"], row["job_id"]) == ("ok", 1, job), row["error_message"]
+    assert "Restarts=1" in study.lab.ask("scontrol", "show", "job", job)

@@ -14,7 +14,7 @@ from typing import NoReturn
 import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 (the engine imports it late)
 import torch
 
-from scaling.launch.start.here import seat
+from scaling.launch.start.local import rank_variables
 from scaling.record.rank_files import RankFiles
 from scaling.study.grid import Point, point_from_json
 from scaling.train.parallel.meeting import Seat
@@ -30,7 +30,7 @@ def _fork(point: Point, directory: Path, rank: int) -> int:
 
 def _be(point: Point, directory: Path, rank: int) -> NoReturn:
     world_size = point.layout.world_size
-    os.environ.update(seat(rank, world_size))
+    os.environ.update(rank_variables(rank, world_size))
     with (directory / f"rank{rank}.log").open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from scaling.launch.start.here import seat
+from scaling.launch.start.local import rank_variables
 from scaling.study.grid import Point, point_from_json
 from scaling.train.engines.deepspeed.engine import join
 from scaling.train.engines.deepspeed.rehearsal import answer_as_cuda
@@ -27,7 +27,7 @@ def _be(point: Point, rank: int, folder: Path) -> NoReturn:
     code = 1
     try:
         size = point.layout.world_size
-        os.environ |= seat(rank, size) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        os.environ |= rank_variables(rank, size) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         waits = Waits()
         answer_as_cuda(waits.note)
         store = dist.FileStore(str(folder / "store"), size)

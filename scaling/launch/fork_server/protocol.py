@@ -1,8 +1,8 @@
-"""What a launcher and the hosts of its ranks say to each other, by `multiprocessing.connection`.
+"""What a launcher and fork servers say to each other, by `multiprocessing.connection`.
 
-Each proves by its HMAC challenge that it knows the host's key, which lies in a file that only its
+Each proves by its HMAC challenge that it knows the server's key, which lies in a file that only its
 owner may read. An order is the path of another such file, so that the ranks' environment never
-crosses the network. A host answers with an `Answer` for each rank that has ended; a launcher may
+crosses the network. A server answers with an `Answer` for each rank that has ended; a launcher may
 send `DUMP` and `KILL`, and if one of the two goes, the ranks go.
 """
 
@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
+from typing import TypeVar
 
 DUMP, KILL = "dump", "kill"
 ANSWER_S = 10.0  # for each step of a greeting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """Where a host listens, and the key that gives the right to order ranks of it."""
+class ForkServer:
+    """Where a fork server listens, and the key that gives the right to order ranks of it."""
 
     name: str
     port: int
@@ -44,11 +45,14 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A rank has ended. `rank` is None where the host itself was told to end, and all go."""
+    """A rank has ended. `rank` is None where the server itself was told to end, and all go."""
 
     rank: int | None
     code: int  # -n: by signal n
     out_of_memory: bool = False  # the kernel's killer has struck here since the order
+
+
+Record = TypeVar("Record", ForkServer, Order)
 
 
 def write_private(path: Path, text: str) -> None:
@@ -59,39 +63,34 @@ def write_private(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def write(path: Path, said: Host | Order) -> None:
-    """Leave a host's whereabouts, or an order, for one's own processes only."""
-    write_private(path, json.dumps(dataclasses.asdict(said)))
+def write(path: Path, record: ForkServer | Order) -> None:
+    """Leave a fork server's whereabouts, or an order, for one's own processes only."""
+    write_private(path, json.dumps(dataclasses.asdict(record)))
 
 
-def read_host(path: Path) -> Host:
-    """Where a host said it listens."""
-    return Host(**json.loads(path.read_text(encoding="utf-8")))
+def read(path: Path, kind: type[Record]) -> Record:
+    """What somebody left with `write`."""
+    return kind(**json.loads(path.read_text(encoding="utf-8")))
 
 
-def read_order(path: Path) -> Order:
-    """An order whose path a launcher has sent."""
-    return Order(**json.loads(path.read_text(encoding="utf-8")))
-
-
-def call(host: Host) -> Connection:
-    """A connection to a host that has proved to be the one, and knows us.
+def call(server: ForkServer) -> Connection:
+    """A connection to a server that has proved to be the one, and knows us.
 
     Raises:
         OSError: it does not answer, or does not know the key.
     """
-    taken = socket.create_connection((host.name, host.port), timeout=ANSWER_S)
+    taken = socket.create_connection((server.name, server.port), timeout=ANSWER_S)
     taken.settimeout(None)
-    patience = struct.pack("ll", int(ANSWER_S), 0)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
+    timeout = struct.pack("ll", int(ANSWER_S), 0)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
     connection = Connection(taken.detach())
     try:
-        answer_challenge(connection, host.key.encode())
-        deliver_challenge(connection, host.key.encode())
+        answer_challenge(connection, server.key.encode())
+        deliver_challenge(connection, server.key.encode())
     except (AuthenticationError, AssertionError, EOFError, OSError) as error:
         connection.close()
-        raise OSError(f"{host.name}:{host.port} is not our host any more") from error
+        raise OSError(f"{server.name}:{server.port} is not our fork server any more") from error
     return connection
 
 

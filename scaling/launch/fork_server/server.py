@@ -40,7 +40,8 @@ import torch
 from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
 from scaling.launch.fork_server import protocol
-from scaling.launch.fork_server.protocol import Answer, Host, Order
+from scaling.launch.fork_server.protocol import Answer, ForkServer, Order
+from scaling.launch.start import slurm
 from scaling.launch.start.oom_killer import oom_kills
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
@@ -66,20 +67,20 @@ class _Ended(BaseException):
 
 def main() -> NoReturn:
     """Listen until the allocation, or the run, ends."""
-    folder, number = Path(sys.argv[1]), int(os.environ.get("SLURM_NODEID", "0"))
+    folder, number = Path(sys.argv[1]), slurm.node_number(os.environ)
     parent = int(sys.argv[2]) if len(sys.argv) > 2 else None
     gpus = _gpus_of_forked_ranks()
     if gpus is None:
         sys.exit("a forked process cannot use the GPUs here; ranks must start from nothing")
     gc.freeze()  # forked ranks share what was imported instead of copying it
     key = secrets.token_hex(32)
-    name = "localhost" if parent else os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    name = "localhost" if parent else slurm.node_name(os.environ) or socket.gethostname()
     serving: set[int] = set()
     signal.signal(signal.SIGTERM, _end)
     with socket.create_server((name, 0)) as server:
         server.settimeout(_LOOK_UP_EVERY_S)
-        said = Host(name=name, port=server.getsockname()[1], key=key, gpus=gpus)
-        protocol.write(folder / f"node{number}.json", said)
+        own = ForkServer(name=name, port=server.getsockname()[1], key=key, gpus=gpus)
+        protocol.write(folder / f"node{number}.json", own)
         try:
             while parent is None or os.getppid() == parent or serving:
                 _take(server, key, serving)
@@ -116,7 +117,7 @@ def _take(server: socket.socket, key: str, serving: set[int]) -> None:
             _serve(taken, key)
             code = 0
         except (_Ended, OSError):
-            pass  # the launcher knows, or has gone
+            pass  # the launcher can_fork, or has gone
         except BaseException:
             traceback.print_exc()
         finally:
@@ -156,7 +157,7 @@ def _serve(taken: socket.socket, key: str) -> None:
     signal.alarm(_GREETING_S)  # ends this process
     try:
         connection = protocol.answered(taken, key)
-        order = protocol.read_order(Path(connection.recv()))
+        order = protocol.read(Path(connection.recv()), Order)
     except (AuthenticationError, AssertionError, EOFError):
         return
     signal.alarm(0)
@@ -215,7 +216,7 @@ def _fork(order: Order, rank: int, local_rank: int, connection: Connection) -> i
         connection.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         point = point_from_json(Path(order.point).read_text(encoding="utf-8"))
-        _sit_down(order, rank, local_rank, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
+        _become_rank(order, rank, local_rank, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
         files = RankFiles(Path(order.directory))
         files.beat(rank, "forked")
         run(point, files, seat_of_environment())
@@ -223,7 +224,7 @@ def _fork(order: Order, rank: int, local_rank: int, connection: Connection) -> i
         os._exit(1)
 
 
-def _sit_down(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> None:
+def _become_rank(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> None:
     """Make the forked process what a rank started from nothing would be."""
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
@@ -236,8 +237,8 @@ def _sit_down(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> None
         "LOCAL_WORLD_SIZE": str(len(order.ranks)),
         "MASTER_ADDR": order.master,
     }
-    # what Slurm says of this node and its devices holds, whatever it says where the order came from
-    kept = {k: v for k, v in os.environ.items() if k.startswith(("SLURM", "CUDA_VISIBLE", "ROCR"))}
+    # what is known of this node and its devices holds, whatever is where the order came from
+    kept = {k: v for k, v in os.environ.items() if k.startswith(slurm.OF_THIS_NODE)}
     os.environ.clear()
     os.environ.update({**environment, **kept})
     with (Path(order.logs) / f"rank{rank}.log").open("wb") as log:

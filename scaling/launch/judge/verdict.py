@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scaling.launch.judge.watch import Evidence
-from scaling.launch.start.here import End
+from scaling.launch.start.starter import End
 from scaling.launch.unsettled import KilledFromOutside
 from scaling.record.rank_files import RankFailure
 from scaling.record.row import Outcome

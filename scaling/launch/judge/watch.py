@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from scaling.launch.start.here import End, Ranks
+from scaling.launch.start.starter import End, Ranks
 from scaling.record.rank_files import RankFailure, RankFiles, has_stepped
 
 _POLL_S = 0.05

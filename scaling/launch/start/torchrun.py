@@ -8,7 +8,6 @@ input steers a node: `dump` asks for stacks, and its end, whatever caused it, en
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scaling.launch.fork_server.protocol import write_private
-from scaling.launch.start.exit_codes import AFTER, BEFORE, Seats, last_line
-from scaling.launch.start.here import End, LaunchError, Placed, Ranks
+from scaling.launch.start import slurm
+from scaling.launch.start.rank_exits import AFTER, BEFORE, RankExits, last_line
+from scaling.launch.start.starter import End, LaunchError, Placement, Ranks
 
 REMOTE_SHELL = "ssh -o BatchMode=yes"
 _LAUNCH_LIMIT_S = 300.0
@@ -41,41 +41,41 @@ _HANDED_OVER = (
     *("TORCH", "PYTORCH_", "TRITON_", "DS_", "UCX_", "FI_", "HF_", "SCALING_"),
 )
 
-# $1: folder for what is said; $2: for logs; $3: first rank of this node; $4: ranks of all nodes;
-# $5: where rank 0 is; then the command.
+# $1: folder for what the ranks leave; $2: for logs; $3: first rank of this node;
+# $4: ranks of all nodes; $5: where rank 0 is; then the command.
 # It ends with 0 whatever the rank did: torchrun would end the others before they have said what
 # they saw. setsid: a rank is ended with all it has started.
-_SEAT = f"""\
-said=$1 logs=$2
+_RANK_SHELL = f"""\
+folder=$1 logs=$2
 export RANK=$(($3 + LOCAL_RANK)) WORLD_SIZE=$4 MASTER_ADDR=$5
 shift 5
-[ ! -e "$said/stop" ] || exit 0
+[ ! -e "$folder/stop" ] || exit 0
 {BEFORE}
 setsid "$@" > "$logs/rank$RANK.log" 2>&1 < /dev/null &
 rank=$!
 trap 'kill -TERM -- "-$rank"' TERM
-echo $rank > "$said/pid.$RANK"
+echo $rank > "$folder/pid.$RANK"
 wait $rank
 code=$?
 while kill -0 $rank 2> /dev/null; do wait $rank; code=$?; done
 {AFTER}"""
 
-# $1: folder for what is said; $2, $3: first and last rank of this node; then torchrun.
+# $1: folder for what the ranks leave; $2, $3: first and last rank of this node; then torchrun.
 _NODE = """\
-said=$1 first=$2 last=$3
+folder=$1 first=$2 last=$3
 shift 3
-. "$said/environment"
+. "$folder/environment"
 exec 3<&0
 tell() {
   for rank in $(seq "$first" "$last"); do
-    [ ! -s "$said/pid.$rank" ] || kill -s "$1" -- "-$(cat "$said/pid.$rank")"
+    [ ! -s "$folder/pid.$rank" ] || kill -s "$1" -- "-$(cat "$folder/pid.$rank")"
   done 2> /dev/null
 }
 "$@" < /dev/null 3<&- &
 node=$!
 {
   while read -r word <&3; do [ "$word" != dump ] || tell USR1; done
-  touch "$said/stop"
+  touch "$folder/stop"
   tell KILL
   sleep 10
   kill -KILL "$node" 2> /dev/null
@@ -98,17 +98,11 @@ def nodes_of(environment: Mapping[str, str]) -> list[str]:
         return [name for name in named.replace(",", " ").split() if name]
     if file := environment.get("PBS_NODEFILE"):
         return list(dict.fromkeys(Path(file).read_text().split()))
-    scontrol = shutil.which("scontrol", path=environment.get("PATH"))
-    if (listed := environment.get("SLURM_JOB_NODELIST")) and scontrol:
-        said = subprocess.run(
-            [scontrol, "show", "hostnames", listed], capture_output=True, text=True, check=False
-        )
-        return said.stdout.split()
-    return []
+    return slurm.node_names(environment)
 
 
 def start_by_torchrun(
-    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Start a torchrun on each node that the point needs, in the order the nodes are listed.
 
@@ -128,14 +122,14 @@ def start_by_torchrun(
             f"{len(nodes)}: {', '.join(nodes)}"
         )
     shell = shlex.split(environment.get("SCALING_RSH", REMOTE_SHELL))
-    said = Path(tempfile.mkdtemp(prefix=".run-nodes-", dir=logs))
-    write_private(said / "environment", exports(environment))
-    ranks = NodeRanks(said, per_node)
+    folder = Path(tempfile.mkdtemp(prefix=".run-nodes-", dir=logs))
+    write_private(folder / "environment", exports(environment))
+    ranks = NodeRanks(folder, per_node)
     try:
         for node, name in enumerate(nodes[:needed]):
             line = node_command(
                 command,
-                said,
+                folder,
                 logs,
                 first=node * per_node,
                 per_node=per_node,
@@ -158,7 +152,7 @@ def start_by_torchrun(
 
 def node_command(
     command: Sequence[str],
-    said: Path,
+    folder: Path,
     logs: Path,
     *,
     first: int,
@@ -170,19 +164,19 @@ def node_command(
 
     Args:
         command: of a rank.
-        said: folder in which the ranks' shells say how they ended, and read their environment: the
-            line can be read by everybody on both machines, and by whoever keeps their logs.
+        folder: in which the ranks' shells say how they ended, and read their environment: the line
+            can be read by everybody on both machines, and by whoever keeps their logs.
         logs: rank r writes to logs/rank<r>.log.
         first: rank of the first one on this node.
         per_node: ranks on this node.
         world_size: ranks on all nodes.
         master: the node of rank 0.
     """
-    steered = ["bash", "-c", _NODE, "node", str(said), str(first), str(first + per_node - 1)]
+    steered = ["bash", "-c", _NODE, "node", str(folder), str(first), str(first + per_node - 1)]
     torchrun = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
-        *(f"--nproc-per-node={per_node}", "bash", "-c", _SEAT, "seat"),
-        *(str(said), str(logs), str(first), str(world_size), master, *command),
+        *(f"--nproc-per-node={per_node}", "bash", "-c", _RANK_SHELL, "rank"),
+        *(str(folder), str(logs), str(first), str(world_size), master, *command),
     ]
     return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join([*steered, *torchrun])}"
 
@@ -199,9 +193,9 @@ def exports(environment: Mapping[str, str]) -> str:
 class NodeRanks:
     """The ranks of a point, seen through one remote shell per node and the files they leave."""
 
-    def __init__(self, said: Path, per_node: int) -> None:
-        self._said = said
-        self._seats = Seats(said)
+    def __init__(self, folder: Path, per_node: int) -> None:
+        self._folder = folder
+        self._exits = RankExits(folder)
         self._per_node = per_node
         self._shells: list[subprocess.Popen[bytes]] = []
 
@@ -211,7 +205,7 @@ class NodeRanks:
         Raises:
             OSError: there is no such program.
         """
-        with (self._said / f"node{len(self._shells)}.log").open("wb") as log:
+        with (self._folder / f"node{len(self._shells)}.log").open("wb") as log:
             self._shells.append(
                 subprocess.Popen(
                     command,
@@ -227,7 +221,7 @@ class NodeRanks:
         """The first node whose ranks cannot be started, None once every node has begun."""
         end = time.monotonic() + limit_s
         for node, shell in enumerate(self._shells):
-            first = self._said / f"pid.{node * self._per_node}"
+            first = self._folder / f"pid.{node * self._per_node}"
             while not first.exists():
                 if shell.poll() is not None or time.monotonic() > end:
                     return node
@@ -241,8 +235,8 @@ class NodeRanks:
             if (code := shell.poll()) is not None:
                 ranks = range(node * self._per_node, (node + 1) * self._per_node)
                 # 0 would say that all is well
-                ends |= self._seats.without_a_word(ranks, End(code or 1))
-        return {**ends, **self._seats.ends()}
+                ends |= self._exits.without_a_word(ranks, End(code or 1))
+        return {**ends, **self._exits.ends()}
 
     def dump_stacks(self) -> None:
         """See `Ranks`."""
@@ -270,4 +264,4 @@ class NodeRanks:
     def last_words(self, node: int) -> str:
         """The last line that a node's remote shell printed."""
         shell = self._shells[node]
-        return last_line(self._said / f"node{node}.log") or f"exit code {shell.poll()}"
+        return last_line(self._folder / f"node{node}.log") or f"exit code {shell.poll()}"

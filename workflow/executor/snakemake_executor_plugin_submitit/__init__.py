@@ -9,9 +9,9 @@
     unfit        hosts that get nothing more
     listener     who is told of all that
     allocations  what waits and what is in flight
-    request      resources of a rule -> options of sbatch (pure)
+    request      what one allocation needs
     packing      which jobs share an allocation (pure)
-    schedulers   by name: slurm, local
+    schedulers   by name; only there is anything known of any of them
     ledger       what was submitted, on disk
     reattach     jobs of an earlier run are taken up again
     ownership    a lock that a dead owner does not keep

@@ -22,7 +22,7 @@ from .allocations import Limits, Wish
 from .dispatch import Dispatcher
 from .ledger import Item, Ledger, digest_of, key_of
 from .ownership import OwnedElsewhere, Ownership
-from .request import RequestError, request_of
+from .request import RequestError
 from .schedulers import SCHEDULERS
 from .tidying import tidy
 
@@ -89,7 +89,7 @@ class Executor(RemoteExecutor):
             )
         rule = job.rule.name
         try:
-            request = request_of(rule, dict(job.resources.items()))
+            request = self._scheduler.request(rule, dict(job.resources.items()))
         except RequestError as mistake:
             raise WorkflowError(str(mistake)) from mistake
         if (why := self._scheduler.impossible(request)) is not None:

@@ -1,8 +1,8 @@
 """What was submitted, on disk: the executor's memory across kills, lost sessions and reboots.
 
     <root>/index/<job key>.json            which allocation holds a job
-    <root>/<batch>/                        one call of sbatch: submitit's script, pickles and log
-    <root>/<batch>/<n>/pack.json           the jobs of allocation n, written before sbatch is called
+    <root>/<batch>/                        one call of the scheduler: its script, pickles and log
+    <root>/<batch>/<n>/pack.json           the jobs of allocation n, written before it is sent
     <root>/<batch>/<n>/submitted.json      its id, written after
     <root>/<batch>/<n>/started.json        written in the allocation: it runs
     <root>/<batch>/<n>/<i>.running.json    job i was started, where
@@ -83,7 +83,7 @@ class Ledger:
         (root / "index").mkdir(parents=True, exist_ok=True)
 
     def open_batch(self) -> Path:
-        """A new folder for one call of sbatch, named so that no other call ever was."""
+        """A new folder for one call of the scheduler, named so that no other call ever was."""
         now = datetime.datetime.now(datetime.UTC)
         batch = self.root / f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
         batch.mkdir()

@@ -15,8 +15,6 @@ from .schedulers import Refused, Scheduler
 from .strays import Strays
 from .unfit import UnfitHosts
 
-# below Slurm's default MaxArraySize of 1001
-LARGEST_ARRAY = 1000
 # words of the scheduler that are not known are final after so many times in a row, five minutes
 MOST_TRIES = 7
 
@@ -82,7 +80,10 @@ class Outbox:
             )
             (self._waiting if held else ready).append(wish)
         packs = packs_of(
-            ((self._unfit.avoided(wish.request), wish) for wish in ready),
+            (
+                (self._scheduler.avoiding(wish.request, self._unfit.left_out), wish)
+                for wish in ready
+            ),
             most=self._limits.pack,
             most_minutes=self._limits.pack_minutes,
         )
@@ -94,9 +95,9 @@ class Outbox:
                 self._waiting += first
                 continue
             together = [first]
-            most = LARGEST_ARRAY if room is None else min(room, LARGEST_ARRAY)
-            arrays = self._limits.array and self._scheduler.arrays
-            while arrays and len(together) < most and _next_fits(packs, request, first):
+            largest = self._scheduler.largest_array if self._limits.array else 1
+            most = largest if room is None else min(room, largest)
+            while len(together) < most and _next_fits(packs, request, first):
                 together.append(packs.pop(0)[1])
             self._send(request, together, gpus_each)
 
@@ -118,7 +119,7 @@ class Outbox:
                     folder,
                     [wish.item for wish in wishes],
                     directory=self._directory,
-                    environment={"SRUN_ARGS": request.srun_args} if request.srun_args else {},
+                    environment=dict(request.environment),
                 )
                 allocations.append(Allocation(folder=folder, identity=None))
                 self._open.add(allocations[-1], gpus=gpus_each)

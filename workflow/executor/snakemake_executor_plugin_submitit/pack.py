@@ -6,7 +6,6 @@ package, and an edit of it does not touch what already waits in the queue.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -18,14 +17,35 @@ NOT_WRITTEN = 74  # EX_IOERR: what it made could not be written, as on a disk th
 INTERRUPTED = 75  # EX_TEMPFAIL: it was ended from outside, and is wanted as before
 UNFIT_HOST = 76  # nothing of its kind can run on this host
 
-# shorter than Slurm's usual KillWait of 30 s, so that we are the ones who clean up
+# shorter than the 30 s that schedulers usually give, so that we are the ones who clean up
 GRACE_S = 10.0
-# Slurm ends what a job has started first, and tells us a little later
+# what a job has started is ended first, and we are told a little later
 OUR_TURN_S = 2.0
-# until a requeued allocation is ended
+# until an allocation that is to begin anew is ended
 _REQUEUE_S = 60.0
-# of Slurm's variables, those that say whom to ask; all others change what is answered, or how
-_WHOM_TO_ASK = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"}
+
+
+class Surroundings:
+    """What a pack asks of whoever gave it this machine; here nobody did."""
+
+    def restarts(self) -> int:
+        """How often this allocation was started anew."""
+        return 0
+
+    def host(self) -> str:
+        """The name by which this machine can be avoided."""
+        return os.uname().nodename
+
+    def for_jobs(self) -> dict[str, str]:
+        """What the jobs' environment needs to start something here."""
+        return {}
+
+    def end_leftovers(self) -> None:
+        """End what a job that failed has left on other machines."""
+
+    def begin_anew(self) -> bool:
+        """Have this allocation started anew; whether that will be."""
+        return False
 
 
 class Pack:
@@ -35,9 +55,12 @@ class Pack:
     A job that ends because the allocation ends is not settled: it is still wanted.
     """
 
-    def __init__(self, folder: str, max_restarts: int) -> None:
+    def __init__(
+        self, folder: str, max_restarts: int, surroundings: Surroundings | None = None
+    ) -> None:
         self.folder = folder
         self.max_restarts = max_restarts
+        self.surroundings = surroundings or Surroundings()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
@@ -48,11 +71,11 @@ class Pack:
             OSError: a job's end could not be written down as usual: the disk is full.
         """
         folder = Path(self.folder)
-        restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        restarts = self.surroundings.restarts()
         write_json(folder / "started.json", {"restarts": restarts, "host": os.uname().nodename})
         if restarts > self.max_restarts:
             raise RuntimeError(f"given up: restarted {restarts} times")
-        # submitit lets SIGTERM pass unheeded; then our job would outlive a scancel
+        # submitit lets SIGTERM pass unheeded; then our job would outlive a cancel
         signal.signal(signal.SIGTERM, self._terminated)
         pack: dict[str, Any] = json.loads((folder / "pack.json").read_text())
         codes = []
@@ -65,18 +88,15 @@ class Pack:
         return len(codes)
 
     def checkpoint(self) -> Any:
-        """Called by submitit when Slurm announces preemption or the end of the time limit."""
+        """Called by submitit when preemption or the end of the time limit is announced."""
         from submitit.helpers import DelayedSubmission
 
         self._stop()
-        return DelayedSubmission(Pack(self.folder, self.max_restarts))
+        return DelayedSubmission(Pack(self.folder, self.max_restarts, self.surroundings))
 
     def _run(self, folder: Path, number: int, item: dict[str, Any], pack: dict[str, Any]) -> int:
         environment = {k: v for k, v in os.environ.items() if k != "SNAKEMAKE_PROFILE"}
-        if "SLURM_JOB_ID" in environment:
-            # at a site that exports nothing into jobs, srun would do the same to the ranks
-            environment["SLURM_EXPORT_ENV"] = "ALL"
-        environment |= pack["environment"] | item["environment"]
+        environment |= self.surroundings.for_jobs() | pack["environment"] | item["environment"]
         began = time.time()
         marker = folder / f"{number}.running.json"
         with (folder / f"{number}.log").open("ab") as log:
@@ -97,7 +117,7 @@ class Pack:
         code = process.wait()
         self._process = None
         if code != 0:
-            _end_steps()
+            self.surroundings.end_leftovers()
         if reason == "withdrawn":
             return code
         if reason == "ended":
@@ -113,19 +133,19 @@ class Pack:
         return code
 
     def _leave_for_later(self, folder: Path, number: int) -> None:
-        """A job was ended from outside: Slurm may be about to take the nodes away.
+        """A job was ended from outside: somebody may be about to take the nodes away.
 
         So nothing more is started, and the allocation is given back to begin anew later.
         """
         time.sleep(OUR_TURN_S)
-        if _requeue():
+        if self.surroundings.begin_anew():
             (folder / f"{number}.running.json").unlink(missing_ok=True)
             time.sleep(_REQUEUE_S)  # the end comes as SIGTERM
         self._leave(folder, number, "was ended from outside")
 
     def _leave_host(self, folder: Path, number: int, item: dict[str, Any]) -> None:
         """Nothing more is started where nothing can run."""
-        host = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        host = self.surroundings.host()
         why = f"{item.get('name', 'a job')} found that nothing can run there"
         write_json(folder / "unfit.json", {"host": host, "why": why})
         self._leave(folder, number, f"cannot run on {host}")
@@ -138,7 +158,7 @@ class Pack:
     def _stop(self) -> None:
         """End the running job and whatever it left behind in its session.
 
-        A job that is ended from outside, by us or by Slurm, gets time to clean up: its shell dies
+        A job that is ended from outside, by us or by others, gets time to clean up: its shell dies
         at once, what the shell has started may need longer.
         """
         process = self._process
@@ -205,54 +225,6 @@ def _lives(session: int) -> bool:
         if int(group) == session and state != "Z":
             return True
     return False
-
-
-def _end_steps() -> None:
-    """Cancel the srun steps a job left behind: those of a killed srun would live on."""
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None:
-        return
-    steps = _ask("squeue", "--all", "--noheader", "--steps", f"--jobs={job}", "--format=%i").split()
-    numbered = [step for step in steps if step.rpartition(".")[2].isdigit()]
-    if numbered:
-        _ask("scancel", "--signal=KILL", *numbered)
-
-
-def _requeue() -> bool:
-    """Have Slurm start this allocation anew, unless it is being ended already."""
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None:
-        return False
-    state = _ask("squeue", "--all", "--noheader", f"--jobs={job}", "--format=%T").strip()
-    if state != "RUNNING":
-        return False
-    _ask("scontrol", "requeue", job)
-    return True
-
-
-def _ask(*command: str) -> str:
-    """What Slurm answers; nothing if it does not."""
-    if shutil.which(command[0]) is None:
-        return ""
-    try:
-        asked = subprocess.run(
-            command, env=own_environment(), capture_output=True, text=True, timeout=30
-        )
-    except subprocess.TimeoutExpired:
-        # the log of the allocation
-        print(f"{' '.join(command)}: Slurm does not answer", flush=True)  # noqa: T201
-        return ""
-    return asked.stdout
-
-
-def own_environment() -> dict[str, str]:
-    """For Slurm's commands: without the variables by which people change what these print."""
-    ours = ("SQUEUE_", "SACCT_", "SCANCEL_", "SLURM_")
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in _WHOM_TO_ASK or not name.startswith(ours)
-    }
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ def packs_of(
     """Jobs of equal requests in packs of at most `most`, in the order they came.
 
     A pack's time limit stays within `most_minutes`, but every pack holds at least one job: a job
-    that alone needs longer is sent as it is, and sbatch says what the limit is.
+    that alone needs longer is sent as it is, and the scheduler says what the limit is.
     """
     alike: dict[str, tuple[Request, list[Job]]] = {}
     for request, job in waiting:

@@ -38,7 +38,8 @@ class ExecutorSettings(ExecutorSettingsBase):
         None, "Allocations that may wait or run at once; further jobs wait here (default: all)."
     )
     max_restarts: int = _option(
-        3, "How often Slurm may restart one allocation (preempted, node lost) before it fails."
+        3,
+        "How often one allocation may be restarted (preempted, node lost) before it fails.",
     )
     on_interrupt: Literal["cancel", "detach"] = _option(
         "cancel", "What Ctrl-C does: cancel the jobs, or detach, and the next run re-attaches."

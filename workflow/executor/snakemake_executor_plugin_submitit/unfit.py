@@ -1,9 +1,6 @@
 """Hosts on which no job can run, as jobs have said of them."""
 
-import dataclasses
 from pathlib import Path
-
-from .request import Request
 
 # one such failure may be an accident of the job's; two on one host are the host's
 _TWICE = 2
@@ -27,16 +24,6 @@ class UnfitHosts:
     def left_out(self) -> list[str]:
         """Hosts that get nothing more."""
         return sorted(host for host, failures in self._failures.items() if len(failures) >= _TWICE)
-
-    def avoided(self, request: Request) -> Request:
-        """The same request, for other hosts."""
-        hosts = self.left_out
-        if not hosts:
-            return request
-        options = dict(request.options)
-        own = [str(options["exclude"])] if "exclude" in options else []
-        options["exclude"] = ",".join([*own, *hosts])
-        return dataclasses.replace(request, options=tuple(sorted(options.items())))
 
     def report(self) -> list[str]:
         """What to say at the end: a sentence for each host that is to be looked at."""

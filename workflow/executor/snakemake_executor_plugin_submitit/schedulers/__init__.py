@@ -1,6 +1,7 @@
 """Schedulers by the name that `--submitit-cluster` knows them by.
 
-A new one is a class that does what `base.Scheduler` says, in a module of its own, and a line here.
+A new one is a class that does what `base.Scheduler` says, in a module or folder of its own, and a
+line here.
 """
 
 from collections.abc import Callable
@@ -8,12 +9,13 @@ from typing import Any
 
 from .base import Kind, Refused, Scheduler, State
 from .local import LocalProcesses
-from .slurm import Slurm
+from .slurm import Slurm, request_of
 
 # each is made from the executor's settings
 SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {
     "slurm": lambda settings: Slurm(max_restarts=settings.max_restarts, array=settings.array),
-    "local": lambda settings: LocalProcesses(gpus=settings.gpus),
+    # rules speak to Slurm, wherever they run
+    "local": lambda settings: LocalProcesses(gpus=settings.gpus, request_of=request_of),
 }
 
 __all__ = ["SCHEDULERS", "Kind", "Refused", "Scheduler", "State"]

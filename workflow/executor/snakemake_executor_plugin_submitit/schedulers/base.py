@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, Protocol
 
+from .. import pack
 from ..request import Request
 
 # What becomes of a request that was not taken:
@@ -45,17 +47,28 @@ class Scheduler(Protocol):
     """Where allocations run. An identity is a mapping with the scheduler's id as `job`.
 
     `gpus` are those of this machine to be shared out, None where they are the scheduler's business;
-    `arrays` says whether equal allocations can be sent as one; `forgets`, whether a job that it
-    does not name may live all the same.
+    `largest_array` says how many equal allocations can be sent as one; `forgets`, whether a job
+    that it does not name may live all the same.
     """
 
     queries: Counter[str]
     gpus: int | None
-    arrays: bool
+    largest_array: int
     forgets: bool
 
     def unusable(self) -> str | None:
         """Why nothing can be sent from here, as a sentence; None if it can."""
+
+    def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
+        """What a rule's resources ask for.
+
+        Raises:
+            RequestError: a resource is missing, misspelt, of the wrong kind, or not the rule's to
+                set.
+        """
+
+    def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
+        """The same request, for other hosts."""
 
     def impossible(self, request: Request) -> str | None:
         """Why no allocation can ever be given what is asked for; None if that is for it to say."""
@@ -80,10 +93,9 @@ class Scheduler(Protocol):
         """End allocations and all they run."""
 
 
-def pickle_by_value() -> None:
-    """The worker travels whole: compute nodes need not have this package."""
+def pickle_by_value(*modules: ModuleType) -> None:
+    """The worker travels whole, with these modules: compute nodes need not have this package."""
     import cloudpickle
 
-    from .. import pack
-
-    cloudpickle.register_pickle_by_value(pack)
+    for module in (pack, *modules):
+        cloudpickle.register_pickle_by_value(module)

@@ -2,7 +2,7 @@
 
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,28 @@ from .base import State, pickle_by_value
 class LocalProcesses:
     """See `Scheduler`. There are no job arrays here, and one node."""
 
-    arrays = False
+    largest_array = 1
     forgets = False
 
-    def __init__(self, *, gpus: int) -> None:
+    def __init__(
+        self, *, gpus: int, request_of: Callable[[str, Mapping[str, Any]], Request]
+    ) -> None:
+        """Rules ask in the words of some cluster, and `request_of` understands them."""
         self.queries: Counter[str] = Counter()
+        self.request = request_of
         self.gpus: int | None = gpus
 
     def unusable(self) -> str | None:
         """See `Scheduler`."""
         return None
 
+    def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
+        """See `Scheduler`; there is no other host."""
+        return request
+
     def impossible(self, request: Request) -> str | None:
         """See `Scheduler`."""
-        if dict(request.options)["nodes"] != 1:
+        if request.nodes != 1:
             return "cluster=local has one node: nodes must be 1"
         if request.gpus > (self.gpus or 0):
             return (

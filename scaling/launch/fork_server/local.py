@@ -17,13 +17,14 @@ from pathlib import Path
 
 import psutil
 
-from scaling.launch.fork_server.nodes import NoHosts, knows, order_ranks
-from scaling.launch.fork_server.protocol import Host, read_host
+from scaling.launch.fork_server.client import NoForkServer, can_fork, order_ranks
+from scaling.launch.fork_server.protocol import ForkServer, read
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.here import Placed, Ranks, start_here
+from scaling.launch.start.local import start_local
+from scaling.launch.start.starter import Placement, Ranks
 
-WHERE = "SCALING_HOST"
-WANTED = "SCALING_HOSTS"  # 0: ranks are to start from nothing
+FORK_SERVER = "SCALING_HOST"
+FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: ranks are to start from nothing
 _IMPORT_LIMIT_S = 120.0
 _POLL_S = 0.02
 _ENDING_S = 10.0
@@ -31,7 +32,7 @@ _PID = "pid"
 
 
 @contextlib.contextmanager
-def kept_host(point: Placed | None, logs: Path) -> Iterator[dict[str, str]]:
+def local_fork_server(point: Placement | None, logs: Path) -> Iterator[dict[str, str]]:
     """Keep a host for points like this one; yields what the environment of their jobs needs.
 
     It is not waited for: the first point does. It ends with this block, or by itself once this
@@ -42,7 +43,7 @@ def kept_host(point: Placed | None, logs: Path) -> Iterator[dict[str, str]]:
             None: no host is wanted.
         logs: folder in which the host gets one of its own.
     """
-    if point is None or os.environ.get(WANTED) == "0":
+    if point is None or os.environ.get(FORK_SERVERS_WANTED) == "0":
         yield {}
         return
     logs.mkdir(parents=True, exist_ok=True)
@@ -67,7 +68,7 @@ def kept_host(point: Placed | None, logs: Path) -> Iterator[dict[str, str]]:
         )
     (place / _PID).write_text(f"{host.pid} {socket.gethostname()}")
     try:
-        yield {WHERE: str(place)}
+        yield {FORK_SERVER: str(place)}
     finally:
         host.terminate()
         try:
@@ -78,31 +79,31 @@ def kept_host(point: Placed | None, logs: Path) -> Iterator[dict[str, str]]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def start_on_kept_host(
-    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+def start_on_local_fork_server(
+    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
     """Have the host of this run fork the ranks, or start them from nothing where it cannot.
 
     Raises:
         LaunchError: they could not be started that way either.
     """
-    if knows(command) and point.world_size <= point.gpus_per_node:
+    if can_fork(command) and point.world_size <= point.gpus_per_node:
         try:
-            host = _host(Path(environment[WHERE]))
+            host = _host(Path(environment[FORK_SERVER]))
             return order_ranks([host], command, point, environment, logs)
-        except (NoHosts, OSError) as why:
+        except (NoForkServer, OSError) as why:
             print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
-    return start_here(command, point, environment, logs)
+    return start_local(command, point, environment, logs)
 
 
-def _host(place: Path) -> Host:
+def _host(place: Path) -> ForkServer:
     record = place / "node0.json"
     end = time.monotonic() + _IMPORT_LIMIT_S
     while not record.exists():
         if not _lives(place) or time.monotonic() > end:
-            raise NoHosts(f"no host listens at {place}")
+            raise NoForkServer(f"no host listens at {place}")
         time.sleep(_POLL_S)
-    return read_host(record)
+    return read(record, ForkServer)
 
 
 def _lives(place: Path) -> bool:

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..pack import Pack, own_environment
-from ..request import Request
-from .base import Kind, Refused, State, pickle_by_value
+from ...pack import Pack
+from ...request import Request
+from ..base import Kind, Refused, State, pickle_by_value
+from . import allocation, resources
+from .allocation import SlurmAllocation, own_environment
 
 # our worker is the batch script itself, so the signal of a coming end must go to the batch step
 SIGNAL_DELAY_S = 30
@@ -75,7 +77,7 @@ def kind_of(said: str) -> Kind:
 class Slurm:
     """See `Scheduler`. sacct is asked only for what has vanished from squeue."""
 
-    arrays = True
+    largest_array = 1000  # below the default MaxArraySize of 1001
     forgets = True
     gpus: int | None = None
 
@@ -92,6 +94,14 @@ class Slurm:
             "sbatch is not found: run this on a login node of a Slurm cluster, or say "
             "--submitit-cluster local"
         )
+
+    def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
+        """See `Scheduler`."""
+        return resources.request_of(rule, wanted)
+
+    def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
+        """See `Scheduler`."""
+        return resources.avoiding(request, hosts)
 
     def impossible(self, request: Request) -> str | None:
         """See `Scheduler`: sbatch says so."""
@@ -116,19 +126,22 @@ class Slurm:
                 request, name=name, comment=comment, minutes=minutes, array=self._array
             )
         )
-        pickle_by_value()
+        pickle_by_value(allocation)
         self.queries["sbatch"] += 1
         try:
             if len(allocations) == 1:
-                jobs = [executor.submit(Pack(str(allocations[0]), self._max_restarts))]
+                jobs = [executor.submit(self._pack(allocations[0]))]
             else:
                 with executor.batch():
-                    jobs = [executor.submit(Pack(str(a), self._max_restarts)) for a in allocations]
+                    jobs = [executor.submit(self._pack(a)) for a in allocations]
         except (FailedJobError, FailedSubmissionError) as refusal:
             said = _sentence(str(refusal))
             raise Refused(said, kind_of(said)) from refusal
         clusters = _clusters(request)
         return [_identity(str(job.job_id), clusters) for job in jobs]
+
+    def _pack(self, folder: Path) -> Pack:
+        return Pack(str(folder), self._max_restarts, SlurmAllocation())
 
     def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
         """See `Scheduler`. squeue still knows jobs that ended within MinJobAge (5 minutes)."""

@@ -18,10 +18,11 @@ import pytest
 
 from scaling.launch import Unsettled, measure
 from scaling.launch.fork_server import protocol
-from scaling.launch.fork_server.nodes import NoHosts, order_ranks, start_on_hosts
-from scaling.launch.fork_server.protocol import Host
+from scaling.launch.fork_server.client import NoForkServer, order_ranks
+from scaling.launch.fork_server.protocol import ForkServer, Order
+from scaling.launch.fork_server.slurm import start_on_fork_servers
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.here import start_here
+from scaling.launch.start.local import start_local
 from scaling.record.row import Row
 from scaling.study.grid import Point
 from tests.launch.conftest import Study
@@ -52,14 +53,14 @@ def hosted(study: Study, host: Path, monkeypatch: pytest.MonkeyPatch) -> partial
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     study.logs.parent.mkdir(parents=True)
     (study.logs.parent / ".hosts-1-0").symlink_to(host)
-    return partial(measure, row_path=study.row_path, start=start_on_hosts)
+    return partial(measure, row_path=study.row_path, start=start_on_fork_servers)
 
 
 def test_points_one_after_another_train_on_fresh_processes_of_one_host(
     study: Study, hosted: partial[Row]
 ) -> None:
     point = tiny_point(dp=2, zero_stage=1, warmup_steps=1, measured_steps=5)
-    cold = measure(study.write(point), study.row_path, start=start_here)
+    cold = measure(study.write(point), study.row_path, start=start_local)
     first = hosted(study.write(point))
     second = hosted(study.write(point))
 
@@ -130,9 +131,9 @@ ORDER = """
 import sys
 from pathlib import Path
 from scaling.launch import measure
-from scaling.launch.start.here import start_here
-from scaling.launch.fork_server.nodes import start_on_hosts
-measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_hosts)
+from scaling.launch.start.local import start_local
+from scaling.launch.fork_server.slurm import start_on_fork_servers
+measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_fork_servers)
 """
 
 
@@ -178,7 +179,7 @@ def test_a_host_that_is_killed_is_told_from_one_that_is_told_to_end(
 def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
     study: Study, host: Path, hosted: partial[Row]
 ) -> None:
-    said = protocol.read_host(host / "node0.json")
+    said = protocol.read(host / "node0.json", ForkServer)
     assert (host / "node0.json").stat().st_mode & 0o077 == 0
     with contextlib.ExitStack() as opened:
         silent = [
@@ -186,7 +187,7 @@ def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
             for _ in range(3)
         ]
         silent[0].sendall(b"\xff\xff\xff\xff")  # the start of a very long message
-        with pytest.raises(OSError, match="is not our host any more"):
+        with pytest.raises(OSError, match="is not our fork server any more"):
             protocol.call(dataclasses.replace(said, key="guessed"))
         assert hosted(study.write(tiny_point())).outcome == "ok"
         for connection in silent:
@@ -198,7 +199,7 @@ def test_connections_that_say_nothing_or_know_no_key_keep_no_point_waiting(
 def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_path: Path) -> None:
     heard: list[object] = []
     with socket.create_server(("localhost", 0)) as server:
-        there = Host(name="localhost", port=server.getsockname()[1], key="k", gpus=0)
+        there = ForkServer(name="localhost", port=server.getsockname()[1], key="k", gpus=0)
 
         def answer() -> None:
             taken, _ = server.accept()
@@ -213,13 +214,13 @@ def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_pat
     (path,) = tmp_path.glob("order*.json")
     assert heard == [str(path)]
     assert path.stat().st_mode & 0o077 == 0
-    assert protocol.read_order(path).environment == {"HF_TOKEN": "secret"}
+    assert protocol.read(path, Order).environment == {"HF_TOKEN": "secret"}
 
 
 def test_hosts_that_see_too_few_gpus_are_not_asked(tmp_path: Path) -> None:
-    there = Host(name="localhost", port=1, key="k", gpus=1)
+    there = ForkServer(name="localhost", port=1, key="k", gpus=1)
     point = dataclasses.replace(tiny_point(dp=2), gpu="h100-80gb")
-    with pytest.raises(NoHosts, match="1 of 2 GPUs"):
+    with pytest.raises(NoForkServer, match="1 of 2 GPUs"):
         order_ranks([there], ["rank", "point.json", str(tmp_path)], point, {}, tmp_path)
 
 
@@ -235,7 +236,25 @@ def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(
     environment = {"SLURM_JOB_ID": "2", "PATH": str(tmp_path)}
 
     for _ in range(2):
-        with pytest.raises(NoHosts, match="hosts did not start"):
-            start_on_hosts(["rank", "point", "directory"], point, environment, study.logs)
+        with pytest.raises(NoForkServer, match="hosts did not start"):
+            start_on_fork_servers(["rank", "point", "directory"], point, environment, study.logs)
 
     assert (tmp_path / "tries").read_text() == "tried\n"
+
+
+def test_folders_of_earlier_starts_of_the_job_and_old_ones_go_when_it_starts_its_own(
+    tmp_path: Path,
+) -> None:
+    folders = {name: tmp_path / f".hosts-{name}" for name in ("2-0", "2-1", "22-0", "3-0")}
+    for name, folder in folders.items():
+        if name != "2-1":
+            folder.mkdir()
+    month_ago = time.time() - 31 * 86400
+    os.utime(folders["3-0"], (month_ago, month_ago))
+    environment = {"SLURM_JOB_ID": "2", "SLURM_RESTART_COUNT": "1", "PATH": str(tmp_path)}
+    (tmp_path / "srun").symlink_to("/bin/false")
+
+    with pytest.raises(NoForkServer, match="did not start"):
+        start_on_fork_servers(["rank"], tiny_point(), environment, tmp_path / "tiny")
+
+    assert {name for name, folder in folders.items() if folder.exists()} == {"2-1", "22-0"}

@@ -1,4 +1,4 @@
-"""Ways to start the ranks of a point. What a starter returns is all the watcher knows of them."""
+"""Ranks as processes of this machine."""
 
 import ctypes
 import os
@@ -6,70 +6,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from scaling.launch.start.oom_killer import oom_kills
+from scaling.launch.start.starter import End, LaunchError, Placement
 
 
-class LaunchError(Exception):
-    """The ranks could not be started; its text is the row's error message."""
-
-
-class Placed(Protocol):
-    """What a starter must know of a point, or of a probe: how many ranks, and where."""
-
-    @property
-    def world_size(self) -> int:
-        """Ranks."""
-
-    @property
-    def gpus_per_node(self) -> int:
-        """Ranks a node holds at most."""
-
-    @property
-    def gpu(self) -> str:
-        """The catalogue's name; `cpu` where a rank is no GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a rank ended."""
-
-    code: int  # its exit code; -n: killed by signal n
-    out_of_memory: bool = False  # the kernel's out-of-memory killer struck where it lived meanwhile
-    lost_with: str | None = None  # what took it along, of a rank that could not end by itself
-
-
-class Ranks(Protocol):
-    """The ranks of one point, running or ended."""
-
-    def exits(self) -> dict[int, End]:
-        """How each rank ended, for those that have."""
-
-    def dump_stacks(self) -> None:
-        """Ask every rank that still runs to write all its stacks into its log."""
-
-    def kill(self) -> None:
-        """End every rank that still runs, and what it started, and wait until they are gone."""
-
-
-class Starter(Protocol):
-    """Starts one process per rank."""
-
-    def __call__(
-        self, command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
-    ) -> Ranks:
-        """Start them; rank r writes to logs/rank<r>.log.
-
-        Raises:
-            LaunchError: not all could be started; none is left running.
-        """
-
-
-def start_here(
-    command: Sequence[str], point: Placed, environment: Mapping[str, str], logs: Path
+def start_local(
+    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
 ) -> "LocalRanks":
     """Start every rank on this machine, each the leader of a session of its own.
 
@@ -85,7 +29,7 @@ def start_here(
     ranks = LocalRanks()
     try:
         for rank in range(world_size):
-            ranks.start(rank, command, {**environment, **seat(rank, world_size)}, logs)
+            ranks.start(rank, command, {**environment, **rank_variables(rank, world_size)}, logs)
     except OSError as error:
         ranks.kill()
         raise LaunchError(f"rank {rank} could not be started: {error}") from error
@@ -95,7 +39,7 @@ def start_here(
     return ranks
 
 
-def seat(rank: int, world_size: int) -> dict[str, str]:
+def rank_variables(rank: int, world_size: int) -> dict[str, str]:
     """What tells a process on this machine which rank it is."""
     return {
         "RANK": str(rank),

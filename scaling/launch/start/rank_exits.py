@@ -8,24 +8,24 @@ needed; nothing is asked over the network.
 import time
 from pathlib import Path
 
-from scaling.launch.start.here import End
 from scaling.launch.start.oom_killer import OOM_KILLS
+from scaling.launch.start.starter import End
 
 _LISTING_LAG_S = 5.0  # of a shared file system
 
-# Shell before a rank, and after it: its code is in $code, its number in $RANK, the folder in $said.
+# Shell before a rank, and after it: its code is in $code, its number in $RANK, and $folder.
 BEFORE = f"""{OOM_KILLS}
 before=$(oom_kills "")
 """
 AFTER = """\
 kills=0
 [ $code != 137 ] || kills=$(($(oom_kills "") + 0 - before))
-echo $code $kills > "$said/.$RANK"
-mv "$said/.$RANK" "$said/$RANK"
+echo $code $kills > "$folder/.$RANK"
+mv "$folder/.$RANK" "$folder/$RANK"
 """
 
 
-class Seats:
+class RankExits:
     """The exit codes that the ranks' shells leave in a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,8 +59,8 @@ class Seats:
         return dict.fromkeys(silent, end)
 
 
-def _end(said: str) -> End:
-    code, kills = said.split()
+def _end(text: str) -> End:
+    code, kills = text.split()
     return End(signed(int(code)), out_of_memory=int(kills) > 0)
 
 

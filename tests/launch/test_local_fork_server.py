@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from scaling.launch import measure
-from scaling.launch.fork_server.here import kept_host
-from scaling.launch.start.srun import starter
+from scaling.launch.fork_server.local import local_fork_server
+from scaling.launch.start.choose import starter
 from tests.launch.conftest import Study
 from tests.points import tiny_point
 
@@ -24,7 +24,7 @@ def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(
 ) -> None:
     point = tiny_point(dp=2, warmup_steps=1, measured_steps=5)
     logs = study.root / "logs" / "tiny"
-    with kept_host(point, logs) as found:
+    with local_fork_server(point, logs) as found:
         (place,) = logs.glob(".host-*")
         host = psutil.Process(int((place / "pid").read_text().split()[0]))
         monkeypatch.setenv("SCALING_HOST", found["SCALING_HOST"])
@@ -72,9 +72,9 @@ KEEPS = """
 import sys, time
 from pathlib import Path
 from scaling.study.grid import point_from_json
-from scaling.launch.fork_server.here import kept_host
+from scaling.launch.fork_server.local import local_fork_server
 root = Path(sys.argv[2])
-with kept_host(point_from_json(Path(sys.argv[1]).read_text()), root) as found:
+with local_fork_server(point_from_json(Path(sys.argv[1]).read_text()), root) as found:
     part = root / "part"
     part.write_text(found["SCALING_HOST"])
     part.rename(root / "place")
@@ -91,7 +91,7 @@ def test_what_a_run_left_that_was_killed_with_its_host_goes_when_the_next_begins
     for left, machine in ((gone, socket.gethostname()), (elsewhere, "another")):
         left.mkdir()
         (left / "pid").write_text(f"{ended.pid} {machine}")
-    with kept_host(tiny_point(), study.root):
+    with local_fork_server(tiny_point(), study.root):
         assert not gone.exists()
         assert elsewhere.exists()  # may well live
 
@@ -100,8 +100,8 @@ def test_ranks_start_from_nothing_where_that_is_asked_for(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCALING_HOSTS", "0")
-    with kept_host(tiny_point(), study.root) as found:
+    with local_fork_server(tiny_point(), study.root) as found:
         assert found == {}
-    with kept_host(None, study.root) as found:
+    with local_fork_server(None, study.root) as found:
         assert found == {}
-    assert starter(os.environ).__name__ == "start_here"
+    assert starter(os.environ).__name__ == "start_local"

@@ -1,0 +1,146 @@
+"""What Slurm says of the allocation that this process runs in, and how it is asked.
+
+Slurm's variables, commands and options stand here and in `srun`, nowhere else in the launcher.
+"""
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from scaling.launch.start.starter import Placement
+
+_ASK_LIMIT_S = 30.0
+# Slurm's words for a node that runs nothing any more; `*` after a word: it does not answer
+_LOST = ("down", "fail", "error", "unk")
+# What begins so in a node's environment is about that node, wherever an order for it came from.
+OF_THIS_NODE = ("SLURM", "CUDA_VISIBLE", "ROCR")
+
+
+def job_id(environment: Mapping[str, str]) -> str | None:
+    """The job that this runs in, None outside Slurm."""
+    return environment.get("SLURM_JOB_ID")
+
+
+def restart_count(environment: Mapping[str, str]) -> str:
+    """How often Slurm has started this job anew."""
+    return environment.get("SLURM_RESTART_COUNT", "0")
+
+
+def can_start_steps(environment: Mapping[str, str]) -> bool:
+    """Whether this is an allocation whose nodes srun reaches."""
+    return job_id(environment) is not None and shutil.which("srun") is not None
+
+
+def node_name(environment: Mapping[str, str]) -> str | None:
+    """What Slurm calls this node; None outside a job, and on the login node of an `salloc`."""
+    return environment.get("SLURMD_NODENAME")
+
+
+def node_number(environment: Mapping[str, str]) -> int:
+    """The place of this node in its step."""
+    return int(environment.get("SLURM_NODEID", "0"))
+
+
+def node_names(environment: Mapping[str, str]) -> list[str]:
+    """The nodes of the job; empty outside one, and where scontrol is not found."""
+    scontrol = shutil.which("scontrol", path=environment.get("PATH"))
+    listed = environment.get("SLURM_JOB_NODELIST")
+    if not listed or not scontrol:
+        return []
+    command = [scontrol, "show", "hostnames", listed]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+
+
+def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
+    """Names of this allocation's nodes that Slurm calls lost, each with its word for it.
+
+    Empty outside an allocation, and where Slurm does not answer: then nothing is known. Where a
+    node is lost, no point is to blame.
+
+    Args:
+        environment: of the allocation.
+        silent: count a node that does not answer: minutes may pass until Slurm calls it down.
+    """
+    nodes = environment.get("SLURM_JOB_NODELIST")
+    if not nodes:
+        return []
+    ask = ["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %t"]
+    try:
+        answer = subprocess.run(
+            ask, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    # a node is listed once for each partition
+    states = dict(line.split() for line in answer.splitlines() if len(line.split()) == 2)
+    return [
+        f"{name} ({state})"
+        for name, state in sorted(states.items())
+        if state.startswith(_LOST) or (silent and state.endswith("*"))
+    ]
+
+
+def ranks_command(point: Placement, environment: Mapping[str, str], logs: Path) -> list[str]:
+    """`srun` and its options, for ranks in block order: neighbours in rank share a node.
+
+    Args:
+        point: says how many ranks on how many nodes.
+        environment: of the allocation: `$SRUN_ARGS` are more options, such as a container's.
+        logs: rank r writes to logs/rank<r>.log.
+    """
+    world_size = point.world_size
+    per_node = min(world_size, point.gpus_per_node)
+    cpus = environment.get("SLURM_CPUS_PER_TASK")  # which srun does not take from sbatch
+    return _srun(
+        environment,
+        f"--nodes={-(-world_size // per_node)}",
+        f"--ntasks={world_size}",
+        f"--ntasks-per-node={per_node}",
+        "--distribution=block",
+        "--kill-on-bad-exit=0",  # the watcher ends the others, once they have said what they saw
+        "--unbuffered",
+        f"--output={logs}/rank%t.log",
+        *([f"--cpus-per-task={cpus}"] if cpus else []),
+    )
+
+
+def fork_servers_command(
+    nodes: int, per_node: int, environment: Mapping[str, str], place: Path
+) -> list[str]:
+    """`srun` and its options, for one fork server on each node that may use all of it."""
+    # -c would mean these cores only (--exact): all of the node, whatever was said of one task
+    cpus = environment.get("SLURM_CPUS_ON_NODE") or str(
+        per_node * int(environment.get("SLURM_CPUS_PER_TASK", "1"))
+    )
+    return _srun(
+        environment,
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={cpus}",
+        "--cpu-bind=none",
+        "--kill-on-bad-exit=1",
+        "--job-name=hosts",
+        f"--output={place}/node%t.log",
+    )
+
+
+def _srun(environment: Mapping[str, str], *options: str) -> list[str]:
+    """A step that has all of the allocation, also when this runs inside another step."""
+    shared = ("--input=none", "--overlap", "--mem=0")
+    # a site may have sbatch hand on nothing, and steps take after it
+    site = ("--export=ALL", *shlex.split(environment.get("SRUN_ARGS", "")))
+    return ["srun", *options, *shared, *site]
+
+
+def signal_step(step: str, name: str) -> None:
+    """Send a signal to every process of a step."""
+    subprocess.run(
+        ["scancel", f"--signal={name}", step],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )

@@ -1,0 +1,136 @@
+"""A scheduler that is a dictionary; that a real one behaves so is shown in tests/slurm."""
+
+import time
+from collections import Counter
+
+import pytest
+from snakemake_executor_plugin_submitit.allocations import Limits, Wish
+from snakemake_executor_plugin_submitit.dispatch import Dispatcher
+from snakemake_executor_plugin_submitit.ledger import Item, Ledger, digest_of, key_of
+from snakemake_executor_plugin_submitit.pack import write_json
+from snakemake_executor_plugin_submitit.schedulers import Refused
+from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
+from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import kind_of, state_of
+
+
+class Cluster:
+    """Both sides of a scheduler: takes allocations, and is told what becomes of them."""
+
+    gpus = None
+    largest_array = 1000
+    forgets = True
+
+    def __init__(self):
+        self.queries = Counter()
+        self.known = {}  # what squeue would list
+        self.folders = {}
+        self.requests = {}
+        self.cancelled = []
+        self.answers = True
+        self.refusal = None
+        self.asked = 0  # calls of sbatch
+
+    def avoiding(self, request, hosts):
+        return avoiding(request, hosts)
+
+    def send(self, batch, allocations, request, *, name, comment, minutes, gpus):
+        self.asked += 1
+        if self.refusal is not None:
+            raise Refused(self.refusal, kind_of(self.refusal))
+        jobs = [str(100 + len(self.folders) + n) for n in range(len(allocations))]
+        for job, folder in zip(jobs, allocations, strict=True):
+            self.known[job] = state_of("PENDING")
+            self.folders[job] = folder
+            self.requests[job] = dict(request.options)
+        return [{"job": job} for job in jobs]
+
+    def states(self, identities):
+        self.queries["squeue"] += 1
+        return dict(self.known) if self.answers else None
+
+    def find(self, batch, request):
+        if not self.answers:
+            return None
+        mine = [job for job, folder in self.folders.items() if folder.parent.name == batch]
+        return [{"job": job} for job in mine if job in self.known and self.known[job].live]
+
+    def cancel(self, identities):
+        self.cancelled += [identity["job"] for identity in identities]
+
+    def begin(self, job, number):
+        write_json(self.folders[job] / "started.json", {})
+        write_json(self.folders[job] / f"{number}.running.json", {"pid": 1, "host": "n1"})
+
+    def settle(self, job, number, code=0):
+        settled = {"code": code, "reason": "ended", "began": time.time(), "ended": time.time()}
+        write_json(self.folders[job] / f"{number}.settled.json", settled)
+
+
+class Listener:
+    def __init__(self):
+        self.events = []
+
+    def prepare(self, wish):
+        self.events.append(("prepare", wish.item.name))
+
+    def sent(self, wish, job):
+        self.events.append(("sent", wish.item.name, job))
+
+    def succeeded(self, wish):
+        self.events.append(("succeeded", wish.item.name))
+
+    def failed(self, wish, why, logs):
+        self.events.append(("failed", wish.item.name, why))
+
+    def say(self, sentence):
+        self.events.append(("say", sentence))
+
+    def take(self, *kinds):
+        found = [event for event in self.events if event[0] in kinds]
+        self.events.clear()
+        return found
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What the clock says: its one item."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def run(tmp_path, cluster):
+    """A run of the executor; a second one finds what the first has written."""
+
+    def start(**limits):
+        listener = Listener()
+        dispatcher = Dispatcher(
+            ledger=Ledger(tmp_path / "ledger"),
+            scheduler=cluster,
+            limits=Limits(**{"latency_s": 0.0, **limits}),
+            listener=listener,
+            directory=tmp_path,
+        )
+        return dispatcher, listener
+
+    return start
+
+
+def wishes(tmp_path, *names, command="true"):
+    return [
+        Wish(
+            request=request_of("r", {"runtime": 5}),
+            item=Item(
+                name=name, key=key_of("r", {"p": name}, []), command=command,
+                digest=digest_of(command), limit_s=300,
+            ),
+            outputs=(tmp_path / name,),
+        )
+        for name in names
+    ]  # fmt: skip

@@ -1,0 +1,80 @@
+"""What the real `scaling measure` says by its exit code is what the real pack understands."""
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from snakemake_executor_plugin_submitit import pack as pack_module
+from snakemake_executor_plugin_submitit.pack import Pack
+
+from tests.points import tiny_point
+
+LONG = tiny_point(measured_steps=100_000)
+ON_GPU = dataclasses.replace(tiny_point(), gpu="h100-80gb")
+IN_SLURM = {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n7"}
+
+
+@pytest.fixture(autouse=True)
+def keep_signal_handler():
+    """A pack minds SIGTERM; the test process shall not go on doing so."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def folder(tmp_path, request):
+    """A pack of one point, and of a command that must not be started after it."""
+    point, row, environment = request.param
+    (tmp_path / "point.json").write_text(point.to_json())
+    (tmp_path / "file").touch()
+    measure = f"{sys.executable} -m scaling measure {tmp_path}/point.json {tmp_path}/{row}"
+    items = [
+        {"command": command, "limit_s": 120, "environment": {}}
+        for command in (measure, f"touch {tmp_path}/started")
+    ]
+    folder = tmp_path / "pack"
+    folder.mkdir()
+    pack = {"directory": str(Path.cwd()), "environment": environment, "items": items}
+    (folder / "pack.json").write_text(json.dumps(pack))
+    return folder
+
+
+def end_once_it_trains(folder):
+    """In a thread: what a scheduler does that takes the nodes away."""
+    beat = folder.parent.glob
+    while not any("step" in path.read_text() for path in beat("rows/*/.run-*/rank0.beat")):
+        time.sleep(0.1)
+    os.kill(json.loads((folder / "0.running.json").read_text())["pid"], signal.SIGTERM)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [
+        ((tiny_point(), "file/p.parquet", {}), "could not write its results"),
+        ((LONG, "rows/p.parquet", {}), "was ended from outside"),
+        ((ON_GPU, "rows/p.parquet", IN_SLURM), "cannot run on"),
+    ],
+    indirect=["folder"],
+    ids=["74", "75", "76"],
+)
+def test_a_point_that_could_not_be_judged_is_left_for_later(folder, why, monkeypatch):
+    monkeypatch.setattr(pack_module, "OUR_TURN_S", 0.0)
+    if "outside" in why:
+        threading.Thread(target=end_once_it_trains, args=[folder], daemon=True).start()
+
+    with pytest.raises(SystemExit, match=re.escape(f"job 0 {why}")):
+        Pack(str(folder), 0)()
+
+    assert not list(folder.glob("*.settled*"))
+    assert not list(folder.parent.glob("rows/*.parquet"))
+    assert not (folder.parent / "started").exists()
+    assert (folder / "unfit.json").exists() == ("cannot run" in why)

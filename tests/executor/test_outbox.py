@@ -1,0 +1,220 @@
+"""What is sent, when, and what becomes of it where the scheduler does not take it."""
+
+import pytest
+from snakemake_executor_plugin_submitit.ledger import Ledger
+from snakemake_executor_plugin_submitit.schedulers import Refused
+from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import kind_of, state_of
+
+from tests.executor.conftest import wishes
+
+
+def test_a_refusal_for_good_is_not_asked_again(run, cluster, tmp_path):
+    dispatcher, listener = run()
+    cluster.refusal = "invalid partition specified: x"
+    dispatcher.take(wishes(tmp_path, "b"))
+    cluster.refusal = None
+    dispatcher.take(wishes(tmp_path, "b"))
+
+    said = "the scheduler refused it: invalid partition specified: x"
+    assert listener.take("sent", "failed") == [("failed", "b", said)] * 2
+
+
+def test_a_limit_is_asked_for_less_and_less_often_until_something_ends(
+    run, cluster, tmp_path, clock
+):
+    dispatcher, listener = run()
+    dispatcher.take(wishes(tmp_path, "first"))
+    cluster.refusal = "QOSMaxSubmitJobPerUserLimit"
+    dispatcher.take(wishes(tmp_path, *"abcdefghij"))
+    for clock[0] in range(1000, 1100):
+        dispatcher.poll()
+
+    assert cluster.asked == 1 + 5  # at 0, 5, 15, 35 and 75 s, once for all ten
+    assert len(list((tmp_path / "ledger").glob("*/*/pack.json"))) == 1  # of the first
+    cluster.refusal = None
+    cluster.settle("100", 0)
+    dispatcher.poll()
+    assert len(listener.take("sent")) == 1 + 10
+
+
+def test_words_that_nobody_knows_are_asked_again_and_no_judgement_on_what_comes_later(
+    run, cluster, tmp_path, clock
+):
+    dispatcher, listener = run()
+    cluster.refusal = "Batch job submission failed: the moon is full"
+    dispatcher.take(wishes(tmp_path, "a"))
+    dispatcher.poll()
+    assert listener.take("failed") == []
+    for _ in range(20):
+        clock[0] += 300
+        dispatcher.poll()
+
+    assert listener.take("failed") == [
+        ("failed", "a", f"the scheduler refused it: {cluster.refusal}")
+    ]
+    assert cluster.asked == 7
+    cluster.refusal = None
+    dispatcher.take(wishes(tmp_path, "a"))
+    assert [event[1] for event in listener.take("sent")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("Batch job submission failed: Zero Bytes were transmitted or received", "away"),
+        ("Batch job submission failed: Socket timed out on send/recv operation", "away"),
+        ("Unable to contact slurm controller (connect failure)", "away"),
+        ("Slurm temporarily unable to accept job, sleeping and retrying; Socket timed out", "away"),
+        ("Batch job submission failed: I/O error writing script/environment to file", "unknown"),
+        ("Invalid authentication credential", "unknown"),
+        (
+            "QOSMaxSubmitJobPerUserLimit; Job violates accounting/QOS policy (job submit limit)",
+            "busy",
+        ),
+        ("QOSMaxWallDurationPerJobLimit; Job violates accounting/QOS policy", "refused"),
+        ("Batch job submission failed: Invalid qos specification", "refused"),
+        ("Batch job submission failed: Requested node configuration is not available", "refused"),
+        ("unrecognized option '--frobnicate'", "refused"),
+    ],
+)
+def test_what_sbatch_says_is_final_only_where_its_words_are_known(said, kind):
+    assert kind_of(said) == kind
+
+
+def test_an_sbatch_that_was_not_answered_is_sent_again_and_the_stray_is_cancelled_when_seen(
+    run, cluster, tmp_path, clock
+):
+    dispatcher, listener = run()
+    send = cluster.send
+
+    def unanswered(batch, allocations, request, **named):
+        send(batch, allocations, request, **named)
+        cluster.answers = False
+        raise Refused("Batch job submission failed: Zero Bytes were transmitted", "away")
+
+    cluster.send = unanswered
+    dispatcher.take(wishes(tmp_path, "a"))
+    stray = cluster.folders["100"]
+    assert (stray / "0.withdrawn").exists()
+    assert cluster.cancelled == []
+    cluster.answers, cluster.send = True, send
+    clock[0] += 10
+    dispatcher.poll()
+
+    assert cluster.cancelled == ["100"]
+    assert listener.take("sent", "failed") == [("sent", "a", "101")]
+    cluster.known["100"] = state_of("CANCELLED")
+    for _ in range(3):
+        clock[0] += 40
+        dispatcher.poll()
+    assert not stray.exists()
+
+
+def test_a_full_file_system_is_waited_for_and_what_was_taken_nevertheless_runs_nothing(
+    run, cluster, tmp_path, clock
+):
+    dispatcher, listener = run()
+    send = cluster.send
+
+    def broken(*arguments, **named):
+        send(*arguments, **named)
+        raise OSError(28, "No space left on device")
+
+    cluster.send = broken
+    dispatcher.take(wishes(tmp_path, "a"))
+    assert cluster.cancelled == ["100"]
+    assert (cluster.folders["100"] / "0.withdrawn").exists()
+    assert "No space left on device; 1 jobs wait" in listener.take("say")[0][1]
+    cluster.send = send
+    clock[0] += 5
+    dispatcher.poll()
+
+    assert listener.take("sent", "failed") == [("sent", "a", "101")]
+
+
+def test_a_ledger_that_cannot_be_written_to_loses_no_wish(
+    run, cluster, tmp_path, clock, monkeypatch
+):
+    dispatcher, listener = run()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "write_pack", full)
+        patch.setattr(Ledger, "withdraw", full)
+        dispatcher.take(wishes(tmp_path, "a"))
+        assert cluster.asked == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "write_submitted", full)
+        clock[0] += 5
+        dispatcher.poll()
+
+    assert listener.take("sent", "failed") == [("sent", "a", "100")]
+
+
+def test_nothing_is_sent_whose_results_could_not_be_written(
+    run, cluster, tmp_path, clock, monkeypatch
+):
+    dispatcher, listener = run()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.TemporaryFile", full)
+        dispatcher.take(wishes(tmp_path, "a"))
+        for _ in range(5):
+            clock[0] += 400
+            dispatcher.poll()
+        assert cluster.asked == 0
+    clock[0] += 400
+    dispatcher.poll()
+
+    assert listener.take("sent", "failed") == [("sent", "a", "100")]
+
+
+def test_points_that_are_to_be_repeated_wait_for_the_end_of_their_pack_and_go_together(
+    run, cluster, tmp_path
+):
+    dispatcher, listener = run(pack=3)
+    three = wishes(tmp_path, "a", "b", "c")
+    dispatcher.take(three)
+    for number in range(3):
+        listener.take()
+        cluster.settle("100", number, code=1)
+        dispatcher.poll()
+        dispatcher.take([three[number]])  # as Snakemake does at once
+    dispatcher.poll()
+
+    assert listener.take("sent") == [("sent", name, "101") for name in "abc"]
+
+
+def test_told_to_end_it_sends_nothing_more_and_waits_for_what_is_in_flight(run, cluster, tmp_path):
+    dispatcher, listener = run(max_allocations=1)
+    dispatcher.take(wishes(tmp_path, "a", "b"))
+    dispatcher.send_no_more()
+    dispatcher.poll()
+    cluster.settle("100", 0)
+    dispatcher.poll()
+
+    assert listener.take("sent", "succeeded", "failed") == [
+        ("sent", "a", "100"),
+        ("failed", "b", "it was not sent: snakemake was told to end"),
+        ("succeeded", "a"),
+    ]
+    assert cluster.asked == 1
+
+
+def test_no_more_are_in_flight_than_allowed_and_the_rest_follows(run, cluster, tmp_path):
+    dispatcher, listener = run(pack=2, max_allocations=1)
+    dispatcher.take(wishes(tmp_path, "a", "b", "c"))
+    assert [event[1] for event in listener.take("sent")] == ["a", "b"]
+    cluster.settle("100", 0)
+    dispatcher.poll()
+    assert listener.take("sent") == []
+    cluster.settle("100", 1)
+
+    dispatcher.poll()
+
+    assert listener.take("sent") == [("sent", "c", "101")]

@@ -1,0 +1,31 @@
+"""Hosts on which nothing can run."""
+
+from snakemake_executor_plugin_submitit.pack import write_json
+from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
+from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import state_of
+
+from tests.executor.conftest import wishes
+
+
+def test_a_host_that_can_run_nothing_is_left_out_after_two_failures_and_named(
+    run, cluster, tmp_path
+):
+    dispatcher, listener = run()
+    dispatcher.take(wishes(tmp_path, "a", "b"))
+    for job in ("100", "101"):
+        why = "measure a found that nothing can run there"
+        write_json(cluster.folders[job] / "started.json", {})
+        write_json(cluster.folders[job] / "unfit.json", {"host": "n7", "why": why})
+        cluster.known[job] = state_of("FAILED")
+        dispatcher.poll()
+
+    assert [event[1] for event in listener.take("failed")] == []
+    assert cluster.requests["102"] == {"nodes": 1}  # after the first failure
+    assert cluster.requests["103"] == {"nodes": 1, "exclude": "n7"}
+    assert dispatcher.report() == [f"n7 was left out after 2 failures of its own: {why}"]
+
+
+def test_hosts_that_a_site_excludes_stay_excluded():
+    request = request_of("r", {"runtime": 5, "slurm_extra": "--exclude=n1,n2"})
+
+    assert dict(avoiding(request, ["n7"]).options)["exclude"] == "n1,n2,n7"

@@ -1,0 +1,123 @@
+"""The resources of a rule as a request: options of sbatch, without asking anybody."""
+
+import dataclasses
+import difflib
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...request import Request, RequestError
+
+_COUNTS = {
+    "nodes": "nodes",
+    "gpus_per_node": "gpus-per-node",
+    "tasks_per_node": "ntasks-per-node",
+    "cpus_per_task": "cpus-per-task",
+}
+_WORDS = {
+    "gres": "gres",
+    "slurm_partition": "partition",
+    "slurm_account": "account",
+    "slurm_qos": "qos",
+    "slurm_constraint": "constraint",
+    "slurm_reservation": "reservation",
+}
+_OTHERS = {"slurm_exclusive", "slurm_extra", "slurm_setup"}
+# what the executor itself decides; anything else may stand in slurm_extra
+_RESERVED = {
+    "array", "comment", "error", "job-name", "no-requeue", "open-mode", "output", "parsable",
+    "requeue", "signal", "time", "wait",
+}  # fmt: skip
+
+
+def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
+    """The request that a rule's resources make.
+
+    Raises:
+        RequestError: a resource is missing, misspelt, of the wrong kind, or not the rule's to set.
+    """
+    _refuse_unknown(rule, resources)
+    runtime = _count(rule, resources, "runtime")
+    if not runtime:
+        raise RequestError(
+            f"rule {rule}: resource runtime={resources.get('runtime')!r}: every job needs a time "
+            "limit in minutes; set it in the rule or by --default-resources runtime=30"
+        )
+    options: dict[str, str | int | bool] = {"nodes": 1}
+    for name, option in _COUNTS.items():
+        if value := _count(rule, resources, name):
+            options[option] = value
+    gpus_per_node = _count(rule, resources, "gpus_per_node") or 0
+    if gpus_per_node and "ntasks-per-node" not in options:
+        options["ntasks-per-node"] = gpus_per_node
+    for name, option in _WORDS.items():
+        if resources.get(name):
+            options[option] = str(resources[name])
+    if gpus_per_node and "gres" in options:
+        raise RequestError(f"rule {rule}: resources gpus_per_node and gres: give one of them")
+    memory = _count(rule, resources, "mem_mb")
+    if memory is not None:  # 0 is a value here: all memory of the node
+        options["mem"] = f"{memory}M" if memory else 0
+    exclusive = resources.get("slurm_exclusive")
+    if exclusive:
+        options["exclusive"] = exclusive if isinstance(exclusive, str) else True
+    options |= _extra(rule, str(resources.get("slurm_extra") or ""))
+    setup, srun_args = str(resources.get("slurm_setup") or ""), resources.get("srun_args")
+    return Request(
+        runtime_min=runtime,
+        nodes=int(options["nodes"]),
+        gpus=int(options["nodes"]) * gpus_per_node,
+        options=tuple(sorted(options.items())),
+        setup=tuple(line for line in setup.splitlines() if line.strip()),
+        environment=(("SRUN_ARGS", str(srun_args)),) if srun_args else (),
+    )
+
+
+def _refuse_unknown(rule: str, resources: Mapping[str, Any]) -> None:
+    """Only names that are clearly meant for Slurm: any other resource is the rule's own."""
+    known = {*_WORDS, *_OTHERS}
+    for name in resources:
+        if name.startswith("slurm_") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(sorted(known))}"
+            raise RequestError(f"rule {rule}: unknown resource {name}={resources[name]!r}: {hint}")
+
+
+def _count(rule: str, resources: Mapping[str, Any], name: str) -> int | None:
+    value = resources.get(name)
+    if value is None:
+        return None
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = -1
+    if count < 0:
+        raise RequestError(f"rule {rule}: resource {name}={value!r}: give a whole number")
+    return count
+
+
+def _extra(rule: str, text: str) -> dict[str, str | int | bool]:
+    options: dict[str, str | int | bool] = {}
+    for word in shlex.split(text):
+        option, _, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not option:
+            raise RequestError(
+                f"rule {rule}: resource slurm_extra={text!r}: write sbatch options as "
+                f"--option=value or --flag, not {word!r}"
+            )
+        if option in _RESERVED:
+            raise RequestError(
+                f"rule {rule}: resource slurm_extra={text!r}: --{option} is set by the executor"
+            )
+        options[option] = value or True
+    return options
+
+
+def avoiding(request: Request, hosts: Sequence[str]) -> Request:
+    """The same request, for other hosts."""
+    if not hosts:
+        return request
+    options = dict(request.options)
+    own = [str(options["exclude"])] if "exclude" in options else []
+    options["exclude"] = ",".join([*own, *hosts])
+    return dataclasses.replace(request, options=tuple(sorted(options.items())))
