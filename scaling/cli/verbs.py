@@ -9,7 +9,7 @@ import typer
 
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
-from scaling.study.plan_file import RESULTS
+from scaling.study.paths import RESULTS, StudyPaths
 
 if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
@@ -92,7 +92,7 @@ def measure(
     try:
         measured = launch.measure(point, row)
     except launch.Unsettled as why:
-        typer.echo(f"{point.stem}: {why}", err=True)
+        typer.echo(f"{point}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     said = f"{measured.point_id}: {measured.outcome}"
     typer.echo(f"{said}: {plain(measured.error_message)}" if measured.error_message else said)
@@ -120,6 +120,9 @@ def choose(
 def probe(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="What to probe: probe.json.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
+    logs: Annotated[
+        Path | None, typer.Option(help="A folder for the ranks' logs; else one beside OUT.")
+    ] = None,
 ) -> None:
     """Measure what GPUs, memory and links of a cluster reach, and name hosts that lag behind."""
     from scaling.analyse.slow_hosts import slow_hosts
@@ -128,7 +131,7 @@ def probe(
     from scaling.launch.probing import probe as probed
 
     try:
-        rows = probed(plan, out)
+        rows = probed(plan, out, logs=logs)
     except Unsettled as why:
         typer.echo(f"probe: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
@@ -260,8 +263,8 @@ def _say_unreadable(study_dir: Path) -> None:
     """Set aside what is no row, and say so, until its point has run again."""
     from scaling.record import row_files
 
-    row_files.set_aside(study_dir / "rows")
-    for unusable in row_files.kept_aside(study_dir / "rows"):
+    row_files.set_aside(StudyPaths(study_dir).rows)
+    for unusable in row_files.kept_aside(StudyPaths(study_dir).rows):
         typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
 
 

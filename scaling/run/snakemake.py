@@ -17,6 +17,7 @@ from scaling.launch.fork_server.here import kept_host
 from scaling.record import row_files
 from scaling.run import plan_writer, planning, stale_lock
 from scaling.run.progress import Progress, Watcher, duration
+from scaling.study.paths import LOGS, LogPaths, StudyPaths
 
 PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
 
@@ -47,12 +48,12 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
     stale_lock.take_over(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
-    for unusable in row_files.set_aside(results / found.name / "rows"):
+    for unusable in row_files.set_aside(StudyPaths(folder).rows):
         console.print(f"Set aside, its point runs again: {unusable}", markup=False)
     before = watcher.look()
-    report = folder / "report.html"
+    report = StudyPaths(folder).report
     had_report = report.stat().st_mtime_ns if report.exists() else None
-    log = Path("logs") / found.name / "snakemake.log"
+    log = LogPaths(LOGS / found.name).snakemake
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     # on a cluster every allocation has its own

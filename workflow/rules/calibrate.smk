@@ -4,9 +4,9 @@ rule calibrate:
         rows,
         probes=probes(),
     output:
-        f"{RESULTS}/calibration.json",
+        str(LEFT.calibration),
     log:
-        f"{LOGS}/calibrate.log",
+        str(LOGS.rule("calibrate")),
     localrule: True
     params:
         probes=lambda wildcards, input: (
@@ -14,4 +14,4 @@ rule calibrate:
         ),
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON:q} -m scaling calibrate {RESULTS:q}/rows {output:q} {params.probes:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m scaling calibrate {LEFT.rows:q} {output:q} {params.probes:q} > {log:q} 2>&1"
