@@ -101,7 +101,11 @@ def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
 
 def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys):
     halved(file_of(folder))
-    monkeypatch.setattr(study, "load_study", lambda *_given, **_named: SimpleNamespace(name="s"))
+    monkeypatch.setattr(
+        study,
+        "load_study",
+        lambda *_given, **_named: SimpleNamespace(name="s", path=Path("s.yaml")),
+    )
     monkeypatch.setattr(planning, "plan", lambda _study: None)
     monkeypatch.setattr(planning, "to_measure", lambda _study, _plan: POINTS)
     folder.parent.rename(folder.parent.with_name("s"))

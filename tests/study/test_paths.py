@@ -25,7 +25,7 @@ def sources():
 
 
 def spelled(path):
-    """The parts of paths a source spells: what stands beside a `/`, is a file's name or in Path()."""
+    """The parts of paths a source spells: beside a `/`, in Path(), or a file's name."""
     if path.suffix != ".py":
         code = re.sub(r"#.*", "", path.read_text())
         return {part for text in re.findall(r"\"([^\" ]+)\"", code) for part in text.split("/")}

@@ -2,6 +2,7 @@
 rule calibrate:
     input:
         rows,
+        points=str(LEFT.points_table),
         probes=probes(),
     output:
         str(LEFT.calibration),
@@ -14,4 +15,5 @@ rule calibrate:
         ),
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON:q} -m scaling calibrate {LEFT.rows:q} {output:q} {params.probes:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m scaling calibrate {LEFT.rows:q} {output:q} --points {input.points:q}"
+        " {params.probes:q} > {log:q} 2>&1"
