@@ -54,10 +54,10 @@ def plan(
     from scaling.cli import show
     from scaling.run import plan_writer
 
-    planned = plan_writer.planned(study, mode=mode, cluster=cluster)
+    planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
     if write:
-        plan_writer.write(planned)
-    show.plan(planned.study, planned.plan, planned.spend, planned.probing)
+        plan_writer.write_plan(planned)
+    show.show_plan(planned.study, planned.plan, planned.spend, planned.probing)
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")
@@ -71,11 +71,11 @@ def run(
     cluster: ClusterOption = None,
 ) -> None:
     """Run what is missing of a study with Snakemake, with a line that tells how far it is."""
-    from scaling.run import snakemake as conduct
+    from scaling.run.snakemake import run_study
 
     chosen = {"mode": mode, "cluster": cluster}
     raise typer.Exit(
-        conduct.run(
+        run_study(
             study, snakemake or [], RESULTS, {k: v for k, v in chosen.items() if v is not None}
         )
     )
@@ -112,7 +112,7 @@ def choose(
     from scaling.study.study_folder import folder_of
 
     found = load_study(study, mode=mode, cluster=cluster)
-    planned = planning.plan(found)
+    planned = planning.fitting_plan(found)
     typer.echo(guided.choose(found, planned, world_size, folder_of(found, RESULTS), out))
 
 
@@ -135,7 +135,7 @@ def probe(
     except Unsettled as why:
         typer.echo(f"probe: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
-    show.probes(rows, slow_hosts(rows))
+    show.show_probes(rows, slow_hosts(rows))
 
 
 @app.command(epilog="Example:  scaling status quickstart")
@@ -147,7 +147,7 @@ def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption
     from scaling.study.study_folder import folder_of
 
     found = load_study(study, mode=mode, cluster=cluster)
-    wanted = planning.to_measure(found, planning.plan(found))
+    wanted = planning.to_measure(found, planning.fitting_plan(found))
     folder = folder_of(found, RESULTS)
     _say_unreadable(folder)
     typer.echo(Watcher(folder, wanted).look().line())

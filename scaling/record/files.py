@@ -140,7 +140,7 @@ def retried_attempts(row_path: Path) -> int:
     )
 
 
-def write_plan(directory: Path, plan: Plan) -> None:
+def write_points(directory: Path, plan: Plan) -> None:
     """Write points/*.json, points.parquet and refused.parquet of a study.
 
     A file that already says the same is left alone, so that its time keeps its meaning.

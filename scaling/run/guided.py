@@ -43,7 +43,7 @@ def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out:
         raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
     rows = _rows(study_dir, planned.points)
     calibration, said = _calibrated(study, study_dir, planned.points, rows, world_size)
-    points, prediction = planning.predicted(study, once, calibration)
+    points, prediction = planning.predict_points(study, once, calibration)
     choices = choose_rows(
         points,
         prediction,

@@ -35,7 +35,7 @@ _MEASURED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class StudyPlan:
     """A study with all that its plan says."""
 
     study: Study
@@ -45,7 +45,7 @@ class Planned:
     made_from: str
 
 
-def planned(study: str, *, mode: str | None = None, cluster: str | None = None) -> Planned:
+def plan_study(study: str, *, mode: str | None = None, cluster: str | None = None) -> StudyPlan:
     """Plan a study, and write nothing.
 
     Raises:
@@ -56,8 +56,8 @@ def planned(study: str, *, mode: str | None = None, cluster: str | None = None) 
     made_from = plan_file.made_from(path, CONFIG, mode=mode, cluster=cluster)
     found = load_study(path, mode=mode, cluster=cluster)
     findings_of(found)  # a name that is wrong is said before anything runs
-    plan, spend = planning.plan_and_spend(found)
-    return Planned(
+    plan, spend = planning.fitting_plan_and_spend(found)
+    return StudyPlan(
         study=found,
         plan=plan,
         spend=spend,
@@ -66,7 +66,7 @@ def planned(study: str, *, mode: str | None = None, cluster: str | None = None) 
     )
 
 
-def write(made: Planned, results: Path = RESULTS) -> Path:
+def write_plan(made: StudyPlan, results: Path = RESULTS) -> Path:
     """Write a plan into its study's folder; files that say the same already keep their time.
 
     Returns:
@@ -78,7 +78,7 @@ def write(made: Planned, results: Path = RESULTS) -> Path:
     paths = StudyPaths(folder_of(made.study, results))
     with _alone(paths):
         _refuse_other_points(paths, made.plan.points)
-        files.write_plan(paths.folder, made.plan)
+        files.write_points(paths.folder, made.plan)
         files.write_text_if_new(paths.study, about(made.study))
         if made.probing is not None:
             files.write_text_if_new(paths.probe_plan, made.probing.to_json())
@@ -87,7 +87,7 @@ def write(made: Planned, results: Path = RESULTS) -> Path:
     return paths.folder
 
 
-def _file(made: Planned, paths: StudyPaths) -> PlanFile:
+def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
     study, points = made.study, made.plan.points
     site = study.clusters[points[0].cluster].slurm  # a study that measures runs on one cluster
     used = {point.cluster for point in points}
@@ -161,7 +161,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _tidy(paths: StudyPaths, made: Planned) -> None:
+def _tidy(paths: StudyPaths, made: StudyPlan) -> None:
     """Remove choices about sizes that are no longer asked for, and what writers that died left.
 
     Last, and file by file: a choice that stands is never missing.

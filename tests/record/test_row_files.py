@@ -16,7 +16,7 @@ from scaling.cli import verbs
 from scaling.errors import InputError
 from scaling.record import files as store
 from scaling.record import row_files
-from scaling.record.files import write_plan, write_rows
+from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import COLUMNS
 from scaling.report import tables
@@ -106,7 +106,7 @@ def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys
         "load_study",
         lambda *_given, **_named: SimpleNamespace(name="s", path=Path("s.yaml")),
     )
-    monkeypatch.setattr(planning, "plan", lambda _study: None)
+    monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)
     monkeypatch.setattr(planning, "to_measure", lambda _study, _plan: POINTS)
     folder.parent.rename(folder.parent.with_name("s"))
     monkeypatch.setattr(verbs, "RESULTS", folder.parent.parent)
@@ -249,7 +249,7 @@ def test_every_table_is_read_or_named_in_a_sentence(tmp_path, monkeypatch):
     "name", ["points.parquet", "refused.parquet", "predictions.parquet", "probes.parquet"]
 )
 def test_a_file_of_a_study_that_is_none_is_named_in_a_sentence(tmp_path, name):
-    write_plan(tmp_path, Plan(points=(POINTS[0],), refusals=()))
+    write_points(tmp_path, Plan(points=(POINTS[0],), refusals=()))
     for content in (b"", b"PAR1" * 9, b"hello"):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=f"{name}: is no Parquet file of this project"):
