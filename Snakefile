@@ -30,4 +30,4 @@ rule all:
         rows,
         # and tables: where they could not be made, an older report is no answer
         rules.tabulate.output,
-        f"{RESULTS}/report.html",
+        str(LEFT.report),

@@ -82,7 +82,7 @@ def test_the_readmes_study_is_a_study(project):
     (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     path = project / "config" / "studies" / "my_study.yaml"
     path.write_text(text)
-    planned = grid.plan(load_study(path, project / "config"))
+    planned = grid.expand_grid(load_study(path, project / "config"))
     sizes = {point.layout.world_size for point in planned.points}
     assert sizes == set(yaml.safe_load(text)["axes"]["world_size"])
 

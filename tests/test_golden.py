@@ -22,7 +22,7 @@ def test_the_plan_as_the_terminal_shows_it(golden, project):
 
 def test_the_file_a_job_is_given(golden):
     study = load_study(PROJECT / "config" / "studies" / "quickstart.yaml", PROJECT / "config")
-    (point,) = [p for p in grid.plan(study).points if p.layout.sequence_parallel]
+    (point,) = [p for p in grid.expand_grid(study).points if p.layout.sequence_parallel]
     golden("point.json", point.to_json())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import duckdb
 
 from scaling.errors import InputError
+from scaling.study.paths import StudyPaths
 
 _COLUMNS = (
     "model", "cluster", "study_kind", "seq_length", "kept_batch_size", "world_size", "layout",
@@ -84,14 +85,14 @@ def compare(before: Side, after: Side) -> list[dict[str, Any]]:
             except (duckdb.Error, UnicodeDecodeError) as error:
                 reason = str(error).splitlines()[0]
                 raise InputError(
-                    f"{side.study_dir}/tables: cannot be compared: {reason}"
+                    f"{StudyPaths(side.study_dir).tables}: cannot be compared: {reason}"
                 ) from error
         rows = connection.execute(_JOINED).fetchall()
     return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
 
 
 def _table(side: Side, name: str) -> str:
-    path = side.study_dir / "tables" / f"{name}.parquet"
+    path = StudyPaths(side.study_dir).table(name)
     if not path.exists():
         raise InputError(f"{path}: is missing; `scaling tabulate {side.study_dir}` writes it")
     return str(path)

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from scaling import __version__
-from scaling.analyse.sources import PUBLISHED
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.foreign.columns import LARGEST, MOST, Columns
@@ -27,6 +26,7 @@ from scaling.layout.shapes import (
 )
 from scaling.record.files import arrow_schema, write_table
 from scaling.record.row import Outcome, Row, fields_of
+from scaling.study.paths import StudyPaths
 
 NEEDED = ("model", "cluster", "world_size", "outcome", "seq_length", "global_batch_size")
 _SHAPE = (
@@ -81,8 +81,9 @@ def import_rows(source: Path, study_dir: Path, clusters: Mapping[str, Cluster]) 
         _check_counts(columns, row, record)
         records.append(record)
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
-    with writing(study_dir / PUBLISHED):
-        write_table(study_dir / PUBLISHED, pa.Table.from_pylist(records, schema=schema))
+    out = StudyPaths(study_dir).published
+    with writing(out):
+        write_table(out, pa.Table.from_pylist(records, schema=schema))
     return len(records)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from scaling.errors import InputError
 from scaling.record.files import write_table
+from scaling.study.paths import StudyPaths
 
 FOLDER = "replication"
 REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE = "reproduced", "not reproduced", "not testable here"
@@ -45,17 +46,17 @@ def replicate(study_dir: Path, folder: Path) -> None:
     Raises:
         InputError: a file without its header, one that fails, or a row of the wrong columns.
     """
-    tables = study_dir / "tables"
+    paths = StudyPaths(study_dir)
     found: list[dict[str, Any]] = []
     with duckdb.connect() as connection:
-        known = {path.stem for path in tables.glob("*.parquet")} - {FOLDER}
+        known = {path.stem for path in paths.tables.glob("*.parquet")} - {FOLDER}
         for name in sorted(known):
-            source = str(tables / f"{name}.parquet").replace("'", "''")
+            source = str(paths.table(name)).replace("'", "''")
             quoted = name.replace('"', '""')
             connection.execute(f"create view \"{quoted}\" as from read_parquet('{source}')")
         for path in sorted(folder.glob("*.sql")):
             found += _asked(connection, path, known)
-    write_table(tables / f"{FOLDER}.parquet", pa.Table.from_pylist(found, schema=SCHEMA))
+    write_table(paths.table(FOLDER), pa.Table.from_pylist(found, schema=SCHEMA))
 
 
 def _asked(

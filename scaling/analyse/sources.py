@@ -16,11 +16,8 @@ from scaling.record.row import PointColumns, fields_of
 from scaling.record.row_checks import COLUMNS, SQL_TYPES, probe_reason_sql
 from scaling.record.row_files import Unusable, files_in, kept_aside, read_rows, wrong_rows
 from scaling.study.grid import Refusal
+from scaling.study.paths import StudyPaths
 from scaling.study.study_folder import read_about
-
-PUBLISHED = "published.parquet"
-PREDICTIONS = "predictions.parquet"
-PROBES = "probes.parquet"
 
 _LARGE_BYTES = 4 << 20  # a file of a great many rows is no point's
 ROW = COLUMNS
@@ -81,8 +78,8 @@ def attach(
     Raises:
         InputError: neither plan nor imported rows, or a file that is no Parquet of this project.
     """
-    points, published = study_dir / "points.parquet", study_dir / PUBLISHED
-    predictions, refused = study_dir / PREDICTIONS, study_dir / "refused.parquet"
+    paths = StudyPaths(study_dir)
+    points, published, refused = paths.points_table, paths.published, paths.refused
     imported = [published] if published.exists() else []
     if not points.exists() and not imported:
         raise InputError(f"{points}: is missing; `scaling plan` writes it")
@@ -90,15 +87,15 @@ def attach(
         raise InputError(f"{refused}: is missing; `scaling plan` writes it")
     connection.execute("create schema study; create schema catalogue")
     planned = [points] if points.exists() else []
-    chosen = sorted((study_dir / "chosen").glob("*.parquet"))
+    chosen = sorted(paths.chosen.glob("*.parquet"))
     _view(connection, "study.every_point", POINT, [[*planned, *imported]])
     _view(connection, "study.impossible", _REFUSAL, [[refused] if planned else []])
     _view(connection, "study.chosen", _CHOSEN, [chosen])
     _leave_out_skipped(connection, guided=bool(chosen))
     unusable = _rows(connection, study_dir, imported)
-    known = [predictions] if predictions.exists() else []
+    known = [paths.predictions] if paths.predictions.exists() else []
     _view(connection, "study.predictions", _PREDICTION, [known])
-    unusable += _probes(connection, study_dir / PROBES)
+    unusable += _probes(connection, paths.probes)
     _left_out(connection, study_dir, unusable)
     _catalogue(connection, clusters)
     _axes(connection)
@@ -113,7 +110,10 @@ def _rows(
     typed = ", ".join(f'null::{kind} as "{column}"' for column, kind in ROW.items())
     parts = [f"select {typed}, null::varchar as series limit 0"]
     columns = ", ".join(f'"{column}"' for column in ROW)
-    for series, files in (("measured", files_in(study_dir / "rows")), ("published", imported)):
+    for series, files in (
+        ("measured", files_in(StudyPaths(study_dir).rows)),
+        ("published", imported),
+    ):
         sizes = {path: path.stat().st_size for path in sorted(files)}
         found = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
         unusable += found.unusable
@@ -154,7 +154,7 @@ def _left_out(
     connection: duckdb.DuckDBPyConnection, study_dir: Path, unusable: Sequence[Unusable]
 ) -> None:
     """study.unusable (said): sentences about what was left out now, or set aside before."""
-    told = [*unusable, *kept_aside(study_dir / "rows")]
+    told = [*unusable, *kept_aside(StudyPaths(study_dir).rows)]
     said = [str(one).removeprefix(f"{study_dir}/") for one in told]
     connection.register("source", pa.table({"said": pa.array(said, pa.string())}))
     connection.execute("create table study.unusable as from source")

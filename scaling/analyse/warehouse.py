@@ -15,6 +15,7 @@ from scaling.analyse.sources import attach, choices_of
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.record.row_files import Unusable
+from scaling.study.paths import StudyPaths
 from scaling.study.study_folder import read_about
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
@@ -79,7 +80,7 @@ def tabulate(
         # a page may be made meanwhile: old answers stand until `replicate` has put new ones there
         replicates = read_about(study_dir).replicates is not None
         kept = {f"{FOLDER}.parquet"} if replicates else set()
-        _write_tables(connection, outer, study_dir / "tables", sql_dir, kept=kept)
+        _write_tables(connection, outer, StudyPaths(study_dir).tables, sql_dir, kept=kept)
     return unusable
 
 

@@ -9,7 +9,10 @@ from scaling.errors import InputError, did_you_mean, shortened
 from scaling.layout.axes import Precision
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from scaling.cluster.hardware import Cluster
+    from scaling.foreign.arrays import Flags
     from scaling.layout.shapes import ModelShape
     from scaling.predict.fit.validation import Validation
 
@@ -64,6 +67,9 @@ def calibrate(
     where: Annotated[
         str | None, typer.Option(help="SQL condition: which rows to use; row_index counts them.")
     ] = None,
+    points: Annotated[
+        Path | None, typer.Option(help="Only rows of these points: a study's points.parquet.")
+    ] = None,
     probes: Annotated[
         Path | None, typer.Option(help="Microbenchmarks of the cluster: CSV or Parquet.")
     ] = None,
@@ -80,28 +86,49 @@ def calibrate(
     from scaling.predict.read.points import points_of
 
     table = read_rows(rows)
-    columns = Columns(table, str(rows)).filter(rows_where(table, where, str(rows), "--where"))
+    wanted = rows_where(table, where, str(rows), "--where")
+    if points is not None:
+        wanted &= _of_points(table, str(rows), points)
+    columns = Columns(table, str(rows)).filter(wanted)
     models, clusters = _catalogues()
-    points = points_of(columns, models=models, clusters=clusters)
-    one_fingerprint_per_stack(columns, points)
+    measured = points_of(columns, models=models, clusters=clusters)
+    one_fingerprint_per_stack(columns, measured)
     source = f"{rows.name}" + (f" where {where}" if where else "")
-    told = None
+    probed = None
     if probes is not None:
-        told = probed_parameters(Columns(read_rows(probes), str(probes)), clusters)
-    found = fit(points, observed_of(columns), source=source, probes=told)
+        probed = probed_parameters(Columns(read_rows(probes), str(probes)), clusters)
+    calibration = fit(measured, observed_of(columns), source=source, probes=probed)
     with writing(out):
-        write_calibration(out, found)
-    for key, stack in found.stacks.items():
+        write_calibration(out, calibration)
+    for key, stack in calibration.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
         typer.echo(
             f"{key}: {stack.rows_timed} timed rows, {stack.rows_out_of_memory} out of memory; "
             f"{len(identified)} of {len(stack.parameters)} parameters identified: "
             f"{', '.join(identified) or 'none, defaults kept'}"
         )
-    if not found.stacks:
+    if not calibration.stacks:
         typer.echo(f"{rows}: no row that ran or ran out of memory; the calibration is empty")
     typer.echo(f"-> {out}")
-    _say(points.assumptions)
+    _say(measured.assumptions)
+
+
+def _of_points(table: "pa.Table", source: str, points: Path) -> "Flags":
+    """Which rows are of these points, bool (n,).
+
+    Raises:
+        InputError: one of the two tables has no column point_id.
+    """
+    import pyarrow.compute as pc
+
+    from scaling.foreign.reading import read_table
+
+    asked = read_table(points)
+    for name, each in ((source, table), (str(points), asked)):
+        if "point_id" not in each.column_names:
+            raise InputError(f"{name}: has no column point_id, by which --points chooses rows")
+    chosen = pc.is_in(table["point_id"], value_set=asked["point_id"].combine_chunks())
+    return cast("Flags", chosen.to_numpy())
 
 
 def validate(

@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 MOST_REASONS = 6  # on the terminal; refused.parquet and the report have all
 
 
-def plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | None) -> None:
+def show_plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | None) -> None:
     """Print points and refusals by model and world size, and what they will take."""
     console = Console(highlight=False)
     sizes = sorted({point.layout.world_size for point in planned.points})
@@ -100,7 +100,7 @@ def _guidance(study: Study) -> str:
     return " ".join([*said, "small sizes first"])
 
 
-def probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
+def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
     """Print the best rate of each kind, what failed, and the hosts that lag behind."""
     console = Console(highlight=False)
     table = Table("probe", "best", "done", "failed")

@@ -9,7 +9,7 @@ import typer
 
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
-from scaling.study.plan_file import RESULTS
+from scaling.study.paths import RESULTS, StudyPaths
 
 if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
@@ -54,10 +54,10 @@ def plan(
     from scaling.cli import show
     from scaling.run import plan_writer
 
-    planned = plan_writer.planned(study, mode=mode, cluster=cluster)
+    planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
     if write:
-        plan_writer.write(planned)
-    show.plan(planned.study, planned.plan, planned.spend, planned.probing)
+        plan_writer.write_plan(planned)
+    show.show_plan(planned.study, planned.plan, planned.spend, planned.probing)
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")
@@ -71,11 +71,11 @@ def run(
     cluster: ClusterOption = None,
 ) -> None:
     """Run what is missing of a study with Snakemake, with a line that tells how far it is."""
-    from scaling.run import snakemake as conduct
+    from scaling.run.snakemake import run_study
 
     chosen = {"mode": mode, "cluster": cluster}
     raise typer.Exit(
-        conduct.run(
+        run_study(
             study, snakemake or [], RESULTS, {k: v for k, v in chosen.items() if v is not None}
         )
     )
@@ -92,7 +92,7 @@ def measure(
     try:
         measured = launch.measure(point, row)
     except launch.Unsettled as why:
-        typer.echo(f"{point.stem}: {why}", err=True)
+        typer.echo(f"{point}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     said = f"{measured.point_id}: {measured.outcome}"
     typer.echo(f"{said}: {plain(measured.error_message)}" if measured.error_message else said)
@@ -112,7 +112,7 @@ def choose(
     from scaling.study.study_folder import folder_of
 
     found = load_study(study, mode=mode, cluster=cluster)
-    planned = planning.plan(found)
+    planned = planning.fitting_plan(found)
     typer.echo(guided.choose(found, planned, world_size, folder_of(found, RESULTS), out))
 
 
@@ -120,6 +120,9 @@ def choose(
 def probe(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="What to probe: probe.json.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
+    logs: Annotated[
+        Path | None, typer.Option(help="A folder for the ranks' logs; else one beside OUT.")
+    ] = None,
 ) -> None:
     """Measure what GPUs, memory and links of a cluster reach, and name hosts that lag behind."""
     from scaling.analyse.slow_hosts import slow_hosts
@@ -128,11 +131,11 @@ def probe(
     from scaling.launch.probing import probe as probed
 
     try:
-        rows = probed(plan, out)
+        rows = probed(plan, out, logs=logs)
     except Unsettled as why:
         typer.echo(f"probe: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
-    show.probes(rows, slow_hosts(rows))
+    show.show_probes(rows, slow_hosts(rows))
 
 
 @app.command(epilog="Example:  scaling status quickstart")
@@ -144,7 +147,7 @@ def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption
     from scaling.study.study_folder import folder_of
 
     found = load_study(study, mode=mode, cluster=cluster)
-    wanted = planning.to_measure(found, planning.plan(found))
+    wanted = planning.to_measure(found, planning.fitting_plan(found))
     folder = folder_of(found, RESULTS)
     _say_unreadable(folder)
     typer.echo(Watcher(folder, wanted).look().line())
@@ -260,8 +263,8 @@ def _say_unreadable(study_dir: Path) -> None:
     """Set aside what is no row, and say so, until its point has run again."""
     from scaling.record import row_files
 
-    row_files.set_aside(study_dir / "rows")
-    for unusable in row_files.kept_aside(study_dir / "rows"):
+    row_files.set_aside(StudyPaths(study_dir).rows)
+    for unusable in row_files.kept_aside(StudyPaths(study_dir).rows):
         typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
 
 

@@ -17,11 +17,12 @@ from scaling.launch.row import Run, row_of
 from scaling.launch.start.choose import starter
 from scaling.launch.start.starter import Starter
 from scaling.launch.unsettled import KilledFromOutside, NodeLost, NoDevices, NotWritten
-from scaling.record.files import aside, attempts_aside, read_row, write_rows
+from scaling.record.files import read_row, retried_attempts, write_rows
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.record.row import Row
 from scaling.record.running import marked, runs_here_already
 from scaling.study.grid import Point
+from scaling.study.paths import rank_logs, retried
 from scaling.study.time_limits import STARTUP_S, limits
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
@@ -72,7 +73,7 @@ def measure(
     """
     point = read_point(point_path)
     row_path = row_path.absolute()
-    attempt = 1 + attempts_aside(row_path)
+    attempt = 1 + retried_attempts(row_path)
     taken_over = _by_another_process(row_path)
     if taken_over is not None:
         return taken_over
@@ -82,7 +83,7 @@ def measure(
         with exits_on_signals(), marked(row_path, time_limit_s=point.time_limit_s):
             row = row_of(point, attempt, _run(point, command, start, row_path, hang_after_s))
             if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:
-                _write(aside(row_path, attempt), row)
+                _write(retried(row_path, attempt), row)
                 raise NodeLost(
                     f"node_failed: {row.error_message} (attempt {attempt}); it is to run elsewhere"
                 )
@@ -97,7 +98,8 @@ def _run(
 ) -> Run:
     """Run the point's ranks, unless their devices are not there."""
     load_average = os.getloadavg()[0]
-    logs = _log_directory(row_path)
+    # an earlier attempt's are overwritten
+    logs = emptied(rank_logs(point.study, point.point_id, row_path))
     started_at = time.time()
     if missing := missing_devices(point, os.environ):
         if missing.elsewhere:
@@ -173,12 +175,3 @@ def _by_another_process(row_path: Path) -> Row | None:
     while runs_here_already(row_path):
         time.sleep(_TAKE_OVER_POLL_S)
     return read_row(row_path) if row_path.exists() else None
-
-
-def _log_directory(row_path: Path) -> Path:
-    """An empty place for the ranks' logs; an earlier attempt's are overwritten."""
-    rows = row_path.parent
-    if rows.name == "rows" and rows.parent.parent.name == "results":
-        study, root = rows.parent, rows.parent.parent.parent
-        return emptied(root / "logs" / study.name / "ranks" / row_path.stem)
-    return emptied(rows / f"{row_path.stem}.logs")

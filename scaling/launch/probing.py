@@ -19,29 +19,28 @@ from scaling.probe.plan import ProbePlan
 from scaling.record.files import arrow_schema, write_table, write_text
 from scaling.record.probe_row import Probe
 from scaling.record.rank_files import ProbeRecords, RankFiles
+from scaling.study.paths import hosts_beside, logs_beside
 from scaling.study.time_limits import HANG_AFTER_S
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.probe")
 STARTUP_LIMIT_S = 300.0  # imports on a shared file system, connections of thousands of ranks
-HOSTS = "hosts.json"
 
 
 def probe(
     plan_path: Path,
     out: Path,
     *,
+    logs: Path | None = None,
     rank_command: Sequence[str] = RANK_COMMAND,
     start: Starter | None = None,
     hang_after_s: float = HANG_AFTER_S,
 ) -> list[Probe]:
     """Run a probe's ranks; write its rows, and hosts.json beside them.
 
-    The ranks' logs are logs/<study>/ranks/probe/ for results/<study>/probes.parquet, else beside it
-    in <name>.logs/.
-
     Args:
         plan_path: probe.json, as `scaling plan` wrote it.
         out: the Parquet file to write.
+        logs: folder of the ranks' logs; by default <name>.logs/ beside `out`.
         rank_command: the program of one rank; the plan and a folder for its files are appended.
         start: starts the ranks; by default srun in a Slurm allocation, processes elsewhere.
         hang_after_s: seconds without any rank getting further that count as a hang.
@@ -56,7 +55,7 @@ def probe(
     """
     plan = read_probe_plan(plan_path)
     out = out.absolute()
-    logs = emptied(_log_directory(out))
+    logs = emptied(logs or logs_beside(out))
     with exits_on_signals(), run_directory(logs) as directory:
         files = RankFiles(directory)
         ended = run_ranks(
@@ -72,7 +71,7 @@ def probe(
         left = files.records()
     rows = rows_of(plan, ended, left)
     records = [{name: getattr(row, name) for name in Probe.__slots__} for row in rows]
-    write_text(out.parent / HOSTS, json.dumps(hosts_of(plan, left), indent=1) + "\n")
+    write_text(hosts_beside(out), json.dumps(hosts_of(plan, left), indent=1) + "\n")
     write_table(out, pa.Table.from_pylist(records, schema=arrow_schema(Probe)))
     return rows
 
@@ -88,10 +87,3 @@ def hosts_of(plan: ProbePlan, left: Mapping[int, ProbeRecords]) -> dict[str, dic
         facts.pop("local_rank")
         host |= facts
     return hosts
-
-
-def _log_directory(out: Path) -> Path:
-    study = out.parent
-    if study.parent.name == "results":
-        return study.parent.parent / "logs" / study.name / "ranks" / "probe"
-    return study / f"{out.stem}.logs"

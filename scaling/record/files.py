@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from scaling.errors import InputError
 from scaling.record.row import PointColumns, Row, fields_of
 from scaling.study.grid import Plan, Refusal, columns_of
+from scaling.study.paths import StudyPaths, retried
 
-_ASIDE = "retried"
 _LONGEST_STEM = 200  # of the 255 bytes that a file's name may have
 _ARROW = {
     "str": pa.string(),
@@ -134,14 +134,9 @@ def read_row(path: Path) -> Row:
         raise InputError(f"{path}: holds no row of this version: {reason}") from error
 
 
-def aside(row_path: Path, attempt: int) -> Path:
-    """Where the row of a failed attempt is kept once the point shall run again."""
-    return row_path.parent / _ASIDE / f"{row_path.stem}.{attempt}.parquet"
-
-
-def attempts_aside(row_path: Path) -> int:
+def retried_attempts(row_path: Path) -> int:
     """Attempts at a point whose rows are kept aside; an id may hold what a glob would interpret."""
-    folder = row_path.parent / _ASIDE
+    folder = retried(row_path, 1).parent
     if not folder.is_dir():
         return 0
     return sum(
@@ -150,19 +145,20 @@ def attempts_aside(row_path: Path) -> int:
     )
 
 
-def write_plan(directory: Path, plan: Plan) -> None:
+def write_points(directory: Path, plan: Plan) -> None:
     """Write points/*.json, points.parquet and refused.parquet of a study.
 
     A file that already says the same is left alone, so that its time keeps its meaning.
     """
+    paths = StudyPaths(directory)
     for point in plan.points:
-        write_text_if_new(directory / "points" / f"{point.point_id}.json", point.to_json())
+        write_text_if_new(paths.point(point.point_id), point.to_json())
     records = [columns_of(point) for point in plan.points]
     table = pa.Table.from_pylist(records, schema=arrow_schema(PointColumns))
-    _write_table_if_new(directory / "points.parquet", table)
+    _write_table_if_new(paths.points_table, table)
     refusals = [dataclasses.asdict(refusal) for refusal in plan.refusals]
     table = pa.Table.from_pylist(refusals, schema=arrow_schema(Refusal))
-    _write_table_if_new(directory / "refused.parquet", table)
+    _write_table_if_new(paths.refused, table)
 
 
 def _write_table_if_new(path: Path, table: pa.Table) -> None:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from scaling.record.files import arrow_schema, write_text
 from scaling.record.row import Row
 from scaling.record.row_checks import COLUMNS, reason_sql, reasons
+from scaling.study.paths import row_of_unreadable, unreadable
 
-SET_ASIDE = "unreadable"
 AT_ONCE = 200  # files in one scan; where one is bad, so many are read one by one
 _SCHEMA: pa.Schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
 _PLACED = pa.schema([*_SCHEMA, pa.field("file", pa.string()), pa.field("row_number", pa.int64())])
@@ -179,7 +179,7 @@ def set_aside(folder: Path) -> list[Unusable]:
     for one in found.unusable:
         if one.row or str(one.path) in good:
             continue
-        kept = _free(folder / SET_ASIDE / one.path.name)
+        kept = _free(one.path)
         try:
             write_text(kept.with_suffix(".txt"), f"{one.reason}\n")
             one.path.replace(kept)
@@ -191,9 +191,8 @@ def set_aside(folder: Path) -> list[Unusable]:
 def kept_aside(folder: Path) -> list[Unusable]:
     """What was set aside of points that have no row since."""
     found = []
-    for path in sorted((folder / SET_ASIDE).glob("*.txt")):
-        point = path.stem.rpartition(".")[0]
-        if not (folder / f"{point}.parquet").exists():
+    for path in sorted(unreadable(folder / "any", 1).parent.glob("*.txt")):
+        if not row_of_unreadable(path).exists():
             reason = path.read_text(encoding="utf-8", errors="replace").strip()
             found.append(Unusable(path.with_suffix(".parquet"), _one_line(reason)))
     return found
@@ -231,12 +230,10 @@ def _plausible(paths: Iterable[Path], unusable: list[Unusable]) -> Iterator[Path
             yield path
 
 
-def _free(path: Path) -> Path:
-    """`name.1.parquet` beside it, or the first number that is free."""
+def _free(row: Path) -> Path:
+    """Where a file that holds no row can be kept: under the first number that is free."""
     return next(
-        numbered
-        for number in itertools.count(1)
-        if not (numbered := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists()
+        kept for number in itertools.count(1) if not (kept := unreadable(row, number)).exists()
     )
 
 

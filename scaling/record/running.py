@@ -13,19 +13,15 @@ from pathlib import Path
 import psutil
 
 from scaling.record.files import write_text
+from scaling.study.paths import running_marker
 
 STALE_AFTER_LIMIT_S = 120.0  # a marker this much older than its point's limit was left by a kill
-
-
-def marker_of(row_path: Path) -> Path:
-    """Where the marker of this row's point lies."""
-    return row_path.with_suffix(".running")
 
 
 @contextlib.contextmanager
 def marked(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
     """Hold the marker while the point runs."""
-    marker = marker_of(row_path)
+    marker = running_marker(row_path)
     said = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -51,7 +47,7 @@ def is_alive(marker: Path) -> bool:
 
 def runs_here_already(row_path: Path) -> bool:
     """Whether another process of this host measures this very point now."""
-    said = _said(marker_of(row_path))
+    said = _said(running_marker(row_path))
     return said is not None and said.host == socket.gethostname() and _still(said)
 
 

@@ -10,6 +10,7 @@ import duckdb
 
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
+from scaling.study.paths import StudyPaths
 
 Record = dict[str, Any]
 
@@ -226,7 +227,7 @@ def read_tables(study_dir: Path) -> Tables:
     cut: list[str] = []
     with duckdb.connect() as connection:
         for name, columns in COLUMNS.items():
-            path = study_dir / "tables" / f"{name}.parquet"
+            path = StudyPaths(study_dir).table(name)
             try:
                 _check(connection, path, columns)
                 rows, more = _rows(connection, path, name, columns)

@@ -17,6 +17,7 @@ from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import planning
 from scaling.study.grid import Plan, Point, Refusal, columns_of
+from scaling.study.paths import StudyPaths
 
 if TYPE_CHECKING:
     from scaling.predict.advise.guide import Choice
@@ -42,7 +43,7 @@ def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out:
         raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
     rows = _rows(study_dir, planned.points)
     calibration, said = _calibrated(study, study_dir, planned.points, rows, world_size)
-    points, prediction = planning.predicted(study, once, calibration)
+    points, prediction = planning.predict_points(study, once, calibration)
     choices = choose_rows(
         points,
         prediction,
@@ -72,7 +73,7 @@ def chosen_ids(path: Path) -> list[str]:
 
 def _rows(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]:
     """What the rows that are there say, by point."""
-    paths = {study_dir / "rows" / f"{point.point_id}.parquet": point for point in points}
+    paths = {StudyPaths(study_dir).row(point.point_id): point for point in points}
     wanted = ["file", "duration_s", "world_size", "startup_s", "stack_fingerprint"]
     table = read_measured([path for path in paths if path.exists()]).table.select(wanted)
     return {paths[Path(row["file"])].point_id: row for row in table.to_pylist()}
@@ -114,20 +115,18 @@ def _calibrated(
         return None, "nothing smaller has been measured: data-sheet numbers"
     prints = Counter(rows[point_id]["stack_fingerprint"] for point_id in smaller)
     stack, count = prints.most_common(1)[0]
+    left = StudyPaths(study_dir)
     paths = [
-        study_dir / "rows" / f"{point_id}.parquet"
-        for point_id in smaller
-        if rows[point_id]["stack_fingerprint"] == stack
+        left.row(point_id) for point_id in smaller if rows[point_id]["stack_fingerprint"] == stack
     ]
-    columns = Columns(read_measured(paths).table, str(study_dir / "rows"))
-    probes = study_dir / "probes.parquet"
+    columns = Columns(read_measured(paths).table, str(left.rows))
     told = None
-    if probes.exists():
-        told = probed_parameters(Columns(read_rows(probes), str(probes)), study.clusters)
+    if left.probes.exists():
+        told = probed_parameters(Columns(read_rows(left.probes), str(left.probes)), study.clusters)
     found = calibrate(
         points_of(columns, clusters=study.clusters),
         observed_of(columns),
-        source=str(study_dir / "rows"),
+        source=str(left.rows),
         bands=False,
         probes=told,
     )

@@ -18,9 +18,10 @@ from scaling.record import files
 from scaling.run import planning
 from scaling.study import grid, plan_file
 from scaling.study.grid import Plan, Point
-from scaling.study.plan_file import CONFIG, RESULTS, Allocation, PlanFile
+from scaling.study.paths import RESULTS, StudyPaths
+from scaling.study.plan_file import CONFIG, Allocation, PlanFile
 from scaling.study.study import Study, findings_of, load_study
-from scaling.study.study_folder import NAME, about, folder_of
+from scaling.study.study_folder import about, folder_of
 
 if TYPE_CHECKING:
     from scaling.predict.advise.spend import Spend
@@ -34,7 +35,7 @@ _MEASURED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class StudyPlan:
     """A study with all that its plan says."""
 
     study: Study
@@ -44,7 +45,7 @@ class Planned:
     made_from: str
 
 
-def planned(study: str, *, mode: str | None = None, cluster: str | None = None) -> Planned:
+def plan_study(study: str, *, mode: str | None = None, cluster: str | None = None) -> StudyPlan:
     """Plan a study, and write nothing.
 
     Raises:
@@ -55,8 +56,8 @@ def planned(study: str, *, mode: str | None = None, cluster: str | None = None) 
     made_from = plan_file.made_from(path, CONFIG, mode=mode, cluster=cluster)
     found = load_study(path, mode=mode, cluster=cluster)
     findings_of(found)  # a name that is wrong is said before anything runs
-    plan, spend = planning.plan_and_spend(found)
-    return Planned(
+    plan, spend = planning.fitting_plan_and_spend(found)
+    return StudyPlan(
         study=found,
         plan=plan,
         spend=spend,
@@ -65,7 +66,7 @@ def planned(study: str, *, mode: str | None = None, cluster: str | None = None) 
     )
 
 
-def write(made: Planned, results: Path = RESULTS) -> Path:
+def write_plan(made: StudyPlan, results: Path = RESULTS) -> Path:
     """Write a plan into its study's folder; files that say the same already keep their time.
 
     Returns:
@@ -74,26 +75,26 @@ def write(made: Planned, results: Path = RESULTS) -> Path:
     Raises:
         InputError: the folder holds another study, or rows of other points of the same ids.
     """
-    folder = folder_of(made.study, results)
-    with _alone(folder):
-        _refuse_other_points(folder, made.plan.points)
-        files.write_plan(folder, made.plan)
-        files.write_text_if_new(folder / NAME, about(made.study))
+    paths = StudyPaths(folder_of(made.study, results))
+    with _alone(paths):
+        _refuse_other_points(paths, made.plan.points)
+        files.write_points(paths.folder, made.plan)
+        files.write_text_if_new(paths.study, about(made.study))
         if made.probing is not None:
-            files.write_text_if_new(folder / "probe.json", made.probing.to_json())
-        files.write_text_if_new(folder / plan_file.NAME, _file(made, folder).to_json())
-        _tidy(folder, made)
-    return folder
+            files.write_text_if_new(paths.probe_plan, made.probing.to_json())
+        files.write_text_if_new(paths.plan, _file(made, paths).to_json())
+        _tidy(paths, made)
+    return paths.folder
 
 
-def _file(made: Planned, folder: Path) -> PlanFile:
+def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
     study, points = made.study, made.plan.points
     site = study.clusters[points[0].cluster].slurm  # a study that measures runs on one cluster
     used = {point.cluster for point in points}
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in sorted(used)]
-    names = ["points.parquet", "refused.parquet", NAME]
-    names += ["probe.json"] if made.probing else []
-    digests = {name: plan_file.digest_of(folder / name) for name in names}
+    written = [paths.points_table, paths.refused, paths.study]
+    written += [paths.probe_plan] if made.probing else []
+    digests = {path.name: plan_file.digest_of(path) for path in written}
     return PlanFile(
         made_from=made.made_from,
         files={name: digest for name, digest in digests.items() if digest},
@@ -119,24 +120,23 @@ def _probe_allocation(probing: ProbePlan | None) -> Allocation | None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(paths: StudyPaths) -> Iterator[None]:
     """Two writers of one plan wait for each other."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".plan.lock").open("w") as lock:
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    with paths.plan_lock.open("w") as lock:
         with contextlib.suppress(OSError):  # no locks on this file system: each file is whole yet
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _refuse_other_points(folder: Path, points: Sequence[Point]) -> None:
+def _refuse_other_points(paths: StudyPaths, points: Sequence[Point]) -> None:
     """An id may not come to mean another point once it was measured.
 
     Raises:
         InputError: a row of another point has the id of one of these.
     """
     for point in points:
-        row = folder / "rows" / f"{point.point_id}.parquet"
-        path = folder / "points" / f"{point.point_id}.json"
+        row, path = paths.row(point.point_id), paths.point(point.point_id)
         if not row.exists() or not path.exists():
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -152,7 +152,7 @@ def _refuse_other_points(folder: Path, points: Sequence[Point]) -> None:
             raise InputError(
                 f"{row}: was measured with {other}={_short(before[other])}, and the point of this "
                 f"id has {other}={_short(now[other])} now; give the cluster another name in "
-                f"clusters.yaml, or move {folder} away"
+                f"clusters.yaml, or move {paths.folder} away"
             )
 
 
@@ -161,18 +161,17 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _tidy(folder: Path, made: Planned) -> None:
+def _tidy(paths: StudyPaths, made: StudyPlan) -> None:
     """Remove choices about sizes that are no longer asked for, and what writers that died left.
 
     Last, and file by file: a choice that stands is never missing.
     """
     study = made.study
     guided = study.mode == "measure" and study.measure.guided
-    sizes = {str(point.world_size) for point in made.plan.points} if guided else set()
-    for path in (folder / "chosen").glob("*.parquet"):
-        if path.stem not in sizes:
-            path.unlink(missing_ok=True)
-    for path in folder.rglob(".*.part"):
+    asked = {paths.choice(point.world_size) for point in made.plan.points} if guided else set()
+    for path in set(paths.chosen.glob("*.parquet")) - asked:
+        path.unlink(missing_ok=True)
+    for path in paths.folder.rglob(".*.part"):
         with contextlib.suppress(FileNotFoundError):  # its writer lives and has just ended
             if time.time() - path.stat().st_mtime > PARTS_ARE_DEAD_AFTER_S:
                 path.unlink()

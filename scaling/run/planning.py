@@ -29,40 +29,40 @@ STARTUP_MINUTES = 5
 PROBE_STARTUP_MINUTES = 10
 
 
-def plan(study: "Study") -> Plan:
+def fitting_plan(study: "Study") -> Plan:
     """The study's plan; with `measure_oom: true` what cannot fit is run all the same.
 
     Raises:
         InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
     """
-    return _plan(study)[0]
+    return _fitting_plan(study)[0]
 
 
-def plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
+def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
     """The plan and what measuring it is predicted to take, None if nothing runs or is known.
 
     Raises:
-        InputError: as `plan`.
+        InputError: as `fitting_plan`.
     """
-    planned, known = _plan(study)
+    planned, known = _fitting_plan(study)
     if study.mode == "predict" or not predictable(planned.points):
         return planned, None
     from scaling.predict.advise.spend import spend_of
 
     # what is refused does not fit, and what does not fit is not counted
-    points, prediction = known or predicted(study, planned.points)
+    points, prediction = known or predict_points(study, planned.points)
     steps = study.measure.warmup_steps + study.measure.measured_steps
     return planned, spend_of(points, prediction, steps=steps)
 
 
-def _plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
+def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
     """The plan, and the prediction of the grid's points where there is one."""
-    planned = grid.plan(study)
+    planned = grid.expand_grid(study)
     if study.mode == "predict" or not predictable(planned.points):
         return planned, None  # in a study that only predicts, what does not fit is an answer
     from scaling.predict.advise.spend import memory_refusals
 
-    points, prediction = predicted(study, planned.points)
+    points, prediction = predict_points(study, planned.points)
     limited = [
         _limited(study, point, float(step_time_s) if known else None)
         for point, step_time_s, known in zip(
@@ -79,7 +79,7 @@ def _plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
         if planned.points[row].repeat == 0
     ]
     whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
-    return grid.not_empty(study, whole), (points, prediction)
+    return grid.refuse_empty(study, whole), (points, prediction)
 
 
 def _limited(study: "Study", point: Point, step_time_s: float | None) -> Point:
@@ -151,7 +151,7 @@ def predictable(points: Sequence[Point]) -> bool:
     return all(gpu_named(point.gpu).memory_bytes is not None for point in points)
 
 
-def predicted(
+def predict_points(
     study: "Study", points: Sequence[Point], calibration: "Calibration | None" = None
 ) -> "tuple[Points, Prediction]":
     """Points as the predictor has them, and its prediction; data-sheet numbers by default."""

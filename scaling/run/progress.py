@@ -13,6 +13,7 @@ from scaling.record import row_files
 from scaling.record.row import Outcome
 from scaling.record.running import is_alive
 from scaling.study.grid import Point
+from scaling.study.paths import StudyPaths, running_marker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,30 +103,36 @@ class Watcher:
     """Reads a study's folder again and again, each finished row only once."""
 
     def __init__(self, study_dir: Path, points: Iterable[Point]) -> None:
-        self._rows = study_dir / "rows"
+        self._paths = StudyPaths(study_dir)
         self._points = list(points)
+        self._rows = {self._paths.row(point.point_id): point.point_id for point in self._points}
+        self._markers = {running_marker(row): name for row, name in self._rows.items()}
         self._settled: dict[str, Settled] = {}
 
     def look(self) -> Progress:
         """The progress as the files tell it now; a file that holds no row counts as none."""
-        present = {path.stem: path for path in row_files.files_in(self._rows)}
+        files = row_files.files_in(self._paths.rows)
+        present = {self._rows[path]: path for path in files if path in self._rows}
         for gone in self._settled.keys() - present.keys():
             del self._settled[gone]
         new = sorted(present[point_id] for point_id in present.keys() - self._settled.keys())
         if new:
             table = row_files.read_rows(new).table.select(["file", "outcome", "duration_s"])
             for row in table.to_pylist():
-                self._settled[Path(row["file"]).stem] = Settled(
+                self._settled[self._rows[Path(row["file"])]] = Settled(
                     outcome=row["outcome"], duration_s=row["duration_s"]
                 )
         skipped = self._skipped()
         wanted = [point for point in self._points if point.point_id not in skipped]
-        running = {p.stem for p in self._rows.glob("*.running") if is_alive(p)}
+        markers = self._paths.rows.glob(running_marker(self._paths.row("*")).name)
+        running = {
+            self._markers[path] for path in markers if path in self._markers and is_alive(path)
+        }
         return judge(wanted, self._settled, running)
 
     def _skipped(self) -> set[str]:
         """Points that a guided sweep has decided not to measure."""
-        files = (self._rows.parent / "chosen").glob("*.parquet")
+        files = self._paths.chosen.glob("*.parquet")
         tables = [_read(path, ["point_id", "chosen"]) for path in files]
         return {one["point_id"] for table in tables for one in table if not one["chosen"]}
 

@@ -4,9 +4,9 @@ import typing
 from pathlib import Path
 
 from scaling.errors import InputError, did_you_mean
-from scaling.record.files import aside
 from scaling.record.row import Outcome
 from scaling.record.row_files import files_in, read_rows
+from scaling.study.paths import StudyPaths, retried
 
 
 def outcomes(text: str) -> set[str]:
@@ -27,11 +27,11 @@ def outcomes(text: str) -> set[str]:
 def set_aside(study_dir: Path, which: set[str]) -> int:
     """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; how many."""
     moved = 0
-    rows = read_rows(sorted(files_in(study_dir / "rows")))
+    rows = read_rows(sorted(files_in(StudyPaths(study_dir).rows)))
     for row in rows.table.select(["file", "outcome", "attempt"]).to_pylist():
         if row["outcome"] in which:
             path = Path(row["file"])
-            kept = aside(path, row["attempt"])
+            kept = retried(path, row["attempt"])
             kept.parent.mkdir(exist_ok=True)
             path.replace(kept)
             moved += 1

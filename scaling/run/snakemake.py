@@ -17,11 +17,12 @@ from scaling.launch.fork_server.local import local_fork_server
 from scaling.record import row_files
 from scaling.run import plan_writer, planning, stale_lock
 from scaling.run.progress import Progress, Watcher, duration
+from scaling.study.paths import LOGS, LogPaths, StudyPaths
 
 PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
 
 
-def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]) -> int:
+def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str, str]) -> int:
     """Run what is missing of `study`; snakemake's exit code.
 
     Snakemake's own words go to logs/<study>/snakemake.log, and to the terminal with `--dry-run`
@@ -37,22 +38,22 @@ def run(study: str, options: list[str], results: Path, chosen: Mapping[str, str]
         InputError: the study is wrong.
     """
     console = Console(highlight=False)
-    made = plan_writer.planned(study, mode=chosen.get("mode"), cluster=chosen.get("cluster"))
-    folder = plan_writer.write(made, results)
+    made = plan_writer.plan_study(study, mode=chosen.get("mode"), cluster=chosen.get("cluster"))
+    folder = plan_writer.write_plan(made, results)
     found, planned = made.study, made.plan
     watcher = Watcher(folder, planning.to_measure(found, planned))
     command = _command(found.path, options, chosen)
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode
-    stale_lock.take_over(Path.cwd(), command, console)
+    stale_lock.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
-    for unusable in row_files.set_aside(results / found.name / "rows"):
+    for unusable in row_files.set_aside(StudyPaths(folder).rows):
         console.print(f"Set aside, its point runs again: {unusable}", markup=False)
     before = watcher.look()
-    report = folder / "report.html"
+    report = StudyPaths(folder).report
     had_report = report.stat().st_mtime_ns if report.exists() else None
-    log = Path("logs") / found.name / "snakemake.log"
+    log = LogPaths(LOGS / found.name).snakemake
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     # on a cluster every allocation has its own

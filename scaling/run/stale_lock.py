@@ -11,7 +11,7 @@ from rich.console import Console
 from scaling.errors import InputError
 
 
-def take_over(folder: Path, command: Sequence[str], console: Console) -> None:
+def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> None:
     """Make sure that `command`, a snakemake, can start in `folder`.
 
     A killed Snakemake leaves its lock. Where a Snakemake still works in this folder the lock is

@@ -121,7 +121,7 @@ class Plan:
     refusals: tuple[Refusal, ...]
 
 
-def plan(study: "Study") -> Plan:
+def expand_grid(study: "Study") -> Plan:
     """Expand the study's grid. Points come small sizes first, each once.
 
     Raises:
@@ -150,7 +150,7 @@ def plan(study: "Study") -> Plan:
     ]
     _refuse_equal_ids(study, points)
     ordered = sorted(points, key=lambda p: (p.layout.world_size, p.repeat, p.point_id))
-    return not_empty(study, Plan(points=tuple(ordered), refusals=tuple(refused)))
+    return refuse_empty(study, Plan(points=tuple(ordered), refusals=tuple(refused)))
 
 
 def _refuse_equal_ids(study: "Study", points: list[Point]) -> None:
@@ -172,7 +172,7 @@ def _refuse_equal_ids(study: "Study", points: list[Point]) -> None:
             )
 
 
-def not_empty(study: "Study", planned: Plan) -> Plan:
+def refuse_empty(study: "Study", planned: Plan) -> Plan:
     """The plan itself.
 
     Raises:

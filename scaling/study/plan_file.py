@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from scaling.errors import InputError, did_you_mean
+from scaling.study.paths import RESULTS, StudyPaths
 
-CONFIG, RESULTS = Path("config"), Path("results")
-NAME = "plan.json"
+CONFIG = Path("config")
 _TRIES = 3  # a study that is edited while it is planned is planned again
 _PACKAGE = Path(__file__).parents[1]
 _ROOMS = ("layout", "cluster", "study", "run", "predict")  # those that make plans
@@ -106,22 +106,23 @@ def digest_of(path: Path) -> str | None:
 
 def read(folder: Path, wanted: str) -> PlanFile | None:
     """The plan in a study's folder, if it was made from `wanted` and every file of it is there."""
+    paths = StudyPaths(folder)
     try:
-        said = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        if said["made_from"] != wanted:
+        content = json.loads(paths.plan.read_text(encoding="utf-8"))
+        if content["made_from"] != wanted:
             return None
-        found = _from_json(said)
-        there = set(os.listdir(folder / "points"))  # noqa: PTH208 (names of thousands of files)
+        plan = _from_json(content)
+        present = set(os.listdir(paths.points))  # noqa: PTH208 (names of thousands of files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or none of ours
         return None
-    whole = all(digest_of(folder / name) == digest for name, digest in found.files.items())
-    return found if whole and there >= {f"{point}.json" for point in found.points} else None
+    whole = all(digest_of(folder / name) == digest for name, digest in plan.files.items())
+    return plan if whole and present >= {paths.point(name).name for name in plan.points} else None
 
 
-def _from_json(said: Mapping[str, Any]) -> PlanFile:
-    points = {name: Allocation(**asked) for name, asked in said["points"].items()}
-    probe = None if said["probe"] is None else Allocation(**said["probe"])
-    return PlanFile(**{**said, "points": points, "probe": probe})
+def _from_json(content: Mapping[str, Any]) -> PlanFile:
+    points = {name: Allocation(**asked) for name, asked in content["points"].items()}
+    probe = None if content["probe"] is None else Allocation(**content["probe"])
+    return PlanFile(**{**content, "points": points, "probe": probe})
 
 
 def up_to_date(study: str, *, mode: str | None = None, cluster: str | None = None) -> PlanFile:

@@ -8,12 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scaling.errors import InputError
 from scaling.study.mistakes import sentence
+from scaling.study.paths import StudyPaths
 from scaling.study.schema import Mode, Name, Reporting
 
 if TYPE_CHECKING:
     from scaling.study.study import Study
-
-NAME = "study.json"
 
 
 class About(BaseModel):
@@ -46,7 +45,7 @@ def read_about(folder: Path) -> About:
     Raises:
         InputError: it is none that `scaling plan` wrote.
     """
-    path = folder / NAME
+    path = StudyPaths(folder).study
     try:
         return About.model_validate_json(path.read_bytes())
     except FileNotFoundError:

@@ -10,7 +10,7 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.layout.layout import Layout
-from scaling.record.files import write_plan, write_rows
+from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row
 from scaling.study.grid import Plan, Point, Refusal
 from tests.report.synthetic_study import point
@@ -43,7 +43,7 @@ def tabulated(tmp_path: Path) -> Callable[..., Table]:
     def run(
         points: Sequence[Point], rows: Sequence[Row] = (), refusals: Sequence[Refusal] = ()
     ) -> Table:
-        write_plan(tmp_path, Plan(points=tuple(points), refusals=tuple(refusals)))
+        write_points(tmp_path, Plan(points=tuple(points), refusals=tuple(refusals)))
         for number, row in enumerate(rows):
             write_rows(tmp_path / "rows" / f"{number}.parquet", [row])
         tabulate(tmp_path, SQL)

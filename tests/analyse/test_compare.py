@@ -5,7 +5,7 @@ import pytest
 from scaling.analyse.compare import Side, compare
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
-from scaling.record.files import write_plan, write_rows
+from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, some_point
 from tests.analyse.test_tables import ran
@@ -16,7 +16,7 @@ from tests.report.synthetic_study import row
 def study(tmp_path):
     def run(name, *rows, points):
         folder = tmp_path / name
-        write_plan(folder, Plan(points=tuple(points), refusals=()))
+        write_points(folder, Plan(points=tuple(points), refusals=()))
         for number, one in enumerate(rows):
             write_rows(folder / "rows" / f"{number}.parquet", [one])
         tabulate(folder, SQL)

@@ -10,7 +10,7 @@ from scaling.analyse.importing import NEEDED, import_rows
 from scaling.analyse.warehouse import tabulate
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.record.files import write_plan, write_rows
+from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, read, some_point
 from tests.report.synthetic_study import timed_row
@@ -95,7 +95,7 @@ def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imp
 
 def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, imported):
     point = some_point(1)
-    write_plan(tmp_path / "study", Plan(points=(point,), refusals=()))
+    write_points(tmp_path / "study", Plan(points=(point,), refusals=()))
     write_rows(tmp_path / "study" / "rows" / "a.parquet", [timed_row(point, 2.0)])
     table = imported({})
     assert sorted(row["series"] for row in table("measurements")) == ["measured", "published"]

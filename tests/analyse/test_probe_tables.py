@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from scaling.analyse.warehouse import tabulate
-from scaling.record.files import write_plan, write_table
+from scaling.record.files import write_points, write_table
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, read, some_point
 
@@ -21,7 +21,7 @@ def probed(tmp_path):
         columns = {
             name: [(common | probe).get(name) for probe in probes] for name in names | common.keys()
         }
-        write_plan(tmp_path, Plan(points=(some_point(1),), refusals=()))
+        write_points(tmp_path, Plan(points=(some_point(1),), refusals=()))
         write_table(tmp_path / "probes.parquet", pa.table(columns))
         tabulate(tmp_path, SQL)
         return lambda name: read(tmp_path / "tables" / f"{name}.parquet")
@@ -70,7 +70,7 @@ def test_a_host_that_lags_is_named_and_healthy_ones_are_not(probed):
 
 
 def test_a_study_without_probes_has_empty_tables(tmp_path):
-    write_plan(tmp_path, Plan(points=(some_point(1),), refusals=()))
+    write_points(tmp_path, Plan(points=(some_point(1),), refusals=()))
     tabulate(tmp_path, SQL)
     for name in ("collectives", "gemms", "slow_hosts"):
         assert read(tmp_path / "tables" / f"{name}.parquet") == []

@@ -12,7 +12,7 @@ from scaling.analyse import sources
 from scaling.analyse.sources import choices_of
 from scaling.analyse.warehouse import COMPUTED, all_needs, execution_order, tabulate
 from scaling.errors import InputError
-from scaling.record.files import arrow_schema, write_plan, write_rows
+from scaling.record.files import arrow_schema, write_points, write_rows
 from scaling.study.grid import Plan, Point
 from tests.analyse.conftest import SQL, layout, read, some_point
 from tests.report.synthetic_study import point as point_of
@@ -21,7 +21,7 @@ from tests.report.synthetic_study import timed_row
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    write_plan(tmp_path, Plan(points=(some_point(1), some_point(2)), refusals=()))
+    write_points(tmp_path, Plan(points=(some_point(1), some_point(2)), refusals=()))
     return tmp_path
 
 
@@ -149,7 +149,7 @@ def test_probes_that_cannot_be_are_left_out_and_said(study):
 def test_a_study_folder_may_hold_what_a_glob_would_interpret(tmp_path):
     folder, beside = tmp_path / "what[12]?*", tmp_path / "what1xy"
     for one, seconds in ((folder, 1.0), (beside, 2.0)):
-        write_plan(one, Plan(points=(some_point(1),), refusals=()))
+        write_points(one, Plan(points=(some_point(1),), refusals=()))
         write_rows(one / "rows" / "a[b]*.parquet", [timed_row(some_point(1), seconds)])
     tabulate(folder, SQL)
     (found,) = pq.ParquetFile(folder / "tables" / "measurements.parquet").read().to_pylist()
@@ -185,7 +185,7 @@ def test_a_share_above_one_or_a_broken_study_json_is_refused(study):
 
 def test_points_that_started_on_a_busy_machine_are_counted(study):
     one, other = (cpu_point(size) for size in (1, 2))
-    write_plan(study, Plan(points=(one, other), refusals=()))
+    write_points(study, Plan(points=(one, other), refusals=()))
     (study / "rows").mkdir()
     for number, (point, load) in enumerate(((one, 1.5), (other, 9.0))):
         row = timed_row(point, 2.0)

@@ -13,7 +13,7 @@ from tests.run.test_planning import study_of
 @pytest.mark.parametrize("title", ["a [/b] b", "[bf16] or [fp32]?", "[link=x]y[/link]", "\\[a]"])
 def test_brackets_in_a_title_are_shown_as_they_are(config, write_study, capsys, title):
     study = load_study(write_study(title=title), config)
-    show.plan(study, planning.plan(study), None, None)
+    show.show_plan(study, planning.fitting_plan(study), None, None)
     assert title in " ".join(capsys.readouterr().out.split())
 
 
@@ -36,9 +36,9 @@ def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, h
     limit = {"time_limit_s": 600.0}
     axes = {"world_size": 2, "global_batch_size": 8}
     study = study_of(config, write_study, measure=limit, exclusive=exclusive, **axes)
-    planned = planning.plan(study)
+    planned = planning.fitting_plan(study)
     (asked,) = [planning.allocation(point) for point in planned.points]
     assert (asked.nodes, asked.ranks_per_node, asked.minutes) == (1, 2, 15)
-    show.plan(study, planned, None, None)
+    show.show_plan(study, planned, None, None)
     said = capsys.readouterr().out
     assert f"at most 15 min 00 s, {hours}" in said

@@ -29,16 +29,16 @@ def texts(tmp_path_factory):
     study = load_study("quickstart")
     probe = planning.probe_of(
         load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx"),
-        planning.plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
+        planning.fitting_plan(load_study("zero_stages", mode="measure", cluster="h100-80gb-dgx")),
     )
     assert probe is not None
-    return {"point": planning.plan(study).points[0].to_json(), "probe": probe.to_json()}
+    return {"point": planning.fitting_plan(study).points[0].to_json(), "probe": probe.to_json()}
 
 
 def test_every_point_of_a_study_is_a_point(tmp_path):
     path = tmp_path / "a.json"
     points = [
-        *planning.plan(load_study("quickstart")).points,
+        *planning.fitting_plan(load_study("quickstart")).points,
         tiny_point(shape=TINY_GPT, fused_norm=False),
         tiny_point(shape=TINY_T5),
     ]

@@ -78,7 +78,7 @@ def test_points_from_before_an_axis_keep_their_ids_and_its_values_are_in_the_dig
     shutil.copytree(PROJECT / "config", config)
     plain = STUDY.replace("  gear: [first, second]\n", "")
     (config / "studies" / "gears.yaml").write_text(plain, encoding="utf-8")
-    before = {point.point_id for point in grid.plan(load_study("gears", config)).points}
+    before = {point.point_id for point in grid.expand_grid(load_study("gears", config)).points}
     ids = duckdb.sql(f"select point_id, gear from '{geared}/points.parquet'").fetchall()
     assert {point_id for point_id, gear in ids if gear == "first"} == before
     assert len({point_id for point_id, _ in ids}) == 4

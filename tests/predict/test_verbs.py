@@ -3,6 +3,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import typer
@@ -70,6 +73,30 @@ def test_an_empty_table_gives_an_empty_table_of_the_same_columns(run, tmp_path, 
     none, some = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("none", "some"))
     assert none.num_rows == 0
     assert none.schema == some.schema
+
+
+def test_rows_of_points_that_a_study_no_longer_has_do_not_calibrate(run, sweep_csv, tmp_path):
+    table = pyarrow.csv.read_csv(sweep_csv)
+    names = [f"p{number}" for number in range(table.num_rows)]
+    table = table.append_column("point_id", pa.array(names))
+    kept = pc.less_equal(table["world_size"], 16)
+    pq.write_table(table, tmp_path / "rows.parquet")
+    (tmp_path / "fresh").mkdir()
+    pq.write_table(table.filter(kept), tmp_path / "fresh" / "rows.parquet")
+    pq.write_table(table.filter(kept).select(["point_id"]), tmp_path / "points.parquet")
+    run("calibrate", tmp_path / "rows.parquet", tmp_path / "all.json")
+    points = ("--points", tmp_path / "points.parquet")
+    run("calibrate", tmp_path / "rows.parquet", tmp_path / "edited.json", *points)
+    run("calibrate", tmp_path / "fresh" / "rows.parquet", tmp_path / "fresh.json")
+    edited = (tmp_path / "edited.json").read_text()
+    assert edited == (tmp_path / "fresh.json").read_text()
+    assert edited != (tmp_path / "all.json").read_text()
+
+
+def test_points_choose_no_rows_of_a_table_that_names_no_points(run, sweep_csv, tmp_path):
+    pq.write_table(pa.table({"point_id": ["a"]}), tmp_path / "points.parquet")
+    with pytest.raises(InputError, match="has no column point_id, by which --points chooses rows"):
+        run("calibrate", sweep_csv, tmp_path / "c.json", "--points", tmp_path / "points.parquet")
 
 
 def test_calibrate_then_predict_comes_closer(run, sweep_csv, tmp_path):

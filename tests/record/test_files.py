@@ -16,7 +16,7 @@ from tests.rows import row_of
 
 @pytest.fixture
 def planned(config, write_study):
-    return grid.plan(load_study(write_study(layouts=[{"tp": [1, 2]}]), config))
+    return grid.expand_grid(load_study(write_study(layouts=[{"tp": [1, 2]}]), config))
 
 
 def test_a_row_comes_back_as_it_was_written(planned, tmp_path):
@@ -105,7 +105,7 @@ def test_a_row_that_cannot_be_read_is_a_sentence_with_its_file(tmp_path, content
 
 
 def test_a_plan_leaves_one_file_per_point_and_two_tables(planned, tmp_path):
-    store.write_plan(tmp_path, planned)
+    store.write_points(tmp_path, planned)
     files = sorted((tmp_path / "points").glob("*.json"))
     assert [grid.point_from_json(f.read_text()).point_id for f in files] == sorted(
         p.point_id for p in planned.points
@@ -119,14 +119,14 @@ def test_a_plan_leaves_one_file_per_point_and_two_tables(planned, tmp_path):
 
 
 def test_planning_again_leaves_the_files_of_unchanged_points_alone(planned, tmp_path):
-    store.write_plan(tmp_path, planned)
+    store.write_points(tmp_path, planned)
     before = {f: f.stat().st_mtime_ns for f in (tmp_path / "points").glob("*.json")}
-    store.write_plan(tmp_path, planned)
+    store.write_points(tmp_path, planned)
     assert before == {f: f.stat().st_mtime_ns for f in (tmp_path / "points").glob("*.json")}
 
 
 def test_a_study_without_refusals_still_leaves_an_empty_table(config, write_study, tmp_path):
-    store.write_plan(tmp_path, grid.plan(load_study(write_study("two"), config)))
+    store.write_points(tmp_path, grid.expand_grid(load_study(write_study("two"), config)))
     table = pq.read_table(tmp_path / "refused.parquet")
     assert table.num_rows == 0
     assert "reason" in table.column_names

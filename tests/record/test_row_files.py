@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scaling import __main__
 from scaling.analyse.warehouse import tabulate
+from scaling.cli import verbs
 from scaling.errors import InputError
 from scaling.record import files as store
 from scaling.record import row_files
-from scaling.record.files import write_plan, write_rows
+from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import COLUMNS
 from scaling.report import tables
@@ -101,13 +101,17 @@ def test_what_was_set_aside_is_said_until_its_point_has_run_again(folder):
 
 def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys):
     halved(file_of(folder))
-    monkeypatch.setattr(study, "load_study", lambda *_given, **_named: SimpleNamespace(name="s"))
-    monkeypatch.setattr(planning, "plan", lambda _study: None)
+    monkeypatch.setattr(
+        study,
+        "load_study",
+        lambda *_given, **_named: SimpleNamespace(name="s", path=Path("s.yaml")),
+    )
+    monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)
     monkeypatch.setattr(planning, "to_measure", lambda _study, _plan: POINTS)
     folder.parent.rename(folder.parent.with_name("s"))
-    monkeypatch.setattr(__main__, "RESULTS", folder.parent.parent)
+    monkeypatch.setattr(verbs, "RESULTS", folder.parent.parent)
     for _ in range(2):  # until the point has run again
-        __main__.status("s")
+        verbs.status("s")
         told = capsys.readouterr()
         assert told.err.startswith("Set aside, its point will run again: ")
         assert told.err.endswith(".1.parquet: is cut short, or no Parquet file\n")
@@ -245,7 +249,7 @@ def test_every_table_is_read_or_named_in_a_sentence(tmp_path, monkeypatch):
     "name", ["points.parquet", "refused.parquet", "predictions.parquet", "probes.parquet"]
 )
 def test_a_file_of_a_study_that_is_none_is_named_in_a_sentence(tmp_path, name):
-    write_plan(tmp_path, Plan(points=(POINTS[0],), refusals=()))
+    write_points(tmp_path, Plan(points=(POINTS[0],), refusals=()))
     for content in (b"", b"PAR1" * 9, b"hello"):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=f"{name}: is no Parquet file of this project"):

@@ -15,7 +15,7 @@ from scaling.foreign.columns import Columns
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.points import points_of
-from scaling.record.files import write_plan, write_rows, write_table
+from scaling.record.files import write_points, write_rows, write_table
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 from scaling.report.page.page import write_report
@@ -59,7 +59,7 @@ def write_large_study(folder: Path, reports: Path, *, charts: bool = True) -> Pa
         rows = [profiled(row) for row in measured(plan.points, ran=ran)]
         if rows:
             write_rows(folder / "rows" / f"{number}.parquet", rows)
-    write_plan(folder, Plan(points=tuple(points), refusals=tuple(refusals)))
+    write_points(folder, Plan(points=tuple(points), refusals=tuple(refusals)))
     predict_all(folder)
     write_table(folder / "probes.parquet", probes())
     tabulate(folder, reports / "sql", clusters=CLUSTERS)

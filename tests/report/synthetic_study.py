@@ -16,7 +16,7 @@ from scaling.layout.axes import DEFAULTS
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.record.files import write_plan, write_rows
+from scaling.record.files import write_points, write_rows
 from scaling.record.row import Outcome, Row
 from scaling.study.grid import Plan, Point, Refusal, columns_of
 from scaling.study.kinds import StudyKind
@@ -225,7 +225,7 @@ def write_study(directory: Path, *plans: Plan, noise: float = 0.01, ran: float =
     """Write the plans as one study with rows of the first `ran` share of each."""
     points = tuple(itertools.chain.from_iterable(plan.points for plan in plans))
     refused = tuple(itertools.chain.from_iterable(plan.refusals for plan in plans))
-    write_plan(directory, Plan(points=points, refusals=refused))
+    write_points(directory, Plan(points=points, refusals=refused))
     for plan in plans:
         for one in measured(plan.points, noise=noise, ran=ran):
             write_rows(directory / "rows" / f"{one.point_id}.parquet", [one])

@@ -8,7 +8,7 @@ import pytest
 
 from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
-from scaling.record.files import write_plan
+from scaling.record.files import write_points
 from scaling.report.page.page import write_report
 from scaling.report.tables import Tables, read_tables
 from tests.analyse.test_importing import ROW
@@ -163,7 +163,7 @@ def test_predictions_have_a_sentence_of_their_own(large, opened):
 @pytest.mark.browser
 def test_a_study_that_is_only_predicted_says_so_in_every_sentence(tmp_path, opened):
     plan = gpu_plan(models=("llama-8b",), cluster="h100-80gb-dgx", axes=AXES, sizes=(4, 8, 16))
-    write_plan(tmp_path, plan)
+    write_points(tmp_path, plan)
     (tmp_path / "study.json").write_text('{"mode": "predict"}', encoding="utf-8")
     predict_all(tmp_path)
     tabulate(tmp_path, REPORTS / "sql", clusters=CLUSTERS)

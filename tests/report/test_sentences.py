@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.analyse.warehouse import tabulate
-from scaling.record.files import write_plan, write_rows
+from scaling.record.files import write_points, write_rows
 from scaling.report.sections.answers import advice_spans
 from scaling.report.sections.sentences import evidence, story
 from scaling.report.tables import Tables, read_tables
@@ -19,7 +19,7 @@ def told(tmp_path):
     """The story of the only setting of a few rows."""
 
     def run(points, rows=(), refusals=()):
-        write_plan(tmp_path, Plan(points=tuple(points), refusals=tuple(refusals)))
+        write_points(tmp_path, Plan(points=tuple(points), refusals=tuple(refusals)))
         for one in rows:
             write_rows(tmp_path / "rows" / f"{one.point_id}.parquet", [one])
         tabulate(tmp_path, REPORTS / "sql")
@@ -138,7 +138,7 @@ def test_sentences_stand_on_measured_rows_and_never_mix_in_published_or_predicte
 @pytest.mark.parametrize("plan", [gpu_plan, cpu_plan])
 def test_every_setting_of_a_large_study_has_its_story(tmp_path, plan):
     made = plan()
-    write_plan(tmp_path, made)
+    write_points(tmp_path, made)
     write_rows(tmp_path / "rows" / "all.parquet", list(measured(made.points)))
     tabulate(tmp_path, REPORTS / "sql")
     tables = read_tables(tmp_path)

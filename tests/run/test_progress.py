@@ -24,7 +24,7 @@ from tests.rows import row_of
 @pytest.fixture
 def points(config, write_study):
     study = write_study(layouts=[{"zero_stage": [0, 1, 2, 3]}])
-    return grid.plan(load_study(study, config)).points
+    return grid.expand_grid(load_study(study, config)).points
 
 
 def put(study_dir, point, **changes):

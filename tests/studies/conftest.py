@@ -12,7 +12,7 @@ from scaling.foreign.reading import read_rows
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.points import points_of
-from scaling.record.files import write_plan, write_table
+from scaling.record.files import write_points, write_table
 from scaling.run import planning
 from scaling.study.study import load_clusters, load_models, load_study
 from tests.conftest import PROJECT
@@ -26,7 +26,7 @@ def predicted(tmp_path_factory):
     def run(name):
         folder = tmp_path_factory.mktemp(name)
         study = load_study(name)
-        write_plan(folder, planning.plan(study))
+        write_points(folder, planning.fitting_plan(study))
         models, clusters = load_models(), load_clusters()
         columns = Columns(read_rows(folder / "points.parquet"), name)
         points = points_of(columns, models=models, clusters=clusters)

@@ -20,7 +20,7 @@ def test_a_small_sibling_trains_its_axes_and_answers_each_finding(tmp_path, name
     assert ran.returncode == 0, ran.stdout + ran.stderr
     results = root / "results" / f"{name}_small"
 
-    points = grid.plan(load_study(f"{name}_small")).points
+    points = grid.expand_grid(load_study(f"{name}_small")).points
     rows = rows_of(results)
     assert {row["point_id"] for row in rows} == {point.point_id for point in points}
     failed = [row for row in rows if row["outcome"] != "ok"]

@@ -18,7 +18,7 @@ from scaling.study.study import load_study
 @pytest.fixture
 def planned(config, write_study):
     def make(**changes):
-        return grid.plan(load_study(write_study(**changes), config))
+        return grid.expand_grid(load_study(write_study(**changes), config))
 
     return make
 
@@ -41,7 +41,7 @@ def test_weak_scaling_keeps_the_batch_of_a_gpu(config, write_study):
     path = write_study(kind="weak")
     text = path.read_text().replace("global_batch_size: 8", "batch_size_per_gpu: 3")
     path.write_text(text)
-    points = grid.plan(load_study(path, config)).points
+    points = grid.expand_grid(load_study(path, config)).points
     assert [(p.layout.world_size, p.layout.global_batch_size) for p in points] == [(1, 3), (2, 6)]
 
 

@@ -84,12 +84,12 @@ def test_every_study_is_a_plan_or_one_sentence(config, tmp_path):
         path.write_text(text, encoding="utf-8", newline="")
         started = time.process_time()
         try:
-            plan = grid.plan(load_study(path, config))
+            plan = grid.expand_grid(load_study(path, config))
         except InputError as error:
             told.append(str(error))
         else:
             if number % 10 == 0:  # and what is accepted fits into its tables
-                files.write_plan(tmp_path / "results", plan)
+                files.write_points(tmp_path / "results", plan)
         assert time.process_time() - started < 60, text[:2000]  # none hangs
     assert RUNS / 4 < len(told) < RUNS
     for sentence in told:
@@ -111,7 +111,7 @@ def test_every_command_line_ends_in_order(config, write_study, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     write_study("one")
     rng = random.Random(32)
-    plan_writer.write(plan_writer.planned("one"))
+    plan_writer.write_plan(plan_writer.plan_study("one"))
     codes = []
     for _ in range(RUNS):
         verb = rng.choice(list(VERBS))

@@ -220,7 +220,7 @@ def test_a_malformed_study_is_told_in_one_sentence(name, config):
     path = config / "studies" / "one.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as told:
-        grid.plan(load_study(path, config))
+        grid.expand_grid(load_study(path, config))
     message = str(told.value)
     assert message.startswith(str(path))
     assert expected in message
@@ -329,7 +329,7 @@ def test_on_the_command_line_it_is_the_sentence_exit_code_2_and_no_traceback(com
     "path", sorted((PROJECT / "config" / "studies").glob("*.yaml")), ids=lambda p: p.stem
 )
 def test_every_shipped_study_is_in_order(path):
-    assert grid.plan(load_study(path, PROJECT / "config")).points
+    assert grid.expand_grid(load_study(path, PROJECT / "config")).points
 
 
 def on_two_clusters(write_study, **changes):

@@ -41,7 +41,7 @@ def planned_jobs(project, study):
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_shipped_study_has_a_dag_with_one_job_per_point_it_measures(study, project):
     found = load_study(PROJECT / "config" / "studies" / f"{study}.yaml", PROJECT / "config")
-    points = planning.to_measure(found, planning.plan(found))
+    points = planning.to_measure(found, planning.fitting_plan(found))
     jobs = planned_jobs(project, study)
     assert jobs.get("measure", 0) == len(points)
     assert {"tabulate", "report"} <= set(jobs)
@@ -57,7 +57,7 @@ def pretend_it_ran(project, study):
     )
     assert planned.returncode == 0
     results = project / "results" / study
-    found = grid.plan(
+    found = grid.expand_grid(
         load_study(project / "config" / "studies" / f"{study}.yaml", project / "config")
     )
     stamp = (results / "points.parquet").stat().st_mtime - 60
@@ -89,7 +89,7 @@ def test_one_more_world_size_plans_only_the_new_points_and_the_report(project):
     before = pretend_it_ran(project, "quickstart")
     edit(project, "quickstart", lambda study: study["axes"]["world_size"].append(8))
     path = project / "config" / "studies" / "quickstart.yaml"
-    after = grid.plan(load_study(path, project / "config"))
+    after = grid.expand_grid(load_study(path, project / "config"))
     new = {p.point_id for p in after.points} - {p.point_id for p in before.points}
     assert new
     jobs = planned_jobs(project, "quickstart")

@@ -39,7 +39,7 @@ from scaling.record.files import write_rows
 from scaling.study.study import load_study
 from tests.rows import row_of
 point = point_from_json(Path(sys.argv[1]).read_text())
-_, prediction = planning.predicted(load_study(point.study), [point])
+_, prediction = planning.predict_points(load_study(point.study), [point])
 seconds = float(prediction.step_time_s[0]) * 2 * point.layout.tp ** 0.2
 write_rows(Path(sys.argv[2]), [row_of(point, step_time_s=seconds, step_times_s=[seconds],
     step_time_low_s=seconds, step_time_high_s=seconds, duration_s=13 * seconds, startup_s=30.0)])

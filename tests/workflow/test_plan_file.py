@@ -32,7 +32,7 @@ def planned(project, monkeypatch):
 
 def plan(study):
     """What `scaling plan` does, in this process."""
-    plan_writer.write(plan_writer.planned(study))
+    plan_writer.write_plan(plan_writer.plan_study(study))
 
 
 def plan_of(project):

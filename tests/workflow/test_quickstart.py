@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(2000)]
 
 def test_every_point_was_trained_and_every_loss_is_finite(quickstart):
     rows = quickstart.rows()
-    points = grid.plan(
+    points = grid.expand_grid(
         load_study(quickstart.root / "config/studies/quickstart.yaml", quickstart.root / "config")
     ).points
     assert {row["point_id"] for row in rows} == {point.point_id for point in points}

@@ -2,11 +2,12 @@
 rule calibrate:
     input:
         rows,
+        points=str(LEFT.points_table),
         probes=probes(),
     output:
-        f"{RESULTS}/calibration.json",
+        str(LEFT.calibration),
     log:
-        f"{LOGS}/calibrate.log",
+        str(LOGS.rule("calibrate")),
     localrule: True
     params:
         probes=lambda wildcards, input: (
@@ -14,4 +15,5 @@ rule calibrate:
         ),
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON:q} -m scaling calibrate {RESULTS:q}/rows {output:q} {params.probes:q} > {log:q} 2>&1"
+        "{PYTHON:q} -m scaling calibrate {LEFT.rows:q} {output:q} --points {input.points:q}"
+        " {params.probes:q} > {log:q} 2>&1"

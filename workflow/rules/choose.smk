@@ -2,13 +2,13 @@
 # a choice stands though a point of a smaller size is measured again.
 checkpoint choose:
     input:
-        ancient(f"{RESULTS}/points.parquet"),
+        ancient(str(LEFT.points_table)),
         rows_below,
     output:
         # update: the old choice stands until the new one replaces it
-        update(f"{RESULTS}/chosen/{{size}}.parquet"),
+        update(str(LEFT.choice("{size}"))),
     log:
-        f"{LOGS}/choose/{{size}}.log",
+        str(LOGS.rule("choose/{size}")),
     localrule: True
     params:
         points=PLAN.asked,

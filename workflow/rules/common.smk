@@ -2,8 +2,8 @@
 import sys
 from pathlib import Path
 
-from scaling.study import plan_file
 from scaling.errors import InputError
+from scaling.study import paths, plan_file
 
 chosen_by_option = {
     key: str(config[key]) for key in ("mode", "cluster") if key in config
@@ -22,8 +22,9 @@ CHOSEN = [
     word for key, value in chosen_by_option.items() for word in (f"--{key}", value)
 ]
 NAME = Path(PLAN.study).stem
-RESULTS = f"results/{NAME}"
-LOGS = f"logs/{NAME}"
+LEFT = paths.StudyPaths(paths.RESULTS / NAME)
+LOGS = paths.LogPaths(paths.LOGS / NAME)
+RESULTS = str(LEFT.folder)
 PYTHON = sys.executable
 SQL = sorted(str(path) for path in Path("reports/sql").rglob("*.sql"))
 TABLES = sorted(path.stem for path in Path("reports/sql").glob("*.sql"))
@@ -44,19 +45,18 @@ SIZES = sorted({asked.world_size for asked in PLAN.points.values()})
 
 
 def row(point_id):
-    return f"{RESULTS}/rows/{point_id}.parquet"
+    return str(LEFT.row(point_id))
 
 
 # a study that was measured without probes is left alone
-PROBES = f"{RESULTS}/probes.parquet"
 PROBED = PLAN.probe and (
-    Path(PROBES).exists()
+    LEFT.probes.exists()
     or not all(Path(row(point_id)).exists() for point_id in PLAN.points)
 )
 
 
 def probes():
-    return [PROBES] if PROBED else []
+    return [str(LEFT.probes)] if PROBED else []
 
 
 def probes_before(wildcards):
@@ -67,7 +67,7 @@ def probes_before(wildcards):
 
 
 def chosen():
-    return [f"{RESULTS}/chosen/{size}.parquet" for size in SIZES] if PLAN.guide else []
+    return [str(LEFT.choice(size)) for size in SIZES] if PLAN.guide else []
 
 
 def rows_of(size):
@@ -94,16 +94,15 @@ def rows(wildcards):
 
 def published():
     # rows that `scaling import` took in
-    path = Path(RESULTS, "published.parquet")
-    return [str(path)] if path.exists() else []
+    return [str(LEFT.published)] if LEFT.published.exists() else []
 
 
 def predictions():
-    return [f"{RESULTS}/predictions.parquet"] if PLAN.predicted else []
+    return [str(LEFT.predictions)] if PLAN.predicted else []
 
 
 def calibration():
-    return [f"{RESULTS}/calibration.json"] if PLAN.measured else []
+    return [str(LEFT.calibration)] if PLAN.measured else []
 
 
 def nodes(wildcards):

@@ -2,12 +2,12 @@
 rule measure:
     input:
         # ancient: a new point must not repeat the old ones
-        ancient(f"{RESULTS}/points.parquet"),
+        ancient(str(LEFT.points_table)),
         probes_before,
     output:
-        f"{RESULTS}/rows/{{point}}.parquet",
+        row("{point}"),
     log:
-        f"{LOGS}/measure/{{point}}.log",
+        str(LOGS.rule("measure/{point}")),
     # on one machine a point has all cores: two at once would measure each other
     threads: workflow.cores or 1
     resources:
@@ -17,6 +17,6 @@ rule measure:
         tasks_per_node=ranks_per_node,
         runtime=runtime_minutes,
     params:
-        point=f"{RESULTS}/points/{{point}}.json",
+        point=str(LEFT.point("{point}")),
     shell:
         "{PYTHON:q} -m scaling measure {params.point:q} {output:q} > {log:q} 2>&1"

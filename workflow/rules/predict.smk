@@ -1,12 +1,12 @@
 # Memory and step time of every point, from data sheets where nothing has been measured yet.
 rule predict:
     input:
-        points=f"{RESULTS}/points.parquet",
+        points=str(LEFT.points_table),
         calibration=calibration(),
     output:
-        f"{RESULTS}/predictions.parquet",
+        str(LEFT.predictions),
     log:
-        f"{LOGS}/predict.log",
+        str(LOGS.rule("predict")),
     localrule: True
     params:
         calibration=lambda wildcards, input: (

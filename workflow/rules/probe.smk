@@ -5,12 +5,12 @@ if PROBED:
     rule probe:
         input:
             # ancient: a new point repeats no probe, unless it brings shapes of its own
-            ancient(f"{RESULTS}/points.parquet"),
+            ancient(str(LEFT.points_table)),
         output:
-            PROBES,
-            f"{RESULTS}/hosts.json",
+            str(LEFT.probes),
+            str(LEFT.hosts),
         log:
-            f"{LOGS}/probe.log",
+            str(LOGS.rule("probe")),
         threads: workflow.cores or 1
         resources:
             **{DEVICES: devices_of(PLAN.probe.ranks_per_node)},
@@ -19,7 +19,8 @@ if PROBED:
             tasks_per_node=PLAN.probe.ranks_per_node,
             runtime=PLAN.probe.minutes,
         params:
-            plan=f"{RESULTS}/probe.json",
+            plan=str(LEFT.probe_plan),
             asked=PLAN.probe_asked,
         shell:
-            "{PYTHON:q} -m scaling probe {params.plan:q} {output[0]:q} > {log:q} 2>&1"
+            "{PYTHON:q} -m scaling probe {params.plan:q} {output[0]:q} --logs {LOGS.probe_ranks:q}"
+            " > {log:q} 2>&1"

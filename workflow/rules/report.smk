@@ -4,9 +4,9 @@ rule report:
         rules.tabulate.output,
         REPORT_SOURCES,
     output:
-        f"{RESULTS}/report.html",
+        str(LEFT.report),
     log:
-        f"{LOGS}/report.log",
+        str(LOGS.rule("report")),
     localrule: True
     shell:
         "{PYTHON:q} -m scaling report {RESULTS:q} --no-tables > {log:q} 2>&1"

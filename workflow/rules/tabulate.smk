@@ -6,15 +6,15 @@ rule tabulate:
         probes(),
         predictions(),
         published(),
-        f"{RESULTS}/points.parquet",
-        f"{RESULTS}/refused.parquet",
-        f"{RESULTS}/study.json",
+        str(LEFT.points_table),
+        str(LEFT.refused),
+        str(LEFT.study),
         SQL,
         FINDINGS,
     output:
-        expand(f"{RESULTS}/tables/{{table}}.parquet", table=TABLES),
+        [str(LEFT.table(name)) for name in TABLES],
     log:
-        f"{LOGS}/tabulate.log",
+        str(LOGS.rule("tabulate")),
     localrule: True
     params:
         # by content: a plan that was made anew while this ran is another one

@@ -6,8 +6,8 @@ from pathlib import Path
 from scaling.record.files import write_text
 from scaling.report.tables import Tables
 from scaling.report.text.words import counted, words_for
+from scaling.study.paths import StudyPaths
 
-NAME = "scaling_mqc.json"
 _HEADERS = {
     "layout": {"title": "Layout", "description": "Fastest layout at this size"},
     "series": {"title": "Value is", "description": "measured, published or predicted"},
@@ -47,6 +47,6 @@ def write_multiqc(study_dir: Path, tables: Tables) -> Path:
         "headers": _HEADERS,
         "data": data,
     }
-    path = study_dir / NAME
+    path = StudyPaths(study_dir).multiqc
     write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return path

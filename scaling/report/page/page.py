@@ -23,6 +23,7 @@ from scaling.report.sections.sentences import story
 from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
 from scaling.report.text import numbers
 from scaling.report.text.captions import read_caption
+from scaling.study.paths import StudyPaths
 
 _LONGEST_NAME = 120  # of the 255 that a file system allows
 PAGE_FILES = ("page.html.j2", "page.css", "page.js")
@@ -58,11 +59,11 @@ def _write_report(study_dir: Path, reports_dir: Path, vega: Future[str], *, char
         prefix = f"{_file_words(told)}-" if several else ""
         if charts:
             files |= {f"{prefix}{name}": text for name, text in chart_files(mine, told)}
-    _write_charts(study_dir / "charts", files)
+    paths = StudyPaths(study_dir)
+    _write_charts(paths.charts, files)
     write_multiqc(study_dir, tables)
-    page = study_dir / "report.html"
-    write_text(page, _html(study_dir, tables, stories, reports_dir, vega))
-    return page
+    write_text(paths.report, _html(study_dir, tables, stories, reports_dir, vega))
+    return paths.report
 
 
 def _html(

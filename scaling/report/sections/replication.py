@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from scaling.analyse.replication import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, SCHEMA
 from scaling.errors import InputError
 from scaling.report.text.numbers import listed
+from scaling.study.paths import StudyPaths
 
 IN_PART = "in part"
 _CLASS = {REPRODUCED: "measured", IN_PART: "published", NOT_REPRODUCED: "failed"}
@@ -23,7 +24,7 @@ def replication(study_dir: Path) -> dict[str, Any] | None:
     A finding's `verdict` is that of all its answers, or 'in part'; its `answers` say series,
     subject, what was observed and the verdict of each.
     """
-    path = study_dir / "tables" / "replication.parquet"
+    path = StudyPaths(study_dir).table("replication")
     if not path.exists():
         return None
     rows = _read(path)

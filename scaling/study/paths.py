@@ -1,0 +1,108 @@
+"""Every path that a study leaves: results/<study>/ and logs/<study>/. No other file spells them.
+
+Snakemake imports it on every parse, so it needs the standard library only. Nothing is read off a
+path: who needs a point's id has the point.
+"""
+
+from pathlib import Path
+
+RESULTS, LOGS = Path("results"), Path("logs")
+
+
+class StudyPaths:
+    """What lies in one study's folder, results/<study>/."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # the plan
+        self.points = folder / "points"
+        self.points_table = folder / "points.parquet"
+        self.refused = folder / "refused.parquet"
+        self.study = folder / "study.json"
+        self.probe_plan = folder / "probe.json"
+        self.plan = folder / "plan.json"
+        self.plan_lock = folder / ".plan.lock"
+        # what ran
+        self.chosen = folder / "chosen"
+        self.probes = folder / "probes.parquet"
+        self.hosts = hosts_beside(self.probes)
+        self.rows = folder / "rows"
+        self.published = folder / "published.parquet"
+        # what follows from it
+        self.calibration = folder / "calibration.json"
+        self.predictions = folder / "predictions.parquet"
+        self.tables = folder / "tables"
+        self.charts = folder / "charts"
+        self.report = folder / "report.html"
+        self.multiqc = folder / "scaling_mqc.json"
+
+    def point(self, point_id: str) -> Path:
+        """What a point's job is asked."""
+        return self.points / f"{point_id}.json"
+
+    def row(self, point_id: str) -> Path:
+        """What a point left."""
+        return self.rows / f"{point_id}.parquet"
+
+    def choice(self, world_size: int | str) -> Path:
+        """Which points of a size a guided sweep measures."""
+        return self.chosen / f"{world_size}.parquet"
+
+    def table(self, name: str) -> Path:
+        """What an SQL file made."""
+        return self.tables / f"{name}.parquet"
+
+
+class LogPaths:
+    """The logs of one study, logs/<study>/."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.snakemake = folder / "snakemake.log"
+        self.probe_ranks = folder / "ranks" / "probe"
+
+    def rule(self, name: str) -> Path:
+        """What one rule said, or one job of it: `measure/<point_id>`."""
+        return self.folder / f"{name}.log"
+
+    def ranks(self, point_id: str) -> Path:
+        """The folder of what a point's ranks said."""
+        return self.folder / "ranks" / point_id
+
+
+def hosts_beside(probes: Path) -> Path:
+    """What the hosts are whose probes these are."""
+    return probes.with_name("hosts.json")
+
+
+def running_marker(row: Path) -> Path:
+    """Lies beside the row to come while its point runs."""
+    return row.with_suffix(".running")
+
+
+def retried(row: Path, attempt: int) -> Path:
+    """Where the row of a failed attempt is kept once the point shall run again."""
+    return row.parent / "retried" / f"{row.stem}.{attempt}.parquet"
+
+
+def unreadable(row: Path, number: int) -> Path:
+    """Where a file that holds no row is kept; the sentence that says why, a .txt, beside it."""
+    return row.parent / "unreadable" / f"{row.stem}.{number}.parquet"
+
+
+def row_of_unreadable(kept: Path) -> Path:
+    """The file that `unreadable` keeps, where it would lie again."""
+    return kept.parent.parent / f"{kept.stem.rpartition('.')[0]}.parquet"
+
+
+def rank_logs(study: str, point_id: str, row: Path) -> Path:
+    """logs/<study>/ranks/<point_id>/ beside results/; for a row elsewhere, <name>.logs/."""
+    usual = StudyPaths(RESULTS / study).row(point_id).parts
+    if row.parts[-len(usual) :] == usual:
+        return LogPaths(row.parents[len(usual) - 1] / LOGS / study).ranks(point_id)
+    return logs_beside(row)
+
+
+def logs_beside(path: Path) -> Path:
+    """The folder of what ranks said whose rows go to a file of no study."""
+    return path.with_suffix(".logs")
