@@ -36,7 +36,7 @@ from scaling.layout.axes import AXES
 from scaling.layout.layout import FLAGS, Layout, engine_refusals, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.record.rank_files import RankFiles
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from scaling.study.study import load_models
 
 WARMUP_STEPS = 3

@@ -12,7 +12,7 @@ from scaling.launch.judge.verdict import Verdict
 from scaling.launch.provenance import provenance_of
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
-from scaling.study.grid import Point, columns_of
+from scaling.study.point import Point, columns_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

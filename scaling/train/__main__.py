@@ -11,7 +11,7 @@ from pathlib import Path
 from scaling.cluster.hardware import gpu_named
 from scaling.cluster.node import settle
 from scaling.record.rank_files import RankFailure, RankFiles
-from scaling.study.grid import point_from_json
+from scaling.study.point import point_from_json
 
 
 def main() -> None:

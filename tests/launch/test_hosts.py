@@ -23,7 +23,7 @@ from scaling.launch.fork_server.protocol import Host
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.here import start_here
 from scaling.record.row import Row
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from tests.launch.conftest import Study
 from tests.points import tiny_point
 

@@ -71,7 +71,7 @@ def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
 KEEPS = """
 import sys, time
 from pathlib import Path
-from scaling.study.grid import point_from_json
+from scaling.study.point import point_from_json
 from scaling.launch.fork_server.here import kept_host
 root = Path(sys.argv[2])
 with kept_host(point_from_json(Path(sys.argv[1]).read_text()), root) as found:

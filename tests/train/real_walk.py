@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from scaling.launch.start.here import seat
-from scaling.study.grid import Point, point_from_json
+from scaling.study.point import Point, point_from_json
 from scaling.train.parallel.groups import Groups, join_deepspeed
 from scaling.train.rehearsal.rehearsal import answer_as_cuda, walked
 from scaling.train.rehearsal.waits import Waits

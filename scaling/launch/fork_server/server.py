@@ -44,7 +44,7 @@ from scaling.launch.fork_server import protocol
 from scaling.launch.fork_server.protocol import Answer, Host, Order
 from scaling.launch.start.oom_killer import oom_kills
 from scaling.record.rank_files import RankFiles
-from scaling.study.grid import point_from_json
+from scaling.study.point import point_from_json
 from scaling.train.parallel.meeting import seat_of_environment
 from scaling.train.program import run
 

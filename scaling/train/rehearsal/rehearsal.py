@@ -37,7 +37,7 @@ from deepspeed.runtime.zero import partition_parameters, partitioned_param_coord
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from scaling.study.grid import Point, point_from_json
+from scaling.study.point import Point, point_from_json
 from scaling.train.data import MicroBatch
 from scaling.train.engines.deepspeed.engine import Trainer, build
 from scaling.train.kernels import fused
