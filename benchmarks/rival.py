@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scaling.layout.shapes import ModelShape
-from scaling.study.grid import Point
+from scaling.study.point import Point
 
 
 def trained(point: Point, *, liger: bool) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from scaling.layout.kernels import FUSED
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.record.rank_files import RankFiles
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from scaling.study.study import load_models
 
 WARMUP_STEPS = 3

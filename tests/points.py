@@ -4,7 +4,7 @@ from typing import Any
 
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
-from scaling.study.grid import Point
+from scaling.study.point import Point
 
 TINY = ModelShape(
     num_layers=4,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from scaling.record.row import Row, fields_of
-from scaling.study.grid import Point, columns_of
+from scaling.study.point import Point, columns_of
 
 
 def row_of(point: Point, **changes: Any) -> Row:

@@ -21,8 +21,8 @@ from scaling.record.files import read_row, retried_attempts, write_rows
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.record.row import Row
 from scaling.record.running import marked, runs_here_already
-from scaling.study.grid import Point
 from scaling.study.paths import rank_logs, retried
+from scaling.study.point import Point
 from scaling.study.time_limits import STARTUP_S, limits
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")

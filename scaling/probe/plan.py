@@ -14,7 +14,7 @@ from scaling.layout.axes import Attention, Precision
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.record.probe_row import COLLECTIVES, Collective
-from scaling.study.grid import Point
+from scaling.study.point import Point
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

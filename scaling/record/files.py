@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from scaling.errors import InputError
 from scaling.record.row import PointColumns, Row, fields_of
-from scaling.study.grid import Plan, Refusal, columns_of
+from scaling.study.grid import Plan, Refusal
 from scaling.study.paths import StudyPaths, retried
+from scaling.study.point import columns_of
 
 _LONGEST_STEM = 200  # of the 255 bytes that a file's name may have
 _ARROW = {

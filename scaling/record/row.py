@@ -8,7 +8,7 @@ from typing import Literal
 
 from scaling.layout.axes import LayoutAxes
 from scaling.layout.shapes import Family
-from scaling.study.kinds import StudyKind
+from scaling.study.point import StudyKind
 
 Outcome = Literal[
     "ok", "oom", "timeout", "hang", "kernel_unavailable", "launch_failed", "node_failed", "error"

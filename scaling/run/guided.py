@@ -16,8 +16,9 @@ from scaling.record.files import arrow_schema, write_table
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import planning
-from scaling.study.grid import Plan, Point, Refusal, columns_of
+from scaling.study.grid import Plan, Refusal
 from scaling.study.paths import StudyPaths
+from scaling.study.point import Point, columns_of
 
 if TYPE_CHECKING:
     from scaling.predict.advise.guide import Choice

@@ -17,9 +17,10 @@ from scaling.probe.plan import ProbePlan
 from scaling.record import files
 from scaling.run import planning
 from scaling.study import grid, plan_file
-from scaling.study.grid import Plan, Point
+from scaling.study.grid import Plan
 from scaling.study.paths import RESULTS, StudyPaths
 from scaling.study.plan_file import CONFIG, Allocation, PlanFile
+from scaling.study.point import Point, point_from_json
 from scaling.study.study import Study, findings_of, load_study
 from scaling.study.study_folder import about, folder_of
 
@@ -143,7 +144,7 @@ def _refuse_other_points(paths: StudyPaths, points: Sequence[Point]) -> None:
         if text == point.to_json():
             continue
         try:
-            before = dataclasses.asdict(grid.point_from_json(text))
+            before = dataclasses.asdict(point_from_json(text))
         except (ValueError, KeyError, TypeError):  # a broken file is written anew
             continue
         now = dataclasses.asdict(point)

@@ -13,8 +13,9 @@ from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.record.row import fields_of
 from scaling.study import grid
-from scaling.study.grid import Plan, Point, Refusal
+from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation
+from scaling.study.point import Point, columns_of
 from scaling.study.time_limits import limits
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def predict_points(
 
 
 def _refusal(point: Point, reason: str) -> Refusal:
-    known = grid.columns_of(point)
+    known = columns_of(point)
     names = [name for name in fields_of(Refusal) if name != "reason"]
     return Refusal(**{name: known[name] for name in names}, reason=reason)
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from scaling.record import row_files
 from scaling.record.row import Outcome
 from scaling.record.running import is_alive
-from scaling.study.grid import Point
 from scaling.study.paths import StudyPaths, running_marker
+from scaling.study.point import Point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,91 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.layout.axes import AXES, REPLICA, LayoutAxes
 from scaling.layout.engines import clipping_refusals, engine_refusals
-from scaling.layout.layout import Layout, refusals, replica_size
-from scaling.layout.shapes import (
-    ModelShape,
-    hardware_flops_per_token,
-    matmul_flops_per_token,
-    model_flops_per_token,
-)
+from scaling.layout.layout import Layout, clipping_refusals, engine_refusals, refusals, replica_size
 from scaling.study.kinds import StudyKind
-from scaling.study.time_limits import limits
+from scaling.study.point import Point, StudyKind, point_of
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study.study import Study
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """Everything a job needs to measure one layout once, and nothing else."""
-
-    study: str
-    study_kind: StudyKind
-    point_id: str
-    repeat: int
-    model: str
-    shape: ModelShape
-    cluster: str
-    gpu: str
-    gpus_per_node: int
-    peak_flop_per_s: float | None
-    layout: Layout
-    seed: int
-    warmup_steps: int
-    measured_steps: int
-    time_limit_s: float
-    # defaults are left out of the file: as in those from before there was a choice
-    keep_trace: bool = False  # of the profiler's window, beside the ranks' logs
-    gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
-    expected_step_s: float | None = None  # predicted, for the limits; None where nothing predicts
-
-    @property
-    def world_size(self) -> int:
-        """Ranks, one per GPU."""
-        return self.layout.world_size
-
-    def to_json(self) -> str:
-        """The text of points/<point_id>.json."""
-        said = dataclasses.asdict(self) | {"layout": self.layout.facts()}
-        for each in dataclasses.fields(self):
-            if said[each.name] == each.default:
-                del said[each.name]
-        return json.dumps(said, indent=1) + "\n"
-
-
-def point_from_json(text: str) -> Point:
-    """The point that `to_json` wrote."""
-    fields: dict[str, Any] = json.loads(text)
-    shape, layout = ModelShape(**fields.pop("shape")), Layout(**fields.pop("layout"))
-    return Point(shape=shape, layout=layout, **fields)
-
-
-def columns_of(point: Point) -> dict[str, Any]:
-    """The row's columns that are known before the point has run, by name."""
-    shape, layout = point.shape, point.layout
-    tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
-    known = dataclasses.asdict(point)
-    del known["shape"], known["layout"], known["measured_steps"], known["keep_trace"]
-    del known["expected_step_s"]
-    return {
-        **known,
-        **dataclasses.asdict(shape),
-        **dataclasses.asdict(layout),
-        "layout": layout.label,
-        "world_size": layout.world_size,
-        "global_batch_size": layout.global_batch_size,
-        "total_params": shape.total_params,
-        "tokens_per_step": layout.global_batch_size * tokens_per_sequence,
-        "model_flops_per_token": model_flops_per_token(shape, layout.seq_length),
-        "hardware_flops_per_token": hardware_flops_per_token(
-            shape, layout.seq_length, layout.activation_checkpointing
-        ),
-        "matmul_flops_per_token": matmul_flops_per_token(shape, layout.seq_length),
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +69,7 @@ def expand_grid(study: "Study") -> Plan:
             f"max_points={study.max_points}; narrow an axis or raise max_points"
         )
     points = [
-        _point(study, axes, layout, repeat)
+        point_of(study, axes, layout, repeat)
         for axes, layout in placed
         for repeat in range(study.measure.repeats)
     ]
@@ -271,56 +196,3 @@ def _misfits(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:
         )
     elif world_size > per_node and world_size % per_node:
         yield f"world_size={world_size} is not whole nodes of {per_node} GPUs"
-
-
-def _point(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) -> Point:
-    shape = study.models[axes["model"]]
-    cluster = study.clusters[axes["cluster"]]
-    return Point(
-        study=study.name,
-        study_kind=study.kind,
-        point_id=_point_id(study, axes, shape, layout, repeat),
-        repeat=repeat,
-        model=axes["model"],
-        shape=shape,
-        cluster=axes["cluster"],
-        gpu=cluster.gpu,
-        gpus_per_node=cluster.gpus_per_node,
-        peak_flop_per_s=gpu_named(cluster.gpu).peak(layout.precision),
-        layout=layout,
-        seed=study.measure.seed,
-        warmup_steps=study.measure.warmup_steps,
-        measured_steps=study.measure.measured_steps,
-        time_limit_s=limits(
-            None,
-            study.measure.warmup_steps,
-            study.measure.measured_steps,
-            study.measure.time_limit_s,
-        )[0],
-        keep_trace=study.measure.keep_trace,
-        gradient_clipping=study.measure.gradient_clipping,
-    )
-
-
-def _point_id(
-    study: "Study", axes: dict[str, Any], shape: ModelShape, layout: Layout, repeat: int
-) -> str:
-    """A name for people, made unique by a digest of all that could change the measurement.
-
-    The time limit is left out: a longer one must not repeat what was measured under a shorter one.
-    """
-    facts = [
-        dataclasses.asdict(shape),
-        layout.facts(),
-        axes["cluster"],
-        study.clusters[axes["cluster"]].gpu,
-        study.kind,
-        study.measure.seed,
-        study.measure.warmup_steps,
-        study.measure.measured_steps,
-        repeat,
-        *([study.measure.gradient_clipping] if study.measure.gradient_clipping else []),
-    ]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
-    readable = f"{axes['model']}-g{layout.world_size}-{layout.label.replace(' ', '-')}"
-    return f"{readable}-{digest}"

@@ -16,8 +16,8 @@ from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.cluster.site import Slurm
 from scaling.layout.axes import AXES, Axis
 from scaling.layout.shapes import Family, ModelShape
-from scaling.study.kinds import StudyKind
 from scaling.study.mistakes import SAFE
+from scaling.study.point import StudyKind
 
 GBIT = 1e9 / 8  # bytes
 

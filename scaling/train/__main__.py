@@ -12,7 +12,7 @@ from scaling.cluster.hardware import gpu_named
 from scaling.cluster.node import settle
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFailure, RankFiles
-from scaling.study.grid import point_from_json
+from scaling.study.point import point_from_json
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from scaling.cluster.hardware import Gpu, gpu_named
 from scaling.cluster.node import visible
-from scaling.study.grid import Point
+from scaling.study.point import Point
 
 # A driver keeps a little of a GPU's memory, and counts it in GiB where data sheets may not.
 _LEAST_SHARE, _LARGEST_SHARE = 0.9, 1.05

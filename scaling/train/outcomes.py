@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scaling.record.rank_files import RankFailure
 from scaling.record.row import Outcome
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
 
 _LOSSES_TOLD = 10

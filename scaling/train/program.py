@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles, RankResult
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from scaling.train.data import MicroBatch, micro_batches
 from scaling.train.device import take_device
 from scaling.train.engines.trainer import Trainer, build

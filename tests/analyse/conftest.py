@@ -12,7 +12,8 @@ from scaling.analyse.warehouse import tabulate
 from scaling.layout.layout import Layout
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row
-from scaling.study.grid import Plan, Point, Refusal
+from scaling.study.grid import Plan, Refusal
+from scaling.study.point import Point
 from tests.report.synthetic_study import point
 
 SQL = Path(__file__).parents[2] / "reports" / "sql"

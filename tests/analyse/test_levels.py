@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from tests.analyse.conftest import layout, some_point
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import point, row

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from scaling.record.row import Row
-from scaling.study.grid import Refusal, columns_of
+from scaling.study.grid import Refusal
+from scaling.study.point import columns_of
 from tests.analyse.conftest import SQL, run_sql, some_point
 from tests.report.synthetic_study import row
 

@@ -13,7 +13,8 @@ from scaling.analyse.sources import choices_of
 from scaling.analyse.warehouse import COMPUTED, all_needs, execution_order, tabulate
 from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_points, write_rows
-from scaling.study.grid import Plan, Point
+from scaling.study.grid import Plan
+from scaling.study.point import Point
 from tests.analyse.conftest import SQL, layout, read, some_point
 from tests.report.synthetic_study import point as point_of
 from tests.report.synthetic_study import timed_row

@@ -7,7 +7,7 @@ import pytest
 
 from scaling.launch import measure
 from scaling.record.row import Row
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from tests.points import tiny_point
 
 # What a stand-in for a rank starts with; it speaks to the parent as a real one does.

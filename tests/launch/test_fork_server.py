@@ -24,7 +24,7 @@ from scaling.launch.fork_server.slurm import start_on_fork_servers
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.local import start_local
 from scaling.record.row import Row
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from tests.launch.conftest import Study
 from tests.points import tiny_point
 

@@ -13,7 +13,7 @@ from scaling.probe.plan import plan_from_json
 from scaling.record.running import is_alive
 from scaling.run import planning
 from scaling.run.guided import chosen_ids
-from scaling.study.grid import point_from_json
+from scaling.study.point import point_from_json
 from scaling.study.study import load_study
 from scaling.study.study_folder import read_about
 from tests.points import TINY_GPT, TINY_T5, tiny_point

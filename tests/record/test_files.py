@@ -10,6 +10,7 @@ from scaling.errors import InputError
 from scaling.record import files as store
 from scaling.record.row import Row, fields_of
 from scaling.study import grid
+from scaling.study.point import point_from_json
 from scaling.study.study import load_study
 from tests.rows import row_of
 
@@ -107,7 +108,7 @@ def test_a_row_that_cannot_be_read_is_a_sentence_with_its_file(tmp_path, content
 def test_a_plan_leaves_one_file_per_point_and_two_tables(planned, tmp_path):
     store.write_points(tmp_path, planned)
     files = sorted((tmp_path / "points").glob("*.json"))
-    assert [grid.point_from_json(f.read_text()).point_id for f in files] == sorted(
+    assert [point_from_json(f.read_text()).point_id for f in files] == sorted(
         p.point_id for p in planned.points
     )
     points = pq.read_table(tmp_path / "points.parquet")

@@ -18,8 +18,8 @@ from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Outcome, Row
-from scaling.study.grid import Plan, Point, Refusal, columns_of
-from scaling.study.kinds import StudyKind
+from scaling.study.grid import Plan, Refusal
+from scaling.study.point import Point, StudyKind, columns_of
 
 SHAPES = {
     "llama-1b": ModelShape(

@@ -6,7 +6,7 @@ import yaml
 from scaling.errors import InputError
 from scaling.run import planning
 from scaling.study import grid
-from scaling.study.grid import point_from_json
+from scaling.study.point import point_from_json
 from scaling.study.study import load_study
 from scaling.study.time_limits import limits
 from tests.conftest import CLUSTERS, MODELS

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from scaling.errors import InputError
 from scaling.record.row import Row, fields_of
-from scaling.study import grid
+from scaling.study import grid, point
+from scaling.study.point import columns_of, point_from_json
 from scaling.study.study import load_study
 
 
@@ -99,7 +100,7 @@ def test_null_in_a_block_overrides_the_axis(planned):
 
 
 def test_two_points_of_one_id_are_refused_and_not_one_lost(planned, monkeypatch):
-    monkeypatch.setattr(grid, "_point_id", lambda *_: "the-same")
+    monkeypatch.setattr(point, "_point_id", lambda *_: "the-same")
     with pytest.raises(InputError, match="two points have the id the-same, by chance: "):
         planned()
 
@@ -132,12 +133,12 @@ def test_another_seed_or_shape_is_another_point(planned, config):
 
 def test_a_point_survives_its_file(planned):
     for point in planned().points:
-        assert grid.point_from_json(point.to_json()) == point
+        assert point_from_json(point.to_json()) == point
 
 
 def test_what_is_known_of_a_point_are_columns_of_the_row(planned):
     for point in planned().points:
-        assert set(grid.columns_of(point)) <= set(fields_of(Row))
+        assert set(columns_of(point)) <= set(fields_of(Row))
 
 
 def test_the_fingerprint_changes_with_the_plan(planned):
@@ -199,7 +200,7 @@ def test_keeping_a_trace_makes_no_other_point(planned):
     plain, kept = planned(), planned(measure={"keep_trace": True})
     assert [p.point_id for p in kept.points] == [p.point_id for p in plain.points]
     assert "keep_trace" not in plain.points[0].to_json()
-    assert grid.point_from_json(kept.points[0].to_json()).keep_trace
+    assert point_from_json(kept.points[0].to_json()).keep_trace
 
 
 def test_clipping_makes_another_point_and_is_refused_where_deepspeed_would_miss_weights(planned):

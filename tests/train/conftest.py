@@ -10,7 +10,7 @@ import pytest
 
 from scaling.launch.start.environment import rank_environment
 from scaling.record.rank_files import RankFailure, RankFiles, RankResult
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from tests.points import tiny_point
 
 Train = Callable[[Point], dict[int, RankResult]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from scaling.train.data import sequence
 from scaling.train.engines.deepspeed.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.model.blueprint import Blueprint

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from scaling.train.model.blocks import rotary_table, rotate
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Decoder

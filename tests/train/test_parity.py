@@ -11,7 +11,7 @@ from scaling.layout.engines import clipping_refusals, engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.record.rank_files import RankResult
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Train
 from tests.train.covering import Case, covering, product

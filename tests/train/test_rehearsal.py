@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scaling.launch.start.environment import rank_environment
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from tests.points import TINY, TINY_GPT, tiny_point
 
 Answer = dict[str, Any]

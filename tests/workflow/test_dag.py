@@ -11,6 +11,7 @@ import yaml
 
 from scaling.run import planning
 from scaling.study import grid
+from scaling.study.point import point_from_json
 from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
@@ -187,6 +188,6 @@ def test_a_point_file_holds_what_a_job_needs(project):
         capture_output=True,
     )
     for path in (project / "results" / "quickstart" / "points").glob("*.json"):
-        point = grid.point_from_json(path.read_text())
+        point = point_from_json(path.read_text())
         assert path.stem == point.point_id
         assert json.loads(path.read_text())["layout"]["precision"] in {"fp32", "bf16"}

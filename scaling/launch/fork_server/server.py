@@ -45,7 +45,7 @@ from scaling.launch.start import slurm
 from scaling.launch.start.oom_killer import oom_kills
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
-from scaling.study.grid import point_from_json
+from scaling.study.point import point_from_json
 from scaling.train.parallel.meeting import seat_of_environment
 from scaling.train.program import run
 

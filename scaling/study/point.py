@@ -1,0 +1,146 @@
+"""One point of a study: what its job is asked, its id, and the columns that its row begins with."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from scaling.cluster.hardware import gpu_named
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import (
+    ModelShape,
+    hardware_flops_per_token,
+    matmul_flops_per_token,
+    model_flops_per_token,
+)
+from scaling.study.time_limits import limits
+
+if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
+    from scaling.study.study import Study
+
+# What stays fixed while GPUs are added. strong: the global batch; weak: the batch of one GPU
+StudyKind = Literal["strong", "weak"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Everything a job needs to measure one layout once, and nothing else."""
+
+    study: str
+    study_kind: StudyKind
+    point_id: str
+    repeat: int
+    model: str
+    shape: ModelShape
+    cluster: str
+    gpu: str
+    gpus_per_node: int
+    peak_flop_per_s: float | None
+    layout: Layout
+    seed: int
+    warmup_steps: int
+    measured_steps: int
+    time_limit_s: float
+    # defaults are left out of the file: as in those from before there was a choice
+    keep_trace: bool = False  # of the profiler's window, beside the ranks' logs
+    gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
+    expected_step_s: float | None = None  # predicted, for the limits; None where nothing predicts
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, one per GPU."""
+        return self.layout.world_size
+
+    def to_json(self) -> str:
+        """The text of points/<point_id>.json."""
+        facts = dataclasses.asdict(self) | {"layout": self.layout.facts()}
+        for each in dataclasses.fields(self):
+            if facts[each.name] == each.default:
+                del facts[each.name]
+        return json.dumps(facts, indent=1) + "\n"
+
+
+def point_from_json(text: str) -> Point:
+    """The point that `to_json` wrote."""
+    fields: dict[str, Any] = json.loads(text)
+    shape, layout = ModelShape(**fields.pop("shape")), Layout(**fields.pop("layout"))
+    return Point(shape=shape, layout=layout, **fields)
+
+
+def columns_of(point: Point) -> dict[str, Any]:
+    """The row's columns that are known before the point has run, by name."""
+    shape, layout = point.shape, point.layout
+    tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
+    known = dataclasses.asdict(point)
+    del known["shape"], known["layout"], known["measured_steps"], known["keep_trace"]
+    del known["expected_step_s"]
+    return {
+        **known,
+        **dataclasses.asdict(shape),
+        **dataclasses.asdict(layout),
+        "layout": layout.label,
+        "world_size": layout.world_size,
+        "global_batch_size": layout.global_batch_size,
+        "total_params": shape.total_params,
+        "tokens_per_step": layout.global_batch_size * tokens_per_sequence,
+        "model_flops_per_token": model_flops_per_token(shape, layout.seq_length),
+        "hardware_flops_per_token": hardware_flops_per_token(
+            shape, layout.seq_length, layout.activation_checkpointing
+        ),
+        "matmul_flops_per_token": matmul_flops_per_token(shape, layout.seq_length),
+    }
+
+
+def point_of(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) -> Point:
+    """The point of one combination of axis values, placed and repeated."""
+    shape = study.models[axes["model"]]
+    cluster = study.clusters[axes["cluster"]]
+    return Point(
+        study=study.name,
+        study_kind=study.kind,
+        point_id=_point_id(study, axes, shape, layout, repeat),
+        repeat=repeat,
+        model=axes["model"],
+        shape=shape,
+        cluster=axes["cluster"],
+        gpu=cluster.gpu,
+        gpus_per_node=cluster.gpus_per_node,
+        peak_flop_per_s=gpu_named(cluster.gpu).peak(layout.precision),
+        layout=layout,
+        seed=study.measure.seed,
+        warmup_steps=study.measure.warmup_steps,
+        measured_steps=study.measure.measured_steps,
+        time_limit_s=limits(
+            None,
+            study.measure.warmup_steps,
+            study.measure.measured_steps,
+            study.measure.time_limit_s,
+        )[0],
+        keep_trace=study.measure.keep_trace,
+        gradient_clipping=study.measure.gradient_clipping,
+    )
+
+
+def _point_id(
+    study: "Study", axes: dict[str, Any], shape: ModelShape, layout: Layout, repeat: int
+) -> str:
+    """A name for people, made unique by a digest of all that could change the measurement.
+
+    The time limit is left out: a longer one must not repeat what was measured under a shorter one.
+    """
+    facts = [
+        dataclasses.asdict(shape),
+        layout.facts(),
+        axes["cluster"],
+        study.clusters[axes["cluster"]].gpu,
+        study.kind,
+        study.measure.seed,
+        study.measure.warmup_steps,
+        study.measure.measured_steps,
+        repeat,
+        *([study.measure.gradient_clipping] if study.measure.gradient_clipping else []),
+    ]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+    readable = f"{axes['model']}-g{layout.world_size}-{layout.label.replace(' ', '-')}"
+    return f"{readable}-{digest}"
