@@ -14,6 +14,8 @@ from scaling.study import grid
 from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
+pytestmark = pytest.mark.snakemake
+
 STUDIES = sorted(path.stem for path in (PROJECT / "config" / "studies").glob("*.yaml"))
 
 
