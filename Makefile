@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart study test check format lock clean
+.PHONY: quickstart study test test-fast check format lock clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -13,8 +13,24 @@ STUDY ?= quickstart
 study: .venv/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
+# The whole suite as two halves at once: what starts ranks or waits for Slurm, one test after another,
+# beside what computes in one process. With ARGS, one pytest with those words.
 test: .venv/installed
+ifeq ($(strip $(ARGS)),)
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/ranks -m "ranks or slurm" > "$$log" 2>&1 & \
+	beside=$$!; \
+	$(BIN)/python -m pytest -m "not ranks and not slurm"; code=$$?; \
+	echo "Meanwhile, what starts ranks or waits for Slurm:"; \
+	wait $$beside || code=$$?; \
+	cat "$$log"; exit $$code
+else
 	$(BIN)/python -m pytest $(ARGS)
+endif
+
+# What needs neither ranks, Slurm, a browser nor Snakemake: run it while you work.
+test-fast: .venv/installed
+	$(BIN)/python -m pytest -m "not ranks and not slurm and not browser and not snakemake" $(ARGS)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

@@ -107,7 +107,7 @@ def test_sigterm_ends_the_job_and_leaves_it_wanted(pack, tmp_path):
         time.sleep(0.05)
     process.terminate()
 
-    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    assert process.wait(timeout=300) == 128 + signal.SIGTERM
     assert not (folder / "0.settled.json").exists()
     running = json.loads((folder / "0.running.json").read_text())
     with pytest.raises(ProcessLookupError):
@@ -134,7 +134,7 @@ def test_what_a_dead_shell_has_started_gets_time_to_clean_up(pack, tmp_path):
     shell = json.loads((folder / "0.running.json").read_text())["pid"]
     os.killpg(shell, signal.SIGTERM)  # as Slurm signals every process of the job
     process.terminate()
-    process.wait(timeout=20)
+    process.wait(timeout=300)
 
     assert (tmp_path / "clean").exists()
 

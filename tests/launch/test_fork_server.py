@@ -121,7 +121,7 @@ def test_ranks_end_with_the_process_that_ordered_them(study: Study, hosted: part
     order.send_signal(signal.SIGKILL)
     order.wait()
 
-    end = time.monotonic() + 10
+    end = time.monotonic() + 300
     while Path(f"/proc/{rank}").exists():
         assert time.monotonic() < end
         time.sleep(0.05)

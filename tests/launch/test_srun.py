@@ -91,7 +91,7 @@ def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     step = start_step(["sh", "-c", ends], tiny_point(), environment, tmp_path)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (exits := step.exits()):
             assert time.monotonic() < deadline
             time.sleep(0.02)

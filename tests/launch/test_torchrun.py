@@ -136,7 +136,7 @@ def test_ranks_end_with_the_process_that_started_them(study: Study, nodes: Path)
     path = study.write(tiny_point(**FOUR, measured_steps=1))
     program = study.program("time.sleep(100)")
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, path, study.row_path, *program])
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while len(_processes_of(study)) < 4:
         assert time.monotonic() < end
         time.sleep(0.1)

@@ -25,17 +25,12 @@ PartitionName=DEFAULT PriorityTier=1 GraceTime=15
 PartitionName=high Nodes=node[1-4] PriorityTier=10 PreemptMode=OFF"""
 
 
-def until(what: str, condition: Callable[[], object], timeout_s: float = 60) -> None:
+def until(what: str, condition: Callable[[], object], timeout_s: float = 300) -> None:
     """Wait until it holds; a test fails with the sentence `what` if it never does."""
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, f"waited {timeout_s:g} s in vain: {what}"
         time.sleep(0.1)
-
-
-def heed_ctrl_c() -> None:
-    """In a child: SIGINT counts, also where these tests run in the background of a shell."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def end(runs: Iterable[subprocess.Popen[bytes]]) -> None:
@@ -91,14 +86,14 @@ class Lab:
 
     def _script(self, name: str) -> None:
         done = subprocess.run(
-            ["bash", HERE / name], env=self.environment, capture_output=True, text=True, timeout=180
+            ["bash", HERE / name], env=self.environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
 
     def ask(self, *command: str) -> str:
         """What a command of Slurm prints."""
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60
+            command, env=self.environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
@@ -155,12 +150,11 @@ class Study:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=heed_ctrl_c,
             )
         self.runs.append(run)
         return run
 
-    def run(self, *options: str, timeout_s: float = 120) -> int:
+    def run(self, *options: str, timeout_s: float = 500) -> int:
         """Snakemake to its end; its exit code."""
         return self.start(*options).wait(timeout=timeout_s)
 

@@ -32,7 +32,7 @@ def test_scancel_from_outside_is_retried(study):
     study.wait_for_start("p1")
     study.lab.ask("scancel", job_of(study))
 
-    assert run.wait(timeout=120) == 0, study.said
+    assert run.wait(timeout=500) == 0, study.said
 
     assert study.done() == set(FOUR)
     assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
@@ -44,7 +44,7 @@ def test_without_retries_a_cancelled_point_stays_wanted_and_the_next_run_finishe
     run = study.start(*PACK)
     study.wait_for_start("p1")
     study.lab.ask("scancel", job_of(study))
-    assert run.wait(timeout=120) == 1
+    assert run.wait(timeout=500) == 1
     assert study.done() == {"p0", "p2", "p3"}  # those that had not begun are no worse for it
 
     assert study.run(*PACK) == 0, study.said
@@ -59,7 +59,7 @@ def test_at_the_time_limit_of_the_allocation_it_goes_on_with_the_first_unsettled
     study.wait_for_start("p1")
     study.lab.ask("scontrol", "update", f"JobId={job_of(study)}", "TimeLimit=1")
 
-    assert run.wait(timeout=150) == 0, study.said
+    assert run.wait(timeout=500) == 0, study.said
 
     assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
     assert len(study.jobs()) == 1
@@ -71,7 +71,7 @@ def test_a_requeued_allocation_goes_on_with_the_first_unsettled_point(study):
     study.wait_for_start("p1")
     study.lab.ask("scontrol", "requeue", job_of(study))
 
-    assert run.wait(timeout=120) == 0, study.said
+    assert run.wait(timeout=500) == 0, study.said
 
     assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
     assert len(study.jobs()) == 1
@@ -87,7 +87,7 @@ def test_a_preempted_allocation_goes_on_later(study):
         "--output=/dev/null", "--wrap", "sleep 3",
     )  # fmt: skip
 
-    assert run.wait(timeout=150) == 0, study.said
+    assert run.wait(timeout=500) == 0, study.said
 
     assert study.starts() == {"p0": 1, "p1": 2, "p2": 1, "p3": 1}
     assert study.done() == set(FOUR)
@@ -100,7 +100,7 @@ def test_a_lost_node_costs_the_running_point_and_no_other(study):
     node = study.lab.ask("squeue", "--noheader", "--format=%N").strip()
     study.lab.end(f"slurmd-{node}", signal.SIGKILL)
 
-    assert run.wait(timeout=180) == 0, study.said
+    assert run.wait(timeout=500) == 0, study.said
 
     assert study.done() == set(FOUR)
     # its processes live on for a while though the node is lost to Slurm
@@ -113,7 +113,7 @@ def test_an_allocation_that_is_restarted_too_often_is_given_up(study):
     study.wait_for_start("a")
     study.lab.ask("scontrol", "requeue", job_of(study))
 
-    assert run.wait(timeout=120) == 1
+    assert run.wait(timeout=500) == 1
 
     assert study.starts() == {"a": 1}
     assert "is FAILED" in study.said
@@ -152,7 +152,7 @@ def test_accounting_that_is_down_stops_nobody(study):
     study.wait_for_start("p0")
     study.lab.end("slurmdbd", signal.SIGKILL)
 
-    assert run.wait(timeout=120) == 0, study.said
+    assert run.wait(timeout=500) == 0, study.said
 
     study.lab.start()
     assert study.starts() == dict.fromkeys(STEADY, 1)
@@ -166,7 +166,7 @@ def test_a_controller_that_is_restarted_costs_nothing(study):
     until("the run notices", lambda: "does not answer" in study.said)
     study.lab.start()
 
-    assert run.wait(timeout=120) == 0, study.said
+    assert run.wait(timeout=500) == 0, study.said
 
     assert study.starts() == dict.fromkeys(STEADY, 1)
     until("accounting knows", lambda: len(study.jobs()) == 1)

@@ -49,7 +49,9 @@ def test_no_more_allocations_are_in_flight_than_allowed(study):
     until("it ends", lambda: seen.append(study.lab.queue()) or run.poll() is not None)
 
     assert run.returncode == 0, study.said
-    assert max(map(len, seen)) <= 2
+    # what completes has settled its points already, however long a busy machine takes over it
+    in_flight = [[job for job, state in jobs.items() if state != "COMPLETING"] for jobs in seen]
+    assert max(map(len, in_flight)) <= 2
     assert len(study.jobs()) == 6
 
 
@@ -84,7 +86,7 @@ def test_names_and_comments_tell_a_human_what_a_job_is(study):
 
     listed = study.lab.ask("squeue", "--noheader", "--format=%j|%k")
     run.send_signal(signal.SIGINT)
-    run.wait(timeout=60)
+    run.wait(timeout=500)
     name, comment = listed.strip().split("|")
     assert name == "point a +1"
     assert comment.startswith("snakemake in study, ")

@@ -16,7 +16,7 @@ PACKED = ("--submitit-pack", "2")
 
 def kill(run):
     os.kill(run.pid, signal.SIGKILL)
-    run.wait(timeout=10)
+    run.wait(timeout=500)
 
 
 def test_after_a_kill_running_and_waiting_jobs_are_taken_up_and_nothing_is_sent_twice(study):
@@ -97,7 +97,7 @@ def test_ctrl_c_cancels_our_jobs_and_no_others_and_the_next_run_finishes(study):
     run = study.start(*PACKED)
     study.wait_for_start("p0", "p1", "p2", "p4")
     run.send_signal(signal.SIGINT)
-    assert run.wait(timeout=60) == 1
+    assert run.wait(timeout=500) == 1
     until("our jobs end", lambda: list(study.lab.queue()) == [other])
     assert study.done() == {"p0"}
     study.points(**{name: {"seconds": 0} for name in SIX})
@@ -115,7 +115,7 @@ def test_detached_jobs_live_on_and_are_taken_up(study):
     run = study.start(*detach)
     study.wait_for_start("p0", "p2", "p4")
     run.send_signal(signal.SIGINT)
-    run.wait(timeout=60)
+    run.wait(timeout=500)
     jobs = study.jobs()
     assert set(study.lab.queue()) == jobs
 
@@ -133,7 +133,7 @@ def test_a_second_snakemake_on_the_same_study_is_told_who_has_it(study):
     assert study.run() == 1
 
     assert f"another snakemake (pid {first.pid} on " in study.said
-    assert first.wait(timeout=60) == 0
+    assert first.wait(timeout=500) == 0
     assert study.starts() == {"a": 1}
     owners = study.folder / ".snakemake/submitit/index/owners"
     assert not list(owners.glob("*.json"))

@@ -15,6 +15,8 @@ from scaling.study.point import point_from_json
 from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
+pytestmark = pytest.mark.snakemake
+
 STUDIES = sorted(path.stem for path in (PROJECT / "config" / "studies").glob("*.yaml"))
 
 

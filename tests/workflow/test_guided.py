@@ -7,7 +7,7 @@ import yaml
 from tests.ran import rows_of, scaling
 from tests.workflow.test_dag import planned_jobs
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.snakemake, pytest.mark.timeout(600)]
 
 STUDY = {
     "title": "Which of them?",
@@ -33,8 +33,10 @@ STUDY = {
 STAND_IN = """
 import sys
 from pathlib import Path
-from scaling import planning
-from scaling.study.point import point_from_json
+from scaling import (planning)
+from scaling.study.point import (point_from_json)
+from scaling.run import (planning)
+from scaling.study.grid import (point_from_json)
 from scaling.record.files import write_rows
 from scaling.study.study import load_study
 from tests.rows import row_of

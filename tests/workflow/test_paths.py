@@ -9,6 +9,8 @@ import pytest
 
 from tests.conftest import copy_project
 
+pytestmark = pytest.mark.snakemake
+
 # folders of a checkout, a study and an interpreter; each would leave a file if a shell ran it
 NAMES = ["with space $(touch READ)", "größe; it's 模型"]
 

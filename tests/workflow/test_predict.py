@@ -1,9 +1,12 @@
 """A study that only predicts: a whole run with no GPU and no rank."""
 
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 from tests.ran import scaling
+
+pytestmark = pytest.mark.snakemake
 
 STUDY = {
     "title": "Where does ZeRO-3 overtake tensor parallelism?",

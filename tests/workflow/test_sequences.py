@@ -23,7 +23,7 @@ from scaling.study.study import load_study
 from scaling.study.study_folder import about
 from tests.conftest import PROJECT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.snakemake, pytest.mark.timeout(600)]
 
 # one in three layouts fails, whichever attempt
 MEASURE = """

@@ -1,0 +1,81 @@
+"""Every module of scaling/ is held by a test that one can name."""
+
+import ast
+
+import pytest
+
+from tests.conftest import PROJECT
+
+SOURCES, TESTS = PROJECT / "scaling", PROJECT / "tests"
+
+# What no test imports and none is named after: the test of its room that goes through it.
+HELD_BY = {
+    "foreign.arrays": "foreign/test_reading.py",
+    "foreign.layouts": "foreign/test_reading.py",
+    "launch.fork_server.server": "launch/test_hosts.py",
+    "launch.interrupts": "launch/test_parent.py",
+    "launch.point": "launch/test_outcomes.py",
+    "predict.cost.compute": "predict/test_step_arithmetic.py",
+    "predict.cost.sharding": "predict/test_hybrid_sharding.py",
+    "predict.fit.fitting": "predict/test_calibration.py",
+    "predict.read.foreign_points": "predict/test_tables_people_hand_us.py",
+    "probe.collectives": "probe/test_ranks.py",
+    "probe.facts": "probe/test_ranks.py",
+    "probe.program": "probe/test_ranks.py",
+    "report.charts": "report/test_charts.py",
+    "report.page.comparison": "report/test_page.py",
+    "report.sections": "report/test_sentences.py",
+    "run.stale_lock": "workflow/test_resume.py",
+    "study.kinds": "study/test_grid.py",
+    "study.mistakes": "study/test_study.py",
+    "study.yaml_files": "study/test_study.py",
+    "train.engines.deepspeed.engine": "train/test_parity.py",
+    "train.kernels.plain_attention": "train/test_parity.py",
+    "train.parallel": "train/test_parity.py",
+    "train.rehearsal.waits": "train/test_rehearsal.py",
+    "train.stack": "train/test_parity.py",
+}
+
+
+def name_of(path):
+    return ".".join(path.relative_to(SOURCES).with_suffix("").parts)
+
+
+MODULES = sorted(
+    name_of(path)
+    for path in SOURCES.rglob("*.py")
+    if path.name not in {"__init__.py", "__main__.py"}
+)
+
+
+def imported_by_tests():
+    """Modules that some test_*.py imports, or of which it imports a name."""
+    names = set()
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+    return {name.removeprefix("scaling.") for name in names}
+
+
+def has_its_own(module):
+    room, name = module.split(".")[0], module.split(".")[-1]
+    return any((TESTS / room).rglob(f"test_{name}.py"))
+
+
+def is_within(module, room):
+    return f"{module}.".startswith(f"{room}.")
+
+
+def test_every_module_has_its_test_or_is_named_in_the_test_of_its_room():
+    imported = imported_by_tests()
+    alone = [name for name in MODULES if name not in imported and not has_its_own(name)]
+    assert [name for name in alone if not any(is_within(name, room) for room in HELD_BY)] == []
+
+
+@pytest.mark.parametrize(("room", "test"), HELD_BY.items())
+def test_what_is_named_as_held_exists_and_so_does_its_test(room, test):
+    assert any(is_within(name, room) for name in MODULES), f"scaling/ has no {room} any more"
+    assert (TESTS / test).exists()
