@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from scaling.analyse.sources import POINT, ROW
 from scaling.analyse.warehouse import tabulate
+from scaling.record.files import write_table
 from scaling.report.page.page import write_report
 
 REPORTS = Path(__file__).parents[1] / "reports"
@@ -99,7 +100,7 @@ def split(study: Path) -> None:
     for path in list((study / "rows").iterdir()):
         table = pq.read_table(path)
         for number, point_id in enumerate(table["point_id"].to_pylist()):
-            pq.write_table(table.slice(number, 1), study / "rows" / f"{point_id}.parquet")
+            write_table(study / "rows" / f"{point_id}.parquet", table.slice(number, 1))
         path.unlink()
     spoiled = study / "rows" / "p0.parquet"
     spoiled.write_bytes(spoiled.read_bytes()[:-100])

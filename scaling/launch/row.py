@@ -16,7 +16,6 @@ from scaling.record.files import table_of
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
 from scaling.record.row_checks import reasons
-from scaling.study.grid import Point, columns_of
 from scaling.study.point import Point, columns_of
 
 

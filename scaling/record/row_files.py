@@ -17,7 +17,8 @@ from scaling.record.row import Row
 from scaling.record.row_checks import COLUMNS, reason_sql, reasons
 from scaling.study.paths import row_of_unreadable, unreadable
 
-AT_ONCE = 200  # files in one scan; where one is bad, so many are read one by one
+AT_ONCE = 2000  # files in one scan: each scan costs as much as a hundred files
+ALONE = 16  # files are read one by one where a scan of so many fails
 _SCHEMA: pa.Schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
 _PLACED = pa.schema([*_SCHEMA, pa.field("file", pa.string()), pa.field("row_number", pa.int64())])
 _MAGIC = b"PAR1"
@@ -96,7 +97,7 @@ def wrong_rows(path: Path, *, series: str = "measured") -> tuple[bool, list[Unus
 
 
 def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> list[pa.Table]:
-    """All files by one scan; where that fails, each by itself.
+    """All files by one scan; where that fails, each half by itself, and at last each file.
 
     The template states the columns, so that no file's own order or types count. Each scan has a
     database of its own: a file that upsets DuckDB upsets no other.
@@ -112,6 +113,13 @@ def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> lis
                 return [found.take(pa.array(range(len(found))))]
         except _SCAN_ERRORS:
             continue
+    if len(files) > ALONE:
+        half = len(files) // 2
+        return [
+            table
+            for part in (files[:half], files[half:])
+            for table in _scanned(part, template, unusable)
+        ]
     tables = []
     for file in files:
         try:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,8 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.layout.axes import AXES, REPLICA, LayoutAxes
 from scaling.layout.engines import clipping_refusals, engine_refusals
-from scaling.layout.layout import Layout, clipping_refusals, engine_refusals, refusals, replica_size
-from scaling.study.kinds import StudyKind
-from scaling.study.point import Point, StudyKind, point_of
+from scaling.layout.layout import Layout, refusals, replica_size
+from scaling.study.point import LONG_DIGEST, Point, StudyKind, point_of
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study.study import Study
@@ -68,33 +68,22 @@ def expand_grid(study: "Study") -> Plan:
             f"{study.path}: layouts: the grid holds {count} points, more than "
             f"max_points={study.max_points}; narrow an axis or raise max_points"
         )
-    points = [
-        point_of(study, axes, layout, repeat)
-        for axes, layout in placed
-        for repeat in range(study.measure.repeats)
-    ]
-    _refuse_equal_ids(study, points)
+    points = _points(study, placed)
     ordered = sorted(points, key=lambda p: (p.layout.world_size, p.repeat, p.point_id))
     return refuse_empty(study, Plan(points=tuple(ordered), refusals=tuple(refused)))
 
 
-def _refuse_equal_ids(study: "Study", points: list[Point]) -> None:
-    """An id holds 32 bits of a digest: of two points that share one, one row would be lost.
-
-    Raises:
-        InputError: two points share an id.
-    """
-    by_id: dict[str, Point] = {}
-    for point in points:
-        other = by_id.setdefault(point.point_id, point)
-        if other is not point:
-            raise InputError(
-                f"{study.path}: layouts: two points have the id {point.point_id}, by chance: "
-                f"global_batch_size={other.layout.global_batch_size}, seq_length="
-                f"{other.layout.seq_length}, repeat={other.repeat} and global_batch_size="
-                f"{point.layout.global_batch_size}, seq_length={point.layout.seq_length}, repeat="
-                f"{point.repeat}; put one of them into a study of its own with another measure.seed"
-            )
+def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> list[Point]:
+    """Points of all repeats. Where two would share an id by chance, both have a longer one."""
+    combinations = [
+        (axes, layout, repeat) for axes, layout in placed for repeat in range(study.measure.repeats)
+    ]
+    points = [point_of(study, *combination) for combination in combinations]
+    uses = Counter(point.point_id for point in points)
+    return [
+        point if uses[point.point_id] == 1 else point_of(study, *combination, digits=LONG_DIGEST)
+        for point, combination in zip(points, combinations, strict=True)
+    ]
 
 
 def refuse_empty(study: "Study", planned: Plan) -> Plan:

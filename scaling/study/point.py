@@ -92,14 +92,20 @@ def columns_of(point: Point) -> dict[str, Any]:
     }
 
 
-def point_of(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) -> Point:
+# Hexadecimal digits of an id's digest: as ids have always had, and where two of a grid share those.
+DIGEST, LONG_DIGEST = 8, 32
+
+
+def point_of(
+    study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, *, digits: int | None = None
+) -> Point:
     """The point of one combination of axis values, placed and repeated."""
     shape = study.models[axes["model"]]
     cluster = study.clusters[axes["cluster"]]
     return Point(
         study=study.name,
         study_kind=study.kind,
-        point_id=_point_id(study, axes, shape, layout, repeat),
+        point_id=_point_id(study, axes, layout, repeat, DIGEST if digits is None else digits),
         repeat=repeat,
         model=axes["model"],
         shape=shape,
@@ -123,14 +129,14 @@ def point_of(study: "Study", axes: dict[str, Any], layout: Layout, repeat: int) 
 
 
 def _point_id(
-    study: "Study", axes: dict[str, Any], shape: ModelShape, layout: Layout, repeat: int
+    study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, digits: int
 ) -> str:
     """A name for people, made unique by a digest of all that could change the measurement.
 
     The time limit is left out: a longer one must not repeat what was measured under a shorter one.
     """
     facts = [
-        dataclasses.asdict(shape),
+        dataclasses.asdict(study.models[axes["model"]]),
         layout.facts(),
         axes["cluster"],
         study.clusters[axes["cluster"]].gpu,
@@ -141,6 +147,6 @@ def _point_id(
         repeat,
         *([study.measure.gradient_clipping] if study.measure.gradient_clipping else []),
     ]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:digits]
     readable = f"{axes['model']}-g{layout.world_size}-{layout.label.replace(' ', '-')}"
     return f"{readable}-{digest}"

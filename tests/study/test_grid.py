@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from scaling.errors import InputError
 from scaling.record.row import Row, fields_of
-from scaling.study import grid, point
+from scaling.study import grid
 from scaling.study.point import columns_of, point_from_json
 from scaling.study.study import load_study
 
@@ -99,10 +100,16 @@ def test_null_in_a_block_overrides_the_axis(planned):
     assert set(sharded(zero_shard_size=[None, 2])) == {None, 2}
 
 
-def test_two_points_of_one_id_are_refused_and_not_one_lost(planned, monkeypatch):
-    monkeypatch.setattr(point, "_point_id", lambda *_: "the-same")
-    with pytest.raises(InputError, match="two points have the id the-same, by chance: "):
-        planned()
+def test_two_points_that_share_an_id_by_chance_have_longer_ones_and_none_is_lost(
+    planned, monkeypatch
+):
+    alone = {p.world_size: p.point_id for p in planned().points}
+    monkeypatch.setattr("scaling.study.point.DIGEST", 0)  # repeats differ in the digest alone
+    ids = [p.point_id for p in planned(measure={"repeats": 2}).points]
+    assert len(set(ids)) == 2 * len(alone)
+    for point_id in ids:
+        assert re.fullmatch(r".*-[0-9a-f]{32}", point_id)
+    assert all(any(long.startswith(short) for long in ids) for short in alone.values())
 
 
 def test_one_more_world_size_leaves_the_other_points_as_they_are(planned):

@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 
 from scaling.launch.start.local import rank_variables
-from scaling.study.grid import Point, point_from_json
 from scaling.study.point import Point, point_from_json
 from scaling.train.engines.deepspeed.engine import join
 from scaling.train.engines.deepspeed.rehearsal import answer_as_cuda
 from scaling.train.parallel.groups import Groups
-from scaling.train.rehearsal.rehearsal import answer_as_cuda, walked
+from scaling.train.rehearsal.rehearsal import walked
 from scaling.train.rehearsal.waits import Waits
 
 

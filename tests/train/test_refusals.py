@@ -10,8 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scaling.layout.axes import Attention
 from scaling.layout.engines import engine_refusals
-from scaling.layout.layout import Layout, engine_refusals, refusals
-from scaling.study.grid import Point
+from scaling.layout.layout import Layout, refusals
 from scaling.study.point import Point
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Attempt

@@ -33,7 +33,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.layout.kernels import ATTENTION, FUSED
-from scaling.study.grid import Point, point_from_json
 from scaling.study.point import Point, point_from_json
 from scaling.train.data import MicroBatch
 from scaling.train.engines.trainer import Trainer, build

@@ -14,7 +14,7 @@ from deepspeed.runtime.utils import PartitionedTensor, partition_uniform
 from deepspeed.runtime.zero import partition_parameters, partitioned_param_coordinator, stage3
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from scaling.study.grid import Point
+from scaling.study.point import Point
 from scaling.train.engines.trainer import Trainer
 from scaling.train.kernels.attention import DTYPES
 from scaling.train.parallel.groups import Groups
