@@ -23,9 +23,9 @@ def main() -> None:
     began = time.time()
     foreign = foreign_memory(0)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    found = machine(device)
-    lines = [*fact_lines(found, device, foreign), *_lines_of_work(device)]
-    about = {"scaling_version": scaling.__version__, "seconds": time.time() - began, "facts": found}
+    facts = machine(device)
+    lines = [*fact_lines(facts, device, foreign), *_lines_of_work(device)]
+    about = {"scaling_version": scaling.__version__, "seconds": time.time() - began, "facts": facts}
     write_text(out, json_of(lines, about))
     page = page_of(lines)
     write_text(out.with_suffix(".txt"), page)

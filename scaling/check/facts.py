@@ -26,32 +26,32 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def fact_lines(
-    found: dict[str, Any], device: torch.device, foreign_bytes: int | None
+    facts: dict[str, Any], device: torch.device, foreign_bytes: int | None
 ) -> list[Line]:
     """Versions and limits, one line each.
 
     Args:
-        found: what `machine` gave.
+        facts: what `machine` gave.
         device: that is checked.
         foreign_bytes: what other processes held of it before this one opened it.
     """
     return [
-        *_versions(found),
-        _memory_errors(found["gpus"]),
-        *_limits(rdma=any(nic["kind"] == "rdma" for nic in found["nics"])),
+        *_versions(facts),
+        _memory_errors(facts["gpus"]),
+        *_limits(rdma=any(nic["kind"] == "rdma" for nic in facts["nics"])),
         _foreign(device, foreign_bytes),
     ]
 
 
-def _versions(found: dict[str, Any]) -> Iterator[Line]:
+def _versions(facts: dict[str, Any]) -> Iterator[Line]:
     for name in ("gpu_name", "driver_version", "cuda_version", "nccl_version", "torch_version"):
         what = name.replace("_", " ")
-        if found[name] is None:
+        if facts[name] is None:
             yield not_here(_SECTION, what, "this machine has none")
         else:
-            said = " ".join(str(found[name]).split())
+            said = " ".join(str(facts[name]).split())
             yield Line(section=_SECTION, name=what, state="pass", said=said)
-    cpus, nodes = found["cpus"], found["numa_nodes"]
+    cpus, nodes = facts["cpus"], facts["numa_nodes"]
     yield held_to(_SECTION, "cores", cpus, None, passes=cpus >= 1, said="that this process may use")
     if nodes is None:
         yield not_here(_SECTION, "NUMA nodes", "the kernel names none")

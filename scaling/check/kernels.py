@@ -165,8 +165,8 @@ def _compared(
 ) -> Line:
     """The largest difference of a result or a gradient, over the right one's largest element."""
     run = both_ways(call, inputs)
-    found, right = run(), both_ways(reference, [x.double() for x in inputs])()
-    worst = max(_difference(mine, exact) for mine, exact in zip(found, right, strict=True))
+    results, right = run(), both_ways(reference, [x.double() for x in inputs])()
+    worst = max(_difference(mine, exact) for mine, exact in zip(results, right, strict=True))
     device = inputs[0].device
     drain = torch.cuda.synchronize if device.type == "cuda" else _nothing_is_queued
     seconds = min(samples_s(run, drain=drain, budget_s=_TIMED_S))
@@ -206,14 +206,14 @@ def _upstream(result: torch.Tensor) -> torch.Tensor:
     return rising.view(result.shape).to(result.dtype)
 
 
-def _difference(found: torch.Tensor, right: torch.Tensor) -> float:
-    difference = (found.double() - right).abs().max() / right.abs().max()
+def _difference(result: torch.Tensor, right: torch.Tensor) -> float:
+    difference = (result.double() - right).abs().max() / right.abs().max()
     return float("inf") if difference.isnan() else float(difference)
 
 
 def _failed(name: str, error: RuntimeError) -> Line:
-    said = "out of memory" if is_out_of_memory(error) else " ".join(str(error).split())[:200]
-    return Line(section=_SECTION, name=name, state="fail", said=said)
+    reason = "out of memory" if is_out_of_memory(error) else " ".join(str(error).split())[:200]
+    return Line(section=_SECTION, name=name, state="fail", said=reason)
 
 
 def _nothing_is_queued() -> None:

@@ -1,4 +1,4 @@
-"""What a check finds: lines, each with its number, and the two forms in which they are told."""
+"""What a check finds: lines, each with its number, and the two forms in which they are sentence."""
 
 import dataclasses
 import json
@@ -49,8 +49,8 @@ def page_of(lines: Sequence[Line]) -> str:
             section = line.section
             page += ["", section]
         number = "" if line.value is None else f"{_short(line.value)} {line.unit or ''}".rstrip()
-        told = "  ".join(filter(None, (number, line.said)))
-        page.append(f"  {line.state:<{_WIDTH}}  {line.name:<{names}}  {told}".rstrip())
+        sentence = "  ".join(filter(None, (number, line.said)))
+        page.append(f"  {line.state:<{_WIDTH}}  {line.name:<{names}}  {sentence}".rstrip())
     counts = Counter(line.state for line in lines)
     states: tuple[State, ...] = ("pass", "fail", "not here")
     page += ["", ", ".join(f"{counts[state]} {state}" for state in states)]

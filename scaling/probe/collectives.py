@@ -71,9 +71,9 @@ def _fill(target: torch.Tensor, factor: float, start: int = 0) -> None:
         start += piece.numel()
 
 
-def _differs(found: torch.Tensor, factor: float, start: int = 0) -> bool:
-    for piece in found.split(_PIECE):
-        if not torch.equal(piece, _ramp(start, piece.numel(), found.device).mul_(factor)):
+def _differs(received: torch.Tensor, factor: float, start: int = 0) -> bool:
+    for piece in received.split(_PIECE):
+        if not torch.equal(piece, _ramp(start, piece.numel(), received.device).mul_(factor)):
             return True
         start += piece.numel()
     return False

@@ -54,17 +54,19 @@ def nics_of(classes: Path) -> list[dict[str, str]]:
     RDMA devices are those of /sys/class/infiniband (InfiniBand, RoCE, EFA), others those of
     /sys/class/net.
     """
-    found = []
+    devices = []
     for device in sorted((classes / "infiniband").glob("*")):
         rates = [_text(port / "rate") for port in sorted((device / "ports").glob("*"))]
-        found.append({"name": device.name, "kind": "rdma", "speed": ", ".join(filter(None, rates))})
+        devices.append(
+            {"name": device.name, "kind": "rdma", "speed": ", ".join(filter(None, rates))}
+        )
     for device in sorted((classes / "net").glob("*")):
         if device.name != "lo":
             mbit = _text(device / "speed")
             known = mbit.isdigit()  # a virtual one says -1
             speed = f"{mbit} Mb/sec" if known else ""
-            found.append({"name": device.name, "kind": "net", "speed": speed})
-    return found
+            devices.append({"name": device.name, "kind": "net", "speed": speed})
+    return devices
 
 
 def _text(path: Path) -> str:

@@ -235,7 +235,7 @@ def _groups(layouts: Iterable[Layout], world_size: int, per_node: int) -> list[G
             whole = name == "shard" and layout.zero_shard_size in (None, layout.dp)
             if ranks * stride <= world_size and not whole:
                 shapes[name, ranks, stride, 0] = None
-    found = []
+    groups = []
     # those of one shape beside each other: their groups are made once
     first_seen = {shape[1:]: place for place, shape in reversed([*enumerate(shapes)])}
     for name, ranks, stride, first in sorted(shapes, key=lambda shape: first_seen[shape[1:]]):
@@ -245,7 +245,7 @@ def _groups(layouts: Iterable[Layout], world_size: int, per_node: int) -> list[G
         several = len(every.members(world_size))
         # a node's own rate is every node's at once; a pair's too
         if several == 1 or name not in ("node", "node_pair"):
-            found.append(dataclasses.replace(every, at_once=False))
+            groups.append(dataclasses.replace(every, at_once=False))
         if several > 1:
-            found.append(every)
-    return found
+            groups.append(every)
+    return groups

@@ -173,9 +173,9 @@ class Prober:
 
     def _largest(self, value: float) -> float:
         """The largest over all ranks."""
-        told = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(told, dist.ReduceOp.MAX, group=self._control)
-        return float(told)
+        largest = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._control)
+        return float(largest)
 
     def _align(self) -> None:
         dist.barrier(group=self._control)
@@ -189,8 +189,8 @@ class Prober:
         now = time.monotonic()
         if now - self._saved_at >= _SAVE_EVERY_S or not self.records:
             self.files.beat(self.seat.rank, doing)
-            found = ProbeRecords(facts=self.facts, records=self.records)
-            self.files.leave(self.seat.rank, found)
+            records = ProbeRecords(facts=self.facts, records=self.records)
+            self.files.leave(self.seat.rank, records)
             self._saved_at = now
 
 

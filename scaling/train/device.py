@@ -32,32 +32,32 @@ def take_device(point: Point, local_rank: int) -> torch.device:
     if not all(entry.isdigit() for entry in visible(os.environ) or []):
         del os.environ["CUDA_VISIBLE_DEVICES"]  # CUDA has read it; an engine may read numbers only
     device = torch.device("cuda", local_rank)
-    found = torch.cuda.get_device_properties(device)
-    reason = other_gpu(gpu_named(point.gpu), found.name, found.total_memory)
+    properties = torch.cuda.get_device_properties(device)
+    reason = gpu_mismatch(gpu_named(point.gpu), properties.name, properties.total_memory)
     if reason is not None:
         raise RuntimeError(reason)
     return device
 
 
-def other_gpu(said: Gpu, name: str, memory_bytes: int) -> str | None:
+def gpu_mismatch(expected: Gpu, name: str, memory_bytes: int) -> str | None:
     """Why a device is not the catalogue's, in a sentence; None if it is.
 
     A rate on another GPU over this one's peak would be an MFU of nothing. Compared are the chip's
     name as a word of the device's, the kind of board, and the memory.
 
     Args:
-        said: the catalogue's GPU.
+        expected: the catalogue's GPU.
         name: as the driver spells it, `NVIDIA A100-SXM4-80GB`.
         memory_bytes: as the driver counts it.
     """
-    assert said.memory_bytes is not None
-    chip = said.name.split("-")[0]
+    assert expected.memory_bytes is not None
+    chip = expected.name.split("-")[0]
     same_chip = re.search(rf"(?<![a-z0-9]){chip}(?![a-z0-9])", name, re.IGNORECASE)
-    same_board = all((card in name.lower()) == (card in said.name) for card in _CARDS)
-    share = memory_bytes / said.memory_bytes
+    same_board = all((card in name.lower()) == (card in expected.name) for card in _CARDS)
+    share = memory_bytes / expected.memory_bytes
     if same_chip and same_board and _LEAST_SHARE <= share <= _LARGEST_SHARE:
         return None
     return (
-        f"the study says gpu {said.name!r} and this rank has {name} with "
+        f"the study says gpu {expected.name!r} and this rank has {name} with "
         f"{memory_bytes / 2**30:.0f} GiB: name its cluster's gpu in config/clusters.yaml"
     )

@@ -9,7 +9,7 @@ from scaling.record.row import Outcome
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
 
-_LOSSES_TOLD = 10
+_LOSSES_LISTED = 10
 
 
 class Diverged(Exception):
@@ -18,8 +18,8 @@ class Diverged(Exception):
 
 def failure_of(error: BaseException) -> RankFailure:
     """The failure that this exception is; notes of its way up are part of the line."""
-    said = " ".join([str(error), *getattr(error, "__notes__", ())])
-    message = " ".join(said.split())
+    text = " ".join([str(error), *getattr(error, "__notes__", ())])
+    message = " ".join(text.split())
     outcome: Outcome = "error"
     if isinstance(error, KernelUnavailable):
         outcome = "kernel_unavailable"
@@ -50,8 +50,10 @@ def require_finite(point: Point, losses: Sequence[float], grad_norm: float | Non
 def _diverged(point: Point, step: int, what: str, before: Sequence[float]) -> str:
     warming = ", a warm-up step," if step < point.warmup_steps else ""
     steps = point.warmup_steps + point.measured_steps
-    told = ", ".join(f"{loss:.4g}" for loss in before[-_LOSSES_TOLD:])
-    earlier = f"; losses before it: {'..., ' * (len(before) > _LOSSES_TOLD)}{told}" if told else ""
+    listed = ", ".join(f"{loss:.4g}" for loss in before[-_LOSSES_LISTED:])
+    earlier = (
+        f"; losses before it: {'..., ' * (len(before) > _LOSSES_LISTED)}{listed}" if listed else ""
+    )
     return (
         f"at step {step} of {steps}{warming} the {what} in precision={point.layout.precision}, so "
         f"this is no training that could be timed{earlier}"

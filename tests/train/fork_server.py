@@ -1,4 +1,4 @@
-"""Imports torch and DeepSpeed once, then forks the ranks of one point after another.
+"""Imports torch and the engines once, then forks the ranks of one point after another.
 
 A rank that starts from nothing imports for two seconds, a forked one for none: this is what makes
 training every layout affordable. A line on stdin names a point and a folder; the answer is a line
@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 (the engine imports it late)
 import torch
 
 from scaling.launch.start.local import rank_variables
+from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point, point_from_json
 from scaling.train.parallel.meeting import Seat
@@ -39,6 +39,8 @@ def _be(point: Point, directory: Path, rank: int) -> NoReturn:
 
 
 def main() -> None:
+    for name in ENGINES:
+        engine_module(name, "engine")
     torch.set_num_threads(1)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
     for line in sys.stdin:

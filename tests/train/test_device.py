@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.cluster.hardware import GPUS
-from scaling.train.device import other_gpu
+from scaling.train.device import gpu_mismatch
 from scaling.train.program import take_device
 from tests.points import tiny_point
 
@@ -31,7 +31,7 @@ SAME = [
 @pytest.mark.parametrize(("said", "name", "gib"), SAME)
 def test_a_device_is_known_by_its_chip_and_its_memory(said: str, name: str, gib: float) -> None:
     fitting = [gpu.name for gpu in GPUS.values() if gpu.memory_bytes is not None]
-    fitting = [gpu for gpu in fitting if other_gpu(GPUS[gpu], name, int(gib * GIB)) is None]
+    fitting = [gpu for gpu in fitting if gpu_mismatch(GPUS[gpu], name, int(gib * GIB)) is None]
     assert fitting == [said]
 
 
@@ -46,7 +46,7 @@ def test_a_device_is_known_by_its_chip_and_its_memory(said: str, name: str, gib:
     ],
 )
 def test_another_device_than_the_study_says_is_named(said: str, name: str, gib: float) -> None:
-    reason = other_gpu(GPUS[said], name, int(gib * GIB))
+    reason = gpu_mismatch(GPUS[said], name, int(gib * GIB))
     assert reason == (
         f"the study says gpu {said!r} and this rank has {name} with {gib:.0f} GiB: "
         "name its cluster's gpu in config/clusters.yaml"

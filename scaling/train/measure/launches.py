@@ -81,10 +81,10 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
     axes: dict[str, str | None] = {}
 
     def annotation(group: Any, kind: str) -> record_function:
-        found = group if isinstance(group, dist.ProcessGroup) else _resolve_process_group(group)
-        name = found.group_name
+        resolved = group if isinstance(group, dist.ProcessGroup) else _resolve_process_group(group)
+        name = resolved.group_name
         if name not in axes:
-            axes[name] = axis_of(dist.get_process_group_ranks(found), layout)
+            axes[name] = axis_of(dist.get_process_group_ranks(resolved), layout)
         return record_function(f"{LAUNCH}|{kind}|{axes[name] or ''}")
 
     def method(call: Callable[..., Any], kind: str) -> Callable[..., Any]:

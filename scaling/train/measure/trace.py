@@ -83,22 +83,22 @@ def _save(recorded: profile, path: Path) -> None:
 
 def events_of(recorded: Iterable[Any]) -> list[Event]:
     """Kineto's events as ours, the first at second 0."""
-    found = of_use(recorded)
-    origin = min((each.start_ns() for each in found), default=0)
-    return [_event(each, origin) for each in found]
+    recorded = of_use(recorded)
+    origin = min((each.start_ns() for each in recorded), default=0)
+    return [_event(each, origin) for each in recorded]
 
 
-def of_use(found: Iterable[Any]) -> list[Any]:
+def of_use(recorded: Iterable[Any]) -> list[Any]:
     """The events that `split_of` reads: of millions, most are host calls that nothing asks about.
 
     On a GPU the host's operators say nothing but which of them launched a kernel of NCCL.
     """
-    found = list(found)
-    on_device = [each for each in found if each.device_type() != DeviceType.CPU]
+    recorded = list(recorded)
+    on_device = [each for each in recorded if each.device_type() != DeviceType.CPU]
     if not on_device:
-        return [each for each in found if each.name().startswith((*_OURS, *COMPUTING, "gloo:"))]
+        return [each for each in recorded if each.name().startswith((*_OURS, *COMPUTING, "gloo:"))]
     callers = {e.linked_correlation_id() for e in on_device if e.name().startswith("nccl")}
-    of_host = (each for each in found if each.device_type() == DeviceType.CPU)
+    of_host = (each for each in recorded if each.device_type() == DeviceType.CPU)
     return on_device + [
         each
         for each in of_host

@@ -106,12 +106,12 @@ def split_of(events: Sequence[Event]) -> dict[str, float | None]:
         raise ValueError(f"the trace holds no {STEP!r}")
     window = spans_of((step.start, step.end) for step in steps)
     compute = clipped(computing(events), window)
-    found = communications(events)
+    exchanges = communications(events)
 
     def spent(chosen: Iterable[Communication]) -> Spans:
         return clipped(spans_of((each.start, each.end) for each in chosen), window)
 
-    everything = spent(found)
+    everything = spent(exchanges)
     exposed = uncovered(everything, compute)
     seconds: dict[str, float | None] = {
         "compute_s": total(compute),
@@ -120,11 +120,11 @@ def split_of(events: Sequence[Event]) -> dict[str, float | None]:
         "idle_s": max(0.0, total(window) - total(compute) - exposed),
     }
     for kind in KINDS:
-        seconds[f"{kind}_s"] = total(spent(each for each in found if each.kind == kind))
+        seconds[f"{kind}_s"] = total(spent(each for each in exchanges if each.kind == kind))
     for axis in AXES:
-        seconds[f"{axis}_comm_s"] = total(spent(each for each in found if each.axis == axis))
+        seconds[f"{axis}_comm_s"] = total(spent(each for each in exchanges if each.axis == axis))
     # stages also share norms and tied weights, by collectives that wait for other reasons
-    between_stages = (e for e in found if e.axis == "pp" and e.kind == "send_recv")
+    between_stages = (e for e in exchanges if e.axis == "pp" and e.kind == "send_recv")
     seconds["pipeline_bubble_s"] = uncovered(spent(between_stages), compute)
     optimizing = _optimizing(events)
     seconds["optimizer_s"] = None if optimizing is None else total(clipped(optimizing, window))
@@ -175,15 +175,15 @@ def _on_device(events: Sequence[Event]) -> list[Communication]:
     """
     calls = {event.id: event for event in events if not event.on_device}
     launches = _Launches(events)
-    found = []
+    exchanges = []
     for kernel in events:
         if not _is_nccl(kernel):
             continue
         call = calls.get(kernel.linked_id)
         kind, axis = (None, None) if call is None else launches.around(call)
         named = next((name for key, name in _NCCL.items() if key in kernel.name), None)
-        found.append(Communication(kernel.start, kernel.end, kind or named, axis))
-    return found
+        exchanges.append(Communication(kernel.start, kernel.end, kind or named, axis))
+    return exchanges
 
 
 def _on_gloo(events: Sequence[Event]) -> list[Communication]:
@@ -226,7 +226,7 @@ def _on_gloo(events: Sequence[Event]) -> list[Communication]:
 
 
 class _Launches:
-    """The annotated calls of each thread, found by time; those of one thread do not nest."""
+    """The annotated calls of each thread, ordered by time; those of one thread do not nest."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._by_thread: dict[int, list[Event]] = defaultdict(list)

@@ -131,8 +131,8 @@ def loss_of(plan: Blueprint) -> Loss:
         held = logits.shape[-1]
         local = labels - tp.rank * held
         elsewhere = (local < 0) | (local >= held)
-        found = logits.gather(-1, local.masked_fill(elsewhere, 0).unsqueeze(-1)).squeeze(-1)
-        return (total.log() - tp.sum(found.masked_fill(elsewhere, 0))).mean()
+        own = logits.gather(-1, local.masked_fill(elsewhere, 0).unsqueeze(-1)).squeeze(-1)
+        return (total.log() - tp.sum(own.masked_fill(elsewhere, 0))).mean()
 
     return whole if tp.size == 1 else parallel
 

@@ -36,9 +36,9 @@ def bias_of(table: torch.Tensor, plan: Blueprint, *, causal: bool) -> torch.Tens
     it has weights for, as the all-to-all deals them.
     """
     seq_length = plan.layout.seq_length
-    found = buckets(seq_length, bidirectional=not causal, device=table.device)
+    bucket = buckets(seq_length, bidirectional=not causal, device=table.device)
     # in fp32, because the gradient of each number is a sum over all pairs of tokens
-    along = plan.cp.share(table, dim=0).float()[:, found]
+    along = plan.cp.share(table, dim=0).float()[:, bucket]
     # row i of the square begins i steps before distance 0
     square = along.unfold(-1, seq_length, 1).flip(-2)
     if causal:

@@ -69,11 +69,11 @@ def _store(seat: Seat, files: RankFiles, timeout: datetime.timedelta) -> TCPStor
         files.publish_store(seat.master, store.port)
         return store
     deadline = time.monotonic() + timeout.total_seconds()
-    while (found := files.store()) is None:
+    while (address := files.store()) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank 0 published no store within {timeout}")
         time.sleep(_ASK_EVERY_S)
-    return TCPStore(*found, seat.world_size, is_master=False, timeout=timeout)
+    return TCPStore(*address, seat.world_size, is_master=False, timeout=timeout)
 
 
 def part() -> None:

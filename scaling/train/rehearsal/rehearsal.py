@@ -71,8 +71,8 @@ def rehearsed(point: Point, rank: int) -> Rehearsal:
     layout = point.layout
     chosen = [axis for axis in (*FUSED, "compile") if getattr(layout, axis)]
     if chosen or not ATTENTION[layout.attention].rehearsed:
-        said = chosen[0] if chosen else f"attention={layout.attention}"
-        raise NotImplementedError(f"{said} cannot be rehearsed: it needs its GPU")
+        name = chosen[0] if chosen else f"attention={layout.attention}"
+        raise NotImplementedError(f"{name} cannot be rehearsed: it needs its GPU")
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size)}
     waits = Waits()
     engine = engine_module(layout.engine, "rehearsal")

@@ -34,12 +34,12 @@ class DealtPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no ty
 
 def bounds(is_layer: list[bool], layers_of_each: tuple[int, ...]) -> list[int]:
     """Where each stage begins among the parts of the model, and where the last one ends."""
-    found, dealt = [0], 0
+    begins, dealt = [0], 0
     after = [index + 1 for index, layer in enumerate(is_layer) if layer]
     for layers in layers_of_each[:-1]:
         dealt += layers
         begin = after[dealt - 1]
         while begin < after[-1] and not is_layer[begin]:
             begin += 1
-        found.append(begin)
-    return [*found, len(is_layer)]
+        begins.append(begin)
+    return [*begins, len(is_layer)]

@@ -139,9 +139,9 @@ class _Message:
             raise NotImplementedError("later stages of an encoder-decoder cannot be rehearsed")
         if not engine.is_pipe_partitioned:
             return engine._allocate_or_extend_buffers(0, self.shape, self.dtype)
-        said = self.partition()
-        part = said[-self.tp + self.tp_rank] - said[-self.tp - 1 + self.tp_rank]
+        meta = self.partition()
+        part = meta[-self.tp + self.tp_rank] - meta[-self.tp - 1 + self.tp_rank]
         return (
-            engine._allocate_or_extend_buffers(0, [len(said)], torch.int64),
+            engine._allocate_or_extend_buffers(0, [len(meta)], torch.int64),
             engine._allocate_or_extend_buffers(1, [part], self.dtype),
         )
