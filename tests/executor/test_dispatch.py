@@ -1,6 +1,7 @@
 """How wishes are settled when the scheduler says strange things, or nothing."""
 
 import pytest
+from snakemake_executor_plugin_submitit.pack import write_json
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import state_of
 
 from tests.executor.conftest import wishes
@@ -125,18 +126,22 @@ def test_a_preempted_allocation_costs_no_attempt_of_anyone(run, cluster, tmp_pat
     assert listener.take("sent", "failed") == [("sent", "runs", "101"), ("sent", "waits", "101")]
 
 
-def test_allocations_that_always_end_before_they_begin_are_given_up_in_the_end(
-    run, cluster, tmp_path
+@pytest.mark.parametrize("word", ["CANCELLED", "FAILED"])
+def test_allocations_that_never_settle_a_point_are_given_up_in_the_end(
+    run, cluster, tmp_path, word
 ):
     dispatcher, listener = run()
     dispatcher.take(wishes(tmp_path, "a"))
     for _ in range(9):
-        cluster.known = dict.fromkeys(cluster.known, state_of("CANCELLED"))
+        for job, folder in cluster.folders.items():
+            cluster.known[job] = state_of(word)
+            if word == "FAILED":  # its point was left for later, as on exit code 75
+                write_json(folder / "started.json", {})
         dispatcher.poll()
 
     assert [event[1:] for event in listener.take("sent", "failed")] == [
         *[("a", str(100 + n)) for n in range(4)],
-        ("a", "job 103 is CANCELLED"),
+        ("a", f"job 103 is {word}"),
     ]
 
 
