@@ -1,5 +1,6 @@
 """Tiny studies, tabulated: numbers small enough to work out by hand."""
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from scaling.analyse.warehouse import tabulate
+from scaling.analyse.warehouse import all_needs, tabulate
 from scaling.layout.layout import Layout
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row
@@ -39,7 +40,11 @@ def some_point(
 
 @pytest.fixture
 def tabulated(tmp_path: Path) -> Callable[..., Table]:
-    """Write points, rows and refusals, tabulate them, and read the tables back."""
+    """Write points, rows and refusals; read the tables that follow from them.
+
+    Each is made when it is asked for, with what it needs and nothing else: all of them take a
+    second. test_warehouse and tests/report make them all.
+    """
 
     def run(
         points: Sequence[Point], rows: Sequence[Row] = (), refusals: Sequence[Refusal] = ()
@@ -47,10 +52,37 @@ def tabulated(tmp_path: Path) -> Callable[..., Table]:
         write_points(tmp_path, Plan(points=tuple(points), refusals=tuple(refusals)))
         for number, row in enumerate(rows):
             write_rows(tmp_path / "rows" / f"{number}.parquet", [row])
-        tabulate(tmp_path, SQL)
-        return lambda name: read(tmp_path / "tables" / f"{name}.parquet")
+
+        def table(name: str) -> Records:
+            tabulate(tmp_path, needed_sql(name, tmp_path / "sql" / name))
+            return read(tmp_path / "tables" / f"{name}.parquet")
+
+        return table
 
     return run
+
+
+@functools.cache
+def sql_files() -> dict[str, Path]:
+    """The SQL files by the names of their tables."""
+    return {path.stem: path for path in sorted(SQL.rglob("*.sql"))}
+
+
+def needed_sql(name: str, folder: Path) -> Path:
+    """A folder of the SQL file of this table and those of all tables it needs."""
+    files = sql_files()
+    needs = all_needs({stem: path.read_text(encoding="utf-8") for stem, path in files.items()}, SQL)
+    (folder / "inner").mkdir(parents=True, exist_ok=True)
+    left, taken = [name], set()
+    while left:
+        table = left.pop()
+        if table not in taken:
+            taken.add(table)
+            left += needs[table]
+    for table in taken & set(files):
+        copy = folder / files[table].relative_to(SQL)
+        copy.write_bytes(files[table].read_bytes())
+    return folder
 
 
 def read(path: Path) -> Records:
