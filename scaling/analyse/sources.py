@@ -246,7 +246,7 @@ def _select(
 
 
 def _casts(given: str, wanted: str) -> bool:
-    """Whether values of one SQL type are values of another: text is no number, a list is no cell."""
+    """Whether values of one SQL type can be those of another: text is no number, a list no cell."""
     if given.startswith(("STRUCT", "MAP", "UNION")) or given.endswith("]") != wanted.endswith("]"):
         return given == '"NULL"'
     return wanted.startswith("varchar") or not given.startswith(("VARCHAR", "BLOB"))

@@ -101,7 +101,8 @@ def calibrate(
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
         typer.echo(
             f"{plain(key)}: {stack.rows_timed} timed rows, "
-            f"{stack.rows_out_of_memory} out of memory; {len(identified)} of {len(stack.parameters)} parameters identified: "
+            f"{stack.rows_out_of_memory} out of memory; "
+            f"{len(identified)} of {len(stack.parameters)} parameters identified: "
             f"{', '.join(identified) or 'none, defaults kept'}"
         )
     if not found.stacks:

@@ -11,6 +11,7 @@ from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import Columns
 from scaling.layout.shapes import ModelShape, matmul_flops_per_token
 from scaling.predict.read.features import Group, Points
+from scaling.predict.read.inputs import usable_rows
 from scaling.record.row import Outcome, Row, fields_of
 
 # A published sweep that cannot tell one from the other.
@@ -66,6 +67,7 @@ def observed_of(columns: Columns) -> Observed:
     )
 
 
+_LARGEST = 1e18
 # What others need not say of a row, and what is the same of all that are judged.
 _OF_ALL = {"point_id": "-", "stack_fingerprint": "-", "outcome": "ok"}
 
@@ -82,7 +84,7 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
     from scaling.record.row_checks import reasons  # it loads duckdb
 
     timed = observed_of(columns).ran & np.isfinite(columns.numbers("step_time_s"))
-    rows = np.flatnonzero(timed & np.array([one is None for one in points.note.tolist()], bool))
+    rows = np.flatnonzero(timed & usable_rows(points.note))
     if not rows.size:
         return {}
     numbers = {
@@ -106,9 +108,6 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
     )
     judged = zip(rows.tolist(), reasons(table, series="published"), strict=True)
     return {row: f"{columns.place(row)}: {reason}" for row, reason in judged if reason is not None}
-
-
-_LARGEST = 1e18
 
 
 def _flops(points: Points) -> dict[str, Floats]:
