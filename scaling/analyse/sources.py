@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.cluster.hardware import GPUS, Cluster
-from scaling.errors import InputError
+from scaling.errors import InputError, shortened
 from scaling.layout.axes import AXES, levels_of
 from scaling.record.probe_row import Probe
 from scaling.record.row import PointColumns, fields_of
@@ -227,15 +227,29 @@ def _select(
         "hive_partitioning=false)"
     )
     try:
-        found = {row[0] for row in connection.execute(f"describe from {source}").fetchall()}
+        kinds = {row[0]: row[1] for row in connection.execute(f"describe from {source}").fetchall()}
     except (duckdb.Error, UnicodeDecodeError) as error:
         raise _unreadable(files, error) from error
+    for column in types.keys() & kinds.keys():
+        if not _casts(kinds[column], types[column]):
+            place = files[0] if len(files) == 1 else files[0].parent
+            raise InputError(
+                f"{place}: column {column} holds {shortened(kinds[column])}, must hold "
+                f"{types[column]}: the file is of another version, write it anew"
+            )
     columns = ", ".join(
-        f'"{column}"::{kind} as "{column}"' if column in found else f'null::{kind} as "{column}"'
+        f'"{column}"::{kind} as "{column}"' if column in kinds else f'null::{kind} as "{column}"'
         for column, kind in types.items()
     )
     stated = f", {_quoted(series)} as series" if series else ""
     return f"select {columns}{stated} from {source}{where}"
+
+
+def _casts(given: str, wanted: str) -> bool:
+    """Whether values of one SQL type can be those of another: text is no number, a list no cell."""
+    if given.startswith(("STRUCT", "MAP", "UNION")) or given.endswith("]") != wanted.endswith("]"):
+        return given == '"NULL"'
+    return wanted.startswith("varchar") or not given.startswith(("VARCHAR", "BLOB"))
 
 
 def _unreadable(files: Sequence[Path], error: Exception) -> InputError:

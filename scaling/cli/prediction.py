@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from scaling.errors import InputError, did_you_mean, shortened
+from scaling.errors import InputError, did_you_mean, plain, shortened
 from scaling.layout.axes import Precision
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def calibrate(
     ] = None,
 ) -> None:
     """Fit the model's parameters, with intervals, to measured rows."""
+    import numpy as np
+
     from scaling.foreign.columns import Columns
     from scaling.foreign.conditions import rows_where
     from scaling.foreign.reading import read_rows, writing
@@ -82,7 +84,7 @@ def calibrate(
     from scaling.predict.fit.calibrate import one_fingerprint_per_stack
     from scaling.predict.fit.probes import probed_parameters
     from scaling.predict.read.calibration import write_calibration
-    from scaling.predict.read.observed import observed_of
+    from scaling.predict.read.observed import aside, impossible_rows, observed_of
     from scaling.predict.read.points import points_of
 
     table = read_rows(rows)
@@ -92,6 +94,10 @@ def calibrate(
     columns = Columns(table, str(rows)).filter(wanted)
     models, clusters = _catalogues()
     measured = points_of(columns, models=models, clusters=clusters)
+    impossible = impossible_rows(columns, measured)
+    if impossible:
+        columns = columns.filter(~np.isin(np.arange(len(columns)), list(impossible)))
+        measured = points_of(columns, models=models, clusters=clusters)
     one_fingerprint_per_stack(columns, measured)
     source = f"{rows.name}" + (f" where {where}" if where else "")
     probed = None
@@ -103,12 +109,15 @@ def calibrate(
     for key, stack in calibration.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
         typer.echo(
-            f"{key}: {stack.rows_timed} timed rows, {stack.rows_out_of_memory} out of memory; "
+            f"{plain(key)}: {stack.rows_timed} timed rows, "
+            f"{stack.rows_out_of_memory} out of memory; "
             f"{len(identified)} of {len(stack.parameters)} parameters identified: "
             f"{', '.join(identified) or 'none, defaults kept'}"
         )
     if not calibration.stacks:
         typer.echo(f"{rows}: no row that ran or ran out of memory; the calibration is empty")
+    if impossible:
+        typer.echo(aside(impossible), err=True)
     typer.echo(f"-> {out}")
     _say(measured.assumptions)
 
@@ -247,7 +256,7 @@ def _counts(text: str) -> list[int]:
 
 def _say(assumptions: tuple[str, ...]) -> None:
     for sentence in assumptions:
-        typer.echo(f"assumed: {sentence}", err=True)
+        typer.echo(f"assumed: {plain(sentence)}", err=True)
 
 
 def _show_validation(found: "Validation") -> None:
@@ -266,8 +275,8 @@ def _show_validation(found: "Validation") -> None:
         s, m = scores.step_time, scores.memory
         correlation = s["rank_correlation"]
         table.add_row(
-            str(key["model"]),
-            str(key["cluster"]),
+            plain(str(key["model"])),
+            plain(str(key["cluster"])),
             str(key["world_size"]),
             f"{s['rows']:.0f}",
             *(percent(s[name]) for name in ("mape", "median_ape", "max_ape", "rms", "bias")),
@@ -277,7 +286,7 @@ def _show_validation(found: "Validation") -> None:
             percent(scores.coverage_80, 0),
             *(percent(m[n]) for n in ("balanced_accuracy", "false_fit_rate", "false_oom_rate")),
         )
-    console = Console(width=max(Console().width, 160))
+    console = Console(markup=False, width=max(Console().width, 160))
     console.print(table)
     m = found.overall.memory
     console.print(
@@ -286,7 +295,7 @@ def _show_validation(found: "Validation") -> None:
     )
     console.print(f"calibrated on {found.calibrated_rows} rows, tested on {found.tested_rows}")
     for note in found.notes:
-        console.print(f"note: {note}")
+        console.print(f"note: {plain(note)}")
 
 
 def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) -> None:
@@ -299,7 +308,7 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
         table.add_row(
             str(one["gpus"]),
             str(one["rank"]),
-            one["label"],
+            plain(one["label"]),
             f"{one['tokens_per_s']:,.0f}",
             f"{one['step_time_s']:.3g} s ({one['low']:.3g} to {one['high']:.3g})",
             f"{100 * one['mfu']:.1f} %",
@@ -307,7 +316,7 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
             "–" if (usd := one["usd_per_million_tokens"]) is None else f"{usd:.3g}",
             "–" if (joules := one["joules_per_token"]) is None else f"{joules:.2g}",
         )
-    console = Console(width=max(Console().width, 140))
+    console = Console(markup=False, width=max(Console().width, 140))
     console.print(table)
     if not calibrated:
         console.print("predicted from data-sheet numbers; calibrate with your own rows")

@@ -2,10 +2,11 @@
 
 import pytest
 
-from scaling.analyse.compare import Side, compare
+from scaling.analyse.compare import _COLUMNS, Side, compare
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
 from scaling.record.files import write_points, write_rows
+from scaling.report.page import comparison
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, some_point
 from tests.analyse.test_tables import ran
@@ -77,3 +78,12 @@ def test_another_software_stack_is_said_to_be_another(study):
 def test_a_study_without_tables_is_named(tmp_path):
     with pytest.raises(InputError, match=r"measurements\.parquet: is missing; `scaling tabulate"):
         compare(Side(tmp_path), Side(tmp_path))
+
+
+def test_words_of_a_study_do_not_steer_the_terminal(capsys):
+    words = {"model": "[i]\x1b[/b]", "cluster": "[bold]", "layout": "a\tb"}
+    record = dict.fromkeys(_COLUMNS) | words | {"world_size": 8, "verdict": "new"}
+    comparison.show([record], as_json=False)
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("[i]\\x1b[/b]", "[bold]", "a\\tb"))
+    assert "\x1b[/b]" not in shown

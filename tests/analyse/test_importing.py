@@ -117,7 +117,11 @@ def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, importe
         ({"num_heads": "0"}, r"line 2: num_heads=0: must be a whole number from 1"),
         ({"zero_stage": "9"}, r"line 2: zero_stage=9: must be a whole number from 0 to 3"),
         ({"global_batch_size": "33"}, r"line 2: global_batch_size=33: global_batch_size is not mi"),
-        ({"step_time_s": "1e-9"}, r"line 2: step_time_s=1e-09: would be an MFU of \S+, above 1"),
+        ({"step_time_s": "1e-9"}, r"line 2: step_time_s=1e-09: would take more FLOP/s than"),
+        (
+            {"step_time_low_s": "0.6", "step_time_high_s": "0.7"},
+            r"line 2: step_time_s=0.5: lies outside its own interval",
+        ),
         (
             {
                 "hidden_size": "9000000",

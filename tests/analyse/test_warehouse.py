@@ -223,3 +223,18 @@ def test_answers_of_a_published_study_stand_until_new_ones_are_there(study):
     (study / "study.json").write_text("{}", encoding="utf-8")
     tabulate(study, SQL)
     assert not answers.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [
+        ("predictions.parquet", "fits", "maybe"),
+        ("predictions.parquet", "low", {"a": 1.0}),
+        ("points.parquet", "tp", "x"),
+        ("refused.parquet", "tp", [1]),
+    ],
+)
+def test_a_file_of_another_version_is_named_with_its_column(study, name, column, value):
+    pq.write_table(pa.table({"point_id": ["a"], column: [value]}), study / name)
+    with pytest.raises(InputError, match=rf"{study / name}: column {column} holds .*version"):
+        tabulate(study, SQL)

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from scaling.predict.cost.tables import prediction_table
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.clusters import site_clusters
 from scaling.predict.read.inputs import inputs_of_layouts
-from scaling.predict.read.observed import observed_of
+from scaling.predict.read.observed import impossible_rows, observed_of
 from scaling.predict.read.points import points_from, points_of
 from scaling.study.study import load_models
 from tests.predict.conftest import SHAPE, table_of
@@ -255,3 +256,25 @@ def test_what_a_prediction_leaves_out_is_said(points):
         "fused_rope is asked for in 1 rows: predicted as without it",
         "compile is asked for in 1 rows: predicted as without it",
     }
+
+
+RAN = {"dp": 8, "outcome": "ok", "step_time_s": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"step_time_s": 0.0}, r"row 2: step_time_s=0\.0: must be a finite number above 0"),
+        ({"step_time_s": 1e-6}, r"row 2: step_time_s=1e-06: would take more FLOP/s than"),
+        ({"step_time_low_s": 4.0}, r"row 2: step_time_s=3\.0: lies outside its own interval"),
+    ],
+)
+def test_a_row_that_cannot_be_is_set_aside_and_named(changes: Any, sentence: str) -> None:
+    rows = [RAN, {**RAN, **changes}, {**RAN, "tp": 2}, {"dp": 8, "outcome": "oom"}]
+    columns = Columns(table_of(*rows), "rows")
+    assert list(impossible_rows(columns, checked(*rows))) == [1]
+    validation = trial(table_of(*rows), "rows")
+    assert validation.tested_rows == 3
+    (note,) = [note for note in validation.notes if "cannot be" in note]
+    assert note.startswith("1 rows are set aside")
+    assert re.search(sentence, note)

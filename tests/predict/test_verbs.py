@@ -1,3 +1,4 @@
+import csv
 import json
 import subprocess
 import sys
@@ -177,3 +178,28 @@ def test_predicting_loads_neither_torch_nor_scipy_nor_duckdb(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_words_of_a_table_do_not_steer_the_terminal(run, sweep_csv, tmp_path):
+    lines = sweep_csv.read_text(encoding="utf-8").replace("ref-1b", "[b]\x1b")
+    (tmp_path / "rows.csv").write_text(lines, encoding="utf-8")
+    text = run("validate", tmp_path / "rows.csv")
+    assert "[b]\\x1b" in text
+    assert "\x1b" not in text
+
+
+def test_calibrate_leaves_out_rows_that_cannot_be(run, sweep_csv, tmp_path):
+    with sweep_csv.open(encoding="utf-8", newline="") as text:
+        rows = list(csv.DictReader(text))
+    few = [row for row in rows if row["world_size"] == "8" and row["tp"] == row["pp"] == "1"]
+    ran = next(row for row in few if row["outcome"] == "ok")
+    counts = []
+    for more in ([], [{**ran, "step_time_s": "1e-7"}]):
+        with (tmp_path / "rows.csv").open("w", encoding="utf-8", newline="") as out:
+            writer = csv.DictWriter(out, list(ran))
+            writer.writeheader()
+            writer.writerows([*few, *more])
+        run("calibrate", tmp_path / "rows.csv", tmp_path / "c.json")
+        (stack,) = json.loads((tmp_path / "c.json").read_text())["stacks"].values()
+        counts.append(stack["rows_timed"])
+    assert counts[0] == counts[1] > 0

@@ -14,9 +14,25 @@ def test_weak_scaled_fsdp_of_a_7b_clearly_loses_throughput_per_gpu(predicted):
     assert found["weak_scaling_loss", H100_7B]["verdict"] == "reproduced"
 
 
-def test_a_small_degree_of_model_parallelism_overtakes_fsdp_at_scale_and_not_at_8(predicted):
-    found = predicted("hardware_scaling")
-    assert found["model_parallelism_overtakes", H100_7B]["verdict"] == "reproduced"
+@pytest.mark.parametrize(
+    "model",
+    [
+        "tinyllama_1b",
+        # AssertionError alone: a subject that is not there is no disagreement
+        pytest.param(
+            "llama2_7b",
+            marks=pytest.mark.xfail(
+                strict=True, raises=AssertionError, reason="docs/method.md: the 7B draws level"
+            ),
+        ),
+        "llama2_13b",
+    ],
+)
+def test_a_small_degree_of_model_parallelism_overtakes_fsdp_at_scale_and_not_at_8(predicted, model):
+    finding = predicted("hardware_scaling")[
+        "model_parallelism_overtakes", f"{model} on h100-80gb-dgx, 4096 tokens"
+    ]
+    assert finding["verdict"] == "reproduced"
 
 
 def test_h100_is_less_utilised_than_a100_at_the_same_point(predicted):
@@ -52,7 +68,6 @@ def test_a_13b_encoder_decoder_needs_stage_3_on_one_node(predicted):
     )
 
 
-# AssertionError alone: a subject that is not there is no disagreement
 @pytest.mark.xfail(
     strict=True, raises=AssertionError, reason="docs/method.md: MFU at a fixed batch hardly falls"
 )

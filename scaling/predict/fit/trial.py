@@ -16,7 +16,7 @@ from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.validation import Validation, validate
 from scaling.predict.read.calibration import Calibration
-from scaling.predict.read.observed import Observed, observed_of
+from scaling.predict.read.observed import Observed, aside, impossible_rows, observed_of
 from scaling.predict.read.points import points_of
 
 
@@ -40,6 +40,9 @@ def trial(
     columns = Columns(table, source)
     points = points_of(columns, models=models, clusters=clusters)
     observed = observed_of(columns)
+    impossible = impossible_rows(columns, points)
+    possible = np.ones(table.num_rows, dtype=bool)
+    possible[list(impossible)] = False
     nothing = np.zeros(table.num_rows, dtype=bool)
     fitted = (
         nothing
@@ -49,6 +52,7 @@ def trial(
     tested = ~fitted
     if test_where is not None:
         tested = rows_where(table, test_where, source, "--test-where")
+    fitted, tested = fitted & possible, tested & possible
     if not tested.any():
         raise InputError(f"{source}: no row is left to test; narrow --calibrate-where")
     calibration = None
@@ -63,7 +67,10 @@ def trial(
         groups=groups,
         calibrated_rows=int(fitted.sum()),
         tested_rows=int(tested.sum()),
-        notes=_notes(fitted, tested, observed, calibration, points.note),
+        notes=[
+            *_notes(fitted, tested, observed, calibration, points.note),
+            *([aside(impossible)] if impossible else []),
+        ],
     )
 
 

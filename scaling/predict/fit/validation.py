@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import spearmanr
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.model import Prediction
@@ -145,17 +146,9 @@ def _rank_correlation(a: Floats, b: Floats) -> float | None:
     """Spearman's; None for fewer than three rows or rows that are all equal."""
     if a.size < 3:
         return None
-    first, second = _ranks(a), _ranks(b)
-    if first.std() == 0 or second.std() == 0:
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
-    return float(np.corrcoef(first, second)[0, 1])
-
-
-def _ranks(values: Floats) -> Floats:
-    """Ranks from 0, ties at their mean."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts + 1) / 2)[inverse], dtype=np.float64)
+    return float(spearmanr(a, b).statistic)
 
 
 def _regrets(

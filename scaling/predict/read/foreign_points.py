@@ -11,7 +11,7 @@ from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.layouts import BATCH_FACTORS, DEGREES, WORDS, completed, layout_of, misfits
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
-from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, unsaid, without
+from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, usable_rows, without
 
 # Published tables that name no cluster, by framework and GPUs per node.
 UNNAMED_CLUSTER = "other"
@@ -143,7 +143,7 @@ def _note_misfits(
     needed |= {"seq_length": columns.counts("seq_length")}
     reasons |= {f"{name} is not given": np.isnan(values) for name, values in needed.items()}
     for reason, rows in reasons.items():
-        note[rows & unsaid(note)] = reason
+        note[rows & usable_rows(note)] = reason
 
 
 def _left_out(columns: Columns) -> list[str]:

@@ -112,7 +112,7 @@ def inputs_of_layouts(
     )
 
 
-def unsaid(note: Words) -> Flags:
+def usable_rows(note: Words) -> Flags:
     """Rows nothing speaks against, bool (n,)."""
     return np.array([reason is None for reason in note.tolist()], dtype=bool)
 

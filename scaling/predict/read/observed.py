@@ -5,10 +5,14 @@ from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import Columns
-from scaling.record.row import Outcome
+from scaling.layout.shapes import ModelShape, matmul_flops_per_token
+from scaling.predict.read.features import Group, Points
+from scaling.predict.read.inputs import usable_rows
+from scaling.record.row import Outcome, Row, fields_of
 
 # A published sweep that cannot tell one from the other.
 OOM_OR_CRASH = "oom_or_crash"
@@ -60,4 +64,108 @@ def observed_of(columns: Columns) -> Observed:
         ran=outcome == "ok",
         out_of_memory=outcome == "oom",
         ambiguous=outcome == OOM_OR_CRASH,
+    )
+
+
+_LARGEST = 1e18
+# What others need not say of a row, and what is the same of all that are judged.
+_OF_ALL = {"point_id": "-", "stack_fingerprint": "-", "outcome": "ok"}
+
+
+def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
+    """Timed rows that cannot be, by the rules of our own rows: where they stand and why, by row.
+
+    The rules are those of scaling/record/row_checks.py. What a table does not state of the layout
+    and of the FLOPs is judged as the prediction takes it.
+
+    Raises:
+        InputError: a column of a row holds what is no number.
+    """
+    from scaling.record.row_checks import reasons  # it loads duckdb
+
+    timed = observed_of(columns).ran & np.isfinite(columns.numbers("step_time_s"))
+    rows = np.flatnonzero(timed & usable_rows(points.note))
+    if not rows.size:
+        return {}
+    numbers = {
+        name: columns.numbers(name, low=-_LARGEST, high=_LARGEST)
+        for name, (kind, _) in fields_of(Row).items()
+        if kind in ("int", "float") and name in columns
+    }
+    taken = {
+        "world_size": points.world_size,
+        "seq_length": points.seq_length,
+        "global_batch_size": points.global_batch_size,
+        "tokens_per_step": points.tokens_per_step,
+        **_flops(points),
+    }
+    for name, values in taken.items():
+        stated = numbers.get(name, np.full(len(points), np.nan))
+        numbers[name] = np.where(np.isnan(stated), values, stated)
+    table = pa.table(
+        {name: pa.array(values[rows], from_pandas=True) for name, values in numbers.items()}
+        | {name: pa.array([text] * rows.size) for name, text in _OF_ALL.items()}
+    )
+    judged = zip(rows.tolist(), reasons(table, series="published"), strict=True)
+    return {row: f"{columns.place(row)}: {reason}" for row, reason in judged if reason is not None}
+
+
+def _flops(points: Points) -> dict[str, Floats]:
+    """FLOPs of a token by the strict count and the GPU's peak, NaN where they are not known."""
+    flops, peak = np.full(len(points), np.nan), np.full(len(points), np.nan)
+    for group in points.groups:
+        sustained = group.gpu.sustained_of_peak
+        assert sustained is not None
+        peak[group.rows] = group.features.gemm_peak / sustained
+        flops[group.rows] = _matmul_flops(group)
+    return {"matmul_flops_per_token": flops, "peak_flop_per_s": peak}
+
+
+def _matmul_flops(group: Group) -> Floats:
+    """matmul_flops_per_token of each row, NaN of encoder-decoders, whose streams differ."""
+    f = group.features
+    shapes = np.stack(
+        [
+            f.num_layers, f.hidden_size, f.num_heads, f.query_width, f.kv_width,
+            f.ffn_hidden_size, f.mlp_inputs, f.vocab_size, f.seq_length, f.attentions,
+        ]
+    )  # fmt: skip
+    different, which = np.unique(shapes, axis=1, return_inverse=True)
+    flops = [_flops_of_shape(*shape) for shape in different.T.tolist()]
+    return np.asarray(np.array(flops, dtype=np.float64)[which.reshape(-1)])
+
+
+def _flops_of_shape(
+    layers: float,
+    hidden: float,
+    heads: float,
+    query_width: float,
+    kv_width: float,
+    ffn: float,
+    mlp_inputs: float,
+    vocabulary: float,
+    seq_length: float,
+    attentions: float,
+) -> float:
+    head_dim = query_width / heads
+    if attentions != 1 or head_dim % 1 or (kv_width / head_dim) % 1:
+        return np.nan
+    shape = ModelShape(
+        num_layers=int(layers),
+        hidden_size=int(hidden),
+        num_heads=int(heads),
+        num_kv_heads=int(kv_width / head_dim),
+        head_dim=int(head_dim),
+        ffn_hidden_size=int(ffn),
+        gated_mlp=mlp_inputs > 1,
+        vocab_size=int(vocabulary),
+        tied_embeddings=False,
+    )
+    return float(matmul_flops_per_token(shape, int(seq_length)))
+
+
+def aside(impossible: dict[int, str]) -> str:
+    """The sentence about rows that were set aside because they cannot be."""
+    return f"{len(impossible)} rows are set aside because they cannot be, the first: " + next(
+        iter(impossible.values())
     )

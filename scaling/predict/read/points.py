@@ -14,7 +14,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.features import Features, Group, Points
 from scaling.predict.read.foreign_points import inputs_of
-from scaling.predict.read.inputs import Inputs, unsaid
+from scaling.predict.read.inputs import Inputs, usable_rows
 from scaling.predict.read.parameters import LOSSY, defaults_for
 from scaling.predict.read.stacks import Stack, stack_of
 
@@ -55,7 +55,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
     found: dict[str, Cluster] = {}
     per_node = inputs.gpus_per_node.copy()
     for (_, where), rows in groups_of:
-        here = rows[unsaid(note[rows])]
+        here = rows[usable_rows(note[rows])]
         if here.size:
             found[where] = cluster_named(where, clusters)
             note[here] = why_unpredictable(where, found[where])
@@ -75,7 +75,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
         )
     groups = []
     for (framework, where), rows in groups_of:
-        usable = rows[unsaid(note[rows])]
+        usable = rows[usable_rows(note[rows])]
         if usable.size:
             stack, cluster = stack_of(framework), found[where]
             groups.append(
@@ -167,7 +167,7 @@ def _note_misfits(arrays: Mapping[str, Floats], note: Words) -> None:
         ),
     }
     for reason, rows in reasons.items():
-        note[rows & unsaid(note)] = reason
+        note[rows & usable_rows(note)] = reason
 
 
 def _note_precisions(
@@ -177,7 +177,7 @@ def _note_precisions(
     gpu = gpu_named(cluster.gpu)
     for precision in set(inputs.precision[rows].tolist()):
         if gpu.peak(precision) is None:
-            here = rows[(inputs.precision[rows] == precision) & unsaid(note[rows])]
+            here = rows[(inputs.precision[rows] == precision) & usable_rows(note[rows])]
             note[here] = (
                 f"precision={precision} has no published peak on gpu={gpu.name}, "
                 f"which has {', '.join(gpu.peaks)}"

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from scaling.errors import plain
 from scaling.report.text.numbers import UNKNOWN, amount, digits, listed
 
 MOST_ROWS = 60  # on the terminal; --json has all
@@ -22,16 +23,16 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
     for one in ranked[:MOST_ROWS]:
         other = "" if one["same_stack"] in (True, None) else ", other software stack"
         table.add_row(
-            one["model"],
-            one["cluster"],
+            plain(one["model"]),
+            plain(one["cluster"]),
             str(one["world_size"]),
-            one["layout"],
+            plain(one["layout"]),
             _rate(one["before_outcome"], one["before_tokens_per_s"]),
             _rate(one["after_outcome"], one["after_tokens_per_s"]),
             _ratio(one),
             one["verdict"] + other,
         )
-    console = Console(highlight=False, width=max(Console().width, 150))
+    console = Console(highlight=False, markup=False, width=max(Console().width, 150))
     console.print(table)
     if len(records) > MOST_ROWS:
         console.print(f"{MOST_ROWS} of {len(records)} layouts shown; --json has all")
