@@ -157,12 +157,12 @@ def _ours(point: Point) -> Turn:
     """A rank of ours that is alone."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-    from scaling.train.parallel.meeting import Seat, part
+    from scaling.train.parallel.meeting import RankId, part
     from scaling.train.program import measured
 
-    seat = Seat(rank=0, local_rank=0, world_size=1, master="127.0.0.1")
+    rank_id = RankId(rank=0, local_rank=0, world_size=1, master="127.0.0.1")
     with tempfile.TemporaryDirectory() as directory:
-        found = measured(point, RankFiles(Path(directory)), seat)
+        found = measured(point, RankFiles(Path(directory)), rank_id)
     part()
     return dataclasses.asdict(found)
 

@@ -22,7 +22,7 @@ from scaling.probe.sampling import samples_s
 from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFailure, RankFiles
 from scaling.record.row import Outcome
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
-from scaling.train.parallel.meeting import Seat, meet, part
+from scaling.train.parallel.meeting import RankId, meet, part
 
 _DEVICE_TASK_S = 0.05
 _MESSAGE_TASK_S = 0.25
@@ -31,7 +31,7 @@ _COLLECTIVE_MARGIN_S = 120.0  # the parent ends a rank that is late, so a collec
 _SAVE_EVERY_S = 5.0
 
 
-def run(plan: ProbePlan, files: RankFiles, seat: Seat) -> NoReturn:
+def run(plan: ProbePlan, files: RankFiles, rank_id: RankId) -> NoReturn:
     """Probe, leave records, and end the process without the interpreter's clean-up.
 
     gloo's threads can abort there, and a rank that has failed must not wait for the others.
@@ -39,14 +39,14 @@ def run(plan: ProbePlan, files: RankFiles, seat: Seat) -> NoReturn:
     code = 0
     try:
         started = time.monotonic()
-        Prober(plan, files, seat).probe()
-        files.leave(seat.rank, ProbeEnd(seconds=time.monotonic() - started))
+        Prober(plan, files, rank_id).probe()
+        files.leave(rank_id.rank, ProbeEnd(seconds=time.monotonic() - started))
         part()
     except BaseException as error:
         traceback.print_exc()
         outcome, message = _failure(error)
         failed = RankFailure(outcome=outcome, message=message, failed_at=time.time())
-        files.leave(seat.rank, failed)
+        files.leave(rank_id.rank, failed)
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -56,16 +56,16 @@ def run(plan: ProbePlan, files: RankFiles, seat: Seat) -> NoReturn:
 class Prober:
     """One rank at its tasks."""
 
-    def __init__(self, plan: ProbePlan, files: RankFiles, seat: Seat) -> None:
-        self.plan, self.files, self.seat = plan, files, seat
-        self.device = _device(plan, seat.local_rank)
-        first = seat.local_rank == 0
-        files.beat(seat.rank, "asking what the host is")
-        self.facts = facts_of(self.device, first_on_host=first) | {"local_rank": seat.local_rank}
+    def __init__(self, plan: ProbePlan, files: RankFiles, rank_id: RankId) -> None:
+        self.plan, self.files, self.rank_id = plan, files, rank_id
+        self.device = _device(plan, rank_id.local_rank)
+        first = rank_id.local_rank == 0
+        files.beat(rank_id.rank, "asking what the host is")
+        self.facts = facts_of(self.device, first_on_host=first) | {"local_rank": rank_id.local_rank}
         self.records: list[dict[str, Any]] = []
         self._saved_at = time.monotonic()
-        files.beat(seat.rank, "meeting the other ranks")
-        meet(seat, files, self.device, timeout_s=plan.time_limit_s + _COLLECTIVE_MARGIN_S)
+        files.beat(rank_id.rank, "meeting the other ranks")
+        meet(rank_id, files, self.device, timeout_s=plan.time_limit_s + _COLLECTIVE_MARGIN_S)
         self._control = dist.new_group(backend="gloo")
 
     def probe(self) -> None:
@@ -78,7 +78,7 @@ class Prober:
             share = _DEVICES_SHARE if task.group is None else 1.0
             elapsed = time.monotonic() - started
             late = elapsed > share * self.plan.time_limit_s
-            if self._largest(float(late and self.seat.rank == 0)):
+            if self._largest(float(late and self.rank_id.rank == 0)):
                 continue  # without a record it was not reached
             self._save(f"task {index + 1} of {len(self.plan.tasks)}: {task.kind}")
             if task.group is None:
@@ -91,7 +91,7 @@ class Prober:
             takes_part = ring is not None and ring.ranks in task.group.members(world_size)
             self._in_groups(index, task, ring if takes_part else None)
         self._dissolve(ring)
-        self.files.leave(self.seat.rank, ProbeRecords(facts=self.facts, records=self.records))
+        self.files.leave(self.rank_id.rank, ProbeRecords(facts=self.facts, records=self.records))
 
     def _on_device(self, index: int, task: Task) -> None:
         """All devices at once, as in training: a node's power and memory are shared."""
@@ -160,8 +160,8 @@ class Prober:
         every = dataclasses.replace(shape, at_once=True)
         for ranks in every.members(self.plan.world_size):
             group = dist.new_group(list(ranks))
-            if self.seat.rank in ranks:
-                place = ranks.index(self.seat.rank)
+            if self.rank_id.rank in ranks:
+                place = ranks.index(self.rank_id.rank)
                 own = Ring(ranks=ranks, index=place, group=group, device=self.device)
         return own
 
@@ -188,9 +188,9 @@ class Prober:
         """Tell the parent now and then: it ends ranks that fall silent, and keeps what is there."""
         now = time.monotonic()
         if now - self._saved_at >= _SAVE_EVERY_S or not self.records:
-            self.files.beat(self.seat.rank, doing)
+            self.files.beat(self.rank_id.rank, doing)
             records = ProbeRecords(facts=self.facts, records=self.records)
-            self.files.leave(self.seat.rank, records)
+            self.files.leave(self.rank_id.rank, records)
             self._saved_at = now
 
 

@@ -36,7 +36,7 @@ from scaling.train.measure.window import split_of, unfit
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.outcomes import failure_of, require_finite
 from scaling.train.parallel.groups import Groups
-from scaling.train.parallel.meeting import Seat, meet, part
+from scaling.train.parallel.meeting import RankId, meet, part
 from scaling.train.stack import stack_of
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ _TRACED_MARGIN = 5 * (trace.DISCARDED + trace.STEPS)
 _STARTUP_MARGIN_S = 10.0
 
 
-def run(point: Point, files: RankFiles, seat: Seat) -> NoReturn:
+def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
     """Measure, leave a result or a failure, and end the process.
 
     It ends without the interpreter's clean-up: gloo's threads can abort there, and a rank that has
@@ -57,34 +57,34 @@ def run(point: Point, files: RankFiles, seat: Seat) -> NoReturn:
     """
     code = 0
     try:
-        files.leave(seat.rank, measured(point, files, seat))
+        files.leave(rank_id.rank, measured(point, files, rank_id))
         part()
     except BaseException as error:
         traceback.print_exc()
-        files.leave(seat.rank, failure_of(error))
+        files.leave(rank_id.rank, failure_of(error))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def measured(point: Point, files: RankFiles, seat: Seat) -> RankResult:
+def measured(point: Point, files: RankFiles, rank_id: RankId) -> RankResult:
     """Warm up, time the steps, and read what they left."""
-    foreign = None if point.gpu == "cpu" else foreign_memory(seat.local_rank)
+    foreign = None if point.gpu == "cpu" else foreign_memory(rank_id.local_rank)
     with foreign_memory_named(foreign):
-        return _measured(point, files, seat, foreign)
+        return _measured(point, files, rank_id, foreign)
 
 
-def _measured(point: Point, files: RankFiles, seat: Seat, foreign: int | None) -> RankResult:
-    device = take_device(point, seat.local_rank)
-    files.leave(seat.rank, stack_of(device, point.layout))
+def _measured(point: Point, files: RankFiles, rank_id: RankId, foreign: int | None) -> RankResult:
+    device = take_device(point, rank_id.local_rank)
+    files.leave(rank_id.rank, stack_of(device, point.layout))
     require_kernels(point.shape, point.layout, device)
-    files.beat(seat.rank, "meeting the other ranks")
+    files.beat(rank_id.rank, "meeting the other ranks")
     timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S
-    port = meet(seat, files, device, timeout_s=timeout_s)
+    port = meet(rank_id, files, device, timeout_s=timeout_s)
     engine_module(point.layout.engine, "engine").join(port)
-    files.beat(seat.rank, "making groups")
-    groups = Groups(seat.rank, point.layout, timeout_s=timeout_s)
+    files.beat(rank_id.rank, "making groups")
+    groups = Groups(rank_id.rank, point.layout, timeout_s=timeout_s)
     plan = Blueprint(
         shape=point.shape,
         layout=point.layout,
@@ -94,8 +94,8 @@ def _measured(point: Point, files: RankFiles, seat: Seat, foreign: int | None) -
         gradient_clipping=point.gradient_clipping,
         device=device,
     )
-    trainer = build(plan, groups, functools.partial(files.beat, seat.rank))
-    return _trained(point, trainer, plan, groups, files, seat, foreign)
+    trainer = build(plan, groups, functools.partial(files.beat, rank_id.rank))
+    return _trained(point, trainer, plan, groups, files, rank_id, foreign)
 
 
 def _trained(
@@ -104,7 +104,7 @@ def _trained(
     plan: Blueprint,
     groups: Groups,
     files: RankFiles,
-    seat: Seat,
+    rank_id: RankId,
     foreign: int | None,
 ) -> RankResult:
     steps = point.warmup_steps + point.measured_steps
@@ -133,7 +133,7 @@ def _trained(
     def prepare(step: int) -> list[MicroBatch]:
         nonlocal compiled
         doing = f"step {step} of {steps}" if step < steps else f"traced step {step - steps}"
-        files.beat(seat.rank, doing)
+        files.beat(rank_id.rank, doing)
         batches = feed(step)
         if point.layout.compile and step == point.warmup_steps:
             compiled = graphs_compiled()
@@ -167,7 +167,7 @@ def _trained(
     libraries = library_memory(plan.device, foreign)
     # memory is read first: the profiler's window trains on, and its events take memory too
     slowest_s = max(times[point.warmup_steps :])  # the first may have compiled
-    keep = files.trace(seat.rank) if point.keep_trace else None
+    keep = files.trace(rank_id.rank) if point.keep_trace else None
     spent = _spent(point, trainer, plan, prepare, steps, slowest_s, first_step_at, keep)
     return RankResult(
         clock=stopwatch.name,

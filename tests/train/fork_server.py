@@ -16,8 +16,9 @@ import torch
 from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
+from scaling.study.grid import Point, point_from_json
 from scaling.study.point import Point, point_from_json
-from scaling.train.parallel.meeting import Seat
+from scaling.train.parallel.meeting import RankId
 from scaling.train.program import run
 
 
@@ -34,7 +35,7 @@ def _be(point: Point, directory: Path, rank: int) -> NoReturn:
     with (directory / f"rank{rank}.log").open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    own = Seat(rank=rank, local_rank=rank, world_size=world_size, master="127.0.0.1")
+    own = RankId(rank=rank, local_rank=rank, world_size=world_size, master="127.0.0.1")
     run(point, RankFiles(directory), own)
 
 

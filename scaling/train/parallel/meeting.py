@@ -15,7 +15,7 @@ _ASK_EVERY_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class RankId:
     """Which rank this process is. `master` is the address of rank 0's machine."""
 
     rank: int
@@ -24,9 +24,9 @@ class Seat:
     master: str
 
 
-def seat_of_environment() -> Seat:
-    """The seat that RANK, LOCAL_RANK, WORLD_SIZE and MASTER_ADDR say."""
-    return Seat(
+def rank_id_of_environment() -> RankId:
+    """The identity that RANK, LOCAL_RANK, WORLD_SIZE and MASTER_ADDR say."""
+    return RankId(
         rank=int(os.environ["RANK"]),
         local_rank=int(os.environ["LOCAL_RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
@@ -34,7 +34,7 @@ def seat_of_environment() -> Seat:
     )
 
 
-def meet(seat: Seat, files: RankFiles, device: torch.device, *, timeout_s: float) -> int:
+def meet(rank_id: RankId, files: RankFiles, device: torch.device, *, timeout_s: float) -> int:
     """Make torch's process group of all ranks; the port of its store.
 
     Rank 0 listens on a port that the kernel picks and leaves its number in the run's folder, so no
@@ -45,35 +45,35 @@ def meet(seat: Seat, files: RankFiles, device: torch.device, *, timeout_s: float
     group when it is first used, and only its own ranks. A caller sets its device before.
     """
     timeout = datetime.timedelta(seconds=timeout_s)
-    store = _store(seat, files, timeout)
+    store = _store(rank_id, files, timeout)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=store,
-        rank=seat.rank,
-        world_size=seat.world_size,
+        rank=rank_id.rank,
+        world_size=rank_id.world_size,
         timeout=timeout,
     )
     return int(store.port)
 
 
-def _store(seat: Seat, files: RankFiles, timeout: datetime.timedelta) -> TCPStore:
-    if seat.rank == 0:
+def _store(rank_id: RankId, files: RankFiles, timeout: datetime.timedelta) -> TCPStore:
+    if rank_id.rank == 0:
         store = TCPStore(
-            seat.master,
+            rank_id.master,
             0,
-            seat.world_size,
+            rank_id.world_size,
             is_master=True,
             timeout=timeout,
             wait_for_workers=False,
         )
-        files.publish_store(seat.master, store.port)
+        files.publish_store(rank_id.master, store.port)
         return store
     deadline = time.monotonic() + timeout.total_seconds()
     while (address := files.store()) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank 0 published no store within {timeout}")
         time.sleep(_ASK_EVERY_S)
-    return TCPStore(*address, seat.world_size, is_master=False, timeout=timeout)
+    return TCPStore(*address, rank_id.world_size, is_master=False, timeout=timeout)
 
 
 def part() -> None:
