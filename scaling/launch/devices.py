@@ -36,11 +36,11 @@ def missing_devices(point: Placement, environment: Mapping[str, str]) -> Missing
         return None
     if not in_slurm and len(nodes_of(environment)) > 1:
         return None
-    known, reason = node.gpus()
-    if not known and _OTHER_VENDORS.exists():
+    gpus, reason = node.gpus()
+    if not gpus and _OTHER_VENDORS.exists():
         return None
     needed = min(point.world_size, point.gpus_per_node)
-    shown = shown_devices(known, node.visible(environment))
+    shown = shown_devices(gpus, node.visible(environment))
     if shown >= needed:
         return None
     host = slurm.node_name(environment) or socket.gethostname()
@@ -48,13 +48,13 @@ def missing_devices(point: Placement, environment: Mapping[str, str]) -> Missing
     return Missing(text=f"{text} ({reason})" if reason else text, elsewhere=in_slurm)
 
 
-def shown_devices(known: Sequence[Gpu], named: Sequence[str] | None) -> int:
+def shown_devices(gpus: Sequence[Gpu], named: Sequence[str] | None) -> int:
     """How many devices ranks on this host can have.
 
     Each rank may be told one of its own by Slurm, so a list of some counts for all; an empty one
     for none. A slice of a GPU (MIG) is a device.
     """
     if named is None:
-        return len(known)
+        return len(gpus)
     slices = sum(entry.startswith("MIG-") for entry in named)
-    return slices if slices or not named else len(known)
+    return slices if slices or not named else len(gpus)

@@ -160,8 +160,8 @@ def _write(path: Path, row: Row) -> None:
     try:
         write_rows(path, [row])
     except OSError as error:
-        known = {name: getattr(row, name) for name in _ESSENTIAL}
-        print(json.dumps(known), file=sys.stderr)  # noqa: T201 (the log)
+        numbers = {name: getattr(row, name) for name in _ESSENTIAL}
+        print(json.dumps(numbers), file=sys.stderr)  # noqa: T201 (the log)
         raise NotWritten(
             f"{path}: the row could not be written ({error.strerror or error}); "
             "its numbers are above"

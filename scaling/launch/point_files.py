@@ -78,5 +78,5 @@ def _check(path: Path, what: str, schema: Any, facts: dict[str, Any]) -> None:
         raise _refused(path, what, sentence(error, schema)) from None
 
 
-def _refused(path: Path, what: str, said: str) -> InputError:
-    return InputError(f"{path}: is no {what} of this version ({said}); `scaling plan` writes it")
+def _refused(path: Path, what: str, reason: str) -> InputError:
+    return InputError(f"{path}: is no {what} of this version ({reason}); `scaling plan` writes it")

@@ -1,4 +1,4 @@
-"""What the ranks of a probe found, as rows."""
+"""What the ranks of a probe measured, as rows."""
 
 import dataclasses
 import datetime
@@ -23,8 +23,8 @@ def rows_of(plan: ProbePlan, ended: Ended, left: Mapping[int, ProbeRecords]) -> 
     A task that no rank did is one row whose outcome says why.
     """
     by_task: dict[int, list[tuple[int, dict[str, Any]]]] = {}
-    for rank, found in left.items():
-        for record in found.records:
+    for rank, of_rank in left.items():
+        for record in of_rank.records:
             by_task.setdefault(record["task"], []).append((rank, record))
     started = datetime.datetime.fromtimestamp(ended.started_at, datetime.UTC)
     writer = _Writer(plan, left, started.isoformat(timespec="seconds"))
@@ -71,9 +71,9 @@ class _Writer:
 
     def __init__(self, plan: ProbePlan, left: Mapping[int, ProbeRecords], started_at: str) -> None:
         self._plan, self._started_at = plan, started_at
-        self._hosts = {rank: found.facts["host"] for rank, found in left.items()}
+        self._hosts = {rank: of_rank.facts["host"] for rank, of_rank in left.items()}
 
-    def row(self, task: Task, **known: Any) -> Probe:
+    def row(self, task: Task, **columns: Any) -> Probe:
         """A row of this task; what is not `known` is null."""
         asked = {f.name: getattr(task, f.name) for f in dataclasses.fields(Task)}
         group: Group | None = asked.pop("group")
@@ -95,7 +95,7 @@ class _Writer:
                 "nodes": len({rank // self._plan.gpus_per_node for rank in members[0]}),
                 "groups": len(members),
             }
-        return Probe(**{**values, **known})
+        return Probe(**{**values, **columns})
 
     def on_hosts(self, task: Task, records: Iterable[tuple[int, dict[str, Any]]]) -> list[Probe]:
         """One row per host: its slowest device, or the first that failed."""
@@ -107,20 +107,20 @@ class _Writer:
             failed = [(rank, record) for rank, record in here if "outcome" in record]
             if failed:
                 rank, record = failed[0]
-                told = {"outcome": record["outcome"], "error_message": record["message"]}
+                columns = {"outcome": record["outcome"], "error_message": record["message"]}
             else:
                 rank, record = max(here, key=lambda pair: statistics.median(pair[1]["samples"]))
-                told = self._times(task, record["samples"])
+                columns = self._times(task, record["samples"])
             device = rank % self._plan.gpus_per_node
-            rows.append(self.row(task, host=host, device=device, **told))
+            rows.append(self.row(task, host=host, device=device, **columns))
         return rows
 
     def in_groups(self, task: Task, group: Group, records: Sequence[dict[str, Any]]) -> list[Probe]:
         """Groups on one host or on one pair of hosts: a row for each; else one for all groups."""
         failed = [record for record in records if "outcome" in record]
         if failed:
-            told = {"outcome": failed[0]["outcome"], "error_message": failed[0]["message"]}
-            return [self.row(task, **told)]
+            columns = {"outcome": failed[0]["outcome"], "error_message": failed[0]["message"]}
+            return [self.row(task, **columns)]
         by_place: dict[tuple[str | None, str | None], list[dict[str, Any]]] = {}
         for record in records:
             by_place.setdefault(self._place(record["ranks"], group), []).append(record)
@@ -135,8 +135,8 @@ class _Writer:
                 continue
             slowest = max(here, key=lambda record: statistics.median(record["samples"]))
             size = slowest["message_bytes"]
-            told = self._times(task, slowest["samples"], message_bytes=size)
-            rows.append(self.row(task, **where, **told))
+            columns = self._times(task, slowest["samples"], message_bytes=size)
+            rows.append(self.row(task, **where, **columns))
         return rows
 
     def _place(self, ranks: Sequence[int], group: Group) -> tuple[str | None, str | None]:
@@ -151,7 +151,7 @@ class _Writer:
     ) -> dict[str, Any]:
         interval = median_interval(samples)
         seconds = interval.median
-        told: dict[str, Any] = {
+        columns: dict[str, Any] = {
             "runs": len(samples),
             "seconds": seconds,
             "seconds_low": interval.low,
@@ -161,17 +161,17 @@ class _Writer:
             assert message_bytes is not None
             rate = message_bytes / seconds
             factor = bus_factor(task.kind, task.group.ranks)  # type: ignore[arg-type]
-            told |= {
+            columns |= {
                 "message_bytes": message_bytes,
                 "algorithm_bytes_per_s": rate,
                 "bus_bytes_per_s": factor * rate,
             }
         elif task.kind == "memory_copy":
             assert task.message_bytes is not None
-            told["copy_bytes_per_s"] = 2 * task.message_bytes / seconds
+            columns["copy_bytes_per_s"] = 2 * task.message_bytes / seconds
         else:
-            told["flop_per_s"] = flops_of(task) / seconds
-        return told
+            columns["flop_per_s"] = flops_of(task) / seconds
+        return columns
 
 
 def flops_of(task: Task) -> int:

@@ -55,7 +55,7 @@ def git_commit(root: Path) -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "HEAD"],
             capture_output=True,
             text=True,
@@ -63,7 +63,7 @@ def git_commit(root: Path) -> str | None:
         )
     except FileNotFoundError:  # a checkout copied to a machine without git
         return None
-    return said.stdout.strip() if said.returncode == 0 else None
+    return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 def _installed(package: str) -> str | None:

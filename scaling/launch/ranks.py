@@ -126,9 +126,9 @@ def _killed_afterwards(ranks: Ranks) -> Iterator[None]:
 
 def _last_lines(logs: Path, evidence: Evidence) -> dict[int, str]:
     """The last line of the log of each rank that ended by itself."""
-    found = {}
+    last_lines = {}
     for rank in evidence.exits:
         log = logs / f"rank{rank}.log"
         if log.exists() and (line := last_line(log)):  # a rank that never began has no log
-            found[rank] = line
-    return found
+            last_lines[rank] = line
+    return last_lines

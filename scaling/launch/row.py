@@ -99,9 +99,9 @@ def _measured(run: Run) -> dict[str, Any]:
     }
 
 
-def _largest(known: list[int | None]) -> int | None:
+def _largest(measured: list[int | None]) -> int | None:
     """The largest of what is known."""
-    return max((each for each in known if each is not None), default=None)
+    return max((each for each in measured if each is not None), default=None)
 
 
 def _drawn(results: list[RankResult]) -> dict[str, float | None]:
@@ -121,16 +121,16 @@ def _drawn(results: list[RankResult]) -> dict[str, float | None]:
 
 def _spent(results: list[RankResult]) -> dict[str, float | None]:
     """The mean over ranks, so that the parts of a step still add up; empty without a window."""
-    known = [result.spent for result in results if result.spent is not None]
-    if len(known) < len(results):
+    measured = [result.spent for result in results if result.spent is not None]
+    if len(measured) < len(results):
         return {}
-    return {name: _mean([each[name] for each in known]) for name in known[0]}
+    return {name: _mean([each[name] for each in measured]) for name in measured[0]}
 
 
 def _mean(values: list[float | None]) -> float | None:
     """Of all ranks; a mean in which one is missing is not known."""
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if len(known) == len(values) else None
+    measured = [value for value in values if value is not None]
+    return math.fsum(measured) / len(measured) if len(measured) == len(values) else None
 
 
 _NOTHING: dict[str, Any] = dict.fromkeys(

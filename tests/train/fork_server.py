@@ -16,7 +16,6 @@ import torch
 from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
-from scaling.study.grid import Point, point_from_json
 from scaling.study.point import Point, point_from_json
 from scaling.train.parallel.meeting import RankId
 from scaling.train.program import run

@@ -45,7 +45,6 @@ from scaling.launch.start import slurm
 from scaling.launch.start.oom_killer import oom_kills
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
-from scaling.study.grid import point_from_json
 from scaling.study.point import point_from_json
 from scaling.train.parallel.meeting import rank_id_of_environment
 from scaling.train.program import run

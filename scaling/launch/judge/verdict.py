@@ -56,11 +56,11 @@ def verdict(evidence: Evidence, *, last_lines: dict[int, str]) -> Verdict:
     """
     if len(evidence.finished) == evidence.world_size:
         return Verdict(outcome="ok")  # whatever happened while they parted
-    known = _crashed(evidence) or _failed(evidence, _sure)
-    if known is None and (interrupted := _signalled(evidence, _FROM_OUTSIDE)):
+    cause = _crashed(evidence) or _failed(evidence, _sure)
+    if cause is None and (interrupted := _signalled(evidence, _FROM_OUTSIDE)):
         raise KilledFromOutside(_killed(*interrupted))
     return (
-        known
+        cause
         or _ended_by(evidence, {signal.SIGKILL})
         or _left(evidence, last_lines)
         or _failed(evidence, _first_hand)
@@ -80,8 +80,8 @@ def _crashed(evidence: Evidence) -> Verdict | None:
 
 def _ended_by(evidence: Evidence, signals: set[signal.Signals] | None = None) -> Verdict | None:
     """A rank that one of these signals has ended, or any, and that could leave nothing."""
-    found = _signalled(evidence, signals)
-    return Verdict(outcome="error", message=_killed(*found)) if found else None
+    ended = _signalled(evidence, signals)
+    return Verdict(outcome="error", message=_killed(*ended)) if ended else None
 
 
 def _signalled(evidence: Evidence, signals: set[signal.Signals] | None) -> tuple[int, End] | None:
@@ -148,5 +148,5 @@ def _killed(rank: int, end: End) -> str:
         return f"rank {rank} was lost with {end.lost_with}"
     number = -end.code
     # real-time signals have no name of their own
-    name = next((known.name for known in signal.Signals if known == number), f"signal {number}")
+    name = next((each.name for each in signal.Signals if each == number), f"signal {number}")
     return f"rank {rank} was killed by {name}"

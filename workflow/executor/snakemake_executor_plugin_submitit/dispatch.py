@@ -59,12 +59,12 @@ class Dispatcher:
             earlier = Reattachment(self._ledger, self._scheduler, wishes)
             taken_up: Counter[str] = Counter()
             for wish in wishes:
-                found = earlier.found(wish)
-                if found is None:
+                place = earlier.place_of(wish)
+                if place is None:
                     self._listener.prepare(wish)
                     self._outbox.add([wish])
                     continue
-                folder, number = found
+                folder, number = place
                 allocation = self._open.get(folder)
                 if allocation is None:
                     allocation = Allocation(

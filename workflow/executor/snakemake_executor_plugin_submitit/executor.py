@@ -34,8 +34,8 @@ class Executor(RemoteExecutor):
         """Called when Snakemake starts to run, never for a dry run."""
         settings = self._settings = self.workflow.executor_settings
         if settings.cluster not in SCHEDULERS:
-            known = ", ".join(SCHEDULERS)
-            raise WorkflowError(f"--submitit-cluster {settings.cluster}: there is {known}")
+            names = ", ".join(SCHEDULERS)
+            raise WorkflowError(f"--submitit-cluster {settings.cluster}: there is {names}")
         self._scheduler = SCHEDULERS[settings.cluster](settings)
         if (why := self._scheduler.unusable()) is not None:
             raise WorkflowError(why)

@@ -142,16 +142,16 @@ class Ledger:
         The folder is listed instead of asked for each name: on NFS a name that was missing a moment
         ago is remembered as missing.
         """
-        found = {}
+        jobs = {}
         for path in allocation.glob("*.settled.json"):
             record = _read(path)
             if record is not None:
-                found[int(path.name.split(".")[0])] = Settled(**record)
+                jobs[int(path.name.split(".")[0])] = Settled(**record)
         for path in allocation.glob("*.settled-without-a-record"):
             at = path.stat().st_mtime
             number = int(path.name.split(".")[0])
-            found.setdefault(number, Settled(code=0, reason="ended", began=at, ended=at))
-        return found
+            jobs.setdefault(number, Settled(code=0, reason="ended", began=at, ended=at))
+        return jobs
 
     def began(self, allocation: Path) -> set[int]:
         """Numbers of the jobs that were started, and not ended from outside at once."""
@@ -220,7 +220,7 @@ class Ledger:
 
     def old(self, age_s: float) -> dict[Path, list[dict[str, Any]]]:
         """Batches in which nothing was written for so long, and the jobs sent in them."""
-        found = {}
+        old = {}
         for batch in self.batches():
             try:
                 files = list(batch.rglob("*"))
@@ -229,8 +229,8 @@ class Ledger:
             except FileNotFoundError:
                 continue
             if time.time() - newest > age_s:
-                found[batch] = [identity for identity in sent if identity is not None]
-        return found
+                old[batch] = [identity for identity in sent if identity is not None]
+        return old
 
     def batches(self) -> list[Path]:
         """Every batch on disk, oldest first."""

@@ -40,7 +40,7 @@ class Outbox:
         self._strays = Strays(ledger, scheduler)
         self._backoff = Backoff()
         self._refusals: dict[str, str] = {}  # by request: asking again gives the same answer
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
         self._waiting: list[Wish] = []
         self._closed = False
         self.allocations_sent = 0
@@ -102,9 +102,9 @@ class Outbox:
             self._send(request, together, gpus_each)
 
     def _send(self, request: Request, packs: list[list[Wish]], gpus_each: int) -> None:
-        said = self._refusals.get(request.key)
-        if said is not None:
-            self._refuse(packs, said)
+        words = self._refusals.get(request.key)
+        if words is not None:
+            self._refuse(packs, words)
             return
         allocations: list[Allocation] = []
         count, name = sum(map(len, packs)), packs[0][0].item.name
@@ -164,27 +164,27 @@ class Outbox:
         self, problem: Refused | OSError, request: Request, packs: list[list[Wish]]
     ) -> None:
         """Keep wishes back until it is time to ask again, or give them up."""
-        said = str(problem)
+        words = str(problem)
         tries = self._backoff.refused(request.key)
         if isinstance(problem, Refused):
             # other words may yet be those of a limit that what is in flight has reached
             hopeless = problem.kind == "unknown" and tries >= MOST_TRIES and not len(self._open)
             if problem.kind == "refused":
-                self._refusals[request.key] = said
+                self._refusals[request.key] = words
             if problem.kind == "refused" or hopeless:
                 self._backoff.taken(request.key)
-                self._refuse(packs, said)
+                self._refuse(packs, words)
                 return
-        if said not in self._told:
-            self._told.add(said)
-            self._listener.say(f"{said}; {sum(map(len, packs))} jobs wait here for it to pass")
+        if words not in self._announced:
+            self._announced.add(words)
+            self._listener.say(f"{words}; {sum(map(len, packs))} jobs wait here for it to pass")
         self._waiting += [wish for wishes in packs for wish in wishes]
 
-    def _refuse(self, packs: list[list[Wish]], said: str) -> None:
+    def _refuse(self, packs: list[list[Wish]], words: str) -> None:
         for wishes in packs:
             for wish in wishes:
                 self._ledger.forget(wish.item.key)
-                self._listener.failed(wish, f"the scheduler refused it: {said}", [])
+                self._listener.failed(wish, f"the scheduler refused it: {words}", [])
 
     def _give_up(self) -> None:
         waiting, self._waiting = self._waiting, []

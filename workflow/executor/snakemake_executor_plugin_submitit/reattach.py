@@ -30,17 +30,17 @@ class Reattachment:
         identities = {
             folder: self._identify(folder, sent_for[folder]) for folder in sorted(sent_for)
         }
-        known = {folder: i for folder, i in identities.items() if i is not None}
-        states = scheduler.states(list(known.values())) if known else {}
+        identified = {folder: i for folder, i in identities.items() if i is not None}
+        states = scheduler.states(list(identified.values())) if identified else {}
         self._alive = {
             folder
-            for folder, identity in known.items()
+            for folder, identity in identified.items()
             # without an answer it may be alive, and must not be sent twice
             if states is None
             or ((state := states.get(str(identity["job"]))) is not None and state.live)
         }
 
-    def found(self, wish: Wish) -> tuple[Path, int] | None:
+    def place_of(self, wish: Wish) -> tuple[Path, int] | None:
         """The allocation and the number of a wish there; None: it must be sent (again).
 
         A job whose command has changed since is withdrawn from its allocation. One that failed, or
@@ -70,13 +70,13 @@ class Reattachment:
         identity = self._ledger.submitted(folder)
         if identity is not None:
             return identity
-        for found in self._scheduler.find(folder.parent.name, request) or []:
-            job = str(found["job"])
+        for stray in self._scheduler.find(folder.parent.name, request) or []:
+            job = str(stray["job"])
             if "_" in job and job.rpartition("_")[2] != folder.name:
                 continue  # another task of the same array
             if self._ledger.started(folder):
-                self._ledger.write_submitted(folder, found)
-                return found
+                self._ledger.write_submitted(folder, stray)
+                return stray
             # submitit may have died before the job's pickle had its final name: it could not start
-            self._scheduler.cancel([found])
+            self._scheduler.cancel([stray])
         return None

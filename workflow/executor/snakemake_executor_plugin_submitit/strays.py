@@ -36,11 +36,11 @@ class Strays:
     def look(self) -> None:
         """Cancel those that are there now; those that never come are forgotten."""
         for batch, request in list(self._requests.items()):
-            found = self._scheduler.find(batch.name, request)
-            if found is None:
+            jobs = self._scheduler.find(batch.name, request)
+            if jobs is None:
                 continue  # no answer: asked again
-            if found:
-                self._scheduler.cancel(found)
+            if jobs:
+                self._scheduler.cancel(jobs)
                 self._missed_since.pop(batch, None)
                 continue
             now = time.monotonic()

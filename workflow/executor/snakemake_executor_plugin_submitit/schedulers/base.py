@@ -33,8 +33,8 @@ class State:
 class Refused(RuntimeError):
     """The scheduler did not take an allocation; its text is what it said."""
 
-    def __init__(self, said: str, kind: Kind = "unknown") -> None:
-        super().__init__(said)
+    def __init__(self, message: str, kind: Kind = "unknown") -> None:
+        super().__init__(message)
         self.kind = kind
 
     @property

@@ -75,11 +75,11 @@ def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
 
 def _refuse_unknown(rule: str, resources: Mapping[str, Any]) -> None:
     """Only names that are clearly meant for Slurm: any other resource is the rule's own."""
-    known = {*_WORDS, *_OTHERS}
+    ours = {*_WORDS, *_OTHERS}
     for name in resources:
-        if name.startswith("slurm_") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(sorted(known))}"
+        if name.startswith("slurm_") and name not in ours:
+            near = difflib.get_close_matches(name, ours, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(sorted(ours))}"
             raise RequestError(f"rule {rule}: unknown resource {name}={resources[name]!r}: {hint}")
 
 

@@ -66,10 +66,10 @@ def state_of(word: str, reason: str = "") -> State:
     )
 
 
-def kind_of(said: str) -> Kind:
+def kind_of(message: str) -> Kind:
     """What becomes of a request to which sbatch says this."""
     for kind, words in _SAID:
-        if re.search(words, said, re.IGNORECASE):
+        if re.search(words, message, re.IGNORECASE):
             return kind
     return "unknown"
 
@@ -135,8 +135,8 @@ class Slurm:
                 with executor.batch():
                     jobs = [executor.submit(self._pack(a)) for a in allocations]
         except (FailedJobError, FailedSubmissionError) as refusal:
-            said = _sentence(str(refusal))
-            raise Refused(said, kind_of(said)) from refusal
+            message = _sentence(str(refusal))
+            raise Refused(message, kind_of(message)) from refusal
         clusters = _clusters(request)
         return [_identity(str(job.job_id), clusters) for job in jobs]
 
@@ -153,11 +153,11 @@ class Slurm:
             listed = self._squeue(clusters)
             if listed is None:
                 return None
-            known = {job: state for job, (state, _) in listed.items()}
-            vanished = [job for job in wanted if job not in known]
+            answered = {job: state for job, (state, _) in listed.items()}
+            vanished = [job for job in wanted if job not in answered]
             if vanished:
-                known |= self._sacct(clusters, vanished)
-            states |= {job: known[job] for job in wanted if job in known}
+                answered |= self._sacct(clusters, vanished)
+            states |= {job: answered[job] for job in wanted if job in answered}
         return states
 
     def find(self, batch: str, request: Request) -> list[Mapping[str, Any]] | None:
@@ -188,13 +188,13 @@ class Slurm:
         )  # fmt: skip
         if answer is None:
             return None
-        found = {}
+        jobs = {}
         for line in answer.splitlines():
             parts = line.split("|", 3)
             if len(parts) == 4:  # not the second line of a comment that somebody wrote
                 job, word, reason, comment = parts
-                found[job.strip()] = state_of(word, reason), comment.strip()
-        return found
+                jobs[job.strip()] = state_of(word, reason), comment.strip()
+        return jobs
 
     def _sacct(self, clusters: str | None, jobs: Iterable[str]) -> dict[str, State]:
         """Final states from accounting; empty where there is none."""
@@ -202,12 +202,12 @@ class Slurm:
             "sacct", clusters, "--allocations", "--noheader", "--parsable2",
             "--format=JobID,State", f"--jobs={','.join(jobs)}",
         )  # fmt: skip
-        found = {}
+        states = {}
         for line in (answer or "").splitlines():
             job, _, words = line.partition("|")
             if words:  # "CANCELLED by 1000"
-                found[job] = state_of(words.split()[0])
-        return found
+                states[job] = state_of(words.split()[0])
+        return states
 
     def _ask(self, program: str, clusters: str | None, *options: str) -> str | None:
         """What Slurm answers; None if it does not, which is no news about any job."""
@@ -259,15 +259,15 @@ def submitit_parameters(
 def _clusters(request: Request) -> str | None:
     """The clusters that sbatch chooses from, where it is told to look at others than this one."""
     options = dict(request.options)
-    said = options.get("clusters") or options.get("cluster") or os.environ.get("SBATCH_CLUSTERS")
-    return str(said) if said else None
+    named = options.get("clusters") or options.get("cluster") or os.environ.get("SBATCH_CLUSTERS")
+    return str(named) if named else None
 
 
 def _identity(job: str, clusters: str | None) -> dict[str, Any]:
     return {"job": job} if clusters is None else {"job": job, "clusters": clusters}
 
 
-def _sentence(said: str) -> str:
+def _sentence(text: str) -> str:
     """What sbatch said, on one line and without its own name on each."""
-    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in said.splitlines()]
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines()]
     return "; ".join(line.strip() for line in lines if line.strip()) or "nothing"
