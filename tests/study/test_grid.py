@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from scaling.errors import InputError
 from scaling.record.row import Row, fields_of
-from scaling.study import grid, point
+from scaling.study import grid
+from scaling.study import point as point_module
 from scaling.study.point import columns_of, point_from_json
 from scaling.study.study import load_study
 
@@ -100,7 +101,7 @@ def test_null_in_a_block_overrides_the_axis(planned):
 
 
 def test_two_points_of_one_id_are_refused_and_not_one_lost(planned, monkeypatch):
-    monkeypatch.setattr(point, "_point_id", lambda *_: "the-same")
+    monkeypatch.setattr(point_module, "_point_id", lambda *_: "the-same")
     with pytest.raises(InputError, match="two points have the id the-same, by chance: "):
         planned()
 
