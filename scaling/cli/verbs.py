@@ -92,7 +92,7 @@ def measure(
     try:
         measured = launch.measure(point, row)
     except launch.Unsettled as why:
-        typer.echo(f"{point}: {why}", err=True)
+        typer.echo(f"{point.stem}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     line = f"{measured.point_id}: {measured.outcome}"
     typer.echo(f"{line}: {plain(measured.error_message)}" if measured.error_message else line)
