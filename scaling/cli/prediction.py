@@ -48,11 +48,11 @@ def predict(
     from scaling.predict.read.points import points_of
     from scaling.record.files import write_table
 
-    found = read_calibration(calibration) if calibration else None
+    parameters = read_calibration(calibration) if calibration else None
     columns = Columns(read_rows(points), str(points))
     models, clusters = _catalogues()
     checked = points_of(columns, models=models, clusters=clusters)
-    prediction = predict_points(checked, found)
+    prediction = predict_points(checked, parameters)
     with writing(out):
         write_table(out, prediction_table(checked, prediction))
     fitting = int((prediction.predicted & prediction.fits).sum())
@@ -155,7 +155,7 @@ def validate(
     from scaling.predict.fit.trial import trial
 
     models, clusters = _catalogues()
-    found = trial(
+    validation = trial(
         read_rows(rows),
         str(rows),
         calibrate_where=calibrate_where,
@@ -166,9 +166,9 @@ def validate(
     if json:
         import json as text
 
-        typer.echo(text.dumps(found.to_dict(), indent=1, allow_nan=False))
+        typer.echo(text.dumps(validation.to_dict(), indent=1, allow_nan=False))
     else:
-        _show_validation(found)
+        _show_validation(validation)
 
 
 def recommend(
@@ -197,7 +197,7 @@ def recommend(
     from scaling.predict.read.calibration import read_calibration
     from scaling.predict.read.inputs import OWN_FRAMEWORK
 
-    found = read_calibration(calibration) if calibration else None
+    parameters = read_calibration(calibration) if calibration else None
     models, clusters = _catalogues()
     if model not in (models or {}):
         hint = did_you_mean(model[:60], models or {})
@@ -211,7 +211,7 @@ def recommend(
         seq_length=seq_length,
         global_batch_size=global_batch_size,
         precision=_precision(precision),
-        calibration=found,
+        calibration=parameters,
         framework=framework or OWN_FRAMEWORK,
     )
     records = [record_of(one) for several in best.values() for one in several]
@@ -220,7 +220,7 @@ def recommend(
 
         typer.echo(text.dumps(records, indent=1, allow_nan=False))
     else:
-        _show_recommendations(records, calibrated=found is not None)
+        _show_recommendations(records, calibrated=parameters is not None)
 
 
 def _catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
@@ -244,13 +244,13 @@ def _precision(text: str | None) -> "Precision | None":
 
 
 def _counts(text: str) -> list[int]:
-    said = shortened(text)
+    given = shortened(text)
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--gpus {said}: give GPU counts with commas, e.g. 8,64,512") from None
+        raise InputError(f"--gpus {given}: give GPU counts with commas, e.g. 8,64,512") from None
     if min(counts) < 1:
-        raise InputError(f"--gpus {said}: a GPU count is at least 1")
+        raise InputError(f"--gpus {given}: a GPU count is at least 1")
     return sorted(set(counts))
 
 
@@ -259,7 +259,7 @@ def _say(assumptions: tuple[str, ...]) -> None:
         typer.echo(f"assumed: {plain(sentence)}", err=True)
 
 
-def _show_validation(found: "Validation") -> None:
+def _show_validation(trial: "Validation") -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -271,7 +271,7 @@ def _show_validation(found: "Validation") -> None:
         return "–" if value is None else f"{100 * value:.{digits}f} %"
 
     everything: dict[str, str | int] = {"model": "all", "cluster": "", "world_size": ""}
-    for key, scores in [*found.groups, (everything, found.overall)]:
+    for key, scores in [*trial.groups, (everything, trial.overall)]:
         s, m = scores.step_time, scores.memory
         correlation = s["rank_correlation"]
         table.add_row(
@@ -288,13 +288,13 @@ def _show_validation(found: "Validation") -> None:
         )
     console = Console(markup=False, width=max(Console().width, 160))
     console.print(table)
-    m = found.overall.memory
+    m = trial.overall.memory
     console.print(
         f"ran: {m['ran_fits']} predicted to fit, {m['ran_called_oom']} out of memory; "
         f"out of memory: {m['oom_called_oom']} predicted so, {m['oom_called_fit']} to fit"
     )
-    console.print(f"calibrated on {found.calibrated_rows} rows, tested on {found.tested_rows}")
-    for note in found.notes:
+    console.print(f"calibrated on {trial.calibrated_rows} rows, tested on {trial.tested_rows}")
+    for note in trial.notes:
         console.print(f"note: {plain(note)}")
 
 

@@ -82,22 +82,24 @@ def _alike(reasons: Sequence[str]) -> list[tuple[str, int, bool]]:
     groups: dict[str, Counter[str]] = {}
     for reason in reasons:
         groups.setdefault(_NUMBER.sub("#", reason), Counter())[reason] += 1
-    found = [(same.most_common(1)[0][0], same.total(), len(same) == 1) for same in groups.values()]
-    return sorted(found, key=lambda one: -one[1])
+    counted = [
+        (same.most_common(1)[0][0], same.total(), len(same) == 1) for same in groups.values()
+    ]
+    return sorted(counted, key=lambda one: -one[1])
 
 
 def _guidance(study: Study) -> str:
     """What a guided sweep will leave out, size by size."""
     measure = study.measure
-    said = ["guided: of these only"]
+    words = ["guided: of these only"]
     if measure.keep is not None:
-        said.append(
+        words.append(
             f"what is predicted within {measure.keep:.0%} of the best of its size and "
             f"{measure.spread:.0%} of the others,"
         )
     if measure.budget_gpu_hours is not None:
-        said.append(f"as far as {measure.budget_gpu_hours:g} GPU-hours go,")
-    return " ".join([*said, "small sizes first"])
+        words.append(f"as far as {measure.budget_gpu_hours:g} GPU-hours go,")
+    return " ".join([*words, "small sizes first"])
 
 
 def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
@@ -108,8 +110,8 @@ def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
         here = [row for row in rows if row.kind == kind]
         rates = [(_rate(row), row) for row in here if row.outcome == "ok"]
         best = max(rates, key=lambda pair: pair[0][0], default=None)
-        said = "–" if best is None else f"{best[0][0]:.3g} {best[0][1]}"
-        table.add_row(Text(plain(kind)), said, str(len(rates)), str(len(here) - len(rates)))
+        best_rate = "–" if best is None else f"{best[0][0]:.3g} {best[0][1]}"
+        table.add_row(Text(plain(kind)), best_rate, str(len(rates)), str(len(here) - len(rates)))
     console.print(table)
     failed = [row for row in rows if row.outcome != "ok"]
     reasons = Counter(f"{row.outcome}: {row.error_message}" for row in failed).most_common()
@@ -137,10 +139,10 @@ def _rate(row: Probe) -> tuple[float, str]:
 
 def _spending(spend: Spend) -> str:
     """What is about to be spent, with the basis of each number."""
-    said = [f"predicted {spend.gpu_hours:,.1f} GPU-hours of training steps"]
+    words = [f"predicted {spend.gpu_hours:,.1f} GPU-hours of training steps"]
     if spend.energy_j is not None:
-        said.append(f"at most {spend.energy_j / 3.6e6:,.1f} kWh (every GPU at its TDP)")
+        words.append(f"at most {spend.energy_j / 3.6e6:,.1f} kWh (every GPU at its TDP)")
     if spend.usd is not None:
-        said.append(f"{spend.usd:,.0f} USD at the cluster's price")
+        words.append(f"{spend.usd:,.0f} USD at the cluster's price")
     unknown = f"; {spend.unpredicted} points cannot be predicted" if spend.unpredicted else ""
-    return ", ".join(said) + f"; start-up of each point comes on top{unknown}"
+    return ", ".join(words) + f"; start-up of each point comes on top{unknown}"

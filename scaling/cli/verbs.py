@@ -92,10 +92,10 @@ def measure(
     try:
         measured = launch.measure(point, row)
     except launch.Unsettled as why:
-        typer.echo(f"{point}: {why}", err=True)
+        typer.echo(f"{point.stem}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
-    said = f"{measured.point_id}: {measured.outcome}"
-    typer.echo(f"{said}: {plain(measured.error_message)}" if measured.error_message else said)
+    line = f"{measured.point_id}: {measured.outcome}"
+    typer.echo(f"{line}: {plain(measured.error_message)}" if measured.error_message else line)
 
 
 @app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
@@ -111,9 +111,9 @@ def choose(
     from scaling.study.study import load_study
     from scaling.study.study_folder import folder_of
 
-    found = load_study(study, mode=mode, cluster=cluster)
-    planned = planning.fitting_plan(found)
-    typer.echo(guided.choose(found, planned, world_size, folder_of(found, RESULTS), out))
+    loaded = load_study(study, mode=mode, cluster=cluster)
+    planned = planning.fitting_plan(loaded)
+    typer.echo(guided.choose(loaded, planned, world_size, folder_of(loaded, RESULTS), out))
 
 
 @app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")
@@ -146,9 +146,9 @@ def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption
     from scaling.study.study import load_study
     from scaling.study.study_folder import folder_of
 
-    found = load_study(study, mode=mode, cluster=cluster)
-    wanted = planning.to_measure(found, planning.fitting_plan(found))
-    folder = folder_of(found, RESULTS)
+    loaded = load_study(study, mode=mode, cluster=cluster)
+    wanted = planning.to_measure(loaded, planning.fitting_plan(loaded))
+    folder = folder_of(loaded, RESULTS)
     _say_unreadable(folder)
     typer.echo(Watcher(folder, wanted).look().line())
 
@@ -165,15 +165,15 @@ def retry(
     from scaling.study.study import load_study
     from scaling.study.study_folder import folder_of
 
-    found = load_study(study)
-    folder = folder_of(found, RESULTS)
+    loaded = load_study(study)
+    folder = folder_of(loaded, RESULTS)
     _say_unreadable(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
         typer.echo(f"{points} will run again: scaling run {study}")
     else:
-        typer.echo(f"No point of {found.name} ended as {outcome}; nothing to run again.")
+        typer.echo(f"No point of {loaded.name} ended as {outcome}; nothing to run again.")
 
 
 @app.command(epilog="Example:  scaling tabulate results/quickstart")
@@ -290,14 +290,14 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        said = str(error)
+        sentence = str(error)
     except BrokenPipeError:  # whoever read our words has read enough
         sys.exit(1)
     except OSError as error:  # a path that cannot be, a disk that is full
         if error.filename is None:
             raise
-        said = f"{error.filename}: {error.strerror}"
+        sentence = f"{error.filename}: {error.strerror}"
     else:
         return
-    typer.echo("\n".join(plain(line) for line in said.splitlines()), err=True)
+    typer.echo("\n".join(plain(line) for line in sentence.splitlines()), err=True)
     sys.exit(2)

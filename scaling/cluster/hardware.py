@@ -63,8 +63,8 @@ class Gpu:
 
     def peak(self, precision: str) -> float | None:
         """FLOP/s at this precision, None if no figure is published for it."""
-        found = self.peaks.get(precision)
-        return None if found is None else found.flop_per_s
+        peak = self.peaks.get(precision)
+        return None if peak is None else peak.flop_per_s
 
 
 def _node(gpus: int, nics: int, gbit: float, source: str) -> Node:

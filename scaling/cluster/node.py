@@ -69,8 +69,8 @@ def by_number(named: Sequence[str], known: Sequence[Gpu]) -> list[str]:
     """The same with numbers for UUIDs, which an engine may not read; a slice has no number."""
     numbers = []
     for entry in named:
-        found = [n for n, gpu in enumerate(known) if entry[:4] == "GPU-" and entry in gpu.uuid]
-        numbers.append(str(found[0]) if len(found) == 1 else entry)
+        matching = [n for n, gpu in enumerate(known) if entry[:4] == "GPU-" and entry in gpu.uuid]
+        numbers.append(str(matching[0]) if len(matching) == 1 else entry)
     return numbers
 
 
@@ -161,21 +161,21 @@ def _device(
 
 def _bus_id(pynvml: object, handle: object) -> str:
     """NVML writes the domain with eight digits, the kernel with four."""
-    said = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)  # type: ignore[attr-defined]
-    domain, rest = said.lower().split(":", 1)
+    bus_id = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)  # type: ignore[attr-defined]
+    domain, rest = bus_id.lower().split(":", 1)
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def _text(said: str | bytes) -> str:
+def _text(text: str | bytes) -> str:
     """Older bindings of NVML give bytes."""
-    return said.decode() if isinstance(said, bytes) else said
+    return text.decode() if isinstance(text, bytes) else text
 
 
 def _cpus(listed: str) -> frozenset[int]:
     """`0-3,8` of the kernel."""
-    found: set[int] = set()
+    cores: set[int] = set()
     for part in listed.strip().split(","):
         if part:
             first, _, last = part.partition("-")
-            found |= set(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+            cores |= set(range(int(first), int(last or first) + 1))
+    return frozenset(cores)

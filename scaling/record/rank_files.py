@@ -3,7 +3,7 @@
     rank<r>.beat          what the rank is doing; a new text is progress
     rank<r>.stack.json    the software and the device under it, known before the model is built
     rank<r>.result.json   its measurement
-    rank<r>.records.json  of a probe: what it has found so far
+    rank<r>.records.json  of a probe: what it has measured so far
     rank<r>.failure.json  why there is none
     rank<r>.trace.json.gz the profiler's window, where the study keeps it
     store                 where rank 0 listens for the others
@@ -77,7 +77,7 @@ class ProbeEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRecords:
-    """What one rank of a probe has found so far."""
+    """What one rank of a probe has measured so far."""
 
     facts: dict[str, Any]  # of its host and device
     records: list[dict[str, Any]]
@@ -112,29 +112,29 @@ class RankFiles:
         """Where a rank leaves the trace of its profiler window, if that is to be kept."""
         return self.directory / f"rank{rank}.trace.json.gz"
 
-    def leave(self, rank: int, found: Left) -> None:
-        """Leave what this rank found."""
-        self._write(f"rank{rank}.{_SUFFIX[type(found)]}", json.dumps(dataclasses.asdict(found)))
+    def leave(self, rank: int, result: Left) -> None:
+        """Leave this rank's result."""
+        self._write(f"rank{rank}.{_SUFFIX[type(result)]}", json.dumps(dataclasses.asdict(result)))
 
     def stacks(self) -> dict[int, Stack]:
         """The stacks of the ranks that got as far as knowing theirs."""
-        return {rank: Stack(**found) for rank, found in self._left(Stack)}
+        return {rank: Stack(**fields) for rank, fields in self._left(Stack)}
 
     def results(self) -> dict[int, RankResult]:
         """The measurements of the ranks that have finished."""
-        return {rank: RankResult(**found) for rank, found in self._left(RankResult)}
+        return {rank: RankResult(**fields) for rank, fields in self._left(RankResult)}
 
     def finished(self) -> frozenset[int]:
         """The ranks that have left a result, whatever is in it."""
         return frozenset(rank for rank, _ in self._by_rank(_SUFFIX[RankResult]))
 
     def records(self) -> dict[int, ProbeRecords]:
-        """What the ranks of a probe have found so far."""
-        return {rank: ProbeRecords(**found) for rank, found in self._left(ProbeRecords)}
+        """What the ranks of a probe have measured so far."""
+        return {rank: ProbeRecords(**fields) for rank, fields in self._left(ProbeRecords)}
 
     def failures(self) -> dict[int, RankFailure]:
         """The failures of the ranks that could still tell."""
-        return {rank: RankFailure(**found) for rank, found in self._left(RankFailure)}
+        return {rank: RankFailure(**fields) for rank, fields in self._left(RankFailure)}
 
     def publish_store(self, host: str, port: int) -> None:
         """Rank 0 says where the others find it."""
@@ -157,11 +157,11 @@ class RankFiles:
         return [(rank, json.loads(path.read_text())) for rank, path in self._by_rank(_SUFFIX[kind])]
 
     def _by_rank(self, suffix: str) -> list[tuple[int, Path]]:
-        found = [
+        results = [
             (int(path.name.removeprefix("rank").removesuffix(f".{suffix}")), path)
             for path in self.directory.glob(f"rank*.{suffix}")
         ]
-        return sorted(found)
+        return sorted(results)
 
 
 _SUFFIX: dict[type, str] = {

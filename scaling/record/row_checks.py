@@ -152,7 +152,7 @@ def _probe_rules() -> Rules:
 
 
 def _first(rules: Rules) -> str:
-    cases = " ".join(f"when {wrong} then {said}" for wrong, said in rules)
+    cases = " ".join(f"when {wrong} then {sentence}" for wrong, sentence in rules)
     return f"case {cases} end"
 
 

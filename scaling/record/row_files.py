@@ -108,9 +108,9 @@ def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> lis
                 # many files of one row: keeping their order would make threads wait for each other
                 connection.execute("set preserve_insertion_order = false")
                 query = _source([template, *files], by_name=by_name)
-                found = connection.sql(query).to_arrow_table().cast(_PLACED)
+                table = connection.sql(query).to_arrow_table().cast(_PLACED)
                 # a copy: the arrays that DuckDB hands out have room for far more rows
-                return [found.take(pa.array(range(len(found))))]
+                return [table.take(pa.array(range(len(table))))]
         except _SCAN_ERRORS:
             continue
     if len(files) > ALONE:
@@ -144,13 +144,13 @@ def _source(files: Sequence[Path], *, by_name: bool) -> str:
 def _alone(file: Path) -> pa.Table:
     """The known columns of one file, each cell of its column's type and every text a text."""
     whole = pq.ParquetFile(file).read(use_threads=False)
-    found = whole.select([name for name in whole.column_names if name in COLUMNS])
-    wanted = pa.schema([_SCHEMA.field(name) for name in found.column_names])
-    if found.schema.remove_metadata() != wanted:
-        found = found.cast(wanted)
-    found.validate(full=True)
-    found = found.append_column("file", pa.array([str(file)] * len(found), pa.string()))
-    return found.append_column("row_number", pa.array(range(len(found)), pa.int64()))
+    table = whole.select([name for name in whole.column_names if name in COLUMNS])
+    wanted = pa.schema([_SCHEMA.field(name) for name in table.column_names])
+    if table.schema.remove_metadata() != wanted:
+        table = table.cast(wanted)
+    table.validate(full=True)
+    table = table.append_column("file", pa.array([str(file)] * len(table), pa.string()))
+    return table.append_column("row_number", pa.array(range(len(table)), pa.int64()))
 
 
 @contextlib.contextmanager
@@ -182,9 +182,9 @@ def set_aside(folder: Path) -> list[Unusable]:
     Raises:
         InputError: the folder cannot be written to.
     """
-    found = read_rows(sorted(files_in(folder)))
-    good = set(found.table["file"].to_pylist())
-    for one in found.unusable:
+    rows = read_rows(sorted(files_in(folder)))
+    good = set(rows.table["file"].to_pylist())
+    for one in rows.unusable:
         if one.row or str(one.path) in good:
             continue
         kept = _free(one.path)
@@ -193,17 +193,17 @@ def set_aside(folder: Path) -> list[Unusable]:
             one.path.replace(kept)
         except FileNotFoundError:  # another process was faster
             kept.with_suffix(".txt").unlink(missing_ok=True)
-    return list(found.unusable)
+    return list(rows.unusable)
 
 
 def kept_aside(folder: Path) -> list[Unusable]:
     """What was set aside of points that have no row since."""
-    found = []
+    kept = []
     for path in sorted(unreadable(folder / "any", 1).parent.glob("*.txt")):
         if not row_of_unreadable(path).exists():
             reason = path.read_text(encoding="utf-8", errors="replace").strip()
-            found.append(Unusable(path.with_suffix(".parquet"), _one_line(reason)))
-    return found
+            kept.append(Unusable(path.with_suffix(".parquet"), _one_line(reason)))
+    return kept
 
 
 def files_in(folder: Path) -> Iterator[Path]:

@@ -22,13 +22,13 @@ STALE_AFTER_LIMIT_S = 120.0  # a marker this much older than its point's limit w
 def marked(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
     """Hold the marker while the point runs."""
     marker = running_marker(row_path)
-    said = {
+    facts = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "time_limit_s": time_limit_s,
     }
-    write_text(marker, json.dumps(said) + "\n")
+    write_text(marker, json.dumps(facts) + "\n")
     try:
         yield
     finally:
@@ -41,18 +41,18 @@ def is_alive(marker: Path) -> bool:
     On this host its process is looked for; a younger process with its number is another one. A
     marker of another host is believed until its point's limit is long past.
     """
-    said = _said(marker)
-    return said is not None and _still(said)
+    facts = _read_marker(marker)
+    return facts is not None and _still_runs(facts)
 
 
 def runs_here_already(row_path: Path) -> bool:
     """Whether another process of this host measures this very point now."""
-    said = _said(running_marker(row_path))
-    return said is not None and said.host == socket.gethostname() and _still(said)
+    facts = _read_marker(running_marker(row_path))
+    return facts is not None and facts.host == socket.gethostname() and _still_runs(facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _MarkerFacts:
     """What a marker says, and when it was written (seconds since the epoch)."""
 
     pid: int
@@ -61,14 +61,14 @@ class _Said:
     written_at: float
 
 
-def _said(marker: Path) -> _Said | None:
+def _read_marker(marker: Path) -> _MarkerFacts | None:
     try:
-        said = json.loads(marker.read_text(encoding="utf-8"))
+        facts = json.loads(marker.read_text(encoding="utf-8"))
         written_at = marker.stat().st_mtime
-        return _Said(
-            pid=int(said["pid"]),
-            host=str(said["host"]),
-            time_limit_s=float(said["time_limit_s"]),
+        return _MarkerFacts(
+            pid=int(facts["pid"]),
+            host=str(facts["host"]),
+            time_limit_s=float(facts["time_limit_s"]),
             written_at=written_at,
         )
     # it has just ended, or is none: a broken marker marks nothing
@@ -76,14 +76,14 @@ def _said(marker: Path) -> _Said | None:
         return None
 
 
-def _still(said: _Said) -> bool:
-    if time.time() - said.written_at > said.time_limit_s + STALE_AFTER_LIMIT_S:
+def _still_runs(facts: _MarkerFacts) -> bool:
+    if time.time() - facts.written_at > facts.time_limit_s + STALE_AFTER_LIMIT_S:
         return False
-    if said.host != socket.gethostname():
+    if facts.host != socket.gethostname():
         return True
     try:
-        process = psutil.Process(said.pid)
+        process = psutil.Process(facts.pid)
         started = process.create_time()
     except (psutil.Error, ValueError, OverflowError):  # none of that number, or none of ours
         return False
-    return process.status() != psutil.STATUS_ZOMBIE and started <= said.written_at + 1.0
+    return process.status() != psutil.STATUS_ZOMBIE and started <= facts.written_at + 1.0

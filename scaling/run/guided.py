@@ -43,7 +43,7 @@ def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out:
         sizes = ", ".join(str(s) for s in sorted({point.world_size for point in once}))
         raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
     rows = _rows(study_dir, planned.points)
-    calibration, said = _calibrated(study, study_dir, planned.points, rows, world_size)
+    calibration, basis = _calibrated(study, study_dir, planned.points, rows, world_size)
     points, prediction = planning.predict_points(study, once, calibration)
     choices = choose_rows(
         points,
@@ -55,7 +55,7 @@ def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out:
     table = _table(once, choices, planned.points, set(rows))
     write_table(out, table)
     count = sum(table.column("chosen").to_pylist())
-    return f"world_size={world_size}: {count} of {table.num_rows} points are measured; {said}"
+    return f"world_size={world_size}: {count} of {table.num_rows} points are measured; {basis}"
 
 
 def chosen_ids(path: Path) -> list[str]:
@@ -67,8 +67,8 @@ def chosen_ids(path: Path) -> list[str]:
     try:
         table = pq.read_table(path, columns=["point_id", "chosen"])
     except pa.ArrowException as error:
-        said = str(error).splitlines()[0]
-        raise InputError(f"{path}: is no table of choices: {said}; remove it and run") from None
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no table of choices: {reason}; remove it and run") from None
     return [one["point_id"] for one in table.to_pylist() if one["chosen"]]
 
 
@@ -121,20 +121,22 @@ def _calibrated(
         left.row(point_id) for point_id in smaller if rows[point_id]["stack_fingerprint"] == stack
     ]
     columns = Columns(read_measured(paths).table, str(left.rows))
-    told = None
+    probed = None
     if left.probes.exists():
-        told = probed_parameters(Columns(read_rows(left.probes), str(left.probes)), study.clusters)
-    found = calibrate(
+        probed = probed_parameters(
+            Columns(read_rows(left.probes), str(left.probes)), study.clusters
+        )
+    calibration = calibrate(
         points_of(columns, clusters=study.clusters),
         observed_of(columns),
         source=str(left.rows),
         bands=False,
-        probes=told,
+        probes=probed,
     )
-    said = f"calibrated on {count} rows of smaller sizes"
+    basis = f"calibrated on {count} rows of smaller sizes"
     if len(prints) > 1:
-        said += f", those of stack_fingerprint {stack}: {len(smaller) - count} are of another"
-    return found, said
+        basis += f", those of stack_fingerprint {stack}: {len(smaller) - count} are of another"
+    return calibration, basis
 
 
 def _table(
@@ -171,8 +173,8 @@ def _table(
         "predicted_step_time_s": pa.float64(),
         "best_step_time_s": pa.float64(),
     }
-    said = [field.with_nullable(True) for field in arrow_schema(Refusal)]
-    schema = pa.schema([*said, *(pa.field(name, kind) for name, kind in own.items())])
+    refusal_fields = [field.with_nullable(True) for field in arrow_schema(Refusal)]
+    schema = pa.schema([*refusal_fields, *(pa.field(name, kind) for name, kind in own.items())])
     return pa.Table.from_pylist(records, schema=schema)
 
 

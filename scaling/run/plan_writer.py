@@ -55,14 +55,14 @@ def plan_study(study: str, *, mode: str | None = None, cluster: str | None = Non
     path = plan_file.study_path(study)
     # before the files are read: one that is edited meanwhile makes this plan a stale one
     made_from = plan_file.made_from(path, CONFIG, mode=mode, cluster=cluster)
-    found = load_study(path, mode=mode, cluster=cluster)
-    findings_of(found)  # a name that is wrong is said before anything runs
-    plan, spend = planning.fitting_plan_and_spend(found)
+    loaded = load_study(path, mode=mode, cluster=cluster)
+    findings_of(loaded)  # a name that is wrong is said before anything runs
+    plan, spend = planning.fitting_plan_and_spend(loaded)
     return StudyPlan(
-        study=found,
+        study=loaded,
         plan=plan,
         spend=spend,
-        probing=planning.probe_of(found, plan),
+        probing=planning.probe_of(loaded, plan),
         made_from=made_from,
     )
 

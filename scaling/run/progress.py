@@ -140,7 +140,7 @@ class Watcher:
 def _read(path: Path, columns: list[str]) -> list[dict[str, Any]]:
     """A file's rows; none where it was removed since it was listed, or is broken."""
     try:
-        found: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
+        rows: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
     except (OSError, pa.ArrowException):
         return []
-    return found
+    return rows

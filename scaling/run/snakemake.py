@@ -40,9 +40,9 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
     console = Console(highlight=False)
     made = plan_writer.plan_study(study, mode=chosen.get("mode"), cluster=chosen.get("cluster"))
     folder = plan_writer.write_plan(made, results)
-    found, planned = made.study, made.plan
-    watcher = Watcher(folder, planning.to_measure(found, planned))
-    command = _command(found.path, options, chosen)
+    loaded, plan = made.study, made.plan
+    watcher = Watcher(folder, planning.to_measure(loaded, plan))
+    command = _command(loaded.path, options, chosen)
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode
     stale_lock.clear_stale_lock(Path.cwd(), command, console)
@@ -53,12 +53,12 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
     before = watcher.look()
     report = StudyPaths(folder).report
     had_report = report.stat().st_mtime_ns if report.exists() else None
-    log = LogPaths(LOGS / found.name).snakemake
+    log = LogPaths(LOGS / loaded.name).snakemake
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     # on a cluster every allocation has its own
     here = not _names_profile(options) and before.left > 0
-    host = local_fork_server(planned.points[0] if here else None, log.parent)
+    host = local_fork_server(plan.points[0] if here else None, log.parent)
     with log.open("a", encoding="utf-8") as sink, host as environment:
         process = subprocess.Popen(
             command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}

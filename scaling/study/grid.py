@@ -120,12 +120,12 @@ def unique_combinations(study: "Study") -> list[dict[str, Any]]:
             f"{study.path}: layouts: the grid spans {sum(sizes):,} combinations, more than the "
             f"{most:,} that are looked at; narrow an axis"
         )
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    combinations: dict[tuple[Any, ...], dict[str, Any]] = {}
     for block in blocks:
         for values in itertools.product(*block.values()):
             axes = _with_global_batch(dict(zip(block, values, strict=True)))
-            found.setdefault(tuple(axes[name] for name in sorted(axes)), axes)
-    return list(found.values())
+            combinations.setdefault(tuple(axes[name] for name in sorted(axes)), axes)
+    return list(combinations.values())
 
 
 def _with_global_batch(axes: dict[str, Any]) -> dict[str, Any]:

@@ -62,11 +62,11 @@ class LogPaths:
         self.probe_ranks = folder / "ranks" / "probe"
 
     def rule(self, name: str) -> Path:
-        """What one rule said, or one job of it: `measure/<point_id>`."""
+        """The log of one rule, or of one job of it: `measure/<point_id>`."""
         return self.folder / f"{name}.log"
 
     def ranks(self, point_id: str) -> Path:
-        """The folder of what a point's ranks said."""
+        """The folder of the logs of a point's ranks."""
         return self.folder / "ranks" / point_id
 
 
@@ -104,5 +104,5 @@ def rank_logs(study: str, point_id: str, row: Path) -> Path:
 
 
 def logs_beside(path: Path) -> Path:
-    """The folder of what ranks said whose rows go to a file of no study."""
+    """The folder of the logs of ranks whose rows go to a file of no study."""
     return path.with_suffix(".logs")

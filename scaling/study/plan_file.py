@@ -69,11 +69,11 @@ def study_path(study: str | Path, config: Path = CONFIG) -> Path:
     if path.suffix not in (".yaml", ".yml"):
         path = config / "studies" / f"{study}.yaml"
     try:
-        found = path.is_file()
+        exists = path.is_file()
     except OSError:  # a name longer than any file system allows
-        found = False
-    if not found:
-        names = [found.stem for found in (config / "studies").glob("*.yaml")]
+        exists = False
+    if not exists:
+        names = [other.stem for other in (config / "studies").glob("*.yaml")]
         raise InputError(f"{path}: no such study: {did_you_mean(Path(study).stem, names)}")
     return path
 
@@ -135,9 +135,9 @@ def up_to_date(study: str, *, mode: str | None = None, cluster: str | None = Non
     folder = RESULTS / path.stem
     for _ in range(_TRIES):
         wanted = made_from(path, CONFIG, mode=mode, cluster=cluster)
-        found = read(folder, wanted)
-        if found is not None:
-            return found
+        plan = read(folder, wanted)
+        if plan is not None:
+            return plan
         options = {"--mode": mode, "--cluster": cluster}
         words = [word for pair in options.items() if pair[1] is not None for word in pair]
         # a process of its own: what plans is heavy, and most parses need none of it

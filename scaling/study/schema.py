@@ -113,8 +113,8 @@ class Measure(_File):
     @property
     def guidance(self) -> str:
         """What the choice rests on, as one text; empty if nothing is chosen."""
-        said = f"keep {self.keep} spread {self.spread} budget {self.budget_gpu_hours}"
-        return said if self.guided else ""
+        text = f"keep {self.keep} spread {self.spread} budget {self.budget_gpu_hours}"
+        return text if self.guided else ""
 
 
 class Probing(_File):
@@ -201,9 +201,9 @@ class ModelEntry(_File):
 
     def shape(self) -> ModelShape:
         """The shape with every default filled in."""
-        said = self.model_dump(exclude={"source", "num_kv_heads", "head_dim", "gated_mlp"})
+        fields = self.model_dump(exclude={"source", "num_kv_heads", "head_dim", "gated_mlp"})
         return ModelShape(
-            **said,
+            **fields,
             num_kv_heads=self.num_kv_heads or self.num_heads,
             head_dim=self.head_dim or self.hidden_size // self.num_heads,
             gated_mlp=self.family != "gpt" if self.gated_mlp is None else self.gated_mlp,

@@ -110,7 +110,7 @@ def load_study(
     layouts = tuple(block.given() for block in file.layouts)
     if cluster is not None:
         axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
-    found = Study(
+    loaded = Study(
         name=path.stem,
         path=path,
         title=file.title,
@@ -126,8 +126,8 @@ def load_study(
         models=load_models(config / "models.yaml"),
         clusters=clusters,
     )
-    _check_axes(found)
-    return found
+    _check_axes(loaded)
+    return loaded
 
 
 def _mode(mode: str | None) -> Mode | None:

@@ -29,14 +29,14 @@ class About(BaseModel):
 
 def about(study: "Study") -> str:
     """The text of study.json: what its tables and its report are to know of it."""
-    said = About(
+    facts = About(
         title=study.title,
         file=_from_here(study.path),
         mode=study.mode,
         replicates=study.replicates,
         knee_share=study.report.knee_share,
     )
-    return said.model_dump_json(indent=1) + "\n"
+    return facts.model_dump_json(indent=1) + "\n"
 
 
 def read_about(folder: Path) -> About:
@@ -51,8 +51,8 @@ def read_about(folder: Path) -> About:
     except FileNotFoundError:
         return About()
     except ValidationError as error:
-        said = sentence(error, About)
-        raise InputError(f"{path}: is not what `scaling plan` writes: {said}") from None
+        reason = sentence(error, About)
+        raise InputError(f"{path}: is not what `scaling plan` writes: {reason}") from None
 
 
 def folder_of(study: "Study", results: Path) -> Path:
@@ -65,12 +65,12 @@ def folder_of(study: "Study", results: Path) -> Path:
     """
     folder, path = results / study.name, study.path
     try:
-        known = read_about(folder).file
+        owner = read_about(folder).file
     except InputError:  # a broken one is written anew
         return folder
-    if known is not None and known != _from_here(path) and Path(known).is_file():
+    if owner is not None and owner != _from_here(path) and Path(owner).is_file():
         raise InputError(
-            f"{folder}: holds the study {known}, not {path}: give one of the files another name, "
+            f"{folder}: holds the study {owner}, not {path}: give one of the files another name, "
             f"or move {folder} away"
         )
     return folder

@@ -1,0 +1,27 @@
+"""What runs before a commit and on a forge is what `make check` and .ci/run do."""
+
+import re
+
+import yaml
+
+from tests.conftest import PROJECT
+
+HOOKS = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text())["repos"]
+
+
+def test_hooks_call_the_tools_of_make_check_and_fetch_nothing():
+    assert {repo["repo"] for repo in HOOKS} == {"local"}
+    hooks = [hook for repo in HOOKS for hook in repo["hooks"]]
+    assert {hook["language"] for hook in hooks} == {"system"}
+    makefile = (PROJECT / "Makefile").read_text()
+    (check,) = re.findall(r"^check:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    checked = re.findall(r"\$\(BIN\)/([\w-]+(?: (?:format|check))?)", check)
+    called = [re.match(r"\.venv/bin/([\w-]+(?: (?:format|check))?)", h["entry"])[1] for h in hooks]
+    assert sorted(called) == sorted(checked)
+
+
+def test_a_forge_runs_what_ci_runs():
+    workflow = yaml.safe_load((PROJECT / ".github/workflows/ci.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert job["steps"][-1] == {"run": ".ci/run"}
+    assert "secrets" not in (PROJECT / ".github/workflows/ci.yml").read_text().split("jobs:")[1]
