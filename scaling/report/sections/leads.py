@@ -19,7 +19,7 @@ def noise(tables: Tables, series: str) -> float:
     if series == "predicted":
         return PREDICTED_TIE
     known = [
-        2 * row[column]
+        2 * float(row[column])
         for row in tables.records.get("noise", [])
         for column in ("interval_half_width", "repeat_half_spread")
         if row["series"] == series and row[column] is not None
