@@ -16,20 +16,24 @@ if (hash.size) state.size = Number(hash.size);
 const mine = (rows, story = state.story) => rows.filter(row => 'setting_id' in row ? row.setting_id === story.setting_id : !('cluster' in row) || row.cluster === story.cluster);
 const here = (rows, story) => mine(rows, story).filter(row => state.series === 'all' || !row.series || row.series === state.series);
 
-// numbers
-const unknown = '–', thin = '\u202f';
-const trimmed = x => String(Number(x.toPrecision(3)));
+// numbers, in the formats of scaling/report/text/numbers.py
+const { unknown, thin, minus, prefixes, digits, grouped_digits } = parsed('formats');
+const significant = (x, count = digits) => {
+  const rounded = Number(x.toPrecision(count));
+  const places = Math.max(0, count - 1 - Number(rounded.toExponential().split('e')[1]));
+  return rounded === 0 ? '0' : rounded.toLocaleString('en', { minimumFractionDigits: places, maximumFractionDigits: places }).replaceAll(',', thin).replace('-', minus);
+};
 const amount = x => {
   if (x == null) return unknown;
-  for (const [size, prefix] of [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e4, 'k']])
-    if (Math.abs(x) >= size) return trimmed(x / (prefix === 'k' ? 1e3 : size)) + thin + prefix;
-  return Math.abs(x) >= 1000 ? Math.round(x).toLocaleString('en').replace(',', thin) : trimmed(x);
+  for (const [from, scale, prefix] of prefixes)
+    if (Math.abs(x) >= from) return significant(x / scale) + thin + prefix;
+  return significant(x, Math.abs(x) >= 1000 ? grouped_digits : digits);
 };
-const percent = x => x == null ? unknown : (100 * x).toFixed(1) + thin + '%';
-const seconds = x => x == null ? unknown : x.toPrecision(4);
-const gib = x => x == null ? unknown : (x / 2 ** 30).toPrecision(3);
+const percent = x => x == null ? unknown : (100 * x).toFixed(1).replace('-', minus) + thin + '%';
+const seconds = x => x == null ? unknown : significant(x, 4);
+const gib = x => x == null ? unknown : significant(x / 2 ** 30);
 const plain = x => x == null ? unknown : typeof x === 'number' && !Number.isInteger(x) ? Number(x.toPrecision(5)) : String(x);
-const worded = text => text.replaceAll('{GPUs}', state.story.words.GPUs).replaceAll('{GPU}', state.story.words.GPU);
+const worded = text => Object.entries(state.story.words).reduce((filled, [name, word]) => filled.replaceAll(`{${name}}`, word), text);
 const element = (tag, text, name) => { const made = document.createElement(tag); if (text != null) made.textContent = text; if (name) made.className = name; return made; };
 const button = (text, click) => { const made = element('button', text); made.type = 'button'; made.onclick = click; return made; };
 
@@ -197,7 +201,8 @@ function save(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 function saveCsv(name, rows) {
-  const quoted = value => value == null ? '' : /[",\n\r]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value;
+  const inert = value => typeof value === 'string' && /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;  // no spreadsheet takes it for a formula
+  const quoted = value => value == null ? '' : /[",\n\r]/.test(value) ? `"${String(inert(value)).replaceAll('"', '""')}"` : inert(value);
   save(name + '.csv', 'text/csv', [columns[name], ...rows.map(row => columns[name].map(key => row[key]))].map(line => line.map(quoted).join(',')).join('\n') + '\n');
 }
 async function svgsOf(name) {  // a file has no page to give it the variables

@@ -133,7 +133,10 @@ def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> lis
 
 def _source(files: Sequence[Path], *, by_name: bool) -> str:
     listed = ", ".join(_quoted(str(file)) for file in files)
-    typed = ", ".join(f'"{column}"::{kind} as "{column}"' for column, kind in COLUMNS.items())
+    typed = ", ".join(  # by position every file is read as the template's types
+        f'"{column}"::{kind} as "{column}"' if by_name else f'"{column}"'
+        for column, kind in COLUMNS.items()
+    )
     return (
         f"select {typed}, filename as file, file_row_number as row_number from read_parquet("
         f"[{listed}], union_by_name={str(by_name).lower()}, filename=true, file_row_number=true, "

@@ -10,6 +10,7 @@ import duckdb
 
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
+from scaling.report.text.words import shown
 from scaling.study.paths import StudyPaths
 
 Record = dict[str, Any]
@@ -288,9 +289,11 @@ def columnar(records: list[Record], columns: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value JSON can hold: six digits; what is no number (a loss that diverged) is unknown."""
+    """A value JSON can hold: six digits, printable text; what is no number is unknown."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, list):
-        return ", ".join(str(part) for part in value)
+        return shown(", ".join(str(part) for part in value))
+    if isinstance(value, str):
+        return shown(value)
     return value

@@ -1,11 +1,15 @@
 """The page in a real browser: it draws, answers to the reader, and asks nobody for anything."""
 
 import csv
+import dataclasses
 import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from scaling.report.page.page import write_report
+from scaling.report.text import numbers
+from tests.report.conftest import REPORTS, tabulated
 from tests.report.synthetic_study import cpu_plan, gpu_plan
 
 pytestmark = pytest.mark.browser
@@ -242,3 +246,39 @@ def test_without_javascript_answers_and_rows_are_readable(full_study, opened):
     answers = page.locator("p.big:visible").all_inner_texts()
     assert [answer[:4] for answer in answers] == ["Use "] * 3
     assert page.locator("tbody tr:visible").count() > 100
+
+
+def test_a_changed_number_format_reaches_sentences_and_page_alike(reported, opened, monkeypatch):
+    formats = {"unknown": "?", "prefixes": [[1e3, 1e3, " kilo"]], "digits": 2}
+    for name, value in formats.items():
+        monkeypatch.setitem(numbers.FORMATS, name, value)
+    page = opened(reported(gpu_plan(axes={"tp": (1, 2)}))).page
+    rates = page.locator("#points tbody tr:not(.fail):not(.wait)").first.inner_text()
+    assert " kilo" in rates
+    assert " kilo" in page.inner_text("#figures")
+
+
+def test_intervals_are_named_in_captions_by_what_they_are(full):
+    page = full().page
+    for chart in ("layout_ranking", "marginal_return"):
+        caption = page.inner_text(f"figure[data-chart={chart}] figcaption")
+        assert "95 % interval" in caption
+        assert "{" not in caption
+
+
+def test_a_model_with_a_hostile_name_is_text_everywhere(tmp_path, opened):
+    name = "<script>document.title='x'</script>\u202e\nline"
+    plan = gpu_plan(axes={"tp": (1, 2)}, models=("llama-8b",))
+    points = [
+        dataclasses.replace(p, model=dataclasses.replace(p.model, name=name))
+        if dataclasses.is_dataclass(p.model)
+        else dataclasses.replace(p, model=name)
+        for p in plan.points
+    ]
+    study = tabulated(tmp_path / "study", dataclasses.replace(plan, points=points))
+    report = opened(write_report(study, REPORTS, charts=False))
+    text = report.page.inner_text("body")
+    assert "<script>document.title='x'</script>\\u202e line" in text
+    assert "\u202e" not in text
+    assert report.page.title().startswith("Scaling report")
+    assert report.errors == []

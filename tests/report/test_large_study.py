@@ -188,10 +188,11 @@ def test_a_study_of_published_rows_only_is_a_full_report(tmp_path, opened):
     with source.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(ROW))
         writer.writeheader()
+        row = ROW | {"global_batch_size": 64}  # micro-batch 2 on each of up to 32 replicas
         for size, seconds in ((8, 0.5), (16, 0.27), (32, 0.16), (64, 0.1)):
-            writer.writerow(ROW | {"world_size": size, "step_time_s": seconds})
+            writer.writerow(row | {"world_size": size, "step_time_s": seconds})
             writer.writerow(
-                ROW | {"world_size": size, "zero_stage": 3, "step_time_s": seconds * 1.1}
+                row | {"world_size": size, "zero_stage": 3, "step_time_s": seconds * 1.1}
             )
     study = tmp_path / "study"
     import_rows(source, study, {})

@@ -52,3 +52,9 @@ def test_lists_read_like_a_sentence():
 def test_three_digits_are_never_off_by_more_than_they_hide(value):
     text = significant(value).replace(THIN, "")
     assert float(text) == pytest.approx(value, rel=0.0051)
+
+
+def test_a_factor_that_is_a_whole_number_is_not_rounded():
+    assert times(2048 / 8) == "256×"
+    assert times(1536 / 8) == "192×"
+    assert times(6.34) == "6.3×"

@@ -23,6 +23,7 @@ from scaling.report.sections.sentences import story
 from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
 from scaling.report.text import numbers
 from scaling.report.text.captions import read_caption
+from scaling.report.text.words import shown
 from scaling.study.paths import StudyPaths
 
 _LONGEST_NAME = 120  # of the 255 that a file system allows
@@ -93,7 +94,7 @@ def _html(
     sources = {name: _source(reports_dir / "page" / name) for name in PAGE_FILES}
     template = _environment().from_string(sources["page.html.j2"])
     return template.render(
-        study=study_dir.name,
+        study=shown(study_dir.name),
         replication=replication(study_dir),
         stories=stories,
         tables=tables,
@@ -127,6 +128,7 @@ def _html(
             ]
         ),
         config=_json(CONFIG),
+        formats=_json(numbers.FORMATS),
     )
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from scaling.analyse.advice import fewest_switches
+from scaling.report.sections.leads import PREDICTED_TIE
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import interval, listed, percent
 from scaling.report.text.words import counted
 
 Span = tuple[str, bool]  # text, and whether it is strong
 
-PREDICTED_TIE = 0.96  # the predictor's mean regret is up to 4 % (docs/prediction.md)
 STARVED_SHARE = 1.2  # above it the smallest size is a poor yardstick
 
 
@@ -42,7 +42,7 @@ def _good(row: Record) -> bool:
     """
     if row["share_of_best"] is None:
         return False
-    near = row["series"] != "predicted" or row["share_of_best"] >= PREDICTED_TIE
+    near = row["series"] != "predicted" or row["share_of_best"] >= 1 - PREDICTED_TIE
     return row["position"] == 1 or bool(row["within_noise"] and near)
 
 
@@ -103,7 +103,7 @@ def note(tables: Tables, words: Mapping[str, str]) -> str:
             f"{which} the intervals of the two fastest layouts overlap: a tie. "
             "Where layouts tie, the one that needs fewer changes is named"
             + (
-                f", if it is predicted within {percent(1 - PREDICTED_TIE)} of the fastest."
+                f", if it is predicted within {percent(PREDICTED_TIE)} of the fastest."
                 if any(row["series"] == "predicted" for row in best)
                 else "."
             )
@@ -115,6 +115,13 @@ def note(tables: Tables, words: Mapping[str, str]) -> str:
         said.append(
             "Shares well above 1 mean that the smallest size that ran is a poor yardstick: "
             "it is starved."
+        )
+    beyond_peak = [row for row in best if (row["mfu"] or 0) > 1]
+    if beyond_peak:
+        top = max(beyond_peak, key=lambda row: float(row["mfu"]))
+        said.append(
+            f"MFU is {percent(top['mfu'])} on {counted(top['world_size'], words)}: above 100 % the "
+            "peak, the FLOP count or the step time of the row is in doubt."
         )
     stacks = {row["stack_fingerprint"] for row in best}
     if len(stacks) > 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from scaling.report.sections.leads import leaders, noise
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import amount, digits, listed, percent, significant
 from scaling.report.text.words import counted
@@ -44,10 +45,13 @@ def levels_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     if not spreads:
         return f"{at} no axis has two levels that ran"
     factor, best, worst = max(spreads, key=lambda one: one[0])
-    said = (
-        f"{at} {best['name']} is ×{digits(factor, 2)} as fast as {worst['name']}, each at its best"
-    )
-    return _foretold(said, [best, worst])
+    floor = max(noise(tables, row["series"]) for row in (best, worst))
+    if factor <= 1 + floor:
+        title = f"{at} the levels of every axis are within noise ({percent(floor)})"
+    else:
+        factor_text = f"×{digits(factor, 2)} as fast"
+        title = f"{at} {best['name']} is {factor_text} as {worst['name']}, each at its best"
+    return _foretold(title, [best, worst])
 
 
 def degrees_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
@@ -56,10 +60,19 @@ def degrees_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     at = f"At {counted(size, words)}"
     if not ran:
         return f"{at} no model-parallel degree ran"
-    best = max(ran, key=lambda row: float(row["tokens_per_s_per_gpu"]))
-    degree = best["tp"] * best["pp"]
-    made = f" (tp {best['tp']}, pp {best['pp']})" if degree > 1 else ""
-    return _foretold(f"{at} model-parallel degree {degree} is the fastest{made}", [best])
+    best = leaders(tables, ran, "tokens_per_s_per_gpu")
+    if len(best) > 1:
+        degrees = sorted({row["tp"] * row["pp"] for row in best})
+        which = f"degrees {listed([str(one) for one in degrees])} tie"
+        title = (
+            f"{at} model-parallel {which}"
+            if len(degrees) > 1
+            else (f"{at} cells of model-parallel degree {degrees[0]} tie")
+        )
+        return _foretold(title, best)
+    degree = best[0]["tp"] * best[0]["pp"]
+    made = f" (tp {best[0]['tp']}, pp {best[0]['pp']})" if degree > 1 else ""
+    return _foretold(f"{at} model-parallel degree {degree} is the fastest{made}", best)
 
 
 def batches_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
@@ -69,15 +82,19 @@ def batches_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     at = f"At {counted(size, words)}"
     if not ran:
         return f"{at} no micro-batch ran"
-    best = max(ran, key=_rate)
-    said = f"{at} micro-batch {best['micro_batch_size']} in {best['precision']} is the fastest"
+    best = leaders(tables, ran)
+    first = f"micro-batch {best[0]['micro_batch_size']} in {best[0]['precision']}"
+    title = f"{at} {first} is the fastest"
+    if len(best) > 1:
+        tied = sorted((row["micro_batch_size"], row["precision"]) for row in best)
+        title = f"{at} micro-batches {listed([f'{size} in {kind}' for size, kind in tied])} tie"
     if len(here) == 1:
-        said = f"{at} only micro-batch {best['micro_batch_size']} in {best['precision']} was tried"
+        title = f"{at} only {first} was tried"
     failed = [row for row in here if row["outcome"] != "ok"]
     if failed:
         which = {f"{row['micro_batch_size']} in {row['precision']}" for row in failed}
-        said += f"; nothing ran with {listed(sorted(which))}"
-    return _foretold(said, [best])
+        title += f"; nothing ran with {listed(sorted(which))}"
+    return _foretold(title, best)
 
 
 def tensor_title(tables: Tables, words: Mapping[str, str]) -> str:
@@ -85,34 +102,45 @@ def tensor_title(tables: Tables, words: Mapping[str, str]) -> str:
     rows = _levels(tables, "tp")
     sizes = sorted({row["world_size"] for row in rows})
     if not sizes:
-        return "No size of tp ran"
-    best = [max((r for r in rows if r["world_size"] == size), key=_rate) for size in sizes]
-    first, last = best[0], best[-1]
-    if len(best) == 1 or all(row["level"] == first["level"] for row in best):
-        said = f"tp {first['level']} is the fastest at every size"
+        return _one_level(tables, "tp", "tp")
+    best = [leaders(tables, [r for r in rows if r["world_size"] == size]) for size in sizes]
+    levels = [{row["level"] for row in tied} for tied in best]
+    always = sorted(set.intersection(*levels))
+    if len({row["level"] for row in rows}) == 1:
+        title = f"Only tp {always[0]} ran"
+    elif always:
+        tied = ", or ties with it" if any(len(one) > 1 for one in levels) else ""
+        title = f"tp {always[0]} is the fastest at every size{tied}"
+    elif levels[0] & levels[-1]:
+        title = f"Which tp is the fastest changes between {listed([str(one) for one in sizes])}"
     else:
-        said = (
-            f"The fastest tp goes from {first['level']} on {counted(sizes[0], words)} to "
-            f"{last['level']} on {counted(sizes[-1], words)}"
+        title = (
+            f"The fastest tp goes from {_or(levels[0])} on {counted(sizes[0], words)} to "
+            f"{_or(levels[-1])} on {counted(sizes[-1], words)}"
         )
-    return _foretold(said, best)
+    return _foretold(title, [row for tied_rows in best for row in tied_rows])
 
 
 def zero_title(tables: Tables, words: Mapping[str, str]) -> str:
     """The ZeRO stage with the shortest step at the largest size, and that with least memory."""
     rows = _levels(tables, "ZeRO")
     if not rows:
-        return "No ZeRO stage ran"
+        return _one_level(tables, "zero_stage", "ZeRO")
     size = max(row["world_size"] for row in rows)
     here = [row for row in rows if row["world_size"] == size]
-    fast = max(here, key=_rate)
-    said = f"{fast['name']} has the shortest step on {counted(size, words)}"
+    if len(here) == 1:
+        return _foretold(f"Only {here[0]['name']} ran on {counted(size, words)}", here)
+    fast = leaders(tables, here)
+    names = sorted(row["name"] for row in fast)
+    step = "has the shortest step" if len(fast) == 1 else "have equal steps within noise"
+    title = f"{listed(names)} {step} on {counted(size, words)}"
     known = [row for row in here if row["least_memory_bytes"] is not None]
     if len(known) > 1:
         least = min(known, key=lambda row: int(row["least_memory_bytes"]))
-        said += " and needs the least memory" if least is fast else ""
-        said += "" if least is fast else f", {least['name']} needs the least memory"
-    return _foretold(said, [fast])
+        both = len(fast) == 1 and least is fast[0]
+        title += " and" if both else f", {least['name']}"
+        title += " needs the least memory"
+    return _foretold(title, fast)
 
 
 def energy_title(tables: Tables, words: Mapping[str, str]) -> str:
@@ -126,7 +154,10 @@ def energy_title(tables: Tables, words: Mapping[str, str]) -> str:
     if len(known) > 1:
         change = last["tokens_per_joule"] / known[0]["tokens_per_joule"] - 1
         way = "more" if change >= 0 else "fewer"
-        said += f", {percent(abs(change))} {way} than on {known[0]['world_size']}"
+        compared = f"{percent(abs(change))} {way} than"
+        if abs(change) <= noise(tables, last["series"]):
+            compared = "about as many as"
+        said += f", {compared} on {known[0]['world_size']}"
     return said
 
 
@@ -236,6 +267,21 @@ def _levels(tables: Tables, axis: str) -> list[Record]:
     """The levels of an axis that ran; those predicted where none did."""
     rows = [row for row in tables["levels"] if row["axis"] == axis and row["outcome"] == "ok"]
     return [row for row in rows if row["series"] != "predicted"] or rows
+
+
+def _one_level(tables: Tables, column: str, name: str) -> str:
+    """Where levels cannot be compared: the one that ran, or that none did."""
+    ran = [row for row in tables.records.get("statistics", []) if row["outcome"] == "ok"]
+    levels = {row[column] for row in ran}
+    if not levels:
+        return f"No {name} can be compared: nothing ran"
+    if len(levels) == 1:
+        return f"Only {name} {levels.pop()} ran: there is nothing to compare"
+    return f"No two {name} levels ran at the same size"
+
+
+def _or(levels: set[str]) -> str:
+    return " or ".join(sorted(levels))
 
 
 def _rate(row: Record) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from scaling.report.sections.leads import leaders, noise
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import amount, digits, interval, listed, percent, significant
 from scaling.report.text.words import counted
@@ -63,7 +64,7 @@ def efficiency_title(tables: Tables, words: Mapping[str, str]) -> str:
     same = next((row for row in fixed if row["world_size"] == last["world_size"]), None)
     if same is None:
         return f"{kept}; the layout of the smallest size does not run there"
-    if same["share_of_best"] > 0.995:
+    if same["share_of_best"] >= 1 / (1 + noise(tables, last["series"])):
         return f"{kept}, at the layout of the smallest size too"
     return f"{kept}; keeping one layout would cost {percent(1 - same['share_of_best'])} of it"
 
@@ -100,6 +101,8 @@ def effects_title(tables: Tables) -> str:
     if not shown:
         return "No two layouts that ran differ in one choice only"
     top = max(shown, key=lambda row: max(row["mean_ratio"], 1 / row["mean_ratio"]))
+    if max(top["mean_ratio"], 1 / top["mean_ratio"]) <= 1 + noise(tables, top["series"]):
+        return f"No choice matters: on average {top['name']} and all others are within noise"
     ratio = f"×{digits(top['mean_ratio'], 2)}"
     pairs = "1 pair" if top["pairs"] == 1 else f"{top['pairs']} pairs"
     return f"The choice that matters most is {top['name']}: {ratio} on average over {pairs}"
@@ -128,11 +131,15 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     at = f"At {counted(size, words)}"
     if not ran:
         return f"{at} no cell of tp × pp runs"
-    best = max(ran, key=lambda row: (row["series"] != "predicted", row["share_of_best"]))
+    firm = [row for row in ran if row["series"] != "predicted"]
+    best = leaders(tables, firm or ran, "share_of_best")
+    which = "cell" if firm else "predicted cell"
+    named = [f"tp {row['tp']}, pp {row['pp']}" for row in best]
+    title = f"{at} the best {which} is {named[0]}"
+    if len(best) > 1:
+        title = f"{at} the best {which}s tie: {'; '.join(sorted(named))}"
     empty = len(cells) - len(ran)
-    which = "cell" if best["series"] != "predicted" else "predicted cell"
-    said = f"{at} the best {which} is tp {best['tp']}, pp {best['pp']}"
-    return f"{said}; {empty} of {len(cells)} cells hold nothing that runs" if empty else said
+    return f"{title}; {empty} of {len(cells)} cells hold nothing that runs" if empty else title
 
 
 def memory_title(tables: Tables) -> str:

@@ -18,7 +18,7 @@ def story(tables: Tables) -> dict[str, Any]:
     everything = tables
     tables = evidence(tables)
     setting = tables["settings"][0]
-    words = words_for(setting["vendor"])
+    words = words_for(setting["vendor"]) | {"interval": interval_words(everything)}
     named = {row["slot"]: row["layout_name"] for row in everything["contenders"]}
     coloured = sorted((slot, name) for slot, name in named.items() if slot <= LAYOUT_SLOTS)
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
@@ -87,6 +87,22 @@ def batch_words(setting: Record, words: Mapping[str, str]) -> str:
 def batch_short(setting: Record) -> str:
     """The same for a button: `strong 64 × 4096`."""
     return f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
+
+
+def interval_words(tables: Tables) -> str:
+    """Which interval the charts of a setting show, for `{interval}` in captions and tooltips."""
+    kinds = []
+    noise = [row for row in tables["noise"] if row["interval_half_width"] is not None]
+    ran = [row for row in noise if row["series"] != "predicted"]
+    if ran:
+        repeated, layouts = (
+            sum(row[name] for row in ran) for name in ("repeated_layouts", "layouts")
+        )
+        one_run = " of one run" if not repeated else " (of one run where nothing was repeated)"
+        kinds.append("95 % interval" + ("" if repeated == layouts else one_run))
+    if len(noise) > len(ran):
+        kinds.append("80 % interval of a prediction")
+    return " or ".join(kinds) or "interval"
 
 
 def evidence(tables: Tables) -> Tables:

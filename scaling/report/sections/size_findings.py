@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from scaling.report.charts.returns import HALF_SHARE
+from scaling.report.sections.leads import NOISE_FLOOR, PREDICTED_TIE, leaders, noise
 from scaling.report.tables import Record, Tables
-from scaling.report.text.numbers import amount, digits, interval, percent, times
+from scaling.report.text.numbers import amount, digits, interval, listed, percent, times
 from scaling.report.text.words import counted
 
 
@@ -22,9 +23,17 @@ def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
     verb = "grows" if last["speed_up"] >= 1 else "falls to"
     if _foretold(best):
         verb = "would grow" if last["speed_up"] >= 1 else "would fall to"
-    top = max(best, key=lambda row: float(row["tokens_per_s"]))
-    peak = "" if top is last else f"; it is highest at {top['world_size']}"
-    return f"{where} throughput {verb} {times(last['speed_up'])}{peak}"
+    change = f"{verb} {times(last['speed_up'])}"
+    floor = noise(tables, last["series"])
+    if 1 / (1 + floor) <= last["speed_up"] <= 1 + floor:
+        change = "would stay the same" if _foretold(best) else "stays the same"
+    tops = leaders(tables, best)
+    peak = "" if last in tops else f"; it is highest at {tops[0]['world_size']}"
+    if peak and len(tops) > 1:
+        peak = (
+            f"; it is highest at {listed([str(n) for n in sorted(r['world_size'] for r in tops)])}"
+        )
+    return f"{where} throughput {change}{peak}"
 
 
 def utilisation_title(tables: Tables, words: Mapping[str, str]) -> str:
@@ -60,7 +69,10 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
     after = f"After {counted(short['from_world_size'], words)} a further {words['GPU']}"
     if short["share_high"] is not None and short["share_high"] < 0:
         return f"{after} {'would make' if _foretold(steps) else 'makes'} training slower"
-    if short["share_high"] is not None and short["share_high"] >= HALF_SHARE:
+    high = short["share_high"]
+    if high is None:  # the rates of both sizes carry the noise, and their difference is smaller
+        high = short["share"] + 3 * noise(tables, short["series"])
+    if high >= HALF_SHARE:
         share = interval(short["share"], short["share_low"], short["share_high"])
         return f"{after} perhaps {returns} less than half of its share: {share}"
     return f"{after} {returns} less than half of its share"
@@ -79,8 +91,8 @@ def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     best = here[0]
     if best["runner_up_layout_name"] is None:
         return f"{at} only {best['layout_name']} {'fits' if _foretold(here) else 'ran'}"
-    if best["tied"]:
-        return f"{at} {best['layout_name']} and {best['runner_up_layout_name']} tie within noise"
     ahead = best["tokens_per_s"] / best["runner_up_tokens_per_s"] - 1
+    if best["tied"] or ahead <= (PREDICTED_TIE if _foretold(here) else NOISE_FLOOR):
+        return f"{at} {best['layout_name']} and {best['runner_up_layout_name']} tie within noise"
     lead = f"{at} {best['layout_name']} is fastest, {percent(ahead, 1)} ahead"
-    return lead if best["tied"] is False else f"{lead}; without intervals that may be noise"
+    return lead if best["tied"] is False else f"{lead}; no interval was measured"

@@ -1,10 +1,24 @@
 """Numbers as the report writes them: three significant digits, thin spaces, – for unknown."""
 
+from typing import Any
+
 from scaling.cluster.hardware import GIB
 
 UNKNOWN = "–"
 THIN = "\u202f"  # narrow, and no line break
 MINUS = "\u2212"
+# The formats, for sentences made here and for what the page writes when it is read (page.js).
+FORMATS: dict[str, Any] = {
+    "unknown": UNKNOWN,
+    "thin": THIN,
+    "minus": MINUS,
+    "digits": 3,
+    "grouped_digits": 4,  # of thousands without a prefix
+    # from which amount on, divided by what, and the prefix
+    "prefixes": [
+        [1e15, 1e15, "P"], [1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"],
+    ],
+}  # fmt: skip
 
 
 def digits(value: float, places: int) -> str:
@@ -12,8 +26,9 @@ def digits(value: float, places: int) -> str:
     return f"{value:.{places}f}".replace("-", MINUS)
 
 
-def significant(value: float, count: int = 3) -> str:
+def significant(value: float, count: int | None = None) -> str:
     """`count` significant digits without an exponent, thousands parted by a thin space."""
+    count = FORMATS["digits"] if count is None else count
     rounded = float(f"{value:.{count}g}")
     if rounded == 0:
         return "0"
@@ -25,11 +40,11 @@ def amount(value: float | None, unit: str = "") -> str:
     """A large number with its prefix: `420 k`, `1.75 M`, `6 555`, `5.01 GFLOP/s` with a unit."""
     if value is None:
         return UNKNOWN
-    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            scale = 1e3 if prefix == "k" else size
+    for least, scale, prefix in FORMATS["prefixes"]:
+        if abs(value) >= least:
             return f"{significant(value / scale)}{THIN}{prefix}{unit}"
-    return significant(value, 4 if abs(value) >= 1000 else 3) + (f"{THIN}{unit}" if unit else "")
+    count = FORMATS["grouped_digits" if abs(value) >= 1000 else "digits"]
+    return significant(value, count) + (f"{THIN}{unit}" if unit else "")
 
 
 def percent(ratio: float | None, places: int = 0) -> str:
@@ -38,8 +53,8 @@ def percent(ratio: float | None, places: int = 0) -> str:
 
 
 def times(ratio: float) -> str:
-    """A factor: `6.3×`, `8×`, `16×`."""
-    return f"{significant(ratio, 2).removesuffix('.0')}×"
+    """A factor: `6.3×`, `8×`, `16×`, `256×`: whole numbers are not rounded."""
+    return f"{significant(ratio, max(2, len(str(round(ratio))))).removesuffix('.0')}×"
 
 
 def gib(size_bytes: float | None) -> str:

@@ -1,6 +1,10 @@
 """What a device is called: GPUs on a GPU cluster, ranks where ranks share a CPU."""
 
+import unicodedata
 from collections.abc import Mapping
+
+# controls, formats (direction of writing), halves of characters, unknown ones, line separators
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def words_for(vendor: str | None) -> dict[str, str]:
@@ -18,3 +22,16 @@ def filled(text: str, words: Mapping[str, str]) -> str:
 def counted(number: int, words: Mapping[str, str]) -> str:
     """`1 rank`, `8 GPUs`."""
     return f"{number} {words['GPU'] if number == 1 else words['GPUs']}"
+
+
+def shown(text: str) -> str:
+    """Text of others as it may be printed: what has no look, or turns the line, as its number.
+
+    Line ends and tabs become spaces.
+    """
+    if text.isprintable():
+        return text
+    text = " ".join(text.split("\n")).replace("\t", " ").replace("\r", " ")
+    return "".join(
+        one if unicodedata.category(one) not in _UNSEEN else f"\\u{ord(one):04x}" for one in text
+    )

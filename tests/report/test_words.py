@@ -1,0 +1,48 @@
+"""What others wrote is printed as text, and an interval is called what it is."""
+
+import pytest
+
+from scaling.report.sections.sentences import interval_words
+from scaling.report.tables import Tables, _plain
+from scaling.report.text.words import shown
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("llama-8b", "llama-8b"),
+        ("420\u202fk Größe 模型", "420\u202fk Größe 模型"),
+        ("a\u202eb", "a\\u202eb"),
+        ("two\nlines\tand\rmore", "two lines and more"),
+        ("\x1b[31mred\x00", "\\u001b[31mred\\u0000"),
+        ("<script>", "<script>"),
+    ],
+)
+def test_control_characters_are_shown_as_numbers_and_words_stay(name, printed):
+    assert shown(name) == printed
+    assert _plain(name) == printed
+    assert _plain([name]) == printed
+
+
+def noise(series, repeated, layouts=4):
+    width = 0.01
+    return {"series": series, "interval_half_width": width, "layouts": layouts,
+            "repeated_layouts": repeated}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([noise("measured", 0)], "95 % interval of one run"),
+        ([noise("measured", 4)], "95 % interval"),
+        ([noise("measured", 1)], "95 % interval (of one run where nothing was repeated)"),
+        ([noise("predicted", 0)], "80 % interval of a prediction"),
+        (
+            [noise("measured", 0), noise("predicted", 0)],
+            "95 % interval of one run or 80 % interval of a prediction",
+        ),
+        ([], "interval"),
+    ],
+)
+def test_an_interval_is_called_by_its_level_and_its_runs(rows, words):
+    assert interval_words(Tables({"noise": rows})) == words
