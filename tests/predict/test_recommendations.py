@@ -50,7 +50,9 @@ def test_an_encoder_decoder_is_recommended_what_the_engine_trains():
         family="t5", num_layers=4, num_encoder_layers=4, hidden_size=512, num_heads=8,
         num_kv_heads=8, head_dim=64, ffn_hidden_size=1024, vocab_size=32128,
     )  # fmt: skip
-    for one in ask(model="t5", shape=shape, gpus=[8], seq_length=512)[8]:
+    advised = ask(model="t5", shape=shape, gpus=[8], seq_length=512)[8]
+    assert advised
+    for one in advised:
         assert one.layout.attention == "math"
         assert not list(engine_refusals(shape, one.layout))
 

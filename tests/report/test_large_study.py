@@ -92,6 +92,7 @@ def test_costs_follow_from_rate_price_and_power(tables):
 
 
 def test_on_the_front_nobody_is_beaten_in_both_time_and_cost(tables):
+    assert any(row["series"] == "measured" for row in tables["costs"])
     for one in tables["costs"]:
         rivals = [
             row

@@ -142,6 +142,7 @@ def test_every_setting_of_a_large_study_has_its_story(tmp_path, plan):
     write_rows(tmp_path / "rows" / "all.parquet", list(measured(made.points)))
     tabulate(tmp_path, REPORTS / "sql")
     tables = read_tables(tmp_path)
+    assert tables["settings"]
     for setting in tables["settings"]:
         said = story(tables.of(setting["setting_id"]))
         assert text(said).startswith("Use ")

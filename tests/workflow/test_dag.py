@@ -189,7 +189,9 @@ def test_a_point_file_holds_what_a_job_needs(project):
         check=True,
         capture_output=True,
     )
-    for path in (project / "results" / "quickstart" / "points").glob("*.json"):
+    paths = list((project / "results" / "quickstart" / "points").glob("*.json"))
+    assert paths
+    for path in paths:
         point = point_from_json(path.read_text())
         assert path.stem == point.point_id
         assert json.loads(path.read_text())["layout"]["precision"] in {"fp32", "bf16"}
