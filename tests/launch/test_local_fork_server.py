@@ -71,10 +71,8 @@ def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
 KEEPS = """
 import sys, time
 from pathlib import Path
-from scaling.study.grid import (point_from_json)
-from scaling.launch.fork_server.local import (local_fork_server)
-from scaling.study.point import (point_from_json)
-from scaling.launch.fork_server.here import (kept_host)
+from scaling.launch.fork_server.local import local_fork_server
+from scaling.study.point import point_from_json
 root = Path(sys.argv[2])
 with local_fork_server(point_from_json(Path(sys.argv[1]).read_text()), root) as found:
     part = root / "part"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from scaling.launch.start.here import seat
 
 from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
 from scaling.check.lines import Line
 from scaling.cluster.hardware import GPUS
 from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.local import rank_variables
 from scaling.layout.axes import Precision
 from scaling.layout.kernels import ATTENTION
 from scaling.record.rank_files import RankFiles, RankResult
@@ -73,7 +73,7 @@ def trained(point: Point, folder: Path) -> dict[int, RankResult]:
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "scaling.train", str(path), str(folder)],
-            env=rank_environment(point, os.environ) | seat(rank, world_size),
+            env=rank_environment(point, os.environ) | rank_variables(rank, world_size),
         )
         for rank in range(world_size)
     ]

@@ -33,10 +33,8 @@ STUDY = {
 STAND_IN = """
 import sys
 from pathlib import Path
-from scaling import (planning)
-from scaling.study.point import (point_from_json)
-from scaling.run import (planning)
-from scaling.study.grid import (point_from_json)
+from scaling.run import planning
+from scaling.study.point import point_from_json
 from scaling.record.files import write_rows
 from scaling.study.study import load_study
 from tests.rows import row_of
