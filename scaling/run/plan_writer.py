@@ -124,7 +124,7 @@ def _probe_allocation(probing: ProbePlan | None) -> Allocation | None:
 def _alone(paths: StudyPaths) -> Iterator[None]:
     """Two writers of one plan wait for each other."""
     paths.folder.mkdir(parents=True, exist_ok=True)
-    with paths.plan_lock.open("w") as lock:
+    with paths.plan_lock.open("a") as lock:
         with contextlib.suppress(OSError):  # no locks on this file system: each file is whole yet
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

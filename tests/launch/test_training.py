@@ -46,8 +46,8 @@ def test_a_kernel_that_is_missing_becomes_a_row(study: Study) -> None:
 
 
 def test_a_model_that_does_not_fit_becomes_a_row(study: Study) -> None:
-    """The address space is limited to 8 GiB, and one weight of this model would take 16."""
-    huge = dataclasses.replace(TINY, vocab_size=2**26)
+    """The address space is limited to 8 GiB, and one weight of this model would take 20 GB."""
+    huge = dataclasses.replace(TINY, vocab_size=10_000_000, hidden_size=512, num_heads=64)
     limited = ["prlimit", f"--as={8 * 2**30}", sys.executable, "-m", "scaling.train"]
     row = measure(study.write(tiny_point(shape=huge)), study.row_path, rank_command=limited)
     assert row.outcome == "oom"

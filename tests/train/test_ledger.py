@@ -69,10 +69,10 @@ def test_a_rank_takes_the_bytes_that_were_told(
         assert one["phases"].keys() == other["phases"].keys()
         for phase in one["phases"]:
             expected, found = one["phases"][phase], other["phases"][phase]
-            assert found["live_bytes"] == expected["live_bytes"]
             gloos = layout.world_size > 1 or layout.zero_stage == 3
-            most = expected["peak_bytes"] * (1.1 if gloos else 1.0)
-            assert expected["peak_bytes"] <= found["peak_bytes"] <= most
+            for bytes_ in ("live_bytes", "peak_bytes"):
+                most = expected[bytes_] * (1.1 if gloos else 1.0)
+                assert expected[bytes_] <= found[bytes_] <= most
 
 
 def test_the_owners_at_the_peak_are_weights_gradients_and_states(told: list[list[Memory]]) -> None:
