@@ -52,7 +52,7 @@ def test_a_write_that_fails_leaves_the_old_file(planned, tmp_path, monkeypatch):
     path = tmp_path / "a.parquet"
     store.write_rows(path, [row_of(planned.points[0], attempt=1)])
 
-    def full_disk(_table, part):
+    def full_disk(_table, part, **_options):
         part.write_bytes(b"half")
         raise OSError("no space left on device")
 
