@@ -81,7 +81,7 @@ from scaling.layout.layout import Layout
 from scaling.study import grid
 from scaling.study.study import load_study
 from scaling.train.engines.trainer import build
-planned = grid.plan(load_study("engines", __import__("pathlib").Path("config")))
+planned = grid.expand_grid(load_study("engines", __import__("pathlib").Path("config")))
 beats = []
 plan = SimpleNamespace(layout=Layout(engine="made_up", seq_length=32))
 groups = SimpleNamespace(limit_every_collective=lambda: beats.append("limited"))
@@ -142,5 +142,5 @@ def test_points_from_before_there_was_a_choice_keep_their_ids(
     shutil.copytree(PROJECT / "config", config)
     plain = STUDY.replace("  engine: [deepspeed, made_up]\n", "")
     (config / "studies" / "engines.yaml").write_text(plain, encoding="utf-8")
-    before = {point.point_id for point in grid.plan(load_study("engines", config)).points}
+    before = {point.point_id for point in grid.expand_grid(load_study("engines", config)).points}
     assert {id_ for engine, _, id_ in made_up["points"] if engine == "deepspeed"} == before
