@@ -48,6 +48,12 @@ def test_sigkill_without_it_is_an_error_and_outweighs_what_its_peers_saw() -> No
     assert judged == Verdict(outcome="error", message="rank 1 was killed by SIGKILL")
 
 
+def test_sigkill_outweighs_what_a_peer_raised_for_a_reason_of_its_own() -> None:
+    own = RankFailure(outcome="error", message="RuntimeError: the store said no", failed_at=0.5)
+    judged = judge(exits={0: 1, 1: -signal.SIGKILL}, failures={0: own})
+    assert judged == Verdict(outcome="error", message="rank 1 was killed by SIGKILL")
+
+
 def test_another_process_of_the_machine_running_out_of_memory_is_not_ours() -> None:
     assert judge(exits={0: End(1, out_of_memory=True)}, failures={0: GONE}).outcome == "error"
 

@@ -110,7 +110,7 @@ def _sure(failure: RankFailure) -> bool:
 
 def _first_hand(failure: RankFailure) -> bool:
     message = failure.message.lower()
-    return _sure(failure) or not any(words in message for words in _PEER_IS_GONE)
+    return not any(words in message for words in _PEER_IS_GONE)
 
 
 def _any(_: RankFailure) -> bool:
