@@ -55,7 +55,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 	$(PYTHON) -m venv .venv
 	DS_BUILD_OPS=0 $(PIP) --require-hashes --no-deps -r requirements.lock
 	$(PIP) -r torch.lock
-	$(PIP) --no-build-isolation -e '.[dev]'
+	$(PIP) --no-build-isolation -e workflow/executor -e '.[dev]'
 	@touch $@
 
 # Pin what is installed now, with the hashes of every file of it that is published. torch goes into

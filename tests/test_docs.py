@@ -19,6 +19,7 @@ from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
+EXECUTOR = PROJECT / "workflow" / "executor"
 README = (PROJECT / "README.md").read_text()
 ARCHITECTURE = (PROJECT / "docs" / "architecture.md").read_text()
 REFERENCE = (PROJECT / "docs" / "reference.md").read_text()
@@ -120,9 +121,12 @@ def test_nothing_is_pinned_twice_and_everything_the_project_needs_is_pinned():
     pins += re.findall(r"^(torch)==", (PROJECT / "torch.lock").read_text(), re.MULTILINE)
     assert {"setuptools", "hatchling"} <= set(pins)  # what is built with them is built anywhere
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    plugin = tomllib.loads((EXECUTOR / "pyproject.toml").read_text())["project"]
+    needed = [
+        *project["dependencies"], *project["optional-dependencies"]["dev"], *plugin["dependencies"]
+    ]  # fmt: skip
     names = {re.match(r"[\w-]+", line)[0].lower() for line in needed}
-    assert names <= set(pins)
+    assert names - {plugin["name"]} <= set(pins)  # the plugin lies in this repository
 
 
 def test_every_third_party_import_is_named_in_pyproject():
@@ -132,11 +136,12 @@ def test_every_third_party_import_is_named_in_pyproject():
     def names(requirements):
         return {re.match(r"[\w-]+", line)[0].lower() for line in requirements}
 
+    plugin = tomllib.loads((EXECUTOR / "pyproject.toml").read_text())["project"]
     shipped = names([*project["dependencies"], *extras["kernels"]])
     allowed = {
         "scaling": shipped,
-        "workflow": shipped,
-        "tests": shipped | names(extras["dev"]),
+        "workflow/executor": names(plugin["dependencies"]),
+        "tests": shipped | names([*extras["dev"], *plugin["dependencies"]]),
         "benchmarks": shipped | names(extras["dev"]),
     }
     own = {"scaling", "tests", "benchmarks", "snakemake_executor_plugin_submitit"}

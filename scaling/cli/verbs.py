@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scaling.cli import folders
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
-from scaling.study.paths import RESULTS, StudyPaths
+from scaling.study.paths import RESULTS, StudyPaths, own_or_shipped
 
 if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
@@ -183,7 +184,7 @@ def tabulate(
     knee_share: KneeShare = None,
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
-    _tabulate(study_dir, sql, knee_share)
+    _tabulate(study_dir, own_or_shipped(sql), knee_share)
 
 
 def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
@@ -208,6 +209,7 @@ def report(
     """Write report.html from whatever has been measured so far."""
     from scaling.report.page import page
 
+    reports = own_or_shipped(reports)
     if tables:
         _tabulate(study_dir, reports / "sql", knee_share)
     typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
@@ -277,6 +279,7 @@ def _clusters() -> "dict[str, Cluster]":
 
 
 for verb, example in (
+    (folders.new, folders.NEW_EPILOG),
     (predicting.predict, predicting.PREDICT_EPILOG),
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
     (predicting.validate, predicting.VALIDATE_EPILOG),
@@ -287,6 +290,8 @@ for verb, example in (
 
 def main() -> None:
     """Run a verb; what a user can get wrong is one sentence on stderr and exit code 2."""
+    if (clash := folders.clash()) is not None:
+        typer.echo(clash, err=True)
     try:
         app()
     except InputError as error:

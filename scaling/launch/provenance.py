@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import scaling
 from scaling.record.rank_files import Stack
 
 
@@ -31,7 +32,7 @@ def provenance_of(stack: Stack | None) -> dict[str, Any]:
         columns |= dataclasses.asdict(stack)
         del columns["host"]
     columns["stack_fingerprint"] = fingerprint(_told(columns))
-    columns["scaling_version"] = importlib.metadata.version("scaling")
+    columns["scaling_version"] = scaling.__version__
     columns["git_commit"] = git_commit(Path(__file__).parents[2])
     return columns
 

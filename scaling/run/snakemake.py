@@ -17,7 +17,7 @@ from scaling.launch.fork_server.local import local_fork_server
 from scaling.record import row_files
 from scaling.run import plan_writer, planning, stale_lock
 from scaling.run.progress import Progress, Watcher, duration
-from scaling.study.paths import LOGS, LogPaths, StudyPaths
+from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
 
 PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
 
@@ -101,7 +101,11 @@ def _names_profile(options: list[str]) -> bool:
 
 
 def _command(study: Path, options: list[str], chosen: Mapping[str, str]) -> list[str]:
-    profile = [] if _names_profile(options) else ["--profile", "config/profiles/local"]
+    profile = (
+        []
+        if _names_profile(options)
+        else ["--profile", str(own_or_shipped("config/profiles/local"))]
+    )
     settings = [f"{key}={value}" for key, value in chosen.items()]
     python = [sys.executable, "-m", "snakemake"]
     return [*python, *profile, *options, "--config", f"study={study}", *settings]

@@ -8,6 +8,16 @@ from pathlib import Path
 
 RESULTS, LOGS = Path("results"), Path("logs")
 
+_PACKAGE = Path(__file__).parents[1]
+# Snakefile, workflow/rules/, reports/ and config/ as they ship: inside an installed package, beside
+# it in a checkout.
+SHIPPED = _PACKAGE / "shipped" if (_PACKAGE / "shipped").is_dir() else _PACKAGE.parent
+
+
+def own_or_shipped(path: str | Path) -> Path:
+    """A path of the current folder where it is there, else the same path of what ships."""
+    return Path(path) if Path(path).exists() else SHIPPED / path
+
 
 class StudyPaths:
     """What lies in one study's folder, results/<study>/."""

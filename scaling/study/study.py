@@ -14,6 +14,7 @@ from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.study.mistakes import SAFE
+from scaling.study.paths import own_or_shipped
 from scaling.study.plan_file import CONFIG, study_path
 from scaling.study.point import StudyKind
 from scaling.study.schema import (
@@ -155,7 +156,7 @@ def _on_one_cluster(
     return {**axes, "cluster": (cluster,)}, tuple(placed)
 
 
-def findings_of(study: Study, reports: Path = Path("reports")) -> list[Path]:
+def findings_of(study: Study, reports: Path | None = None) -> list[Path]:
     """The findings a study asks about again: SQL files of reports/replication/<replicates>.
 
     Raises:
@@ -163,6 +164,7 @@ def findings_of(study: Study, reports: Path = Path("reports")) -> list[Path]:
     """
     if study.replicates is None:
         return []
+    reports = reports or own_or_shipped("reports")
     folders = sorted(path.name for path in (reports / "replication").glob("*") if path.is_dir())
     if study.replicates not in folders:
         raise InputError(

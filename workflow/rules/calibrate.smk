@@ -15,5 +15,8 @@ rule calibrate:
         ),
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON:q} -m scaling calibrate {LEFT.rows:q} {output:q} --points {input.points:q}"
+        SCALING
+        + " calibrate "
+        + quoted(LEFT.rows)
+        + " {output:q} --points {input.points:q}"
         " {params.probes:q} > {log:q} 2>&1"

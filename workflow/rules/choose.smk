@@ -15,5 +15,9 @@ checkpoint choose:
         guide=PLAN.guide,
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON:q} -m scaling choose {PLAN.study:q} {wildcards.size:q} {output:q} {CHOSEN:q}"
-        " > {log:q} 2>&1"
+        SCALING
+        + " choose "
+        + quoted(PLAN.study)
+        + " {wildcards.size:q} {output:q} "
+        + quoted(*CHOSEN)
+        + " > {log:q} 2>&1"

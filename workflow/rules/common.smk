@@ -1,4 +1,5 @@
 # Paths and look-ups, nothing else. What is imported here is loaded on every parse: standard library.
+import shlex
 import sys
 from pathlib import Path
 
@@ -25,13 +26,24 @@ NAME = Path(PLAN.study).stem
 LEFT = paths.StudyPaths(paths.RESULTS / NAME)
 LOGS = paths.LogPaths(paths.LOGS / NAME)
 RESULTS = str(LEFT.folder)
-PYTHON = sys.executable
-SQL = sorted(str(path) for path in Path("reports/sql").rglob("*.sql"))
-TABLES = sorted(path.stem for path in Path("reports/sql").glob("*.sql"))
+
+
+def quoted(*words):
+    # for a shell line that Snakemake formats; a line may use no name of ours but these, so that
+    # the workflow works as a module of another
+    text = shlex.join(map(str, words))
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+SCALING = quoted(sys.executable, "-m", "scaling")
+REPORTS = paths.own_or_shipped("reports")
+SQL = sorted(str(path) for path in REPORTS.joinpath("sql").rglob("*.sql"))
+TABLES = sorted(path.stem for path in REPORTS.joinpath("sql").glob("*.sql"))
 TABLES += ["replication"] if PLAN.replicates else []
 FINDINGS = (
     sorted(
-        str(path) for path in Path("reports/replication", PLAN.replicates).glob("*.sql")
+        str(path)
+        for path in REPORTS.joinpath("replication", PLAN.replicates).glob("*.sql")
     )
     if PLAN.replicates
     else []
@@ -39,7 +51,7 @@ FINDINGS = (
 REPORT_SOURCES = sorted(
     str(path)
     for kind in ("captions", "page")
-    for path in Path("reports", kind).rglob("*.*")
+    for path in REPORTS.joinpath(kind).rglob("*.*")
 )
 SIZES = sorted({asked.world_size for asked in PLAN.points.values()})
 

@@ -19,4 +19,4 @@ rule measure:
     params:
         point=str(LEFT.point("{point}")),
     shell:
-        "{PYTHON:q} -m scaling measure {params.point:q} {output:q} > {log:q} 2>&1"
+        SCALING + " measure {params.point:q} {output:q} > {log:q} 2>&1"

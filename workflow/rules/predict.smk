@@ -15,5 +15,5 @@ rule predict:
         asked=PLAN.asked,
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON:q} -m scaling predict {input.points:q} {output:q} {params.calibration:q}"
+        SCALING + " predict {input.points:q} {output:q} {params.calibration:q}"
         " > {log:q} 2>&1"

@@ -22,5 +22,7 @@ if PROBED:
             plan=str(LEFT.probe_plan),
             asked=PLAN.probe_asked,
         shell:
-            "{PYTHON:q} -m scaling probe {params.plan:q} {output[0]:q} --logs {LOGS.probe_ranks:q}"
-            " > {log:q} 2>&1"
+            SCALING
+            + " probe {params.plan:q} {output[0]:q} --logs "
+            + quoted(LOGS.probe_ranks)
+            + " > {log:q} 2>&1"

@@ -9,4 +9,4 @@ rule report:
         str(LOGS.rule("report")),
     localrule: True
     shell:
-        "{PYTHON:q} -m scaling report {RESULTS:q} --no-tables > {log:q} 2>&1"
+        SCALING + " report " + quoted(RESULTS) + " --no-tables > {log:q} 2>&1"

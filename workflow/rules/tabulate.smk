@@ -21,4 +21,4 @@ rule tabulate:
         plan=PLAN.files,
         clusters=PLAN.clusters,
     shell:
-        "{PYTHON:q} -m scaling tabulate {RESULTS:q} > {log:q} 2>&1"
+        SCALING + " tabulate " + quoted(RESULTS) + " > {log:q} 2>&1"

@@ -17,11 +17,12 @@ _MOST_GPUS = 10_000_000
 
 
 def config_file(name: str) -> Path | None:
-    """config/<name> of the current folder, else of the checkout this code is in, else None."""
+    """config/<name> of the current folder, else as it ships, else None."""
+    from scaling.study.paths import own_or_shipped
     from scaling.study.plan_file import CONFIG
 
-    folders = (CONFIG, Path(__file__).parents[3] / CONFIG)
-    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+    path = own_or_shipped(CONFIG / name)
+    return path if path.is_file() else None
 
 
 def site_clusters() -> dict[str, Cluster]:

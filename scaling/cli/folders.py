@@ -1,0 +1,44 @@
+"""The verbs that make folders: a new one to work in, and one to hand on."""
+
+import importlib.metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NEW_EPILOG = "Example:  scaling new my-sweeps"
+
+# Another project of this name is on the package index, and puts its files where ours lie.
+_OTHER = "scaling"
+_ENTRY_POINT = "scaling.cli.verbs:main"
+
+
+def new(
+    folder: Annotated[
+        Path, typer.Argument(help="A folder to make, or one that has no config yet.")
+    ],
+) -> None:
+    """Make a folder to run studies in: Snakefile, config with your cluster, a first study."""
+    from scaling.cluster.slurm_site import ask_slurm
+    from scaling.run.new_folder import make_folder
+
+    site = ask_slurm()
+    for path in make_folder(folder, site):
+        typer.echo(path)
+    asked = "what Slurm says of this site" if site else "no cluster: no Slurm answers here"
+    typer.echo(f"config/clusters.yaml holds {asked}. Next: cd {folder} && scaling plan first")
+
+
+def clash() -> str | None:
+    """One sentence where another project's package `scaling` is installed beside this one."""
+    try:
+        other = importlib.metadata.distribution(_OTHER)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    if any(point.value == _ENTRY_POINT for point in other.entry_points):
+        return None  # this project, installed before it had a name of its own
+    return (
+        f"another project, {_OTHER} {other.version}, is installed in this environment under the "
+        f"same import name and may have overwritten files: pip uninstall {_OTHER}, then install "
+        "training-scaling again"
+    )

@@ -1,0 +1,97 @@
+"""`scaling new`: a folder in which studies run: what ships stays installed, one's own is here."""
+
+import shutil
+from pathlib import Path
+
+import jinja2
+
+from scaling.cluster.hardware import GPUS
+from scaling.cluster.slurm_site import Partition, SlurmSite
+from scaling.errors import InputError
+from scaling.study.paths import SHIPPED
+
+_TEMPLATES = "workflow/new"
+_CHANGE = "CHANGE-ME"
+
+
+def make_folder(folder: Path, site: SlurmSite | None) -> list[Path]:
+    """Write Snakefile, config/ and profiles into a folder that has none of them.
+
+    Args:
+        folder: made where it is not there.
+        site: what Slurm said of this machine, None where there is none.
+
+    Returns:
+        What was written, in the order in which one reads it.
+
+    Raises:
+        InputError: something of that name lies there already; then nothing is written.
+    """
+    texts = {
+        "Snakefile": _text("Snakefile"),
+        "config/clusters.yaml": clusters_text(site),
+        "config/studies/first.yaml": _render("first.yaml.j2", **_study_facts(site)),
+        ".gitignore": _text("gitignore"),
+    }
+    copies = {"config/models.yaml", "config/profiles/local", "config/profiles/slurm"}
+    there = sorted(name for name in {*texts, *copies} if (folder / name).exists())
+    if there:
+        raise InputError(f"{folder / there[0]}: exists already; give a new folder")
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for name in sorted(copies):
+        source, path = SHIPPED / name, folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, path) if source.is_dir() else shutil.copy(source, path)
+    return [folder / name for name in (*texts, *sorted(copies))]
+
+
+def clusters_text(site: SlurmSite | None) -> str:
+    """The clusters.yaml of a new folder; each line of the site's entry says who said so."""
+    partition = site.best if site else None
+    return _render(
+        "clusters.yaml.j2",
+        site=site,
+        partition=partition,
+        gpu=gpu_lines(partition) if partition else None,
+        gpus_per_node=(partition.gpus_per_node or partition.cpus_per_node) if partition else None,
+        others=[p.name for p in site.partitions if p is not partition] if site else [],
+    )
+
+
+def gpu_lines(partition: Partition) -> tuple[str, str]:
+    """The catalogue's name of a partition's GPUs, and a comment that says how sure that is."""
+    if not partition.gpus_per_node:
+        return "cpu", "sinfo: no GPUs in this partition; ranks share a node's cores"
+    name = (partition.gpu_type or "").lower().replace("_", "-")
+    alike = [gpu for gpu in GPUS if name and (gpu.startswith(name) or name.startswith(gpu))]
+    said = f"sinfo: gpu:{partition.gpu_type}" if partition.gpu_type else "sinfo: gpu, of no type"
+    if not alike:
+        return _CHANGE, f"{said}; one of {', '.join(gpu for gpu in GPUS if gpu != 'cpu')}"
+    if len(alike) > 1:
+        return alike[0], f"{said}; it may be {' or '.join(alike[1:])}: look with nvidia-smi"
+    return alike[0], said
+
+
+def _study_facts(site: SlurmSite | None) -> dict[str, object]:
+    partition = site.best if site else None
+    on_gpus = partition is not None and partition.gpus_per_node > 0
+    per_node = partition.gpus_per_node if partition and on_gpus else 2
+    sizes = [size for size in (1, 2, 4, 8, 16) if size < per_node]
+    nodes = partition.nodes if partition and on_gpus else 1
+    sizes += [per_node * count for count in (1, 2, 4) if count <= nodes]
+    return {"on_gpus": on_gpus, "sizes": sizes, "cluster": "mine" if on_gpus else "local"}
+
+
+def _text(name: str) -> str:
+    return (SHIPPED / _TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _render(name: str, **facts: object) -> str:
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+    return environment.from_string(_text(name)).render(**facts)
