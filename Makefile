@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart study test test-fast check format lock clean
+.PHONY: quickstart study test test-fast check site licences format lock clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -39,6 +39,14 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+
+# The documentation as a site in site/; a link that leads nowhere ends it.
+site: .venv/installed
+	$(BIN)/python -m mkdocs build --strict --quiet
+
+# Every package installed with its licence and where it comes from.
+licences: .venv/installed
+	@$(BIN)/pip-licenses --format=markdown --with-urls --order=license
 
 format: .venv/installed
 	$(BIN)/ruff format .

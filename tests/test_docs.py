@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import tomllib
 import pytest
 import yaml
 
+import scaling
+from scaling.layout.axes import AXES
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row
 from scaling.study import grid
@@ -91,6 +94,36 @@ def test_the_readmes_study_is_a_study(project):
 def test_the_axes_the_readme_lists_are_the_axes_there_are():
     listed = re.search(r"Axes: `([^`]+)`", README)[1].split()
     assert set(listed) == set(Axes.model_fields)
+
+
+def axes_table():
+    """The axes of a study as a table, from the table of axes."""
+    lines = ["| key | values | left out |", "|---|---|---|"]
+    for axis in AXES.values():
+        listed = [spelled(value) for value in axis.values or ["a count"]]
+        listed += ["null"] * axis.optional
+        lines.append(f"| `{axis.name}` | {', '.join(listed)} | {spelled(axis.default)} |")
+    return "\n".join(lines)
+
+
+def spelled(value):
+    """A value as YAML has it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def test_the_configs_readme_lists_every_axis_with_its_values(request):
+    path = PROJECT / "config" / "README.md"
+    start, end = "--update-golden -->\n", "\n<!-- end -->"
+    before, rest = path.read_text().split(start)
+    text = f"{before}{start}{axes_table()}{end}{rest.split(end.strip())[1]}"
+    if request.config.getoption("--update-golden"):
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+def test_the_version_is_one():
+    citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
+    assert citation["version"] == scaling.__version__
 
 
 def test_help_lists_every_verb_with_an_example():

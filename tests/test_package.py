@@ -1,6 +1,7 @@
 """What is installed works alone: wheels, without this checkout, in a folder of one's own."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -86,3 +87,56 @@ def test_a_published_study_can_be_predicted_from_an_installed_wheel(installed, t
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
     assert "tokens/s" in answer.stdout
+
+
+def test_the_executor_runs_a_workflow_that_is_not_ours_and_needs_nothing_of_this_project(
+    wheels, tmp_path_factory, tmp_path
+):
+    folder = tmp_path_factory.mktemp("plugin_alone")
+    venv.create(folder, with_pip=False)
+    (plugin,) = [path for path in wheels if path.name.startswith("snakemake_executor_plugin")]
+    (site,) = folder.glob("lib/python*/site-packages")
+    zipfile.ZipFile(plugin).extractall(site)
+    (site / "dependencies.pth").write_text(f"{DEPENDENCIES}\n")
+    python = folder / "bin" / "python"
+    alone = subprocess.run(
+        [python, "-c", "import scaling"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert alone.returncode == 1
+    (tmp_path / "Snakefile").write_text(
+        'rule all:\n    input: expand("out/{n}.txt", n=range(10))\n\n'
+        'rule one:\n    output: "out/{n}.txt"\n    resources: runtime=5\n'
+        '    shell: "echo {wildcards.n} > {output}"\n'
+    )
+    ran = subprocess.run(
+        [
+            *(python, "-m", "snakemake", "--executor", "submitit", "--submitit-cluster", "local"),
+            *("--submitit-pack", "5", "--jobs", "10", "--seconds-between-status-checks", "1"),
+            *("--latency-wait", "1", "--default-resources", "mem=None", "disk=None"),
+        ],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    written = [(tmp_path / "out" / f"{n}.txt").read_text().strip() for n in range(10)]
+    assert written == [str(n) for n in range(10)]
+
+
+@pytest.mark.parametrize("recipe", ["Dockerfile", "apptainer.def"])
+def test_a_container_is_made_of_files_that_are_here_and_of_the_lock(recipe):
+    text = (PROJECT / recipe).read_text()
+    copied = re.findall(r"^COPY (.+) \S+$|^ {4}(\S+) /opt/scaling/\S+$", text, re.MULTILINE)
+    names = {name for pair in copied for name in (pair[0] or pair[1]).split()}
+    assert {"requirements.lock", "torch.lock", "pyproject.toml", "Snakefile"} <= names
+    assert {"scaling", "workflow", "config", "reports"} <= names
+    assert all((PROJECT / name).exists() for name in names), names
+    assert "--require-hashes --no-deps -r requirements.lock" in text
+
+
+def test_the_documentation_builds_as_a_site_without_a_broken_link(tmp_path):
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        cwd=PROJECT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    for document in (PROJECT / "docs").glob("*.md"):
+        assert (tmp_path / document.stem / "index.html").exists(), document

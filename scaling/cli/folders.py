@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 NEW_EPILOG = "Example:  scaling new my-sweeps"
+EXPORT_EPILOG = "Example:  scaling export results/quickstart quickstart.zip"
 
 # Another project of this name is on the package index, and puts its files where ours lie.
 _OTHER = "scaling"
@@ -27,6 +28,20 @@ def new(
         typer.echo(path)
     asked = "what Slurm says of this site" if site else "no cluster: no Slurm answers here"
     typer.echo(f"config/clusters.yaml holds {asked}. Next: cd {folder} && scaling plan first")
+
+
+def export(
+    study_dir: Annotated[
+        Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, tabulated.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT.zip", help="The file to hand on.")],
+) -> None:
+    """Pack tables, page and study for others (RO-Crate): no user names, no paths, no logs."""
+    from scaling.run.export import export as pack
+    from scaling.study.paths import own_or_shipped
+
+    names = pack(study_dir, out, own_or_shipped("reports"))
+    typer.echo(f"{len(names)} files -> {out}")
 
 
 def clash() -> str | None:

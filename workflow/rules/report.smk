@@ -4,7 +4,8 @@ rule report:
         rules.tabulate.output,
         REPORT_SOURCES,
     output:
-        str(LEFT.report),
+        # `snakemake --report` holds the page too
+        report(str(LEFT.report), category="Scaling", labels={"study": NAME}),
     log:
         str(LOGS.rule("report")),
     localrule: True

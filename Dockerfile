@@ -1,0 +1,24 @@
+# For GPU nodes: what the lock says, torch with its CUDA libraries, and a C compiler for what torch.compile writes.
+#   docker build -t training-scaling .
+#   docker run --gpus all --ipc host --ulimit memlock=-1 -v "$PWD:/work" training-scaling check check.json
+FROM python:3.12-slim-bookworm
+
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc g++ libc6-dev numactl openssh-client \
+ && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/scaling
+COPY requirements.lock torch.lock pyproject.toml README.md LICENSE Snakefile ./
+# TORCH: another build of the same release where the driver asks for one, e.g. torch==2.13.0+cu126
+ARG TORCH=
+ENV DS_BUILD_OPS=0 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN pip install --require-hashes --no-deps -r requirements.lock \
+ && pip install ${TORCH:--r torch.lock}
+COPY scaling scaling
+COPY workflow workflow
+COPY config config
+COPY reports reports
+RUN pip install --no-build-isolation ./workflow/executor '.[kernels]'
+
+WORKDIR /work
+ENTRYPOINT ["scaling"]
