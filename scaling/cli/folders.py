@@ -1,4 +1,4 @@
-"""The verbs that make folders: a new one to work in, and one to hand on."""
+"""The verbs about a whole folder or study: a new one, one to hand on, one that shall end."""
 
 import importlib.metadata
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 NEW_EPILOG = "Example:  scaling new my-sweeps"
+STOP_EPILOG = "Example:  scaling stop quickstart"
 EXPORT_EPILOG = "Example:  scaling export results/quickstart quickstart.zip"
 
 # Another project of this name is on the package index, and puts its files where ours lie.
@@ -42,6 +43,24 @@ def export(
 
     names = pack(study_dir, out, own_or_shipped("reports"))
     typer.echo(f"{len(names)} files -> {out}")
+
+
+def stop(
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY", help="A name in config/studies, or its YAML.")
+    ],
+    scheduler: Annotated[
+        str, typer.Option(help="Where its allocations were sent: slurm or local.")
+    ] = "slurm",
+) -> None:
+    """End a study for good, also where its snakemake is dead; what is measured is kept."""
+    from scaling.run.stop import stop_study
+    from scaling.study.paths import RESULTS
+
+    sentences, ended = stop_study(study, RESULTS, scheduler)
+    for sentence in sentences or ["Nothing of it was running."]:
+        typer.echo(sentence)
+    raise typer.Exit(0 if ended else 1)
 
 
 def clash() -> str | None:

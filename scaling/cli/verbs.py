@@ -281,6 +281,7 @@ def _clusters() -> "dict[str, Cluster]":
 for verb, example in (
     (folders.new, folders.NEW_EPILOG),
     (folders.export, folders.EXPORT_EPILOG),
+    (folders.stop, folders.STOP_EPILOG),
     (predicting.predict, predicting.PREDICT_EPILOG),
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
     (predicting.validate, predicting.VALIDATE_EPILOG),

@@ -51,6 +51,16 @@ def runs_here_already(row_path: Path) -> bool:
     return facts is not None and facts.host == socket.gethostname() and _still_runs(facts)
 
 
+def running_here(rows: Path) -> list[int]:
+    """Process ids on this host that measure points into this folder now."""
+    markers = [_read_marker(marker) for marker in sorted(rows.glob("*.running"))]
+    return [
+        facts.pid
+        for facts in markers
+        if facts is not None and facts.host == socket.gethostname() and _still_runs(facts)
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MarkerFacts:
     """What a marker says, and when it was written (seconds since the epoch)."""

@@ -3,9 +3,13 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
+from scaling.cluster.slurm_site import ask_slurm
+from scaling.run.new_folder import clusters_text
 from tests.slurm.lab import until
 
 pytestmark = pytest.mark.slurm
@@ -147,3 +151,35 @@ def test_finished_allocations_leave_nothing_behind(study):
     kept = [path for path in (study.folder / ".snakemake/submitit").rglob("*") if path.is_file()]
 
     assert [json.loads(path.read_text()) for path in kept] == []
+
+
+def test_a_run_is_stopped_for_good_though_its_snakemake_is_dead(study):
+    study.points(**{name: {"seconds": 600} for name in ("a", "b")})
+    run = study.start(*PACKED)
+    study.wait_for_start("a")
+    kill(run)
+    assert study.lab.queue()
+
+    stop = (sys.executable, "-m", "snakemake_executor_plugin_submitit.stop")
+    stopped = subprocess.run(
+        [*stop, ".snakemake/submitit", "out/"], cwd=study.folder, capture_output=True, text=True,
+        env=study.lab.environment, check=False,
+    )  # fmt: skip
+
+    assert stopped.returncode == 0, stopped.stderr
+    assert "cancelled 1 allocations that nobody watched" in stopped.stdout
+    until("the job ends", lambda: not study.lab.queue())
+    assert study.done() == set()
+
+
+def test_a_new_folder_is_told_partition_and_account_by_slurm(study, monkeypatch):
+    for name, value in study.lab.environment.items():
+        monkeypatch.setenv(name, value)
+    site = ask_slurm()
+    assert site is not None
+    assert site.best.gpus_per_node == 4
+    assert "lab" in site.accounts
+    assert "two" in site.qos
+    text = clusters_text(site)
+    assert f"partition: {site.best.name} # sinfo" in text
+    assert f"account: {site.accounts[0]} # sacctmgr" in text

@@ -16,6 +16,7 @@
     reattach     jobs of an earlier run are taken up again
     ownership    a lock that a dead owner does not keep
     tidying      what nobody will ask for goes
+    stop         ends what makes certain files, for good
     pack         what runs inside the allocation
 
 Every start of Snakemake imports this package, so submitit is imported only where it is used.

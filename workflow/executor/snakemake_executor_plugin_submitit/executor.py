@@ -101,6 +101,7 @@ class Executor(RemoteExecutor):
             digest=digest_of(job.shellcmd or rule),
             limit_s=60 * request.runtime_min,
             environment={"SNAKEMAKE_ATTEMPT": str(job.attempt)},
+            outputs=tuple(map(str, job.output)),
         )
         outputs = tuple(Path(output) for output in job.output)
         return Wish(request=request, item=item, outputs=outputs, job=job)

@@ -43,6 +43,7 @@ class Item:
     digest: str
     limit_s: float
     environment: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +170,11 @@ class Ledger:
             return set()
         withdrawn = {int(p.name.split(".")[0]) for p in allocation.glob("*.withdrawn")}
         return set(range(len(pack["items"]))) - set(self.settled(allocation)) - withdrawn
+
+    def makes(self, allocation: Path, prefix: str) -> bool:
+        """Whether an allocation was sent for a file whose name begins so."""
+        items = (_read(allocation / "pack.json") or {"items": []})["items"]
+        return any(name.startswith(prefix) for item in items for name in item.get("outputs", ()))
 
     def log_of(self, allocation: Path, number: int) -> list[Path]:
         """What a job printed, and what its allocation did."""

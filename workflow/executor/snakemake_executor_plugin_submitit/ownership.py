@@ -117,6 +117,22 @@ class Ownership:
         self._file.unlink(missing_ok=True)
 
 
+def owners_of(folder: Path, prefix: str) -> list[tuple[Path, dict[str, Any]]]:
+    """Who makes files whose names begin so: live here, or heard of lately on another host."""
+    owners = []
+    for path in folder.glob("*.json"):
+        try:
+            owner = json.loads(path.read_text())
+            heard_s = time.time() - path.stat().st_mtime
+        except (FileNotFoundError, json.JSONDecodeError):  # released just now
+            continue
+        here = owner["host"] == socket.gethostname()
+        lives = _runs(owner) if here else heard_s < SILENCE_S
+        if lives and any(name.startswith(prefix) for name in owner["outputs"]):
+            owners.append((path, owner))
+    return owners
+
+
 def _runs(owner: dict[str, Any]) -> bool:
     try:
         created = psutil.Process(owner["pid"]).create_time()

@@ -1,0 +1,94 @@
+"""Stopping for good: what a dead Snakemake has sent is cancelled, and nothing of other files."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+from snakemake_executor_plugin_submitit import stop as stopping
+from snakemake_executor_plugin_submitit.ledger import Ledger
+
+from tests.executor.conftest import wishes
+
+
+def sent(run, tmp_path, *names):
+    """Allocations of jobs that make results/<name>, by a Snakemake that is dead since."""
+    dispatcher, _ = run()
+    listed = wishes(tmp_path, *names)
+    for wish in listed:
+        object.__setattr__(wish.item, "outputs", (f"results/{wish.item.name}",))
+    dispatcher.take(listed)
+
+
+def test_what_a_dead_snakemake_has_sent_is_cancelled(run, cluster, tmp_path):
+    sent(run, tmp_path, "one/a", "one/b")
+    sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    assert ended
+    assert sorted(cluster.cancelled) == ["100", "101"]
+    assert len(sentences) == 1
+    assert sentences[0].startswith("cancelled 2 allocations that nobody watched: 10")
+
+
+def test_what_makes_other_files_runs_on(run, cluster, tmp_path):
+    sent(run, tmp_path, "one/a")
+    assert stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/two/") == ([], True)
+    assert cluster.cancelled == []
+
+
+def test_a_scheduler_that_does_not_answer_has_ended_nothing(run, cluster, tmp_path):
+    sent(run, tmp_path, "one/a")
+    cluster.answers = False
+    sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    assert not ended
+    assert "give the same command again" in sentences[0]
+
+
+def claim(tmp_path, **facts):
+    owners = tmp_path / "ledger" / "index" / "owners"
+    owners.mkdir(parents=True, exist_ok=True)
+    path = owners / "other.json"
+    path.write_text(json.dumps({"outputs": ["results/one/a"], **facts}))
+    return path
+
+
+def test_a_snakemake_that_lives_on_another_host_is_to_be_stopped_there(run, cluster, tmp_path):
+    sent(run, tmp_path, "one/a")
+    claim(tmp_path, host="elsewhere", pid=1, created=0.0)
+    sentences, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, "results/one/")
+    assert not ended
+    assert sentences == ["snakemake (pid 1 on elsewhere) makes these files: stop it there"]
+    assert cluster.cancelled == []  # it would send them again
+
+
+@pytest.mark.parametrize("prefix", ["results/one/", "results/two/"])
+def test_the_owner_on_this_host_is_interrupted_where_it_makes_these_files(
+    cluster, tmp_path, prefix
+):
+    path = tmp_path / "ledger" / "index" / "owners" / "other.json"
+    program = (
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n    pathlib.Path(sys.argv[1]).unlink()\n    sys.exit()\n"
+        "signal.signal(signal.SIGINT, end)\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        created = psutil.Process(owner.pid).create_time()
+        claim(tmp_path, host=socket.gethostname(), pid=owner.pid, created=created)
+        _, ended = stopping.stop(Ledger(tmp_path / "ledger"), cluster, prefix)
+        assert ended
+        assert path.exists() == (prefix == "results/two/")
+        if prefix == "results/two/":
+            assert owner.poll() is None
+            os.kill(owner.pid, signal.SIGKILL)
+
+
+def test_the_command_says_what_it_did_and_exits_with_it(tmp_path, capsys):
+    assert stopping.main([str(tmp_path), "results/one/", "--cluster", "local"]) == 0
+    assert capsys.readouterr().out == ""

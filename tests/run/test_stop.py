@@ -1,0 +1,42 @@
+"""`scaling stop` on one machine: the snakemake and the point that run end, and no row is lost."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.conftest import copy_project
+from tests.ran import scaling
+
+pytestmark = [pytest.mark.ranks, pytest.mark.snakemake]
+
+STUDY = """\
+title: long
+kind: strong
+axes: {model: tiny, cluster: local, world_size: 1, global_batch_size: 8, seq_length: 128,
+       precision: fp32, micro_batch_size: 2, zero_stage: 1}
+measure: {warmup_steps: 1, measured_steps: 10000, time_limit_s: 900}
+"""
+
+
+def test_a_study_that_is_stopped_leaves_nothing_running_and_its_point_is_still_wanted(tmp_path):
+    root = copy_project(tmp_path)
+    (root / "config" / "studies" / "long.yaml").write_text(STUDY)
+    rows = root / "results" / "long" / "rows"
+    with subprocess.Popen(
+        [sys.executable, "-m", "scaling", "run", "long"], cwd=root, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    ) as run:  # fmt: skip
+        end = time.monotonic() + 300
+        while not list(rows.glob("*.running")):
+            assert time.monotonic() < end, "the point never began"
+            assert run.poll() is None
+            time.sleep(0.1)
+        stopped = scaling(root, "stop", "long")
+        assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+        assert "ended 1 point(s) on this machine; they are still wanted" in stopped.stdout
+        assert run.wait(timeout=120) != 0
+    assert not list(rows.glob("*.running"))
+    assert not list(rows.glob("*.parquet"))
+    assert scaling(root, "stop", "long").stdout == "Nothing of it was running.\n"

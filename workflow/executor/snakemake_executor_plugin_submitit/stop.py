@@ -1,0 +1,99 @@
+"""End what makes certain files, for good: the Snakemake that lives, and what a dead one has sent.
+
+    python -m snakemake_executor_plugin_submitit.stop .snakemake/submitit results/one/
+
+Exit code 0: nothing of it runs any more. 1: a Snakemake on another host makes these files, or the
+scheduler did not answer; what it prints says which. Where allocations share a folder, only those
+with a job that makes such a file are ended.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from .ledger import Ledger
+from .ownership import owners_of
+from .schedulers import SCHEDULERS, Scheduler
+
+PATIENCE_S = 120.0  # for a Snakemake that was interrupted: it cancels, settles and writes
+
+
+def stop(ledger: Ledger, scheduler: Scheduler, prefix: str) -> tuple[list[str], bool]:
+    """Interrupt the owners on this host, then cancel what is left in flight.
+
+    Args:
+        ledger: of the executor's folder.
+        scheduler: where its allocations were sent.
+        prefix: of the files whose making ends, as Snakemake names them.
+
+    Returns:
+        A sentence for each thing that was ended, and for what could not be; and whether nothing
+        of it runs any more.
+    """
+    sentences, elsewhere = _interrupt(ledger.root / "index" / "owners", prefix)
+    if elsewhere:  # it would send again what is cancelled here
+        return sentences, False
+    sent = {
+        folder: identity
+        for batch in ledger.batches()
+        for folder in batch.iterdir()
+        if folder.is_dir() and ledger.makes(folder, prefix) and ledger.unsettled(folder)
+        if (identity := ledger.submitted(folder)) is not None
+    }
+    states = scheduler.states(list(sent.values())) if sent else {}
+    if states is None:
+        return [*sentences, "the scheduler does not answer: give the same command again"], False
+    live = [
+        identity
+        for identity in sent.values()
+        if (state := states.get(str(identity["job"]))) is not None and state.live
+    ]
+    if live:
+        scheduler.cancel(live)
+        jobs = ", ".join(str(identity["job"]) for identity in live)
+        sentences.append(f"cancelled {len(live)} allocations that nobody watched: {jobs}")
+    return sentences, True
+
+
+def _interrupt(owners: Path, prefix: str) -> tuple[list[str], bool]:
+    """What was said to whom, and whether one lives on another host."""
+    sentences, elsewhere = [], False
+    for path, owner in owners_of(owners, prefix):
+        who = f"snakemake (pid {owner['pid']} on {owner['host']})"
+        if owner["host"] != socket.gethostname():
+            sentences.append(f"{who} makes these files: stop it there")
+            elsewhere = True
+            continue
+        os.kill(owner["pid"], signal.SIGINT)
+        end = time.monotonic() + PATIENCE_S
+        while path.exists() and time.monotonic() < end:
+            time.sleep(0.2)
+        ended = not path.exists()
+        sentences.append(f"{who} was interrupted" + ("" if ended else " and has not ended yet"))
+    return sentences, elsewhere
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="snakemake_executor_plugin_submitit.stop")
+    parser.add_argument("folder", type=Path, help="the executor's records")
+    parser.add_argument("prefix", help="of the files whose making ends")
+    parser.add_argument("--cluster", default="slurm", choices=sorted(SCHEDULERS))
+    given = parser.parse_args(words)
+    settings: Any = SimpleNamespace(max_restarts=0, array=None, gpus=0)
+    scheduler = SCHEDULERS[given.cluster](settings)
+    sentences, ended = stop(Ledger(given.folder.absolute()), scheduler, given.prefix)
+    for sentence in sentences:
+        print(sentence)  # noqa: T201 (a command)
+    return 0 if ended else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
