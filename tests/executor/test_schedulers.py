@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from snakemake_executor_plugin_submitit import executor as executor_module
 from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
+from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import only_ours
 
 
 @pytest.fixture
@@ -116,3 +118,19 @@ def test_the_words_of_slurm_stand_in_one_place(room, words, where):
 
     assert {str(path.relative_to(room)) for path in speak} >= {w for w in where if w.endswith("py")}
     assert not {path for path in speak if not any(path.is_relative_to(room / w) for w in where)}
+
+
+@pytest.mark.parametrize(
+    ("uid", "printed"), [(None, "run\n"), (65534, "not run: it is another user's\n")]
+)
+def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printed):
+    if os.getuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    batch = tmp_path / "it"
+    batch.mkdir()
+    if uid is not None:
+        os.chown(batch, uid, uid)
+    script = f"{only_ours(batch)}\necho run"
+    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert ran.stdout == printed
+    assert ran.returncode == (0 if uid is None else 1)

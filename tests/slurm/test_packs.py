@@ -1,6 +1,7 @@
 """Points become allocations of a real Slurm."""
 
 import signal
+import stat
 
 import pytest
 
@@ -95,3 +96,13 @@ def test_names_and_comments_tell_a_human_what_a_job_is(study):
     name, comment = listed.strip().split("|")
     assert name == "point a +1"
     assert comment.startswith("snakemake in study, ")
+
+
+def test_what_slurm_loads_for_us_nobody_else_can_read_or_replace(study):
+    study.points(a={"seconds": 0})
+    assert study.run("--submitit-keep-folders") == 0, study.said
+    (batch,) = (study.folder / ".snakemake/submitit").glob("2*")
+    assert stat.S_IMODE(batch.stat().st_mode) == 0o700
+    pickles = list(batch.glob("*_submitted.pkl"))
+    assert pickles
+    assert {stat.S_IMODE(path.stat().st_mode) for path in pickles} == {0o600}

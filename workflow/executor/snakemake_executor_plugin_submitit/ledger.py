@@ -87,7 +87,8 @@ class Ledger:
         """A new folder for one call of the scheduler, named so that no other call ever was."""
         now = datetime.datetime.now(datetime.UTC)
         batch = self.root / f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
-        batch.mkdir()
+        # its pickles are code that the scheduler runs as us: nobody else may write or replace one
+        batch.mkdir(mode=0o700)
         return batch
 
     def write_pack(

@@ -21,6 +21,7 @@ from typing import Any
 from .ledger import Ledger
 from .ownership import owners_of
 from .schedulers import SCHEDULERS, Scheduler
+from .settings import ExecutorSettings
 
 PATIENCE_S = 120.0  # for a Snakemake that was interrupted: it cancels, settles and writes
 
@@ -85,7 +86,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="snakemake_executor_plugin_submitit.stop")
     parser.add_argument("folder", type=Path, help="the executor's records")
     parser.add_argument("prefix", help="of the files whose making ends")
-    parser.add_argument("--cluster", default="slurm", choices=sorted(SCHEDULERS))
+    parser.add_argument("--cluster", default=ExecutorSettings().cluster, choices=sorted(SCHEDULERS))
     given = parser.parse_args(words)
     settings: Any = SimpleNamespace(max_restarts=0, array=None, gpus=0)
     scheduler = SCHEDULERS[given.cluster](settings)

@@ -121,11 +121,11 @@ class Slurm:
             max_num_timeout=self._max_restarts,
             python=f"exec {shlex.quote(sys.executable)}",
         )
-        executor.update_parameters(
-            **submitit_parameters(
-                request, name=name, comment=comment, minutes=minutes, array=self._array
-            )
+        parameters = submitit_parameters(
+            request, name=name, comment=comment, minutes=minutes, array=self._array
         )
+        parameters["setup"] = [only_ours(batch), *parameters.get("setup", [])]
+        executor.update_parameters(**parameters)
         pickle_by_value(allocation)
         self.queries["sbatch"] += 1
         try:
@@ -137,6 +137,8 @@ class Slurm:
         except (FailedJobError, FailedSubmissionError) as refusal:
             message = _sentence(str(refusal))
             raise Refused(message, kind_of(message)) from refusal
+        for pickled in batch.glob("*.pkl"):
+            pickled.chmod(0o600)
         clusters = _clusters(request)
         return [_identity(str(job.job_id), clusters) for job in jobs]
 
@@ -254,6 +256,12 @@ def submitit_parameters(
     if array is not None:
         parameters["array_parallelism"] = array
     return parameters
+
+
+def only_ours(batch: Path) -> str:
+    """A line of shell that ends the job where another user owns what it would load and run."""
+    folder = shlex.quote(str(batch))
+    return f'[ -O {folder} ] || {{ echo "not run: {batch.name} is another user\'s"; exit 1; }}'
 
 
 def _clusters(request: Request) -> str | None:
