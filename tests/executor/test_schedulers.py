@@ -11,6 +11,7 @@ from snakemake_executor_plugin_submitit import executor as executor_module
 from snakemake_executor_plugin_submitit.schedulers import SCHEDULERS
 from snakemake_executor_plugin_submitit.schedulers.slurm import Slurm, request_of
 from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import only_ours
+from snakemake_executor_plugin_submitit.settings import ExecutorSettings
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def command(tmp_path, monkeypatch):
 
 @pytest.fixture
 def slurm():
-    return Slurm(max_restarts=3, array=None)
+    return Slurm(ExecutorSettings())
 
 
 def test_a_foreign_comment_that_is_no_utf8_hides_nothing(command, slurm):
@@ -134,3 +135,10 @@ def test_a_job_ends_before_it_loads_what_another_user_owns(tmp_path, uid, printe
     ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert ran.stdout == printed
     assert ran.returncode == (0 if uid is None else 1)
+
+
+def test_who_starts_it_inside_a_job_is_told_what_that_means(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert Slurm(ExecutorSettings()).caution() is None
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    assert "runs inside job 4711" in (Slurm(ExecutorSettings()).caution() or "")

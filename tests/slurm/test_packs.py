@@ -98,9 +98,16 @@ def test_names_and_comments_tell_a_human_what_a_job_is(study):
     assert comment.startswith("snakemake in study, ")
 
 
-def test_what_slurm_loads_for_us_nobody_else_can_read_or_replace(study):
+def test_a_job_has_the_sites_words_and_what_it_loads_nobody_else_can_read_or_replace(study):
     study.points(a={"seconds": 0})
-    assert study.run("--submitit-keep-folders") == 0, study.said
+    words = ("--submitit-name-prefix", "team-", "--submitit-comment", "grant 7")
+    kept = ("--submitit-keep-folders", "--submitit-no-requeue")
+    assert study.run(*words, *kept) == 0, study.said
+    (job,) = study.jobs()
+    told = study.lab.ask("scontrol", "show", "job", job)
+    assert "JobName=team-point" in told
+    assert "Comment=grant 7; snakemake in study" in told
+    assert "Requeue=0" in told
     (batch,) = (study.folder / ".snakemake/submitit").glob("2*")
     assert stat.S_IMODE(batch.stat().st_mode) == 0o700
     pickles = list(batch.glob("*_submitted.pkl"))

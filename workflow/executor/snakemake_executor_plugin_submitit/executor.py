@@ -39,6 +39,8 @@ class Executor(RemoteExecutor):
         self._scheduler = SCHEDULERS[settings.cluster](settings)
         if (why := self._scheduler.unusable()) is not None:
             raise WorkflowError(why)
+        if (caution := self._scheduler.caution()) is not None:
+            self.logger.warning(caution)
         folder = Path(settings.folder).absolute()
         self._ledger = Ledger(folder)
         self._ownership = Ownership(folder / "index" / "owners")

@@ -41,6 +41,12 @@ class ExecutorSettings(ExecutorSettingsBase):
         3,
         "How often one allocation may be restarted (preempted, node lost) before it fails.",
     )
+    no_requeue: bool = _option(
+        False,
+        "Do not let Slurm start an allocation anew (preempted, node lost): its jobs are sent.",
+    )
+    name_prefix: str = _option("", "What the names of allocations begin with.")
+    comment: str = _option("", "Words of the site's own, before ours, in an allocation's comment.")
     on_interrupt: Literal["cancel", "detach"] = _option(
         "cancel", "What Ctrl-C does: cancel the jobs, or detach, and the next run re-attaches."
     )

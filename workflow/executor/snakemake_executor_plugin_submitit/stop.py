@@ -15,8 +15,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from .ledger import Ledger
 from .ownership import owners_of
@@ -88,8 +86,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("prefix", help="of the files whose making ends")
     parser.add_argument("--cluster", default=ExecutorSettings().cluster, choices=sorted(SCHEDULERS))
     given = parser.parse_args(words)
-    settings: Any = SimpleNamespace(max_restarts=0, array=None, gpus=0)
-    scheduler = SCHEDULERS[given.cluster](settings)
+    scheduler = SCHEDULERS[given.cluster](ExecutorSettings())
     sentences, ended = stop(Ledger(given.folder.absolute()), scheduler, given.prefix)
     for sentence in sentences:
         print(sentence)  # noqa: T201 (a command)

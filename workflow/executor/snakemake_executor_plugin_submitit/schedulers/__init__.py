@@ -13,7 +13,7 @@ from .slurm import Slurm, request_of
 
 # each is made from the executor's settings
 SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {
-    "slurm": lambda settings: Slurm(max_restarts=settings.max_restarts, array=settings.array),
+    "slurm": Slurm,
     # rules speak to Slurm, wherever they run
     "local": lambda settings: LocalProcesses(gpus=settings.gpus, request_of=request_of),
 }

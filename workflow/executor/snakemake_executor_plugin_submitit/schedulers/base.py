@@ -59,6 +59,9 @@ class Scheduler(Protocol):
     def unusable(self) -> str | None:
         """Why nothing can be sent from here, as a sentence; None if it can."""
 
+    def caution(self) -> str | None:
+        """What a user should know before anything is sent from here, as a sentence."""
+
     def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
         """What a rule's resources ask for.
 

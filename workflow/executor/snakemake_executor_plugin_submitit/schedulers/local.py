@@ -31,6 +31,10 @@ class LocalProcesses:
         """See `Scheduler`."""
         return None
 
+    def caution(self) -> str | None:
+        """See `Scheduler`."""
+        return None
+
     def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
         """See `Scheduler`; there is no other host."""
         return request

@@ -81,10 +81,9 @@ class Slurm:
     forgets = True
     gpus: int | None = None
 
-    def __init__(self, *, max_restarts: int, array: int | None) -> None:
+    def __init__(self, settings: Any) -> None:
         self.queries: Counter[str] = Counter()
-        self._max_restarts = max_restarts
-        self._array = array
+        self._settings = settings  # ExecutorSettings
 
     def unusable(self) -> str | None:
         """See `Scheduler`."""
@@ -93,6 +92,16 @@ class Slurm:
         return (
             "sbatch is not found: run this on a login node of a Slurm cluster, or say "
             "--submitit-cluster local"
+        )
+
+    def caution(self) -> str | None:
+        """See `Scheduler`."""
+        job = os.environ.get("SLURM_JOB_ID")
+        if job is None:
+            return None
+        return (
+            f"this Snakemake runs inside job {job}: allocations are sent from there, and its end "
+            "or time limit ends this Snakemake and none of them"
         )
 
     def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
@@ -118,11 +127,17 @@ class Slurm:
         # "exec": python becomes the batch script's own process, which --signal=B: reaches
         executor = submitit.SlurmExecutor(
             folder=batch,
-            max_num_timeout=self._max_restarts,
+            max_num_timeout=self._settings.max_restarts,
             python=f"exec {shlex.quote(sys.executable)}",
         )
         parameters = submitit_parameters(
-            request, name=name, comment=comment, minutes=minutes, array=self._array
+            request,
+            name=f"{self._settings.name_prefix}{name}",
+            # ours last: a stray is known by its end
+            comment="; ".join(filter(None, [self._settings.comment, comment])),
+            minutes=minutes,
+            array=self._settings.array,
+            requeue=not self._settings.no_requeue,
         )
         parameters["setup"] = [only_ours(batch), *parameters.get("setup", [])]
         executor.update_parameters(**parameters)
@@ -143,7 +158,7 @@ class Slurm:
         return [_identity(str(job.job_id), clusters) for job in jobs]
 
     def _pack(self, folder: Path) -> Pack:
-        return Pack(str(folder), self._max_restarts, SlurmAllocation())
+        return Pack(str(folder), self._settings.max_restarts, SlurmAllocation())
 
     def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
         """See `Scheduler`. squeue still knows jobs that ended within MinJobAge (5 minutes)."""
@@ -231,7 +246,13 @@ class Slurm:
 
 
 def submitit_parameters(
-    request: Request, *, name: str, comment: str, minutes: int, array: int | None = None
+    request: Request,
+    *,
+    name: str,
+    comment: str,
+    minutes: int,
+    array: int | None = None,
+    requeue: bool = True,
 ) -> dict[str, Any]:
     """Keywords of `submitit.SlurmExecutor.update_parameters` for an allocation.
 
@@ -247,7 +268,7 @@ def submitit_parameters(
         "stderr_to_stdout": True,
         "additional_parameters": {
             "signal": f"B:USR2@{SIGNAL_DELAY_S}",
-            "requeue": True,
+            "requeue" if requeue else "no-requeue": True,
             **dict(request.options),
         },
     }
