@@ -9,6 +9,7 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
+from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
@@ -169,12 +170,14 @@ def _note_misfits(
 ) -> None:
     """Say why a row cannot be predicted; only what leaves the formulas without meaning."""
     reasons = {reason: rows for reason, (_, rows) in misfits(layout).items()}
-    experts = columns.counts("num_experts", low=0)
-    ranks = columns.counts("ep")
-    reasons["mixtures of experts are not modelled"] = (experts > 1) | (ranks > 1)
     kind = columns.words("attention_kind", "")
-    plain = np.isin(kind, ["", "mha", "mqa", "gqa"])
-    reasons["attention_kind is none that is modelled (mha, gqa, mqa)"] = ~plain
+    modelled = np.isin(kind, [*PLAIN_ATTENTION, "mla"]) | (window_of(kind) > 0)
+    reasons["attention_kind is none that is modelled (mha, gqa, mqa, mla, windows)"] = ~modelled
+    of_experts = ("experts_per_token", "expert_ffn_hidden_size")
+    half = np.any([shape[name] == 0 for name in of_experts], axis=0)
+    reasons["num_experts without experts_per_token and expert_ffn_hidden_size"] = (
+        shape["num_experts"] > 0
+    ) & half
     needed = {n: shape[n] for n in ("num_layers", "hidden_size", "num_heads", "vocab_size")}
     needed |= {"ffn_hidden_size": shape["ffn_hidden_size"]}
     needed |= {"seq_length": columns.counts("seq_length")}
@@ -266,4 +269,5 @@ def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
         "num_encoder_layers": columns.counts("num_encoder_layers", low=0, default=0.0, plain=True),
         "gated_mlp": gated.astype(np.float64),
         "tied_embeddings": tied.astype(np.float64),
+        **parts_of(columns, layers),
     }

@@ -7,6 +7,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.layout.layout import Layout
+from scaling.layout.optional_parts import SIZES
 from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own.
@@ -14,7 +15,7 @@ OWN_FRAMEWORK = "scaling"
 
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
-    "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings",
+    "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings", *SIZES,
 )  # fmt: skip
 
 

@@ -62,6 +62,11 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
             per_node[here] = stated if domain is None else np.maximum(stated, domain)
     arrays = _arrays(inputs, per_node)
     _note_misfits(arrays, note)
+    note[(inputs.shape["num_experts"] > 0) & usable_rows(note)] = (
+        "mixtures of experts are not modelled"
+    )
+    other = (inputs.shape["key_value_rank"] > 0) | (inputs.shape["window"] > 0)
+    note[other & usable_rows(note)] = "latent attention and windows are not modelled"
     for where, cluster in found.items():
         _note_precisions(inputs, np.flatnonzero(inputs.cluster == where), cluster, note)
     streams = np.where(inputs.shape["num_encoder_layers"] > 0, 2.0, 1.0)  # shapes.py
