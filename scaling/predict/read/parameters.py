@@ -52,6 +52,7 @@ TIME: tuple[Parameter, ...] = (
     _p("zero3_exposed", 0.15, 0.01, 1.0, 0.7, "ratio", "of the shorter of compute, gathering"),
     _p("p2p_efficiency", 0.40, 0.02, 1.0, 0.7, "ratio", "of a GPU's share of a link"),
     _p("p2p_latency_s", 100e-6, 5e-6, 30e-3, 1.0, "s", "of one stage-to-stage message"),
+    _p("p2p_exposed", 0.1, 0.01, 1.0, 0.7, "ratio", "of messages between interleaved chunks"),
     _p("pipeline_friction", 0.01, 1e-4, 0.25, 1.0, "ratio", "by which 1F1B slows a stage"),
     _p("host_layer_s", 2.0e-3, 0.3e-3, 6e-3, 0.5, "s", "to launch a layer's kernels, fwd + bwd"),
     _p(
