@@ -8,6 +8,7 @@ import numpy as np
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import head_of, layer_of, offloaded_seconds, optimizer_seconds
+from scaling.predict.cost.experts import expert_sharding_of, present
 from scaling.predict.cost.risk import expected_stall_s
 from scaling.predict.cost.sharding import sharding_of
 from scaling.predict.cost.stages import stages_of
@@ -83,6 +84,8 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     pipeline = busy + bubble + pp_comm
     dp_comm = _exposed(group, f, p, traffic, pipeline)
     updated = traffic.stage_weights / sharding_of(group, f).state
+    if present(f):
+        updated = updated + traffic.expert_weights / expert_sharding_of(f).state
     optimizer = optimizer_seconds(group, updated)
     optimizer = np.where(f.offload, offloaded_seconds(f, updated), optimizer)
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)

@@ -10,9 +10,11 @@ from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, DEGREES, WORDS, completed, layout_of, misfits
+from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
 from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, usable_rows, without
+from scaling.predict.read.stacks import with_release
 
 # Published tables that name no cluster, by framework and GPUs per node.
 UNNAMED_CLUSTER = "other"
@@ -48,10 +50,11 @@ def inputs_of(
     _note_misfits(columns, shape, layout, note)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
+    words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
     inputs = Inputs(
         model=model,
         cluster=cluster,
-        framework=columns.words("framework", OWN_FRAMEWORK),
+        framework=_frameworks(columns),
         shape=shape,
         **{name: layout[name] for name in ("world_size", *DEGREES)},
         micro_batch_size=layout["micro_batch_size"],
@@ -66,6 +69,9 @@ def inputs_of(
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
         precision=words["precision"],
+        ep=columns.counts("ep", default=1.0, plain=True),
+        etp=_expert_slices(columns, layout["tp"]),
+        imbalance=np.array([ROUTINGS[name] for name in words_of_routing.tolist()], np.float64),
         note=note,
         assumptions=(),
         point_id=columns.words("point_id", "") if "point_id" in columns else None,
@@ -75,6 +81,25 @@ def inputs_of(
 
 
 _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
+
+
+def _frameworks(columns: Columns) -> Words:
+    """Each row's framework, with its release where that changes what is known of it, (n,)."""
+    framework = columns.words("framework", OWN_FRAMEWORK)
+    release = columns.words("release", "")
+    named = {
+        pair: with_release(*pair)
+        for pair in dict.fromkeys(zip(framework.tolist(), release.tolist(), strict=True))
+    }
+    pairs = zip(framework.tolist(), release.tolist(), strict=True)
+    return np.array([named[pair] for pair in pairs], dtype=object)
+
+
+def _expert_slices(columns: Columns, tp: Floats) -> Floats:
+    """Ranks that share one expert, (n,): all of a tp group without ep, else 1 (Megatron, FSDP)."""
+    stated = columns.counts("etp")
+    alone = columns.counts("ep", default=1.0, plain=True) > 1
+    return np.where(np.isnan(stated), np.where(alone, 1.0, tp), stated)
 
 
 def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) -> Words:

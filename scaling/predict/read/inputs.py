@@ -8,6 +8,7 @@ import numpy as np
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import SIZES
+from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own.
@@ -24,7 +25,8 @@ class Inputs:
     """One value per point, (n,); float64 with NaN where nobody said, unless noted otherwise.
 
     `shape` has the columns of SHAPE (flags as 0 and 1). `gpus_per_node` NaN: the cluster's own;
-    `zero_shard_size` NaN: all dp ranks. `note` says why a point cannot be predicted, None if it
+    `zero_shard_size` NaN: all dp ranks. `etp`: ranks that share an expert; `imbalance`: tokens of
+    the fullest expert over the mean. `note` says why a point cannot be predicted, None if it
     can; `assumptions` are sentences about what was taken for granted.
     """
 
@@ -49,6 +51,9 @@ class Inputs:
     attention: Words
     checkpointing: Words
     precision: Words
+    ep: Floats
+    etp: Floats
+    imbalance: Floats
     note: Words
     assumptions: tuple[str, ...]
     point_id: Words | None
@@ -107,6 +112,9 @@ def inputs_of_layouts(
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         precision=words("precision"),
+        ep=numbers("ep"),
+        etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
+        imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
         note=np.full(n, None, dtype=object),
         assumptions=tuple(without(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),

@@ -24,6 +24,8 @@ class Stack:
     over fewer ranks (sharding.py).
     `stalls_without_zero`: its pipelines stall over a lossy transport with zero_stage 0 (risk.py).
     `peak_of_first_rank`: published peak memory is that of rank 0, not the largest.
+    `tokens_once_a_node`: a token goes once to each node that has experts it is wanted by, and is
+    forwarded there (DeepEP, HybridEP), not once to each expert.
     `reduces_late`: gradients of a pipeline, and without ZeRO, are reduced after the last backward,
     where nothing hides them.
     `defaults` moves a parameter's default; `default_reasons` says why, in the same keys.
@@ -42,6 +44,7 @@ class Stack:
     scattered_messages: bool = False
     stalls_without_zero: bool = False
     second_copy: bool = False
+    tokens_once_a_node: bool = False
     reduces_late: bool = False
     defaults: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     source: str
@@ -103,6 +106,63 @@ STACKS = (
         source="Megatron-LM README: tp, dp and pp traffic overlapped; 4 chunks are an assumption",
     ),
     Stack(
+        prefix="Megatron-Core MoE",
+        fused_norms=True,
+        scattered_messages=True,
+        virtual_stages=4,
+        tokens_once_a_node=True,
+        defaults=MappingProxyType(
+            {
+                "host_layer_s": 1.2e-3,
+                "tp_exposed": 0.5,
+                "dp_exposed": 0.1,
+                "ep_message_s": 0.2e-6,
+            }
+        ),
+        source="Megatron-Core's model zoo: DeepEP",
+    ),
+    Stack(
+        prefix="Megatron-Bridge",
+        fused_norms=True,
+        scattered_messages=True,
+        virtual_stages=4,
+        tokens_once_a_node=True,
+        defaults=MappingProxyType(
+            {
+                "host_layer_s": 1.2e-3,
+                "tp_exposed": 0.3,
+                "dp_exposed": 0.1,
+                "ep_message_s": 0.2e-6,
+            }
+        ),
+        source="Megatron-Bridge: recipes of its performance summary",
+    ),
+    Stack(
+        prefix="Megatron-Bridge 26.06",
+        fused_norms=True,
+        scattered_messages=True,
+        virtual_stages=4,
+        tokens_once_a_node=True,
+        defaults=MappingProxyType(
+            {
+                "host_layer_s": 1.2e-3,
+                "tp_exposed": 0.3,
+                "dp_exposed": 0.1,
+                "host_waits_s": 0.2e-3,
+                "expert_passes": 8.0,
+                "ep_message_s": 0.2e-6,
+            }
+        ),
+        source="as before; its rows with experts say that no layer waits for the host any more",
+    ),
+    Stack(
+        prefix="NeMo Automodel",
+        fused_norms=True,
+        tokens_once_a_node=True,
+        defaults=MappingProxyType({"host_layer_s": 1.5e-3, "ep_message_s": 0.2e-6}),
+        source="NeMo Automodel: FSDP2, DeepEP",
+    ),
+    Stack(
         prefix="Megatron-LM",
         softmax_rule=True,
         fused_norms=True,
@@ -135,6 +195,21 @@ STACKS = (
         source="arXiv 2104.04473, table 2: as slow at 1,536 GPUs as at 768, so gathers decide",
     ),
 )
+
+
+def with_release(framework: str, release: str) -> str:
+    """A framework's name with the release from which its facts differ, if `release` is no older.
+
+    Entries of STACKS whose prefix is a framework's name and a release say so; releases sort as text
+    (26.02.01, 26.04, 26.06).
+    """
+    since = [
+        stack.prefix
+        for stack in STACKS
+        if stack.prefix.startswith(f"{framework} ")
+        and stack.prefix.removeprefix(f"{framework} ") <= release
+    ]
+    return max(since, default=framework)
 
 
 def stack_of(framework: str) -> Stack:
