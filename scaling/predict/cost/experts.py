@@ -11,15 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.foreign.arrays import Floats
 from scaling.predict.cost.sharding import Sharding
 from scaling.predict.read.features import Features, Group
 
 # Passes over the (token, expert) scores a layer: logits in fp32, softmax, top-k, their gradients.
 _SCORE_PASSES = 20.0
-# bf16 elements are read, and written as 8 bits by rows and by columns: a GEMM's operands of both
-# directions (blockwise and MX scaling cannot be transposed; Transformer Engine keeps both).
-_CAST_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +88,21 @@ def experts_of(f: Features, p: Mapping[str, float], hbm: float) -> Experts:
     copies = tokens * f.experts_per_token * load  # that a rank's experts get, times 1 / etp of each
     local = np.maximum(f.num_experts / f.ep, 1.0)
     m = copies * f.etp / local
-    half, h, width = p["gemm_half_size"], f.hidden_size, f.expert_ffn / f.etp
+    half, h, width = p["expert_half_size"], f.hidden_size, f.expert_ffn / f.etp
     flops = 2 * local * (m + half) * (h + half) * (f.mlp_inputs * width + half)
     flops = (flops + 2 * local * (m + half) * (width + half) * (h + half)) * (3 + again)
     rate = f.gemm_peak * p["gemm_efficiency"] * p["expert_gemm_efficiency"]
     router = 6 * tokens * h * f.num_experts / (f.peak * p["gemm_efficiency"])
     moved = copies * f.element_bytes * (p["expert_passes"] * h + 9 * f.expert_ffn)
-    moved = moved + copies * np.where(_casts(f), _CAST_BYTES, 0.0) * (
-        2 * h + (f.mlp_inputs + 1) * f.expert_ffn
-    )
+    # what its GEMMs read: forward h and the width, backward the gradients of both outputs
+    moved = moved + copies * f.cast_bytes * (2 * h + (f.mlp_inputs + 1) * f.expert_ffn)
     moved = moved + tokens * 4 * _SCORE_PASSES * f.num_experts
-    # the weights themselves are read, and cast, whatever the number of tokens
-    weights = local * _one_expert(f) / f.etp
-    moved = moved + weights * (np.where(_casts(f), 2 + _CAST_BYTES, 0.0))
     share = f.expert_share
     return Experts(
         gemm=share * (flops / rate + router),
         elementwise=share * moved * (1 + again / 3) / hbm,
         host=share * p["host_experts_s"] * (1 + again / 3),
     )
-
-
-def _casts(f: Features) -> Flags:
-    """Whether the layers' GEMMs run below 16 bits."""
-    return f.gemm_peak > f.peak * 1.01
 
 
 def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
@@ -146,7 +134,7 @@ def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Float
     assert node_link is not None
     nics = node_link / group.cluster.gpus_per_node * p["ep_network_efficiency"]
     across = tokens * apart * token / nics
-    moving = np.maximum(inside / (link * p["link_efficiency"]), across)
+    moving = np.maximum(inside / (link * p["ep_link_efficiency"]), across)
     meeting = np.log2(np.maximum(ep, 2.0)) / 2  # as for tp, stated for 4 ranks
     latency = p["tp_latency_s"] * meeting + p["ep_message_s"] * (ep - 1)
     count = 4 + 2 * f.full
@@ -155,12 +143,15 @@ def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Float
     return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, host, 0.0)
 
 
-def kept_bytes(f: Features, p: Mapping[str, float], tokens: Floats) -> Floats:
+def kept_bytes(group: Group, f: Features, p: Mapping[str, float], tokens: Floats) -> Floats:
     """Bytes that routed experts of the average layer keep for backward a micro-batch, (n,).
 
     Of each of a token's k copies: `kept_routed` bytes per h (what went into the experts and what
     came out), and `kept_mlp` per expert width, as a dense feed-forward.
     """
     copies = tokens * f.experts_per_token / f.tp * busiest(f)
-    each = p["kept_routed"] * f.hidden_size + p["kept_mlp"] * f.expert_ffn
+    narrower = 2.0 - f.saved_bytes  # what a GEMM of low precision read is kept as it was
+    gate = 0.75 if group.stack.lean_kernels else 1.0
+    each = (p["kept_routed"] - narrower) * f.hidden_size
+    each = each + (p["kept_mlp"] * gate - narrower) * f.expert_ffn
     return np.asarray(f.expert_share * copies * each)

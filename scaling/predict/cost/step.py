@@ -56,7 +56,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     stages = stages_of(f, group.stack)
     layer = layer_of(group, f, p)
     embedding, head = head_of(group, f, p)
-    traffic = traffic_of(group, f, p, stages)
+    traffic = traffic_of(group, f, p, stages, layer.attention)
     head = head + traffic.head
     gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer
     host = layer.host + traffic.host_per_layer
@@ -78,9 +78,11 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     friction = np.where(piped, p["pipeline_friction"], 0.0)
     m, message = f.accumulation, traffic.message
     busy = m * slot
-    fill = first + last + (f.pp - 2) * middle - slot + (f.pp - 1) * message
-    bubble = np.where(piped, fill / group.stack.virtual_stages + (m - 1) * friction * slot, 0.0)
-    pp_comm = np.where(piped, (m - 1) * message, 0.0)
+    fill = (first + last + (f.pp - 2) * middle - slot) / f.virtual + (f.pp - 1) * message
+    bubble = np.where(piped, fill + (m - 1) * friction * slot, 0.0)
+    # each chunk sends its own messages; interleaved, one chunk's travel while another computes
+    sent = np.where(f.virtual > 1, f.virtual * p["p2p_exposed"], 1.0)
+    pp_comm = np.where(piped, (m - 1) * message * sent, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _exposed(group, f, p, traffic, pipeline)
     updated = traffic.stage_weights / sharding_of(group, f).state

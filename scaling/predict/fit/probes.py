@@ -72,10 +72,9 @@ def _bounded(name: str, value: float) -> float:
 def _gemms(v: Mapping[str, Floats], cluster: Cluster, precision: Any) -> dict[str, float]:
     """Efficiency of a large GEMM and the size that loses half of it: least squares on logs."""
     gpu = gpu_named(cluster.gpu)
-    peak = gpu.peak(precision)
-    if peak is None:
+    sustained = gpu.sustained(precision)
+    if sustained is None:
         return {}
-    sustained = peak * (gpu.sustained_of_peak or 1.0)
     best: tuple[float, float, float] | None = None
     for half in np.geomspace(
         PARAMETERS["gemm_half_size"].low, PARAMETERS["gemm_half_size"].high, 60
@@ -94,9 +93,9 @@ def _flash(
 ) -> dict[str, float]:
     """Efficiency of FlashAttention-2 on the largest shapes, as compute.py applies it."""
     gpu = gpu_named(cluster.gpu)
-    peaks = np.array([gpu.peak(one) or np.nan for one in precision.tolist()])
+    sustained = np.array([gpu.sustained(one) or np.nan for one in precision.tolist()])
     gain = flash_gain(np.array(["flash2"]), gpu)[0]
-    share = v["flop_per_s"] / (peaks * (gpu.sustained_of_peak or 1.0) * gain)
+    share = v["flop_per_s"] / (sustained * gain)
     known = rows & np.isfinite(share)
     if not known.any():
         return {}

@@ -54,9 +54,12 @@ class Features:
     dp: Floats
     zero_stage: Floats
     shard: Floats  # dp ranks that share one copy of what ZeRO shards
+    virtual: Floats  # model chunks a pipeline rank holds, 1 without interleaving
     micro_batch_size: Floats
     accumulation: Floats
+    ring: Flags  # cp passes keys and values around
     sequence_parallel: Flags
+    recomputes: Flags  # what does not fit: nobody said what, and the software can
     full: Flags
     selective: Flags
     math: Flags
@@ -66,8 +69,12 @@ class Features:
     fused_norm: Flags
     offload: Flags  # optimizer state and update on the host
     element_bytes: Floats
+    cast_bytes: Floats  # moved to bring one element of a GEMM's input to 8 or 4 bits, 0 without
+    copy_bytes: Floats  # a layer's weight takes for its copies of low precision
+    saved_bytes: Floats  # of an element kept only for a GEMM's backward, 2 unless of low precision
     peak: Floats
     gemm_peak: Floats
+    stated_peak: Floats  # FLOP/s of the row's precision, as the data sheet states it
 
     def __len__(self) -> int:
         return len(self.tp)

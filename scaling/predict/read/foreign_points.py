@@ -1,6 +1,7 @@
 """Tables of others as inputs of the predictor: what is derived, assumed, or cannot be predicted."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -9,12 +10,13 @@ from scaling.errors import InputError, did_you_mean
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
-from scaling.foreign.layouts import BATCH_FACTORS, DEGREES, WORDS, completed, layout_of, misfits
+from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
 from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
+from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
 from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, usable_rows, without
-from scaling.predict.read.stacks import with_release
+from scaling.predict.read.stacks import stack_of
 
 # Published tables that name no cluster, by framework and GPUs per node.
 UNNAMED_CLUSTER = "other"
@@ -48,29 +50,33 @@ def inputs_of(
     shape = _shapes(columns, model, models)
     layout = _layout(columns)
     _note_misfits(columns, shape, layout, note)
+    framework = frameworks_of(columns)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
     words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
     inputs = Inputs(
         model=model,
         cluster=cluster,
-        framework=_frameworks(columns),
+        framework=framework,
         shape=shape,
-        **{name: layout[name] for name in ("world_size", *DEGREES)},
+        world_size=layout["world_size"],
+        tp=layout["tp"],
+        pp=layout["pp"],
+        cp=layout["cp"],
+        dp=layout["dp"],
         micro_batch_size=layout["micro_batch_size"],
         gradient_accumulation_steps=layout["gradient_accumulation_steps"],
         seq_length=columns.counts("seq_length"),
         gpus_per_node=columns.counts("gpus_per_node"),
-        zero_stage=columns.counts("zero_stage", low=0, default=0.0),
-        zero_shard_size=columns.counts("zero_shard_size"),
-        sequence_parallel=columns.flags("sequence_parallel", False),
+        **_of_the_software(columns, framework, shape["num_layers"], layout),
         fused_norm=columns.flags("fused_norm", False),
         offload=offload == "cpu",
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
+        recomputes=recomputes(columns, framework),
         precision=words["precision"],
         ep=columns.counts("ep", default=1.0, plain=True),
-        etp=_expert_slices(columns, layout["tp"]),
+        etp=expert_slices(columns, layout["tp"]),
         imbalance=np.array([ROUTINGS[name] for name in words_of_routing.tolist()], np.float64),
         note=note,
         assumptions=(),
@@ -80,26 +86,39 @@ def inputs_of(
     return inputs
 
 
-_CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
+def _of_the_software(
+    columns: Columns, framework: Words, layers: Floats, layout: Mapping[str, Floats]
+) -> dict[str, Any]:
+    """What every software decides for itself where a table does not say: see stacks.py."""
 
+    def usual(fact: str) -> Floats:
+        by_name = {name: float(getattr(stack_of(name), fact)) for name in set(framework.tolist())}
+        return np.array([by_name[name] for name in framework.tolist()], dtype=np.float64)
 
-def _frameworks(columns: Columns) -> Words:
-    """Each row's framework, with its release where that changes what is known of it, (n,)."""
-    framework = columns.words("framework", OWN_FRAMEWORK)
-    release = columns.words("release", "")
-    named = {
-        pair: with_release(*pair)
-        for pair in dict.fromkeys(zip(framework.tolist(), release.tolist(), strict=True))
+    # chunks of two layers at least, unless a table asks for smaller ones
+    most = np.maximum(np.floor(layers / layout["pp"] / 2), 1.0)
+    pipelined = np.where(layout["pp"] > 1, np.minimum(usual("virtual_stages"), most), 1.0)
+    stage = columns.numbers("zero_stage", usual("zero_stage"), whole=True)
+    shard = columns.counts("zero_shard_size")
+    if "fsdp" in columns:  # Megatron-Bridge's word: the ranks over which everything is sharded
+        fsdp = columns.numbers("fsdp", 0.0, whole=True, plain=True)
+        stage = np.where(fsdp > 1, 3.0, stage)
+        shard = np.where((fsdp > 1) & np.isnan(shard), np.minimum(fsdp, layout["dp"]), shard)
+    style = columns.words("cp_style", "", {"all_to_all", "ring", ""}, plain=True)
+    return {
+        "zero_stage": stage,
+        "zero_shard_size": shard,
+        "virtual_stages": columns.numbers(
+            "virtual_stages", pipelined, low=1, whole=True, plain=True
+        ),
+        "ring": (style == "ring") | (style == "") & (usual("ring") > 0),
+        "sequence_parallel": columns.flags(
+            "sequence_parallel", (usual("sequence_parallel") > 0) & (layout["tp"] > 1)
+        ),
     }
-    pairs = zip(framework.tolist(), release.tolist(), strict=True)
-    return np.array([named[pair] for pair in pairs], dtype=object)
 
 
-def _expert_slices(columns: Columns, tp: Floats) -> Floats:
-    """Ranks that share one expert, (n,): all of a tp group without ep, else 1 (Megatron, FSDP)."""
-    stated = columns.counts("etp")
-    alone = columns.counts("ep", default=1.0, plain=True) > 1
-    return np.where(np.isnan(stated), np.where(alone, 1.0, tp), stated)
+_CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
 
 
 def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) -> Words:
@@ -182,7 +201,6 @@ def _left_out(columns: Columns) -> list[str]:
     }
     for name in ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile"):
         chosen[name] = columns.flags(name, False, plain=True)
-    chosen["virtual_stages"] = columns.counts("virtual_stages") > 1
     return without(chosen)
 
 
@@ -242,7 +260,10 @@ def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
         return columns.numbers(name, default, low=1, high=MOST, whole=True, plain=plain)
 
     heads = size("num_heads", np.maximum(np.round(hidden / 128), 1))
-    gated = columns.flags("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]))
+    width = columns.numbers("ffn_hidden_size", low=1, high=MOST, plain=True)
+    # a plain mlp is four times as wide as the model; any other width is that of a gated one
+    odd = ~np.isnan(width) & (width != 4 * hidden)
+    gated = columns.flags("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]) | odd)
     tied = columns.flags("tied_embeddings", False)
     return {
         "num_layers": layers,

@@ -25,9 +25,12 @@ class Inputs:
     """One value per point, (n,); float64 with NaN where nobody said, unless noted otherwise.
 
     `shape` has the columns of SHAPE (flags as 0 and 1). `gpus_per_node` NaN: the cluster's own;
-    `zero_shard_size` NaN: all dp ranks. `etp`: ranks that share an expert; `imbalance`: tokens of
-    the fullest expert over the mean. `note` says why a point cannot be predicted, None if it
-    can; `assumptions` are sentences about what was taken for granted.
+    `zero_shard_size` NaN: all dp ranks. `virtual_stages` are the model chunks of a pipeline rank,
+    `ring` that cp passes keys and values around instead of trading tokens for heads, `recomputes`
+    that the software recomputes what does not fit, because nobody said what is recomputed. `etp`:
+    ranks that share an expert; `imbalance`: tokens of the fullest expert over the mean. `note` says
+    why a point cannot be predicted, None if it can; `assumptions` are sentences about what was
+    taken for granted.
     """
 
     model: Words
@@ -45,11 +48,14 @@ class Inputs:
     gpus_per_node: Floats
     zero_stage: Floats
     zero_shard_size: Floats
+    virtual_stages: Floats
+    ring: Flags
     sequence_parallel: Flags
     fused_norm: Flags
     offload: Flags
     attention: Words
     checkpointing: Words
+    recomputes: Flags
     precision: Words
     ep: Floats
     etp: Floats
@@ -106,11 +112,14 @@ def inputs_of_layouts(
         ),
         zero_stage=numbers("zero_stage"),
         zero_shard_size=numbers("zero_shard_size"),
+        virtual_stages=_optional_numbers(layouts, "virtual_stages", 1.0),
+        ring=np.array([getattr(one, "cp_style", "") == "ring" for one in layouts], dtype=bool),
         sequence_parallel=numbers("sequence_parallel") > 0,
         fused_norm=numbers("fused_norm") > 0,
         offload=words("optimizer_offload") != "none",
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
+        recomputes=np.zeros(n, dtype=bool),
         precision=words("precision"),
         ep=numbers("ep"),
         etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
@@ -119,6 +128,11 @@ def inputs_of_layouts(
         assumptions=tuple(without(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),
     )
+
+
+def _optional_numbers(layouts: Sequence[Layout], name: str, default: float) -> Floats:
+    """An axis that not every layout has."""
+    return np.array([getattr(one, name, default) for one in layouts], dtype=np.float64)
 
 
 def usable_rows(note: Words) -> Flags:
