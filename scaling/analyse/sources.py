@@ -48,6 +48,8 @@ _PREDICTION = {
     "predicted_step_time_s": "double",
     "low": "double",
     "high": "double",
+    "predicted_own_sigma": "double",
+    "predicted_size_sigma": "double",
     "parameters_from": "varchar",
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),

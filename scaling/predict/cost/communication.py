@@ -157,8 +157,10 @@ def _message(
     scattered = f.sequence_parallel | (group.stack.scattered_messages & ~pairs)
     moved = tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
     moved = moved * np.where(pairs, 2.0, 1.0)
-    share = np.where(crossing, node_link(group) / f.gpus_per_node, link(group))
-    seconds = 2 * (moved / (share * p["p2p_efficiency"]) + p["p2p_latency_s"])
+    share = node_link(group) / f.gpus_per_node * p["p2p_efficiency"]
+    share = np.where(crossing, share, link(group) * p["p2p_efficiency_inside"])
+    latency = np.where(crossing, p["p2p_latency_s"], p["p2p_latency_inside_s"])
+    seconds = 2 * (moved / share + latency)
     return np.where(f.pp > 1, seconds, 0.0)
 
 

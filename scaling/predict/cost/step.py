@@ -134,11 +134,15 @@ def _exposed(
 
     Of what is moved once a step, and of what ZeRO-2 and 3 move behind every micro-batch.
     """
+    # ranks of dp and cp lie tp apart: past a node their traffic is the network's
+    far = f.tp * f.cp * f.dp > f.gpus_per_node
+    dp_exposed = np.where(far, p["dp_exposed"], p["dp_exposed_inside"])
+    zero3_exposed = np.where(far, p["zero3_exposed"], p["zero3_exposed_inside"])
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
-    gradients = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
+    gradients = traffic.gradients * np.where(late, 1.0, dp_exposed)
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)
-    return gradients + beyond + p["zero3_exposed"] * np.minimum(gathering, pipeline)
+    return gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline)
 
 
 def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:

@@ -136,13 +136,18 @@ def _collectives(
 def _messages(v: Mapping[str, Floats], rows: Flags, cluster: Cluster) -> dict[str, float]:
     """Point-to-point: latency from small messages, share of a GPU's link from large ones."""
     told = {}
-    small = rows & (v["message_bytes"] <= _SMALL_BYTES)
-    large = rows & (v["message_bytes"] >= _LARGE_BYTES) & (v["nodes"] > 1)
-    if small.any():
-        told["p2p_latency_s"] = float(np.median(v["seconds"][small]))
-    if large.any():
-        assert cluster.node_link_bytes_per_s is not None
-        share = cluster.node_link_bytes_per_s / cluster.gpus_per_node
-        rate = v["message_bytes"][large] / v["seconds"][large]
-        told["p2p_efficiency"] = float(np.median(rate)) / share
+    assert cluster.node_link_bytes_per_s is not None
+    shares = {
+        "": cluster.node_link_bytes_per_s / cluster.gpus_per_node,
+        "_inside": gpu_named(cluster.gpu).link_bytes_per_s or 1.0,
+    }
+    for where, share in shares.items():
+        there = rows & ((v["nodes"] > 1) == (where == ""))
+        small = there & (v["message_bytes"] <= _SMALL_BYTES)
+        large = there & (v["message_bytes"] >= _LARGE_BYTES)
+        if small.any():
+            told[f"p2p_latency{where}_s"] = float(np.median(v["seconds"][small]))
+        if large.any():
+            rate = v["message_bytes"][large] / v["seconds"][large]
+            told[f"p2p_efficiency{where}"] = float(np.median(rate)) / share
     return told
