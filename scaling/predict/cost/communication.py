@@ -34,6 +34,7 @@ class Traffic:
     """Communication of one step, (n,)."""
 
     per_layer: Floats  # s on the GPU, tp and cp collectives of one layer and micro-batch
+    exchange: Floats  # s of the all-to-alls among experts of one layer, likewise
     host_per_layer: Floats  # s the host needs to launch them
     head: Floats  # s to gather logits, one micro-batch
     message: Floats  # s from one stage to the next and back, one micro-batch
@@ -57,11 +58,11 @@ def traffic_of(
     node, and tp * cp such groups share the node's NICs.
     """
     layer, host = _in_layer(group, f, p, attention)
+    exchange: Floats = np.zeros(len(f))
     experts: Floats = np.zeros(len(f))
     if present(f):
-        exchanging, launching = exchange_s(group, f, p)
-        layer = layer + f.expert_share * (exchanging + p["host_waits_s"] * (1 + f.full / 3))
-        host = host + f.expert_share * launching
+        exchange, launching = exchange_s(group, f, p)
+        host = host + launching
         experts = experts_of_heaviest_stage(f, stages)
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
     if group.cluster.lossy_transport:
@@ -80,6 +81,7 @@ def traffic_of(
         gradients, gathering = gradients + of_experts[0], gathering + of_experts[1]
     return Traffic(
         per_layer=layer,
+        exchange=exchange,
         host_per_layer=host,
         head=gathered if group.stack.gathered_logits else np.zeros(len(f)),
         message=_message(group, f, p, tokens, crossing),

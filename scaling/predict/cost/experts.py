@@ -93,9 +93,10 @@ def experts_of(f: Features, p: Mapping[str, float], hbm: float) -> Experts:
     flops = (flops + 2 * local * (m + half) * (width + half) * (h + half)) * (3 + again)
     rate = f.gemm_peak * p["gemm_efficiency"] * p["expert_gemm_efficiency"]
     router = 6 * tokens * h * f.num_experts / (f.peak * p["gemm_efficiency"])
-    moved = copies * f.element_bytes * (p["expert_passes"] * h + 9 * f.expert_ffn)
+    moved = copies * f.element_bytes * (p["expert_passes"] * h * f.etp + 9 * f.expert_ffn)
     # what its GEMMs read: forward h and the width, backward the gradients of both outputs
-    moved = moved + copies * f.cast_bytes * (2 * h + (f.mlp_inputs + 1) * f.expert_ffn)
+    read = 2 * h * f.etp + (f.mlp_inputs + 1) * f.expert_ffn
+    moved = moved + copies * f.cast_bytes * read
     moved = moved + tokens * 4 * _SCORE_PASSES * f.num_experts
     share = f.expert_share
     return Experts(
@@ -106,21 +107,22 @@ def experts_of(f: Features, p: Mapping[str, float], hbm: float) -> Experts:
 
 
 def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """All-to-alls of a layer with experts: seconds nothing hides, and seconds to launch them.
+    """All-to-alls of the average layer: seconds nothing hides, and seconds to launch them, (n,).
 
-    A token goes to its experts and comes back, and so do gradients: four exchanges a micro-batch,
+    A token goes to its experts, to each of the etp ranks of one, and comes back, and so do gradients: four exchanges a micro-batch,
     six with full checkpointing. A rank sends k copies of each of its tokens, of which (ep - here) /
     ep leave the node; a stack that sends a token once to each node it is wanted on
     (`Stack.tokens_once_a_node`; DeepEP, arXiv 2412.19437, section 3.2) sends as many copies as
     the k experts lie on other nodes, N (1 - (1 - 1 / N)^k) (N - 1) / N for even routing over N
     nodes. Links of the node and NICs work at once: the slower of the two counts. Each exchange
     also takes `ep_message_s` for each rank it goes to, whatever its size, and a meeting of all.
+    A layer with experts waits `host_waits_s` for the host to know how many tokens each of them got.
     """
     ep, k = f.ep, f.experts_per_token
     here = np.clip(f.gpus_per_node / f.etp, 1.0, ep)
     nodes = ep / here
     token = f.hidden_size * f.element_bytes
-    tokens = f.micro_batch_size * f.seq_length / f.cp / f.tp * busiest(f)
+    tokens = f.micro_batch_size * f.seq_length / f.cp / f.tp * f.etp * busiest(f)
     link = group.gpu.link_bytes_per_s
     assert link is not None
     inside = tokens * k * token * (ep - 1) / ep
@@ -140,7 +142,11 @@ def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Float
     count = 4 + 2 * f.full
     seconds = p["ep_exposed"] * count * (moving + latency)
     host = count * p["host_collective_s"] * meeting
-    return np.where(ep > 1, seconds, 0.0), np.where(ep > 1, host, 0.0)
+    waiting = p["host_waits_s"] * (1 + f.full / 3)
+    return (
+        f.expert_share * (np.where(ep > 1, seconds, 0.0) + waiting),
+        f.expert_share * np.where(ep > 1, host, 0.0),
+    )
 
 
 def kept_bytes(group: Group, f: Features, p: Mapping[str, float], tokens: Floats) -> Floats:
@@ -152,6 +158,6 @@ def kept_bytes(group: Group, f: Features, p: Mapping[str, float], tokens: Floats
     copies = tokens * f.experts_per_token / f.tp * busiest(f)
     narrower = 2.0 - f.saved_bytes  # what a GEMM of low precision read is kept as it was
     gate = 0.75 if group.stack.lean_kernels else 1.0
-    each = (p["kept_routed"] - narrower) * f.hidden_size
+    each = (p["kept_routed"] - narrower) * f.hidden_size * f.etp
     each = each + (p["kept_mlp"] * gate - narrower) * f.expert_ffn
     return np.asarray(f.expert_share * copies * each)

@@ -20,6 +20,7 @@ TIME_TERMS = (
     "elementwise_s",
     "head_s",
     "tp_comm_s",
+    "ep_comm_s",
     "host_s",
     "pp_comm_s",
     "bubble_s",
@@ -58,7 +59,8 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     embedding, head = head_of(group, f, p)
     traffic = traffic_of(group, f, p, stages, layer.attention)
     head = head + traffic.head
-    gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer
+    gpu = layer.gemm + layer.attention + layer.elementwise
+    gpu = gpu + traffic.per_layer + traffic.exchange
     host = layer.host + traffic.host_per_layer
     sharp = p["host_sharpness"]
     # embedding and head launch about as much as one and a half layers
@@ -102,6 +104,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
         "elementwise_s": layers * layer.elementwise,
         "head_s": m * (np.where(at_last, head, 0.0) + np.where(at_last & piped, 0.0, embedding)),
         "tp_comm_s": layers * traffic.per_layer,
+        "ep_comm_s": layers * traffic.exchange,
     }
     # what the busiest stage's slot lasts beyond its GPU work is the host's
     host_s = busy - sum(own.values())
@@ -142,7 +145,7 @@ def _exposed(
     gradients = traffic.gradients * np.where(late, 1.0, dp_exposed)
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)
-    return gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline)
+    return np.asarray(gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline))
 
 
 def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:

@@ -75,8 +75,8 @@ def _megatron(
     """Megatron-Core as its recipes of 2024 and later run it.
 
     Distributed optimizer, bf16 gradients (grad_reduce_in_fp32 off), sequence parallelism, ring
-    attention, cuDNN kernels, and tp, dp and pp traffic overlapped (user buffers); tokens dispatched
-    to experts by one kernel (DeepEP, HybridEP).
+    attention, cuDNN kernels, and tp, dp and pp traffic overlapped (user buffers); one kernel sends
+    tokens to experts (DeepEP, HybridEP).
     """
     return Stack(
         prefix=prefix,
@@ -190,19 +190,27 @@ STACKS = (
         source="as before; on equal layouts its rows with experts are 1.2 to 1.6 times as fast, by "
         "about as much as the bytes of their all-to-alls",
     ),
-    Stack(
-        prefix="NeMo Automodel",
-        gradient_bytes=2.0,
-        master_bytes=8.0,
-        fused_norms=True,
-        newest_flash=True,
-        lean_kernels=True,
-        zero_stage=3,
-        tokens_once_a_node=True,
-        recomputes_modules=True,
-        defaults=MappingProxyType({"host_layer_s": 1.2e-3, "ep_message_s": 0.2e-6}),
-        # bf16 parameters without a copy in fp32: its 30B on 8 GPUs would not fit otherwise
-        source="NeMo Automodel: FSDP2, Transformer Engine, DeepEP",
+    *(
+        Stack(
+            prefix=prefix,
+            gradient_bytes=2.0,
+            master_bytes=8.0,
+            fused_norms=True,
+            newest_flash=True,
+            lean_kernels=True,
+            zero_stage=3,
+            tokens_once_a_node=True,
+            recomputes_modules=True,
+            defaults=MappingProxyType({"host_layer_s": 1.2e-3, "ep_message_s": 0.2e-6}),
+            # bf16 parameters without a copy in fp32: its 30B on 8 GPUs would not fit otherwise
+            source="NeMo Automodel: FSDP2, Transformer Engine, DeepEP",
+        )
+        for prefix in ("Automodel", "NeMo Automodel")
+    ),
+    _megatron(
+        "Megatron-Core (MoE",
+        defaults=MappingProxyType({"ep_exposed": 0.4}),
+        source="Megatron-Core's model zoo of experts: recipes that overlap all-to-alls",
     ),
     *(
         Stack(
