@@ -13,6 +13,8 @@ from scaling.predict.cost.collectives import (
     ring_latency_s,
     ring_pass,
 )
+from scaling.predict.cost.context import exchanges, passes
+from scaling.predict.cost.links import link, node_bus, node_link
 from scaling.predict.cost.sharding import sharding_of
 from scaling.predict.cost.stages import Stages, weights_of_heaviest_stage
 from scaling.predict.read.features import Features, Group
@@ -34,25 +36,20 @@ class Traffic:
     stage_weights: Floats  # parameters a rank's stage holds
 
 
-def node_bus(group: Group, nodes: Floats) -> Floats:
-    """Bus bandwidth of a whole node's NICs in a ring over `nodes`, bytes/s, before efficiency."""
-    cluster = group.cluster
-    assert cluster.node_link_bytes_per_s is not None
-    if cluster.bus_bytes_per_s is None:
-        return np.full(len(nodes), cluster.node_link_bytes_per_s)
-    at = np.log2(list(cluster.bus_bytes_per_s))
-    rate = np.log(list(cluster.bus_bytes_per_s.values()))
-    return np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
-
-
-def traffic_of(group: Group, f: Features, p: Mapping[str, float], stages: Stages) -> Traffic:
-    """All communication of the layouts `f`.
+def traffic_of(
+    group: Group,
+    f: Features,
+    p: Mapping[str, float],
+    stages: Stages,
+    attention: Floats | float = 0.0,
+) -> Traffic:
+    """All communication of the layouts `f`; `attention` are the kernels' seconds of a layer.
 
     Ranks are placed tp innermost, then cp, dp, and pp outermost (layout.py): a tp group of at most
     gpus_per_node ranks never leaves its node; a dp group has gpus_per_node / (tp * cp) ranks on a
     node, and tp * cp such groups share the node's NICs.
     """
-    layer, host = _in_layer(group, f, p)
+    layer, host = _in_layer(group, f, p, attention)
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
     if group.cluster.lossy_transport:
         host = host + np.where(crossing & (f.tp > 1), p["host_transport_s"] * f.tp * _count(f), 0.0)
@@ -72,20 +69,6 @@ def traffic_of(group: Group, f: Features, p: Mapping[str, float], stages: Stages
     )
 
 
-def _link(group: Group) -> float:
-    link = group.gpu.link_bytes_per_s
-    assert link is not None
-    return link
-
-
-def _node_link(group: Group) -> float:
-    link = group.cluster.node_link_bytes_per_s
-    if group.stack.node_link_gbit_per_s is not None:
-        link = group.stack.node_link_gbit_per_s * 1e9 / 8
-    assert link is not None
-    return link
-
-
 def _count(f: Features) -> Floats:
     """How many tp collectives a layer has: after attention and mlp, each way, and recomputed."""
     return (4 + 2 * f.full) * (f.attentions + 1) / 2
@@ -93,47 +76,22 @@ def _count(f: Features) -> Floats:
 
 def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     """Of a tp group, innermost: inside a node unless it has more ranks than the node."""
-    inside = _link(group) * p["link_efficiency"]
+    inside = link(group) * p["link_efficiency"]
     if not (f.tp > f.gpus_per_node).any():
         return np.full(len(f), inside)
     over = node_bus(group, f.tp / f.gpus_per_node) * p["tp_network_efficiency"]
     return np.where(f.tp > f.gpus_per_node, over, inside)
 
 
-def _exchanges(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """Ulysses' all-to-alls of a layer: seconds on the GPU, and seconds to launch them.
-
-    Each attention trades tokens for heads: query, key and value before it, its result after it
-    (arXiv 2309.14509, section 3.2), and the same in backward; full checkpointing does forward once
-    more. A rank holds 1 / cp of the tokens, (2 query + 2 kv widths) / tp of a token, keeps 1 / cp
-    of it and sends the rest. cp ranks are tp apart, so min(cp, gpus_per_node / tp) of a group are
-    on a node: what goes to them takes the links, the rest the NICs, of which all GPUs of the node
-    have their share at once; the slower of the two counts. Nothing hides it: attention waits.
-    """
-    tp, cp = f.tp, f.cp
-    here = np.clip(f.gpus_per_node / tp, 1.0, cp)
-    nodes = cp / here
-    tokens = f.micro_batch_size * f.seq_length / cp
-    held = tokens * 2 * (f.query_width + f.kv_width) / tp * f.element_bytes
-    inside = held * (here - 1) / cp / (_link(group) * p["link_efficiency"])
-    nics = node_bus(group, np.maximum(nodes * tp * here / f.gpus_per_node, 1.0))
-    leaving = f.gpus_per_node * held * (cp - here) / cp
-    across = leaving / (nics * p["tp_network_efficiency"])
-    meeting = np.log2(np.maximum(cp, 2.0)) / 2  # as for tp, stated for 4 ranks
-    latency = p["tp_latency_s"] * meeting + p["tp_network_latency_s"] * (nodes - 1)
-    count = (2 + f.full) * f.attentions
-    seconds = count * (np.maximum(inside, across) + 4 * latency)
-    host = count * 4 * p["host_collective_s"] * meeting
-    return np.where(cp > 1, seconds, 0.0), np.where(cp > 1, host, 0.0)
-
-
-def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
+def _in_layer(
+    group: Group, f: Features, p: Mapping[str, float], attention: Floats | float
+) -> tuple[Floats, Floats]:
     """Collectives inside a layer: seconds on the GPU, and seconds the host needs to launch them.
 
     tp: ring all-reduces of (tokens, h), 2 (tp - 1) / tp of it each way; under sequence_parallel the
     same bytes as all-gather and reduce-scatter, and one more all-gather in backward
     (arXiv 2205.05198). Over nodes an all-reduce takes a tree where that is faster. cp: see
-    `_exchanges`.
+    context.py.
     """
     tp = f.tp
     tokens = f.micro_batch_size * f.seq_length / f.cp
@@ -157,8 +115,12 @@ def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
     host = count * p["host_collective_s"] * meeting
     seconds, host = np.where(tp > 1, seconds, 0.0), np.where(tp > 1, host, 0.0)
     if (f.cp > 1).any():
-        exchanging, launching = _exchanges(group, f, p)
-        return seconds + exchanging, host + launching
+        exchanging, launching = exchanges(group, f, p)
+        passing, posting = passes(group, f, p, attention)
+        return (
+            seconds + np.where(f.ring, passing, exchanging),
+            host + np.where(f.ring, posting, launching),
+        )
     return seconds, host
 
 
@@ -174,8 +136,10 @@ def _message(
     scattered = f.sequence_parallel | (group.stack.scattered_messages & ~pairs)
     moved = tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
     moved = moved * np.where(pairs, 2.0, 1.0)
-    share = np.where(crossing, _node_link(group) / f.gpus_per_node, _link(group))
-    seconds = 2 * (moved / (share * p["p2p_efficiency"]) + p["p2p_latency_s"])
+    share = node_link(group) / f.gpus_per_node * p["p2p_efficiency"]
+    share = np.where(crossing, share, link(group) * p["p2p_efficiency_inside"])
+    latency = np.where(crossing, p["p2p_latency_s"], p["p2p_latency_inside_s"])
+    seconds = 2 * (moved / share + latency)
     return np.where(f.pp > 1, seconds, 0.0)
 
 
@@ -241,5 +205,5 @@ def _ranks(
     nodes = np.maximum(1.0, size / here)
     network = node_bus(group, nodes)
     if group.cluster.bus_bytes_per_s is None:
-        network = np.full(len(f), _node_link(group) * p["network_efficiency"])
-    return Ranks(size, nodes, _link(group) * p["link_efficiency"], network / inner)
+        network = np.full(len(f), node_link(group) * p["network_efficiency"])
+    return Ranks(size, nodes, link(group) * p["link_efficiency"], network / inner)

@@ -124,12 +124,22 @@ def _elementwise(
     """Norms and residuals (sharded by tp only under sequence_parallel); activation, rotary, bias.
 
     The tp-sharded part is counted: 9 passes over a gated ffn (7 without a gate), 10 over the heads.
+    GEMMs of low precision have what they read cast first.
     """
     passes = np.where(f.fused_norm, p["norm_passes_fused"], p["norm_passes"])
     norms = passes * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
     counted = np.where(f.mlp_inputs > 1, 9.0, 7.0) * f.ffn_hidden_size + 10 * f.query_width
-    return (
-        (tokens * f.element_bytes * (norms + p["pointwise_passes"] * counted / f.tp))
-        * (1 + again / 3)
-        / hbm
-    )
+    moved = tokens * f.element_bytes * (norms + p["pointwise_passes"] * counted / f.tp)
+    casts = f.cast_bytes * tokens * _cast_elements(f)
+    return (moved + casts) * (1 + again / 3) / hbm
+
+
+def _cast_elements(f: Features) -> Floats:
+    """Elements a token brings to 8 or 4 bits: what the four GEMMs of a layer read each way.
+
+    Forward their inputs (h, query width, h, ffn), backward the gradients of their outputs.
+    """
+    forward = f.attentions * (f.hidden_size + f.query_width) + f.hidden_size + f.ffn_hidden_size
+    backward = f.attentions * (f.query_width + 2 * f.kv_width + f.hidden_size)
+    backward = backward + f.mlp_inputs * f.ffn_hidden_size + f.hidden_size
+    return (forward + backward) / f.tp

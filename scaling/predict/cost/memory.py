@@ -48,21 +48,27 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     # the first and the last stage compete; a middle one never holds more than the first
     first_logits = np.where(stages.piped, 0.0, logits)
     # the loss is over when the first layer is recomputed: its buffers and that layer's never meet
-    first_acts = stages.first * np.minimum(f.accumulation, f.pp) * kept
+    flying = in_flight(f)
+    first_acts = stages.first * flying[0] * kept
     first_acts = first_acts + np.where(working > first_logits, working, 0.0)
-    last_acts = stages.last * kept + np.where(working > logits, working, 0.0)
+    last_acts = stages.last * flying[1] * kept + np.where(working > logits, working, 0.0)
     first_logits = np.where(working > first_logits, 0.0, first_logits)
     logits = np.where(working > logits, 0.0, logits)
     first_weights, last_weights = _weights(f, stages)
     per_weight = _bytes_per_weight(group, f, p)
     bytes_of_all = per_weight[0] + per_weight[1] + per_weight[2]
-    first = first_weights * bytes_of_all + first_acts + first_logits
-    last = last_weights * bytes_of_all + last_acts + logits
+    # copies in low precision are of the layers' matrices alone
+    copies = (
+        layer_params(f) / f.tp * f.copy_bytes * sharding_of(group, f).weights_share(f.zero_stage)
+    )
+    first = first_weights * bytes_of_all + stages.first * copies + first_acts + first_logits
+    last = last_weights * bytes_of_all + stages.last * copies + last_acts + logits
     at_last = stages.piped & (last > first)
     weights = np.where(at_last, last_weights, first_weights)
+    layers = np.where(at_last, stages.last, stages.first)
     buffers = np.full(len(f), p["buffers_bytes"])
     terms = {
-        "weights_bytes": weights * per_weight[0],
+        "weights_bytes": weights * per_weight[0] + layers * copies,
         "gradients_bytes": weights * per_weight[1],
         "optimizer_bytes": weights * per_weight[2],
         "activations_bytes": np.where(at_last, last_acts, first_acts),
@@ -70,6 +76,19 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
         "buffers_bytes": buffers,
     }
     return Memory(np.where(at_last, last, first) + buffers, terms, first + buffers)
+
+
+def in_flight(f: Features) -> tuple[Floats, Floats]:
+    """Micro-batches whose activations the first and the last stage hold at once, (n,) each.
+
+    1F1B: pp and 1. Interleaved with v chunks a rank (arXiv 2104.04473, section 2.2; Megatron-Core's
+    warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks, and the one that runs): pp + (pp - 1) / v and
+    pp - (pp - 1) / v of a whole stage. Never more than there are.
+    """
+    more = np.where(f.virtual > 1, (f.pp - 1) / f.virtual, 0.0)
+    first = f.pp + more
+    last = np.where(f.virtual > 1, f.pp - more, 1.0)
+    return np.minimum(f.accumulation, first), np.minimum(f.accumulation, last)
 
 
 def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
@@ -108,9 +127,16 @@ def _kept_per_layer(
     # Gated models keep gate, up, activation and product and rotate copies of q and k; a gpt keeps
     # the activation's input and output, and rotates nothing: its 34 bytes of arXiv 2205.05198.
     gated = f.mlp_inputs > 1
+    # Kernels that fuse rotation with its copies and the gate with its activation keep q, k, v and
+    # the output, gate, up and product alone; what a GEMM of low precision read is kept as it was.
+    lean = group.stack.lean_kernels
+    rotated, gate = (8 / 14, 0.75) if lean else (1.0, 1.0)
     attention = p["kept_attention"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
-    attention = attention * np.where(gated, 1.0, 0.7)
-    mlp = p["kept_mlp"] * f.ffn_hidden_size * np.where(gated, 1.0, 0.5) / tp
+    attention = attention * np.where(gated, rotated, 8 / 14 if lean else 0.7)
+    attention = attention + np.where(f.saved_bytes < 2, f.saved_bytes * f.query_width / tp, 0.0)
+    narrower = 2.0 - f.saved_bytes
+    replicated = replicated - 2 * narrower
+    mlp = (p["kept_mlp"] * np.where(gated, gate, 0.5) - narrower) * f.ffn_hidden_size / tp
     gathered = p["kept_gathered"] + p["late_release"] * _gpu_bound(group, f, tokens)
     flat = replicated * h / shard + attention + mlp + np.where(sharded, gathered * h, 0.0)
     scores = f.micro_batch_size * f.num_heads / tp * f.seq_length * f.seq_length / f.cp

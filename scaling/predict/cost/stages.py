@@ -41,7 +41,9 @@ def stages_of(f: Features, stack: Stack) -> Stages:
 
     even: ceil(L / pp) layers a stage, the last one takes what is left (Megatron, DeepSpeed with
     uneven counts). by_cost: the head counts as head_params / layer_params layers and a stage takes
-    layers until its share of the cost is passed (nanotron). slowest_least: as this project's engine
+    layers until its share of the cost is passed (nanotron). even_or_ends: even, but where layers do
+    not divide and two more would, embedding and head count as a layer each (Megatron-Core's
+    account_for_embedding_in_pipeline_split). slowest_least: as this project's engine
     deals them (scaling/layout/partition.py).
     """
     if stack.split == "slowest_least":
@@ -50,12 +52,16 @@ def stages_of(f: Features, stack: Stack) -> Stages:
     piped = pp > 1
     if stack.split == "by_cost":
         share = (layers + head_params(f) / layer_params(f)) / pp
-        first = np.minimum(layers, np.ceil(share))
+        middle = first = np.minimum(layers, np.ceil(share))
         last = layers - np.minimum(layers, np.ceil((pp - 1) * share))
     else:
-        first = np.ceil(layers / pp)
+        middle = first = np.ceil(layers / pp)
         last = np.maximum(layers - first * (pp - 1), 0)
-    stages = Stages(first, first, np.where(piped, last, layers), piped)
+        if stack.split == "even_or_ends":
+            ends = piped & (layers % pp > 0) & ((layers + 2) % pp == 0)
+            middle = np.where(ends, (layers + 2) / pp, middle)
+            first, last = np.where(ends, middle - 1, first), np.where(ends, middle - 1, last)
+    stages = Stages(first, middle, np.where(piped, last, layers), piped)
     return _weighed(f, stages) if (piped & (f.attentions > 1)).any() else stages
 
 

@@ -55,7 +55,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     stages = stages_of(f, group.stack)
     layer = layer_of(group, f, p)
     embedding, head = head_of(group, f, p)
-    traffic = traffic_of(group, f, p, stages)
+    traffic = traffic_of(group, f, p, stages, layer.attention)
     head = head + traffic.head
     gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer
     host = layer.host + traffic.host_per_layer
@@ -77,9 +77,11 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     friction = np.where(piped, p["pipeline_friction"], 0.0)
     m, message = f.accumulation, traffic.message
     busy = m * slot
-    fill = first + last + (f.pp - 2) * middle - slot + (f.pp - 1) * message
-    bubble = np.where(piped, fill / group.stack.virtual_stages + (m - 1) * friction * slot, 0.0)
-    pp_comm = np.where(piped, (m - 1) * message, 0.0)
+    fill = (first + last + (f.pp - 2) * middle - slot) / f.virtual + (f.pp - 1) * message
+    bubble = np.where(piped, fill + (m - 1) * friction * slot, 0.0)
+    # each chunk sends its own messages; interleaved, one chunk's travel while another computes
+    sent = np.where(f.virtual > 1, f.virtual * p["p2p_exposed"], 1.0)
+    pp_comm = np.where(piped, (m - 1) * message * sent, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _exposed(group, f, p, traffic, pipeline)
     updated = traffic.stage_weights / sharding_of(group, f).state
@@ -129,11 +131,15 @@ def _exposed(
 
     Of what is moved once a step, and of what ZeRO-2 and 3 move behind every micro-batch.
     """
+    # ranks of dp and cp lie tp apart: past a node their traffic is the network's
+    far = f.tp * f.cp * f.dp > f.gpus_per_node
+    dp_exposed = np.where(far, p["dp_exposed"], p["dp_exposed_inside"])
+    zero3_exposed = np.where(far, p["zero3_exposed"], p["zero3_exposed_inside"])
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
-    gradients = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
+    gradients = traffic.gradients * np.where(late, 1.0, dp_exposed)
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)
-    return gradients + beyond + p["zero3_exposed"] * np.minimum(gathering, pipeline)
+    return gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline)
 
 
 def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:

@@ -97,6 +97,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
     return StackCalibration(
         framework=group.framework,
         cluster=group.cluster_name,
+        generation=group.gpu.generation,
         rows_timed=int(timed.sum()),
         rows_out_of_memory=int(seen.out_of_memory.sum()),
         rows_with_peak_memory=int(np.isfinite(seen.peak_memory_bytes).sum()),

@@ -56,6 +56,7 @@ class StackCalibration:
 
     framework: str
     cluster: str
+    generation: str | None
     rows_timed: int
     rows_out_of_memory: int
     rows_with_peak_memory: int
@@ -80,8 +81,10 @@ class Calibration:
         """Parameters for a group, the calibration behind them, and where they are from.
 
         Its own stack first; then the only stack of its cluster if the group names no software; then
-        the same software on another cluster, whose efficiencies carry over as ratios of what the
-        data sheet says of the new one, but not what its links and allocator did.
+        the same software on another cluster. To the same kind of GPU its efficiencies carry over as
+        ratios of what the data sheet says, but not what its links and allocator did. To another
+        generation only what software moves, keeps and launches carries over, and half of the way:
+        its kernels are others, and what hides behind what follows from the new rates.
         """
         own = self.stacks.get(group.key)
         if own is not None:
@@ -92,8 +95,11 @@ class Calibration:
         kin = [key for key, s in self.stacks.items() if s.framework == group.framework]
         if kin:
             best = max(kin, key=lambda key: self.stacks[key].rows_timed)
-            carried = {n: v for n, v in self.stacks[best].values.items() if n not in OF_THE_CLUSTER}
-            return {**group.start, **carried}, None, f"{best} (other cluster)"
+            return (
+                {**group.start, **_carried(self.stacks[best], group)},
+                None,
+                f"{best} (other cluster)",
+            )
         return dict(group.start), None, "data sheet"
 
     def to_json(self) -> str:
@@ -110,6 +116,27 @@ class Calibration:
         return json.dumps(record, indent=1, allow_nan=False) + "\n"
 
 
+def _carried(stack: StackCalibration, group: Group) -> dict[str, float]:
+    """What a calibration on another cluster says about this one."""
+    values = stack.values
+    if stack.generation == group.gpu.generation:
+        return {name: v for name, v in values.items() if name not in OF_THE_CLUSTER}
+    return {
+        name: (values[name] * group.start[name]) ** 0.5 for name in OF_THE_SOFTWARE & values.keys()
+    }
+
+
+# Carried to another generation of GPUs, too: what a software's kernels move and keep, and what its
+# host does.
+OF_THE_SOFTWARE = frozenset(
+    {
+        "math_passes", "fused_passes", "norm_passes_fused", "norm_passes", "pointwise_passes",
+        "logit_passes", "host_layer_s", "host_collective_s", "host_softmax_s", "master_ratio",
+        "gradient_ratio", "kept_replicated", "kept_unfused", "kept_attention", "kept_mlp",
+        "kept_math", "kept_fused", "kept_gathered", "late_release", "kept_logits",
+        "recompute_layers",
+    }
+)  # fmt: skip
 # Not carried to another cluster: they describe its links, its memory and its nodes.
 OF_THE_CLUSTER = frozenset(
     {

@@ -44,8 +44,10 @@ class Features:
     dp: Floats
     zero_stage: Floats
     shard: Floats  # dp ranks that share one copy of what ZeRO shards
+    virtual: Floats  # model chunks a pipeline rank holds, 1 without interleaving
     micro_batch_size: Floats
     accumulation: Floats
+    ring: Flags  # cp passes keys and values around
     sequence_parallel: Flags
     full: Flags
     selective: Flags
@@ -56,8 +58,12 @@ class Features:
     fused_norm: Flags
     offload: Flags  # optimizer state and update on the host
     element_bytes: Floats
+    cast_bytes: Floats  # moved to bring one element of a GEMM's input to 8 or 4 bits, 0 without
+    copy_bytes: Floats  # a layer's weight takes for its copies of low precision
+    saved_bytes: Floats  # of an element kept only for a GEMM's backward, 2 unless of low precision
     peak: Floats
     gemm_peak: Floats
+    stated_peak: Floats  # FLOP/s of the row's precision, as the data sheet states it
 
     def __len__(self) -> int:
         return len(self.tp)

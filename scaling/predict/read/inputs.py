@@ -7,6 +7,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.layout.layout import Layout
+from scaling.layout.optional_parts import SIZES
 from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own.
@@ -14,7 +15,7 @@ OWN_FRAMEWORK = "scaling"
 
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
-    "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings",
+    "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings", *SIZES,
 )  # fmt: skip
 
 
@@ -23,8 +24,10 @@ class Inputs:
     """One value per point, (n,); float64 with NaN where nobody said, unless noted otherwise.
 
     `shape` has the columns of SHAPE (flags as 0 and 1). `gpus_per_node` NaN: the cluster's own;
-    `zero_shard_size` NaN: all dp ranks. `note` says why a point cannot be predicted, None if it
-    can; `assumptions` are sentences about what was taken for granted.
+    `zero_shard_size` NaN: all dp ranks. `virtual_stages` are the model chunks of a pipeline rank,
+    `ring` that cp passes keys and values around instead of trading tokens for heads. `note` says
+    why a point cannot be predicted, None if it can; `assumptions` are sentences about what was
+    taken for granted.
     """
 
     model: Words
@@ -42,6 +45,8 @@ class Inputs:
     gpus_per_node: Floats
     zero_stage: Floats
     zero_shard_size: Floats
+    virtual_stages: Floats
+    ring: Flags
     sequence_parallel: Flags
     fused_norm: Flags
     offload: Flags
@@ -100,6 +105,8 @@ def inputs_of_layouts(
         ),
         zero_stage=numbers("zero_stage"),
         zero_shard_size=numbers("zero_shard_size"),
+        virtual_stages=_optional_numbers(layouts, "virtual_stages", 1.0),
+        ring=np.array([getattr(one, "cp_style", "") == "ring" for one in layouts], dtype=bool),
         sequence_parallel=numbers("sequence_parallel") > 0,
         fused_norm=numbers("fused_norm") > 0,
         offload=words("optimizer_offload") != "none",
@@ -110,6 +117,11 @@ def inputs_of_layouts(
         assumptions=tuple(without(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),
     )
+
+
+def _optional_numbers(layouts: Sequence[Layout], name: str, default: float) -> Floats:
+    """An axis that not every layout has."""
+    return np.array([getattr(one, name, default) for one in layouts], dtype=np.float64)
 
 
 def usable_rows(note: Words) -> Flags:

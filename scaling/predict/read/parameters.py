@@ -49,9 +49,14 @@ TIME: tuple[Parameter, ...] = (
     _p("tp_network_latency_s", 60e-6, 10e-6, 2e-3, 0.8, "s", "per rank of a tp ring over nodes"),
     _p("network_efficiency", 0.70, 0.10, 1.0, 0.4, "ratio", "of the NICs, dp collectives"),
     _p("dp_exposed", 0.60, 0.02, 1.0, 0.5, "ratio", "of gradient traffic that nothing hides"),
+    _p("dp_exposed_inside", 0.60, 0.02, 1.0, 0.5, "ratio", "the same of dp ranks within a node"),
     _p("zero3_exposed", 0.15, 0.01, 1.0, 0.7, "ratio", "of the shorter of compute, gathering"),
-    _p("p2p_efficiency", 0.40, 0.02, 1.0, 0.7, "ratio", "of a GPU's share of a link"),
-    _p("p2p_latency_s", 100e-6, 5e-6, 30e-3, 1.0, "s", "of one stage-to-stage message"),
+    _p("zero3_exposed_inside", 0.15, 0.01, 1.0, 0.7, "ratio", "the same within a node"),
+    _p("p2p_efficiency", 0.40, 0.02, 1.0, 0.7, "ratio", "of a GPU's share of the NICs"),
+    _p("p2p_latency_s", 100e-6, 5e-6, 30e-3, 1.0, "s", "of a message to a stage on another node"),
+    _p("p2p_efficiency_inside", 0.40, 0.02, 1.0, 0.7, "ratio", "of a link in the node"),
+    _p("p2p_latency_inside_s", 100e-6, 5e-6, 30e-3, 1.0, "s", "of a message within a node"),
+    _p("p2p_exposed", 0.1, 0.01, 1.0, 0.7, "ratio", "of messages between interleaved chunks"),
     _p("pipeline_friction", 0.01, 1e-4, 0.25, 1.0, "ratio", "by which 1F1B slows a stage"),
     _p("host_layer_s", 2.0e-3, 0.3e-3, 6e-3, 0.5, "s", "to launch a layer's kernels, fwd + bwd"),
     _p(
@@ -101,5 +106,10 @@ def defaults_for(overrides: Mapping[str, float]) -> dict[str, float]:
     """Every parameter at its default, except what the stack's facts move."""
     values = {name: parameter.default for name, parameter in PARAMETERS.items()}
     assert set(overrides) <= set(values), set(overrides) - set(values)
+    values.update({f"{name}_inside": v for name, v in overrides.items() if name in _OVERLAPS})
     values.update(overrides)
     return values
+
+
+# What a software hides of its traffic is told of both kinds of links at once, until rows tell more.
+_OVERLAPS = ("dp_exposed", "zero3_exposed")

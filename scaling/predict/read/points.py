@@ -16,10 +16,8 @@ from scaling.predict.read.features import Features, Group, Points
 from scaling.predict.read.foreign_points import inputs_of
 from scaling.predict.read.inputs import Inputs, usable_rows
 from scaling.predict.read.parameters import LOSSY, defaults_for
+from scaling.predict.read.precisions import low_precision_costs, rates
 from scaling.predict.read.stacks import Stack, stack_of
-
-# FLOPs outside the layers' GEMMs (attention, head) run in bf16 where those run in 8 or 4 bits.
-_LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 
 
 def points_of(
@@ -59,10 +57,16 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
         if here.size:
             found[where] = cluster_named(where, clusters)
             note[here] = why_unpredictable(where, found[where])
-            own = np.isnan(per_node[here])
-            per_node[here[own]] = found[where].gpus_per_node
+            stated, domain = per_node[here], gpu_named(found[where].gpu).link_domain
+            stated = np.where(np.isnan(stated), found[where].gpus_per_node, stated)
+            per_node[here] = stated if domain is None else np.maximum(stated, domain)
     arrays = _arrays(inputs, per_node)
     _note_misfits(arrays, note)
+    note[(inputs.shape["num_experts"] > 0) & usable_rows(note)] = (
+        "mixtures of experts are not modelled"
+    )
+    other = (inputs.shape["key_value_rank"] > 0) | (inputs.shape["window"] > 0)
+    note[other & usable_rows(note)] = "latent attention and windows are not modelled"
     for where, cluster in found.items():
         _note_precisions(inputs, np.flatnonzero(inputs.cluster == where), cluster, note)
     streams = np.where(inputs.shape["num_encoder_layers"] > 0, 2.0, 1.0)  # shapes.py
@@ -150,6 +154,9 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
         "dp": inputs.dp,
         "zero_stage": inputs.zero_stage,
         "shard": shard,
+        "virtual": np.where(
+            inputs.pp > 1, np.clip(inputs.virtual_stages, 1.0, np.ceil(blocks / inputs.pp)), 1.0
+        ),
         "micro_batch_size": inputs.micro_batch_size,
         "accumulation": inputs.gradient_accumulation_steps,
     }
@@ -193,8 +200,9 @@ def _features(
 ) -> Features:
     here = {name: values[rows] for name, values in arrays.items()}
     attention, checkpointing = _cost_of(inputs.attention[rows]), inputs.checkpointing[rows]
+    if stack.newest_flash:
+        attention = np.where(np.isin(attention, ["flash1", "flash2"]), "flash3", attention)
     precision = inputs.precision[rows]
-    peak, gemm_peak = _peaks(precision, gpu)
     math, fused = attention == "math", attention == "fused_softmax"
     if stack.softmax_rule:
         heads = here["micro_batch_size"] * here["num_heads"] / here["tp"]
@@ -204,6 +212,7 @@ def _features(
     layer_norm = here["mlp_inputs"] < 2
     return Features(
         **here,
+        ring=inputs.ring[rows],
         sequence_parallel=inputs.sequence_parallel[rows],
         fused_norm=inputs.fused_norm[rows] | layer_norm | stack.fused_norms,
         offload=inputs.offload[rows],
@@ -214,15 +223,18 @@ def _features(
         flash1=(attention == "flash1").astype(bool),
         flash_gain=flash_gain(attention, gpu),
         element_bytes=np.where(precision == "fp32", 4.0, 2.0),
-        peak=peak,
-        gemm_peak=gemm_peak,
+        **low_precision_costs(precision, stack),
+        **rates(precision, gpu),
     )
 
 
 # Efficiency of flash kernels relative to FlashAttention-2 on an A100: of versions 1 and 2, and of
 # 3, 4 and cuDNN's. On Hopper FlashAttention-2 reaches 35 % of peak where it has 50 % on A100,
 # version 3 about twice that (arXiv 2407.08608). To other generations nothing is carried over.
-_FLASH_GAIN: Mapping[Generation, tuple[float, float]] = {"hopper": (0.7, 1.4)}
+_FLASH_GAIN: Mapping[Generation, tuple[float, float]] = {
+    "hopper": (0.7, 1.4),
+    "blackwell": (0.5, 1.3),
+}
 
 
 def _cost_of(attention: Words) -> Words:
@@ -240,13 +252,3 @@ def flash_gain(attention: Words, gpu: Gpu) -> Floats:
     if gpu.generation is not None:
         older_gain, newer_gain = _FLASH_GAIN.get(gpu.generation, (1.0, 1.0))
     return np.where(newer, newer_gain, older_gain)
-
-
-def _peaks(precision: Words, gpu: Gpu) -> tuple[Floats, Floats]:
-    """Sustained FLOP/s of the row's precision: outside and inside the layers' GEMMs."""
-    inside, outside = np.empty(len(precision)), np.empty(len(precision))
-    for name in set(precision.tolist()):
-        inside[precision == name] = gpu.peak(name)
-        outside[precision == name] = gpu.peak("bf16" if name in _LOW_PRECISIONS else name)
-    assert gpu.sustained_of_peak is not None
-    return outside * gpu.sustained_of_peak, inside * gpu.sustained_of_peak

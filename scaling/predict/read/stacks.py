@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-SplitRule = Literal["even", "by_cost", "slowest_least"]
+SplitRule = Literal["even", "even_or_ends", "by_cost", "slowest_least"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +16,8 @@ class Stack:
     parameter (master: the fp32 copy and two Adam moments). `gathered_logits`: the loss sees the
     whole vocabulary on every tp rank. `split`: how layers are dealt to pipeline stages (stages.py).
     `softmax_rule`: Megatron's fused softmax runs instead of torch's when micro_batch_size * heads /
-    tp is a multiple of 4. `virtual_stages`: model chunks a rank holds (interleaved 1F1B).
-    `node_link_gbit_per_s` overrides the cluster's NICs where the source says so.
+    tp is a multiple of 4. `node_link_gbit_per_s` overrides the cluster's NICs where the source says
+    so.
     `scattered_messages`: stages exchange 1 / tp of the activations and gather them inside the node
     (arXiv 2104.04473, section 4.1). `fused_norms`: norms are one kernel whatever a column says.
     `second_copy`: zero_shard_size adds a copy of ZeRO-3's weights instead of sharding the state
@@ -26,7 +26,12 @@ class Stack:
     `peak_of_first_rank`: published peak memory is that of rank 0, not the largest.
     `reduces_late`: gradients of a pipeline, and without ZeRO, are reduced after the last backward,
     where nothing hides them.
-    `defaults` moves a parameter's default; `default_reasons` says why, in the same keys.
+    `newest_flash`: attention is cuDNN's or FlashAttention 3 where a table says only flash.
+    `lean_kernels`: fused kernels keep no copies for backward beside what it reads (memory.py).
+    `low_precision_weights`: weights of fp8 and mxfp8 layers are held in 8 bits, not also in 16.
+    `zero_stage`, `sequence_parallel`, `ring` (cp passes keys and values around) and
+    `virtual_stages` are what it does where a table does not say.
+    `defaults` moves a parameter's default.
     """
 
     prefix: str
@@ -35,6 +40,9 @@ class Stack:
     gathered_logits: bool = False
     split: SplitRule = "even"
     softmax_rule: bool = False
+    zero_stage: int = 0
+    sequence_parallel: bool = False
+    ring: bool = False
     virtual_stages: int = 1
     node_link_gbit_per_s: float | None = None
     peak_of_first_rank: bool = False
@@ -43,8 +51,42 @@ class Stack:
     stalls_without_zero: bool = False
     second_copy: bool = False
     reduces_late: bool = False
+    newest_flash: bool = False
+    lean_kernels: bool = False
+    low_precision_weights: bool = False
     defaults: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     source: str
+
+
+def _megatron(
+    prefix: str,
+    *,
+    gradient_bytes: float = 2.0,
+    virtual_stages: int = 1,
+    low_precision_weights: bool = False,
+    source: str,
+) -> Stack:
+    """Megatron-Core as its recipes of 2024 and later run it.
+
+    Distributed optimizer, bf16 gradients (grad_reduce_in_fp32 off), sequence parallelism, ring
+    attention, cuDNN kernels, and tp, dp and pp traffic overlapped (user buffers).
+    """
+    return Stack(
+        prefix=prefix,
+        gradient_bytes=gradient_bytes,
+        split="even_or_ends",
+        fused_norms=True,
+        scattered_messages=True,
+        newest_flash=True,
+        lean_kernels=True,
+        low_precision_weights=low_precision_weights,
+        zero_stage=1,
+        sequence_parallel=True,
+        ring=True,
+        virtual_stages=virtual_stages,
+        defaults=MappingProxyType({"host_layer_s": 1.2e-3, "tp_exposed": 0.15, "dp_exposed": 0.25}),
+        source=source,
+    )
 
 
 # A name that no prefix fits gets the first entry: a plain fp32-gradient, 1F1B, overlapped stack.
@@ -94,12 +136,10 @@ STACKS = (
         node_link_gbit_per_s=800.0,
         source="Megatron's FusedScaleMaskSoftmax; vTrain (MICRO'24): 4 x 200 Gb/s a node",
     ),
-    Stack(
-        prefix="Megatron-Core",
-        fused_norms=True,
-        scattered_messages=True,
+    _megatron(
+        "Megatron-Core",
+        gradient_bytes=4.0,
         virtual_stages=4,
-        defaults=MappingProxyType({"host_layer_s": 1.2e-3, "tp_exposed": 0.5, "dp_exposed": 0.1}),
         source="Megatron-LM README: tp, dp and pp traffic overlapped; 4 chunks are an assumption",
     ),
     Stack(
@@ -110,16 +150,39 @@ STACKS = (
         virtual_stages=2,
         source="arXiv 2104.04473: fused kernels, interleaved schedule; 2 chunks are an assumption",
     ),
-    Stack(
-        prefix="NeMo",
+    _megatron(
+        "NeMo",
         virtual_stages=6,
-        fused_norms=True,
-        defaults=MappingProxyType({"host_layer_s": 1.2e-3, "tp_exposed": 0.3}),
         source="MLPerf Training v3.1 GPT-3: interleaved schedule (6 chunks), user-buffer overlap",
+    ),
+    _megatron(
+        "NeMo (MLPerf",
+        virtual_stages=6,
+        low_precision_weights=True,
+        source="MLPerf Training v4.1, v5.0: configurations with FP8_PARAMS",
+    ),
+    _megatron(
+        "Megatron-Bridge",
+        low_precision_weights=True,
+        source="Megatron-Bridge performance recipes: fp8_param_gather, grad_reduce_in_fp32 off",
+    ),
+    *(
+        Stack(
+            prefix=prefix,
+            fused_norms=True,
+            newest_flash=True,
+            lean_kernels=True,
+            zero_stage=3,
+            # XLA launches a compiled step
+            defaults=MappingProxyType({"host_layer_s": 0.4e-3}),
+            source="JAX: XLA fuses element-wise operators, cuDNN attention, fsdp axis by default",
+        )
+        for prefix in ("Paxml", "MaxText", "JAX")
     ),
     Stack(
         prefix="llm-foundry",
         gradient_bytes=2.0,
+        lean_kernels=True,
         fused_norms=True,
         # its rows of 16k tokens and more run as slowly as FlashAttention 1 in triton does
         # and its loss keeps bf16 logits, their shifted copy and their gradient
