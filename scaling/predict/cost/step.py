@@ -139,7 +139,7 @@ def _exposed(
     gradients = traffic.gradients * np.where(late, 1.0, dp_exposed)
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)
-    return gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline)
+    return np.asarray(gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline))
 
 
 def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:
