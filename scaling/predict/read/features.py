@@ -1,7 +1,6 @@
 """Points as arrays: everything of a layout that does not depend on a calibrated number."""
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,12 +71,8 @@ class Features:
         """These rows only."""
         return Features(**{name: getattr(self, name)[index] for name in _FIELDS})
 
-    def blocks(self, size: int = 4096) -> Iterator[slice]:
-        """Consecutive rows that stay in the processor's cache while they are evaluated."""
-        for start in range(0, len(self), size):
-            yield slice(start, min(start + size, len(self)))
 
-
+BLOCK = 4096  # rows that stay in the processor's cache while they are evaluated
 _FIELDS = tuple(field.name for field in dataclasses.fields(Features))
 
 
