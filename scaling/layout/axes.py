@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from scaling.layout.engines import ENGINES
 from scaling.layout.kernels import ATTENTION
+from scaling.layout.routing import ROUTINGS
 
 ZeroStage = Literal[0, 1, 2, 3]
 OptimizerOffload = Literal["none", "cpu"]
@@ -23,6 +24,7 @@ ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 Engine = str  # of ENGINES
+Routing = str  # of ROUTINGS
 
 # Where an axis is said at its default: in labels and names, in names only, or in neither.
 Said = Literal["always", "in names", "where chosen"]
@@ -89,6 +91,14 @@ class LayoutAxes:
     cp: int = _axis(
         1, ranks=True, title="cp", name="cp {}", short="cp {}", label="cp{}", column="cp",
         said="in names",
+    )  # fmt: skip
+    # ranks of dp x cp that the experts of a layer are dealt to
+    ep: int = _axis(
+        1, later=True, title="ep", name="ep {}", short="ep {}", label="ep{}", column="ep",
+    )  # fmt: skip
+    routing: Routing = _axis(
+        "balanced", values=tuple(ROUTINGS), later=True, title="routing", name="{} routing",
+        short="{}", label="{}", column="routing",
     )  # fmt: skip
     pipeline_schedule: PipelineSchedule = _axis(
         "1f1b", later=True, title="schedule", name="{}", short="{}", label="{}",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.layout.axes import AXES, REPLICA, LayoutAxes, facts_of, label_of
+from scaling.layout.routing import expert_refusals
 from scaling.layout.shapes import ModelShape
 
 
@@ -89,6 +90,7 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     if layout.cp > 1 and layout.seq_length % layout.cp:
         yield f"seq_length={layout.seq_length} is not divisible by cp={layout.cp}"
     yield from _sharding_refusals(layout)
+    yield from expert_refusals(shape, layout)
     yield from _schedule_refusals(shape, layout)
     yield from _kernel_refusals(shape, layout)
 
