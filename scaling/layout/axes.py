@@ -19,7 +19,9 @@ from scaling.layout.routing import ROUTINGS
 
 ZeroStage = Literal[0, 1, 2, 3]
 OptimizerOffload = Literal["none", "cpu"]
-PipelineSchedule = Literal["1f1b", "dualpipev"]
+PipelineSchedule = Literal["1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev"]
+# Two chunks of the model on a rank, one from each half, whatever virtual_stages is.
+V_SCHEDULES = ("zbv", "dualpipev")
 ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
@@ -103,6 +105,11 @@ class LayoutAxes:
     pipeline_schedule: PipelineSchedule = _axis(
         "1f1b", later=True, title="schedule", name="{}", short="{}", label="{}",
         column="schedule", said="in names",
+    )  # fmt: skip
+    # model chunks per pipeline rank
+    virtual_stages: int = _axis(
+        1, later=True, title="virtual stages", name="{} virtual stages", short="vs {}",
+        label="virtual{}", column="virt.",
     )  # fmt: skip
     # Megatron's: norms and dropout sharded inside the tp group
     sequence_parallel: bool = _flag("sequence parallel", "sp", "sp", column="seq. par.")
