@@ -172,7 +172,7 @@ def test_every_third_party_import_is_named_in_pyproject():
     plugin = tomllib.loads((EXECUTOR / "pyproject.toml").read_text())["project"]
     shipped = names([*project["dependencies"], *extras["kernels"]])
     allowed = {
-        "scaling": shipped,
+        "scaling": shipped | {"scikit-learn"},  # `validate --published` does without, and says so
         "workflow/executor": names(plugin["dependencies"]),
         "tests": shipped | names([*extras["dev"], *plugin["dependencies"]]),
         "benchmarks": shipped | names(extras["dev"]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scaling.cli import accuracy
 from scaling.cli import folders
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
@@ -284,7 +285,7 @@ for verb, example in (
     (folders.stop, folders.STOP_EPILOG),
     (predicting.predict, predicting.PREDICT_EPILOG),
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
-    (predicting.validate, predicting.VALIDATE_EPILOG),
+    (accuracy.validate, accuracy.VALIDATE_EPILOG),
     (predicting.recommend, predicting.RECOMMEND_EPILOG),
 ):
     app.command(epilog=example)(verb)
