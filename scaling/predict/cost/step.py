@@ -136,10 +136,12 @@ def _exposed(
     dp_exposed = np.where(far, p["dp_exposed"], p["dp_exposed_inside"])
     zero3_exposed = np.where(far, p["zero3_exposed"], p["zero3_exposed_inside"])
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
+    if group.stack.hides_without_zero:
+        late = late & (f.pp > 1)
     gradients = traffic.gradients * np.where(late, 1.0, dp_exposed)
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)
-    return gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline)
+    return np.asarray(gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline))
 
 
 def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:

@@ -11,9 +11,10 @@ from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
+from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
-from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, usable_rows, without
+from scaling.predict.read.inputs import SHAPE, Inputs, own_framework, usable_rows, without
 from scaling.predict.read.stacks import stack_of
 
 # Published tables that name no cluster, by framework and GPUs per node.
@@ -48,7 +49,7 @@ def inputs_of(
     shape = _shapes(columns, model, models)
     layout = _layout(columns)
     _note_misfits(columns, shape, layout, note)
-    framework = columns.words("framework", OWN_FRAMEWORK)
+    framework = _frameworks(columns)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
     inputs = Inputs(
@@ -114,6 +115,13 @@ def _of_the_software(
 _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
 
 
+def _frameworks(columns: Columns) -> Words:
+    """Whose software ran each row; this project's own where no framework is named."""
+    named, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
+    own = [name or own_framework(by) for name, by in zip(named, engine, strict=True)]
+    return np.array(own, dtype=object)
+
+
 def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) -> Words:
     """The cluster column, as far as possible in names somebody describes.
 
@@ -129,7 +137,7 @@ def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) ->
     if not strange.size:
         return cluster
     gpu = columns.words("gpu", "")
-    framework = columns.words("framework", OWN_FRAMEWORK)
+    framework = _frameworks(columns)
     per_node = columns.counts("gpus_per_node")
     for row in strange:
         said = CLUSTER_OF.get((framework[row], per_node[row]))
@@ -189,9 +197,8 @@ def _note_misfits(
 def _left_out(columns: Columns) -> list[str]:
     """A sentence for every choice that a prediction leaves out of account."""
     name = "pipeline_schedule"
-    chosen: dict[str, Flags] = {
-        name: columns.words(name, "1f1b", WORDS[name], plain=True) != "1f1b"
-    }
+    schedule = columns.words(name, "1f1b", WORDS[name], plain=True)
+    chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), ("1f1b", "interleaved"))}
     for name in ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile"):
         chosen[name] = columns.flags(name, False, plain=True)
     return without(chosen)
