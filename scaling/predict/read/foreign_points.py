@@ -136,7 +136,7 @@ def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) ->
     if not strange.size:
         return cluster
     gpu = columns.words("gpu", "")
-    framework = columns.words("framework", OWN_FRAMEWORK)
+    framework = frameworks_of(columns)
     per_node = columns.counts("gpus_per_node")
     for row in strange:
         said = CLUSTER_OF.get((framework[row], per_node[row]))
@@ -196,9 +196,8 @@ def _note_misfits(
 def _left_out(columns: Columns) -> list[str]:
     """A sentence for every choice that a prediction leaves out of account."""
     name = "pipeline_schedule"
-    chosen: dict[str, Flags] = {
-        name: columns.words(name, "1f1b", WORDS[name], plain=True) != "1f1b"
-    }
+    schedule = columns.words(name, "1f1b", WORDS[name], plain=True)
+    chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), ("1f1b", "interleaved"))}
     for name in ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile"):
         chosen[name] = columns.flags(name, False, plain=True)
     return without(chosen)

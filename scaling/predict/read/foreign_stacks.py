@@ -4,13 +4,19 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import Columns
-from scaling.predict.read.inputs import OWN_FRAMEWORK
+from scaling.layout.axes import DEFAULTS
+from scaling.predict.read.inputs import own_framework
 from scaling.predict.read.stacks import stack_of, with_release
 
 
 def frameworks_of(columns: Columns) -> Words:
-    """Each row's framework, with its release where that changes what is known of it, (n,)."""
-    framework = columns.words("framework", OWN_FRAMEWORK)
+    """Each row's framework, with its release where that changes what is known of it, (n,).
+
+    This project's own where none is named, by the engine.
+    """
+    named, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
+    own = [name or own_framework(by) for name, by in zip(named, engine, strict=True)]
+    framework = np.array(own, dtype=object)
     release = columns.words("release", "")
     named = {
         pair: with_release(*pair)
