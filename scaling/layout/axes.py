@@ -18,6 +18,7 @@ from scaling.layout.kernels import ATTENTION
 
 ZeroStage = Literal[0, 1, 2, 3]
 OptimizerOffload = Literal["none", "cpu"]
+OptimizerPrecision = Literal["fp32", "bf16"]
 PipelineSchedule = Literal["1f1b", "dualpipev"]
 ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # of ATTENTION
@@ -108,6 +109,11 @@ class LayoutAxes:
     optimizer_offload: OptimizerOffload = _axis(
         "none", later=True, title="optimizer offload", name="optimizer on {}", short="offload",
         label="offload-{}", column="offload",
+    )  # fmt: skip
+    # of master weights and of both moments
+    optimizer_precision: OptimizerPrecision = _axis(
+        "fp32", later=True, title="optimizer precision", name="{} optimizer", short="opt {}",
+        label="opt-{}", column="opt. prec.",
     )  # fmt: skip
     micro_batch_size: int = _axis(
         1, title="micro-batch", name="micro-batch {}", short="mb {}", label="mbs{}", column="mb",
