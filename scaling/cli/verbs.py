@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
 from scaling.study.paths import RESULTS, StudyPaths
@@ -281,6 +282,7 @@ for verb, example in (
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
     (predicting.validate, predicting.VALIDATE_EPILOG),
     (predicting.recommend, predicting.RECOMMEND_EPILOG),
+    (exact.memory, exact.MEMORY_EPILOG),
 ):
     app.command(epilog=example)(verb)
 

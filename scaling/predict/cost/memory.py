@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.foreign.arrays import Floats, Words
+from scaling.predict.cost.own_memory import own_memory_of
 from scaling.predict.cost.sharding import sharding_of
 from scaling.predict.cost.stages import Stages, head_params, layer_params, stages_of
 from scaling.predict.read.features import Features, Group
+from scaling.predict.read.inputs import OWN_FRAMEWORK
 
 MEMORY_TERMS = (
     "weights_bytes",
@@ -27,6 +29,7 @@ class Memory:
     total: Floats
     terms: dict[str, Floats]
     first_stage: Floats
+    phase: Words | None = None  # of the peak; None of other software, whose phases nobody counts
 
 
 def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
@@ -40,6 +43,9 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
     """
+    if group.stack.prefix == OWN_FRAMEWORK:
+        own = own_memory_of(group, f, p)
+        return Memory(own.total, own.terms, own.first_stage, own.phase)
     stages = stages_of(f, group.stack)
     tokens = f.micro_batch_size * f.seq_length / f.cp
     kept, working = _kept_per_layer(group, f, p, tokens)

@@ -54,7 +54,10 @@ class Features:
     flash1: Flags
     flash_gain: Floats
     fused_norm: Flags
+    fused_mlp: Flags
+    fused_cross_entropy: Flags
     offload: Flags  # optimizer state and update on the host
+    short_states: Flags  # master weights and moments in 16 bits
     element_bytes: Floats
     peak: Floats
     gemm_peak: Floats

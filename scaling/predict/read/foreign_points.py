@@ -47,6 +47,9 @@ def inputs_of(
     _note_misfits(columns, shape, layout, note)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
+    optimizer_precision = columns.words(
+        "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
+    )
     inputs = Inputs(
         model=model,
         cluster=cluster,
@@ -61,7 +64,10 @@ def inputs_of(
         zero_shard_size=columns.counts("zero_shard_size"),
         sequence_parallel=columns.flags("sequence_parallel", False),
         fused_norm=columns.flags("fused_norm", False),
+        fused_mlp=columns.flags("fused_mlp", False),
+        fused_cross_entropy=columns.flags("fused_cross_entropy", False),
         offload=offload == "cpu",
+        short_states=optimizer_precision == "bf16",
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
         precision=words["precision"],

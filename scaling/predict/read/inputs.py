@@ -44,7 +44,10 @@ class Inputs:
     zero_shard_size: Floats
     sequence_parallel: Flags
     fused_norm: Flags
+    fused_mlp: Flags
+    fused_cross_entropy: Flags
     offload: Flags
+    short_states: Flags
     attention: Words
     checkpointing: Words
     precision: Words
@@ -102,7 +105,10 @@ def inputs_of_layouts(
         zero_shard_size=numbers("zero_shard_size"),
         sequence_parallel=numbers("sequence_parallel") > 0,
         fused_norm=numbers("fused_norm") > 0,
+        fused_mlp=numbers("fused_mlp") > 0,
+        fused_cross_entropy=numbers("fused_cross_entropy") > 0,
         offload=words("optimizer_offload") != "none",
+        short_states=words("optimizer_precision") != "fp32",
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         precision=words("precision"),

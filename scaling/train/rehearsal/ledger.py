@@ -74,10 +74,7 @@ class Ledger(TorchDispatchMode):
             return args[0].fake_device  # more than half of all calls, and none makes a tensor
         out = func(*args, **(kwargs or {}))
         for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
-            # a fake tensor is on no other device, and asking it for its own is an operator
-            if isinstance(leaf, FakeTensor) or (
-                isinstance(leaf, torch.Tensor) and leaf.device.type != "meta"
-            ):
+            if isinstance(leaf, torch.Tensor) and _device_of(leaf).type != "meta":
                 self._see(leaf.untyped_storage(), func)
         return out
 
@@ -143,6 +140,11 @@ class Ledger(TorchDispatchMode):
             Owner(made_by=made_by, phase=phase, tensors=tensors[made_by, phase], bytes=size)
             for (made_by, phase), size in sizes.most_common()
         ]
+
+
+def _device_of(tensor: torch.Tensor) -> torch.device:
+    """Where it stands for being; to ask a fake tensor for its device is an operator."""
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
 
 
 def _maker() -> str:

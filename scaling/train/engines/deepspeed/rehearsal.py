@@ -64,6 +64,9 @@ class _LikeCuda(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed has no types
     def is_synchronized_device(self) -> bool:
         return False
 
+    def is_fp16_supported(self) -> bool:
+        return True
+
     def synchronize(self, device_index: int | None = None) -> None:
         self._note("synchronize")
 
