@@ -45,12 +45,13 @@ class RankMemory:
 
 def ranks_of(layout: Layout) -> dict[str, int]:
     """The first rank of the first, a middle and the last pipeline stage, each stage once."""
-    stages = {"first": 0, "middle": layout.pp // 2, "last": layout.pp - 1}
     per_stage = layout.world_size // layout.pp
-    named = {name: stage * per_stage for name, stage in stages.items()}
-    return {name: rank for name, rank in named.items() if list(named.values()).count(rank) == 1} | {
-        "first": 0
-    }
+    stages = {"first": 0}
+    if layout.pp > 2:
+        stages["middle"] = layout.pp // 2
+    if layout.pp > 1:
+        stages["last"] = layout.pp - 1
+    return {name: stage * per_stage for name, stage in stages.items()}
 
 
 def shortened(point: Point) -> Point:
@@ -122,7 +123,8 @@ class _Rehearsals:
     """One process that rehearses line by line."""
 
     def __init__(self, point: Point) -> None:
-        self._errors = tempfile.TemporaryFile(mode="w+")  # a pipe that nobody reads fills up
+        # a pipe that nobody reads fills up
+        self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 # closed in __exit__
         self._process = subprocess.Popen(
             [sys.executable, "-m", "scaling.train.rehearsal.rehearsal"],
             stdin=subprocess.PIPE,

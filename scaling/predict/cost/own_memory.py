@@ -219,6 +219,7 @@ def _moments_of_stage(
         (0, at(nothing, building, buffers=nothing, more=nothing)),
         (1, at(activations=kept + residual + bias, logits=forward)),
         (2, at(activations=kept, logits=backward)),
+        (2, at(activations=kept, logits=np.where(has_head, e * (logits + table), 0.0))),
         (2, at(activations=kept, logits=after, buffers=in_backward)),
         (2, at(activations=kept + np.where(f.fused_norm, 0.0, 16.0 * own), buffers=in_backward)),
         (2, at(activations=kept - np.where(has_head, final, 0.0) + working, buffers=in_backward)),
@@ -246,20 +247,20 @@ def _gathered(f: Features, weights: Floats, table: Floats) -> Floats:
     room = np.maximum(_LIVE - table, 0.0)
     rest = np.mod(room, layer)
     filled = table + room - rest + np.where(rest >= feed_forward, feed_forward, 0.0)
-    return np.minimum(weights, filled)
+    held: Floats = np.minimum(weights, filled)
+    return held
 
 
 def _loss(
     f: Features, logits: Floats, tokens: Floats, table: Floats, piped: Flags
 ) -> tuple[Floats, Floats, Floats]:
-    """Bytes of the loss in forward, in backward, and of the head's gradients after it."""
+    """Bytes of the loss in forward, in backward, and of the head's gradient after it."""
     e, parallel = f.element_bytes, f.tp > 1
     wide = np.where(e < _WIDE, e, 0.0)  # an fp32 copy stands beside
     forward = np.where(parallel, 8.0, 8.0 + wide) * logits
     backward = np.where(parallel, 16.0, 12.0) * logits
     held = np.where(piped, np.where(parallel, 2.0, 1.0) * e, 0.0) * logits
     held_back = np.where(piped, 2.0 * e, 0.0) * logits
-    after = e * logits + e * table
     joined = f.fused_cross_entropy & (logits > 0)
     width = np.maximum(f.hidden_size, 1.0)
     pieces = np.ceil(f.vocab_size / (4 * width))
@@ -269,5 +270,5 @@ def _loss(
     return (
         np.where(joined, fused, forward + held),
         np.where(joined, both, backward + held_back),
-        np.where(joined, both, np.where(logits > 0, after, 0.0)),
+        np.where(joined, both, np.where(logits > 0, e * table, 0.0)),
     )

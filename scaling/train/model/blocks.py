@@ -166,7 +166,7 @@ def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.T
     if torch.compiler.is_compiling():  # a compiler joins the operators itself
         first, second = x.chunk(2, -1)
         return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
-    turned: torch.Tensor = _Turn.apply(x, cosine, sine)
+    turned: torch.Tensor = _Turn.apply(x, cosine, sine)  # type: ignore[no-untyped-call]
     return turned
 
 

@@ -4,7 +4,7 @@ A kernel's memory is what its autograd function saves for backward, what it retu
 holds on the way. Each stand-in allocates these as the package's source does: Liger 0.8.5
 (`liger_kernel/ops`), FlashAttention 3 and 4 and cuDNN's (as FlashAttention 2 does: q, k, v, the
 output, and a logsumexp in fp32), apex's fused softmax (its output). What attention's backward sums
-in fp32 on the way is not here, as it is not in torch's FlashAttention 2 on a CPU, which runs itself.
+in fp32 on the way is not here, nor in torch's own FlashAttention 2 on a CPU.
 """
 
 import contextlib
@@ -71,14 +71,15 @@ class _CrossEntropy(torch.autograd.Function):
         of_x = torch.empty_like(x)
         summed = torch.empty_like(weight, dtype=torch.float32)
         losses = x.new_empty(len(x), dtype=torch.float32)
-        logits = x.new_empty(cross_entropy_rows(*x.shape, len(weight)), len(weight))
+        logits = x.new_empty(cross_entropy_rows(x.shape[0], x.shape[1], len(weight)), len(weight))
         del logits
         ctx.save_for_backward(of_x, summed.to(weight.dtype))
         return losses.sum()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return ctx.saved_tensors
+        of_x, of_weight = ctx.saved_tensors
+        return of_x, of_weight
 
 
 class _Attention(torch.autograd.Function):
@@ -120,18 +121,19 @@ def cross_entropy_rows(tokens: int, hidden_size: int, vocab_size: int) -> int:
 
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    result: torch.Tensor = _Norm.apply(x, weight)
+    result: torch.Tensor = _Norm.apply(x, weight)  # type: ignore[no-untyped-call]
     return result
 
 
 def _rotate(
     query: torch.Tensor, key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _Turn.apply(query, cosine), _Turn.apply(key, cosine)
+    turned = (_Turn.apply(x, cosine) for x in (query, key))  # type: ignore[no-untyped-call]
+    return next(turned), next(turned)
 
 
 def _gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = _Gate.apply(gate, up)
+    result: torch.Tensor = _Gate.apply(gate, up)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -139,19 +141,19 @@ def _linear_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
     labels.ne(-1).sum().item()  # Liger counts the labels that are none, and waits for the number
-    loss: torch.Tensor = _CrossEntropy.apply(x.flatten(0, 1), weight)
+    loss: torch.Tensor = _CrossEntropy.apply(x.flatten(0, 1), weight)  # type: ignore[no-untyped-call]
     return loss
 
 
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = _Attention.apply(query, key, value)
+    result: torch.Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
     return result
 
 
 def _with_fused_softmax(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> torch.Tensor:
-    with mock.patch.object(attention, "_module_of", lambda _: _Apex):
+    with mock.patch.object(attention, "_module_of", return_value=_Apex):
         return attention._fused_softmax(query, key, value)
 
 
@@ -162,7 +164,7 @@ class _Apex:
         @staticmethod
         def apply(scores: torch.Tensor, scale: float) -> torch.Tensor:
             """The weights of scaled scores."""
-            result: torch.Tensor = _Softmax.apply(scores)
+            result: torch.Tensor = _Softmax.apply(scores)  # type: ignore[no-untyped-call]
             return result
 
 
