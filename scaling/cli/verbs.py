@@ -9,6 +9,7 @@ import typer
 
 from scaling.cli import accuracy
 from scaling.cli import folders
+from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
 from scaling.study.paths import RESULTS, StudyPaths, own_or_shipped
@@ -287,6 +288,7 @@ for verb, example in (
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
     (accuracy.validate, accuracy.VALIDATE_EPILOG),
     (predicting.recommend, predicting.RECOMMEND_EPILOG),
+    (exact.memory, exact.MEMORY_EPILOG),
 ):
     app.command(epilog=example)(verb)
 

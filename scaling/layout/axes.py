@@ -19,6 +19,7 @@ from scaling.layout.routing import ROUTINGS
 
 ZeroStage = Literal[0, 1, 2, 3]
 OptimizerOffload = Literal["none", "cpu"]
+OptimizerPrecision = Literal["fp32", "bf16"]
 PipelineSchedule = Literal["1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev"]
 # Two chunks of the model on a rank, one from each half, whatever virtual_stages is.
 V_SCHEDULES = ("zbv", "dualpipev")
@@ -125,6 +126,11 @@ class LayoutAxes:
     optimizer_offload: OptimizerOffload = _axis(
         "none", later=True, title="optimizer offload", name="optimizer on {}", short="offload",
         label="offload-{}", column="offload",
+    )  # fmt: skip
+    # of master weights and of both moments
+    optimizer_precision: OptimizerPrecision = _axis(
+        "fp32", later=True, title="optimizer precision", name="{} optimizer", short="opt {}",
+        label="opt-{}", column="opt. prec.",
     )  # fmt: skip
     micro_batch_size: int = _axis(
         1, title="micro-batch", name="micro-batch {}", short="mb {}", label="mbs{}", column="mb",

@@ -113,6 +113,11 @@ def _sharding_refusals(layout: Layout) -> Iterator[str]:
             f"optimizer_offload={layout.optimizer_offload} moves the states that ZeRO shards "
             "and needs zero_stage of at least 1"
         )
+    if layout.optimizer_precision == "bf16" and layout.precision != "bf16":
+        yield (
+            f"optimizer_precision=bf16 keeps master weights as the weights are and needs "
+            f"precision=bf16, not {layout.precision}"
+        )
 
 
 def _schedule_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
+from scaling.predict.cost.own_memory import own_memory_of
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
     Stages,
@@ -17,6 +18,7 @@ from scaling.predict.cost.stages import (
     stages_of,
 )
 from scaling.predict.read.features import Features, Group
+from scaling.predict.read.inputs import OWN_FRAMEWORK
 
 MEMORY_TERMS = (
     "weights_bytes",
@@ -35,6 +37,7 @@ class Memory:
     total: Floats
     terms: dict[str, Floats]
     first_stage: Floats
+    phase: Words | None = None  # of the peak; None of other software, whose phases nobody counts
 
 
 def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
@@ -48,6 +51,26 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
     """
+    if group.stack.prefix != OWN_FRAMEWORK:
+        return _counted(group, f, p)
+    own = own_memory_of(group, f, p)
+    dense = Memory(own.total, own.terms, own.first_stage, own.phase)
+    # no rehearsal has seen experts yet
+    return _where(f.expert_share > 0, _counted(group, f, p), dense) if present(f) else dense
+
+
+def _where(chosen: Flags, one: Memory, other: Memory) -> Memory:
+    """The one memory in the rows that are chosen, else the other's."""
+    return Memory(
+        np.where(chosen, one.total, other.total),
+        {name: np.where(chosen, one.terms[name], other.terms[name]) for name in MEMORY_TERMS},
+        np.where(chosen, one.first_stage, other.first_stage),
+        None if other.phase is None else np.where(chosen, "", other.phase),
+    )
+
+
+def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
+    """`memory_of` for what is no rehearsed stack of ours."""
     stages = stages_of(f, group.stack)
     tokens = f.micro_batch_size * f.seq_length / f.cp
     kept, working = _kept_per_layer(group, f, p, tokens)

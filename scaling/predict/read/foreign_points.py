@@ -54,6 +54,9 @@ def inputs_of(
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
     words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
+    optimizer_precision = columns.words(
+        "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
+    )
     inputs = Inputs(
         model=model,
         cluster=cluster,
@@ -70,7 +73,10 @@ def inputs_of(
         gpus_per_node=columns.counts("gpus_per_node"),
         **_of_the_software(columns, framework, shape["num_layers"], layout),
         fused_norm=columns.flags("fused_norm", False),
+        fused_mlp=columns.flags("fused_mlp", False),
+        fused_cross_entropy=columns.flags("fused_cross_entropy", False),
         offload=offload == "cpu",
+        short_states=optimizer_precision == "bf16",
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
         recomputes=recomputes(columns, framework),

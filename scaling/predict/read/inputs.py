@@ -53,7 +53,10 @@ class Inputs:
     ring: Flags
     sequence_parallel: Flags
     fused_norm: Flags
+    fused_mlp: Flags
+    fused_cross_entropy: Flags
     offload: Flags
+    short_states: Flags
     attention: Words
     checkpointing: Words
     recomputes: Flags
@@ -120,7 +123,10 @@ def inputs_of_layouts(
         ring=np.array([getattr(one, "cp_style", "") == "ring" for one in layouts], dtype=bool),
         sequence_parallel=numbers("sequence_parallel") > 0,
         fused_norm=numbers("fused_norm") > 0,
+        fused_mlp=numbers("fused_mlp") > 0,
+        fused_cross_entropy=numbers("fused_cross_entropy") > 0,
         offload=words("optimizer_offload") != "none",
+        short_states=words("optimizer_precision") != "fp32",
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         recomputes=np.zeros(n, dtype=bool),

@@ -117,9 +117,8 @@ STACKS = (
         scattered_messages=True,
         second_copy=True,
         reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
-        # two buckets of 5e8 elements, one fills while the other is reduced; the loss keeps 16-bit
-        # logits, their fp32 softmax and both gradients
-        defaults=MappingProxyType({"buffers_bytes": 2.0e9, "kept_logits": 12.0}),
+        # beyond the engine's own tensors, which scaling/predict/cost/own_memory.py counts
+        defaults=MappingProxyType({"buffers_bytes": 0.3e9}),
         source="scaling/train: DeepSpeed 0.19 with its defaults, pipe_partitioned messages",
     ),
     Stack(
