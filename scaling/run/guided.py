@@ -90,8 +90,8 @@ def _guide(study: "Study", rows: Mapping[str, Mapping[str, Any]]) -> Any:
         keep=measure.keep,
         spread=measure.spread,
         budget_gpu_s=None if hours is None else hours * 3600,
-        steps=measure.warmup_steps + measure.measured_steps,
-        repeats=measure.repeats,
+        steps=measure.warmup_steps + measure.measured_steps.at_most,
+        repeats=1 if measure.repeats.only else measure.repeats.at_most,
         startup_s=known[len(known) // 2] if known else STARTUP_S,
     )
 

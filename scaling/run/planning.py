@@ -52,7 +52,7 @@ def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
 
     # what is refused does not fit, and what does not fit is not counted
     points, prediction = known or predict_points(study, planned.points)
-    steps = study.measure.warmup_steps + study.measure.measured_steps
+    steps = study.measure.warmup_steps + study.measure.measured_steps.at_most
     return planned, spend_of(points, prediction, steps=steps)
 
 
