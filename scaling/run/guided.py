@@ -15,7 +15,7 @@ from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_table
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows as read_measured
-from scaling.run import planning
+from scaling.run import planning, price
 from scaling.study.grid import Plan, Refusal
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point, columns_of
@@ -49,7 +49,7 @@ def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out:
         points,
         prediction,
         world_size,
-        _guide(study, rows),
+        guide_of(study, _startup_s(rows), price.run_s(study, once, prediction)),
         spent_gpu_s=sum(row["duration_s"] * row["world_size"] for row in rows.values()),
     )
     table = _table(once, choices, planned.points, set(rows))
@@ -80,20 +80,49 @@ def _rows(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]
     return {paths[Path(row["file"])].point_id: row for row in table.to_pylist()}
 
 
-def _guide(study: "Study", rows: Mapping[str, Mapping[str, Any]]) -> Any:
-    from scaling.predict.advise.guide import STARTUP_S, Guide
+def _startup_s(rows: Mapping[str, Mapping[str, Any]]) -> float:
+    """Seconds before the first step, as the points so far took."""
+    from scaling.predict.advise.guide import STARTUP_S
+
+    known = sorted(row["startup_s"] for row in rows.values() if row["startup_s"] is not None)
+    return known[len(known) // 2] if known else STARTUP_S
+
+
+def guide_of(
+    study: "Study", startup_s: float, run_s: "price.Floats", *, keep: float | None = None
+) -> Any:
+    """What the study says about what to measure.
+
+    Args:
+        study: whose `measure` says it.
+        startup_s: seconds before the first step of a point.
+        run_s: predicted seconds of all the steps of each point.
+        keep: what holds where the study chooses nothing.
+    """
+    from scaling.predict.advise.guide import Guide
 
     measure = study.measure
-    known = sorted(row["startup_s"] for row in rows.values() if row["startup_s"] is not None)
-    hours = measure.budget_gpu_hours
+    hours = budget_gpu_hours(study)
     return Guide(
-        keep=measure.keep,
+        keep=measure.keep if measure.guided else keep,
         spread=measure.spread,
         budget_gpu_s=None if hours is None else hours * 3600,
+        run_s=run_s,
         steps=measure.warmup_steps + measure.measured_steps.at_most,
         repeats=1 if measure.repeats.only else measure.repeats.at_most,
-        startup_s=known[len(known) // 2] if known else STARTUP_S,
+        startup_s=startup_s,
     )
+
+
+def budget_gpu_hours(study: "Study") -> float | None:
+    """The budget of a guided sweep in GPU-hours, money at its cluster's price."""
+    measure = study.measure
+    if measure.budget_usd is None:
+        return measure.budget_gpu_hours
+    names = {name for block in study.layouts for name in {**study.axes, **block}["cluster"]}
+    prices = [study.clusters[name].usd_per_gpu_hour for name in names]
+    bought = [measure.budget_usd / price for price in prices if price]
+    return min([*bought, *([measure.budget_gpu_hours] if measure.budget_gpu_hours else [])])
 
 
 def _calibrated(

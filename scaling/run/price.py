@@ -46,8 +46,8 @@ def run_s(
 ) -> Floats:
     """Predicted seconds of all the steps of one run of each point, without its start.
 
-    A short step is predicted as what it is, a step of a smaller batch. Steps that stop by
-    themselves are counted as the most they may be.
+    A short step is predicted as what it is, a step of a smaller batch. Of steps that stop by
+    themselves the least are counted: on a quiet GPU they suffice, and a limit bounds the others.
 
     Args:
         study: of the points.
@@ -56,7 +56,7 @@ def run_s(
         short: whether steps are short; None: as each point says.
     """
     measure = study.measure
-    warmup, steps = measure.warmup_steps, measure.measured_steps.at_most
+    warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
     seconds = (warmup + steps) * prediction.step_time_s
     kinds = [_kind(point, short) for point in points]
     rows = [row for row, kind in enumerate(kinds) if kind != "full"]
@@ -69,7 +69,7 @@ def run_s(
     of_rounds = rounds(steps) * np.sum(turns, axis=0)
     also_full = np.array([kinds[row] == "both" for row in rows])
     seconds[rows] = np.where(
-        also_full, seconds[rows] + of_rounds, of_rounds + warmup * turns[-1]
+        also_full, seconds[rows] + of_rounds, of_rounds + warmup * turns[0]
     )
     return seconds
 

@@ -164,16 +164,24 @@ class Measure(_File):
     keep: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] | None = None
     spread: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = 0.1
     budget_gpu_hours: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
+    budget_usd: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
 
     @property
     def guided(self) -> bool:
         """Whether predictions choose what is measured."""
-        return self.keep is not None or self.budget_gpu_hours is not None
+        return self.guiding_key is not None
+
+    @property
+    def guiding_key(self) -> str | None:
+        """The key that makes the sweep a guided one; None if it is none."""
+        keys = ("keep", "budget_gpu_hours", "budget_usd")
+        return next((key for key in keys if getattr(self, key) is not None), None)
 
     @property
     def guidance(self) -> str:
         """What the choice rests on, as one text; empty if nothing is chosen."""
         text = f"keep {self.keep} spread {self.spread} budget {self.budget_gpu_hours}"
+        text += "" if self.budget_usd is None else f" usd {self.budget_usd}"
         return text if self.guided else ""
 
 

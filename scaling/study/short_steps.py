@@ -30,8 +30,8 @@ def accumulations(layout: Layout) -> tuple[int, ...]:
 
 
 def rounds(steps: int) -> int:
-    """Rounds of short steps where so many steps are asked for, half as many and at least five."""
-    return max(5, -(-steps // _EVERY))
+    """Rounds of short steps where so many steps are asked for, half as many and at least three."""
+    return max(3, -(-steps // _EVERY))
 
 
 def micro_batches(layout: Layout, accumulation: Accumulation, *, warmup: int, steps: int) -> int:
@@ -49,4 +49,4 @@ def micro_batches(layout: Layout, accumulation: Accumulation, *, warmup: int, st
     if not counts:
         return full
     warm = 0 if full else warmup
-    return full + warm * counts[-1] + rounds(steps) * sum(counts)
+    return full + warm * counts[0] + rounds(steps) * sum(counts)

@@ -113,7 +113,7 @@ class Stepping:
         """Rounds of short steps, each accumulation in its turn: drift must not look like a slope.
 
         Args:
-            warmup_steps: of the largest accumulation, before the first round.
+            warmup_steps: of the smallest accumulation, before the first round.
         """
         point, first = self._point, self.done
         counts = accumulations(point.layout)
@@ -122,7 +122,7 @@ class Stepping:
         most = rounds(point.measured_steps)
 
         def count_of(step: int) -> int:
-            return counts[(step - begin) % len(counts)] if step >= begin else counts[-1]
+            return counts[(step - begin) % len(counts)] if step >= begin else counts[0]
 
         def run(times: list[float]) -> list[int]:
             return [count_of(begin + index) for index in range(len(times))]

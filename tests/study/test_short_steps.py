@@ -26,5 +26,5 @@ def test_a_step_that_would_not_be_shorter_runs_in_full(chosen):
 
 def test_a_point_costs_its_micro_batches():
     assert micro_batches(layout(), "full", warmup=3, steps=10) == 13 * 32
-    assert micro_batches(layout(), "short", warmup=3, steps=10) == 3 * 6 + 5 * 12
+    assert micro_batches(layout(), "short", warmup=3, steps=10) == 3 * 2 + 5 * 12
     assert micro_batches(layout(), "both", warmup=3, steps=10) == 13 * 32 + 5 * 12
