@@ -206,6 +206,7 @@ def allocation(point: Point) -> Allocation:
         nodes=max(1, point.world_size // point.gpus_per_node),
         ranks_per_node=min(point.world_size, point.gpus_per_node),
         minutes=int(point.time_limit_s // 60) + STARTUP_MINUTES,
+        repeat=point.repeat,
     )
 
 

@@ -156,6 +156,8 @@ class Measure(_File):
     repeats: Annotated[Repeats, BeforeValidator(_as_repeats)] = _as_repeats(1)  # type: ignore[assignment]
     # of a point, from above; by default what its predicted step time says (see time_limits)
     time_limit_s: Seconds | None = None
+    # nodes that probes or residuals name as slow are left out of later points
+    exclude_slow_nodes: Flag = True
     keep_trace: Flag = False
     gradient_clipping: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] = 0.0
     measure_oom: Flag = False
