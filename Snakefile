@@ -4,6 +4,7 @@
 #     -> results/<study>/points/*.json     what each job needs           `scaling plan`, by common.smk
 #     -> results/<study>/probes.parquet    what nodes and links reach    probe.smk
 #     -> results/<study>/chosen/*.parquet  of a guided sweep, by size    choose.smk
+#                                          and repeats of contenders     contend.smk
 #     -> results/<study>/rows/*.parquet    real training steps measured  measure.smk
 #     -> results/<study>/predictions.parquet   calibrated on the rows    calibrate.smk predict.smk
 #     -> results/<study>/tables/*.parquet  DuckDB runs reports/sql/      tabulate.smk
@@ -16,6 +17,7 @@
 include: "workflow/rules/common.smk"
 include: "workflow/rules/probe.smk"
 include: "workflow/rules/choose.smk"
+include: "workflow/rules/contend.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/predict.smk"

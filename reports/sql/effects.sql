@@ -60,6 +60,7 @@ found as (
 select
     *,
     series = case
+        when bool_or(series = 'extended') over (partition by setting_id) then 'extended'
         when bool_or(series = 'measured') over (partition by setting_id) then 'measured'
         when bool_or(series = 'published') over (partition by setting_id) then 'published'
         else 'predicted'

@@ -49,6 +49,7 @@ select
     setting_id, series, effects.name, axis, level, place as level_order, ranked.pairs,
     ranked.mean_ratio, strength, concat(effects.name, ' · by ', axis) as title, rank,
     fewest_pairs >= 3 and rank <= 8 and series = case
+        when bool_or(series = 'extended') over (partition by setting_id) then 'extended'
         when bool_or(series = 'measured') over (partition by setting_id) then 'measured'
         when bool_or(series = 'published') over (partition by setting_id) then 'published'
         else 'predicted'

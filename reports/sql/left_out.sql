@@ -6,7 +6,7 @@ with counted as (
     select
         count(*) as found,
         count(*) filter (where point_id in (select point_id from planned)) as asked_for,
-        (select count(*) from measurements where series != 'predicted') as kept
+        (select count(*) from measurements where series != 'predicted' and not beside_measured) as kept
     from study.rows
 )
 select reason, rows_left_out

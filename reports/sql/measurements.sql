@@ -1,8 +1,10 @@
 -- Grain: one row per point and series: its last attempt here, what others published, a prediction.
 -- Needs: planned, losses
--- series: measured | published | predicted; values of different series are never mixed.
+-- series: measured | extended | published | predicted; values of different series are never mixed.
+-- extended: a full step derived from short ones, of a point whose steps were all short, or
+-- (beside_measured) of one that ran full ones too.
 -- tokens_per_s: tokens / s, the whole job; _low and _high from the interval of the step time, which
--- is 95 % of a measured one, of this one run, and 80 % of a predicted one.
+-- is 95 % of a measured one, of this one run, and 80 % of an extended or a predicted one.
 -- mfu, hfu: ratios; null where no peak is published. All null unless the outcome is ok; a predicted
 -- outcome is ok or oom.
 -- losses_agree: with the other layouts of the same training, see `losses`; a row whose losses do not
@@ -19,9 +21,20 @@ attempted_again as (
     semi join several using (point_id, series)
     group by point_id, series
 ),
+kinds as (  -- what each row says, and once more what its short steps say beside the full ones
+    select
+        *,
+        false as beside_measured,
+        step_time_kind is not distinct from 'extended' as derived
+    from study.rows
+    union all
+    select *, true, true
+    from study.rows
+    where step_time_kind = 'measured' and extended_step_time_s is not null
+),
 observed as (
     select
-        point_id, rows.series, attempt,
+        point_id, if(derived, 'extended', rows.series) as series, beside_measured, attempt,
         if(agrees is false and rows.series = 'measured', 'error', outcome) as outcome,
         if(agrees is false and rows.series = 'measured', format(
             'its losses differ by {:.2g} % at step {} from the median of {} layouts of this '
@@ -29,12 +42,20 @@ observed as (
             100 * largest_gap, at_step, layouts, 100 * tolerance
         ), error_message) as error_message,
         if(rows.series = 'measured', agrees, null) as losses_agree,
-        step_time_s, step_time_low_s,
-        step_time_high_s, compute_s, comm_s, exposed_comm_s, idle_s, peak_memory_bytes,
-        null::bigint as predicted_memory_bytes, memory_meter, energy_j, mean_power_w, startup_s,
+        if(derived, extended_step_time_s, step_time_s) as step_time_s,
+        if(derived, extended_low_s, step_time_low_s) as step_time_low_s,
+        if(derived, extended_high_s, step_time_high_s) as step_time_high_s,
+        if(derived, null, compute_s) as compute_s,
+        if(derived, null, comm_s) as comm_s,
+        if(derived, null, exposed_comm_s) as exposed_comm_s,
+        if(derived, null, idle_s) as idle_s,
+        peak_memory_bytes, null::bigint as predicted_memory_bytes, memory_meter,
+        if(derived, null, energy_j) as energy_j,
+        if(derived, null, mean_power_w) as mean_power_w,
+        startup_s,
         duration_s, stack_fingerprint, started_at, tokens_per_step, model_flops_per_token,
         hardware_flops_per_token, peak_flop_per_s
-    from study.rows as rows
+    from kinds as rows
     left join attempted_again using (point_id, series)
     left join losses using (point_id)
     where last_attempt is null
@@ -42,7 +63,7 @@ observed as (
 ),
 foretold as (
     select
-        point_id, 'predicted' as series, if(fits, 'ok', 'oom') as outcome,
+        point_id, 'predicted' as series, false as beside_measured, if(fits, 'ok', 'oom') as outcome,
         if(fits, predicted_step_time_s, null) as step_time_s,
         if(fits, low, null) as step_time_low_s,
         if(fits, high, null) as step_time_high_s,

@@ -7,6 +7,6 @@ select
     measurements.outcome,
     count(*) as points
 from planned
-left join (from measurements where series != 'predicted') as measurements using (point_id)
+left join (from measurements where series != 'predicted' and not beside_measured) as measurements using (point_id)
 group by planned.setting_id, planned.world_size, measurements.outcome
 order by setting_id, world_size, outcome nulls last

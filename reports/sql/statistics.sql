@@ -3,7 +3,7 @@
 -- outcome and every measured value: null for a point that has not run. predicted_*: what the
 -- predictor says of the same point, in its own columns; null without predictions.
 with observed as (
-    from measurements where series != 'predicted'
+    from measurements where series != 'predicted' and not beside_measured
 ),
 foretold as (
     from measurements where series = 'predicted'

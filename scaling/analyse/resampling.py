@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scaling.analyse.interval import resampled_medians
+from scaling.record.interval import resampled_medians
 
 Rates = npt.NDArray[np.float64]
 
@@ -39,7 +39,7 @@ def resampled_steps(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row per step between neighbouring sizes whose both ends kept their step times.
 
     Bootstrap percentile intervals, 95 %: repeats are drawn first, then blocks of steps of each
-    drawn repeat (scaling.analyse.interval), so that the difference between runs is inside as far as
+    drawn repeat (scaling.record.interval), so that the difference between runs is inside as far as
     repeats have sampled it. With one repeat it is of one run.
     """
     found = connection.execute(_STEPS).fetchall()

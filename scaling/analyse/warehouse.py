@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse import laws, resampling, slow_hosts
+from scaling.analyse import being_best, drift, laws, resampling, slow_hosts
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach, choices_of
 from scaling.cluster.hardware import Cluster
@@ -25,6 +25,8 @@ MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
     "resampled": (("winner_rows",), resampling.resampled_steps),
     "slow_hosts": (("compared_probes",), slow_hosts.slow_host_table),
+    "best_odds": (("measurements",), being_best.odds_table),
+    "tested_drift": (("measurements",), drift.drift_table),
     "laws": (("best",), laws.fitted_laws),
     "law_curves": (("laws",), laws.law_curves),
 }

@@ -106,17 +106,24 @@ def choose(
     study: StudyArgument,
     world_size: Annotated[int, typer.Argument(metavar="WORLD_SIZE", help="One of its sizes.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
+    repeat: Annotated[
+        int, typer.Option(help="Choose the layouts that run once more instead: 1 is the second run.")
+    ] = 0,
     mode: ModeOption = None,
     cluster: ClusterOption = None,
 ) -> None:
-    """Choose which points of a size a guided sweep measures, by what smaller sizes have shown."""
-    from scaling.run import guided, planning
+    """Choose which points of a size are measured: what predictions say, or who may be the best."""
+    from scaling.run import contend, guided, planning
     from scaling.study.study import load_study
     from scaling.study.study_folder import folder_of
 
     loaded = load_study(study, mode=mode, cluster=cluster)
     planned = planning.fitting_plan(loaded)
-    typer.echo(guided.choose(loaded, planned, world_size, folder_of(loaded, RESULTS), out))
+    folder = folder_of(loaded, RESULTS)
+    if repeat:
+        typer.echo(contend.contend(loaded, planned, world_size, repeat, folder, out))
+    else:
+        typer.echo(guided.choose(loaded, planned, world_size, folder, out))
 
 
 @app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")

@@ -5,7 +5,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from scaling.launch.devices import missing_devices
@@ -31,6 +31,7 @@ ATTEMPTS_ON_LOST_NODES = 3
 _MOST_OF = 0.9  # of a stop: ranks and their launcher are not stopped in one instant
 _ESSENTIAL = (
     *("point_id", "attempt", "outcome", "error_message", "step_times_s", "step_time_s", "losses"),
+    *("short_step_times_s", "short_accumulations"),
     *("peak_memory_bytes", "peak_reserved_bytes", "energy_j", "mean_power_w", "startup_s"),
     *("duration_s", "hosts", "job_id", "started_at", "stack_fingerprint"),
 )
@@ -144,11 +145,23 @@ def _not_while_suspended(ended: Ended, results: Mapping[int, RankResult]) -> Non
         return
     shortest = min(ended.suspensions_s)
     for result in results.values():
-        times = result.step_times_s
-        if max(times) - statistics.median(times) > _MOST_OF * shortest:
-            raise KilledFromOutside(
-                f"all was stopped for {shortest:.0f} s within a measured step, which says nothing"
-            )
+        for times in _alike(result):
+            if max(times) - statistics.median(times) > _MOST_OF * shortest:
+                raise KilledFromOutside(
+                    f"all was stopped for {shortest:.0f} s within a measured step, which says "
+                    "nothing"
+                )
+
+
+def _alike(result: RankResult) -> Iterator[list[float]]:
+    """Measured steps that should last equally long: the full ones, and each kind of short ones."""
+    if result.step_times_s:
+        yield result.step_times_s
+    by_accumulation: dict[int, list[float]] = {}
+    short = zip(result.short_accumulations or (), result.short_step_times_s or (), strict=True)
+    for accumulation, seconds in short:
+        by_accumulation.setdefault(accumulation, []).append(seconds)
+    yield from by_accumulation.values()
 
 
 def _write(path: Path, row: Row) -> None:

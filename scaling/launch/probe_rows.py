@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scaling.analyse.interval import median_interval
+from scaling.record.interval import median_interval
 from scaling.launch.ranks import Ended
 from scaling.probe.bandwidth import bus_factor
 from scaling.probe.plan import Group, ProbePlan, Task

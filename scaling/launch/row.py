@@ -8,11 +8,12 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-from scaling.analyse.interval import median_interval
 from scaling.launch.judge.verdict import Verdict
 from scaling.launch.provenance import provenance_of
 from scaling.launch.start import slurm
+from scaling.record.extension import extended
 from scaling.record.files import table_of
+from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
 from scaling.record.row_checks import reasons
@@ -54,8 +55,7 @@ def _row(point: Point, attempt: int, run: Run) -> Row:
     first = run.stacks[min(run.stacks)] if run.stacks else None
     started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
     return Row(
-        **columns_of(point),
-        **(_NOTHING | (_measured(run) if ok else {})),
+        **(columns_of(point) | _NOTHING | (_measured(point, run) if ok else {})),
         **provenance_of(first),
         attempt=attempt,
         outcome=run.verdict.outcome,
@@ -68,7 +68,7 @@ def _row(point: Point, attempt: int, run: Run) -> Row:
     )
 
 
-def _measured(run: Run) -> dict[str, Any]:
+def _measured(point: Point, run: Run) -> dict[str, Any]:
     """A step lasts as long as on its slowest rank; memory is that of the fullest one."""
     results = [run.results[rank] for rank in sorted(run.results)]
     # ranks step together, and other hosts have clocks of their own
@@ -77,15 +77,12 @@ def _measured(run: Run) -> dict[str, Any]:
         for rank, result in run.results.items()
         if rank in run.stacks and run.stacks[rank].host == run.launched_on
     ]
-    steps = zip(*(result.step_times_s for result in results), strict=True)
-    step_times_s = [max(times) for times in steps]
-    interval = median_interval(step_times_s)
     return {
+        **_full_steps([result.step_times_s for result in results]),
+        **_short_steps(point, results),
+        "warmup_steps": _first_known(results[0].warmup_steps, point.warmup_steps),
+        "stopped": results[0].stopped,
         "clock": results[0].clock,
-        "step_times_s": step_times_s,
-        "step_time_s": interval.median,
-        "step_time_low_s": interval.low,
-        "step_time_high_s": interval.high,
         "losses": results[0].losses,
         "grad_norms": results[0].grad_norms,
         "peak_memory_bytes": max(result.peak_memory_bytes for result in results),
@@ -99,6 +96,54 @@ def _measured(run: Run) -> dict[str, Any]:
     }
 
 
+def _slowest(of_ranks: list[list[float]]) -> list[float]:
+    """Of each step the slowest rank's seconds."""
+    return [max(times) for times in zip(*of_ranks, strict=True)]
+
+
+def _full_steps(of_ranks: list[list[float]]) -> dict[str, Any]:
+    """The full steps; nothing of a point whose short ones said enough."""
+    step_times_s = _slowest(of_ranks)
+    if not step_times_s:
+        return {"step_time_kind": "extended"}
+    interval = median_interval(step_times_s)
+    return {
+        "step_time_kind": "measured",
+        "step_times_s": step_times_s,
+        "step_time_s": interval.median,
+        "step_time_low_s": interval.low,
+        "step_time_high_s": interval.high,
+    }
+
+
+def _short_steps(point: Point, results: list[RankResult]) -> dict[str, Any]:
+    """The short steps, and what they say of the full one where they lie on a line."""
+    of_ranks = [result.short_step_times_s for result in results]
+    accumulations = results[0].short_accumulations
+    known = [times for times in of_ranks if times is not None]
+    if accumulations is None or len(known) < len(results):
+        return {}
+    times = _slowest(known)
+    raw = {"short_step_times_s": times, "short_accumulations": accumulations}
+    extension = extended(accumulations, times, point.layout.gradient_accumulation_steps)
+    if extension is None:
+        return raw
+    fits = {
+        "extended_step_time_s": extension.step_time_s,
+        "extended_low_s": extension.low_s,
+        "extended_high_s": extension.high_s,
+        "step_fixed_s": extension.fixed_s,
+        "micro_batch_s": extension.micro_batch_s,
+    }
+    # the ranks judged by the same times, but a point without full steps has been told that it fits
+    linear = extension.linear or not results[0].step_times_s
+    return raw | {"extension_is_linear": linear} | (fits if linear else {})
+
+
+def _first_known(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
 def _largest(measured: list[int | None]) -> int | None:
     """The largest of what is known."""
     return max((each for each in measured if each is not None), default=None)
@@ -110,9 +155,9 @@ def _drawn(results: list[RankResult]) -> dict[str, float | None]:
     power = [result.mean_power_w for result in results if result.mean_power_w is not None]
     clocks = [result.clock_hz for result in results if result.clock_hz is not None]
     shares = [result.throttled_share for result in results if result.throttled_share is not None]
-    steps = len(results[0].step_times_s)
+    steps = _first_known(results[0].metered_steps, len(results[0].step_times_s))
     return {
-        "energy_j": math.fsum(energy) / steps if len(energy) == len(results) else None,
+        "energy_j": math.fsum(energy) / steps if steps and len(energy) == len(results) else None,
         "mean_power_w": math.fsum(power) if len(power) == len(results) else None,
         "clock_hz": min(clocks, default=None),
         "throttled_share": max(shares, default=None),

@@ -23,6 +23,7 @@ _ARROW = {
     "float": pa.float64(),
     "bool": pa.bool_(),
     "list[float]": pa.list_(pa.float64()),
+    "list[int]": pa.list_(pa.int64()),
     "list[str]": pa.list_(pa.string()),
 }
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.record.row import Outcome
+from scaling.record.row import Outcome, Stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,20 @@ class RankResult:
     """What one rank measured. Seconds and bytes; losses are means over the global batch."""
 
     clock: str
-    step_times_s: list[float]  # of the measured steps, warm-up excluded
-    losses: list[float]  # of every step
+    step_times_s: list[float]  # of the measured steps, warm-up excluded; none of a short point
+    losses: list[float] | None  # of every full step from the first; None where short ones came first
     grad_norms: list[float] | None
     peak_memory_bytes: int
     peak_reserved_bytes: int | None
     memory_meter: str
     first_step_at: float  # seconds since the epoch
+    warmup_steps: int | None = None  # that ran before the measured ones; None: as asked
+    stopped: Stopped | None = None
+    metered_steps: int | None = None  # that the energy is of; None: the measured ones
+    # of short steps, in the order in which they ran: their times and their micro-batches
+    short_step_times_s: list[float] | None = None
+    short_accumulations: list[int] | None = None
+    short_losses: list[float] | None = None  # of a smaller batch, warm-up included: in no row
     foreign_memory_bytes: int | None = None
     library_memory_bytes: int | None = None
     energy_j: float | None = None  # of this rank's device over the measured steps

@@ -16,6 +16,13 @@ Outcome = Literal[
 ]
 
 
+# Why no further step was measured: their number was fixed; the interval of the median was as narrow
+# as asked; the most that were allowed had run; these, and the times never became steady.
+Stopped = Literal["asked", "precise", "at_most", "not_steady"]
+# Whether full steps ran, or short ones from which the full one is derived.
+StepTimeKind = Literal["measured", "extended"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
     """What is known of a point before it has run, its axes apart."""
@@ -109,6 +116,18 @@ class Row(PointColumns):
     step_time_s: float | None  # median
     step_time_low_s: float | None  # 95 % bootstrap interval of the median, of one run
     step_time_high_s: float | None
+    # which of the two the point has; a row from before there was a choice was measured
+    step_time_kind: StepTimeKind | None = None
+    stopped: Stopped | None = None
+    # short steps, in the order in which they ran: slowest rank's seconds, and micro-batches of each
+    short_step_times_s: list[float] | None = None
+    short_accumulations: list[int] | None = None
+    extended_step_time_s: float | None = None  # the full step, derived from the short ones
+    extended_low_s: float | None = None  # 80 % bootstrap interval, of one run
+    extended_high_s: float | None = None
+    step_fixed_s: float | None = None  # of the extended step: what its micro-batches do not add
+    micro_batch_s: float | None = None  # and what each of them adds
+    extension_is_linear: bool | None = None  # False: accumulations disagreed, so full steps ran
     losses: list[float] | None  # every step from the first, warm-up included
     grad_norms: list[float] | None  # likewise; null where the engine keeps none
     # per step, mean over ranks, from a profiler window after the timed steps
@@ -160,7 +179,7 @@ class Row(PointColumns):
 
 
 def fields_of(row_type: type) -> dict[str, tuple[str, bool]]:
-    """Column -> (kind, nullable), kind one of str int float bool list[float] list[str].
+    """Column -> (kind, nullable), kind one of str int float bool list[float] list[int] list[str].
 
     Arrow, SQL and the docs' table are derived from this and typed nowhere else.
     """

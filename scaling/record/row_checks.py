@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import duckdb
 import pyarrow as pa
 
+from scaling.layout.axes import AXES
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
@@ -24,20 +25,28 @@ SQL_TYPES = {
     "float": "double",
     "bool": "boolean",
     "list[float]": "double[]",
+    "list[int]": "bigint[]",
     "list[str]": "varchar[]",
 }
 COLUMNS: Mapping[str, str] = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Row).items()}
 
 _TIMES = ("step_time_s", "step_time_low_s", "step_time_high_s")
+_EXTENDED = ("extended_step_time_s", "extended_low_s", "extended_high_s")
+# of a line through times: what it starts from may lie below 0, where noise is larger than it
+_SIGNED = ("step_fixed_s", "micro_batch_s")
 _AMOUNTS = tuple(  # seconds, joules, shares: whatever a version adds
-    name for name, (kind, _) in fields_of(Row).items() if kind == "float" and name not in _TIMES
+    name for name, (kind, _) in fields_of(Row).items() if kind == "float" and name not in (*_TIMES, *_EXTENDED, *_SIGNED)
 )
+# Whole numbers of which there is always one: the axes that count, and of the rest these.
 _COUNTS = (
-    "world_size", "tp", "pp", "cp", "dp", "micro_batch_size", "gradient_accumulation_steps",
-    "global_batch_size", "seq_length", "tokens_per_step", "attempt", "gpus_per_node",
-    "zero_shard_size", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "vocab_size",
-    "model_flops_per_token", "peak_memory_bytes",
+    *(name for name, axis in AXES.items() if axis.values is None),
+    "world_size", "dp", "gradient_accumulation_steps", "global_batch_size", "seq_length",
+    "tokens_per_step", "attempt", "gpus_per_node", "num_layers", "hidden_size", "num_heads",
+    "num_kv_heads", "vocab_size", "model_flops_per_token", "peak_memory_bytes",
 )  # fmt: skip
+_FROM_ZERO = tuple(
+    name for name, (kind, _) in fields_of(Row).items() if kind == "int" and name not in _COUNTS
+)
 
 
 def reason_sql() -> str:
@@ -84,12 +93,16 @@ def _rules() -> Rules:
     yield "zero_stage not between 0 and 3", _said("zero_stage", "must be 0, 1, 2 or 3")
     for name in _COUNTS:
         yield f"{name} < 1", _said(name, "must be at least 1")
+    for name in _FROM_ZERO:
+        yield f"{name} < 0", _said(name, "must be at least 0")
     for name in _AMOUNTS:
         yield (
             f"not isfinite({name}) or {name} < 0",
             _said(name, "must be a finite number of at least 0"),
         )
-    for name in (*_TIMES, "peak_flop_per_s"):
+    for name in _SIGNED:
+        yield f"not isfinite({name})", _said(name, "must be a finite number")
+    for name in (*_TIMES, *_EXTENDED, "peak_flop_per_s"):
         yield (
             f"not isfinite({name}) or {name} <= 0",
             _said(name, "must be a finite number above 0"),
@@ -103,8 +116,20 @@ def _rules() -> Rules:
         " and (family is not null or series = 'measured')",
         _said("tokens_per_step", "is not global_batch_size x seq_length"),
     )
-    yield "outcome = 'ok' and step_time_s is null", "'outcome=ok without a step_time_s'"
-    for name in (*_TIMES, "step_times_s", "losses"):
+    yield (
+        "outcome = 'ok' and step_time_s is null"
+        " and (step_time_kind is distinct from 'extended' or extended_step_time_s is null)",
+        "'outcome=ok without a step_time_s'",
+    )
+    yield (
+        "step_time_kind = 'extended' and (step_time_s is not null or losses is not null)",
+        "'step_time_kind=extended with what only full steps have'",
+    )
+    yield (
+        "len(short_step_times_s) != len(short_accumulations)",
+        "'short_step_times_s and short_accumulations are of unequal length'",
+    )
+    for name in (*_TIMES, *_EXTENDED, "step_times_s", "short_step_times_s", "losses"):
         yield (
             f"outcome != 'ok' and {name} is not null",
             f"'outcome=' || outcome || ' with {name}: only ok has numbers'",
@@ -124,17 +149,22 @@ def _rules() -> Rules:
         _said("step_time_s", "lies outside its own interval"),
     )
     yield (
+        "extended_step_time_s not between extended_low_s * 0.999999 and extended_high_s * 1.000001",
+        _said("extended_step_time_s", "lies outside its own interval"),
+    )
+    yield (
         "step_time_s not between list_min(step_times_s) * 0.999999"
         " and list_max(step_times_s) * 1.000001",
         _said("step_time_s", "lies outside its own step_times_s"),
     )
     # by the strict count: the convention of mfu counts all of causal attention, and so may pass 1
     # at long sequences without anything being wrong
-    yield (
-        "matmul_flops_per_token::double * tokens_per_step / step_time_s"
-        " > peak_flop_per_s * world_size",
-        _said("step_time_s", "would take more FLOP/s than peak_flop_per_s of every GPU"),
-    )
+    for name in ("step_time_s", "extended_step_time_s"):
+        yield (
+            f"matmul_flops_per_token::double * tokens_per_step / {name}"
+            " > peak_flop_per_s * world_size",
+            _said(name, "would take more FLOP/s than peak_flop_per_s of every GPU"),
+        )
 
 
 def _probe_rules() -> Rules:

@@ -15,7 +15,7 @@ from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_table
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows as read_measured
-from scaling.run import planning
+from scaling.run import planning, price
 from scaling.study.grid import Plan, Refusal
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point, columns_of
@@ -49,10 +49,12 @@ def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out:
         points,
         prediction,
         world_size,
-        _guide(study, rows),
+        guide_of(study, _startup_s(rows), price.run_s(study, once, prediction)),
         spent_gpu_s=sum(row["duration_s"] * row["world_size"] for row in rows.values()),
     )
-    table = _table(once, choices, planned.points, set(rows))
+    # repeats of contenders are chosen by what the first runs say
+    every = once if study.measure.repeats.only else planned.points
+    table = _table(once, choices, every, set(rows))
     write_table(out, table)
     count = sum(table.column("chosen").to_pylist())
     return f"world_size={world_size}: {count} of {table.num_rows} points are measured; {basis}"
@@ -80,20 +82,49 @@ def _rows(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]
     return {paths[Path(row["file"])].point_id: row for row in table.to_pylist()}
 
 
-def _guide(study: "Study", rows: Mapping[str, Mapping[str, Any]]) -> Any:
-    from scaling.predict.advise.guide import STARTUP_S, Guide
+def _startup_s(rows: Mapping[str, Mapping[str, Any]]) -> float:
+    """Seconds before the first step, as the points so far took."""
+    from scaling.predict.advise.guide import STARTUP_S
+
+    known = sorted(row["startup_s"] for row in rows.values() if row["startup_s"] is not None)
+    return known[len(known) // 2] if known else STARTUP_S
+
+
+def guide_of(
+    study: "Study", startup_s: float, run_s: "price.Floats", *, keep: float | None = None
+) -> Any:
+    """What the study says about what to measure.
+
+    Args:
+        study: whose `measure` says it.
+        startup_s: seconds before the first step of a point.
+        run_s: predicted seconds of all the steps of each point.
+        keep: what holds where the study chooses nothing.
+    """
+    from scaling.predict.advise.guide import Guide
 
     measure = study.measure
-    known = sorted(row["startup_s"] for row in rows.values() if row["startup_s"] is not None)
-    hours = measure.budget_gpu_hours
+    hours = budget_gpu_hours(study)
     return Guide(
-        keep=measure.keep,
+        keep=measure.keep if measure.guided else keep,
         spread=measure.spread,
         budget_gpu_s=None if hours is None else hours * 3600,
-        steps=measure.warmup_steps + measure.measured_steps,
-        repeats=measure.repeats,
-        startup_s=known[len(known) // 2] if known else STARTUP_S,
+        run_s=run_s,
+        steps=measure.warmup_steps + measure.measured_steps.at_most,
+        repeats=1 if measure.repeats.only else measure.repeats.at_most,
+        startup_s=startup_s,
     )
+
+
+def budget_gpu_hours(study: "Study") -> float | None:
+    """The budget of a guided sweep in GPU-hours, money at its cluster's price."""
+    measure = study.measure
+    if measure.budget_usd is None:
+        return measure.budget_gpu_hours
+    names = {name for block in study.layouts for name in {**study.axes, **block}["cluster"]}
+    prices = [study.clusters[name].usd_per_gpu_hour for name in names]
+    bought = [measure.budget_usd / price for price in prices if price]
+    return min([*bought, *([measure.budget_gpu_hours] if measure.budget_gpu_hours else [])])
 
 
 def _calibrated(
@@ -145,25 +176,53 @@ def _table(
     every: Sequence[Point],
     measured: set[str],
 ) -> pa.Table:
-    """A row per point, repeats of a layout alike."""
-    by_layout = {_same(once[choice.row]): choice for choice in choices}
+    """A row per point of the size, repeats of a layout alike."""
+    by_layout = {same_layout(once[choice.row]): choice for choice in choices}
+    here = {p.point_id: by_layout[same_layout(p)] for p in every if same_layout(p) in by_layout}
+    reasons = {
+        name: str(choice.reason)
+        for name, choice in here.items()
+        if not choice.chosen and name not in measured
+    }
+    return choice_table(
+        [point for point in every if point.point_id in here],
+        reasons,
+        predicted={name: choice.predicted_step_time_s for name, choice in here.items()},
+        best={name: choice.best_step_time_s for name, choice in here.items()},
+    )
+
+
+def choice_table(
+    points: Sequence[Point],
+    reasons: Mapping[str, str],
+    *,
+    predicted: Mapping[str, float | None] | None = None,
+    best: Mapping[str, float | None] | None = None,
+    hosts: Mapping[str, list[str]] | None = None,
+) -> pa.Table:
+    """A row per point: chosen, or the reason why not.
+
+    Args:
+        points: of one size.
+        reasons: by point, of those that are not chosen.
+        predicted: seconds of a step, by point.
+        best: the same of the best of its size and setting.
+        hosts: that earlier runs of the layout were on.
+    """
     names = [name for name in fields_of(Refusal) if name != "reason"]
     records = []
-    for point in every:
-        choice = by_layout.get(_same(point))
-        if choice is None:  # of another size
-            continue
-        known = columns_of(point)
-        chosen = choice.chosen or point.point_id in measured
+    for point in points:
+        known, name = columns_of(point), point.point_id
         records.append(
-            {name: known[name] for name in names}
+            {column: known[column] for column in names}
             | {
-                "point_id": point.point_id,
+                "point_id": name,
                 "repeat": point.repeat,
-                "chosen": chosen,
-                "reason": None if chosen else choice.reason,
-                "predicted_step_time_s": choice.predicted_step_time_s,
-                "best_step_time_s": choice.best_step_time_s,
+                "chosen": name not in reasons,
+                "reason": reasons.get(name),
+                "predicted_step_time_s": (predicted or {}).get(name),
+                "best_step_time_s": (best or {}).get(name),
+                "hosts": (hosts or {}).get(name),
             }
         )
     own = {
@@ -172,12 +231,13 @@ def _table(
         "chosen": pa.bool_(),
         "predicted_step_time_s": pa.float64(),
         "best_step_time_s": pa.float64(),
+        "hosts": pa.list_(pa.string()),
     }
     refusal_fields = [field.with_nullable(True) for field in arrow_schema(Refusal)]
     schema = pa.schema([*refusal_fields, *(pa.field(name, kind) for name, kind in own.items())])
     return pa.Table.from_pylist(records, schema=schema)
 
 
-def _same(point: Point) -> tuple[Any, ...]:
+def same_layout(point: Point) -> tuple[Any, ...]:
     """What repeats of one layout share."""
     return point.model, point.cluster, point.study_kind, point.layout

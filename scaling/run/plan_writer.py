@@ -19,6 +19,7 @@ from scaling.run import planning
 from scaling.study import grid, plan_file
 from scaling.study.grid import Plan
 from scaling.study.paths import RESULTS, StudyPaths
+from scaling.study.order import shuffled
 from scaling.study.plan_file import CONFIG, Allocation, PlanFile
 from scaling.study.point import Point, point_from_json
 from scaling.study.study import Study, findings_of, load_study
@@ -31,7 +32,7 @@ PARTS_ARE_DEAD_AFTER_S = 3600.0  # seconds; a writer needs a few, and hosts' clo
 # What a row is about. Another point of the same id would take its row for its own.
 _MEASURED = (
     "study_kind", "repeat", "shape", "cluster", "gpu", "gpus_per_node", "layout", "seed",
-    "warmup_steps", "measured_steps", "gradient_clipping",
+    "warmup_steps", "measured_steps", "gradient_clipping", "at_least_steps", "until",
 )  # fmt: skip
 
 
@@ -90,6 +91,7 @@ def write_plan(made: StudyPlan, results: Path = RESULTS) -> Path:
 
 def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
     study, points = made.study, made.plan.points
+    repeats = study.measure.repeats
     site = study.clusters[points[0].cluster].slurm  # a study that measures runs on one cluster
     used = {point.cluster for point in points}
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in sorted(used)]
@@ -100,7 +102,9 @@ def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
         made_from=made.made_from,
         files={name: digest for name, digest in digests.items() if digest},
         study=str(study.path),
-        points={point.point_id: planning.allocation(point) for point in points},
+        points=_in_order(study, points),
+        contended=repeats.at_most - 1 if repeats.only and study.mode == "measure" else 0,
+        exclude=study.measure.exclude_slow_nodes,
         refused=len(made.plan.refusals),
         measured=study.mode == "measure",
         guide=study.measure.guidance if study.mode == "measure" else "",
@@ -114,6 +118,20 @@ def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
         probe=_probe_allocation(made.probing),
         probe_asked=made.probing.digest if made.probing else "",
     )
+
+
+def _in_order(study: Study, points: Sequence[Point]) -> dict[str, Allocation]:
+    """What each point asks for, in the order in which they run.
+
+    Small sizes first, and within a size at random: what changes with time must not look like a
+    property of the layouts that happened to run then. The order is that of the study's seed.
+    """
+    by_id = {point.point_id: point for point in points}
+    place = {name: number for number, name in enumerate(shuffled(by_id, study.measure.seed))}
+    names = sorted(
+        by_id, key=lambda name: (by_id[name].world_size, by_id[name].repeat, place[name])
+    )
+    return {name: planning.allocation(by_id[name]) for name in names}
 
 
 def _probe_allocation(probing: ProbePlan | None) -> Allocation | None:
@@ -170,6 +188,12 @@ def _tidy(paths: StudyPaths, made: StudyPlan) -> None:
     study = made.study
     guided = study.mode == "measure" and study.measure.guided
     asked = {paths.choice(point.world_size) for point in made.plan.points} if guided else set()
+    if study.mode == "measure" and study.measure.repeats.only:
+        asked |= {
+            paths.choice_of_repeat(point.world_size, point.repeat)
+            for point in made.plan.points
+            if point.repeat
+        }
     for path in set(paths.chosen.glob("*.parquet")) - asked:
         path.unlink(missing_ok=True)
     for path in paths.folder.rglob(".*.part"):

@@ -15,7 +15,9 @@ from scaling.record.row import fields_of
 from scaling.study import grid
 from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation
+from scaling.study.order import place_of
 from scaling.study.point import Point, columns_of
+from scaling.study.short_steps import accumulations, micro_batches
 from scaling.study.time_limits import limits
 
 if TYPE_CHECKING:
@@ -52,15 +54,17 @@ def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
 
     # what is refused does not fit, and what does not fit is not counted
     points, prediction = known or predict_points(study, planned.points)
-    steps = study.measure.warmup_steps + study.measure.measured_steps
+    steps = study.measure.warmup_steps + study.measure.measured_steps.at_most
     return planned, spend_of(points, prediction, steps=steps)
 
 
 def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
     """The plan, and the prediction of the grid's points where there is one."""
     planned = grid.expand_grid(study)
-    if study.mode == "predict" or not predictable(planned.points):
+    if study.mode == "predict":
         return planned, None  # in a study that only predicts, what does not fit is an answer
+    if not predictable(planned.points):
+        return _checked_in_full(study, planned, None), None
     from scaling.predict.advise.spend import memory_refusals
 
     points, prediction = predict_points(study, planned.points)
@@ -71,7 +75,8 @@ def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | No
         )
     ]
     if study.measure.measure_oom:
-        return dataclasses.replace(planned, points=tuple(limited)), (points, prediction)
+        whole = dataclasses.replace(planned, points=tuple(limited))
+        return _checked_in_full(study, whole, prediction), (points, prediction)
     reasons = memory_refusals(points, prediction)
     kept = tuple(p for row, p in enumerate(limited) if row not in reasons)
     refused = [
@@ -80,7 +85,76 @@ def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | No
         if planned.points[row].repeat == 0
     ]
     whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
-    return grid.refuse_empty(study, whole), (points, prediction)
+    rows = [row for row in range(len(limited)) if row not in reasons]
+    whole = _checked_in_full(study, grid.refuse_empty(study, whole), prediction, rows)
+    return whole, (points, prediction)
+
+
+def _checked_in_full(
+    study: "Study",
+    planned: Plan,
+    prediction: "Prediction | None",
+    rows: Sequence[int] | None = None,
+) -> Plan:
+    """The plan in which the short points that check the others run in full as well.
+
+    Args:
+        study: of the plan.
+        planned: the points.
+        prediction: None where nothing is predicted.
+        rows: of the prediction, one for each point; by default they are the same.
+    """
+    chosen = in_full(study, planned.points, prediction, rows)
+    if not chosen:
+        return planned
+    points = [
+        dataclasses.replace(point, accumulation="both") if row in chosen else point
+        for row, point in enumerate(planned.points)
+    ]
+    return dataclasses.replace(planned, points=tuple(points))
+
+
+def in_full(
+    study: "Study",
+    points: Sequence[Point],
+    prediction: "Prediction | None",
+    rows: Sequence[int] | None = None,
+    *,
+    every: bool = False,
+) -> set[int]:
+    """Which short points run in full as well, so that the extension's error is a number.
+
+    `in_full: advised` takes the predicted best of each size and setting, and one of each size that
+    the seed draws; a share takes so many of each size, at least one, all drawn.
+
+    Args:
+        study: of the points.
+        points: the candidates.
+        prediction: None where nothing is predicted.
+        rows: of the prediction, one for each point; by default they are the same.
+        every: whether points that are not short are asked about as if they were.
+    """
+    share = study.measure.in_full
+    sizes: dict[int, list[int]] = {}
+    best: dict[tuple[object, ...], tuple[float, int]] = {}
+    for row, point in enumerate(points):
+        short = accumulations(point.layout) if every else point.accumulation == "short"
+        if not short or point.repeat:
+            continue
+        sizes.setdefault(point.world_size, []).append(row)
+        at = row if rows is None else rows[row]
+        if prediction is not None and prediction.fits[at]:
+            setting = (point.model, point.cluster, point.layout.seq_length, point.world_size)
+            ranked = (float(prediction.ranked_s[at]), row)
+            best[setting] = min(best.get(setting, ranked), ranked)
+    chosen = {row for _, row in best.values()} if share == "advised" else set()
+    for of_size in sizes.values():
+        count = 1 if share == "advised" else max(1, round(share * len(of_size)))
+        drawn = sorted(
+            of_size, key=lambda row: place_of(study.measure.seed, points[row].point_id, "in full")
+        )
+        chosen |= set(drawn[: 0 if share == 0 else count])
+    return chosen
 
 
 def _limited(study: "Study", point: Point, step_time_s: float | None) -> Point:
@@ -88,8 +162,16 @@ def _limited(study: "Study", point: Point, step_time_s: float | None) -> Point:
     if step_time_s is None:
         return point
     expected_step_s = float(f"{step_time_s:.3g}")
+    # a short point may have to run in full as well
+    run_through = micro_batches(
+        point.layout,
+        "full" if point.accumulation == "full" else "both",
+        warmup=point.warmup_steps,
+        steps=point.measured_steps,
+    )
+    steps = -(-run_through // point.layout.gradient_accumulation_steps)
     limit_s, _ = limits(
-        expected_step_s, point.warmup_steps, point.measured_steps, study.measure.time_limit_s
+        expected_step_s, point.warmup_steps, steps - point.warmup_steps, study.measure.time_limit_s
     )
     return dataclasses.replace(point, expected_step_s=expected_step_s, time_limit_s=limit_s)
 
@@ -124,6 +206,7 @@ def allocation(point: Point) -> Allocation:
         nodes=max(1, point.world_size // point.gpus_per_node),
         ranks_per_node=min(point.world_size, point.gpus_per_node),
         minutes=int(point.time_limit_s // 60) + STARTUP_MINUTES,
+        repeat=point.repeat,
     )
 
 

@@ -67,7 +67,9 @@ def expand_grid(study: "Study") -> Plan:
             refused.append(
                 Refusal(study=study.name, study_kind=study.kind, reason="; ".join(outcome), **axes)
             )
-    count = len(placed) * study.measure.repeats
+    repeats = study.measure.repeats
+    # repeats of contenders come as they are needed, and are few
+    count = len(placed) * (1 if repeats.only else repeats.at_most)
     if count > study.max_points:
         raise InputError(
             f"{study.path}: layouts: the grid holds {count} points, more than "
@@ -81,7 +83,9 @@ def expand_grid(study: "Study") -> Plan:
 def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> list[Point]:
     """Points of all repeats. Where two would share an id by chance, both have a longer one."""
     combinations = [
-        (axes, layout, repeat) for axes, layout in placed for repeat in range(study.measure.repeats)
+        (axes, layout, repeat)
+        for axes, layout in placed
+        for repeat in range(study.measure.repeats.at_most)
     ]
     points = [point_of(study, *combination) for combination in combinations]
     uses = Counter(point.point_id for point in points)

@@ -102,4 +102,4 @@ def _known_keys(schema: object, location: tuple[int | str, ...]) -> list[str]:
             schema = typing.get_args(schema)[-1]
     assert isinstance(schema, type)
     assert issubclass(schema, BaseModel)
-    return list(schema.model_fields)
+    return [field.alias or name for name, field in schema.model_fields.items()]

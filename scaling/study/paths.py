@@ -58,6 +58,10 @@ class StudyPaths:
         """Which points of a size a guided sweep measures."""
         return self.chosen / f"{world_size}.parquet"
 
+    def choice_of_repeat(self, world_size: int | str, repeat: int | str) -> Path:
+        """Which layouts of a size are measured once more, for the so manieth time."""
+        return self.chosen / f"{world_size}.repeat{repeat}.parquet"
+
     def table(self, name: str) -> Path:
         """What an SQL file made."""
         return self.tables / f"{name}.parquet"

@@ -31,6 +31,7 @@ class Allocation:
     nodes: int
     ranks_per_node: int
     minutes: int
+    repeat: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,9 @@ class PlanFile:
     made_from: str  # digest of every file and option the plan follows from
     files: dict[str, str]  # name in the study's folder -> SHA-256 of its content
     study: str  # the YAML file
-    points: dict[str, Allocation]  # by point_id, small sizes first
+    points: dict[str, Allocation]  # by point_id, small sizes first, each size in a random order
+    contended: int  # repeats that only contenders have, 0: every point has all
+    exclude: bool  # slow nodes are left out of later points
     refused: int
     measured: bool
     guide: str  # what a guided sweep chooses by; empty: every point is measured

@@ -14,6 +14,7 @@ from scaling.layout.shapes import (
     matmul_flops_per_token,
     model_flops_per_token,
 )
+from scaling.study.short_steps import Accumulation, accumulations
 from scaling.study.time_limits import limits
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
@@ -46,6 +47,11 @@ class Point:
     keep_trace: bool = False  # of the profiler's window, beside the ranks' logs
     gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
     expected_step_s: float | None = None  # predicted, for the limits; None where nothing predicts
+    # steps stop by themselves: after so many at the least, measured_steps at most, once half the
+    # interval of their median is so narrow a share of it; None: measured_steps are run
+    at_least_steps: int | None = None
+    until: float | None = None
+    accumulation: Accumulation = "full"  # see short_steps
 
     @property
     def world_size(self) -> int:
@@ -69,13 +75,19 @@ def point_from_json(text: str) -> Point:
     return Point(shape=shape, layout=layout, **fields)
 
 
+_NO_COLUMNS = (  # of a point: how it is run, which its row says by what came of it
+    "shape", "layout", "measured_steps", "keep_trace", "expected_step_s", "at_least_steps", "until",
+    "accumulation",
+)  # fmt: skip
+
+
 def columns_of(point: Point) -> dict[str, Any]:
     """The row's columns that are known before the point has run, by name."""
     shape, layout = point.shape, point.layout
     tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
     known = dataclasses.asdict(point)
-    del known["shape"], known["layout"], known["measured_steps"], known["keep_trace"]
-    del known["expected_step_s"]
+    for name in _NO_COLUMNS:
+        del known[name]
     return {
         **known,
         **dataclasses.asdict(shape),
@@ -120,16 +132,23 @@ def point_of(
         layout=layout,
         seed=study.measure.seed,
         warmup_steps=study.measure.warmup_steps,
-        measured_steps=study.measure.measured_steps,
+        measured_steps=study.measure.measured_steps.at_most,
         time_limit_s=limits(
             None,
             study.measure.warmup_steps,
-            study.measure.measured_steps,
+            study.measure.measured_steps.at_most,
             study.measure.time_limit_s,
         )[0],
         keep_trace=study.measure.keep_trace,
         gradient_clipping=study.measure.gradient_clipping,
+        at_least_steps=study.measure.measured_steps.at_least_if_open,
+        until=study.measure.measured_steps.until,
+        accumulation="short" if _is_short(study, layout) else "full",
     )
+
+
+def _is_short(study: "Study", layout: Layout) -> bool:
+    return study.measure.accumulation == "short" and bool(accumulations(layout))
 
 
 def _point_id(
@@ -138,7 +157,9 @@ def _point_id(
     """A name for people, made unique by a digest of all that could change the measurement.
 
     The time limit is left out: a longer one must not repeat what was measured under a shorter one.
+    So is whether a short point runs in full as well, which predictions decide.
     """
+    steps = study.measure.measured_steps
     facts = [
         study.models[axes["model"]].facts(),
         layout.facts(),
@@ -147,9 +168,12 @@ def _point_id(
         study.kind,
         study.measure.seed,
         study.measure.warmup_steps,
-        study.measure.measured_steps,
+        steps.at_most,
         repeat,
         *([study.measure.gradient_clipping] if study.measure.gradient_clipping else []),
+        # what came later is named only where it is asked for: what was measured before stays good
+        *([{"at_least": steps.at_least, "until": steps.until}] if steps.until else []),
+        *([{"accumulation": "short"}] if _is_short(study, layout) else []),
     ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:digits]
     readable = f"{axes['model']}-g{layout.world_size}-{layout.label.replace(' ', '-')}"

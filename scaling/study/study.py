@@ -205,10 +205,18 @@ def _check_axes(study: Study) -> None:
             f"{study.path}: axes.cluster={sorted(clusters)}: a study with mode: measure runs on "
             "one cluster; write one study file for each"
         )
+    if study.mode == "measure" and study.measure.budget_usd is not None:
+        for name in sorted(clusters):
+            if study.clusters[name].usd_per_gpu_hour is None:
+                raise InputError(
+                    f"{study.path}: measure.budget_usd={study.measure.budget_usd:g}: cluster {name} "
+                    "has no usd_per_gpu_hour in clusters.yaml; give it one, or budget_gpu_hours"
+                )
     if study.mode == "measure" and study.measure.guided:
         for name in sorted(clusters):
             if gpu_named(study.clusters[name].gpu).memory_bytes is None:
-                key = "keep" if study.measure.keep is not None else "budget_gpu_hours"
+                key = study.measure.guiding_key
+                assert key is not None
                 raise InputError(
                     f"{study.path}: measure.{key}={getattr(study.measure, key):g}: the predictions "
                     f"it goes by need a GPU's data sheet, and cluster {name} has gpu: "

@@ -36,14 +36,17 @@ def micro_batches(
     cp_rank: int = 0,
     device: torch.device,
     pairs: bool = False,
+    count: int | None = None,
 ) -> list[MicroBatch]:
     """This replica's share of the global batch, one (ids, labels) a micro-batch.
+
+    With `count` it is that of a step of so many micro-batches and not of the layout's.
 
     Both int64 [micro_batch_size, seq_length / cp], labels one token ahead; with `pairs` ids are
     [micro_batch_size, 2, seq_length / cp], an input and a target each. The replica `dp_rank` takes
     consecutive sequences, the rank `cp_rank` in it a run of their tokens.
     """
-    share = layout.micro_batch_size * layout.gradient_accumulation_steps
+    share = layout.micro_batch_size * (count or layout.gradient_accumulation_steps)
     drawn = 2 * layout.seq_length - 1 if pairs else layout.seq_length
     tokens = torch.stack(
         [

@@ -17,11 +17,9 @@ import torch.distributed as dist
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
-from scaling.train.data import MicroBatch, micro_batches
+from scaling.train.data import MicroBatch
 from scaling.train.device import take_device
 from scaling.train.engines.trainer import Trainer, build
-from scaling.train.feed import Feed
-from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.kernels.kernels import require_kernels
 from scaling.train.measure import trace
 from scaling.train.measure.memory import (
@@ -30,14 +28,15 @@ from scaling.train.measure.memory import (
     library_memory,
     peak_memory,
 )
-from scaling.train.measure.power import NOTHING_DRAWN, PowerLog, meter_of
-from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch, step_times_s
+from scaling.train.measure.power import PowerLog, meter_of
+from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
 from scaling.train.measure.window import split_of, unfit
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.outcomes import failure_of, require_finite
+from scaling.train.outcomes import failure_of
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.meeting import RankId, meet, part
 from scaling.train.stack import stack_of
+from scaling.train.stepping import Stepping, Timed
 
 _log = logging.getLogger(__name__)
 
@@ -107,80 +106,49 @@ def _trained(
     rank_id: RankId,
     foreign: int | None,
 ) -> RankResult:
-    steps = point.warmup_steps + point.measured_steps
-    losses: list[float] = []
-    grad_norms: list[float | None] = []
-
     meter = meter_of(plan.device)
     power = None if meter is None else PowerLog(meter, clock=time.monotonic)
-
-    compiled = 0  # graphs, before the first measured step
-
-    def draw(step: int) -> list[MicroBatch]:
-        return micro_batches(
-            point.layout,
-            vocab_size=point.shape.vocab_size,
-            seed=point.seed,
-            step=step,
-            dp_rank=groups.place.dp_rank,
-            cp_rank=groups.place.cp_rank,
-            device=torch.device("cpu"),
-            pairs=point.shape.family == "t5",
-        )
-
-    feed = Feed(draw, counted=range(point.warmup_steps, steps), device=plan.device)
-
-    def prepare(step: int) -> list[MicroBatch]:
-        nonlocal compiled
-        doing = f"step {step} of {steps}" if step < steps else f"traced step {step - steps}"
-        files.beat(rank_id.rank, doing)
-        batches = feed(step)
-        if point.layout.compile and step == point.warmup_steps:
-            compiled = graphs_compiled()
-        if power is not None and step == point.warmup_steps:
-            power.start()
-        return batches
-
-    def after(_: int) -> None:
-        losses.append(trainer.loss())
-        grad_norms.append(trainer.grad_norm())
-        require_finite(point, losses, grad_norms[-1])
-
     stopwatch: Stopwatch = CudaStopwatch() if plan.device.type == "cuda" else HostStopwatch()
     first_step_at = time.time()
-    times = step_times_s(
-        steps=steps,
-        prepare=prepare,
-        align=dist.barrier,
-        step=trainer.step,
-        after=after,
-        stopwatch=stopwatch,
-    )
-    if point.layout.compile and graphs_compiled() > compiled:
-        raise RuntimeError(
-            f"{graphs_compiled() - compiled} graphs were compiled within the measured steps: "
-            f"warmup_steps={point.warmup_steps} is not enough"
-        )
-    drawn = NOTHING_DRAWN if power is None else power.stop()
-    known_norms = [norm for norm in grad_norms if norm is not None]
+    stepping = Stepping(point, trainer, plan, groups, files, rank_id, stopwatch)
+    full, short, full_steps = Timed(), None, 0
+    if point.accumulation != "short":
+        full = stepping.full(power)
+        full_steps = stepping.done
+    if point.accumulation != "full":
+        # after full steps one is enough to be as a step after its like
+        short = stepping.short(warmup_steps=1 if full_steps else point.warmup_steps)
+        if not full_steps and not stepping.is_linear(short):
+            full = stepping.full(power)
+    # of full steps from the first: what trained on less of the batch is another training
+    losses, others = stepping.losses[:full_steps], stepping.losses[full_steps:]
+    grad_norms = [norm for norm in stepping.grad_norms[:full_steps] if norm is not None]
     peak = peak_memory(plan.device)
     libraries = library_memory(plan.device, foreign)
     # memory is read first: the profiler's window trains on, and its events take memory too
-    slowest_s = max(times[point.warmup_steps :])  # the first may have compiled
-    keep = files.trace(rank_id.rank) if point.keep_trace else None
-    spent = _spent(point, trainer, plan, prepare, steps, slowest_s, first_step_at, keep)
+    spent = None
+    if full.times_s:
+        keep = files.trace(rank_id.rank) if point.keep_trace else None
+        slowest_s = max(full.times_s)  # of the warm-up the first may have compiled
+        spent = _spent(point, trainer, plan, stepping.another, slowest_s, first_step_at, keep)
     return RankResult(
         clock=stopwatch.name,
-        step_times_s=times[point.warmup_steps :],
-        losses=losses,
-        grad_norms=known_norms if len(known_norms) == steps else None,
+        step_times_s=full.times_s,
+        losses=losses or None,
+        grad_norms=grad_norms if grad_norms and len(grad_norms) == full_steps else None,
+        warmup_steps=full.warmup_steps,
+        stopped=full.stopped,
+        metered_steps=full.metered_steps,
+        short_step_times_s=None if short is None else short.times_s,
+        short_accumulations=None if short is None else short.accumulations,
+        short_losses=None if short is None else others,
         peak_memory_bytes=peak.allocated,
         peak_reserved_bytes=peak.reserved,
         memory_meter=peak.meter,
         foreign_memory_bytes=foreign,
         library_memory_bytes=libraries,
         first_step_at=first_step_at,
-        **dataclasses.asdict(drawn),
+        **dataclasses.asdict(full.drawn),
         spent=spent,
     )
 
@@ -189,8 +157,7 @@ def _spent(
     point: Point,
     trainer: Trainer,
     plan: Blueprint,
-    prepare: Callable[[int], list[MicroBatch]],
-    done: int,
+    another: Callable[[], list[MicroBatch]],
     slowest_s: float,
     first_step_at: float,
     keep: Path | None,
@@ -210,7 +177,7 @@ def _spent(
     drained = torch.cuda.synchronize if on_gpu else _nothing_is_queued
 
     def align() -> None:
-        batches.append(prepare(done + len(batches)))
+        batches.append(another())
         dist.barrier()
 
     def step(index: int) -> None:

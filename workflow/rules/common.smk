@@ -6,6 +6,12 @@ from pathlib import Path
 from scaling.errors import InputError
 from scaling.study import paths, plan_file
 
+
+wildcard_constraints:
+    size=r"\d+",
+    repeat=r"\d+",
+
+
 chosen_by_option = {
     key: str(config[key]) for key in ("mode", "cluster") if key in config
 }
@@ -78,21 +84,44 @@ def probes_before(wildcards):
     ]
 
 
+REPEATS = range(1, PLAN.contended + 1)
+
+
 def chosen():
-    return [str(LEFT.choice(size)) for size in SIZES] if PLAN.guide else []
+    guided = [str(LEFT.choice(size)) for size in SIZES] if PLAN.guide else []
+    return guided + [
+        str(LEFT.choice_of_repeat(size, repeat)) for size in SIZES for repeat in REPEATS
+    ]
 
 
-def rows_of(size):
+def rows_in(choice):
+    # heavy, and only where something is chosen
+    from scaling.run.guided import chosen_ids
+
+    return [row(point_id) for point_id in chosen_ids(Path(choice))]
+
+
+def first_rows_of(size):
     if PLAN.guide:
-        from scaling.run.guided import chosen_ids  # heavy, and for guided sweeps only
-
-        made = checkpoints.choose.get(size=size).output[0]
-        return [row(point_id) for point_id in chosen_ids(Path(made))]
+        return rows_in(checkpoints.choose.get(size=size).output[0])
     return [
         row(point_id)
         for point_id, asked in PLAN.points.items()
-        if asked.world_size == size
+        if asked.world_size == size and not (PLAN.contended and asked.repeat)
     ]
+
+
+def rows_of(size, repeats=REPEATS):
+    # a round of repeats is chosen once the rows of the rounds before it are there
+    paths = first_rows_of(size)
+    for repeat in repeats:
+        paths += rows_in(checkpoints.contend.get(size=size, repeat=repeat).output[0])
+    return paths
+
+
+def rows_before_repeat(wildcards):
+    earlier = range(1, int(wildcards.repeat))
+    return [ancient(path) for path in rows_of(int(wildcards.size), earlier)]
 
 
 def rows_below(wildcards):
@@ -115,6 +144,14 @@ def predictions():
 
 def calibration():
     return [str(LEFT.calibration)] if PLAN.measured else []
+
+
+# the earlier in the plan's order, the sooner
+PLACES = {point_id: place for place, point_id in enumerate(PLAN.points)}
+
+
+def precedence(wildcards):
+    return len(PLACES) - PLACES[wildcards.point]
 
 
 def nodes(wildcards):

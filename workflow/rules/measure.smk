@@ -8,6 +8,7 @@ rule measure:
         row("{point}"),
     log:
         str(LOGS.rule("measure/{point}")),
+    priority: precedence
     # on one machine a point has all cores: two at once would measure each other
     threads: workflow.cores or 1
     resources:

@@ -29,6 +29,7 @@ class Guide:
         slowest, at least one per setting: a calibration that saw only winners knows nothing else.
     budget_gpu_s: GPU-seconds for all sizes together. None: no bound.
     steps: optimizer steps a point runs, warm-up included.
+    run_s: seconds of all the steps of one run of each point, where they are not `steps` full ones.
     repeats: times each point runs.
     startup_s: seconds before the first step.
     """
@@ -39,6 +40,7 @@ class Guide:
     steps: int
     repeats: int = 1
     startup_s: float = STARTUP_S
+    run_s: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ def choose(
         guide: what the study says.
         spent_gpu_s: GPU-seconds already spent.
     """
-    cost = _gpu_s(points, prediction, guide)
+    cost = gpu_s(points, prediction, guide)
     wanted = _wanted(points, prediction, world_size, guide)
     rows = [one.row for one in wanted]
     affordable = set(rows)
@@ -141,9 +143,10 @@ def _spread(others: Floats, guide: Guide) -> Floats:
     return others[places.astype(np.int64)]
 
 
-def _gpu_s(points: Points, prediction: Prediction, guide: Guide) -> Floats:
+def gpu_s(points: Points, prediction: Prediction, guide: Guide) -> Floats:
     """GPU-seconds of each point, all its repeats; one that does not fit ends at its start."""
-    steps = np.where(prediction.fits, guide.steps * prediction.step_time_s, 0.0)
+    run_s = guide.steps * prediction.step_time_s if guide.run_s is None else guide.run_s
+    steps = np.where(prediction.fits, run_s, 0.0)
     steps = np.where(prediction.predicted, steps, 0.0)
     return np.asarray(points.world_size * guide.repeats * (steps + guide.startup_s))
 

@@ -58,6 +58,7 @@ CONFIG: dict[str, Any] = {
 POINT_SIZE = 64  # square pixels
 POINTS: dict[str, dict[str, Any]] = {
     "measured": {"shape": "circle", "filled": True},
+    "extended": {"shape": "square", "fill": SURFACE, "strokeWidth": 2},
     "published": {"shape": "circle", "fill": SURFACE, "strokeWidth": 2},
     "predicted": {"shape": "diamond", "fill": SURFACE, "strokeWidth": 1.5},
 }
@@ -67,11 +68,13 @@ LINES: dict[str, dict[str, Any]] = {
 }
 INTERVALS: dict[str, dict[str, Any]] = {
     "measured": {"strokeWidth": 1.5},
+    "extended": {"strokeWidth": 1.5, "strokeDash": [2, 2]},
     "published": {"strokeWidth": 1.5},
     "predicted": {"strokeWidth": 6.5, "opacity": 0.25},
 }
 SEGMENTS: dict[str, dict[str, Any]] = {
     "measured": {"strokeWidth": 3},
+    "extended": {"strokeWidth": 3},
     "published": {"strokeWidth": 3},
     "predicted": {"strokeWidth": 2, "strokeDash": [4, 3]},
 }

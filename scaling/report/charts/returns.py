@@ -145,6 +145,7 @@ def efficiency() -> alt.LayerChart:
 
 _DASHES: dict[str, dict[str, Any]] = {
     "measured": {},
+    "extended": {},
     "published": {},
     "predicted": {"strokeDash": [4, 3]},
 }

@@ -111,14 +111,15 @@ def evidence(tables: Tables) -> Tables:
 
 
 def basis(tables: Tables) -> str:
-    """The series that sentences stand on: measured here, else published, else predicted.
+    """The series that sentences stand on: of what ran here, else published, else predicted.
 
-    Beside rows that ran, predictions have sentences of their own.
+    Where short steps were extended, full ones ran at a few points only, to check them: there it is
+    the extended ones. Beside rows that ran, predictions have sentences of their own.
     """
     series = {row["series"] for row in tables["contenders"]}
     if not series:
         return "measured"
-    return next(name for name in ("measured", "published", "predicted") if name in series)
+    return next(name for name in ("extended", "measured", "published", "predicted") if name in series)
 
 
 def beyond(tables: Tables, words: Mapping[str, str]) -> str:

@@ -17,7 +17,10 @@ class Trainer(Protocol):
     engine: Any
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
-        """Train on this replica's micro-batches, one optimizer step."""
+        """Train on this replica's micro-batches, one optimizer step.
+
+        There may be fewer of them than in the layout, and another number in each step.
+        """
 
     def loss(self) -> float:
         """The last step's mean loss over the global batch; collective, so call it on all ranks."""

@@ -73,19 +73,24 @@ def step_times_s(
     step: Callable[[Batch], None],
     after: Callable[[int], None],
     stopwatch: Stopwatch,
+    first: int = 0,
+    enough: Callable[[list[float]], bool] = lambda times: False,
 ) -> list[float]:
-    """Seconds of each of `steps` steps, warm-up included.
+    """Seconds of each of at most `steps` steps from `first` on, warm-up included.
 
     What `prepare` (the data) and `after` (reading the loss) cost is no part of a step, as a data
     loader hides it. `align` lets the ranks start together, so that no rank's step includes another
-    rank's preparation.
+    rank's preparation. After each step
+    `enough` hears all times so far, and says whether no further one is needed.
     """
-    times = []
-    for index in range(steps):
+    times: list[float] = []
+    for index in range(first, first + steps):
         batch = prepare(index)
         align()
         stopwatch.start()
         step(batch)
         times.append(stopwatch.stop())
         after(index)
+        if enough(times):
+            break
     return times

@@ -74,6 +74,7 @@ class ReplicaTrainer:
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on these micro-batches, one optimizer step."""
         self._losses = []
+        _accumulate(self.engine, len(batches))
         for ids, labels in batches:
             loss = self.engine(ids, labels)
             self.engine.backward(loss)
@@ -122,6 +123,7 @@ class PipelineTrainer:
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on these micro-batches, one optimizer step."""
+        _accumulate(self.engine, len(batches))
         self._loss = self.engine.train_batch(data_iter=iter(batches))
 
     def loss(self) -> float:
@@ -213,6 +215,14 @@ def _begin_at_step_zero(engine: Any, optimizer: torch.optim.Optimizer) -> None:
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
         for state in optimizer.state.values():
             state["step"].zero_()
+
+
+def _accumulate(engine: Any, micro_batches: int) -> None:
+    """Let the next step have so many micro-batches."""
+    if engine.gradient_accumulation_steps() != micro_batches:
+        engine.micro_steps = 0  # by which DeepSpeed sees where a step ends
+        of_one = engine.train_micro_batch_size_per_gpu() * engine.dp_world_size
+        engine.set_train_batch_size(micro_batches * of_one)
 
 
 def _norm_is_right(engine: Any, plan: Blueprint) -> bool:

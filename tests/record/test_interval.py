@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.analyse import interval
-from scaling.analyse.interval import block_length, median_interval
+from scaling.record import interval
+from scaling.record.interval import block_length, median_interval
 
 times = st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=30)
 

@@ -1,0 +1,139 @@
+"""Repeats where they decide: which layouts of a size run once more, round after round.
+
+chosen/<world_size>.repeat<n>.parquet holds every point of that repeat: whether it is measured, else
+why not, and the hosts that its earlier runs were on.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scaling.analyse.being_best import UNRESOLVED, Runs, between_runs, odds_of, own_error
+from scaling.errors import InputError
+from scaling.record.files import write_table
+from scaling.record.row_files import read_rows
+from scaling.run.guided import choice_table, chosen_ids, same_layout
+from scaling.study.grid import Plan
+from scaling.study.paths import StudyPaths
+from scaling.study.point import Point
+
+if TYPE_CHECKING:
+    from scaling.study.study import Study
+
+_COLUMNS = [
+    "file", "outcome", "step_time_s", "step_time_low_s", "step_time_high_s", "extended_step_time_s",
+    "extended_low_s", "extended_high_s", "hosts", "stack_fingerprint",
+]  # fmt: skip
+Setting = tuple[object, ...]
+
+
+def contend(
+    study: "Study", planned: Plan, world_size: int, repeat: int, study_dir: Path, out: Path
+) -> str:
+    """Choose which layouts of a size are measured once more and write them; a sentence about it.
+
+    A point that has a row already stays chosen.
+
+    Raises:
+        InputError: the study repeats no contenders, or has no such size or repeat.
+    """
+    repeats = study.measure.repeats
+    if repeats.only is None or not 0 < repeat < repeats.at_most:
+        raise InputError(
+            f"{study.path}: measure.repeats: there is no repeat {repeat} of contenders; write "
+            f"repeats: {{at_most: {max(repeat + 1, 2)}, for: contenders}}"
+        )
+    here = [point for point in planned.points if point.world_size == world_size]
+    if not here:
+        sizes = ", ".join(str(s) for s in sorted({p.world_size for p in planned.points}))
+        raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
+    rows = _rows(study_dir, planned.points)
+    sigma = between_runs([_runs(of) for of in _by_layout(planned.points, rows).values()])
+    probabilities: dict[Any, float] = {}
+    contenders: set[Any] = set()
+    for layouts in _by_setting(here, rows).values():
+        odds = odds_of([_runs(of) for _, of in layouts], sigma)
+        keys = [key for key, _ in layouts]
+        probabilities |= dict(zip(keys, odds.probabilities, strict=True))
+        contenders |= {keys[row] for row in odds.contenders}
+    again = [point for point in here if point.repeat == repeat]
+    reasons = {
+        point.point_id: _reason(probabilities.get(same_layout(point)), same_layout(point), contenders)
+        for point in again
+        if point.point_id not in rows
+    }
+    hosts: dict[Any, list[str]] = {}
+    for point in here:
+        if point.point_id in rows:
+            hosts.setdefault(same_layout(point), []).extend(rows[point.point_id]["hosts"])
+    write_table(
+        out,
+        choice_table(
+            again,
+            {name: reason for name, reason in reasons.items() if reason is not None},
+            hosts={p.point_id: sorted(set(hosts.get(same_layout(p), []))) for p in again},
+        ),
+    )
+    count = len(chosen_ids(out))
+    return (
+        f"world_size={world_size}, repeat {repeat}: {count} of {len(again)} layouts are measured "
+        f"once more; runs of one layout differ by {sigma:.2%}"
+    )
+
+
+def _reason(probability: float | None, key: Any, contenders: set[Any]) -> str | None:
+    """Why a layout is not repeated; None if it is."""
+    if key in contenders:
+        return None
+    if probability is None:
+        return "is not repeated: no run of it gave a step time"
+    low, high = UNRESOLVED
+    if low <= probability <= high or probability > high:
+        return f"is not repeated: it is the best of its size with a probability of {probability:.0%}"
+    return f"is not repeated: the probability that it is the best of its size is {probability:.1%}"
+
+
+def _rows(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]:
+    """The rows that are there, by point."""
+    paths = {StudyPaths(study_dir).row(point.point_id): point.point_id for point in points}
+    table = read_rows([path for path in paths if path.exists()]).table.select(_COLUMNS)
+    return {paths[Path(row["file"])]: row for row in table.to_pylist()}
+
+
+def _timed(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Seconds of a step and the error of its logarithm: as extended where short steps ran."""
+    if row["outcome"] != "ok":
+        return None
+    if row["extended_step_time_s"] is not None:
+        ends = {"step_time_low_s": row["extended_low_s"], "step_time_high_s": row["extended_high_s"]}
+        return row["extended_step_time_s"], own_error(ends, "extended")
+    return row["step_time_s"], own_error(row, "measured")
+
+
+def _by_layout(
+    points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]
+) -> dict[Any, list[tuple[float, float]]]:
+    """The timed runs of each layout."""
+    runs: dict[Any, list[tuple[float, float]]] = {}
+    for point in points:
+        timed = _timed(rows[point.point_id]) if point.point_id in rows else None
+        if timed is not None:
+            runs.setdefault(same_layout(point), []).append(timed)
+    return runs
+
+
+def _by_setting(
+    points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]
+) -> dict[Setting, list[tuple[Any, list[tuple[float, float]]]]]:
+    """The same of one size, by what is compared with each other."""
+    settings = {
+        same_layout(p): (p.model, p.cluster, p.study_kind, p.layout.seq_length) for p in points
+    }
+    grouped: dict[Setting, list[tuple[Any, list[tuple[float, float]]]]] = {}
+    for key, runs in _by_layout(points, rows).items():
+        grouped.setdefault(settings[key], []).append((key, runs))
+    return grouped
+
+
+def _runs(timed: Sequence[tuple[float, float]]) -> Runs:
+    return Runs(step_times_s=[s for s, _ in timed], errors=[e for _, e in timed])

@@ -1,0 +1,155 @@
+"""What measuring a study is predicted to take: in full, guided, in short steps, and both."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scaling.run import planning
+from scaling.study.grid import Plan
+from scaling.study.point import Point
+from scaling.study.short_steps import Accumulation, accumulations, rounds
+
+if TYPE_CHECKING:
+    from scaling.predict.advise.guide import Guide
+    from scaling.predict.cost.model import Prediction
+    from scaling.predict.read.features import Points
+    from scaling.study.study import Study
+
+Floats = npt.NDArray[np.float64]
+
+KEEP = 0.15  # what `scaling plan` shows of a guided sweep where a study is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """One way to measure a study. GPU-hours; usd is null where the cluster has no price."""
+
+    way: str  # full | guided | short | both
+    points: int
+    step_gpu_hours: float
+    startup_gpu_hours: float
+    usd: float | None
+
+    @property
+    def gpu_hours(self) -> float:
+        """Of the steps and the start-up of each point."""
+        return self.step_gpu_hours + self.startup_gpu_hours
+
+
+def run_s(
+    study: "Study", points: Sequence[Point], prediction: "Prediction", short: bool | None = None
+) -> Floats:
+    """Predicted seconds of all the steps of one run of each point, without its start.
+
+    A short step is predicted as what it is, a step of a smaller batch. Of steps that stop by
+    themselves the least are counted: on a quiet GPU they suffice, and a limit bounds the others.
+
+    Args:
+        study: of the points.
+        points: as `prediction` has them.
+        prediction: of their full steps.
+        short: whether steps are short; None: as each point says.
+    """
+    measure = study.measure
+    warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
+    seconds = (warmup + steps) * prediction.step_time_s
+    kinds = [_kind(point, short) for point in points]
+    rows = [row for row, kind in enumerate(kinds) if kind != "full"]
+    if not rows:
+        return seconds
+    turns = []
+    for turn in range(3):
+        shorter = [_shortened(points[row], turn) for row in rows]
+        turns.append(planning.predict_points(study, shorter)[1].step_time_s)
+    of_rounds = rounds(steps) * np.sum(turns, axis=0)
+    also_full = np.array([kinds[row] == "both" for row in rows])
+    seconds[rows] = np.where(
+        also_full, seconds[rows] + of_rounds, of_rounds + warmup * turns[0]
+    )
+    return seconds
+
+
+def _kind(point: Point, short: bool | None) -> Accumulation:
+    if short is None:
+        return point.accumulation
+    if not short or not accumulations(point.layout):
+        return "full"
+    return "both" if point.accumulation == "both" else "short"
+
+
+def _shortened(point: Point, turn: int) -> Point:
+    counts = accumulations(point.layout)
+    layout = dataclasses.replace(point.layout, gradient_accumulation_steps=counts[turn])
+    return dataclasses.replace(point, layout=layout)
+
+
+def prices(study: "Study", planned: Plan) -> list[Price]:
+    """Full, guided, short, both; none where nothing runs or nothing is known about it.
+
+    Each counts repeats that every point has; those of contenders come on top. A guided sweep is
+    played through on data-sheet predictions, without what its small sizes will teach it.
+    """
+    if study.mode == "predict" or not planning.predictable(planned.points):
+        return []
+    from scaling.predict.advise.guide import STARTUP_S, choose
+    from scaling.run.guided import guide_of
+
+    once = [point for point in planned.points if point.repeat == 0]
+    points, prediction = planning.predict_points(study, once)
+    in_full = planning.in_full(study, once, prediction, every=True)
+    asked = [
+        dataclasses.replace(point, accumulation="both" if row in in_full else "short")
+        for row, point in enumerate(once)
+    ]
+    repeats = 1 if study.measure.repeats.only else study.measure.repeats.at_most
+    counted = prediction.predicted & prediction.fits
+    ways = []
+    for way, guided, short in (
+        ("full", False, False), ("guided", True, False), ("short", False, True), ("both", True, True),
+    ):  # fmt: skip
+        seconds = run_s(study, asked, prediction, short)
+        rows = counted.copy()
+        if guided:
+            guide = guide_of(study, STARTUP_S, seconds, keep=KEEP)
+            rows &= _chosen(choose, points, prediction, guide)
+        spent = repeats * points.world_size * np.where(rows, seconds, 0.0) / 3600
+        startup = repeats * points.world_size * np.where(rows, STARTUP_S, 0.0) / 3600
+        ways.append(
+            Price(
+                way=way,
+                points=repeats * int(rows.sum()),
+                step_gpu_hours=float(spent.sum()),
+                startup_gpu_hours=float(startup.sum()),
+                usd=_usd(points, spent + startup),
+            )
+        )
+    return ways
+
+
+def _chosen(
+    choose: Any, points: "Points", prediction: "Prediction", guide: "Guide"
+) -> npt.NDArray[np.bool_]:
+    """The points that a guided sweep would measure, size after size."""
+    from scaling.predict.advise.guide import gpu_s
+
+    cost = gpu_s(points, prediction, guide)
+    chosen = np.zeros(len(points), dtype=bool)
+    for size in sorted(set(points.world_size.tolist())):
+        spent = float(cost[chosen].sum())
+        choices = choose(points, prediction, size, guide, spent_gpu_s=spent)
+        chosen[[choice.row for choice in choices if choice.chosen]] = True
+    return chosen
+
+
+def _usd(points: "Points", gpu_hours: Floats) -> float | None:
+    total = 0.0
+    for group in points.groups:
+        if group.cluster.usd_per_gpu_hour is None:
+            return None
+        total += float(gpu_hours[group.rows].sum()) * group.cluster.usd_per_gpu_hour
+    return total if math.isfinite(total) else None

@@ -1,0 +1,52 @@
+"""Which layouts run short steps, and how many micro-batches these have. Standard library only."""
+
+from typing import Literal
+
+from scaling.layout.layout import Layout
+
+# full: steps as the study asks; short: fewer micro-batches, extended; both: one after the other,
+# so that what the extension is wrong by is a number.
+Accumulation = Literal["full", "short", "both"]
+
+_EVERY = 2  # measured steps asked for, to a round of short ones
+
+
+def accumulations(layout: Layout) -> tuple[int, ...]:
+    """Micro-batches of the short steps of a round; none where nothing would be shorter.
+
+    Three, so that a line can fail. From two on a step accumulates as the full one does. A pipeline
+    takes 2, 3 and 4 times its stages: it is filled, runs steadily and is drained, as many
+    micro-batches are in flight as ever, and DualPipeV has the 2 pp that it needs. A schedule that
+    deals micro-batches in rounds of pp is only shortened where the full step has whole rounds too.
+    """
+    if layout.pp == 1:
+        counts: tuple[int, ...] = (2, 4, 6)
+    else:
+        counts = (2 * layout.pp, 3 * layout.pp, 4 * layout.pp)
+        whole = layout.gradient_accumulation_steps % layout.pp == 0
+        if layout.pipeline_schedule not in ("1f1b", "dualpipev") and not whole:
+            return ()
+    return counts if layout.gradient_accumulation_steps > counts[-1] else ()
+
+
+def rounds(steps: int) -> int:
+    """Rounds of short steps where so many steps are asked for, half as many and at least three."""
+    return max(3, -(-steps // _EVERY))
+
+
+def micro_batches(layout: Layout, accumulation: Accumulation, *, warmup: int, steps: int) -> int:
+    """Micro-batches that a rank of this layout runs through: what a point costs besides its start.
+
+    Args:
+        layout: of the point.
+        accumulation: how its steps are run.
+        warmup: steps before the measured ones.
+        steps: steps that are measured.
+    """
+    whole = layout.gradient_accumulation_steps
+    counts = () if accumulation == "full" else accumulations(layout)
+    full = (warmup + steps) * whole if accumulation == "both" or not counts else 0
+    if not counts:
+        return full
+    warm = 0 if full else warmup
+    return full + warm * counts[0] + rounds(steps) * sum(counts)

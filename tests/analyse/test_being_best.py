@@ -1,0 +1,61 @@
+"""Who may be the best, and by how much the winner of many is flattered."""
+
+import numpy as np
+import pytest
+
+from scaling.analyse.being_best import USUAL_SIGMA, Runs, between_runs, odds_of
+from tests.analyse.conftest import some_point
+from tests.report.synthetic_study import timed_row
+
+
+def once(*times, error=0.0):
+    return [Runs(step_times_s=[seconds], errors=[error]) for seconds in times]
+
+
+def test_a_lead_beyond_the_noise_is_resolved_and_one_within_it_is_not():
+    assert odds_of(once(1.0, 1.2)).contenders == ()
+    close = odds_of(once(1.0, 1.002, 1.2))
+    assert close.contenders == (0, 1)
+    assert sum(close.probabilities) == pytest.approx(1)
+    assert close.probabilities[2] == 0
+
+
+def test_repeats_resolve_what_one_run_left_open():
+    repeated = [
+        Runs(step_times_s=[t * f for f in (0.999, 1.0, 1.001, 1.0, 1.0)], errors=[0.0] * 5)
+        for t in (1.0, 1.012)
+    ]
+    assert odds_of(once(1.0, 1.012)).contenders == (0, 1)
+    assert odds_of(repeated).contenders == ()
+
+
+def test_the_spread_between_runs_is_the_usual_one_until_repeats_say_otherwise():
+    assert between_runs(once(1.0, 2.0)) == pytest.approx(USUAL_SIGMA)
+    random = np.random.default_rng(1)
+    noisy = [
+        Runs(step_times_s=np.exp(0.03 * random.standard_normal(5)).tolist(), errors=[0.0] * 5)
+        for _ in range(20)
+    ]
+    assert between_runs(noisy) == pytest.approx(0.03, rel=0.15)
+
+
+def test_the_winner_of_many_is_flattered_as_much_as_it_is_on_average():
+    random = np.random.default_rng(2)
+    flattered, said = [], []
+    for _ in range(100):
+        times = np.exp(0.007 * random.standard_normal(10))  # ten equals
+        flattered.append(-float(np.log(times.min())))
+        said.append(odds_of(once(*times)).optimism)
+    assert np.mean(said) == pytest.approx(np.mean(flattered), rel=0.35)
+    assert odds_of(once(1.0)).optimism == pytest.approx(0, abs=1e-3)
+
+
+def test_odds_and_optimism_are_tables(tabulated):
+    points = [some_point(2, zero_stage=1), some_point(2, zero_stage=0), some_point(2, zero_stage=3)]
+    rows = [timed_row(p, t, noise=0.002) for p, t in zip(points, (1.0, 1.003, 2.0), strict=True)]
+    table = tabulated(points, rows)
+    odds = {one["layout"]: one for one in table("odds")}
+    assert [one["contender"] for one in odds.values()] == [True, True, False]
+    (size,) = table("optimism")
+    assert (size["layouts"], size["runs"], size["contenders"]) == (3, 3, 2)
+    assert 0 < size["optimism"] < 0.01

@@ -1,0 +1,60 @@
+"""What short steps derive stands beside what full ones measured, and is never mixed with it."""
+
+import dataclasses
+
+import pytest
+
+from tests.analyse.conftest import some_point
+from tests.report.synthetic_study import row, timed_row
+
+SHORT = {
+    "short_step_times_s": [0.2, 0.4, 0.6] * 5,
+    "short_accumulations": [2, 4, 6] * 5,
+    "extended_step_time_s": 0.8,
+    "extended_low_s": 0.79,
+    "extended_high_s": 0.82,
+    "extension_is_linear": True,
+}
+FAST, SLOW, FAILED = some_point(2, zero_stage=1), some_point(2, tp=2), some_point(2, zero_stage=3)
+
+
+@pytest.fixture
+def table(tabulated):
+    """One point ran in full too and took 1 s, the short one 0.8 s at half its tokens."""
+    both = timed_row(SLOW, 1.0, step_time_kind="measured", **SHORT)
+    short = dataclasses.replace(
+        timed_row(FAST, 1.0),
+        step_time_kind="extended", step_times_s=None, step_time_s=None, step_time_low_s=None,
+        step_time_high_s=None, losses=None, **SHORT,
+    )  # fmt: skip
+    failed = row(FAILED, "oom", step_time_kind="extended")
+    return tabulated([FAST, SLOW, FAILED], [both, short, failed])
+
+
+def test_an_extended_step_is_a_series_of_its_own(table):
+    times = {
+        (one["point_id"], one["series"]): one["step_time_s"] for one in table("measurements")
+    }
+    assert times == {
+        (SLOW.point_id, "measured"): 1.0,
+        (SLOW.point_id, "extended"): 0.8,
+        (FAST.point_id, "extended"): 0.8,
+        (FAILED.point_id, "extended"): None,
+    }
+    ranked = {(one["series"], one["layout"]): one["position"] for one in table("ranking")}
+    assert {series for series, _ in ranked} == {"measured", "extended"}
+    assert len(ranked) == 3  # layouts of both kinds are never compared
+
+
+def test_a_point_of_both_kinds_is_counted_once(table):
+    assert sum(one["points"] for one in table("outcomes")) == 3
+    assert len(table("statistics")) == 3
+
+
+def test_the_error_of_the_extension_is_a_number(table):
+    (found,) = table("extension")
+    assert found["point_id"] == SLOW.point_id
+    assert found["error"] == pytest.approx(-0.2)
+    assert found["covered"] is False
+    assert found["accumulations"] == [2, 4, 6]
+    assert found["seconds_of_short"] == pytest.approx(6.0)

@@ -1,0 +1,53 @@
+"""A line through short steps, on series whose truth is known."""
+
+import numpy as np
+import pytest
+
+from scaling.record.extension import extended
+
+COUNTS = [4, 6, 8]
+
+
+def steps(rounds, *, fixed=0.3, each=0.1, noise=0.0, seed=0, bend=0.0, drift=0.0):
+    random = np.random.default_rng(seed)
+    counts = COUNTS * rounds
+    times = [
+        (fixed + each * count + bend * count**2)
+        * (1 + noise * random.standard_normal() + drift * place)
+        for place, count in enumerate(counts)
+    ]
+    return counts, times
+
+
+def test_steps_on_a_line_say_exactly_what_the_full_step_lasts():
+    found = extended(*steps(5), 64)
+    assert found.step_time_s == pytest.approx(0.3 + 6.4)
+    assert found.fixed_s == pytest.approx(0.3)
+    assert found.micro_batch_s == pytest.approx(0.1)
+    assert found.linear
+
+
+def test_an_eighty_percent_interval_holds_the_truth_about_four_times_in_five():
+    held = 0
+    for seed in range(200):
+        found = extended(*steps(10, noise=0.01, seed=1000 + seed), 32)
+        held += found.low_s <= 0.3 + 3.2 <= found.high_s
+    assert 0.72 <= held / 200 <= 0.9
+
+
+def test_accumulations_that_lie_on_no_line_are_told_from_noise():
+    assert not extended(*steps(8, noise=0.002, bend=0.004), 32).linear
+    straight = [extended(*steps(8, noise=0.01, seed=seed), 32).linear for seed in range(60)]
+    assert sum(straight) >= 57
+
+
+def test_a_drift_does_not_look_like_a_slope_since_accumulations_take_turns():
+    found = extended(*steps(10, drift=0.002), 32)
+    # the middle of the run is 2.9 % slower than its beginning, and so is the full step
+    assert found.step_time_s == pytest.approx(3.5 * 1.029, rel=0.01)
+
+
+def test_too_few_rounds_or_kinds_say_nothing():
+    assert extended([4, 6, 8], [1.0, 2.0, 3.0], 32) is None
+    assert extended([4, 4, 4, 4], [1.0] * 4, 32) is None
+    assert extended([], [], 32) is None

@@ -1,0 +1,75 @@
+"""Short steps on real ranks: they train as full ones do, and say what these last."""
+
+import dataclasses
+
+import pytest
+
+from scaling.record.extension import extended
+from scaling.study.point import Point
+from tests.points import tiny_point
+from tests.train.conftest import Train
+
+pytestmark = [pytest.mark.ranks]
+
+
+def short_point(accumulation: str = "short", **changes: object) -> Point:
+    asked = {"gradient_accumulation_steps": 12, "micro_batch_size": 1, "warmup_steps": 1}
+    point = tiny_point(**(asked | changes))  # type: ignore[arg-type]
+    return dataclasses.replace(point, accumulation=accumulation)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        [{"zero_stage": 0}, {"zero_stage": 3}, {"zero_stage": 1, "tp": 2}],
+        [
+            {"zero_stage": 1, "pp": 2},
+            {"zero_stage": 1, "pp": 2, "pipeline_schedule": "dualpipev"},
+        ],
+    ],
+)
+def test_short_steps_reduce_and_update_as_full_ones_in_every_layout(
+    train: Train, layouts: list[dict[str, object]]
+) -> None:
+    losses = []
+    for layout in layouts:
+        results = train(short_point(**layout))
+        first = results[0]
+        counts = [4, 6, 8] if "pp" in layout else [2, 4, 6]
+        assert first.short_accumulations == counts * 5
+        assert first.step_times_s == []
+        assert first.losses is None
+        assert first.short_losses is not None
+        assert len(first.short_losses) == 1 + 15
+        losses.append(first.short_losses)
+    for other in losses[1:]:
+        assert other == pytest.approx(losses[0], abs=2e-5)
+    assert losses[0][-1] < losses[0][0]  # weights are updated
+
+
+def test_a_point_of_both_kinds_has_the_losses_of_its_full_steps_alone(train: Train) -> None:
+    plain = train(short_point("full", zero_stage=2))[0]
+    both = train(short_point("both", zero_stage=2))[0]
+    assert both.losses == pytest.approx(plain.losses, abs=1e-6)
+    assert len(both.step_times_s) == 10
+    assert both.short_accumulations == [2, 4, 6] * 5
+    assert both.short_step_times_s is not None
+    extension = extended(both.short_accumulations, both.short_step_times_s, 12)
+    assert extension is not None
+    assert extension.low_s <= extension.step_time_s <= extension.high_s
+
+
+def test_ranks_stop_together_once_their_median_is_precise_enough(train: Train) -> None:
+    # ten times the median: any steps are precise enough, and none but the least are run
+    point = dataclasses.replace(
+        tiny_point(dp=2, warmup_steps=2, measured_steps=40), at_least_steps=5, until=10.0
+    )
+    results = train(point)
+    first = results[0]
+    assert first.warmup_steps is not None
+    # some of the five may have been warm-up still, and were replaced
+    assert 5 <= len(first.step_times_s) < 40
+    assert {len(result.step_times_s) for result in results.values()} == {len(first.step_times_s)}
+    assert first.losses is not None
+    assert len(first.losses) == first.warmup_steps + len(first.step_times_s)
+    assert first.metered_steps == len(first.losses) - 2

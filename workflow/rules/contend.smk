@@ -1,0 +1,18 @@
+# Repeats where they decide: which layouts of a size run once more, by what their runs have shown.
+# Ancient: a choice stands though an earlier run is measured again.
+checkpoint contend:
+    input:
+        ancient(str(LEFT.points_table)),
+        rows_before_repeat,
+    output:
+        # update: the old choice stands until the new one replaces it
+        update(str(LEFT.choice_of_repeat("{size}", "{repeat}"))),
+    log:
+        str(LOGS.rule("contend/{size}.{repeat}")),
+    localrule: True
+    params:
+        points=PLAN.asked,
+        contended=PLAN.contended,
+    shell:
+        "{PYTHON:q} -m scaling choose {PLAN.study:q} {wildcards.size:q} {output:q}"
+        " --repeat {wildcards.repeat:q} {CHOSEN:q} > {log:q} 2>&1"
