@@ -58,7 +58,9 @@ def layouts(full: int) -> Iterator[Layout]:
     for pipeline in ("1f1b", *schedules):
         base = {"pp": 2, "pipeline_schedule": pipeline}
         if pipeline != "1f1b" and pipeline != "dualpipev" and "virtual_stages" in AXES:
-            base |= {"engine": "torch"} | ({"virtual_stages": 2} if pipeline != "zero_bubble" else {})
+            base |= {"engine": "torch"} | (
+                {"virtual_stages": 2} if pipeline != "zero_bubble" else {}
+            )
         chosen += [base | {"zero_stage": stage} for stage in (0, 1)]
         chosen += [base | {"zero_stage": 1, "micro_batch_size": 2}]
     for one in chosen:

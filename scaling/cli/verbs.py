@@ -107,7 +107,8 @@ def choose(
     world_size: Annotated[int, typer.Argument(metavar="WORLD_SIZE", help="One of its sizes.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
     repeat: Annotated[
-        int, typer.Option(help="Choose the layouts that run once more instead: 1 is the second run.")
+        int,
+        typer.Option(help="Choose the layouts that run once more instead: 1 is the second run."),
     ] = 0,
     mode: ModeOption = None,
     cluster: ClusterOption = None,

@@ -68,9 +68,7 @@ def run_s(
         turns.append(planning.predict_points(study, shorter)[1].step_time_s)
     of_rounds = rounds(steps) * np.sum(turns, axis=0)
     also_full = np.array([kinds[row] == "both" for row in rows])
-    seconds[rows] = np.where(
-        also_full, seconds[rows] + of_rounds, of_rounds + warmup * turns[0]
-    )
+    seconds[rows] = np.where(also_full, seconds[rows] + of_rounds, of_rounds + warmup * turns[0])
     return seconds
 
 

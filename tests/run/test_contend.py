@@ -19,7 +19,9 @@ EXTENDED = {
 def study_of(config, write_study, repeats):
     return load_study(
         write_study(
-            axes={"world_size": 2}, layouts=[{"zero_stage": [0, 1, 2, 3]}], measure={"repeats": repeats}
+            axes={"world_size": 2},
+            layouts=[{"zero_stage": [0, 1, 2, 3]}],
+            measure={"repeats": repeats},
         ),
         config,
     )

@@ -61,11 +61,15 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
 
 def _where(chosen: Flags, one: Memory, other: Memory) -> Memory:
     """The one memory in the rows that are chosen, else the other's."""
+    phase = None
+    if other.phase is not None:
+        phase = other.phase.copy()
+        phase[chosen] = None
     return Memory(
         np.where(chosen, one.total, other.total),
         {name: np.where(chosen, one.terms[name], other.terms[name]) for name in MEMORY_TERMS},
         np.where(chosen, one.first_stage, other.first_stage),
-        None if other.phase is None else np.where(chosen, "", other.phase),
+        phase,
     )
 
 

@@ -14,9 +14,9 @@ def frameworks_of(columns: Columns) -> Words:
 
     This project's own where none is named, by the engine.
     """
-    named, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
-    own = [name or own_framework(by) for name, by in zip(named, engine, strict=True)]
-    framework = np.array(own, dtype=object)
+    stated, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
+    whose = [name or own_framework(by) for name, by in zip(stated, engine, strict=True)]
+    framework: Words = np.array(whose, dtype=object)
     release = columns.words("release", "")
     named = {
         pair: with_release(*pair)
