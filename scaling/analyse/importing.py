@@ -18,6 +18,7 @@ from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.layouts import WORDS, completed, gpu_of_cluster, layout_of, misfits
 from scaling.foreign.reading import read_table, writing
 from scaling.layout.axes import label_of
+from scaling.layout.optional_parts import SIZES, mistakes, stated_parts
 from scaling.layout.shapes import (
     ModelShape,
     hardware_flops_per_token,
@@ -35,7 +36,9 @@ _SHAPE = (
     "vocab_size", "tied_embeddings",
 )  # fmt: skip
 # Whole numbers that may be zero; every other one divides something or counts what there is.
-_FROM_ZERO = ("num_encoder_layers", "max_positions", "repeat", "seed", "warmup_steps", "zero_stage")
+_FROM_ZERO = (
+    "num_encoder_layers", "max_positions", "repeat", "seed", "warmup_steps", "zero_stage", *SIZES,
+)  # fmt: skip
 _MOST_INTEGER = 2**63 - 1
 # What sources say and the row does not: the nearest outcome, and the sentence that says so.
 OTHER_OUTCOMES = {
@@ -71,13 +74,13 @@ def import_rows(source: Path, study_dir: Path, clusters: Mapping[str, Cluster]) 
         raise InputError(f"{source}: holds no row under its header")
     seen: dict[str, int] = {}
     records = []
-    # FLOPs of a mixture of experts are not those of its shape
-    dense = ~(columns.counts("num_experts", low=0) > 1)
+    # FLOPs of attention that the shape does not state are not those of plain attention
+    plain = np.isin(columns.words("attention_kind", ""), ["", "mha", "mqa", "gqa"])
     for row, (cells, derived) in enumerate(zip(_cells(columns), _completed(columns), strict=True)):
         _check(columns, row, cells)
         gpu = cells.get("gpu") or gpu_of_cluster(cells["cluster"], clusters)
         facts = {**derived, **cells}
-        facts |= _derived(facts, dense=bool(dense[row]))
+        facts |= _derived(facts, plain=bool(plain[row]))
         record = _record(cells, facts, gpu, study_dir.name, seen)
         _check_counts(columns, row, record)
         records.append(record)
@@ -202,22 +205,28 @@ def _record(
     }
 
 
-def _derived(facts: Mapping[str, Any], *, dense: bool) -> dict[str, Any]:
+def _derived(facts: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
     """What follows from the columns that are there; nothing where one is missing."""
     made: dict[str, Any] = {}
     known = facts.get
     if known("tokens_per_step") is None:
         made["tokens_per_step"] = facts["global_batch_size"] * facts["seq_length"]
-    whole = dense and all(known(name) is not None for name in _SHAPE)
+    parts = stated_parts(facts)
+    whole = all(known(name) is not None for name in _SHAPE)
+    whole = whole and (plain or bool(parts.get("key_value_rank") or parts.get("window")))
     if whole and (known("head_dim") or facts["hidden_size"] % facts["num_heads"] == 0):
         shape = ModelShape(
             **{name: facts[name] for name in _SHAPE},
             head_dim=known("head_dim") or facts["hidden_size"] // facts["num_heads"],
+            **parts,
         )
+        if mistakes(shape):  # what its experts are is not all stated
+            return {name: value for name, value in made.items() if known(name) is None}
         length = facts["seq_length"]
         made |= {
             "head_dim": shape.head_dim,
             "total_params": shape.total_params,
+            "active_params": shape.active_params,
             "model_flops_per_token": model_flops_per_token(shape, length),
             "matmul_flops_per_token": matmul_flops_per_token(shape, length),
         }

@@ -44,8 +44,10 @@ class Gpu:
     `peaks` are by precision; `memory_bytes` is the capacity, `hbm_bytes_per_s` its bandwidth,
     `link_bytes_per_s` what one device sends to its peers in the node, one direction, all links
     together. `in_switch_reduction`: switches between the GPUs of a node reduce what passes through
-    them (NVLink SHARP). `sustained_of_peak` is the share of a peak that a large GEMM can draw
-    before its own inefficiency: what the power limit leaves of the boost clock.
+    them (NVLink SHARP). `link_domain`: so many GPUs reach each other by these links although their
+    hosts hold fewer, None where links end at the host. `sustained_of_peak` is the share of a peak
+    that a large GEMM can draw before its own inefficiency: what the power limit leaves of the boost
+    clock. `sustained_low` is that of precisions which leave less of it, by name.
     """
 
     name: str
@@ -53,10 +55,12 @@ class Gpu:
     generation: Generation | None
     peaks: Mapping[str, Peak]
     sustained_of_peak: float | None
+    sustained_low: Mapping[str, float]
     memory_bytes: int | None
     hbm_bytes_per_s: float | None
     link_bytes_per_s: float | None
     in_switch_reduction: bool
+    link_domain: int | None
     tdp_w: float | None
     node: Node | None
     source: str
@@ -66,9 +70,25 @@ class Gpu:
         peak = self.peaks.get(precision)
         return None if peak is None else peak.flop_per_s
 
+    def sustained(self, precision: str) -> float | None:
+        """FLOP/s a large GEMM can draw at this precision, None if no figure is known for it."""
+        peak = self.peak(precision)
+        if peak is None or self.sustained_of_peak is None:
+            return None
+        return peak * self.sustained_low.get(precision, self.sustained_of_peak)
+
 
 def _node(gpus: int, nics: int, gbit: float, source: str) -> Node:
     return Node(gpus=gpus, link_bytes_per_s=nics * gbit * GBIT_PER_S, source=source)
+
+
+# What low precisions sustain, which draw more power for each byte they move. Set with published
+# training rows of H100 and GB200 in sight: leaving out one model at a time moved these by 0.02,
+# that of nvfp4 by 0.08. Carried over to other forms of both generations.
+_LOW_PRECISION: Mapping[str, Mapping[str, float]] = {
+    "hopper": {"fp8": 0.66},
+    "blackwell": {"fp8": 0.61, "mxfp8": 0.61, "nvfp4": 0.48},
+}
 
 
 def _data_sheet(
@@ -86,6 +106,7 @@ def _data_sheet(
     hbm_tb_per_s: float,
     link_gb_per_s: float,
     in_switch: bool = False,
+    link_domain: int | None = None,
     tdp_w: float | None,
     node: Node,
     source: str,
@@ -100,21 +121,23 @@ def _data_sheet(
             **{k: Peak(rate * TERA, "matrix") for k, rate in matrix.items() if rate is not None},
         },
         sustained_of_peak=sustained,
+        sustained_low=_LOW_PRECISION.get(generation, {}),
         memory_bytes=gib * GIB,
         hbm_bytes_per_s=hbm_tb_per_s * TERA,
         link_bytes_per_s=link_gb_per_s * GB_PER_S,
         in_switch_reduction=in_switch,
+        link_domain=link_domain,
         tdp_w=tdp_w,
         node=node,
         source=source,
     )
 
 
-# Of `sustained`: the A100 holds its clock. The 0.74 of the H100 was set with published training
-# rows in sight and is carried over to Hopper's other forms and to Blackwell unchecked. AMD states
-# about 708 of 1,307 TFLOP/s as what an MI300X achieves in bf16 ("max-achievable FLOPs"), before our
-# gemm_efficiency; its 0.62 is carried over to the MI325X and to CDNA 4 unchecked. V100 and MI250X
-# are estimates. Calibration and probes replace all of it.
+# Of `sustained`: the A100 holds its clock. Hopper's 0.79 was set with published training rows of
+# the H100 in sight; its other forms carry it over unchecked. Blackwell's 0.74 is a guess. AMD
+# states about 708 of 1,307 TFLOP/s as what an MI300X achieves in bf16 ("max-achievable FLOPs"),
+# before our gemm_efficiency; its 0.62 is carried over to the MI325X and to CDNA 4 unchecked. V100
+# and MI250X are estimates. Calibration and probes replace all of it.
 #
 # TFLOP/s dense, GiB, TB/s, GB/s per direction, W; nodes: GPUs, NICs, Gb/s each.
 GPUS: dict[str, Gpu] = {
@@ -126,10 +149,12 @@ GPUS: dict[str, Gpu] = {
             generation=None,
             peaks={},
             sustained_of_peak=None,
+            sustained_low={},
             memory_bytes=None,
             hbm_bytes_per_s=None,
             link_bytes_per_s=None,
             in_switch_reduction=False,
+            link_domain=None,
             tdp_w=None,
             node=None,
             source="a rank on a CPU; no peak is published for a share of one",
@@ -153,20 +178,20 @@ GPUS: dict[str, Gpu] = {
             source="NVIDIA A100 data sheet (SXM4, 2021)",
         ),
         _data_sheet(
-            "h100-80gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.74,
+            "h100-80gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
             gib=80, hbm_tb_per_s=3.35, link_gb_per_s=450, in_switch=True, tdp_w=700,
             node=_node(8, 8, 400, "DGX H100 data sheet: 8 x NDR InfiniBand"),
             source="NVIDIA H100 data sheet (SXM5, 2023), sparse rates halved",
         ),
         _data_sheet(
-            "h200-141gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.74,
+            "h200-141gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
             gib=141, hbm_tb_per_s=4.8, link_gb_per_s=450, in_switch=True, tdp_w=700,
             node=_node(8, 8, 400, "DGX H200 data sheet: 8 x NDR InfiniBand"),
             source="NVIDIA H200 data sheet (SXM, 2024), sparse rates halved",
         ),
         _data_sheet(
             "h200-nvl-141gb", "hopper", fp32=60, fp16=835.5, bf16=835.5, fp8=1670.5,
-            sustained=0.74, gib=141, hbm_tb_per_s=4.8, link_gb_per_s=450, tdp_w=600,
+            sustained=0.79, gib=141, hbm_tb_per_s=4.8, link_gb_per_s=450, tdp_w=600,
             node=_node(
                 4, 4, 200, "NVIDIA enterprise reference architecture 2-8-5-200: 200 Gb/s a GPU; "
                 "bridges of NVLink join four GPUs, which are a node here",
@@ -174,7 +199,7 @@ GPUS: dict[str, Gpu] = {
             source="NVIDIA H200 data sheet (NVL, 2024), sparse rates halved; bridges, no NVSwitch",
         ),
         _data_sheet(
-            "gh200-96gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.74,
+            "gh200-96gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
             gib=96, hbm_tb_per_s=4.0, link_gb_per_s=450, tdp_w=None,
             node=_node(4, 4, 200, "HPE Cray EX254n (Alps user guide): 4 x Slingshot a node"),
             source="NVIDIA GH200 data sheet (2023), sparse rates halved; its 450 to 1,000 W are of "
@@ -190,7 +215,7 @@ GPUS: dict[str, Gpu] = {
         _data_sheet(
             "gb200-186gb", "blackwell", fp32=80, fp16=2500, bf16=2500, fp8=5000, mxfp8=5000,
             nvfp4=10000, sustained=0.74, gib=186, hbm_tb_per_s=8.0, link_gb_per_s=900,
-            in_switch=True, tdp_w=1200,
+            in_switch=True, link_domain=72, tdp_w=1200,
             node=_node(72, 72, 400, "GB200 NVL72: one 400 Gb/s NIC a GPU"),
             source="NVIDIA GB200 NVL72 data sheet (2025), per GPU, sparse rates halved",
         ),
@@ -205,7 +230,7 @@ GPUS: dict[str, Gpu] = {
         _data_sheet(
             "gb300-288gb", "blackwell", fp32=80, fp16=2500, bf16=2500, fp8=5000, mxfp8=5000,
             nvfp4=15000, sustained=0.74, gib=277, hbm_tb_per_s=8.0, link_gb_per_s=900,
-            in_switch=True, tdp_w=1400,
+            in_switch=True, link_domain=72, tdp_w=1400,
             node=_node(72, 72, 800, "GB300 NVL72: one ConnectX-8, 800 Gb/s, a GPU"),
             source="NVIDIA GB300 NVL72 data sheet (2025), per GPU, sparse rates halved but of FP4, "
             "which states dense; 20 TB of memory over 72 GPUs sold as 288 GB each",

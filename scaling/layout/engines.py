@@ -20,7 +20,10 @@ if TYPE_CHECKING:  # the table of axes lists the engines
     from scaling.layout.shapes import ModelShape
 
 # The values of the axis `engine`.
-ENGINES = {"deepspeed": "scaling.train.engines.deepspeed"}
+ENGINES = {
+    "deepspeed": "scaling.train.engines.deepspeed",
+    "torch": "scaling.train.engines.torch",
+}
 
 
 def engine_module(engine: str, name: str) -> Any:
@@ -28,8 +31,31 @@ def engine_module(engine: str, name: str) -> Any:
     return importlib.import_module(f"{ENGINES[engine]}.{name}")
 
 
+# What the model that all engines train has no code for; it is predicted only.
+_UNTRAINED = {
+    "num_experts": "a mixture of experts",
+    "key_value_rank": "latent attention",
+    "window": "attention over a window",
+    "query_key_norm": "a norm of queries and keys",
+    "attention_sinks": "attention with sinks",
+    "linear_biases": "attention with biases and rotary positions",
+}
+
+
+def untrained_parts(shape: "ModelShape") -> Iterator[str]:
+    """One sentence for all parts of the model that nothing here trains, none if there is none."""
+    parts = [name for name in _UNTRAINED if getattr(shape, name)]
+    if parts:
+        name = parts[0]
+        yield (
+            f"{name}={str(getattr(shape, name)).lower()}: no engine trains {_UNTRAINED[name]}; "
+            "mode: predict does predict it"
+        )
+
+
 def engine_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
     """Why the layout's engine cannot run what arithmetic allows: one sentence each."""
+    yield from untrained_parts(shape)
     yield from engine_module(layout.engine, "refusals").layout_refusals(shape, layout)
 
 

@@ -2,7 +2,8 @@
 
 A stage's cost is the FLOPs of its layers; the last stage has the output head too, which for a large
 vocabulary costs as much as several layers, and the first one the look-up, which costs none. Layers
-of an encoder, without a second attention, cost less than those of its decoder.
+of an encoder, without a second attention, cost less than those of its decoder, and layers of
+experts cost what the experts that a token takes cost.
 """
 
 import functools
@@ -41,12 +42,16 @@ def part_costs(
 
     2 per weight and 4 * width * s per attention forward, twice that backward (shapes.py).
     """
-    core = 4 * shape.num_heads * shape.head_dim * seq_length
+    # windows, which alternate, are dealt to layers alike
+    core = 4 * shape.attention_width * shape.attended(seq_length) // shape.num_layers
     crossing = 2 if shape.family == "t5" else 1
     again = activation_checkpointing
     encoder = layer_cost(shape.encoder_layer_params, core, again)
     decoder = layer_cost(shape.decoder_layer_params, crossing * core, again)
-    layers = (encoder,) * shape.num_encoder_layers + (decoder,) * shape.num_layers
+    experts = layer_cost(shape.expert_layer_params, core, again)
+    layers = (encoder,) * shape.num_encoder_layers
+    layers += (decoder,) * (shape.num_layers - shape.expert_layers)
+    layers += (experts,) * shape.expert_layers
     return (*layers, 6 * shape.embedding_params)
 
 

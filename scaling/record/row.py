@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scaling.layout.axes import LayoutAxes
+from scaling.layout.optional_parts import Router
 from scaling.layout.shapes import Family
 from scaling.study.point import StudyKind
 
@@ -40,6 +41,24 @@ class _Asked:
     tied_embeddings: bool
     max_positions: int
     total_params: int
+    # what only some models have; null in rows from before
+    num_experts: int | None = None
+    experts_per_token: int | None = None
+    expert_ffn_hidden_size: int | None = None
+    shared_experts: int | None = None
+    dense_layers: int | None = None  # the first ones, without experts
+    router: Router | None = None  # null without experts
+    normalised_router: bool | None = None  # likewise
+    query_rank: int | None = None  # latent attention's
+    key_value_rank: int | None = None
+    rotary_head_dim: int | None = None
+    value_head_dim: int | None = None
+    window: int | None = None  # tokens that a token of the windowed layers sees
+    windowed_layers: int | None = None
+    query_key_norm: bool | None = None
+    attention_sinks: bool | None = None
+    linear_biases: bool | None = None
+    active_params: int | None = None  # that one token meets; all without experts
 
     # where
     cluster: str

@@ -54,7 +54,8 @@ class Point:
 
     def to_json(self) -> str:
         """The text of points/<point_id>.json."""
-        facts = dataclasses.asdict(self) | {"layout": self.layout.facts()}
+        facts = dataclasses.asdict(self)
+        facts |= {"layout": self.layout.facts(), "shape": self.shape.facts()}
         for each in dataclasses.fields(self):
             if facts[each.name] == each.default:
                 del facts[each.name]
@@ -82,7 +83,10 @@ def columns_of(point: Point) -> dict[str, Any]:
         "layout": layout.label,
         "world_size": layout.world_size,
         "global_batch_size": layout.global_batch_size,
+        # null: no router chooses anything
+        **({} if shape.num_experts else {"router": None, "normalised_router": None}),
         "total_params": shape.total_params,
+        "active_params": shape.active_params,
         "tokens_per_step": layout.global_batch_size * tokens_per_sequence,
         "model_flops_per_token": model_flops_per_token(shape, layout.seq_length),
         "hardware_flops_per_token": hardware_flops_per_token(
@@ -136,7 +140,7 @@ def _point_id(
     The time limit is left out: a longer one must not repeat what was measured under a shorter one.
     """
     facts = [
-        dataclasses.asdict(study.models[axes["model"]]),
+        study.models[axes["model"]].facts(),
         layout.facts(),
         axes["cluster"],
         study.clusters[axes["cluster"]].gpu,

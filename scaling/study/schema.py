@@ -1,5 +1,6 @@
 """What may be written in a study file, in models.yaml and in clusters.yaml, as pydantic models."""
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -15,6 +16,7 @@ from pydantic import (
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.cluster.site import Slurm
 from scaling.layout.axes import AXES, Axis
+from scaling.layout.optional_parts import NAMES, SIZES, OptionalParts, mistakes
 from scaling.layout.shapes import Family, ModelShape
 from scaling.study.mistakes import SAFE
 from scaling.study.point import StudyKind
@@ -157,7 +159,24 @@ class StudyFile(_File):
     replicates: Name | None = None
 
 
-class ModelEntry(_File):
+_PARTS: dict[str, Any] = {
+    each.name: (
+        Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+        if each.name in SIZES
+        else Flag
+        if each.type is bool
+        else each.type,
+        each.default,
+    )
+    for each in dataclasses.fields(OptionalParts)
+}
+if TYPE_CHECKING:
+    _Parts = _File
+else:
+    _Parts = create_model("_Parts", __base__=_File, **_PARTS)
+
+
+class ModelEntry(_Parts):
     """One model of config/models.yaml; only what differs from the defaults is said."""
 
     family: Family = "llama"
@@ -197,6 +216,13 @@ class ModelEntry(_File):
             )
         if self.family == "llama" and (self.head_dim or self.hidden_size // self.num_heads) % 2:
             raise ValueError("rotary positions need an even head_dim")
+        if self.family != "llama" and set(NAMES) & self.model_fields_set:
+            raise ValueError(
+                f"{min(set(NAMES) & self.model_fields_set)} is a part of family llama only, not of "
+                f"{self.family}"
+            )
+        if wrong := mistakes(self):
+            raise ValueError(wrong[0])
         return self
 
     def shape(self) -> ModelShape:

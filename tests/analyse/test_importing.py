@@ -157,6 +157,17 @@ def test_a_mixture_of_experts_has_no_flops_of_its_dense_shape(imported):
     assert (found["mfu"], found["tokens_per_s"]) == (None, 32 * 128 / 0.5)
 
 
+def test_a_mixture_whose_experts_are_stated_has_the_flops_of_those_a_token_takes(imported):
+    experts = {"num_experts": "8", "experts_per_token": "2", "expert_ffn_hidden_size": "16"}
+    (mixed,) = imported(experts)("measurements")
+    # attention, a router, two experts of two matrices
+    weights = 2 * (4 * 64 * 64 + 64 * 8 + 2 * 2 * 64 * 16) + 1000 * 64
+    flops = 6 * weights + 12 * 2 * 64 * 128
+    assert mixed["mfu"] == pytest.approx(32 * 128 / 0.5 / 8 * flops / 312e12)
+    (latent,) = imported(experts | {"attention_kind": "mla"}, study="b")("measurements")
+    assert latent["mfu"] is None, "its attention is not stated"
+
+
 @pytest.mark.parametrize("column", NEEDED)
 def test_a_needed_column_that_is_missing_is_named(imported, column):
     with pytest.raises(InputError, match=f"column {column} is missing"):

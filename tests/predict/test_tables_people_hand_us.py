@@ -99,13 +99,12 @@ def test_rows_without_a_rate_for_their_precision_are_left_out_and_the_others_pre
 def test_what_is_not_modelled_of_a_row_is_its_reason() -> None:
     points = checked(
         {"dp": 8, "num_experts": 8},
-        {"dp": 8, "ep": 4},
-        {"dp": 8, "attention_kind": "mla"},
+        {"dp": 8, "attention_kind": "retention"},
         {"dp": 8},
     )
-    experts = "mixtures of experts are not modelled"
-    kind = "attention_kind is none that is modelled (mha, gqa, mqa)"
-    assert points.note.tolist() == [experts, experts, kind, None]
+    experts = "num_experts without experts_per_token and expert_ffn_hidden_size"
+    kind = "attention_kind is none that is modelled (mha, gqa, mqa, mla, windows)"
+    assert points.note.tolist() == [experts, kind, None]
 
 
 def test_validation_says_how_many_rows_are_set_aside_for_each_reason() -> None:
@@ -114,7 +113,7 @@ def test_validation_says_how_many_rows_are_set_aside_for_each_reason() -> None:
     found = trial(table_of(*rows), "rows.csv")
     assert (found.tested_rows, found.overall.rows) == (4, 1)
     assert found.notes[1:] == [
-        "2 rows are set aside: mixtures of experts are not modelled",
+        "2 rows are set aside: num_experts without experts_per_token and expert_ffn_hidden_size",
         "1 rows are set aside: precision=fp8 has no published peak on gpu=a100-80gb, "
         "which has fp32, fp16, bf16",
     ]

@@ -13,8 +13,16 @@ from scaling.predict.cost.collectives import (
     ring_latency_s,
     ring_pass,
 )
-from scaling.predict.cost.sharding import sharding_of
-from scaling.predict.cost.stages import Stages, weights_of_heaviest_stage
+from scaling.predict.cost.context import exchanges, passes
+from scaling.predict.cost.experts import exchange_s, expert_sharding_of, present
+from scaling.predict.cost.experts import replicas as expert_replicas
+from scaling.predict.cost.links import link, node_bus, node_link
+from scaling.predict.cost.sharding import Sharding, sharding_of
+from scaling.predict.cost.stages import (
+    Stages,
+    experts_of_heaviest_stage,
+    weights_of_heaviest_stage,
+)
 from scaling.predict.read.features import Features, Group
 
 # Gradients are reduced in buckets; DeepSpeed's reduce_bucket_size is 5e8 elements, FSDP's a layer.
@@ -26,33 +34,36 @@ class Traffic:
     """Communication of one step, (n,)."""
 
     per_layer: Floats  # s on the GPU, tp and cp collectives of one layer and micro-batch
+    exchange: Floats  # s of the all-to-alls among experts of one layer, likewise
     host_per_layer: Floats  # s the host needs to launch them
     head: Floats  # s to gather logits, one micro-batch
     message: Floats  # s from one stage to the next and back, one micro-batch
     gradients: Floats  # s of dp traffic a step, hidden or not
     gathering: Floats  # s of ZeRO-3's parameter and gradient traffic a micro-batch
-    stage_weights: Floats  # parameters a rank's stage holds
+    stage_weights: Floats  # parameters a rank's stage holds, routed experts apart
+    expert_weights: Floats  # those of routed experts
 
 
-def node_bus(group: Group, nodes: Floats) -> Floats:
-    """Bus bandwidth of a whole node's NICs in a ring over `nodes`, bytes/s, before efficiency."""
-    cluster = group.cluster
-    assert cluster.node_link_bytes_per_s is not None
-    if cluster.bus_bytes_per_s is None:
-        return np.full(len(nodes), cluster.node_link_bytes_per_s)
-    at = np.log2(list(cluster.bus_bytes_per_s))
-    rate = np.log(list(cluster.bus_bytes_per_s.values()))
-    return np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
-
-
-def traffic_of(group: Group, f: Features, p: Mapping[str, float], stages: Stages) -> Traffic:
-    """All communication of the layouts `f`.
+def traffic_of(
+    group: Group,
+    f: Features,
+    p: Mapping[str, float],
+    stages: Stages,
+    attention: Floats | float = 0.0,
+) -> Traffic:
+    """All communication of the layouts `f`; `attention` are the kernels' seconds of a layer.
 
     Ranks are placed tp innermost, then cp, dp, and pp outermost (layout.py): a tp group of at most
     gpus_per_node ranks never leaves its node; a dp group has gpus_per_node / (tp * cp) ranks on a
     node, and tp * cp such groups share the node's NICs.
     """
-    layer, host = _in_layer(group, f, p)
+    layer, host = _in_layer(group, f, p, attention)
+    exchange: Floats = np.zeros(len(f))
+    experts: Floats = np.zeros(len(f))
+    if present(f):
+        exchange, launching = exchange_s(group, f, p)
+        host = host + launching
+        experts = experts_of_heaviest_stage(f, stages)
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
     if group.cluster.lossy_transport:
         host = host + np.where(crossing & (f.tp > 1), p["host_transport_s"] * f.tp * _count(f), 0.0)
@@ -60,30 +71,25 @@ def traffic_of(group: Group, f: Features, p: Mapping[str, float], stages: Stages
     bandwidth = _tp_bandwidth(group, f, p)
     gathered = (f.tp - 1) / f.tp * tokens * f.vocab_size * f.element_bytes / bandwidth
     weights = weights_of_heaviest_stage(f, stages)
-    gradients, gathering = _data_parallel(group, f, p, weights)
+    replicas = f.dp * f.cp  # gradients are summed over the cp ranks too
+    sharding = sharding_of(group, f)
+    gradients, gathering = _data_parallel(group, f, p, weights, sharding, replicas, f.tp)
+    if present(f):
+        of_experts = _data_parallel(
+            group, f, p, experts, expert_sharding_of(f), expert_replicas(f), f.ep * f.etp
+        )
+        gradients, gathering = gradients + of_experts[0], gathering + of_experts[1]
     return Traffic(
         per_layer=layer,
+        exchange=exchange,
         host_per_layer=host,
         head=gathered if group.stack.gathered_logits else np.zeros(len(f)),
         message=_message(group, f, p, tokens, crossing),
         gradients=gradients,
         gathering=gathering,
         stage_weights=weights,
+        expert_weights=experts,
     )
-
-
-def _link(group: Group) -> float:
-    link = group.gpu.link_bytes_per_s
-    assert link is not None
-    return link
-
-
-def _node_link(group: Group) -> float:
-    link = group.cluster.node_link_bytes_per_s
-    if group.stack.node_link_gbit_per_s is not None:
-        link = group.stack.node_link_gbit_per_s * 1e9 / 8
-    assert link is not None
-    return link
 
 
 def _count(f: Features) -> Floats:
@@ -93,47 +99,22 @@ def _count(f: Features) -> Floats:
 
 def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     """Of a tp group, innermost: inside a node unless it has more ranks than the node."""
-    inside = _link(group) * p["link_efficiency"]
+    inside = link(group) * p["link_efficiency"]
     if not (f.tp > f.gpus_per_node).any():
         return np.full(len(f), inside)
     over = node_bus(group, f.tp / f.gpus_per_node) * p["tp_network_efficiency"]
     return np.where(f.tp > f.gpus_per_node, over, inside)
 
 
-def _exchanges(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """Ulysses' all-to-alls of a layer: seconds on the GPU, and seconds to launch them.
-
-    Each attention trades tokens for heads: query, key and value before it, its result after it
-    (arXiv 2309.14509, section 3.2), and the same in backward; full checkpointing does forward once
-    more. A rank holds 1 / cp of the tokens, (2 query + 2 kv widths) / tp of a token, keeps 1 / cp
-    of it and sends the rest. cp ranks are tp apart, so min(cp, gpus_per_node / tp) of a group are
-    on a node: what goes to them takes the links, the rest the NICs, of which all GPUs of the node
-    have their share at once; the slower of the two counts. Nothing hides it: attention waits.
-    """
-    tp, cp = f.tp, f.cp
-    here = np.clip(f.gpus_per_node / tp, 1.0, cp)
-    nodes = cp / here
-    tokens = f.micro_batch_size * f.seq_length / cp
-    held = tokens * 2 * (f.query_width + f.kv_width) / tp * f.element_bytes
-    inside = held * (here - 1) / cp / (_link(group) * p["link_efficiency"])
-    nics = node_bus(group, np.maximum(nodes * tp * here / f.gpus_per_node, 1.0))
-    leaving = f.gpus_per_node * held * (cp - here) / cp
-    across = leaving / (nics * p["tp_network_efficiency"])
-    meeting = np.log2(np.maximum(cp, 2.0)) / 2  # as for tp, stated for 4 ranks
-    latency = p["tp_latency_s"] * meeting + p["tp_network_latency_s"] * (nodes - 1)
-    count = (2 + f.full) * f.attentions
-    seconds = count * (np.maximum(inside, across) + 4 * latency)
-    host = count * 4 * p["host_collective_s"] * meeting
-    return np.where(cp > 1, seconds, 0.0), np.where(cp > 1, host, 0.0)
-
-
-def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
+def _in_layer(
+    group: Group, f: Features, p: Mapping[str, float], attention: Floats | float
+) -> tuple[Floats, Floats]:
     """Collectives inside a layer: seconds on the GPU, and seconds the host needs to launch them.
 
     tp: ring all-reduces of (tokens, h), 2 (tp - 1) / tp of it each way; under sequence_parallel the
     same bytes as all-gather and reduce-scatter, and one more all-gather in backward
     (arXiv 2205.05198). Over nodes an all-reduce takes a tree where that is faster. cp: see
-    `_exchanges`.
+    context.py.
     """
     tp = f.tp
     tokens = f.micro_batch_size * f.seq_length / f.cp
@@ -157,8 +138,12 @@ def _in_layer(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
     host = count * p["host_collective_s"] * meeting
     seconds, host = np.where(tp > 1, seconds, 0.0), np.where(tp > 1, host, 0.0)
     if (f.cp > 1).any():
-        exchanging, launching = _exchanges(group, f, p)
-        return seconds + exchanging, host + launching
+        exchanging, launching = exchanges(group, f, p)
+        passing, posting = passes(group, f, p, attention)
+        return (
+            seconds + np.where(f.ring, passing, exchanging),
+            host + np.where(f.ring, posting, launching),
+        )
     return seconds, host
 
 
@@ -174,15 +159,25 @@ def _message(
     scattered = f.sequence_parallel | (group.stack.scattered_messages & ~pairs)
     moved = tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
     moved = moved * np.where(pairs, 2.0, 1.0)
-    share = np.where(crossing, _node_link(group) / f.gpus_per_node, _link(group))
-    seconds = 2 * (moved / (share * p["p2p_efficiency"]) + p["p2p_latency_s"])
+    share = node_link(group) / f.gpus_per_node * p["p2p_efficiency"]
+    share = np.where(crossing, share, link(group) * p["p2p_efficiency_inside"])
+    latency = np.where(crossing, p["p2p_latency_s"], p["p2p_latency_inside_s"])
+    seconds = 2 * (moved / share + latency)
     return np.where(f.pp > 1, seconds, 0.0)
 
 
 def _data_parallel(
-    group: Group, f: Features, p: Mapping[str, float], weights: Floats
+    group: Group,
+    f: Features,
+    p: Mapping[str, float],
+    weights: Floats,
+    sharding: Sharding,
+    replicas: Floats,
+    stride: Floats,
 ) -> tuple[Floats, Floats]:
     """Gradient and parameter traffic of data parallelism: seconds a step, and a micro-batch.
+
+    Of `weights` parameters a rank holds, which `replicas` ranks `stride` apart hold as well.
 
     One copy of the state is spread over `sharded` ranks (1 at zero_stage 0), and `copies` such
     groups are all-reduced, once a step. Inside a group: reduce-scatter and all-gather (1). ZeRO-2
@@ -191,17 +186,16 @@ def _data_parallel(
     sharding is both (MiCS, arXiv 2205.00119), its copies further apart than the ranks of a group.
     With a second copy (hpZ) only the first gather of a step and the scattering cross groups.
     """
-    sharding = sharding_of(group, f)
     sharded = sharding.state
-    copies = f.dp * f.cp / sharded  # gradients are summed over the cp ranks too
+    copies = replicas / sharded
     gradients, gathering = np.zeros(len(f)), np.zeros(len(f))
     held = weights * group.stack.gradient_bytes
     if (copies > 1).any():
-        across = _ranks(group, f, p, copies, f.tp * sharded)
+        across = _ranks(group, f, p, copies, stride * sharded)
         part, buckets = _buckets(held / sharded)
         gradients = buckets * all_reduce(part, across, in_switch=group.gpu.in_switch_reduction)
     if (sharded > 1).any():
-        inside = _ranks(group, f, p, sharded, f.tp)
+        inside = _ranks(group, f, p, sharded, stride)
         # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP),
         # behind the backward pass like stage 3's
         at_end = np.where(f.zero_stage == 2, 0.0, held)
@@ -209,7 +203,7 @@ def _data_parallel(
         once = buckets * ring_pass(part, inside)
         part, buckets = _buckets(held)
         scattering = buckets * ring_pass(part, inside)
-        near = _ranks(group, f, p, sharding.inside, f.tp)
+        near = _ranks(group, f, p, sharding.inside, stride)
         far_passes = np.where(sharding.second, 1 + 1 / f.accumulation, 3.0)
         each = far_passes * _gathered(f, weights, inside)
         each = each + (3 - far_passes) * _gathered(f, weights, near)
@@ -241,5 +235,5 @@ def _ranks(
     nodes = np.maximum(1.0, size / here)
     network = node_bus(group, nodes)
     if group.cluster.bus_bytes_per_s is None:
-        network = np.full(len(f), _node_link(group) * p["network_efficiency"])
-    return Ranks(size, nodes, _link(group) * p["link_efficiency"], network / inner)
+        network = np.full(len(f), node_link(group) * p["network_efficiency"])
+    return Ranks(size, nodes, link(group) * p["link_efficiency"], network / inner)

@@ -8,6 +8,7 @@ import numpy as np
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import head_of, layer_of, offloaded_seconds, optimizer_seconds
+from scaling.predict.cost.experts import expert_sharding_of, present
 from scaling.predict.cost.risk import expected_stall_s
 from scaling.predict.cost.sharding import sharding_of
 from scaling.predict.cost.stages import stages_of
@@ -19,6 +20,7 @@ TIME_TERMS = (
     "elementwise_s",
     "head_s",
     "tp_comm_s",
+    "ep_comm_s",
     "host_s",
     "pp_comm_s",
     "bubble_s",
@@ -55,9 +57,10 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     stages = stages_of(f, group.stack)
     layer = layer_of(group, f, p)
     embedding, head = head_of(group, f, p)
-    traffic = traffic_of(group, f, p, stages)
+    traffic = traffic_of(group, f, p, stages, layer.attention)
     head = head + traffic.head
-    gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer
+    gpu = layer.gemm + layer.attention + layer.elementwise
+    gpu = gpu + traffic.per_layer + traffic.exchange
     host = layer.host + traffic.host_per_layer
     sharp = p["host_sharpness"]
     # embedding and head launch about as much as one and a half layers
@@ -77,12 +80,16 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     friction = np.where(piped, p["pipeline_friction"], 0.0)
     m, message = f.accumulation, traffic.message
     busy = m * slot
-    fill = first + last + (f.pp - 2) * middle - slot + (f.pp - 1) * message
-    bubble = np.where(piped, fill / group.stack.virtual_stages + (m - 1) * friction * slot, 0.0)
-    pp_comm = np.where(piped, (m - 1) * message, 0.0)
+    fill = (first + last + (f.pp - 2) * middle - slot) / f.virtual + (f.pp - 1) * message
+    bubble = np.where(piped, fill + (m - 1) * friction * slot, 0.0)
+    # each chunk sends its own messages; interleaved, one chunk's travel while another computes
+    sent = np.where(f.virtual > 1, f.virtual * p["p2p_exposed"], 1.0)
+    pp_comm = np.where(piped, (m - 1) * message * sent, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _exposed(group, f, p, traffic, pipeline)
     updated = traffic.stage_weights / sharding_of(group, f).state
+    if present(f):
+        updated = updated + traffic.expert_weights / expert_sharding_of(f).state
     optimizer = optimizer_seconds(group, updated)
     optimizer = np.where(f.offload, offloaded_seconds(f, updated), optimizer)
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
@@ -97,6 +104,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
         "elementwise_s": layers * layer.elementwise,
         "head_s": m * (np.where(at_last, head, 0.0) + np.where(at_last & piped, 0.0, embedding)),
         "tp_comm_s": layers * traffic.per_layer,
+        "ep_comm_s": layers * traffic.exchange,
     }
     # what the busiest stage's slot lasts beyond its GPU work is the host's
     host_s = busy - sum(own.values())
@@ -129,11 +137,15 @@ def _exposed(
 
     Of what is moved once a step, and of what ZeRO-2 and 3 move behind every micro-batch.
     """
+    # ranks of dp and cp lie tp apart: past a node their traffic is the network's
+    far = f.tp * f.cp * f.dp > f.gpus_per_node
+    dp_exposed = np.where(far, p["dp_exposed"], p["dp_exposed_inside"])
+    zero3_exposed = np.where(far, p["zero3_exposed"], p["zero3_exposed_inside"])
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
-    gradients = traffic.gradients * np.where(late, 1.0, p["dp_exposed"])
+    gradients = traffic.gradients * np.where(late, 1.0, dp_exposed)
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)
-    return gradients + beyond + p["zero3_exposed"] * np.minimum(gathering, pipeline)
+    return np.asarray(gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline))
 
 
 def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:

@@ -19,6 +19,10 @@ TIME_NOISE = 0.03
 MEMORY_NOISE = 0.05
 # How sharply the allocator decides between fit and out of memory, log scale.
 FIT_NOISE = 0.02
+ON_BOUND = "on its bound"
+NARROWED = "rows push it to its bound: its prior was narrowed"
+# A parameter on its bound is held by half the prior's width, and again, so many times at most.
+_NARROWINGS = 5
 # An informative posterior is narrower than this share of the prior.
 IDENTIFIED_BELOW = 0.8
 
@@ -86,9 +90,23 @@ def _solve(
     felt = [q for q in parameters if _is_felt(q, residuals, start)]
     unfelt = [q for q in parameters if q not in felt]
     found = {q.name: _unseen(q, start, "no row depends on it") for q in unfelt}
+    spread = {q.name: q.spread for q in felt}
+    rounds = _NARROWINGS if first_guess is None else 1
+    for _ in range(rounds if felt else 0):
+        searched = _search(felt, spread, residuals, start, first_guess)
+        first_guess = {name: fitted.value for name, fitted in searched.items()}
+        pushed = [q for q in felt if _pushed(q, searched[q.name], start)]
+        if not pushed:
+            break
+        spread |= {q.name: spread[q.name] / 2 for q in pushed}
     if felt:
-        found |= _search(felt, residuals, start, first_guess)
+        found |= searched
     return {q.name: found[q.name] for q in parameters}
+
+
+def _pushed(q: Parameter, fitted: Fitted, start: Mapping[str, float]) -> bool:
+    """Whether rows pushed it to a bound, away from where it began: they ask for something else."""
+    return fitted.reason == ON_BOUND and abs(np.log(fitted.value / start[q.name])) > 1e-3
 
 
 def _is_felt(
@@ -101,13 +119,14 @@ def _is_felt(
 
 def _search(
     parameters: list[Parameter],
+    spreads: Mapping[str, float],
     residuals: Callable[[Mapping[str, float]], Floats],
     start: Mapping[str, float],
     first_guess: Mapping[str, float] | None,
 ) -> dict[str, Fitted]:
     names = [q.name for q in parameters]
     prior = np.log([start[name] for name in names])
-    spread = np.array([q.spread for q in parameters])
+    spread = np.array([spreads[q.name] for q in parameters])
     low = np.log([q.low for q in parameters]) - 1e-9
     high = np.log([q.high for q in parameters]) + 1e-9
 
@@ -130,13 +149,23 @@ def _search(
         at, width = float(solution.x[i]), 1.96 * float(posterior[i])
         on_bound = min(at - low[i], high[i] - at) < 1e-3
         narrow = posterior[i] < IDENTIFIED_BELOW * q.spread
-        reason = "on its bound" if on_bound else "" if narrow else "rows say no more than the prior"
+        narrowed = spreads[q.name] < q.spread
+        reason = (
+            ON_BOUND
+            if on_bound
+            else NARROWED
+            if narrowed
+            else ""
+            if narrow
+            else "rows say no more than the prior"
+        )
         found[q.name] = Fitted(
             value=float(np.clip(np.exp(at), q.low, q.high)),
             low=float(np.clip(np.exp(at - width), q.low, q.high)),
             high=float(np.clip(np.exp(at + width), q.low, q.high)),
             identified=not reason,
             reason=reason,
+            start=start[q.name],
         )
     return found
 
@@ -151,4 +180,5 @@ def _unseen(q: Parameter, start: Mapping[str, float], reason: str) -> Fitted:
         high=min(q.high, value * factor),
         identified=False,
         reason=reason,
+        start=value,
     )

@@ -72,10 +72,9 @@ def _bounded(name: str, value: float) -> float:
 def _gemms(v: Mapping[str, Floats], cluster: Cluster, precision: Any) -> dict[str, float]:
     """Efficiency of a large GEMM and the size that loses half of it: least squares on logs."""
     gpu = gpu_named(cluster.gpu)
-    peak = gpu.peak(precision)
-    if peak is None:
+    sustained = gpu.sustained(precision)
+    if sustained is None:
         return {}
-    sustained = peak * (gpu.sustained_of_peak or 1.0)
     best: tuple[float, float, float] | None = None
     for half in np.geomspace(
         PARAMETERS["gemm_half_size"].low, PARAMETERS["gemm_half_size"].high, 60
@@ -94,9 +93,9 @@ def _flash(
 ) -> dict[str, float]:
     """Efficiency of FlashAttention-2 on the largest shapes, as compute.py applies it."""
     gpu = gpu_named(cluster.gpu)
-    peaks = np.array([gpu.peak(one) or np.nan for one in precision.tolist()])
+    sustained = np.array([gpu.sustained(one) or np.nan for one in precision.tolist()])
     gain = flash_gain(np.array(["flash2"]), gpu)[0]
-    share = v["flop_per_s"] / (peaks * (gpu.sustained_of_peak or 1.0) * gain)
+    share = v["flop_per_s"] / (sustained * gain)
     known = rows & np.isfinite(share)
     if not known.any():
         return {}
@@ -137,13 +136,18 @@ def _collectives(
 def _messages(v: Mapping[str, Floats], rows: Flags, cluster: Cluster) -> dict[str, float]:
     """Point-to-point: latency from small messages, share of a GPU's link from large ones."""
     told = {}
-    small = rows & (v["message_bytes"] <= _SMALL_BYTES)
-    large = rows & (v["message_bytes"] >= _LARGE_BYTES) & (v["nodes"] > 1)
-    if small.any():
-        told["p2p_latency_s"] = float(np.median(v["seconds"][small]))
-    if large.any():
-        assert cluster.node_link_bytes_per_s is not None
-        share = cluster.node_link_bytes_per_s / cluster.gpus_per_node
-        rate = v["message_bytes"][large] / v["seconds"][large]
-        told["p2p_efficiency"] = float(np.median(rate)) / share
+    assert cluster.node_link_bytes_per_s is not None
+    shares = {
+        "": cluster.node_link_bytes_per_s / cluster.gpus_per_node,
+        "_inside": gpu_named(cluster.gpu).link_bytes_per_s or 1.0,
+    }
+    for where, share in shares.items():
+        there = rows & ((v["nodes"] > 1) == (where == ""))
+        small = there & (v["message_bytes"] <= _SMALL_BYTES)
+        large = there & (v["message_bytes"] >= _LARGE_BYTES)
+        if small.any():
+            told[f"p2p_latency{where}_s"] = float(np.median(v["seconds"][small]))
+        if large.any():
+            rate = v["message_bytes"][large] / v["seconds"][large]
+            told[f"p2p_efficiency{where}"] = float(np.median(rate)) / share
     return told

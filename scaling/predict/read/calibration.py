@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,23 @@ class Fitted:
     high: float
     identified: bool
     reason: str  # why it is not identified, empty if it is
+    start: float | None = None  # where the fit began: a data sheet's number or a probe's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """10 % and 90 % quantile of log(measured / predicted) on rows held back from the fit."""
+    """Errors of rows held back from the fit: ln(measured / predicted).
+
+    `low`, `high`: 10 % and 90 % quantile. `own`, `shared`: standard deviations of the part that is
+    a layout's own and of the part that rows of a size share (cost/interval.py); None in files
+    written before these were told apart.
+    """
 
     low: float
     high: float
     rows: int
+    own: float | None = None
+    shared: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +59,31 @@ class StackCalibration:
 
     `bands` holds "interpolation" (random folds) and, where the rows allow it, one band per axis of
     AXES from folds that leave a whole value of that axis out. `seen` are the axis values of the
-    calibration rows.
+    calibration rows. `generation` is the GPU's. `trust`: by axis how far the fit is followed where
+    a row's value of it is new, see trust.py.
     """
 
     framework: str
     cluster: str
+    generation: str | None = None
     rows_timed: int
     rows_out_of_memory: int
     rows_with_peak_memory: int
     parameters: Mapping[str, Fitted]
     bands: Mapping[str, Band]
     seen: Mapping[str, tuple[float | str, ...]]
+    trust: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
         """The parameters' values alone."""
         return {name: fitted.value for name, fitted in self.parameters.items()}
+
+    @property
+    def starts(self) -> dict[str, float]:
+        """Where the fit of each parameter began, as far as the file says."""
+        began = {name: fitted.start for name, fitted in self.parameters.items()}
+        return {name: value for name, value in began.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +97,10 @@ class Calibration:
         """Parameters for a group, the calibration behind them, and where they are from.
 
         Its own stack first; then the only stack of its cluster if the group names no software; then
-        the same software on another cluster, whose efficiencies carry over as ratios of what the
-        data sheet says of the new one, but not what its links and allocator did.
+        the same software on another cluster. To the same kind of GPU its efficiencies carry over as
+        ratios of what the data sheet says, but not what its links and allocator did. To another
+        generation only what software moves, keeps and launches carries over, and half of the way:
+        its kernels are others, and what hides behind what follows from the new rates.
         """
         own = self.stacks.get(group.key)
         if own is not None:
@@ -92,8 +111,8 @@ class Calibration:
         kin = [key for key, s in self.stacks.items() if s.framework == group.framework]
         if kin:
             best = max(kin, key=lambda key: self.stacks[key].rows_timed)
-            carried = {n: v for n, v in self.stacks[best].values.items() if n not in OF_THE_CLUSTER}
-            return {**group.start, **carried}, None, f"{best} (other cluster)"
+            carried = _carried(self.stacks[best], group)
+            return {**group.start, **carried}, self.stacks[best], f"{best} (other cluster)"
         return dict(group.start), None, "data sheet"
 
     def to_json(self) -> str:
@@ -110,6 +129,27 @@ class Calibration:
         return json.dumps(record, indent=1, allow_nan=False) + "\n"
 
 
+def _carried(stack: StackCalibration, group: Group) -> dict[str, float]:
+    """What a calibration on another cluster says about this one."""
+    values = stack.values
+    if stack.generation == group.gpu.generation:
+        return {name: v for name, v in values.items() if name not in OF_THE_CLUSTER}
+    return {
+        name: (values[name] * group.start[name]) ** 0.5 for name in OF_THE_SOFTWARE & values.keys()
+    }
+
+
+# Carried to another generation of GPUs, too: what a software's kernels move and keep, and what its
+# host does.
+OF_THE_SOFTWARE = frozenset(
+    {
+        "math_passes", "fused_passes", "norm_passes_fused", "norm_passes", "pointwise_passes",
+        "logit_passes", "host_layer_s", "host_collective_s", "host_softmax_s", "master_ratio",
+        "gradient_ratio", "kept_replicated", "kept_unfused", "kept_attention", "kept_mlp",
+        "kept_math", "kept_fused", "kept_gathered", "late_release", "kept_logits",
+        "recompute_layers",
+    }
+)  # fmt: skip
 # Not carried to another cluster: they describe its links, its memory and its nodes.
 OF_THE_CLUSTER = frozenset(
     {
@@ -178,6 +218,11 @@ def _checked(path: Path, record: dict[str, Any]) -> Calibration:
                 raise InputError(
                     f"{place}: bands.{shortened(name)} is no band: {band.low}, {band.high}"
                 )
+            for part in (band.own, band.shared):
+                if part is not None and not 0 <= part <= _WIDEST:
+                    raise InputError(
+                        f"{place}: bands.{shortened(name)} has {part}, no standard deviation"
+                    )
     return found
 
 

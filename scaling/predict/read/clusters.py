@@ -51,7 +51,7 @@ def cluster_named(name: str, clusters: Mapping[str, Cluster]) -> Cluster:
         InputError: nothing is known under this name; there is no default cluster.
     """
     if name in clusters:
-        return _with_link(clusters[name])
+        return _by_links(_with_link(clusters[name]))
     if name not in names_of(clusters):
         hint = did_you_mean(name[:60], names_of(clusters))
         raise InputError(f"unknown cluster {shortened(name)!r}: {hint}")
@@ -74,6 +74,19 @@ def _with_link(cluster: Cluster) -> Cluster:
         cluster,
         node_link_bytes_per_s=node.link_bytes_per_s * cluster.gpus_per_node / node.gpus,
         source=f"{cluster.source}; its node link is not stated, taken from: {node.source}",
+    )
+
+
+def _by_links(cluster: Cluster) -> Cluster:
+    """A cluster whose nodes are what the GPUs' own links join, where hosts hold fewer (NVL72)."""
+    domain = gpu_named(cluster.gpu).link_domain
+    link = cluster.node_link_bytes_per_s
+    if domain is None or domain <= cluster.gpus_per_node or link is None:
+        return cluster
+    return dataclasses.replace(
+        cluster,
+        gpus_per_node=domain,
+        node_link_bytes_per_s=link * domain / cluster.gpus_per_node,
     )
 
 

@@ -1,6 +1,7 @@
 """Tables of others as inputs of the predictor: what is derived, assumed, or cannot be predicted."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -8,10 +9,14 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
-from scaling.foreign.layouts import BATCH_FACTORS, DEGREES, WORDS, completed, layout_of, misfits
+from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
+from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
+from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
+from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
 from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, usable_rows, without
+from scaling.predict.read.stacks import stack_of
 
 # Published tables that name no cluster, by framework and GPUs per node.
 UNNAMED_CLUSTER = "other"
@@ -45,24 +50,28 @@ def inputs_of(
     shape = _shapes(columns, model, models)
     layout = _layout(columns)
     _note_misfits(columns, shape, layout, note)
+    framework = frameworks_of(columns)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
     optimizer_precision = columns.words(
         "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
     )
+    words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
     inputs = Inputs(
         model=model,
         cluster=cluster,
-        framework=columns.words("framework", OWN_FRAMEWORK),
+        framework=framework,
         shape=shape,
-        **{name: layout[name] for name in ("world_size", *DEGREES)},
+        world_size=layout["world_size"],
+        tp=layout["tp"],
+        pp=layout["pp"],
+        cp=layout["cp"],
+        dp=layout["dp"],
         micro_batch_size=layout["micro_batch_size"],
         gradient_accumulation_steps=layout["gradient_accumulation_steps"],
         seq_length=columns.counts("seq_length"),
         gpus_per_node=columns.counts("gpus_per_node"),
-        zero_stage=columns.counts("zero_stage", low=0, default=0.0),
-        zero_shard_size=columns.counts("zero_shard_size"),
-        sequence_parallel=columns.flags("sequence_parallel", False),
+        **_of_the_software(columns, framework, shape["num_layers"], layout),
         fused_norm=columns.flags("fused_norm", False),
         fused_mlp=columns.flags("fused_mlp", False),
         fused_cross_entropy=columns.flags("fused_cross_entropy", False),
@@ -70,13 +79,49 @@ def inputs_of(
         short_states=optimizer_precision == "bf16",
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
+        recomputes=recomputes(columns, framework),
         precision=words["precision"],
+        ep=columns.counts("ep", default=1.0, plain=True),
+        etp=expert_slices(columns, layout["tp"]),
+        imbalance=np.array([ROUTINGS[name] for name in words_of_routing.tolist()], np.float64),
         note=note,
         assumptions=(),
         point_id=columns.words("point_id", "") if "point_id" in columns else None,
     )
     columns.assumptions += _left_out(columns)
     return inputs
+
+
+def _of_the_software(
+    columns: Columns, framework: Words, layers: Floats, layout: Mapping[str, Floats]
+) -> dict[str, Any]:
+    """What every software decides for itself where a table does not say: see stacks.py."""
+
+    def usual(fact: str) -> Floats:
+        by_name = {name: float(getattr(stack_of(name), fact)) for name in set(framework.tolist())}
+        return np.array([by_name[name] for name in framework.tolist()], dtype=np.float64)
+
+    # chunks of two layers at least, unless a table asks for smaller ones
+    most = np.maximum(np.floor(layers / layout["pp"] / 2), 1.0)
+    pipelined = np.where(layout["pp"] > 1, np.minimum(usual("virtual_stages"), most), 1.0)
+    stage = columns.numbers("zero_stage", usual("zero_stage"), whole=True)
+    shard = columns.counts("zero_shard_size")
+    if "fsdp" in columns:  # Megatron-Bridge's word: the ranks over which everything is sharded
+        fsdp = columns.numbers("fsdp", 0.0, whole=True, plain=True)
+        stage = np.where(fsdp > 1, 3.0, stage)
+        shard = np.where((fsdp > 1) & np.isnan(shard), np.minimum(fsdp, layout["dp"]), shard)
+    style = columns.words("cp_style", "", {"all_to_all", "ring", ""}, plain=True)
+    return {
+        "zero_stage": stage,
+        "zero_shard_size": shard,
+        "virtual_stages": columns.numbers(
+            "virtual_stages", pipelined, low=1, whole=True, plain=True
+        ),
+        "ring": (style == "ring") | (style == "") & (usual("ring") > 0),
+        "sequence_parallel": columns.flags(
+            "sequence_parallel", (usual("sequence_parallel") > 0) & (layout["tp"] > 1)
+        ),
+    }
 
 
 _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
@@ -138,12 +183,14 @@ def _note_misfits(
 ) -> None:
     """Say why a row cannot be predicted; only what leaves the formulas without meaning."""
     reasons = {reason: rows for reason, (_, rows) in misfits(layout).items()}
-    experts = columns.counts("num_experts", low=0)
-    ranks = columns.counts("ep")
-    reasons["mixtures of experts are not modelled"] = (experts > 1) | (ranks > 1)
     kind = columns.words("attention_kind", "")
-    plain = np.isin(kind, ["", "mha", "mqa", "gqa"])
-    reasons["attention_kind is none that is modelled (mha, gqa, mqa)"] = ~plain
+    modelled = np.isin(kind, [*PLAIN_ATTENTION, "mla"]) | (window_of(kind) > 0)
+    reasons["attention_kind is none that is modelled (mha, gqa, mqa, mla, windows)"] = ~modelled
+    of_experts = ("experts_per_token", "expert_ffn_hidden_size")
+    half = np.any([shape[name] == 0 for name in of_experts], axis=0)
+    reasons["num_experts without experts_per_token and expert_ffn_hidden_size"] = (
+        shape["num_experts"] > 0
+    ) & half
     needed = {n: shape[n] for n in ("num_layers", "hidden_size", "num_heads", "vocab_size")}
     needed |= {"ffn_hidden_size": shape["ffn_hidden_size"]}
     needed |= {"seq_length": columns.counts("seq_length")}
@@ -160,7 +207,6 @@ def _left_out(columns: Columns) -> list[str]:
     }
     for name in ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile"):
         chosen[name] = columns.flags(name, False, plain=True)
-    chosen["virtual_stages"] = columns.counts("virtual_stages") > 1
     return without(chosen)
 
 
@@ -220,7 +266,10 @@ def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
         return columns.numbers(name, default, low=1, high=MOST, whole=True, plain=plain)
 
     heads = size("num_heads", np.maximum(np.round(hidden / 128), 1))
-    gated = columns.flags("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]))
+    width = columns.numbers("ffn_hidden_size", low=1, high=MOST, plain=True)
+    # a plain mlp is four times as wide as the model; any other width is that of a gated one
+    odd = ~np.isnan(width) & (width != 4 * hidden)
+    gated = columns.flags("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]) | odd)
     tied = columns.flags("tied_embeddings", False)
     return {
         "num_layers": layers,
@@ -233,4 +282,5 @@ def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
         "num_encoder_layers": columns.counts("num_encoder_layers", low=0, default=0.0, plain=True),
         "gated_mlp": gated.astype(np.float64),
         "tied_embeddings": tied.astype(np.float64),
+        **parts_of(columns, layers),
     }

@@ -7,6 +7,8 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.layout.layout import Layout
+from scaling.layout.optional_parts import SIZES
+from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own.
@@ -14,7 +16,7 @@ OWN_FRAMEWORK = "scaling"
 
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
-    "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings",
+    "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings", *SIZES,
 )  # fmt: skip
 
 
@@ -23,8 +25,12 @@ class Inputs:
     """One value per point, (n,); float64 with NaN where nobody said, unless noted otherwise.
 
     `shape` has the columns of SHAPE (flags as 0 and 1). `gpus_per_node` NaN: the cluster's own;
-    `zero_shard_size` NaN: all dp ranks. `note` says why a point cannot be predicted, None if it
-    can; `assumptions` are sentences about what was taken for granted.
+    `zero_shard_size` NaN: all dp ranks. `virtual_stages` are the model chunks of a pipeline rank,
+    `ring` that cp passes keys and values around instead of trading tokens for heads, `recomputes`
+    that the software recomputes what does not fit, because nobody said what is recomputed. `etp`:
+    ranks that share an expert; `imbalance`: tokens of the fullest expert over the mean. `note` says
+    why a point cannot be predicted, None if it can; `assumptions` are sentences about what was
+    taken for granted.
     """
 
     model: Words
@@ -42,6 +48,8 @@ class Inputs:
     gpus_per_node: Floats
     zero_stage: Floats
     zero_shard_size: Floats
+    virtual_stages: Floats
+    ring: Flags
     sequence_parallel: Flags
     fused_norm: Flags
     fused_mlp: Flags
@@ -50,7 +58,11 @@ class Inputs:
     short_states: Flags
     attention: Words
     checkpointing: Words
+    recomputes: Flags
     precision: Words
+    ep: Floats
+    etp: Floats
+    imbalance: Floats
     note: Words
     assumptions: tuple[str, ...]
     point_id: Words | None
@@ -103,6 +115,8 @@ def inputs_of_layouts(
         ),
         zero_stage=numbers("zero_stage"),
         zero_shard_size=numbers("zero_shard_size"),
+        virtual_stages=_optional_numbers(layouts, "virtual_stages", 1.0),
+        ring=np.array([getattr(one, "cp_style", "") == "ring" for one in layouts], dtype=bool),
         sequence_parallel=numbers("sequence_parallel") > 0,
         fused_norm=numbers("fused_norm") > 0,
         fused_mlp=numbers("fused_mlp") > 0,
@@ -111,11 +125,20 @@ def inputs_of_layouts(
         short_states=words("optimizer_precision") != "fp32",
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
+        recomputes=np.zeros(n, dtype=bool),
         precision=words("precision"),
+        ep=numbers("ep"),
+        etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
+        imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
         note=np.full(n, None, dtype=object),
         assumptions=tuple(without(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),
     )
+
+
+def _optional_numbers(layouts: Sequence[Layout], name: str, default: float) -> Floats:
+    """An axis that not every layout has."""
+    return np.array([getattr(one, name, default) for one in layouts], dtype=np.float64)
 
 
 def usable_rows(note: Words) -> Flags:

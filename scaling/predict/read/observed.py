@@ -114,9 +114,7 @@ def _flops(points: Points) -> dict[str, Floats]:
     """FLOPs of a token by the strict count and the GPU's peak, NaN where they are not known."""
     flops, peak = np.full(len(points), np.nan), np.full(len(points), np.nan)
     for group in points.groups:
-        sustained = group.gpu.sustained_of_peak
-        assert sustained is not None
-        peak[group.rows] = group.features.gemm_peak / sustained
+        peak[group.rows] = group.features.stated_peak
         flops[group.rows] = _matmul_flops(group)
     return {"matmul_flops_per_token": flops, "peak_flop_per_s": peak}
 

@@ -49,9 +49,14 @@ TIME: tuple[Parameter, ...] = (
     _p("tp_network_latency_s", 60e-6, 10e-6, 2e-3, 0.8, "s", "per rank of a tp ring over nodes"),
     _p("network_efficiency", 0.70, 0.10, 1.0, 0.4, "ratio", "of the NICs, dp collectives"),
     _p("dp_exposed", 0.60, 0.02, 1.0, 0.5, "ratio", "of gradient traffic that nothing hides"),
+    _p("dp_exposed_inside", 0.60, 0.02, 1.0, 0.5, "ratio", "the same of dp ranks within a node"),
     _p("zero3_exposed", 0.15, 0.01, 1.0, 0.7, "ratio", "of the shorter of compute, gathering"),
-    _p("p2p_efficiency", 0.40, 0.02, 1.0, 0.7, "ratio", "of a GPU's share of a link"),
-    _p("p2p_latency_s", 100e-6, 5e-6, 30e-3, 1.0, "s", "of one stage-to-stage message"),
+    _p("zero3_exposed_inside", 0.15, 0.01, 1.0, 0.7, "ratio", "the same within a node"),
+    _p("p2p_efficiency", 0.40, 0.02, 1.0, 0.7, "ratio", "of a GPU's share of the NICs"),
+    _p("p2p_latency_s", 100e-6, 5e-6, 30e-3, 1.0, "s", "of a message to a stage on another node"),
+    _p("p2p_efficiency_inside", 0.40, 0.02, 1.0, 0.7, "ratio", "of a link in the node"),
+    _p("p2p_latency_inside_s", 100e-6, 5e-6, 30e-3, 1.0, "s", "of a message within a node"),
+    _p("p2p_exposed", 0.1, 0.01, 1.0, 0.7, "ratio", "of messages between interleaved chunks"),
     _p("pipeline_friction", 0.01, 1e-4, 0.25, 1.0, "ratio", "by which 1F1B slows a stage"),
     _p("host_layer_s", 2.0e-3, 0.3e-3, 6e-3, 0.5, "s", "to launch a layer's kernels, fwd + bwd"),
     _p(
@@ -66,6 +71,15 @@ TIME: tuple[Parameter, ...] = (
     _p("host_softmax_s", 0.4e-3, 0.02e-3, 3e-3, 0.7, "s", "more for torch's softmax, a layer"),
     _p("host_transport_s", 1e-6, 1e-7, 2e-3, 3.0, "s", "per tp rank, lossy transport in a pipe"),
     _p("host_sharpness", 4.0, 1.5, 12.0, 0.4, "-", "12: host or GPU bounds all of a layer"),
+    _p("expert_gemm_efficiency", 0.90, 0.4, 1.1, 0.2, "ratio", "of a large GEMM's, grouped ones"),
+    _p("expert_half_size", 600.0, 10.0, 2000.0, 0.5, "elements", "gemm_half_size of grouped GEMMs"),
+    _p("expert_passes", 8.0, 4.0, 40.0, 0.4, "passes", "over a token's k copies, permuting"),
+    _p("host_experts_s", 0.8e-3, 0.05e-3, 6e-3, 0.5, "s", "more for a layer with experts"),
+    _p("host_waits_s", 0.5e-3, 0.02e-3, 10e-3, 0.7, "s", "a layer with experts waits for it"),
+    _p("ep_exposed", 0.8, 0.02, 1.0, 0.3, "ratio", "of all-to-alls that nothing hides"),
+    _p("ep_link_efficiency", 0.60, 0.05, 0.95, 0.4, "ratio", "of a link in the node, all-to-all"),
+    _p("ep_network_efficiency", 0.60, 0.05, 1.0, 0.4, "ratio", "of the NICs, all-to-all"),
+    _p("ep_message_s", 2e-6, 1e-7, 50e-6, 0.8, "s", "for each rank that an all-to-all goes to"),
     _p("step_overhead_s", 0.01, 1e-4, 0.5, 1.0, "s", "per step whatever the layout"),
     _p("node_jitter", 0.004, 1e-4, 0.05, 1.0, "ratio", "slow-down per doubling of nodes"),
     _p("stall_s", 0.003, 1e-4, 2.0, 1.0, "s", "per micro-batch when memory is nearly full"),
@@ -80,6 +94,7 @@ MEMORY: tuple[Parameter, ...] = (
     _p("kept_unfused", 16.0, 4.0, 40.0, 0.5, "bytes", "per token, h: more without a fused norm"),
     _p("kept_attention", 14.0, 8.0, 28.0, 0.3, "bytes", "per token, h / tp: q, k, v, output"),
     _p("kept_mlp", 8.0, 5.0, 12.0, 0.3, "bytes", "per token, ffn / tp"),
+    _p("kept_routed", 4.0, 1.0, 8.0, 0.3, "bytes", "per copy of a token, h: permuted, returned"),
     _p("kept_math", 5.0, 2.0, 12.0, 0.4, "bytes", "per score, torch softmax"),
     _p("kept_fused", 4.0, 2.0, 8.0, 0.4, "bytes", "per score, fused softmax"),
     _p("kept_gathered", 0.2, 0.1, 12.0, 1.0, "bytes", "per token, h under sequence_parallel"),
@@ -101,5 +116,10 @@ def defaults_for(overrides: Mapping[str, float]) -> dict[str, float]:
     """Every parameter at its default, except what the stack's facts move."""
     values = {name: parameter.default for name, parameter in PARAMETERS.items()}
     assert set(overrides) <= set(values), set(overrides) - set(values)
+    values.update({f"{name}_inside": v for name, v in overrides.items() if name in _OVERLAPS})
     values.update(overrides)
     return values
+
+
+# What a software hides of its traffic is told of both kinds of links at once, until rows tell more.
+_OVERLAPS = ("dp_exposed", "zero3_exposed")

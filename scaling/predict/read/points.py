@@ -16,10 +16,8 @@ from scaling.predict.read.features import Features, Group, Points
 from scaling.predict.read.foreign_points import inputs_of
 from scaling.predict.read.inputs import Inputs, usable_rows
 from scaling.predict.read.parameters import LOSSY, defaults_for
+from scaling.predict.read.precisions import low_precision_costs, rates
 from scaling.predict.read.stacks import Stack, stack_of
-
-# FLOPs outside the layers' GEMMs (attention, head) run in bf16 where those run in 8 or 4 bits.
-_LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 
 
 def points_of(
@@ -59,8 +57,9 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
         if here.size:
             found[where] = cluster_named(where, clusters)
             note[here] = why_unpredictable(where, found[where])
-            own = np.isnan(per_node[here])
-            per_node[here[own]] = found[where].gpus_per_node
+            stated, domain = per_node[here], gpu_named(found[where].gpu).link_domain
+            stated = np.where(np.isnan(stated), found[where].gpus_per_node, stated)
+            per_node[here] = stated if domain is None else np.maximum(stated, domain)
     arrays = _arrays(inputs, per_node)
     _note_misfits(arrays, note)
     for where, cluster in found.items():
@@ -128,19 +127,35 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
     attentions = np.where(encoder > 0, encoder + 2 * decoder, decoder)
     # only a decoder's own attention is causal
     computed = np.where(encoder > 0, encoder + 1.5 * decoder, 0.5 * decoder)
+    # windows leave a share of the causal half
+    width, weights = _attention_of(shape)
+    experts = np.where(shape["num_experts"] > 0, decoder - shape["dense_layers"], 0.0)
+    expert_share = experts / blocks
+    ffn = shape["ffn_hidden_size"] * (1 - expert_share)
+    ffn = ffn + expert_share * shape["shared_experts"] * shape["expert_ffn_hidden_size"]
     shard = np.where(np.isnan(inputs.zero_shard_size), inputs.dp, inputs.zero_shard_size)
     return {
         "num_layers": blocks,
         "hidden_size": shape["hidden_size"],
         "num_heads": shape["num_heads"],
-        "query_width": shape["num_heads"] * shape["head_dim"],
-        "kv_width": shape["num_kv_heads"] * shape["head_dim"],
-        "ffn_hidden_size": shape["ffn_hidden_size"],
+        "query_width": width,
+        "kv_width": np.where(
+            shape["key_value_rank"] > 0, width, shape["num_kv_heads"] * shape["head_dim"]
+        ),
+        "attention_weights": weights,
+        "ffn_hidden_size": ffn,
+        "num_experts": shape["num_experts"],
+        "experts_per_token": shape["experts_per_token"],
+        "expert_ffn": shape["expert_ffn_hidden_size"],
+        "expert_share": expert_share,
+        "imbalance": inputs.imbalance,
+        "ep": inputs.ep,
+        "etp": inputs.etp,
         "mlp_inputs": 1.0 + shape["gated_mlp"],
         "vocab_size": shape["vocab_size"],
         "embeddings": 2.0 - shape["tied_embeddings"],
         "attentions": attentions / blocks,
-        "causal": computed / attentions,
+        "causal": computed / attentions * _seen(shape, inputs.seq_length),
         "seq_length": inputs.seq_length,
         "gpus_per_node": per_node,
         "world_size": inputs.world_size,
@@ -150,9 +165,37 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
         "dp": inputs.dp,
         "zero_stage": inputs.zero_stage,
         "shard": shard,
+        "virtual": np.where(
+            inputs.pp > 1, np.clip(inputs.virtual_stages, 1.0, np.ceil(blocks / inputs.pp)), 1.0
+        ),
         "micro_batch_size": inputs.micro_batch_size,
         "accumulation": inputs.gradient_accumulation_steps,
     }
+
+
+def _attention_of(shape: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+    """Width of all heads, and the weights of a block over those of plain attention so wide, (n,).
+
+    Latent attention is taken as one of as many key and value heads as query heads, each as wide as
+    the mean of its query's and its value's width; its weights are those of shapes.py.
+    """
+    h, heads, head = shape["hidden_size"], shape["num_heads"], shape["head_dim"]
+    latent, rotary, value = (
+        shape[name] for name in ("key_value_rank", "rotary_head_dim", "value_head_dim")
+    )
+    rank = shape["query_rank"]
+    queries = heads * (head + rotary)
+    width = np.where(latent > 0, heads * (head + rotary + value) / 2, heads * head)
+    low = np.where(rank > 0, rank * (h + queries), h * queries) + h * (latent + rotary)
+    low = low + latent * heads * (head + value) + heads * value * h
+    return width, np.where(latent > 0, low / (4 * h * width), 1.0)
+
+
+def _seen(shape: Mapping[str, Floats], seq_length: Floats) -> Floats:
+    """Pairs of a query and a key over those of a causal square, (n,): `ModelShape.attended`."""
+    seen = np.minimum(shape["window"], seq_length) / seq_length
+    windowed = shape["windowed_layers"] / shape["num_layers"]
+    return 1 - windowed + windowed * seen * (2 - seen)
 
 
 def _note_misfits(arrays: Mapping[str, Floats], note: Words) -> None:
@@ -161,6 +204,12 @@ def _note_misfits(arrays: Mapping[str, Floats], note: Words) -> None:
     reasons = {
         "pp is larger than num_layers": arrays["pp"] > arrays["num_layers"],
         "zero_stage is above 3": stage > 3,
+        "ep is more than 1, and the model has no experts": (arrays["ep"] > 1)
+        & (arrays["num_experts"] == 0),
+        "ep does not divide num_experts": np.mod(arrays["num_experts"], arrays["ep"]) != 0,
+        "ep x etp does not divide dp x cp x tp": (
+            np.mod(arrays["dp"] * arrays["cp"] * arrays["tp"], arrays["ep"] * arrays["etp"]) != 0
+        ),
         "zero_shard_size does not divide dp": np.mod(dp, shard) != 0,
         "zero_shard_size shards nothing at zero_stage 0": (
             (stage == 0) & (shard > 1) & (shard != dp)
@@ -193,8 +242,9 @@ def _features(
 ) -> Features:
     here = {name: values[rows] for name, values in arrays.items()}
     attention, checkpointing = _cost_of(inputs.attention[rows]), inputs.checkpointing[rows]
+    if stack.newest_flash:
+        attention = np.where(np.isin(attention, ["flash1", "flash2"]), "flash3", attention)
     precision = inputs.precision[rows]
-    peak, gemm_peak = _peaks(precision, gpu)
     math, fused = attention == "math", attention == "fused_softmax"
     if stack.softmax_rule:
         heads = here["micro_batch_size"] * here["num_heads"] / here["tp"]
@@ -204,12 +254,14 @@ def _features(
     layer_norm = here["mlp_inputs"] < 2
     return Features(
         **here,
+        ring=inputs.ring[rows],
         sequence_parallel=inputs.sequence_parallel[rows],
         fused_norm=inputs.fused_norm[rows] | layer_norm | stack.fused_norms,
         fused_mlp=inputs.fused_mlp[rows],
         fused_cross_entropy=inputs.fused_cross_entropy[rows],
         offload=inputs.offload[rows],
         short_states=inputs.short_states[rows],
+        recomputes=inputs.recomputes[rows],
         full=checkpointing == "full",
         selective=checkpointing == "selective",
         math=math.astype(bool),
@@ -217,15 +269,18 @@ def _features(
         flash1=(attention == "flash1").astype(bool),
         flash_gain=flash_gain(attention, gpu),
         element_bytes=np.where(precision == "fp32", 4.0, 2.0),
-        peak=peak,
-        gemm_peak=gemm_peak,
+        **low_precision_costs(precision, stack),
+        **rates(precision, gpu),
     )
 
 
 # Efficiency of flash kernels relative to FlashAttention-2 on an A100: of versions 1 and 2, and of
 # 3, 4 and cuDNN's. On Hopper FlashAttention-2 reaches 35 % of peak where it has 50 % on A100,
 # version 3 about twice that (arXiv 2407.08608). To other generations nothing is carried over.
-_FLASH_GAIN: Mapping[Generation, tuple[float, float]] = {"hopper": (0.7, 1.4)}
+_FLASH_GAIN: Mapping[Generation, tuple[float, float]] = {
+    "hopper": (0.7, 1.4),
+    "blackwell": (0.5, 1.3),
+}
 
 
 def _cost_of(attention: Words) -> Words:
@@ -243,13 +298,3 @@ def flash_gain(attention: Words, gpu: Gpu) -> Floats:
     if gpu.generation is not None:
         older_gain, newer_gain = _FLASH_GAIN.get(gpu.generation, (1.0, 1.0))
     return np.where(newer, newer_gain, older_gain)
-
-
-def _peaks(precision: Words, gpu: Gpu) -> tuple[Floats, Floats]:
-    """Sustained FLOP/s of the row's precision: outside and inside the layers' GEMMs."""
-    inside, outside = np.empty(len(precision)), np.empty(len(precision))
-    for name in set(precision.tolist()):
-        inside[precision == name] = gpu.peak(name)
-        outside[precision == name] = gpu.peak("bf16" if name in _LOW_PRECISIONS else name)
-    assert gpu.sustained_of_peak is not None
-    return outside * gpu.sustained_of_peak, inside * gpu.sustained_of_peak

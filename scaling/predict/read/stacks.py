@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-SplitRule = Literal["even", "by_cost", "slowest_least"]
+SplitRule = Literal["even", "even_or_ends", "by_cost", "slowest_least"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,17 +16,25 @@ class Stack:
     parameter (master: the fp32 copy and two Adam moments). `gathered_logits`: the loss sees the
     whole vocabulary on every tp rank. `split`: how layers are dealt to pipeline stages (stages.py).
     `softmax_rule`: Megatron's fused softmax runs instead of torch's when micro_batch_size * heads /
-    tp is a multiple of 4. `virtual_stages`: model chunks a rank holds (interleaved 1F1B).
-    `node_link_gbit_per_s` overrides the cluster's NICs where the source says so.
+    tp is a multiple of 4. `node_link_gbit_per_s` overrides the cluster's NICs where the source says
+    so.
     `scattered_messages`: stages exchange 1 / tp of the activations and gather them inside the node
     (arXiv 2104.04473, section 4.1). `fused_norms`: norms are one kernel whatever a column says.
     `second_copy`: zero_shard_size adds a copy of ZeRO-3's weights instead of sharding the state
     over fewer ranks (sharding.py).
     `stalls_without_zero`: its pipelines stall over a lossy transport with zero_stage 0 (risk.py).
     `peak_of_first_rank`: published peak memory is that of rank 0, not the largest.
+    `tokens_once_a_node`: a token goes once to each node that has experts it is wanted by, and is
+    forwarded there (DeepEP, HybridEP), not once to each expert.
+    `recomputes_modules`: its recipes recompute single modules or layers, as memory asks for.
     `reduces_late`: gradients of a pipeline, and without ZeRO, are reduced after the last backward,
     where nothing hides them.
-    `defaults` moves a parameter's default; `default_reasons` says why, in the same keys.
+    `newest_flash`: attention is cuDNN's or FlashAttention 3 where a table says only flash.
+    `lean_kernels`: fused kernels keep no copies for backward beside what it reads (memory.py).
+    `low_precision_weights`: weights of fp8 and mxfp8 layers are held in 8 bits, not also in 16.
+    `zero_stage`, `sequence_parallel`, `ring` (cp passes keys and values around) and
+    `virtual_stages` are what it does where a table does not say.
+    `defaults` moves a parameter's default.
     """
 
     prefix: str
@@ -35,6 +43,9 @@ class Stack:
     gathered_logits: bool = False
     split: SplitRule = "even"
     softmax_rule: bool = False
+    zero_stage: int = 0
+    sequence_parallel: bool = False
+    ring: bool = False
     virtual_stages: int = 1
     node_link_gbit_per_s: float | None = None
     peak_of_first_rank: bool = False
@@ -42,9 +53,57 @@ class Stack:
     scattered_messages: bool = False
     stalls_without_zero: bool = False
     second_copy: bool = False
+    tokens_once_a_node: bool = False
+    recomputes_modules: bool = False
     reduces_late: bool = False
+    newest_flash: bool = False
+    lean_kernels: bool = False
+    low_precision_weights: bool = False
     defaults: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     source: str
+
+
+def _megatron(
+    prefix: str,
+    *,
+    gradient_bytes: float = 2.0,
+    virtual_stages: int = 1,
+    low_precision_weights: bool = False,
+    defaults: Mapping[str, float] = MappingProxyType({}),
+    source: str,
+) -> Stack:
+    """Megatron-Core as its recipes of 2024 and later run it.
+
+    Distributed optimizer, bf16 gradients (grad_reduce_in_fp32 off), sequence parallelism, ring
+    attention, cuDNN kernels, and tp, dp and pp traffic overlapped (user buffers); one kernel sends
+    tokens to experts (DeepEP, HybridEP).
+    """
+    return Stack(
+        prefix=prefix,
+        gradient_bytes=gradient_bytes,
+        split="even_or_ends",
+        fused_norms=True,
+        scattered_messages=True,
+        newest_flash=True,
+        lean_kernels=True,
+        low_precision_weights=low_precision_weights,
+        zero_stage=1,
+        sequence_parallel=True,
+        ring=True,
+        virtual_stages=virtual_stages,
+        tokens_once_a_node=True,
+        recomputes_modules=True,
+        defaults=MappingProxyType(
+            {
+                "host_layer_s": 1.2e-3,
+                "tp_exposed": 0.15,
+                "dp_exposed": 0.25,
+                "ep_message_s": 0.2e-6,
+                **defaults,
+            }
+        ),
+        source=source,
+    )
 
 
 # A name that no prefix fits gets the first entry: a plain fp32-gradient, 1F1B, overlapped stack.
@@ -65,6 +124,17 @@ STACKS = (
         prefix="Aleph Alpha",
         gradient_bytes=2.0,
         gathered_logits=True,
+        # its GEMMs reach 250 x 0.9 TFLOP/s on an A100 where others' reach 250; norms of its own; the
+        # loss holds each rank's logits and the gathered ones, their fp32 copy, softmax and both
+        # gradients: 2 + 2 + 4 + 4 + 4 + 4 + 2 bytes
+        defaults=MappingProxyType(
+            {
+                "gemm_efficiency": 0.74,
+                "norm_passes_fused": 45.0,
+                "norm_passes": 190.0,
+                "kept_logits": 22.0,
+            }
+        ),
         source="arXiv 2311.05610: bf16 gradients fit 13B on one GPU (tp1 pp1), fp32 would not",
     ),
     Stack(
@@ -93,12 +163,10 @@ STACKS = (
         node_link_gbit_per_s=800.0,
         source="Megatron's FusedScaleMaskSoftmax; vTrain (MICRO'24): 4 x 200 Gb/s a node",
     ),
-    Stack(
-        prefix="Megatron-Core",
-        fused_norms=True,
-        scattered_messages=True,
+    _megatron(
+        "Megatron-Core",
+        gradient_bytes=4.0,
         virtual_stages=4,
-        defaults=MappingProxyType({"host_layer_s": 1.2e-3, "tp_exposed": 0.5, "dp_exposed": 0.1}),
         source="Megatron-LM README: tp, dp and pp traffic overlapped; 4 chunks are an assumption",
     ),
     Stack(
@@ -109,16 +177,68 @@ STACKS = (
         virtual_stages=2,
         source="arXiv 2104.04473: fused kernels, interleaved schedule; 2 chunks are an assumption",
     ),
-    Stack(
-        prefix="NeMo",
+    _megatron(
+        "NeMo",
         virtual_stages=6,
-        fused_norms=True,
-        defaults=MappingProxyType({"host_layer_s": 1.2e-3, "tp_exposed": 0.3}),
         source="MLPerf Training v3.1 GPT-3: interleaved schedule (6 chunks), user-buffer overlap",
+    ),
+    _megatron(
+        "NeMo (MLPerf",
+        virtual_stages=6,
+        low_precision_weights=True,
+        source="MLPerf Training v4.1, v5.0: configurations with FP8_PARAMS",
+    ),
+    _megatron(
+        "Megatron-Bridge",
+        low_precision_weights=True,
+        source="Megatron-Bridge performance recipes: fp8_param_gather, grad_reduce_in_fp32 off",
+    ),
+    _megatron(
+        "Megatron-Bridge 26.06",
+        low_precision_weights=True,
+        defaults=MappingProxyType({"ep_exposed": 0.3, "host_waits_s": 0.1e-3}),
+        source="as before; on equal layouts its rows with experts are 1.2 to 1.6 times as fast, by "
+        "about as much as the bytes of their all-to-alls",
+    ),
+    *(
+        Stack(
+            prefix=prefix,
+            gradient_bytes=2.0,
+            master_bytes=8.0,
+            fused_norms=True,
+            newest_flash=True,
+            lean_kernels=True,
+            zero_stage=3,
+            tokens_once_a_node=True,
+            recomputes_modules=True,
+            defaults=MappingProxyType({"host_layer_s": 1.2e-3, "ep_message_s": 0.2e-6}),
+            # bf16 parameters without a copy in fp32: its 30B on 8 GPUs would not fit otherwise
+            source="NeMo Automodel: FSDP2, Transformer Engine, DeepEP",
+        )
+        for prefix in ("Automodel", "NeMo Automodel")
+    ),
+    _megatron(
+        "Megatron-Core (MoE",
+        defaults=MappingProxyType({"ep_exposed": 0.4}),
+        source="Megatron-Core's model zoo of experts: recipes that overlap all-to-alls",
+    ),
+    *(
+        Stack(
+            prefix=prefix,
+            fused_norms=True,
+            newest_flash=True,
+            lean_kernels=True,
+            zero_stage=3,
+            # XLA launches a compiled step
+            defaults=MappingProxyType({"host_layer_s": 0.4e-3}),
+            source="JAX: XLA fuses element-wise operators, cuDNN attention, fsdp axis by default",
+        )
+        for prefix in ("Paxml", "MaxText", "JAX")
     ),
     Stack(
         prefix="llm-foundry",
         gradient_bytes=2.0,
+        lean_kernels=True,
         fused_norms=True,
         # its rows of 16k tokens and more run as slowly as FlashAttention 1 in triton does
         # and its loss keeps bf16 logits, their shifted copy and their gradient
@@ -134,6 +254,21 @@ STACKS = (
         source="arXiv 2104.04473, table 2: as slow at 1,536 GPUs as at 768, so gathers decide",
     ),
 )
+
+
+def with_release(framework: str, release: str) -> str:
+    """A framework's name with the release from which its facts differ, if `release` is no older.
+
+    Entries of STACKS whose prefix is a framework's name and a release say so; releases sort as text
+    (26.02.01, 26.04, 26.06).
+    """
+    since = [
+        stack.prefix
+        for stack in STACKS
+        if stack.prefix.startswith(f"{framework} ")
+        and stack.prefix.removeprefix(f"{framework} ") <= release
+    ]
+    return max(since, default=framework)
 
 
 def stack_of(framework: str) -> Stack:

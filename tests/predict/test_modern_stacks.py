@@ -1,0 +1,173 @@
+"""Interleaving, ring attention, low precision and what software of 2024 and later does unasked."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from scaling.cluster.hardware import GPUS, Cluster
+from scaling.foreign.columns import Columns
+from scaling.predict.cost.memory import in_flight, memory_of
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.stages import stages_of
+from scaling.predict.cost.step import step_of
+from scaling.predict.read.clusters import cluster_named
+from scaling.predict.read.points import points_of
+from scaling.predict.read.stacks import STACKS, stack_of
+from tests.predict.conftest import table_of
+from tests.predict.test_memory_arithmetic import LAYER, PARAMS, memory
+from tests.predict.test_step_arithmetic import IDEAL, ideal_step
+
+CORE = {"framework": "Megatron-Core 0.12", "cluster": "h100-80gb-dgx"}
+
+
+def features(points, **row):
+    (group,) = points(row).groups
+    return group, group.features
+
+
+@pytest.mark.parametrize(
+    ("layout", "first", "last"),
+    [
+        ({"pp": 8}, 8, 1),
+        # Megatron's warm-up of 2 (pp - rank - 1) + (v - 1) pp chunks and the one that runs:
+        # (14 + 3 * 8 + 1) / 4 and (0 + 3 * 8 + 1) / 4 of a stage
+        ({"pp": 8, "virtual_stages": 4}, 39 / 4, 25 / 4),
+        ({"pp": 8, "virtual_stages": 4, "gradient_accumulation_steps": 4}, 4, 4),
+        ({"pp": 1, "virtual_stages": 4}, 1, 1),
+    ],
+)
+def test_interleaving_holds_more_micro_batches_and_on_the_last_stage_nearly_as_many(
+    points, layout, first, last
+):
+    _, f = features(points, **{"gradient_accumulation_steps": 64, **layout})
+    held = in_flight(f)
+    assert (held[0][0], held[1][0]) == (pytest.approx(first), pytest.approx(last))
+
+
+def test_interleaving_shortens_the_fill_and_sends_more_messages(points):
+    row = {"pp": 4, "gradient_accumulation_steps": 8, "vocab_size": 1}
+    plain, chunked = (ideal_step(points({**row, "virtual_stages": v})) for v in (1, 4))
+    messages = 3 * 2 * (4096 * 4096 * 2 / 300e9)  # of the fill, which no chunk shortens
+    fill = plain.terms["bubble_s"] - messages
+    assert chunked.terms["bubble_s"] - messages == pytest.approx(fill / 4)
+    (group,) = points({**row, "virtual_stages": 4}).groups
+    all_exposed = step_of(
+        group, group.features, {**group.start, **IDEAL, "p2p_exposed": 1.0}, np.zeros(1)
+    )
+    assert all_exposed.terms["pp_comm_s"] == pytest.approx(4 * plain.terms["pp_comm_s"])
+
+
+def test_embedding_and_head_count_as_layers_where_only_then_all_stages_are_alike(points):
+    # Llama 3 405B of MLPerf: 126 layers and two ends over 8 stages
+    row = {**CORE, "num_layers": 126, "pp": 8}
+    group, f = features(points, **row)
+    stages = stages_of(f, group.stack)
+    assert [float(x[0]) for x in (stages.first, stages.middle, stages.last)] == [15, 16, 15]
+    group, f = features(points, **{**row, "pp": 9})
+    assert float(stages_of(f, group.stack).first[0]) == 14
+
+
+def test_a_ring_hides_behind_attention_until_it_is_longer(points):
+    row = {"cp": 4, "cp_style": "ring", "num_kv_heads": 8}
+    ideal = {"tp_network_efficiency": 1.0, "tp_network_latency_s": 0.0}
+    (group,) = points(row).groups
+
+    def waited(**parameters):
+        p = {**group.start, **IDEAL, **ideal, **parameters}
+        return float(step_of(group, group.features, p, np.zeros(1)).terms["tp_comm_s"][0])
+
+    assert waited() == 0
+    # 1,024 tokens of keys and values, three passes forward and of twice the bytes backward
+    block = 4096 / 4 * 2 * 1024 * 2
+    attention = 32 * 3.5 * (4 * 4096**2 * 4096 / 2) / 4 / (312e12 * 0.5)
+    slow = 32 * 3 * 3 * block / (300e9 * 1e-3) - attention * 3 / 4
+    assert waited(link_efficiency=1e-3) == pytest.approx(slow)
+    exchanged = points({**row, "cp_style": "all_to_all"})
+    assert ideal_step(exchanged).terms["tp_comm_s"] > 0
+
+
+def test_fp8_casts_what_its_gemms_read_and_runs_them_at_its_own_rate(points):
+    row = {"cluster": "h100-80gb-dgx", "fused_norm": True}
+    wide, narrow = (ideal_step(points({**row, "precision": p})) for p in ("bf16", "fp8"))
+    gpu = GPUS["h100-80gb"]
+    rates = gpu.sustained("fp8") / gpu.sustained("bf16")
+    assert wide.terms["gemm_s"] / narrow.terms["gemm_s"] == pytest.approx(rates)
+    # forward h, h, h and ffn; backward 3 h, h, 2 ffn and h; read in 16 bits, written twice in 8
+    elements = 4096 * (3 * 4096 + 11008 + 5 * 4096 + 2 * 11008)
+    casts = 32 * elements * 4 / (gpu.hbm_bytes_per_s * 0.85)
+    more = narrow.terms["elementwise_s"] - wide.terms["elementwise_s"]
+    assert more == pytest.approx(casts)
+
+
+def test_copies_of_low_precision_stand_beside_the_weights_or_in_their_place(points):
+    (bf16, fp8, instead) = (
+        memory(points({**CORE, "framework": name, "precision": precision, "dp": 8}))
+        for name, precision in (("NeMo", "bf16"), ("NeMo", "fp8"), ("NeMo (MLPerf v5.0)", "fp8"))
+    )
+    assert bf16.terms["weights_bytes"] == pytest.approx(2 * PARAMS)
+    assert fp8.terms["weights_bytes"] == pytest.approx(2 * PARAMS + 2 * 32 * LAYER)
+    assert instead.terms["weights_bytes"] == pytest.approx(2 * PARAMS)
+    # gradients in 16 bits, the optimizer over dp
+    assert fp8.terms["gradients_bytes"] == pytest.approx(2 * PARAMS)
+    assert fp8.terms["optimizer_bytes"] == pytest.approx(12 * PARAMS / 8)
+    assert fp8.terms["activations_bytes"] < bf16.terms["activations_bytes"]
+
+
+def test_fused_kernels_keep_what_backward_reads_and_no_copies(points):
+    (group,) = points({**CORE, "cp": 1, "activation_checkpointing": "none"}).groups
+    lean = memory_of(group, group.features, {**group.start, "kept_gathered": 0, "late_release": 0})
+    # norms' inputs and outputs 8 h, q, k, v and output 8 h, gate, up and product 6 ffn
+    per_token = 8 * 4096 + 8 * 4096 + 6 * 11008
+    assert lean.terms["activations_bytes"] == pytest.approx(32 * 4096 * per_token)
+    full = dataclasses.replace(group, stack=dataclasses.replace(group.stack, lean_kernels=False))
+    assert (
+        memory_of(full, group.features, group.start).total
+        > memory_of(group, group.features, group.start).total
+    )
+
+
+def test_what_a_table_leaves_out_is_what_the_software_does(points):
+    told = points({**CORE, "tp": 4, "pp": 2}, {**CORE, "tp": 1, "pp": 2, "zero_stage": 0})
+    (group,) = told.groups
+    f = group.features
+    assert f.zero_stage.tolist() == [1, 0]
+    assert f.sequence_parallel.tolist() == [True, False]
+    assert f.virtual.tolist() == [4, 4]
+    assert f.ring.all()
+    assert any("zero_stage" in sentence for sentence in told.assumptions)
+    plain = points({"tp": 4, "pp": 2}).groups[0].features
+    assert (plain.zero_stage[0], plain.virtual[0]) == (0, 1)
+    assert not plain.sequence_parallel[0]
+
+
+def test_ranks_of_fsdp_share_everything(points):
+    (group,) = points({**CORE, "dp": 64, "fsdp": 16}).groups
+    assert (group.features.zero_stage[0], group.features.shard[0]) == (3, 16)
+
+
+def test_an_mlp_of_another_width_than_four_is_gated(points):
+    shapes = [{"gated_mlp": None, "ffn_hidden_size": width} for width in (4 * 4096, 14336)]
+    assert points(*shapes).groups[0].features.mlp_inputs.tolist() == [1, 2]
+
+
+def test_links_that_join_hosts_make_them_one_node():
+    rows = [{"cluster": "gb200-186gb", "gpus_per_node": n, "dp": 64} for n in (4, 72, None)]
+    few, all_of_it, unsaid = predict(points_of(Columns(table_of(*rows), "t"))).step_time_s
+    assert few == all_of_it == unsaid
+    mine = Cluster(
+        gpu="gb200-186gb", gpus_per_node=4, nodes=36, node_link_bytes_per_s=2e11, source="t"
+    )
+    joined = cluster_named("mine", {"mine": mine})
+    assert (joined.gpus_per_node, joined.node_link_bytes_per_s) == (72, 18 * 2e11)
+
+
+def test_a_release_is_of_the_software_whose_name_it_starts_with():
+    names = {
+        "NeMo v26.02": "NeMo",
+        "NeMo (MLPerf v5.1)": "NeMo (MLPerf",
+        "MaxText": "MaxText",
+        "Megatron-Bridge": "Megatron-Bridge",
+    }
+    assert {name: stack_of(name).prefix for name in names} == names
+    assert len({stack.prefix for stack in STACKS}) == len(STACKS)
