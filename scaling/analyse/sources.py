@@ -37,17 +37,20 @@ MEMORY_PARTS = (
     "buffers_bytes", "fragmentation_bytes",
 )  # fmt: skip
 TIME_PARTS = (
-    "gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "host_s", "pp_comm_s",
-    "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "overhead_s", "stall_s",
+    "gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "ep_comm_s", "host_s",
+    "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "overhead_s", "stall_s",
 )  # fmt: skip
 _PREDICTION = {
     "point_id": "varchar",
     "fits": "boolean",
     "predicted_memory_bytes": "bigint",
+    "predicted_peak_phase": "varchar",
     "capacity_bytes": "bigint",
     "predicted_step_time_s": "double",
     "low": "double",
     "high": "double",
+    "predicted_own_sigma": "double",
+    "predicted_size_sigma": "double",
     "parameters_from": "varchar",
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),

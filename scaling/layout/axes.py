@@ -15,9 +15,11 @@ from typing import Any, Literal
 
 from scaling.layout.engines import ENGINES
 from scaling.layout.kernels import ATTENTION
+from scaling.layout.routing import ROUTINGS
 
 ZeroStage = Literal[0, 1, 2, 3]
 OptimizerOffload = Literal["none", "cpu"]
+OptimizerPrecision = Literal["fp32", "bf16"]
 PipelineSchedule = Literal["1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev"]
 # Two chunks of the model on a rank, one from each half, whatever virtual_stages is.
 V_SCHEDULES = ("zbv", "dualpipev")
@@ -25,6 +27,7 @@ ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 Engine = str  # of ENGINES
+Routing = str  # of ROUTINGS
 
 # Where an axis is said at its default: in labels and names, in names only, or in neither.
 Said = Literal["always", "in names", "where chosen"]
@@ -92,6 +95,14 @@ class LayoutAxes:
         1, ranks=True, title="cp", name="cp {}", short="cp {}", label="cp{}", column="cp",
         said="in names",
     )  # fmt: skip
+    # ranks of dp x cp that the experts of a layer are dealt to
+    ep: int = _axis(
+        1, later=True, title="ep", name="ep {}", short="ep {}", label="ep{}", column="ep",
+    )  # fmt: skip
+    routing: Routing = _axis(
+        "balanced", values=tuple(ROUTINGS), later=True, title="routing", name="{} routing",
+        short="{}", label="{}", column="routing",
+    )  # fmt: skip
     pipeline_schedule: PipelineSchedule = _axis(
         "1f1b", later=True, title="schedule", name="{}", short="{}", label="{}",
         column="schedule", said="in names",
@@ -115,6 +126,11 @@ class LayoutAxes:
     optimizer_offload: OptimizerOffload = _axis(
         "none", later=True, title="optimizer offload", name="optimizer on {}", short="offload",
         label="offload-{}", column="offload",
+    )  # fmt: skip
+    # of master weights and of both moments
+    optimizer_precision: OptimizerPrecision = _axis(
+        "fp32", later=True, title="optimizer precision", name="{} optimizer", short="opt {}",
+        label="opt-{}", column="opt. prec.",
     )  # fmt: skip
     micro_batch_size: int = _axis(
         1, title="micro-batch", name="micro-batch {}", short="mb {}", label="mbs{}", column="mb",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.layout.axes import AXES, REPLICA, V_SCHEDULES, LayoutAxes, facts_of, label_of
+from scaling.layout.routing import expert_refusals
 from scaling.layout.shapes import ModelShape
 
 
@@ -96,6 +97,7 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     if layout.cp > 1 and layout.seq_length % layout.cp:
         yield f"seq_length={layout.seq_length} is not divisible by cp={layout.cp}"
     yield from _sharding_refusals(layout)
+    yield from expert_refusals(shape, layout)
     yield from _schedule_refusals(shape, layout)
     yield from _kernel_refusals(shape, layout)
 
@@ -110,6 +112,11 @@ def _sharding_refusals(layout: Layout) -> Iterator[str]:
         yield (
             f"optimizer_offload={layout.optimizer_offload} moves the states that ZeRO shards "
             "and needs zero_stage of at least 1"
+        )
+    if layout.optimizer_precision == "bf16" and layout.precision != "bf16":
+        yield (
+            f"optimizer_precision=bf16 keeps master weights as the weights are and needs "
+            f"precision=bf16, not {layout.precision}"
         )
 
 

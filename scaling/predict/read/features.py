@@ -1,7 +1,6 @@
 """Points as arrays: everything of a layout that does not depend on a calibrated number."""
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,9 @@ from scaling.predict.read.stacks import Stack
 class Features:
     """The layouts of one stack, one value per layout; float64 (n,) unless said otherwise.
 
-    Sizes are elements, ranks or sequences. `query_width` is num_heads * head_dim, `mlp_inputs` the
+    Sizes are elements, ranks or sequences. `query_width` is num_heads * head_dim (of latent
+    attention the mean of query's and value's), `ffn_hidden_size` what every token of the average
+    layer goes through (its dense layers and shared experts), `mlp_inputs` the
     matrices that read the hidden state (2 if gated), `attentions` the attention blocks a layer has
     on average (above 1 only for an encoder-decoder). `peak` is the sustained FLOP/s of attention
     and head, `gemm_peak` that of the layers' GEMMs (fp8 runs only those in fp8).
@@ -34,6 +35,14 @@ class Features:
     vocab_size: Floats
     embeddings: Floats  # vocabulary matrices held, 1 if tied
     attentions: Floats
+    attention_weights: Floats  # of an attention block over those of plain attention so wide
+    num_experts: Floats
+    experts_per_token: Floats
+    expert_ffn: Floats
+    expert_share: Floats  # of the layers that have experts
+    imbalance: Floats  # tokens of the fullest expert over the mean
+    ep: Floats
+    etp: Floats  # ranks that share an expert
     causal: Floats  # share of the s x s scores that is computed by a kernel that skips
     seq_length: Floats
     gpus_per_node: Floats
@@ -49,6 +58,7 @@ class Features:
     accumulation: Floats
     ring: Flags  # cp passes keys and values around
     sequence_parallel: Flags
+    recomputes: Flags  # what does not fit: nobody said what, and the software can
     full: Flags
     selective: Flags
     math: Flags
@@ -56,7 +66,10 @@ class Features:
     flash1: Flags
     flash_gain: Floats
     fused_norm: Flags
+    fused_mlp: Flags
+    fused_cross_entropy: Flags
     offload: Flags  # optimizer state and update on the host
+    short_states: Flags  # master weights and moments in 16 bits
     element_bytes: Floats
     cast_bytes: Floats  # moved to bring one element of a GEMM's input to 8 or 4 bits, 0 without
     copy_bytes: Floats  # a layer's weight takes for its copies of low precision
@@ -72,12 +85,8 @@ class Features:
         """These rows only."""
         return Features(**{name: getattr(self, name)[index] for name in _FIELDS})
 
-    def blocks(self, size: int = 4096) -> Iterator[slice]:
-        """Consecutive rows that stay in the processor's cache while they are evaluated."""
-        for start in range(0, len(self), size):
-            yield slice(start, min(start + size, len(self)))
 
-
+BLOCK = 4096  # rows that stay in the processor's cache while they are evaluated
 _FIELDS = tuple(field.name for field in dataclasses.fields(Features))
 
 

@@ -11,10 +11,11 @@ from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
-from scaling.layout.axes import DEFAULTS
+from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
-from scaling.predict.read.inputs import SHAPE, Inputs, own_framework, usable_rows, without
+from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
+from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, usable_rows, without
 from scaling.predict.read.stacks import stack_of
 
 # Published tables that name no cluster, by framework and GPUs per node.
@@ -49,9 +50,13 @@ def inputs_of(
     shape = _shapes(columns, model, models)
     layout = _layout(columns)
     _note_misfits(columns, shape, layout, note)
-    framework = _frameworks(columns)
+    framework = frameworks_of(columns)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
+    optimizer_precision = columns.words(
+        "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
+    )
+    words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
     inputs = Inputs(
         model=model,
         cluster=cluster,
@@ -68,10 +73,17 @@ def inputs_of(
         gpus_per_node=columns.counts("gpus_per_node"),
         **_of_the_software(columns, framework, shape["num_layers"], layout),
         fused_norm=columns.flags("fused_norm", False),
+        fused_mlp=columns.flags("fused_mlp", False),
+        fused_cross_entropy=columns.flags("fused_cross_entropy", False),
         offload=offload == "cpu",
+        short_states=optimizer_precision == "bf16",
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
+        recomputes=recomputes(columns, framework),
         precision=words["precision"],
+        ep=columns.counts("ep", default=1.0, plain=True),
+        etp=expert_slices(columns, layout["tp"]),
+        imbalance=np.array([ROUTINGS[name] for name in words_of_routing.tolist()], np.float64),
         note=note,
         assumptions=(),
         point_id=columns.words("point_id", "") if "point_id" in columns else None,
@@ -115,13 +127,6 @@ def _of_the_software(
 _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
 
 
-def _frameworks(columns: Columns) -> Words:
-    """Whose software ran each row; this project's own where no framework is named."""
-    named, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
-    own = [name or own_framework(by) for name, by in zip(named, engine, strict=True)]
-    return np.array(own, dtype=object)
-
-
 def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) -> Words:
     """The cluster column, as far as possible in names somebody describes.
 
@@ -137,7 +142,7 @@ def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) ->
     if not strange.size:
         return cluster
     gpu = columns.words("gpu", "")
-    framework = _frameworks(columns)
+    framework = frameworks_of(columns)
     per_node = columns.counts("gpus_per_node")
     for row in strange:
         said = CLUSTER_OF.get((framework[row], per_node[row]))

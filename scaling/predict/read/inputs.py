@@ -9,6 +9,7 @@ from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import SIZES
+from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own: this name is that of its first engine.
@@ -26,7 +27,9 @@ class Inputs:
 
     `shape` has the columns of SHAPE (flags as 0 and 1). `gpus_per_node` NaN: the cluster's own;
     `zero_shard_size` NaN: all dp ranks. `virtual_stages` are the model chunks of a pipeline rank,
-    `ring` that cp passes keys and values around instead of trading tokens for heads. `note` says
+    `ring` that cp passes keys and values around instead of trading tokens for heads, `recomputes`
+    that the software recomputes what does not fit, because nobody said what is recomputed. `etp`:
+    ranks that share an expert; `imbalance`: tokens of the fullest expert over the mean. `note` says
     why a point cannot be predicted, None if it can; `assumptions` are sentences about what was
     taken for granted.
     """
@@ -50,10 +53,17 @@ class Inputs:
     ring: Flags
     sequence_parallel: Flags
     fused_norm: Flags
+    fused_mlp: Flags
+    fused_cross_entropy: Flags
     offload: Flags
+    short_states: Flags
     attention: Words
     checkpointing: Words
+    recomputes: Flags
     precision: Words
+    ep: Floats
+    etp: Floats
+    imbalance: Floats
     note: Words
     assumptions: tuple[str, ...]
     point_id: Words | None
@@ -113,10 +123,17 @@ def inputs_of_layouts(
         ring=np.array([getattr(one, "cp_style", "") == "ring" for one in layouts], dtype=bool),
         sequence_parallel=numbers("sequence_parallel") > 0,
         fused_norm=numbers("fused_norm") > 0,
+        fused_mlp=numbers("fused_mlp") > 0,
+        fused_cross_entropy=numbers("fused_cross_entropy") > 0,
         offload=words("optimizer_offload") != "none",
+        short_states=words("optimizer_precision") != "fp32",
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
+        recomputes=np.zeros(n, dtype=bool),
         precision=words("precision"),
+        ep=numbers("ep"),
+        etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
+        imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
         note=np.full(n, None, dtype=object),
         assumptions=tuple(without(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),

@@ -1,0 +1,1 @@
+"""Measurements that others published under licences that let us pass them on."""

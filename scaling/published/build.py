@@ -1,0 +1,112 @@
+"""rows.csv, which is for people, becomes rows.parquet, which is shipped.
+
+    python -m scaling.published.build
+
+Derived here, and nowhere else: the catalogue's GPU of a cluster, parameters and FLOPs of a model by
+scaling/layout/shapes.py, and what follows from them and the step time.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scaling.cluster.hardware import Cluster
+from scaling.errors import InputError
+from scaling.foreign.columns import Columns
+from scaling.foreign.decoder_parts import parts_of
+from scaling.foreign.layouts import gpu_of_cluster
+from scaling.foreign.reading import read_table
+from scaling.layout.shapes import ModelShape, model_flops_per_token
+from scaling.published.table import TABLE
+
+READABLE = TABLE.with_suffix(".csv")
+LICENCES = {"MIT", "Apache-2.0"}  # what may be passed on with ours
+_SIZES = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size")
+
+
+def build(readable: Path = READABLE, out: Path = TABLE) -> pa.Table:
+    """Write the shipped table and return it.
+
+    Raises:
+        InputError: a row has no source or a licence that we may not pass on, or holds a shape that
+            cannot be.
+    """
+    table = built(read_table(readable), str(readable))
+    pq.write_table(table, out, compression="zstd", compression_level=19)
+    return table
+
+
+def built(table: pa.Table, source: str) -> pa.Table:
+    """The readable table with what is derived from it.
+
+    Raises:
+        InputError: as `build`.
+    """
+    columns = Columns(table, source)
+    for name in ("source", "release", "licence"):
+        empty = [row for row, text in enumerate(columns.words(name, "").tolist()) if not text]
+        if empty:
+            raise columns.cell_error(name, empty[0], "says where a row is from; none may be empty")
+    licences = columns.words("licence", "").tolist()
+    for row, licence in enumerate(licences):
+        if licence not in LICENCES:
+            raise columns.cell_error("licence", row, f"only {' and '.join(sorted(LICENCES))} rows")
+    records = [_derived(one) for one in _rows(columns)]
+    for name in records[0]:
+        table = table.append_column(name, pa.array([record[name] for record in records]))
+    return table
+
+
+def _rows(columns: Columns) -> list[dict[str, Any]]:
+    sizes = {name: columns.counts(name) for name in _SIZES}
+    sizes |= parts_of(columns, sizes["num_layers"])
+    sizes["head_dim"] = columns.counts("head_dim")
+    facts = {
+        "gated_mlp": columns.flags("gated_mlp", True).tolist(),
+        "tied_embeddings": columns.flags("tied_embeddings", False).tolist(),
+        "cluster": columns.words("cluster", "").tolist(),
+        **{
+            name: columns.numbers(name).tolist()
+            for name in ("seq_length", "global_batch_size", "world_size", "step_time_s")
+        },
+    }
+    return [
+        {name: _whole(values[row], columns, row, name) for name, values in sizes.items()}
+        | {name: values[row] for name, values in facts.items()}
+        for row in range(len(columns))
+    ]
+
+
+def _whole(value: float, columns: Columns, row: int, name: str) -> int | None:
+    if value == value:
+        return int(value)
+    if name == "head_dim":
+        return None
+    raise InputError(f"{columns.place(row)}: {name} is empty, and no shape is without it")
+
+
+def _derived(row: dict[str, Any]) -> dict[str, Any]:
+    no_clusters: dict[str, Cluster] = {}
+    measured = ("cluster", "seq_length", "global_batch_size", "world_size", "step_time_s")
+    shape = ModelShape(
+        **{name: value for name, value in row.items() if name not in (*measured, "head_dim")},
+        head_dim=row["head_dim"] or row["hidden_size"] // row["num_heads"],
+    )
+    flops = model_flops_per_token(shape, int(row["seq_length"]))
+    tokens = row["global_batch_size"] * row["seq_length"]
+    tokens_per_s_per_gpu = tokens / row["step_time_s"] / row["world_size"]
+    return {
+        "gpu": gpu_of_cluster(row["cluster"], no_clusters),
+        "total_params": shape.total_params,
+        "active_params": shape.active_params,
+        "model_flops_per_token": flops,
+        "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
+        "model_flop_per_s_per_gpu": tokens_per_s_per_gpu * flops,
+    }
+
+
+if __name__ == "__main__":
+    rows = build()
+    print(f"{rows.num_rows} rows, {TABLE.stat().st_size / 1000:.0f} kB -> {TABLE}")  # noqa: T201

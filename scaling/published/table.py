@@ -1,0 +1,112 @@
+"""The published rows that come with the project, and which of them are nearest to a point."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# Written by scaling/published/build.py from rows.csv, which is for people.
+TABLE = Path(__file__).with_name("rows.parquet")
+
+# A row of another precision is as far as one of a model twice the size.
+_OTHER_PRECISION = 1.0
+# GPU counts matter less than model size: a doubling of them is half a doubling of it.
+_PER_DOUBLING_OF_GPUS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRow:
+    """One measurement that somebody published, beside a point it is near to.
+
+    Seconds, tokens/s and FLOP/s as published or derived (scaling/published/README.md). `distance`:
+    doublings of the model's active parameters, half the doublings of the GPUs, and 1 for another
+    precision, added up; 0 is the same.
+    """
+
+    model: str
+    framework: str
+    gpu: str  # the catalogue's name
+    cluster: str
+    precision: str
+    world_size: int
+    active_params: int
+    layout: str  # "tp 4, pp 8, cp 1, dp 2, micro-batch 1", what the source says
+    seq_length: int
+    global_batch_size: int
+    step_time_s: float
+    tokens_per_s_per_gpu: float
+    model_flop_per_s_per_gpu: float  # by this project's count, scaling/layout/shapes.py
+    source: str
+    release: str
+    licence: str
+    distance: float
+
+    @property
+    def sentence(self) -> str:
+        """One sentence that can stand beside a measured or predicted number."""
+        return (
+            f"{self.model} on {self.world_size} {self.gpu} in {self.precision} ({self.layout}): "
+            f"{self.step_time_s:.4g} s a step, {self.tokens_per_s_per_gpu:,.0f} tokens/s and "
+            f"{self.model_flop_per_s_per_gpu / 1e12:.0f} TFLOP/s a GPU, published by "
+            f"{self.source}, {self.release}"
+        )
+
+
+@cache
+def published_table() -> pa.Table:
+    """Every published row, in the project's names; columns are said in README.md beside it."""
+    return pq.read_table(TABLE)
+
+
+def nearest_rows(
+    *,
+    gpu: str,
+    active_params: float,
+    precision: str,
+    world_size: int,
+    count: int = 1,
+    farthest: float = 4.0,
+) -> list[PublishedRow]:
+    """The published rows nearest to a point, nearest first; none where nothing comparable is there.
+
+    A row compares if its GPU is of the same kind (h100-80gb and h100-94gb are both h100) and it is
+    not farther than `farthest`. What it measured is another layout of another stack as a rule: a
+    figure to hold a measurement against, no prediction.
+
+    Args:
+        gpu: a name of the catalogue, scaling/cluster/hardware.py.
+        active_params: parameters a token passes, `ModelShape.active_params`.
+        precision: of the layers' GEMMs, as in the axis `precision`.
+        world_size: GPUs.
+        count: how many rows at most.
+        farthest: see `PublishedRow.distance`.
+    """
+    kind = gpu.split("-")[0]
+    found = []
+    for row in published_table().to_pylist():
+        if row["gpu"] is None or row["gpu"].split("-")[0] != kind:
+            continue
+        distance = (
+            abs(math.log2(row["active_params"] / active_params))
+            + _PER_DOUBLING_OF_GPUS * abs(math.log2(row["world_size"] / world_size))
+            + (0.0 if row["precision"] == precision else _OTHER_PRECISION)
+        )
+        if distance <= farthest:
+            found.append((distance, _published(row, distance)))
+    # of equally near ones the fastest: the others are older releases of the same recipe
+    found.sort(key=lambda one: (one[0], -one[1].model_flop_per_s_per_gpu))
+    return [row for _, row in found[:count]]
+
+
+def _published(row: dict[str, Any], distance: float) -> PublishedRow:
+    degrees = [f"{name} {row[name]}" for name in ("tp", "pp", "cp", "dp", "ep") if row[name]]
+    names = set(PublishedRow.__dataclass_fields__) - {"layout", "distance"}
+    return PublishedRow(
+        **{name: row[name] for name in names},
+        layout=", ".join([*degrees, f"micro-batch {row['micro_batch_size']}"]),
+        distance=distance,
+    )

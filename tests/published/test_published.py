@@ -1,0 +1,91 @@
+"""The published rows that are shipped: whence they are, and which is nearest to a point."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scaling.cluster.hardware import GPUS
+from scaling.errors import InputError
+from scaling.foreign.reading import read_table
+from scaling.published.build import LICENCES, READABLE, build, built
+from scaling.published.table import TABLE, nearest_rows, published_table
+
+
+def test_the_shipped_table_is_what_the_readable_one_gives(tmp_path):
+    build(out=tmp_path / "rows.parquet")
+    again, shipped = pq.read_table(tmp_path / "rows.parquet"), published_table()
+    assert again.equals(shipped), "run python -m scaling.published.build"
+    assert TABLE.stat().st_size < 100_000
+
+
+def test_every_row_says_where_it_is_from_and_under_which_licence():
+    table = published_table()
+    for name in ("source", "release", "licence", "gpu", "step_time_s", "model"):
+        assert table[name].null_count == 0
+    assert set(table["licence"].to_pylist()) == LICENCES
+    assert set(table["gpu"].to_pylist()) <= set(GPUS)
+
+
+def test_readme_counts_the_rows_of_each_table():
+    readme = (READABLE.parent / "README.md").read_text()
+    tables = published_table()["table"].to_pylist()
+    for name in set(tables):
+        assert f"| `{name}` | {tables.count(name)} |" in readme
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"licence": "CC BY-NC-SA"}, "row 1: licence='CC BY-NC-SA': only Apache-2.0 and MIT"),
+        ({"release": None}, "row 1: release=None: says where a row is from"),
+        ({"hidden_size": None}, "row 1: hidden_size is empty, and no shape is without it"),
+    ],
+)
+def test_a_row_that_may_not_be_passed_on_is_not_built(change, sentence):
+    row = {**read_table(READABLE).slice(0, 1).to_pylist()[0], **change}
+    with pytest.raises(InputError) as caught:
+        built(pa.Table.from_pylist([row]), "rows.csv")
+    assert sentence in str(caught.value)
+
+
+def test_a_published_rate_follows_from_its_step():
+    (row,) = [r for r in published_table().to_pylist() if r["source"].endswith("readme.md:14")]
+    # 2,048 sequences of 4,096 tokens in 19.7 s on 256 GPUs
+    assert row["tokens_per_s_per_gpu"] == pytest.approx(2048 * 4096 / 19.7 / 256)
+    assert row["total_params"] == pytest.approx(235e9, rel=0.01)
+    assert row["active_params"] == pytest.approx(22e9, rel=0.03)
+    # 6 a parameter and 12 L (heads x head size) s, attention in full; the source's 245 count half
+    flops = 6 * row["active_params"] + 12 * 94 * 64 * 128 * 4096
+    achieved = row["tokens_per_s_per_gpu"] * flops
+    assert row["model_flop_per_s_per_gpu"] == pytest.approx(achieved, rel=0.02)
+
+
+def ask(**change):
+    asked = {"gpu": "h100-80gb", "active_params": 70.6e9, "precision": "bf16", "world_size": 64}
+    return nearest_rows(**{**asked, **change})
+
+
+def test_the_same_model_on_as_many_gpus_is_nearest():
+    (row,) = ask()
+    assert "70b" in row.model.lower()
+    assert (row.world_size, row.precision, row.gpu) == (64, "bf16", "h100-80gb")
+    assert row.distance < 0.05
+    assert row.source in row.sentence
+    assert f"{row.tokens_per_s_per_gpu:,.0f} tokens/s" in row.sentence
+
+
+def test_nearer_rows_come_first_and_equally_near_ones_by_speed():
+    several = ask(count=40)
+    assert [row.distance for row in several] == sorted(row.distance for row in several)
+    same = [row.model_flop_per_s_per_gpu for row in several if row.distance == several[0].distance]
+    assert same == sorted(same, reverse=True)
+
+
+def test_another_precision_is_farther_than_another_size():
+    assert ask(precision="fp8")[0].precision == "fp8"
+    assert ask(gpu="h200-141gb", active_params=405e9)[0].distance >= 1.0
+
+
+def test_nothing_is_near_where_nobody_published():
+    assert ask(gpu="a100-80gb") == []
+    assert ask(active_params=1e6) == []
