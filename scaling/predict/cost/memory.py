@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Floats, Words
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
 from scaling.predict.cost.own_memory import own_memory_of
 from scaling.predict.cost.sharding import Sharding, sharding_of
@@ -50,31 +50,23 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
+    Of this project's own engine they are counted (own_memory.py), but for experts, several chunks
+    of the model on a rank and keys and values that are passed around.
     """
+    modelled = _modelled(group, f, p)
     if group.stack.prefix != OWN_FRAMEWORK:
-        return _counted(group, f, p)
+        return modelled
     own = own_memory_of(group, f, p)
-    dense = Memory(own.total, own.terms, own.first_stage, own.phase)
-    # no rehearsal has seen experts yet
-    return _where(f.expert_share > 0, _counted(group, f, p), dense) if present(f) else dense
-
-
-def _where(chosen: Flags, one: Memory, other: Memory) -> Memory:
-    """The one memory in the rows that are chosen, else the other's."""
-    phase = None
-    if other.phase is not None:
-        phase = other.phase.copy()
-        phase[chosen] = None
+    counted = (f.expert_share == 0) & (f.virtual <= 1) & ~f.ring
     return Memory(
-        np.where(chosen, one.total, other.total),
-        {name: np.where(chosen, one.terms[name], other.terms[name]) for name in MEMORY_TERMS},
-        np.where(chosen, one.first_stage, other.first_stage),
-        phase,
+        np.where(counted, own.total, modelled.total),
+        {name: np.where(counted, own.terms[name], modelled.terms[name]) for name in MEMORY_TERMS},
+        np.where(counted, own.first_stage, modelled.first_stage),
+        np.where(counted, own.phase, np.full(len(f), None)),
     )
 
 
-def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
-    """`memory_of` for what is no rehearsed stack of ours."""
+def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     stages = stages_of(f, group.stack)
     tokens = f.micro_batch_size * f.seq_length / f.cp
     kept, working = _kept_per_layer(group, f, p, tokens)

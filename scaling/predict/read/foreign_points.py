@@ -53,10 +53,10 @@ def inputs_of(
     framework = frameworks_of(columns)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
-    words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
     optimizer_precision = columns.words(
         "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
     )
+    words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
     inputs = Inputs(
         model=model,
         cluster=cluster,
