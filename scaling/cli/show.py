@@ -14,6 +14,7 @@ from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
 from scaling.run import planning
+from scaling.run.price import KEEP, Price
 from scaling.run.progress import duration
 from scaling.study.grid import Plan
 from scaling.study.study import Study
@@ -22,7 +23,13 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 MOST_REASONS = 6  # on the terminal; refused.parquet and the report have all
 
 
-def show_plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePlan | None) -> None:
+def show_plan(
+    study: Study,
+    planned: Plan,
+    spend: Spend | None,
+    probing: ProbePlan | None,
+    ways: Sequence[Price] = (),
+) -> None:
     """Print points and refusals by model and world size, and what they will take."""
     console = Console(highlight=False)
     sizes = sorted({point.layout.world_size for point in planned.points})
@@ -64,8 +71,16 @@ def show_plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePl
     )
     if spend is not None:
         console.print(_spending(spend), soft_wrap=True)
+    if ways:
+        console.print(_ways(study, ways))
     if study.measure.guided:
         console.print(_guidance(study), soft_wrap=True)
+    if study.measure.repeats.only:
+        console.print(
+            f"repeats of contenders come on top, at most {study.measure.repeats.at_most} runs of a "
+            "layout",
+            soft_wrap=True,
+        )
     if probing is not None:
         probe = planning.probe_allocation(probing)
         hours = planning.hours(probe, cluster)
@@ -75,6 +90,31 @@ def show_plan(study: Study, planned: Plan, spend: Spend | None, probing: ProbePl
             "them out)",
             soft_wrap=True,
         )
+
+
+def _ways(study: Study, ways: Sequence[Price]) -> Table:
+    """Full, guided, short and both; the study's own is marked."""
+    measure = study.measure
+    own = {(False, "full"): "full", (True, "full"): "guided", (False, "short"): "short"}
+    chosen = own.get((measure.guided, measure.accumulation), "both")
+    table = Table(title="predicted GPU-hours, by what `measure:` says", title_justify="left")
+    for name in ("", "points", "steps", "start-up", "all", "USD"):
+        table.add_column(name, justify="right" if name else "left")
+    keep = f"keep: {KEEP if measure.keep is None else measure.keep:g}"
+    words = {
+        "full": "full",
+        "guided": f"guided ({keep if not measure.guided or measure.keep else 'budget'})",
+        "short": "accumulation: short",
+        "both": "guided and short",
+    }
+    for one in ways:
+        mark = " *" if one.way == chosen else ""
+        numbers = [f"{one.points:,}", *(
+            f"{hours:,.1f}" for hours in (one.step_gpu_hours, one.startup_gpu_hours, one.gpu_hours)
+        )]  # fmt: skip
+        usd = "–" if one.usd is None else f"{one.usd:,.0f}"
+        table.add_row(Text(words[one.way] + mark), *numbers, usd)
+    return table
 
 
 def _alike(reasons: Sequence[str]) -> list[tuple[str, int, bool]]:
@@ -99,6 +139,8 @@ def _guidance(study: Study) -> str:
         )
     if measure.budget_gpu_hours is not None:
         words.append(f"as far as {measure.budget_gpu_hours:g} GPU-hours go,")
+    if measure.budget_usd is not None:
+        words.append(f"as far as {measure.budget_usd:,.0f} USD go,")
     return " ".join([*words, "small sizes first"])
 
 

@@ -55,12 +55,13 @@ def plan(
 ) -> None:
     """Expand a study: what would run, and what is refused and why."""
     from scaling.cli import show
-    from scaling.run import plan_writer
+    from scaling.run import plan_writer, price
 
     planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
     if write:
         plan_writer.write_plan(planned)
-    show.show_plan(planned.study, planned.plan, planned.spend, planned.probing)
+    ways = price.prices(planned.study, planned.plan)
+    show.show_plan(planned.study, planned.plan, planned.spend, planned.probing, ways)
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")

@@ -16,8 +16,8 @@ from scaling.study import grid
 from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation
 from scaling.study.order import place_of
-from scaling.study.point import Point, columns_of
-from scaling.study.short_steps import accumulations, micro_batches
+from scaling.study.point import Point, can_be_short, columns_of
+from scaling.study.short_steps import micro_batches
 from scaling.study.time_limits import limits
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def in_full(
     sizes: dict[int, list[int]] = {}
     best: dict[tuple[object, ...], tuple[float, int]] = {}
     for row, point in enumerate(points):
-        short = accumulations(point.layout) if every else point.accumulation == "short"
+        short = can_be_short(study, point.layout) if every else point.accumulation == "short"
         if not short or point.repeat:
             continue
         sizes.setdefault(point.world_size, []).append(row)

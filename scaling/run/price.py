@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from scaling.run import planning
 from scaling.study.grid import Plan
-from scaling.study.point import Point
+from scaling.study.point import Point, can_be_short
 from scaling.study.short_steps import Accumulation, accumulations, rounds
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run_s(
     measure = study.measure
     warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
     seconds = (warmup + steps) * prediction.step_time_s
-    kinds = [_kind(point, short) for point in points]
+    kinds = [_kind(study, point, short) for point in points]
     rows = [row for row, kind in enumerate(kinds) if kind != "full"]
     if not rows:
         return seconds
@@ -72,10 +72,10 @@ def run_s(
     return seconds
 
 
-def _kind(point: Point, short: bool | None) -> Accumulation:
+def _kind(study: "Study", point: Point, short: bool | None) -> Accumulation:
     if short is None:
         return point.accumulation
-    if not short or not accumulations(point.layout):
+    if not short or not can_be_short(study, point.layout):
         return "full"
     return "both" if point.accumulation == "both" else "short"
 

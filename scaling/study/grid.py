@@ -82,10 +82,11 @@ def expand_grid(study: "Study") -> Plan:
 
 def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> list[Point]:
     """Points of all repeats. Where two would share an id by chance, both have a longer one."""
+    repeats = study.measure.repeats
+    # nobody contends where nothing is measured
+    runs = 1 if repeats.only and study.mode == "predict" else repeats.at_most
     combinations = [
-        (axes, layout, repeat)
-        for axes, layout in placed
-        for repeat in range(study.measure.repeats.at_most)
+        (axes, layout, repeat) for axes, layout in placed for repeat in range(runs)
     ]
     points = [point_of(study, *combination) for combination in combinations]
     uses = Counter(point.point_id for point in points)

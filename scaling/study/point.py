@@ -14,7 +14,7 @@ from scaling.layout.shapes import (
     matmul_flops_per_token,
     model_flops_per_token,
 )
-from scaling.study.short_steps import Accumulation, accumulations
+from scaling.study.short_steps import Accumulation, shortens
 from scaling.study.time_limits import limits
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
@@ -148,7 +148,13 @@ def point_of(
 
 
 def _is_short(study: "Study", layout: Layout) -> bool:
-    return study.measure.accumulation == "short" and bool(accumulations(layout))
+    return study.measure.accumulation == "short" and can_be_short(study, layout)
+
+
+def can_be_short(study: "Study", layout: Layout) -> bool:
+    """Whether short steps would cost this study less for this layout."""
+    measure = study.measure
+    return shortens(layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least)
 
 
 def _point_id(

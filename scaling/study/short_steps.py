@@ -8,6 +8,7 @@ from scaling.layout.layout import Layout
 # so that what the extension is wrong by is a number.
 Accumulation = Literal["full", "short", "both"]
 
+_WORTH_IT = 0.75  # of the full steps' micro-batches: short ones that are no fewer save nothing
 _EVERY = 2  # measured steps asked for, to a round of short ones
 
 
@@ -32,6 +33,13 @@ def accumulations(layout: Layout) -> tuple[int, ...]:
 def rounds(steps: int) -> int:
     """Rounds of short steps where so many steps are asked for, half as many and at least three."""
     return max(3, -(-steps // _EVERY))
+
+
+def shortens(layout: Layout, *, warmup: int, steps: int) -> bool:
+    """Whether short steps save at least a quarter of what the full ones would run through."""
+    full = micro_batches(layout, "full", warmup=warmup, steps=steps)
+    short = micro_batches(layout, "short", warmup=warmup, steps=steps)
+    return short <= _WORTH_IT * full
 
 
 def micro_batches(layout: Layout, accumulation: Accumulation, *, warmup: int, steps: int) -> int:

@@ -32,6 +32,7 @@ class Size:
     gpu_hours: float  # of all points
     gpu_hours_spent: float
     regrets: tuple[float | None, ...]
+    rows: tuple[int, ...] = ()  # of the table, that were measured
 
 
 def play(
@@ -83,6 +84,7 @@ def play(
                 gpu_hours=float(cost[here].sum()) / 3600,
                 gpu_hours_spent=float(cost[here & measured].sum()) / 3600,
                 regrets=tuple(regrets),
+                rows=tuple(np.flatnonzero(here & measured).tolist()),
             )
         )
     return found
