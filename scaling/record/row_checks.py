@@ -94,19 +94,19 @@ def _rules() -> Rules:
     yield from _word_rules(Row)
     yield "zero_stage not between 0 and 3", _said("zero_stage", "must be 0, 1, 2 or 3")
     for name in _COUNTS:
-        yield f"{name} < 1", _said(name, "must be at least 1")
+        yield f'"{name}" < 1', _said(name, "must be at least 1")
     for name in _FROM_ZERO:
-        yield f"{name} < 0", _said(name, "must be at least 0")
+        yield f'"{name}" < 0', _said(name, "must be at least 0")
     for name in _AMOUNTS:
         yield (
-            f"not isfinite({name}) or {name} < 0",
+            f'not isfinite("{name}") or "{name}" < 0',
             _said(name, "must be a finite number of at least 0"),
         )
     for name in _SIGNED:
-        yield f"not isfinite({name})", _said(name, "must be a finite number")
+        yield f'not isfinite("{name}")', _said(name, "must be a finite number")
     for name in (*_TIMES, *_EXTENDED, "peak_flop_per_s"):
         yield (
-            f"not isfinite({name}) or {name} <= 0",
+            f'not isfinite("{name}") or "{name}" <= 0',
             _said(name, "must be a finite number above 0"),
         )
     yield from _product("world_size", ("tp", "pp", "cp", "dp"))
@@ -176,11 +176,11 @@ def _probe_rules() -> Rules:
     for name, (kind, _) in fields_of(Probe).items():
         if kind == "float":
             yield (
-                f"not isfinite({name}) or {name} <= 0",
+                f'not isfinite("{name}") or "{name}" <= 0',
                 _said(name, "must be a finite number above 0"),
             )
         if kind == "int":
-            yield f"{name} < 0", _said(name, "must be at least 0")
+            yield f'"{name}" < 0', _said(name, "must be at least 0")
 
 
 def _first(rules: Rules) -> str:
@@ -209,6 +209,7 @@ def _product(whole: str, parts: tuple[str, ...]) -> Rules:
 
 def _said(name: str, wanted: str, *, quoted: bool = False) -> str:
     """`name=value: what would be right`; a word of others is cut, without control characters."""
-    shown = f"regexp_replace(left({name}, 40), '[[:cntrl:]]', '?', 'g')"
-    value = f"'''' || {shown} || ''''" if quoted else name
+    column = f'"{name}"'  # `window` is a word of SQL's own
+    shown = f"regexp_replace(left({column}, 40), '[[:cntrl:]]', '?', 'g')"
+    value = f"'''' || {shown} || ''''" if quoted else column
     return f"'{name}=' || {value} || ': {wanted}'"
