@@ -21,7 +21,7 @@ def trained(point: Point, *, liger: bool) -> dict[str, Any]:
     import torch
 
     from scaling.train.data import micro_batches
-    from scaling.train.engines.deepspeed.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
+    from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.feed import Feed
     from scaling.train.kernels.attention import DTYPES
     from scaling.train.measure.memory import peak_memory

@@ -33,7 +33,7 @@ foretold as (
                 'seconds': gemm_s + attention_s + elementwise_s + head_s + optimizer_s},
             {'part_order': 1, 'part': 'tensor parallel', 'seconds': tp_comm_s},
             {'part_order': 2, 'part': 'pipeline transfers', 'seconds': pp_comm_s},
-            {'part_order': 3, 'part': 'exposed communication', 'seconds': dp_comm_s},
+            {'part_order': 3, 'part': 'exposed communication', 'seconds': dp_comm_s + coalesce(ep_comm_s, 0)},
             {'part_order': 4, 'part': 'pipeline bubble', 'seconds': bubble_s},
             {'part_order': 5, 'part': 'idle and rest',
                 'seconds': host_s + jitter_s + overhead_s + stall_s}

@@ -37,8 +37,8 @@ MEMORY_PARTS = (
     "buffers_bytes", "fragmentation_bytes",
 )  # fmt: skip
 TIME_PARTS = (
-    "gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "host_s", "pp_comm_s",
-    "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "overhead_s", "stall_s",
+    "gemm_s", "attention_s", "elementwise_s", "head_s", "tp_comm_s", "ep_comm_s", "host_s",
+    "pp_comm_s", "bubble_s", "dp_comm_s", "optimizer_s", "jitter_s", "overhead_s", "stall_s",
 )  # fmt: skip
 _PREDICTION = {
     "point_id": "varchar",

@@ -1,4 +1,4 @@
-"""The predictor's four verbs; heavy imports stay inside them."""
+"""The verbs that predict, calibrate and recommend; heavy imports stay inside them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -7,6 +7,7 @@ import typer
 
 from scaling.errors import InputError, did_you_mean, plain, shortened
 from scaling.layout.axes import Precision
+from scaling.layout.engines import ENGINES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,13 +15,11 @@ if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
     from scaling.foreign.arrays import Flags
     from scaling.layout.shapes import ModelShape
-    from scaling.predict.fit.validation import Validation
 
 PREDICT_EPILOG = "Example:  scaling predict points.csv predictions.parquet -c calibration.json"
 CALIBRATE_EPILOG = (
     "Example:  scaling calibrate rows.csv calibration.json --where 'world_size <= 64'"
 )
-VALIDATE_EPILOG = "Example:  scaling validate rows.csv --calibrate-where 'world_size <= 32' --json"
 RECOMMEND_EPILOG = "Example:  scaling recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"
 
 CalibrationFile = Annotated[
@@ -50,7 +49,7 @@ def predict(
 
     parameters = read_calibration(calibration) if calibration else None
     columns = Columns(read_rows(points), str(points))
-    models, clusters = _catalogues()
+    models, clusters = catalogues()
     checked = points_of(columns, models=models, clusters=clusters)
     prediction = predict_points(checked, parameters)
     with writing(out):
@@ -92,7 +91,7 @@ def calibrate(
     if points is not None:
         wanted &= _of_points(table, str(rows), points)
     columns = Columns(table, str(rows)).filter(wanted)
-    models, clusters = _catalogues()
+    models, clusters = catalogues()
     measured = points_of(columns, models=models, clusters=clusters)
     impossible = impossible_rows(columns, measured)
     if impossible:
@@ -140,44 +139,13 @@ def _of_points(table: "pa.Table", source: str, points: Path) -> "Flags":
     return cast("Flags", chosen.to_numpy())
 
 
-def validate(
-    rows: Rows,
-    calibrate_where: Annotated[
-        str | None, typer.Option(help="SQL condition of the rows to calibrate on; none without it.")
-    ] = None,
-    test_where: Annotated[
-        str | None, typer.Option(help="SQL condition of the rows to test on; else all the others.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """Calibrate on one part of the rows and say how wrong the predictions of the other are."""
-    from scaling.foreign.reading import read_rows
-    from scaling.predict.fit.trial import trial
-
-    models, clusters = _catalogues()
-    validation = trial(
-        read_rows(rows),
-        str(rows),
-        calibrate_where=calibrate_where,
-        test_where=test_where,
-        models=models,
-        clusters=clusters,
-    )
-    if json:
-        import json as text
-
-        typer.echo(text.dumps(validation.to_dict(), indent=1, allow_nan=False))
-    else:
-        _show_validation(validation)
-
-
 def recommend(
     model: Annotated[str, typer.Option(help="A model of config/models.yaml.")],
     cluster: Annotated[str, typer.Option(help="A cluster of config/clusters.yaml, or a GPU.")],
     gpus: Annotated[str, typer.Option(help="GPU counts, e.g. 8,64,512.")],
     global_batch_size: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000_000, help="Sequences per step; else 4 million tokens."),
+        typer.Option(min=1, max=10_000_000, help="Sequences per step; else 4 to 16 M tokens."),
     ] = None,
     seq_length: Annotated[
         int, typer.Option(min=1, max=10_000_000, help="Tokens per sequence.")
@@ -188,20 +156,27 @@ def recommend(
     framework: Annotated[
         str | None, typer.Option(help="Whose software, as the rows name it; else this project's.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Whose layouts, of this project's engines: deepspeed or torch.")
+    ] = "deepspeed",
     calibration: CalibrationFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Rank the layouts of a model on so many GPUs: speed, memory margin and cost."""
     from scaling.predict.advise.recommend import recommend as search
     from scaling.predict.advise.recommend import record_of
+    from scaling.predict.advise.remarks import remarks
     from scaling.predict.read.calibration import read_calibration
+    from scaling.predict.read.clusters import cluster_named
     from scaling.predict.read.inputs import OWN_FRAMEWORK
 
     parameters = read_calibration(calibration) if calibration else None
-    models, clusters = _catalogues()
+    models, clusters = catalogues()
     if model not in (models or {}):
         hint = did_you_mean(model[:60], models or {})
         raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
+    if engine not in ENGINES:
+        raise InputError(f"--engine {shortened(engine)}: {did_you_mean(engine[:60], ENGINES)}")
     best = search(
         model=model,
         shape=(models or {})[model],
@@ -213,7 +188,20 @@ def recommend(
         precision=_precision(precision),
         calibration=parameters,
         framework=framework or OWN_FRAMEWORK,
+        engine=engine,
     )
+    for sentence in remarks(
+        model=model,
+        shape=(models or {})[model],
+        gpu=cluster_named(cluster, clusters).gpu,
+        gpus=sorted(best),
+        seq_length=seq_length,
+        global_batch_size=global_batch_size,
+        precision=best[min(best)][0].layout.precision,
+        framework=framework or OWN_FRAMEWORK,
+        engine=engine,
+    ):
+        typer.echo(plain(sentence), err=True)
     records = [record_of(one) for several in best.values() for one in several]
     if json:
         import json as text
@@ -223,7 +211,7 @@ def recommend(
         _show_recommendations(records, calibrated=parameters is not None)
 
 
-def _catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
+def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
     """The site's models, None where nobody describes any, and its clusters."""
     from scaling.predict.read.clusters import config_file, site_clusters
     from scaling.study.study import load_models
@@ -259,51 +247,12 @@ def _say(assumptions: tuple[str, ...]) -> None:
         typer.echo(f"assumed: {plain(sentence)}", err=True)
 
 
-def _show_validation(trial: "Validation") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    names = ("rows", "MAPE", "median", "max", "RMS", "bias", "rank", "regret", "max", "covered")
-    memory = ("fit/OOM accuracy", "false fits", "false OOM")
-    table = Table("model", "cluster", "GPUs", *names, *memory)
-
-    def percent(value: Any, digits: int = 1) -> str:
-        return "–" if value is None else f"{100 * value:.{digits}f} %"
-
-    everything: dict[str, str | int] = {"model": "all", "cluster": "", "world_size": ""}
-    for key, scores in [*trial.groups, (everything, trial.overall)]:
-        s, m = scores.step_time, scores.memory
-        correlation = s["rank_correlation"]
-        table.add_row(
-            plain(str(key["model"])),
-            plain(str(key["cluster"])),
-            str(key["world_size"]),
-            f"{s['rows']:.0f}",
-            *(percent(s[name]) for name in ("mape", "median_ape", "max_ape", "rms", "bias")),
-            "–" if correlation is None else f"{correlation:.2f}",
-            percent(scores.regret["mean"]),
-            percent(scores.regret["max"]),
-            percent(scores.coverage_80, 0),
-            *(percent(m[n]) for n in ("balanced_accuracy", "false_fit_rate", "false_oom_rate")),
-        )
-    console = Console(markup=False, width=max(Console().width, 160))
-    console.print(table)
-    m = trial.overall.memory
-    console.print(
-        f"ran: {m['ran_fits']} predicted to fit, {m['ran_called_oom']} out of memory; "
-        f"out of memory: {m['oom_called_oom']} predicted so, {m['oom_called_fit']} to fit"
-    )
-    console.print(f"calibrated on {trial.calibrated_rows} rows, tested on {trial.tested_rows}")
-    for note in trial.notes:
-        console.print(f"note: {plain(note)}")
-
-
 def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    heads = ("GPUs", "", "layout", "tokens/s", "step (80 % interval)", "MFU", "memory left")
-    table = Table(*heads, "USD / 1M tokens", "J / token")
+    heads = ("GPUs", "", "layout", "tokens/s", "step (80 % interval)", "beats the first", "MFU")
+    table = Table(*heads, "memory left", "fits", "USD / 1M tokens", "J / token")
     for one in records:
         table.add_row(
             str(one["gpus"]),
@@ -311,8 +260,10 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
             plain(one["label"]),
             f"{one['tokens_per_s']:,.0f}",
             f"{one['step_time_s']:.3g} s ({one['low']:.3g} to {one['high']:.3g})",
+            "" if one["rank"] == 1 else f"{100 * one['beats_first']:.0f} %",
             f"{100 * one['mfu']:.1f} %",
-            f"{100 * one['memory_margin']:.0f} %" + (" (may not fit)" if one["risky"] else ""),
+            f"{100 * one['memory_margin']:.0f} %",
+            f"{100 * one['fits_chance']:.0f} %" + (" (may not)" if one["risky"] else ""),
             "–" if (usd := one["usd_per_million_tokens"]) is None else f"{usd:.3g}",
             "–" if (joules := one["joules_per_token"]) is None else f"{joules:.2g}",
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scaling.cli import accuracy
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
 from scaling.study.paths import RESULTS, StudyPaths
@@ -279,7 +280,7 @@ def _clusters() -> "dict[str, Cluster]":
 for verb, example in (
     (predicting.predict, predicting.PREDICT_EPILOG),
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
-    (predicting.validate, predicting.VALIDATE_EPILOG),
+    (accuracy.validate, accuracy.VALIDATE_EPILOG),
     (predicting.recommend, predicting.RECOMMEND_EPILOG),
 ):
     app.command(epilog=example)(verb)

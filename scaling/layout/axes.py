@@ -15,14 +15,18 @@ from typing import Any, Literal
 
 from scaling.layout.engines import ENGINES
 from scaling.layout.kernels import ATTENTION
+from scaling.layout.routing import ROUTINGS
 
 ZeroStage = Literal[0, 1, 2, 3]
 OptimizerOffload = Literal["none", "cpu"]
-PipelineSchedule = Literal["1f1b", "dualpipev"]
+PipelineSchedule = Literal["1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev"]
+# Two chunks of the model on a rank, one from each half, whatever virtual_stages is.
+V_SCHEDULES = ("zbv", "dualpipev")
 ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 Engine = str  # of ENGINES
+Routing = str  # of ROUTINGS
 
 # Where an axis is said at its default: in labels and names, in names only, or in neither.
 Said = Literal["always", "in names", "where chosen"]
@@ -90,9 +94,22 @@ class LayoutAxes:
         1, ranks=True, title="cp", name="cp {}", short="cp {}", label="cp{}", column="cp",
         said="in names",
     )  # fmt: skip
+    # ranks of dp x cp that the experts of a layer are dealt to
+    ep: int = _axis(
+        1, later=True, title="ep", name="ep {}", short="ep {}", label="ep{}", column="ep",
+    )  # fmt: skip
+    routing: Routing = _axis(
+        "balanced", values=tuple(ROUTINGS), later=True, title="routing", name="{} routing",
+        short="{}", label="{}", column="routing",
+    )  # fmt: skip
     pipeline_schedule: PipelineSchedule = _axis(
         "1f1b", later=True, title="schedule", name="{}", short="{}", label="{}",
         column="schedule", said="in names",
+    )  # fmt: skip
+    # model chunks per pipeline rank
+    virtual_stages: int = _axis(
+        1, later=True, title="virtual stages", name="{} virtual stages", short="vs {}",
+        label="virtual{}", column="virt.",
     )  # fmt: skip
     # Megatron's: norms and dropout sharded inside the tp group
     sequence_parallel: bool = _flag("sequence parallel", "sp", "sp", column="seq. par.")

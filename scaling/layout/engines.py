@@ -20,7 +20,10 @@ if TYPE_CHECKING:  # the table of axes lists the engines
     from scaling.layout.shapes import ModelShape
 
 # The values of the axis `engine`.
-ENGINES = {"deepspeed": "scaling.train.engines.deepspeed"}
+ENGINES = {
+    "deepspeed": "scaling.train.engines.deepspeed",
+    "torch": "scaling.train.engines.torch",
+}
 
 
 def engine_module(engine: str, name: str) -> Any:

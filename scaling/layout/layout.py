@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.layout.axes import AXES, REPLICA, LayoutAxes, facts_of, label_of
+from scaling.layout.axes import AXES, REPLICA, V_SCHEDULES, LayoutAxes, facts_of, label_of
+from scaling.layout.routing import expert_refusals
 from scaling.layout.shapes import ModelShape
 
 
@@ -30,6 +31,13 @@ class Layout(LayoutAxes):
     def global_batch_size(self) -> int:
         """Sequences per optimizer step."""
         return self.micro_batch_size * self.gradient_accumulation_steps * self.dp
+
+    @property
+    def model_chunks(self) -> int:
+        """Runs of layers that the pipeline deals to its ranks; 1 where there is no pipeline."""
+        if self.pp == 1:
+            return 1
+        return self.pp * (2 if self.pipeline_schedule in V_SCHEDULES else self.virtual_stages)
 
     @property
     def label(self) -> str:
@@ -89,6 +97,7 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     if layout.cp > 1 and layout.seq_length % layout.cp:
         yield f"seq_length={layout.seq_length} is not divisible by cp={layout.cp}"
     yield from _sharding_refusals(layout)
+    yield from expert_refusals(shape, layout)
     yield from _schedule_refusals(shape, layout)
     yield from _kernel_refusals(shape, layout)
 
@@ -107,20 +116,34 @@ def _sharding_refusals(layout: Layout) -> Iterator[str]:
 
 
 def _schedule_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
-    if layout.pipeline_schedule == "1f1b":
+    schedule, rounds = layout.pipeline_schedule, layout.gradient_accumulation_steps
+    if layout.virtual_stages > 1 and schedule not in ("interleaved", "zero_bubble"):
+        yield (
+            f"virtual_stages={layout.virtual_stages} with pipeline_schedule={schedule}: only "
+            "interleaved and zero_bubble deal a rank as many chunks of the model as asked"
+        )
+    if schedule == "1f1b":
         return
     if layout.pp == 1:
-        yield f"pipeline_schedule={layout.pipeline_schedule} needs pp > 1"
+        yield f"pipeline_schedule={schedule} needs pp > 1"
         return
-    if 2 * layout.pp > shape.num_layers:
+    if schedule == "interleaved" and layout.virtual_stages == 1:
+        yield "pipeline_schedule=interleaved with virtual_stages=1 is 1f1b"
+    chunks = layout.model_chunks
+    if chunks > shape.num_layers:
         yield (
-            f"pipeline_schedule={layout.pipeline_schedule} cuts the model into 2 x pp="
-            f"{2 * layout.pp} stages, which cannot share num_layers={shape.num_layers} layers"
+            f"pipeline_schedule={schedule} cuts the model into {chunks // layout.pp} x pp="
+            f"{chunks} stages, which cannot share num_layers={shape.num_layers} layers"
         )
-    if layout.gradient_accumulation_steps < 2 * layout.pp:
+    if schedule == "dualpipev" and rounds < chunks:
         yield (
-            f"pipeline_schedule={layout.pipeline_schedule} needs at least 2 x pp={2 * layout.pp} "
-            f"micro-batches, not gradient_accumulation_steps={layout.gradient_accumulation_steps}"
+            f"pipeline_schedule={schedule} needs at least 2 x pp={chunks} "
+            f"micro-batches, not gradient_accumulation_steps={rounds}"
+        )
+    if schedule in ("interleaved", "zero_bubble") and rounds % max(1, rounds // layout.pp):
+        yield (
+            f"pipeline_schedule={schedule} runs micro-batches in rounds of at least pp="
+            f"{layout.pp}, into which gradient_accumulation_steps={rounds} cannot be divided evenly"
         )
 
 

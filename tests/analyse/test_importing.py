@@ -78,6 +78,85 @@ def test_without_the_shape_there_is_a_rate_but_no_mfu(imported):
     assert (found["mfu"], found["tokens_per_s"]) == (None, 32 * 128 / 0.5)
 
 
+def test_a_source_that_does_not_tell_oom_from_crash_is_not_called_an_oom(imported):
+    (found,) = imported({"outcome": "oom_or_crash", "step_time_s": ""})("measurements")
+    assert found["outcome"] == "error"
+    assert "does not tell them apart" in found["error_message"]
+
+
+def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imported):
+    table = imported({}, {"step_time_s": "0.6"}, {"framework": "Other"})
+    assert sorted(row["repeat"] for row in table("measurements")) == [0, 0, 1]
+    assert sorted((row["runs"], row["stack_fingerprint"]) for row in table("layouts")) == [
+        (1, "published: Other"),
+        (2, "published: Somebody 1.0"),
+    ]
+
+
+def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, imported):
+    point = some_point(1)
+    write_points(tmp_path / "study", Plan(points=(point,), refusals=()))
+    write_rows(tmp_path / "study" / "rows" / "a.parquet", [timed_row(point, 2.0)])
+    table = imported({})
+    assert sorted(row["series"] for row in table("measurements")) == ["measured", "published"]
+    assert {row["points"] for row in table("progress")} == {1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"world_size": "eight"}, r"line 2: world_size='eight': must be a number"),
+        ({"world_size": "8.5"}, r"line 2: world_size=8.5: must be a whole number"),
+        ({"world_size": "9" * 30}, r"line 2: world_size=1e\+30: must be a whole number"),
+        (
+            {"world_size": "12", "dp": "4"},
+            r"line 2: world_size=12: world_size is not tp",
+        ),
+        ({"dp": "8"}, r"line 2: world_size=8: world_size is not tp x pp x cp x dp"),
+        ({"tp": "0"}, r"line 2: tp=0: must be a whole number from 1"),
+        ({"num_heads": "0"}, r"line 2: num_heads=0: must be a whole number from 1"),
+        ({"zero_stage": "9"}, r"line 2: zero_stage=9: must be a whole number from 0 to 3"),
+        ({"global_batch_size": "33"}, r"line 2: global_batch_size=33: global_batch_size is not mi"),
+        ({"step_time_s": "1e-9"}, r"line 2: step_time_s=1e-09: would take more FLOP/s than"),
+        (
+            {"step_time_low_s": "0.6", "step_time_high_s": "0.7"},
+            r"line 2: step_time_s=0.5: lies outside its own interval",
+        ),
+        (
+            {
+                "hidden_size": "9000000",
+                "vocab_size": "9999999",
+                "ffn_hidden_size": "9999999",
+                "num_layers": "9999999",
+            },
+            r"line 2: total_params would be \S+e\+\d+",
+        ),
+        ({"gated_mlp": "perhaps"}, r"line 2: gated_mlp='perhaps': must be true or false"),
+        ({"outcome": "omm"}, r"line 2: outcome='omm': did you mean 'oom'"),
+        ({"attention": "flash"}, r"line 2: attention='flash': did you mean 'flash\d'"),
+        ({"step_time_s": ""}, r"line 2: outcome=ok without a step_time_s above 0"),
+        ({"step_time_s": "nan"}, r"line 2: outcome=ok without a step_time_s above 0"),
+        ({"step_time_s": "inf"}, r"line 2: step_time_s=inf: must be a number"),
+        ({"model": ""}, r"line 2: model is empty, and is needed"),
+    ],
+)
+def test_a_wrong_cell_is_named_with_its_line(imported, changes, sentence):
+    with pytest.raises(InputError, match=sentence):
+        imported(changes)
+
+
+def test_a_column_named_twice_is_refused(tmp_path):
+    text = ",".join([*ROW, "tp"]) + "\n" + ",".join([*ROW.values(), "4"]) + "\n"
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(InputError, match=r"rows\.csv: names the column 'tp' 2 times"):
+        import_rows(tmp_path / "rows.csv", tmp_path / "study", {})
+
+
+def test_a_mixture_of_experts_has_no_flops_of_its_dense_shape(imported):
+    (found,) = imported({"num_experts": "8"})("measurements")
+    assert (found["mfu"], found["tokens_per_s"]) == (None, 32 * 128 / 0.5)
+
+
 def test_a_mixture_whose_experts_are_stated_has_the_flops_of_those_a_token_takes(imported):
     experts = {"num_experts": "8", "experts_per_token": "2", "expert_ffn_hidden_size": "16"}
     (mixed,) = imported(experts)("measurements")

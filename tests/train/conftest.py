@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,11 @@ from scaling.launch.start.environment import rank_environment
 from scaling.record.rank_files import RankFailure, RankFiles, RankResult
 from scaling.study.point import Point
 from tests.points import tiny_point
+from tests.train.together import Curves
 
 Train = Callable[[Point], dict[int, RankResult]]
 Attempt = Callable[[Point], dict[int, RankFailure]]
+Learn = Callable[[Point], Curves]
 Run = Callable[[Point], tuple[list[int], RankFiles, str]]
 
 
@@ -73,3 +75,48 @@ def attempt(run_ranks: Run) -> Attempt:
         return files.failures()
 
     return attempted
+
+
+_TOGETHER = 16  # points a launch of ranks trains: each leaves groups and threads behind
+
+
+@pytest.fixture(scope="session")
+def learn(fork_server: subprocess.Popen[str], request: pytest.FixtureRequest) -> Learn:
+    """What the ranks of a point learn, nothing measured.
+
+    The first that is asked for is trained together with all others that the selected tests have as
+    their parameter `point`.
+    """
+    curves: dict[str, Curves] = {}
+
+    def train(points: list[Point]) -> None:
+        assert fork_server.stdin is not None
+        assert fork_server.stdout is not None
+        fork_server.stdin.write(json.dumps({"points": [p.to_json() for p in points]}) + "\n")
+        fork_server.stdin.flush()
+        answers = json.loads(fork_server.stdout.readline())
+        curves.update(zip((point.to_json() for point in points), answers, strict=True))
+
+    def learned(point: Point) -> Curves:
+        if point.to_json() not in curves:
+            train_all(curves, [point, *_points_of(request.session.items)])
+        found = curves[point.to_json()]
+        assert all("losses" in rank for rank in found), found
+        return found
+
+    def train_all(known: dict[str, Curves], points: list[Point]) -> None:
+        wanted = {each.to_json(): each for each in points if each.to_json() not in known}
+        by_size: dict[int, list[Point]] = {}
+        for each in wanted.values():
+            by_size.setdefault(each.layout.world_size, []).append(each)
+        for group in by_size.values():
+            for first in range(0, len(group), _TOGETHER):
+                train(group[first : first + _TOGETHER])
+
+    return learned
+
+
+def _points_of(items: Sequence[pytest.Item]) -> list[Point]:
+    """The points that these tests are about."""
+    calls = (item.callspec for item in items if hasattr(item, "callspec"))
+    return [call.params["point"] for call in calls if "point" in call.params]

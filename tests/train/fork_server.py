@@ -2,7 +2,8 @@
 
 A rank that starts from nothing imports for two seconds, a forked one for none: this is what makes
 training every layout affordable. A line on stdin names a point and a folder; the answer is a line
-with the ranks' exit codes. From there on the ranks run what real ones run.
+with the ranks' exit codes. From there on the ranks run what real ones run. A line that names
+several points is answered with what their ranks have learned (together.py).
 """
 
 import json
@@ -19,6 +20,7 @@ from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point, point_from_json
 from scaling.train.parallel.meeting import RankId
 from scaling.train.program import run
+from tests.train.together import trained_together
 
 
 def _fork(point: Point, directory: Path, rank: int) -> int:
@@ -45,6 +47,11 @@ def main() -> None:
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
     for line in sys.stdin:
         asked = json.loads(line)
+        if "points" in asked:
+            curves = trained_together([point_from_json(each) for each in asked["points"]])
+            sys.stdout.write(json.dumps(curves) + "\n")
+            sys.stdout.flush()
+            continue
         directory = Path(asked["directory"])
         point = point_from_json(asked["point"])
         children = [_fork(point, directory, rank) for rank in range(point.layout.world_size)]

@@ -11,7 +11,7 @@ import torch
 
 from scaling.study.point import Point
 from scaling.train.data import sequence
-from scaling.train.engines.deepspeed.config import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Decoder
 from scaling.train.model.encoder_decoder import EncoderDecoder

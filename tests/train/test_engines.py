@@ -24,7 +24,6 @@ MAY_NAME = {
     "scaling/record/row.py": "the row's deepspeed_version",
     "scaling/report/tables.py": "the row's deepspeed_version",
     "scaling/train/stack.py": "the row's deepspeed_version",
-    "scaling/train/parallel/context.py": "Ulysses' all-to-all, which that package has",
 }
 ROOMS = ("scaling/train/engines/deepspeed/", "scaling/predict/")  # predict: facts about stacks
 
@@ -100,9 +99,9 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str
     for folder in ("scaling", "config"):
         shutil.copytree(PROJECT / folder, root / folder)
     table = root / "scaling" / "layout" / "engines.py"
-    text, line = table.read_text(encoding="utf-8"), 'ENGINES = {"deepspeed": '
+    text, line = table.read_text(encoding="utf-8"), "ENGINES = {\n"
     assert text.count(line) == 1
-    added = 'ENGINES = {"made_up": "scaling.train.engines.made_up", "deepspeed": '
+    added = line + '    "made_up": "scaling.train.engines.made_up",\n'
     table.write_text(text.replace(line, added), encoding="utf-8")
     room = root / "scaling" / "train" / "engines" / "made_up"
     room.mkdir()

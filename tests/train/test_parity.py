@@ -2,20 +2,21 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from scaling.layout.axes import AXES, Axis
-from scaling.layout.engines import clipping_refusals, engine_refusals
+from scaling.layout.engines import ENGINES, clipping_refusals, engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.record.rank_files import RankResult
 from scaling.study.point import Point
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
-from tests.train.conftest import Train
+from tests.train.conftest import Learn, Train
 from tests.train.covering import Case, covering, product
 from tests.train.reference import Curve, model_curve, reference_curve
+from tests.train.together import Curves
 
 pytestmark = pytest.mark.ranks
 
@@ -54,6 +55,9 @@ SHAPES = {
 }
 RANKS = 4  # two of the degrees at a time
 BATCH = 8  # sequences, tiny_point's
+# These are chosen first: most of what arithmetic refuses is refused by them alone.
+DEGREES = ("tp", "pp", "cp", "dp", "sequence_parallel", "pipeline_schedule", "virtual_stages",
+           "gradient_accumulation_steps")  # fmt: skip
 
 
 def point_of(case: Case) -> Point:
@@ -62,10 +66,6 @@ def point_of(case: Case) -> Point:
 
 
 def can_run(case: Case) -> bool:
-    if case["tp"] * case["pp"] * case["cp"] * case["dp"] > RANKS:
-        return False
-    if case["dp"] * case["gradient_accumulation_steps"] > BATCH:
-        return False
     if case["zero_shard_size"] == case["dp"]:  # which is the whole group
         return False
     point = point_of(case)
@@ -73,12 +73,33 @@ def can_run(case: Case) -> bool:
     return not refused
 
 
+def _possible() -> Iterator[Case]:
+    others = {name: values for name, values in VALUES.items() if name not in DEGREES}
+    for degrees in product({name: VALUES[name] for name in DEGREES}):
+        replica = degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"]
+        batch = degrees["dp"] * degrees["gradient_accumulation_steps"]
+        if replica > RANKS or batch > BATCH:
+            continue
+        if any(True for _ in refusals(TINY, tiny_point(**degrees).layout)):
+            continue
+        for chosen in product(others):
+            case = {name: degrees.get(name, chosen.get(name)) for name in VALUES}
+            if can_run(case):
+                yield case
+
+
 def name_of(case: Case) -> str:
     tied = "tied " if case["tied"] else ""
     return f"{case['family']} {tied}{point_of(case).layout.label} dp{case['dp']}"
 
 
-PAIRWISE = covering([case for case in product(VALUES) if can_run(case)])
+POSSIBLE = list(_possible())
+# Every two values meet under each engine.
+PAIRWISE = [
+    case
+    for engine in VALUES["engine"]
+    for case in covering([case for case in POSSIBLE if case["engine"] == engine])
+]
 
 # What two values of each axis do not reach.
 FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
@@ -136,6 +157,35 @@ FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
         {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
     ),
 }
+EIGHT_LAYERS = dataclasses.replace(TINY, num_layers=8)
+SPLIT = {"pp": 2, "gradient_accumulation_steps": 4}
+FARTHER |= {
+    f"torch {name}": (shape, {"engine": "torch", **layout})
+    for name, (shape, layout) in {
+        "pp4 in eight chunks": (
+            EIGHT_LAYERS,
+            {
+                "pp": 4,
+                "pipeline_schedule": "interleaved",
+                "virtual_stages": 2,
+                "gradient_accumulation_steps": 8,
+            },
+        ),
+        "pp4 zbv": (
+            dataclasses.replace(EIGHT_LAYERS, tied_embeddings=True),
+            {"pp": 4, "pipeline_schedule": "zbv", "gradient_accumulation_steps": 8},
+        ),
+        "pp2 tp2 dp2 zero3": (
+            TINY,
+            {**SPLIT, "tp": 2, "dp": 2, "sequence_parallel": True, "zero_stage": 3},
+        ),
+        "tp2 dp4 zero2 in twos": (TINY, {"tp": 2, "dp": 4, "zero_stage": 2, "zero_shard_size": 2}),
+        "copies in every rank": (TINY, {"dp": 4, "zero_stage": 2, "zero_shard_size": 1}),
+        "an odd number of weights, sharded": FARTHER["an odd number of weights, sharded"],
+        "three layers on two stages": FARTHER["three layers on two stages"],
+        "a stage with the head alone": FARTHER["a stage with the head alone"],
+    }.items()
+}
 
 
 @functools.cache
@@ -146,43 +196,43 @@ def expected(shape: ModelShape, gradient_clipping: float = 0.0) -> Curve:
 
 def keeps_no_norm(layout: Layout) -> bool:
     """Without ZeRO in fp32 DeepSpeed keeps no norm; in bf16 with tp it keeps a wrong one."""
-    if layout.zero_stage > 0:
+    if layout.engine != "deepspeed" or layout.zero_stage > 0:
         return False
     return layout.precision == "fp32" or (layout.tp > 1 and layout.pp == 1)
 
 
-def compare(train: Train, point: Point, *, loss: float, norm: float) -> dict[int, RankResult]:
-    """Losses within `loss`, norms within a `norm` of themselves, on every rank."""
-    curve = expected(point.shape, point.gradient_clipping)
-    results = train(point)
-    assert len(results) == point.layout.world_size
-    for result in results.values():
-        assert result.losses == pytest.approx(curve.losses, abs=loss)
-        if result.grad_norms is not None:
-            assert result.grad_norms == pytest.approx(curve.grad_norms, rel=norm)
-    assert (results[0].grad_norms is None) == keeps_no_norm(point.layout)
-    return results
+def compare(point: Point, ranks: Curves) -> None:
+    """Losses and gradient norms of every rank are those of one process.
 
-
-@pytest.mark.parametrize("case", PAIRWISE, ids=name_of)
-def test_a_layout_trains_what_one_process_trains(train: Train, case: Case) -> None:
-    """In bf16 a weight keeps 8 bits, so it only stays near the curve of fp32.
-
-    A t5 less near, on one rank as well: its gradients are smaller, and scores are not scaled.
+    In bf16 a weight keeps 8 bits, so it only stays near the curve of fp32. A t5 less near, on one
+    rank as well: its gradients are smaller, and scores are not scaled.
     """
-    if case["precision"] == "fp32":
-        compare(train, point_of(case), loss=1e-5, norm=1e-4)
-    elif case["family"] == "t5":
-        compare(train, point_of(case), loss=2e-3, norm=0.1)
-    else:
-        compare(train, point_of(case), loss=1e-3, norm=0.025)
+    loss, norm = 1e-5, 1e-4
+    if point.layout.precision == "bf16":
+        loss, norm = (2e-3, 0.1) if point.shape.family == "t5" else (1e-3, 0.025)
+    curve = expected(point.shape, point.gradient_clipping)
+    assert len(ranks) == point.layout.world_size
+    for rank in ranks:
+        assert rank["losses"] == pytest.approx(curve.losses, abs=loss)
+        if rank["grad_norms"] is not None:
+            assert rank["grad_norms"] == pytest.approx(curve.grad_norms, rel=norm)
+    assert (ranks[0]["grad_norms"] is None) == keeps_no_norm(point.layout)
 
 
-@pytest.mark.parametrize(("shape", "layout"), FARTHER.values(), ids=FARTHER)
-def test_larger_degrees_and_other_shapes_train_the_same(
-    train: Train, shape: ModelShape, layout: dict[str, Any]
-) -> None:
-    compare(train, tiny_point(shape=shape, **layout), loss=1e-5, norm=1e-4)
+@pytest.mark.parametrize(
+    "point", [point_of(case) for case in PAIRWISE], ids=[name_of(case) for case in PAIRWISE]
+)
+def test_a_layout_trains_what_one_process_trains(learn: Learn, point: Point) -> None:
+    compare(point, learn(point))
+
+
+@pytest.mark.parametrize(
+    "point",
+    [tiny_point(shape=shape, **layout) for shape, layout in FARTHER.values()],
+    ids=FARTHER,
+)
+def test_larger_degrees_and_other_shapes_train_the_same(learn: Learn, point: Point) -> None:
+    compare(point, learn(point))
 
 
 # So small that clipped gradients come near Adam's epsilon of 1e-8: above it Adam is blind to a norm
@@ -191,62 +241,98 @@ CLIPPING = 3e-6
 STAGES = {"pp": 2, "gradient_accumulation_steps": 2}
 
 
+def clipped(shape: ModelShape, **layout: Any) -> Point:
+    return dataclasses.replace(tiny_point(shape=shape, **layout), gradient_clipping=CLIPPING)
+
+
+def layout_name(value: object) -> str:
+    assert isinstance(value, (Point, str))
+    if isinstance(value, str):
+        return value
+    return f"{value.shape.family} {value.layout.label} dp{value.layout.dp}"
+
+
 @pytest.mark.parametrize(
-    ("shape", "layout"),
+    "point",
     [
-        (TINY, {"dp": 2}),
-        (TINY, {"tp": 2, "sequence_parallel": True}),
-        (TINY_GPT, {"tp": 2}),
-        (TINY, {"tp": 2, "sequence_parallel": True, "zero_stage": 1}),
-        (TINY_GPT, {"tp": 2, "zero_stage": 1, **STAGES}),
-        (TINY, {"dp": 2, "cp": 2, "zero_stage": 2, "optimizer_offload": "cpu"}),
-        (TINY, {"dp": 4, "zero_stage": 3, "zero_shard_size": 2}),
-        (TINY, {"dp": 2, "precision": "bf16"}),
-        (TINY_GPT, {"tp": 2, "precision": "bf16", **STAGES}),
+        clipped(TINY, dp=2),
+        clipped(TINY, tp=2, sequence_parallel=True),
+        clipped(TINY_GPT, tp=2),
+        clipped(TINY, tp=2, sequence_parallel=True, zero_stage=1),
+        clipped(TINY_GPT, tp=2, zero_stage=1, **STAGES),
+        clipped(TINY, dp=2, cp=2, zero_stage=2, optimizer_offload="cpu"),
+        clipped(TINY, dp=4, zero_stage=3, zero_shard_size=2),
+        clipped(TINY, dp=2, precision="bf16"),
+        clipped(TINY_GPT, tp=2, precision="bf16", **STAGES),
+        clipped(TINY, engine="torch", dp=2),
+        clipped(TINY, engine="torch", tp=2, sequence_parallel=True),
+        clipped(TINY_GPT, engine="torch", tp=2, sequence_parallel=True, **STAGES),
+        clipped(TINY, engine="torch", dp=2, cp=2, zero_stage=2, optimizer_offload="cpu"),
+        clipped(TINY, engine="torch", dp=4, zero_stage=3, zero_shard_size=2),
+        clipped(
+            dataclasses.replace(TINY, tied_embeddings=True),
+            engine="torch",
+            pipeline_schedule="interleaved",
+            virtual_stages=2,
+            dp=2,
+            zero_stage=1,
+            **STAGES,
+        ),
+        clipped(
+            dataclasses.replace(TINY, tied_embeddings=True),
+            engine="torch",
+            pipeline_schedule="zbv",
+            tp=2,
+            **STAGES,
+        ),
     ],
-    ids=lambda value: value.family if isinstance(value, ModelShape) else str(value),
+    ids=layout_name,
 )
-def test_gradients_are_clipped_by_the_norm_of_all_of_them(
-    train: Train, shape: ModelShape, layout: dict[str, Any]
-) -> None:
-    assert expected(shape, CLIPPING).losses[-1] != pytest.approx(
-        expected(shape).losses[-1], abs=0.01
+def test_gradients_are_clipped_by_the_norm_of_all_of_them(learn: Learn, point: Point) -> None:
+    assert expected(point.shape, CLIPPING).losses[-1] != pytest.approx(
+        expected(point.shape).losses[-1], abs=0.01
     )
-    point = dataclasses.replace(tiny_point(shape=shape, **layout), gradient_clipping=CLIPPING)
     assert not list(clipping_refusals(point.layout, CLIPPING))
-    if point.layout.precision == "bf16":
-        compare(train, point, loss=1e-3, norm=0.025)
-    else:
-        compare(train, point, loss=1e-5, norm=1e-4)
+    compare(point, learn(point))
 
 
 @pytest.mark.parametrize(
-    ("shape", "layout", "missed"),
+    ("point", "missed"),
     [
-        (TINY, STAGES, "later stages"),
-        (TINY_GPT, {"tp": 2, **STAGES}, "later stages"),
-        (TINY, {"tp": 2, "precision": "bf16"}, "the other tp ranks"),
+        (clipped(TINY, **STAGES), "later stages"),
+        (clipped(TINY_GPT, tp=2, **STAGES), "later stages"),
+        (clipped(TINY, tp=2, precision="bf16"), "the other tp ranks"),
     ],
-    ids=lambda value: value.family if isinstance(value, ModelShape) else str(value),
+    ids=layout_name,
 )
 def test_gradients_that_deepspeed_would_clip_by_another_norm_are_refused(
-    train: Train, shape: ModelShape, layout: dict[str, Any], missed: str
+    learn: Learn, point: Point, missed: str
 ) -> None:
-    point = dataclasses.replace(tiny_point(shape=shape, **layout), gradient_clipping=CLIPPING)
     (refused,) = clipping_refusals(point.layout, CLIPPING)
     assert f"leaves out weights of {missed}" in refused
     off = 3e-3 if point.layout.precision == "bf16" else 1e-4
-    assert abs(train(point)[0].losses[-1] - expected(shape, CLIPPING).losses[-1]) > off
+    assert abs(learn(point)[0]["losses"][-1] - expected(point.shape, CLIPPING).losses[-1]) > off
 
 
-def test_zero0_in_bf16_takes_no_step_before_the_first(train: Train) -> None:
+@pytest.mark.parametrize(
+    ("point", "sharded"),
+    [(tiny_point(precision="bf16", dp=2), tiny_point(precision="bf16", dp=2, zero_stage=1))],
+    ids=layout_name,
+)
+def test_zero0_in_bf16_takes_no_step_before_the_first(
+    learn: Learn, point: Point, sharded: Point
+) -> None:
     """DeepSpeed's optimizer for it steps once while it is made, ZeRO-1's does not."""
-    without = train(tiny_point(precision="bf16", dp=2))
-    sharded = train(tiny_point(precision="bf16", dp=2, zero_stage=1))
-    assert without[0].losses == pytest.approx(sharded[0].losses, abs=1e-6)
+    ranks = learn(point)
+    assert ranks[0]["losses"] == pytest.approx(learn(sharded)[0]["losses"], abs=1e-6)
 
 
-def test_warm_up_steps_are_trained_but_not_timed(train: Train) -> None:
-    results = train(tiny_point(dp=2, warmup_steps=2, measured_steps=3))
-    assert {len(result.step_times_s) for result in results.values()} == {3}
-    assert {len(result.losses) for result in results.values()} == {5}
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_point_that_is_run_trains_the_same_and_its_warm_up_steps_are_not_timed(
+    train: Train, engine: str
+) -> None:
+    point = tiny_point(engine=engine, dp=2, zero_stage=1, warmup_steps=2, measured_steps=3)
+    for result in train(point).values():
+        assert len(result.step_times_s) == 3
+        assert result.losses == pytest.approx(expected(TINY).losses[:5], abs=1e-5)
+        assert result.grad_norms == pytest.approx(expected(TINY).grad_norms[:5], rel=1e-4)

@@ -1,4 +1,8 @@
+import pytest
+
+from scaling.layout.layout import Layout
 from scaling.train.engines.deepspeed.pipeline import bounds
+from scaling.train.engines.torch.pipeline import chunks_of_rank
 
 # look-up, layers, norm, head; and with a norm between the stacks of an encoder and a decoder
 DECODER = [False, True, True, True, False, False]
@@ -14,3 +18,19 @@ def test_a_stage_begins_at_a_layer_and_what_is_none_rides_with_the_one_before():
 def test_a_last_stage_without_layers_has_the_head():
     assert bounds(DECODER, (3, 0)) == [0, 4, 6]
     assert bounds(BOTH, (4, 0)) == [0, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual_stages", "chunks"),
+    [
+        ("1f1b", 1, [(0,), (1,), (2,)]),
+        ("interleaved", 2, [(0, 3), (1, 4), (2, 5)]),
+        ("zero_bubble", 1, [(0,), (1,), (2,)]),
+        ("zbv", 1, [(0, 5), (1, 4), (2, 3)]),
+        ("dualpipev", 1, [(0, 5), (1, 4), (2, 3)]),
+    ],
+)
+def test_a_rank_holds_every_pp_th_chunk_or_one_of_each_half(schedule, virtual_stages, chunks):
+    layout = Layout(pp=3, pipeline_schedule=schedule, virtual_stages=virtual_stages, seq_length=8)
+    assert [chunks_of_rank(layout, rank) for rank in range(3)] == chunks
+    assert layout.model_chunks == len([chunk for rank in chunks for chunk in rank])

@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from scaling.layout.axes import Attention
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
+from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Attempt
@@ -80,6 +81,100 @@ def test_stages_whose_messages_have_no_equal_parts_are_refused(attempt: Attempt)
     assert len(attempt(asked())) == 4
     assert not list(engine_refusals(ODD, asked(micro_batch_size=2).layout))
     assert not list(engine_refusals(TINY, asked().layout))
+
+
+def torch_says(shape: ModelShape = TINY, **layout: Any) -> list[str]:
+    asked = Layout(seq_length=32, engine="torch", **layout)
+    return [*refusals(shape, asked), *engine_refusals(shape, asked)]
+
+
+SPLIT = {"pp": 2, "gradient_accumulation_steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        ({**SPLIT, "zero_stage": 2}, "zero_stage=2 with pp=2: torch's pipelines reduce gradients"),
+        (
+            {**SPLIT, "zero_stage": 3, "pipeline_schedule": "zbv"},
+            "zero_stage=3 with pipeline_schedule=zbv: FSDP2 has freed the weights",
+        ),
+        (
+            {**SPLIT, "compile": True, "pipeline_schedule": "zero_bubble"},
+            "compile with pipeline_schedule=zero_bubble",
+        ),
+        ({"precision": "fp16"}, "precision=fp16 needs a loss that is scaled"),
+        ({**SPLIT, "fused_cross_entropy": True}, "which torch's pipeline keeps apart"),
+        ({**SPLIT, "virtual_stages": 2}, "virtual_stages=2 with pipeline_schedule=1f1b"),
+        (
+            {**SPLIT, "virtual_stages": 2, "pipeline_schedule": "zbv"},
+            "virtual_stages=2 with pipeline_schedule=zbv",
+        ),
+        ({**SPLIT, "pipeline_schedule": "interleaved"}, "with virtual_stages=1 is 1f1b"),
+        (
+            {**SPLIT, "pipeline_schedule": "interleaved", "virtual_stages": 3},
+            "cuts the model into 3 x pp=6 stages, which cannot share num_layers=4 layers",
+        ),
+        (
+            {
+                "pp": 2,
+                "gradient_accumulation_steps": 5,
+                "pipeline_schedule": "interleaved",
+                "virtual_stages": 2,
+            },
+            "gradient_accumulation_steps=5 cannot be divided evenly",
+        ),
+        ({"pipeline_schedule": "zbv"}, "pipeline_schedule=zbv needs pp > 1"),
+    ],
+    ids=str,
+)
+def test_the_engine_of_torch_says_what_it_cannot_do(layout: dict[str, Any], reason: str) -> None:
+    (refused,) = torch_says(**layout)
+    assert reason in refused
+
+
+def test_the_engine_of_torch_trains_no_encoder_decoder_in_stages() -> None:
+    (refused,) = torch_says(TINY_T5, attention="math", **SPLIT)
+    assert "torch's stages send one stream, and a t5 has two" in refused
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ({"pipeline_schedule": "zbv", "zero_stage": 3, "dp": 2}, "AssertionError"),
+        (
+            {
+                "pipeline_schedule": "interleaved",
+                "virtual_stages": 2,
+                "gradient_accumulation_steps": 5,
+            },
+            "Interleaved 1F1B requires the number of microbatches to be a multiple",
+        ),
+        (
+            {"pipeline_schedule": "dualpipev", "gradient_accumulation_steps": 2},
+            "DualPipeV requires at least as many microbatches as stages, but got 2",
+        ),
+    ],
+    ids=str,
+)
+def test_torch_refuses_what_we_say_it_does(
+    attempt: Attempt, layout: dict[str, Any], said: str
+) -> None:
+    point = tiny_point(engine="torch", global_batch_size=20, **{**SPLIT, **layout})
+    assert [*refusals(point.shape, point.layout), *engine_refusals(point.shape, point.layout)]
+    assert all(said in failure.message for failure in attempt(point).values())
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble", "zbv"])
+def test_deepspeed_has_two_schedules(schedule: str) -> None:
+    asked = {**SPLIT, "pipeline_schedule": schedule}
+    if schedule == "interleaved":
+        asked["virtual_stages"] = 2
+    layout = Layout(seq_length=32, **asked)  # type: ignore[arg-type]
+    assert not list(refusals(TINY, layout))
+    (said,) = engine_refusals(TINY, layout)
+    assert said == f"pipeline_schedule={schedule}: DeepSpeed has 1f1b and dualpipev only"
 
 
 def test_a_second_copy_is_of_zero_3_and_shared() -> None:

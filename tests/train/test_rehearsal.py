@@ -53,6 +53,29 @@ WAITS: list[tuple[dict[str, Any], dict[str, int]]] = [
         },
         {},
     ),
+    # torch's engine waits only for gradients that come to the host
+    ({"engine": "torch", "zero_stage": 0}, {}),
+    ({"engine": "torch", "dp": 2, "zero_stage": 0, "gradient_accumulation_steps": 2}, {}),
+    ({"engine": "torch", "dp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2}, {}),
+    ({"engine": "torch", "dp": 2, "zero_stage": 2, "gradient_accumulation_steps": 2}, {}),
+    ({"engine": "torch", "dp": 4, "zero_stage": 3, "zero_shard_size": 2}, {}),
+    (
+        {"engine": "torch", "dp": 2, "zero_stage": 2, "optimizer_offload": "cpu"},
+        {"synchronize": 39},
+    ),
+    ({"engine": "torch", "tp": 2, "dp": 2, "zero_stage": 1, "sequence_parallel": True}, {}),
+    ({"engine": "torch", "pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4}, {}),
+    (
+        {
+            "engine": "torch",
+            "pp": 2,
+            "pipeline_schedule": "zbv",
+            "zero_stage": 1,
+            "gradient_accumulation_steps": 4,
+            "rank": 1,
+        },
+        {},
+    ),
 ]  # fmt: skip
 
 

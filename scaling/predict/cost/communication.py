@@ -14,9 +14,15 @@ from scaling.predict.cost.collectives import (
     ring_pass,
 )
 from scaling.predict.cost.context import exchanges, passes
+from scaling.predict.cost.experts import exchange_s, expert_sharding_of, present
+from scaling.predict.cost.experts import replicas as expert_replicas
 from scaling.predict.cost.links import link, node_bus, node_link, transport_of
-from scaling.predict.cost.sharding import sharding_of
-from scaling.predict.cost.stages import Stages, weights_of_heaviest_stage
+from scaling.predict.cost.sharding import Sharding, sharding_of
+from scaling.predict.cost.stages import (
+    Stages,
+    experts_of_heaviest_stage,
+    weights_of_heaviest_stage,
+)
 from scaling.predict.read.features import Features, Group
 
 # Gradients are reduced in buckets; DeepSpeed's reduce_bucket_size is 5e8 elements, FSDP's a layer.
@@ -28,12 +34,14 @@ class Traffic:
     """Communication of one step, (n,)."""
 
     per_layer: Floats  # s on the GPU, tp and cp collectives of one layer and micro-batch
+    exchange: Floats  # s of the all-to-alls among experts of one layer, likewise
     host_per_layer: Floats  # s the host needs to launch them
     head: Floats  # s to gather logits, one micro-batch
     message: Floats  # s from one stage to the next and back, one micro-batch
     gradients: Floats  # s of dp traffic a step, hidden or not
     gathering: Floats  # s of ZeRO-3's parameter and gradient traffic a micro-batch
-    stage_weights: Floats  # parameters a rank's stage holds
+    stage_weights: Floats  # parameters a rank's stage holds, routed experts apart
+    expert_weights: Floats  # those of routed experts
 
 
 def traffic_of(
@@ -50,6 +58,12 @@ def traffic_of(
     node, and tp * cp such groups share the node's NICs.
     """
     layer, host = _in_layer(group, f, p, attention)
+    exchange: Floats = np.zeros(len(f))
+    experts: Floats = np.zeros(len(f))
+    if present(f):
+        exchange, launching = exchange_s(group, f, p)
+        host = host + launching
+        experts = experts_of_heaviest_stage(f, stages)
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
     if group.cluster.lossy_transport:
         host = host + np.where(crossing & (f.tp > 1), p["host_transport_s"] * f.tp * _count(f), 0.0)
@@ -57,15 +71,24 @@ def traffic_of(
     bandwidth = _tp_bandwidth(group, f, p)
     gathered = (f.tp - 1) / f.tp * tokens * f.vocab_size * f.element_bytes / bandwidth
     weights = weights_of_heaviest_stage(f, stages)
-    gradients, gathering = _data_parallel(group, f, p, weights)
+    replicas = f.dp * f.cp  # gradients are summed over the cp ranks too
+    sharding = sharding_of(group, f)
+    gradients, gathering = _data_parallel(group, f, p, weights, sharding, replicas, f.tp)
+    if present(f):
+        of_experts = _data_parallel(
+            group, f, p, experts, expert_sharding_of(f), expert_replicas(f), f.ep * f.etp
+        )
+        gradients, gathering = gradients + of_experts[0], gathering + of_experts[1]
     return Traffic(
         per_layer=layer,
+        exchange=exchange,
         host_per_layer=host,
         head=gathered if group.stack.gathered_logits else np.zeros(len(f)),
         message=_message(group, f, p, tokens, crossing),
         gradients=gradients,
         gathering=gathering,
         stage_weights=weights,
+        expert_weights=experts,
     )
 
 
@@ -144,9 +167,17 @@ def _message(
 
 
 def _data_parallel(
-    group: Group, f: Features, p: Mapping[str, float], weights: Floats
+    group: Group,
+    f: Features,
+    p: Mapping[str, float],
+    weights: Floats,
+    sharding: Sharding,
+    replicas: Floats,
+    stride: Floats,
 ) -> tuple[Floats, Floats]:
     """Gradient and parameter traffic of data parallelism: seconds a step, and a micro-batch.
+
+    Of `weights` parameters a rank holds, which `replicas` ranks `stride` apart hold as well.
 
     One copy of the state is spread over `sharded` ranks (1 at zero_stage 0), and `copies` such
     groups are all-reduced, once a step. Inside a group: reduce-scatter and all-gather (1). ZeRO-2
@@ -155,17 +186,16 @@ def _data_parallel(
     sharding is both (MiCS, arXiv 2205.00119), its copies further apart than the ranks of a group.
     With a second copy (hpZ) only the first gather of a step and the scattering cross groups.
     """
-    sharding = sharding_of(group, f)
     sharded = sharding.state
-    copies = f.dp * f.cp / sharded  # gradients are summed over the cp ranks too
+    copies = replicas / sharded
     gradients, gathering = np.zeros(len(f)), np.zeros(len(f))
     held = weights * group.stack.gradient_bytes
     if (copies > 1).any():
-        across = _ranks(group, f, p, copies, f.tp * sharded, reduced=True)
+        across = _ranks(group, f, p, copies, stride * sharded, reduced=True)
         part, buckets = _buckets(group, f, held / sharded)
         gradients = buckets * all_reduce(part, across, in_switch=group.gpu.in_switch_reduction)
     if (sharded > 1).any():
-        inside = _ranks(group, f, p, sharded, f.tp)
+        inside = _ranks(group, f, p, sharded, stride)
         # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP),
         # behind the backward pass like stage 3's
         at_end = np.where(f.zero_stage == 2, 0.0, held)
@@ -173,7 +203,7 @@ def _data_parallel(
         once = buckets * ring_pass(part, inside)
         part, buckets = _buckets(group, f, held)
         scattering = buckets * ring_pass(part, inside)
-        near = _ranks(group, f, p, sharding.inside, f.tp)
+        near = _ranks(group, f, p, sharding.inside, stride)
         far_passes = np.where(sharding.second, 1 + 1 / f.accumulation, 3.0)
         each = far_passes * _gathered(f, weights, inside)
         each = each + (3 - far_passes) * _gathered(f, weights, near)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Floats
+from scaling.predict.cost.experts import experts_of, present
 from scaling.predict.read.features import Features, Group
 
 # Of the HBM data sheet a streaming kernel reaches (STREAM-like copies on A100 and H100).
@@ -33,11 +34,18 @@ def layer_of(group: Group, f: Features, p: Mapping[str, float]) -> Layer:
     again = f.full * 1.0  # full checkpointing computes forward once more
     scores_again = (f.full | f.selective) * 1.0
     hbm = _hbm(group)
+    gemm = _gemms(f, p, tokens, again)
+    elementwise = _elementwise(f, p, tokens, again, hbm)
+    host = p["host_layer_s"] * (1 + again / 3) + f.math * p["host_softmax_s"]
+    if present(f):
+        routed = experts_of(f, p, hbm)
+        gemm, elementwise = gemm + routed.gemm, elementwise + routed.elementwise
+        host = host + routed.host
     return Layer(
-        gemm=_gemms(f, p, tokens, again),
+        gemm=gemm,
         attention=_attention(f, p, scores_again, hbm),
-        elementwise=_elementwise(f, p, tokens, again, hbm),
-        host=p["host_layer_s"] * (1 + again / 3) + f.math * p["host_softmax_s"],
+        elementwise=elementwise,
+        host=host,
     )
 
 
@@ -97,7 +105,7 @@ def _gemms(f: Features, p: Mapping[str, float], tokens: Floats, again: Floats) -
     attention = _gemm(tokens, (f.query_width + 2 * f.kv_width) / tp, h, half)
     attention = attention + _gemm(tokens, h, f.query_width / tp, half)
     mlp = _gemm(tokens, f.mlp_inputs * ffn, h, half) + _gemm(tokens, h, ffn, half)
-    flops = (attention * f.attentions + mlp) * (3 + again)
+    flops = (attention * f.attention_weights * f.attentions + mlp) * (3 + again)
     return flops / (f.gemm_peak * p["gemm_efficiency"])
 
 

@@ -1,13 +1,21 @@
 """Peak memory of a rank, term by term; the fullest pipeline stage decides."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.sharding import sharding_of
-from scaling.predict.cost.stages import Stages, head_params, layer_params, stages_of
+from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
+from scaling.predict.cost.sharding import Sharding, sharding_of
+from scaling.predict.cost.stages import (
+    Stages,
+    head_params,
+    layer_params,
+    multiplied_params,
+    stages_of,
+)
 from scaling.predict.read.features import Features, Group
 
 MEMORY_TERMS = (
@@ -55,27 +63,54 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     first_logits = np.where(working > first_logits, 0.0, first_logits)
     logits = np.where(working > logits, 0.0, logits)
     first_weights, last_weights = _weights(f, stages)
-    per_weight = _bytes_per_weight(group, f, p)
+    per_weight = _bytes_per_weight(group, f, p, sharding_of(group, f))
     bytes_of_all = per_weight[0] + per_weight[1] + per_weight[2]
+    of_experts = _bytes_per_weight(group, f, p, expert_sharding_of(f))
     # copies in low precision are of the layers' matrices alone
     copies = (
         layer_params(f) / f.tp * f.copy_bytes * sharding_of(group, f).weights_share(f.zero_stage)
     )
-    first = first_weights * bytes_of_all + stages.first * copies + first_acts + first_logits
-    last = last_weights * bytes_of_all + stages.last * copies + last_acts + logits
+    copies = copies + held_params(f) * f.copy_bytes * expert_sharding_of(f).weights_share(
+        f.zero_stage
+    )
+    expert_bytes = held_params(f) * (of_experts[0] + of_experts[1] + of_experts[2]) + copies
+    first = first_weights * bytes_of_all + stages.first * expert_bytes + first_acts + first_logits
+    last = last_weights * bytes_of_all + stages.last * expert_bytes + last_acts + logits
     at_last = stages.piped & (last > first)
     weights = np.where(at_last, last_weights, first_weights)
     layers = np.where(at_last, stages.last, stages.first)
+    experts = layers * held_params(f)
     buffers = np.full(len(f), p["buffers_bytes"])
     terms = {
-        "weights_bytes": weights * per_weight[0] + layers * copies,
-        "gradients_bytes": weights * per_weight[1],
-        "optimizer_bytes": weights * per_weight[2],
+        "weights_bytes": weights * per_weight[0] + experts * of_experts[0] + layers * copies,
+        "gradients_bytes": weights * per_weight[1] + experts * of_experts[1],
+        "optimizer_bytes": weights * per_weight[2] + experts * of_experts[2],
         "activations_bytes": np.where(at_last, last_acts, first_acts),
         "logits_bytes": np.where(at_last, logits, first_logits),
         "buffers_bytes": buffers,
     }
-    return Memory(np.where(at_last, last, first) + buffers, terms, first + buffers)
+    memory = Memory(np.where(at_last, last, first) + buffers, terms, first + buffers)
+    return _recomputed_to_fit(group, f, p, memory) if f.recomputes.any() else memory
+
+
+# Of the capacity, what a recipe leaves that recomputes until its model fits.
+_ROOM = 0.95
+
+
+def _recomputed_to_fit(group: Group, f: Features, p: Mapping[str, float], memory: Memory) -> Memory:
+    """The same where software recomputes as many layers or operators as it must, and no more.
+
+    At most everything. Whoever publishes such a row seldom says what it recomputed; Megatron-Core
+    begins with norms, activations and projections up, whose second forward costs little time.
+    """
+    nothing = np.zeros(len(f), dtype=bool)
+    all_of_it = dataclasses.replace(f, full=~nothing, selective=nothing, recomputes=nothing)
+    least = memory_of(group, all_of_it, p)
+    room = np.maximum(group.capacity_bytes * _ROOM / p["fragmentation"], least.total)
+    saved = np.where(f.recomputes, np.maximum(memory.total - room, 0.0), 0.0)
+    saved = np.minimum(saved, memory.terms["activations_bytes"])
+    terms = {**memory.terms, "activations_bytes": memory.terms["activations_bytes"] - saved}
+    return Memory(memory.total - saved, terms, memory.first_stage - saved)
 
 
 def in_flight(f: Features) -> tuple[Floats, Floats]:
@@ -97,10 +132,10 @@ def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
 
 
 def _bytes_per_weight(
-    group: Group, f: Features, p: Mapping[str, float]
+    group: Group, f: Features, p: Mapping[str, float], sharding: Sharding
 ) -> tuple[Floats, Floats, Floats]:
     """Weights, gradients and optimizer state in bytes per parameter of the stage."""
-    stack, z, sharding = group.stack, f.zero_stage, sharding_of(group, f)
+    stack, z = group.stack, f.zero_stage
     weights = f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z)
     gradients = stack.gradient_bytes * p["gradient_ratio"] / np.where(z >= 2, sharding.state, 1.0)
     # without low precision there is no second copy: two moments of 4 bytes
@@ -141,9 +176,11 @@ def _kept_per_layer(
     flat = replicated * h / shard + attention + mlp + np.where(sharded, gathered * h, 0.0)
     scores = f.micro_batch_size * f.num_heads / tp * f.seq_length * f.seq_length / f.cp
     per_score = f.math * p["kept_math"] + f.fused_softmax * p["kept_fused"]
-    everything = wide * (tokens * flat + per_score * scores * f.attentions)
-    boundary = wide * 2 * tokens * h / shard
     without_scores = wide * tokens * flat
+    if present(f):
+        without_scores = without_scores + wide * kept_bytes(group, f, p, tokens)
+    everything = without_scores + wide * per_score * scores * f.attentions
+    boundary = wide * 2 * tokens * h / shard
     kept = np.where(f.full, boundary, np.where(f.selective, without_scores, everything))
     working = np.where(f.full, everything * p["recompute_layers"], 0.0)
     return kept, working + np.where(f.selective, everything - without_scores, 0.0)
@@ -164,7 +201,7 @@ def _gpu_bound(group: Group, f: Features, tokens: Floats) -> Floats:
     link = np.where(
         f.tp > f.gpus_per_node, cluster.node_link_bytes_per_s * 0.5, gpu.link_bytes_per_s
     )
-    math_s = 6 * tokens * layer_params(f) / f.tp / (f.peak * 0.45)
+    math_s = 6 * tokens * multiplied_params(f) / f.tp / (f.peak * 0.45)
     gpu_s = math_s + 16 * tokens * f.hidden_size / link
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node) & cluster.lossy_transport
     host_s = 3.3e-3 + np.where(crossing, 1.8e-3 * f.tp, 0.0)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from scaling.foreign.arrays import Flags, Floats
 from scaling.layout.axes import ActivationCheckpointing
 from scaling.layout.partition import layer_cost, layers_by_cost
+from scaling.predict.cost.experts import held_params, routed_params
 from scaling.predict.read.features import Features
 from scaling.predict.read.stacks import Stack
 
@@ -26,9 +27,14 @@ class Stages:
 
 
 def layer_params(f: Features) -> Floats:
-    """Matmul weights of one layer, averaged over encoder and decoder layers (shapes.py)."""
-    attention = 2 * f.hidden_size * (f.query_width + f.kv_width)
+    """Matmul weights of the average layer (shapes.py), routed experts apart (experts.py)."""
+    attention = 2 * f.hidden_size * (f.query_width + f.kv_width) * f.attention_weights
     return f.attentions * attention + (f.mlp_inputs + 1) * f.hidden_size * f.ffn_hidden_size
+
+
+def multiplied_params(f: Features) -> Floats:
+    """Weights that a token is multiplied with in the average layer, those of its experts too."""
+    return layer_params(f) + routed_params(f)
 
 
 def head_params(f: Features) -> Floats:
@@ -51,7 +57,7 @@ def stages_of(f: Features, stack: Stack) -> Stages:
     layers, pp = f.num_layers, f.pp
     piped = pp > 1
     if stack.split == "by_cost":
-        share = (layers + head_params(f) / layer_params(f)) / pp
+        share = (layers + head_params(f) / multiplied_params(f)) / pp
         middle = first = np.minimum(layers, np.ceil(share))
         last = layers - np.minimum(layers, np.ceil((pp - 1) * share))
     else:
@@ -73,7 +79,7 @@ def _slowest_least(f: Features) -> Stages:
     """
     layers, pp = f.num_layers, np.maximum(f.pp, 2.0)
     core = 4 * f.attentions * f.query_width * f.seq_length
-    forward = 2 * layer_params(f) + core
+    forward = 2 * multiplied_params(f) + core
     layer = 3 * forward + np.where(f.full, forward, np.where(f.selective, core, 0.0))
     head = 6 * head_params(f) / layer  # in layers
     alike = np.floor((layers + head) / pp - head)
@@ -181,3 +187,9 @@ def weights_of_heaviest_stage(f: Features, stages: Stages) -> Floats:
     between = np.where(f.pp > 2, stages.middle * layer, 0.0)
     piped = np.maximum(np.maximum(stages.first, stages.last) * layer + head, between)
     return np.where(stages.piped, piped, f.num_layers * layer + f.embeddings * head) / f.tp
+
+
+def experts_of_heaviest_stage(f: Features, stages: Stages) -> Floats:
+    """Parameters of routed experts that a rank of the stage with most layers holds."""
+    layers = np.maximum(np.maximum(stages.first, stages.last), np.where(f.pp > 2, stages.middle, 0))
+    return np.asarray(np.where(stages.piped, layers, f.num_layers) * held_params(f))

@@ -8,6 +8,7 @@ import numpy as np
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
 from scaling.predict.cost.compute import head_of, layer_of, offloaded_seconds, optimizer_seconds
+from scaling.predict.cost.experts import expert_sharding_of, present
 from scaling.predict.cost.risk import expected_stall_s
 from scaling.predict.cost.sharding import sharding_of
 from scaling.predict.cost.stages import stages_of
@@ -19,6 +20,7 @@ TIME_TERMS = (
     "elementwise_s",
     "head_s",
     "tp_comm_s",
+    "ep_comm_s",
     "host_s",
     "pp_comm_s",
     "bubble_s",
@@ -57,7 +59,8 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     embedding, head = head_of(group, f, p)
     traffic = traffic_of(group, f, p, stages, layer.attention)
     head = head + traffic.head
-    gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer
+    gpu = layer.gemm + layer.attention + layer.elementwise
+    gpu = gpu + traffic.per_layer + traffic.exchange
     host = layer.host + traffic.host_per_layer
     sharp = p["host_sharpness"]
     # embedding and head launch about as much as one and a half layers
@@ -85,6 +88,8 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     pipeline = busy + bubble + pp_comm
     dp_comm = _exposed(group, f, p, traffic, pipeline)
     updated = traffic.stage_weights / sharding_of(group, f).state
+    if present(f):
+        updated = updated + traffic.expert_weights / expert_sharding_of(f).state
     optimizer = optimizer_seconds(group, updated)
     optimizer = np.where(f.offload, offloaded_seconds(f, updated), optimizer)
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
@@ -99,6 +104,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
         "elementwise_s": layers * layer.elementwise,
         "head_s": m * (np.where(at_last, head, 0.0) + np.where(at_last & piped, 0.0, embedding)),
         "tp_comm_s": layers * traffic.per_layer,
+        "ep_comm_s": layers * traffic.exchange,
     }
     # what the busiest stage's slot lasts beyond its GPU work is the host's
     host_s = busy - sum(own.values())

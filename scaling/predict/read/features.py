@@ -17,7 +17,9 @@ from scaling.predict.read.stacks import Stack
 class Features:
     """The layouts of one stack, one value per layout; float64 (n,) unless said otherwise.
 
-    Sizes are elements, ranks or sequences. `query_width` is num_heads * head_dim, `mlp_inputs` the
+    Sizes are elements, ranks or sequences. `query_width` is num_heads * head_dim (of latent
+    attention the mean of query's and value's), `ffn_hidden_size` what every token of the average
+    layer goes through (its dense layers and shared experts), `mlp_inputs` the
     matrices that read the hidden state (2 if gated), `attentions` the attention blocks a layer has
     on average (above 1 only for an encoder-decoder). `peak` is the sustained FLOP/s of attention
     and head, `gemm_peak` that of the layers' GEMMs (fp8 runs only those in fp8).
@@ -33,6 +35,14 @@ class Features:
     vocab_size: Floats
     embeddings: Floats  # vocabulary matrices held, 1 if tied
     attentions: Floats
+    attention_weights: Floats  # of an attention block over those of plain attention so wide
+    num_experts: Floats
+    experts_per_token: Floats
+    expert_ffn: Floats
+    expert_share: Floats  # of the layers that have experts
+    imbalance: Floats  # tokens of the fullest expert over the mean
+    ep: Floats
+    etp: Floats  # ranks that share an expert
     causal: Floats  # share of the s x s scores that is computed by a kernel that skips
     seq_length: Floats
     gpus_per_node: Floats
@@ -48,6 +58,7 @@ class Features:
     accumulation: Floats
     ring: Flags  # cp passes keys and values around
     sequence_parallel: Flags
+    recomputes: Flags  # what does not fit: nobody said what, and the software can
     full: Flags
     selective: Flags
     math: Flags

@@ -11,8 +11,10 @@ from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
+from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
+from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
 from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, usable_rows, without
 from scaling.predict.read.stacks import stack_of
 
@@ -48,9 +50,10 @@ def inputs_of(
     shape = _shapes(columns, model, models)
     layout = _layout(columns)
     _note_misfits(columns, shape, layout, note)
-    framework = columns.words("framework", OWN_FRAMEWORK)
+    framework = frameworks_of(columns)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
+    words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
     inputs = Inputs(
         model=model,
         cluster=cluster,
@@ -70,7 +73,11 @@ def inputs_of(
         offload=offload == "cpu",
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
+        recomputes=recomputes(columns, framework),
         precision=words["precision"],
+        ep=columns.counts("ep", default=1.0, plain=True),
+        etp=expert_slices(columns, layout["tp"]),
+        imbalance=np.array([ROUTINGS[name] for name in words_of_routing.tolist()], np.float64),
         note=note,
         assumptions=(),
         point_id=columns.words("point_id", "") if "point_id" in columns else None,

@@ -8,6 +8,7 @@ import numpy as np
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import SIZES
+from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own.
@@ -25,7 +26,9 @@ class Inputs:
 
     `shape` has the columns of SHAPE (flags as 0 and 1). `gpus_per_node` NaN: the cluster's own;
     `zero_shard_size` NaN: all dp ranks. `virtual_stages` are the model chunks of a pipeline rank,
-    `ring` that cp passes keys and values around instead of trading tokens for heads. `note` says
+    `ring` that cp passes keys and values around instead of trading tokens for heads, `recomputes`
+    that the software recomputes what does not fit, because nobody said what is recomputed. `etp`:
+    ranks that share an expert; `imbalance`: tokens of the fullest expert over the mean. `note` says
     why a point cannot be predicted, None if it can; `assumptions` are sentences about what was
     taken for granted.
     """
@@ -52,7 +55,11 @@ class Inputs:
     offload: Flags
     attention: Words
     checkpointing: Words
+    recomputes: Flags
     precision: Words
+    ep: Floats
+    etp: Floats
+    imbalance: Floats
     note: Words
     assumptions: tuple[str, ...]
     point_id: Words | None
@@ -112,7 +119,11 @@ def inputs_of_layouts(
         offload=words("optimizer_offload") != "none",
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
+        recomputes=np.zeros(n, dtype=bool),
         precision=words("precision"),
+        ep=numbers("ep"),
+        etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
+        imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
         note=np.full(n, None, dtype=object),
         assumptions=tuple(without(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),

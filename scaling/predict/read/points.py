@@ -62,11 +62,6 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
             per_node[here] = stated if domain is None else np.maximum(stated, domain)
     arrays = _arrays(inputs, per_node)
     _note_misfits(arrays, note)
-    note[(inputs.shape["num_experts"] > 0) & usable_rows(note)] = (
-        "mixtures of experts are not modelled"
-    )
-    other = (inputs.shape["key_value_rank"] > 0) | (inputs.shape["window"] > 0)
-    note[other & usable_rows(note)] = "latent attention and windows are not modelled"
     for where, cluster in found.items():
         _note_precisions(inputs, np.flatnonzero(inputs.cluster == where), cluster, note)
     streams = np.where(inputs.shape["num_encoder_layers"] > 0, 2.0, 1.0)  # shapes.py
@@ -132,19 +127,35 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
     attentions = np.where(encoder > 0, encoder + 2 * decoder, decoder)
     # only a decoder's own attention is causal
     computed = np.where(encoder > 0, encoder + 1.5 * decoder, 0.5 * decoder)
+    # windows leave a share of the causal half
+    width, weights = _attention_of(shape)
+    experts = np.where(shape["num_experts"] > 0, decoder - shape["dense_layers"], 0.0)
+    expert_share = experts / blocks
+    ffn = shape["ffn_hidden_size"] * (1 - expert_share)
+    ffn = ffn + expert_share * shape["shared_experts"] * shape["expert_ffn_hidden_size"]
     shard = np.where(np.isnan(inputs.zero_shard_size), inputs.dp, inputs.zero_shard_size)
     return {
         "num_layers": blocks,
         "hidden_size": shape["hidden_size"],
         "num_heads": shape["num_heads"],
-        "query_width": shape["num_heads"] * shape["head_dim"],
-        "kv_width": shape["num_kv_heads"] * shape["head_dim"],
-        "ffn_hidden_size": shape["ffn_hidden_size"],
+        "query_width": width,
+        "kv_width": np.where(
+            shape["key_value_rank"] > 0, width, shape["num_kv_heads"] * shape["head_dim"]
+        ),
+        "attention_weights": weights,
+        "ffn_hidden_size": ffn,
+        "num_experts": shape["num_experts"],
+        "experts_per_token": shape["experts_per_token"],
+        "expert_ffn": shape["expert_ffn_hidden_size"],
+        "expert_share": expert_share,
+        "imbalance": inputs.imbalance,
+        "ep": inputs.ep,
+        "etp": inputs.etp,
         "mlp_inputs": 1.0 + shape["gated_mlp"],
         "vocab_size": shape["vocab_size"],
         "embeddings": 2.0 - shape["tied_embeddings"],
         "attentions": attentions / blocks,
-        "causal": computed / attentions,
+        "causal": computed / attentions * _seen(shape, inputs.seq_length),
         "seq_length": inputs.seq_length,
         "gpus_per_node": per_node,
         "world_size": inputs.world_size,
@@ -162,12 +173,43 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
     }
 
 
+def _attention_of(shape: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+    """Width of all heads, and the weights of a block over those of plain attention so wide, (n,).
+
+    Latent attention is taken as one of as many key and value heads as query heads, each as wide as
+    the mean of its query's and its value's width; its weights are those of shapes.py.
+    """
+    h, heads, head = shape["hidden_size"], shape["num_heads"], shape["head_dim"]
+    latent, rotary, value = (
+        shape[name] for name in ("key_value_rank", "rotary_head_dim", "value_head_dim")
+    )
+    rank = shape["query_rank"]
+    queries = heads * (head + rotary)
+    width = np.where(latent > 0, heads * (head + rotary + value) / 2, heads * head)
+    low = np.where(rank > 0, rank * (h + queries), h * queries) + h * (latent + rotary)
+    low = low + latent * heads * (head + value) + heads * value * h
+    return width, np.where(latent > 0, low / (4 * h * width), 1.0)
+
+
+def _seen(shape: Mapping[str, Floats], seq_length: Floats) -> Floats:
+    """Pairs of a query and a key over those of a causal square, (n,): `ModelShape.attended`."""
+    seen = np.minimum(shape["window"], seq_length) / seq_length
+    windowed = shape["windowed_layers"] / shape["num_layers"]
+    return 1 - windowed + windowed * seen * (2 - seen)
+
+
 def _note_misfits(arrays: Mapping[str, Floats], note: Words) -> None:
     """Say why a row cannot be predicted; only what leaves the formulas without meaning."""
     shard, dp, stage = arrays["shard"], arrays["dp"], arrays["zero_stage"]
     reasons = {
         "pp is larger than num_layers": arrays["pp"] > arrays["num_layers"],
         "zero_stage is above 3": stage > 3,
+        "ep is more than 1, and the model has no experts": (arrays["ep"] > 1)
+        & (arrays["num_experts"] == 0),
+        "ep does not divide num_experts": np.mod(arrays["num_experts"], arrays["ep"]) != 0,
+        "ep x etp does not divide dp x cp x tp": (
+            np.mod(arrays["dp"] * arrays["cp"] * arrays["tp"], arrays["ep"] * arrays["etp"]) != 0
+        ),
         "zero_shard_size does not divide dp": np.mod(dp, shard) != 0,
         "zero_shard_size shards nothing at zero_stage 0": (
             (stage == 0) & (shard > 1) & (shard != dp)
@@ -216,6 +258,7 @@ def _features(
         sequence_parallel=inputs.sequence_parallel[rows],
         fused_norm=inputs.fused_norm[rows] | layer_norm | stack.fused_norms,
         offload=inputs.offload[rows],
+        recomputes=inputs.recomputes[rows],
         full=checkpointing == "full",
         selective=checkpointing == "selective",
         math=math.astype(bool),

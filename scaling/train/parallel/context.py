@@ -1,4 +1,4 @@
-"""Context parallelism after DeepSpeed-Ulysses: the ranks of a cp group share their sequences.
+"""Context parallelism after Ulysses: the ranks of a cp group share their sequences.
 
 Each rank holds s / cp tokens of a sequence everywhere but in attention, before which an all-to-all
 trades tokens for heads (arXiv 2309.14509): a rank then sees all tokens of n / cp heads. A second
@@ -8,16 +8,13 @@ are averaged over cp as they are over dp.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from deepspeed.sequence.layer import DistributedAttention
 
 # query, key, value, and what else a kernel is told (a t5: the position bias of its heads)
 Attend = Callable[..., torch.Tensor]
-
-_NO_ROTATION = None  # that function's rotary positions; ours have turned the heads before
-_BATCH, _TOKENS, _HEADS = 0, 1, 2  # of [batch, tokens, heads, head_dim]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +36,58 @@ class ContextParallel:
         """
         if self.size == 1:
             return attend
-        exchanged = DistributedAttention(attend, self.group, scatter_idx=_HEADS, gather_idx=_TOKENS)
 
         def attended(
-            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *told: torch.Tensor | None
+            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any
         ) -> torch.Tensor:
-            result: torch.Tensor = exchanged(query, key, value, _BATCH, _NO_ROTATION, *told)
-            return result
+            whole = (_run(_TokensForHeads, part, self) for part in (query, key, value))
+            return _run(_HeadsForTokens, attend(*whole, *others), self)
 
         return attended
+
+
+def _run(function: Any, x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
+    result: torch.Tensor = function.apply(x, cp)
+    return result
+
+
+def _exchanged(parts: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
+    """Part i of this rank's goes to rank i, of the same shape: what each rank sent to this one."""
+    parts = parts.contiguous()
+    received = torch.empty_like(parts)
+    dist.all_to_all_single(received, parts, group=cp.group)
+    return received
+
+
+def _tokens_for_heads(x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
+    """[b, s / cp, n, d] -> [b, s, n / cp, d]."""
+    by_rank = x.unflatten(2, (cp.size, -1)).permute(2, 0, 1, 3, 4)
+    return _exchanged(by_rank, cp).transpose(0, 1).flatten(1, 2)
+
+
+def _heads_for_tokens(x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
+    """[b, s, n / cp, d] -> [b, s / cp, n, d]."""
+    by_rank = x.unflatten(1, (cp.size, -1)).transpose(0, 1)
+    return _exchanged(by_rank, cp).permute(1, 2, 0, 3, 4).flatten(2, 3)
+
+
+class _TokensForHeads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
+        ctx.cp = cp
+        return _tokens_for_heads(x, cp)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _heads_for_tokens(gradients[0], ctx.cp), None
+
+
+class _HeadsForTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
+        ctx.cp = cp
+        return _heads_for_tokens(x, cp)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _tokens_for_heads(gradients[0], ctx.cp), None

@@ -57,7 +57,7 @@ class Groups:
         def fixed(place: Place) -> tuple[int, ...]:
             return tuple(at for name, at in dataclasses.asdict(place).items() if name not in varied)
 
-        return self._own_group_by(fixed)
+        return self.own_group_by(fixed)
 
     def _own_shard_group(self) -> dist.ProcessGroup | None:
         """The neighbouring dp ranks, with all cp ranks of each, that share a copy with this one."""
@@ -65,11 +65,11 @@ class Groups:
         if size is None:
             return None
         replicas = size // self.layout.cp
-        return self._own_group_by(
+        return self.own_group_by(
             lambda place: (place.tp_rank, place.pp_rank, place.dp_rank // replicas)
         )
 
-    def _own_group_by(self, key: Callable[[Place], tuple[int, ...]]) -> dist.ProcessGroup:
+    def own_group_by(self, key: Callable[[Place], tuple[int, ...]]) -> dist.ProcessGroup:
         """The group of the ranks whose place has this one's key.
 
         All ranks have one already. A rank alone gets one too, which meets nobody: an engine may

@@ -6,11 +6,6 @@ from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.parallel.sharding import hpz_ranks
 
-# AdamW as Llama 2 was trained, but at a rate that shows in a dozen steps.
-LEARNING_RATE = 1e-3
-BETAS = (0.9, 0.95)
-WEIGHT_DECAY = 0.1
-
 _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
 
 

@@ -17,15 +17,10 @@ from torch import nn
 
 from scaling.train.data import MicroBatch
 from scaling.train.engines.deepspeed import streams
-from scaling.train.engines.deepspeed.config import (
-    BETAS,
-    LEARNING_RATE,
-    WEIGHT_DECAY,
-    buckets_of,
-    deepspeed_config,
-)
+from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config
 from scaling.train.engines.deepspeed.pipeline import DealtPipeline
 from scaling.train.engines.deepspeed.unit import ModelParallelUnit
+from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.engines.trainer import Beat, Trainer
 from scaling.train.kernels.compiled import compile_each
 from scaling.train.measure.window import OPTIMIZER

@@ -2,15 +2,21 @@
 
 from collections.abc import Iterator
 
-from scaling.layout.kernels import NO_BIAS_GRADIENT
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.engines.deepspeed.config import cuts_messages
+from scaling.train.engines.model_refusals import model_refusals
 
 
 def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     """Why DeepSpeed cannot run a layout that arithmetic allows: one sentence each."""
-    yield from _fusion_refusals(shape, layout)
+    yield from model_refusals(shape, layout)
+    if layout.fused_cross_entropy and layout.pp > 1:
+        yield "fused_cross_entropy joins head and loss, which DeepSpeed's pipeline keeps apart"
+    if layout.pipeline_schedule not in ("1f1b", "dualpipev"):
+        yield (
+            f"pipeline_schedule={layout.pipeline_schedule}: DeepSpeed has 1f1b and dualpipev only"
+        )
     size = layout.zero_shard_size
     if size is not None and layout.zero_stage < 3:
         yield (
@@ -33,32 +39,11 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"{layout.seq_length}{over_cp} x hidden_size={shape.hidden_size} = {elements} elements "
             "have no equal parts (DeepSpeed)"
         )
-    if shape.family == "gpt" and layout.fused_norm:
-        yield "fused_norm is a kernel of RMSNorm; a gpt's LayerNorm is always torch's fused one"
-    if shape.family == "t5" and layout.attention != "math":
-        yield NO_BIAS_GRADIENT.format(attention=layout.attention)
     if shape.family == "t5" and layout.pipeline_schedule != "1f1b":
         yield (
             f"pipeline_schedule={layout.pipeline_schedule} turns one stream around at the last "
             "rank; a t5 sends two through its stages"
         )
-    if shape.family == "t5" and shape.tied_embeddings:
-        yield "a t5 is trained as mT5 is, with a head of its own: tied_embeddings must be false"
-
-
-def _fusion_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
-    if layout.fused_cross_entropy and layout.tp > 1:
-        yield (
-            "fused_cross_entropy joins the head with a softmax over the whole vocabulary, which "
-            f"tp={layout.tp} ranks share"
-        )
-    if layout.fused_cross_entropy and layout.pp > 1:
-        yield "fused_cross_entropy joins head and loss, which DeepSpeed's pipeline keeps apart"
-    if layout.fused_cross_entropy and shape.family == "t5":
-        yield "fused_cross_entropy is wired to decoders only, not to a t5"
-    inside = [name for name in ("fused_norm", "fused_rope", "fused_mlp") if getattr(layout, name)]
-    if layout.compile and inside:
-        yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"
 
 
 def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:

@@ -1,0 +1,27 @@
+"""What the model itself cannot do, whichever engine trains it. No torch."""
+
+from collections.abc import Iterator
+
+from scaling.layout.kernels import NO_BIAS_GRADIENT
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+
+
+def model_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    """Why scaling/train/model cannot train this shape by this layout: one sentence each."""
+    if layout.fused_cross_entropy and layout.tp > 1:
+        yield (
+            "fused_cross_entropy joins the head with a softmax over the whole vocabulary, which "
+            f"tp={layout.tp} ranks share"
+        )
+    if layout.fused_cross_entropy and shape.family == "t5":
+        yield "fused_cross_entropy is wired to decoders only, not to a t5"
+    inside = [name for name in ("fused_norm", "fused_rope", "fused_mlp") if getattr(layout, name)]
+    if layout.compile and inside:
+        yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"
+    if shape.family == "gpt" and layout.fused_norm:
+        yield "fused_norm is a kernel of RMSNorm; a gpt's LayerNorm is always torch's fused one"
+    if shape.family == "t5" and layout.attention != "math":
+        yield NO_BIAS_GRADIENT.format(attention=layout.attention)
+    if shape.family == "t5" and shape.tied_embeddings:
+        yield "a t5 is trained as mT5 is, with a head of its own: tied_embeddings must be false"

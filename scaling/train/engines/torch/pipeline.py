@@ -1,0 +1,182 @@
+"""A decoder in a pipeline of torch.distributed.pipelining: chunks of layers on each rank.
+
+Under 1F1B a rank holds one chunk. Interleaved schedules give it `virtual_stages`, every pp-th of
+the model's; a schedule in the shape of a V two, of which the second lies as far from the end as the
+first from the beginning, so that the first rank has look-up and head.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleDualPipeV,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
+
+from scaling.layout.axes import V_SCHEDULES, PipelineSchedule
+from scaling.layout.layout import Layout
+from scaling.layout.partition import layers_by_cost, part_costs
+from scaling.train.data import MicroBatch
+from scaling.train.engines.torch.sharding import LAYERS, Sharding
+from scaling.train.engines.torch.update import Engine, Tied, Update
+from scaling.train.engines.trainer import Beat
+from scaling.train.kernels.compiled import compile_each
+from scaling.train.model.blueprint import Blueprint, recomputed
+from scaling.train.model.decoder import Embedding, FinalNorm, Head, Layer, loss_of
+from scaling.train.parallel.groups import Groups
+
+_SCHEDULES: dict[PipelineSchedule, Any] = {
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero_bubble": ScheduleInterleavedZeroBubble,
+    "zbv": ScheduleZBVZeroBubble,
+    "dualpipev": ScheduleDualPipeV,
+}
+
+
+def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
+    """Which of the model's chunks this pipeline rank holds, the first of the model's is 0."""
+    if layout.pipeline_schedule in V_SCHEDULES:
+        return pp_rank, 2 * layout.pp - 1 - pp_rank
+    return tuple(range(pp_rank, layout.pp * layout.virtual_stages, layout.pp))
+
+
+class Chunk(nn.Module):
+    """Consecutive layers of a decoder; the first chunk has the look-up, the last one the head."""
+
+    def __init__(self, plan: Blueprint, index: int) -> None:
+        super().__init__()
+        layout, shape = plan.layout, plan.shape
+        costs = part_costs(shape, layout.seq_length, layout.activation_checkpointing)
+        dealt = layers_by_cost(costs, layout.model_chunks)
+        begin = sum(dealt[:index])
+        self.first, self.last = index == 0, index == layout.model_chunks - 1
+        self.embedding = Embedding(plan) if self.first else None
+        self.layers = nn.ModuleList(Layer(plan, i) for i in range(begin, begin + dealt[index]))
+        self.norm = FinalNorm(plan) if self.last else None
+        self.head = Head(plan, _tied_weight(plan)) if self.last else None
+        self.recompute = layout.activation_checkpointing == "full"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Ids [b, s] or activations [b, s', h] -> activations or logits [b, s, vocab / tp]."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for layer in self.layers:
+            x = recomputed(layer, x) if self.recompute else layer(x)
+        if self.head is not None:
+            x = self.head(self.norm(x))  # type: ignore[misc]
+        return x
+
+    @property
+    def tied(self) -> nn.Parameter | None:
+        """The vocabulary's vectors, where this chunk has them."""
+        part = self.embedding or self.head
+        return None if part is None else part.weight
+
+
+def _tied_weight(plan: Blueprint) -> nn.Parameter | None:
+    """A second copy of the look-up's weight, for a head that is tied to it."""
+    shape = plan.shape
+    if not shape.tied_embeddings:
+        return None
+    return plan.sharded("embedding", shape.vocab_size, shape.hidden_size, dim=0)
+
+
+class PipelineTrainer:
+    """Chunks of the model on each rank; each chunk is sharded as a replica's model is."""
+
+    def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
+        layout, place = plan.layout, groups.place
+        self._plan = plan
+        beat("building the model")
+        sharding = Sharding(plan, groups)
+        self._indices = chunks_of_rank(layout, place.pp_rank)
+        self._chunks: list[Chunk] = []
+        for index in self._indices:
+            with sharding.of_parts():
+                chunk = Chunk(plan, index)
+            sharding.of(chunk)
+            if layout.compile:
+                compile_each(chunk, LAYERS)
+            self._chunks.append(chunk)
+        beat("building the engine")
+        group = groups.own_group_by(lambda o: (o.tp_rank, o.cp_rank, o.dp_rank))
+        stages = [
+            PipelineStage(
+                chunk,
+                index,
+                layout.model_chunks,
+                plan.device,
+                input_args=_message(plan, layout.model_chunks, index),
+                output_args=_message(plan, layout.model_chunks, index + 1),
+                group=group,
+            )
+            for chunk, index in zip(self._chunks, self._indices, strict=True)
+        ]
+        loss, rounds = loss_of(plan), layout.gradient_accumulation_steps
+        self._schedule = _SCHEDULES[layout.pipeline_schedule](
+            stages[0] if layout.pipeline_schedule == "1f1b" else stages,
+            rounds,
+            loss_fn=lambda logits, labels: loss(logits, labels) / rounds,
+            scale_grads=False,
+        )
+        weights = [weight for chunk in self._chunks for weight in chunk.parameters()]
+        tied = _tied(plan, groups, self._chunks) if plan.shape.tied_embeddings else None
+        update = Update(weights, plan, copies=sharding.copies, tied=tied)
+        self.engine = Engine(module=self._chunks[0], update=update)
+        self._losses: list[torch.Tensor] = []
+
+    def step(self, batches: Sequence[MicroBatch]) -> None:
+        """Train on these micro-batches, one optimizer step."""
+        self._losses = []
+        ids = [torch.cat([ids for ids, _ in batches])] if self._chunks[0].first else []
+        if self._chunks[-1].last:
+            labels = torch.cat([labels for _, labels in batches])
+            self._schedule.step(*ids, target=labels, losses=self._losses, return_outputs=False)
+        else:
+            self._schedule.step(*ids)
+        self.engine.update()
+
+    def loss(self) -> float:
+        """The mean over the micro-batches of all replicas, known where the last chunk is."""
+        layout = self._plan.layout
+        total = torch.zeros((), device=self._plan.device)
+        if self._losses:
+            total = torch.stack(self._losses).detach().float().sum()
+        dist.all_reduce(total)
+        return total.item() / (layout.dp * layout.cp * layout.tp)
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm."""
+        return self.engine.update.last_norm()
+
+
+def _message(plan: Blueprint, chunks: int, index: int) -> torch.Tensor:
+    """What passes before chunk `index`, as a tensor without numbers."""
+    layout, shape = plan.layout, plan.shape
+    batch, tokens = layout.micro_batch_size, layout.seq_length // layout.cp
+    if index == 0:
+        return torch.empty(batch, tokens, dtype=torch.int64, device="meta")
+    if index == chunks:
+        size = (batch, tokens, shape.vocab_size // layout.tp)
+    else:
+        held = tokens // layout.tp if layout.sequence_parallel else tokens
+        size = (batch, held, shape.hidden_size)
+    return torch.empty(size, dtype=plan.dtype, device="meta", requires_grad=True)
+
+
+def _tied(plan: Blueprint, groups: Groups, chunks: list[Chunk]) -> Tied | None:
+    """This rank's copies of the weight that look-up and head share, and who has the others."""
+    last = 0 if plan.layout.pipeline_schedule in V_SCHEDULES else plan.layout.pp - 1
+    ends = groups.own_group_by(
+        lambda o: (o.tp_rank, o.cp_rank, o.dp_rank, 0 if o.pp_rank == last else o.pp_rank)
+    )
+    copies = [chunk.tied for chunk in chunks if chunk.tied is not None]
+    return Tied(copies=copies, first_is_here=chunks[0].first, group=ends) if copies else None

@@ -1,0 +1,47 @@
+"""What the engine of PyTorch cannot do, one sentence each. No torch."""
+
+from collections.abc import Iterator
+
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+from scaling.train.engines.model_refusals import model_refusals
+
+# Schedules that compute the gradients of weights apart from those of activations, and later.
+_SPLIT_BACKWARD = ("zero_bubble", "zbv", "dualpipev")
+
+
+def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    """Why PyTorch cannot run a layout that arithmetic allows: one sentence each."""
+    yield from model_refusals(shape, layout)
+    if layout.precision == "fp16":
+        yield "precision=fp16 needs a loss that is scaled against underflow; bf16 needs none"
+    if layout.pp > 1:
+        yield from _pipeline_refusals(shape, layout)
+
+
+def _pipeline_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    schedule = layout.pipeline_schedule
+    if shape.family == "t5":
+        yield f"pp={layout.pp}: torch's stages send one stream, and a t5 has two (PyTorch)"
+    if layout.zero_stage == 2:
+        yield (
+            f"zero_stage=2 with pp={layout.pp}: torch's pipelines reduce gradients once a step, as "
+            "zero_stage=1 does (PyTorch)"
+        )
+    if layout.zero_stage == 3 and schedule in _SPLIT_BACKWARD:
+        yield (
+            f"zero_stage=3 with pipeline_schedule={schedule}: FSDP2 has freed the weights when the "
+            "schedule comes to their gradients (PyTorch)"
+        )
+    if layout.compile and schedule in _SPLIT_BACKWARD:
+        yield (
+            f"compile with pipeline_schedule={schedule}: compiled layers have no backward that "
+            "could be split in two (PyTorch)"
+        )
+    if layout.fused_cross_entropy:
+        yield "fused_cross_entropy joins head and loss, which torch's pipeline keeps apart"
+
+
+def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:
+    """Nothing: the norm counts every weight once, in every layout."""
+    return iter(())

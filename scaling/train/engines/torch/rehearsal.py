@@ -1,0 +1,56 @@
+"""What this engine must be told where a rank is rehearsed: no CUDA, no numbers, no neighbours."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.pipelining._utils import InferenceMode
+
+from scaling.study.point import Point
+from scaling.train.engines.torch import sharding
+from scaling.train.engines.trainer import Trainer
+from scaling.train.parallel.groups import Groups
+
+Note = Callable[[str], None]  # counts one wait for the device, by its kind
+
+
+def around_optimizer(trainer: Trainer, wrap: Callable[[Any], Any]) -> None:
+    """Let `wrap` stand around what is done once after a step's micro-batches."""
+    trainer.engine.update = wrap(trainer.engine.update)
+
+
+def answer_as_cuda(note: Note) -> None:
+    """Nothing: FSDP2 queues the same work on every device and waits for none of it itself."""
+
+
+@contextlib.contextmanager
+def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
+    """Tell FSDP2 and the stages what they would read from a tensor or hear from a neighbour."""
+    made, finalized = sharding.mesh_of, FSDPParamGroup.finalize_backward
+
+    def mesh_of(*place: Any) -> Any:
+        with unset_fake_temporarily():  # a mesh looks for this rank among its numbers
+            return made(*place)
+
+    def warm_up(_: Any, stages: list[PipelineStage], *__: Any) -> None:
+        for stage in stages:  # each was told what it is sent
+            stage._inference_mode = InferenceMode.STATIC
+
+    def finalize(group: FSDPParamGroup) -> None:
+        for weight in group.fsdp_params:
+            if weight.offload_to_cpu:  # its gradient comes to the host
+                note("synchronize")
+        finalized(group)
+
+    with contextlib.ExitStack() as stack:
+        for place, name, value in (
+            (sharding, "mesh_of", mesh_of),
+            (schedules._PipelineSchedule, "_warmup_p2p", warm_up),
+            (FSDPParamGroup, "finalize_backward", finalize),
+        ):
+            stack.enter_context(mock.patch.object(place, name, value))
+        yield

@@ -1,0 +1,141 @@
+"""Weights over the ranks that see other tokens: who holds which part, and when parts travel.
+
+What the stages of ZeRO mean here, each by FSDP2 with a group of weights per layer:
+
+    0  every rank holds everything; gradients are averaged once a step, layer by layer
+    1  optimizer states and their fp32 weights are sharded; weights are gathered once a step,
+       gradients are reduced once a step
+    2  and gradients: they are reduced after each micro-batch
+    3  and weights: they are gathered for each forward and again for each backward
+
+With `zero_shard_size` neighbouring ranks hold one sharded copy together, and the copies are kept
+equal by an all-reduce of what each shard's gradients are (HSDP). In 16 bits the sharded weights are
+fp32 and are cast when they are gathered; gradients travel in 16 bits, FSDP2's default.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from scaling.layout.layout import Layout
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.decoder import Embedding, Head, Layer
+from scaling.train.model.encoder_decoder import DecoderLayer, EncoderLayer
+from scaling.train.parallel.groups import Groups
+
+LAYERS = (Layer, EncoderLayer, DecoderLayer)
+_TP_MARK = "tensor_model_parallel"  # on weights of which each tp rank holds another part
+
+
+class Sharding:
+    """The layout's sharding of a model, or of a stage of one, on this rank.
+
+    `copies` is how many ranks of the data group hold the same part of a weight, `applied` whether
+    FSDP2 stands around the model: a rank alone in fp32 has nothing to shard, to cast or to move.
+    """
+
+    def __init__(self, plan: Blueprint, groups: Groups) -> None:
+        layout = plan.layout
+        self._layout, self._device = layout, plan.device
+        self._dtype = None if plan.dtype == torch.float32 else plan.dtype
+        replicas = layout.dp * layout.cp
+        self.applied = replicas > 1 or self._dtype is not None or layout.optimizer_offload != "none"
+        self.copies = 1
+        self._parts: tuple[type[nn.Module], ...] = LAYERS
+        if not plan.shape.tied_embeddings:  # a weight of two modules is in a group of both
+            self._parts += (Embedding, Head)
+        if self.applied:
+            self._mesh = mesh_of(layout, groups, plan.device.type)
+            shards = 1 if self._replicates else self._mesh.size(self._mesh.ndim - 1)
+            self.copies = replicas // shards
+
+    @property
+    def _replicates(self) -> bool:
+        return self._layout.zero_stage == 0 and self._layout.dp * self._layout.cp > 1
+
+    @contextlib.contextmanager
+    def of_parts(self) -> Iterator[None]:
+        """Shard each part of a model as soon as it stands: the whole may not fit one device."""
+
+        def registered(_: nn.Module, __: str, part: nn.Module | None) -> None:
+            if isinstance(part, self._parts):
+                self.of(part)
+
+        hook = register_module_module_registration_hook(registered)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def of(self, module: nn.Module) -> None:
+        """Shard what of this module is not sharded yet, as one group."""
+        if not self.applied:
+            return
+        marks = [getattr(weight, _TP_MARK, False) for weight in module.parameters()]
+        for weight in module.parameters():
+            if weight.dtype != torch.float32:
+                weight.data = weight.data.float()
+        offload = OffloadPolicy()
+        if self._layout.optimizer_offload == "cpu":
+            offload = CPUOffloadPolicy(pin_memory=self._device.type == "cuda")
+        precision = MixedPrecisionPolicy(param_dtype=self._dtype, cast_forward_inputs=False)
+        if self._replicates:
+            replicate(module, mesh=self._mesh, mp_policy=precision, offload_policy=offload)
+        else:
+            fully_shard(
+                module,
+                mesh=self._mesh,
+                reshard_after_forward=self._layout.zero_stage == 3,
+                mp_policy=precision,
+                offload_policy=offload,
+            )
+        for weight, mark in zip(module.parameters(), marks, strict=True):
+            if mark:
+                setattr(weight, _TP_MARK, True)
+
+    def before_micro_batch(self, module: nn.Module, *, last: bool) -> None:
+        """Let the coming backward reduce gradients and free gathered weights, or not yet."""
+        if not self.applied:
+            return
+        assert isinstance(module, FSDPModule)
+        module.set_requires_gradient_sync(last or self._layout.zero_stage >= 2)
+        module.set_reshard_after_backward(last or self._layout.zero_stage == 3)
+
+
+def tp_sharded(weight: nn.Parameter) -> bool:
+    """Whether each tp rank holds another part of this weight."""
+    return bool(getattr(weight, _TP_MARK, False))
+
+
+def mesh_of(layout: Layout, groups: Groups, device: str) -> DeviceMesh:
+    """The data group; with shards of a smaller size [copies, ranks that share one]."""
+    assert groups.data_group is not None
+    size = layout.zero_shard_size
+    if size is None or size == layout.dp:
+        return DeviceMesh.from_group(groups.data_group, device, mesh_dim_names=("data",))
+    shards = groups.own_group_by(
+        lambda other: (other.tp_rank, other.pp_rank, other.dp_rank // size)
+    )
+    copies = groups.own_group_by(
+        lambda other: (other.tp_rank, other.pp_rank, other.cp_rank, other.dp_rank % size)
+    )
+    ranks = torch.tensor(dist.get_process_group_ranks(groups.data_group))
+    return DeviceMesh.from_group(
+        [copies, shards],
+        device,
+        mesh=ranks.view(-1, size * layout.cp),
+        mesh_dim_names=("copies", "shards"),
+    )

@@ -1,0 +1,140 @@
+"""All that follows a step's last backward: gradients over tp, their norm, clipping, AdamW."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.train.engines.torch.sharding import tp_sharded
+from scaling.train.measure.window import OPTIMIZER
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.parallel.tensor import TensorParallel
+
+
+class SummedAtTheEnd(TensorParallel):
+    """A tp group whose replicated weights sum their gradients once a step, not as each comes.
+
+    A hook on a weight would be lost: FSDP2 puts weights of its own in the place of those it shards.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, tp: TensorParallel) -> "SummedAtTheEnd":
+        """The same place in the same group."""
+        return cls(**{each.name: getattr(tp, each.name) for each in dataclasses.fields(tp)})
+
+    def mark_replicated(self, weight: nn.Parameter) -> nn.Parameter:
+        """A weight that every rank holds."""
+        return weight
+
+
+@dataclass(slots=True, kw_only=True)
+class Engine:
+    """What a trainer runs: a model (of a pipeline its first chunk), and the step's end."""
+
+    module: nn.Module
+    update: "Update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tied:
+    """Copies of one weight, which stay equal because each gets the sum of their gradients.
+
+    `copies` are this rank's, the first of them the model's own where `first_is_here`; `group` are
+    the ranks that have any.
+    """
+
+    copies: list[nn.Parameter]
+    first_is_here: bool
+    group: dist.ProcessGroup
+
+
+class Update:
+    """The step's end on this rank. It waits for the device only where gradients are on the host.
+
+    Args:
+        weights: this rank's parts, in one order on all ranks that hold the same layers.
+        plan: the model, the layout, and this rank's place in it.
+        copies: ranks of the data group that hold the same parts.
+        tied: copies among them of one weight.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[nn.Parameter],
+        plan: Blueprint,
+        *,
+        copies: int,
+        tied: Tied | None = None,
+    ) -> None:
+        self._weights, self._plan, self._tied = list(weights), plan, tied
+        self._optimizer = torch.optim.AdamW(
+            self._weights, lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
+        )
+        tp = plan.tp
+        # over all ranks each gradient is to count once
+        again = [] if tied is None else tied.copies[1 if tied.first_is_here else 0 :]
+        shares = [
+            0.0
+            if any(weight is copy for copy in again)
+            else 1 / copies / (1 if tp_sharded(weight) else tp.size)
+            for weight in self._weights
+        ]
+        self._shares = torch.tensor(shares, device=plan.device)
+        self._summed = [
+            index
+            for index, weight in enumerate(self._weights)
+            if tp.sequence_parallel and not tp_sharded(weight)
+        ]
+        self._norm: torch.Tensor | None = None
+
+    def last_norm(self) -> float | None:
+        """The norm of all gradients of the last step before they were clipped."""
+        return None if self._norm is None else self._norm.item()
+
+    @torch.profiler.record_function(OPTIMIZER)
+    def __call__(self) -> None:
+        """Update the weights and drop their gradients."""
+        gradients = [_local(weight.grad) for weight in self._weights]
+        if self._tied is not None:
+            self._sum_tied(self._tied)
+        if self._summed:
+            self._sum_over_sequence([gradients[index] for index in self._summed])
+        self._norm = self._norm_of(gradients)
+        if self._plan.gradient_clipping:
+            shrink = (self._plan.gradient_clipping / self._norm).clamp(max=1.0)
+            torch._foreach_mul_(gradients, shrink.to(gradients[0].device))
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def _norm_of(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        norms = torch.stack(torch._foreach_norm(gradients)).to(self._plan.device)
+        total = norms.float().square().mul(self._shares).sum()
+        dist.all_reduce(total)
+        return total.sqrt()
+
+    def _sum_tied(self, tied: Tied) -> None:
+        gradients = [_local(copy.grad) for copy in tied.copies]
+        total = torch.stack(gradients).sum(0).to(self._plan.device)
+        dist.all_reduce(total, group=tied.group)
+        for gradient in gradients:
+            gradient.copy_(total)
+
+    def _sum_over_sequence(self, gradients: list[torch.Tensor]) -> None:
+        """Each tp rank has those of its part of the tokens."""
+        flat = torch.cat([each.flatten() for each in gradients]).to(self._plan.device)
+        dist.all_reduce(flat, group=self._plan.tp.group)
+        sums = flat.split([each.numel() for each in gradients])
+        for gradient, whole in zip(gradients, sums, strict=True):
+            gradient.copy_(whole.view_as(gradient))
+
+
+def _local(gradient: torch.Tensor | None) -> torch.Tensor:
+    assert gradient is not None
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

@@ -1,0 +1,242 @@
+"""Mixtures of experts: bytes and seconds worked by hand, of a machine without overheads."""
+
+import numpy as np
+import pytest
+
+from scaling.foreign.columns import Columns
+from scaling.layout.axes import AXES
+from scaling.layout.layout import Layout, refusals
+from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.model import predict
+from scaling.predict.cost.step import step_of
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from, points_of
+from scaling.predict.read.stacks import stack_of, with_release
+from scaling.study.study import load_models
+from tests.conftest import PROJECT
+from tests.predict.conftest import table_of
+from tests.predict.test_memory_arithmetic import HEAD, memory
+from tests.predict.test_step_arithmetic import IDEAL
+
+# Of tests.predict.conftest's shape: eight experts of 2,048, two a token, in all of 32 layers
+EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 2048}
+ATTENTION = 4 * 4096**2
+EXPERT = 3 * 4096 * 2048
+HELD = 32 * ATTENTION + 2 * HEAD  # what no expert has
+
+QUIET = {
+    "expert_gemm_efficiency": 1.0, "expert_half_size": 1e-9, "expert_passes": 0.0,
+    "host_experts_s": 0.0, "host_waits_s": 0.0, "ep_exposed": 1.0, "ep_link_efficiency": 1.0,
+    "ep_network_efficiency": 1.0, "ep_message_s": 0.0, "dp_exposed_inside": 1.0,
+}  # fmt: skip
+
+
+def quiet_step(points, **parameters):
+    (group,) = points.groups
+    p = {**group.start, **IDEAL, **QUIET, **parameters}
+    return step_of(group, group.features, p, np.zeros(len(group.features)))
+
+
+def test_a_token_pays_for_the_experts_it_takes_and_for_the_router(points):
+    step = quiet_step(points(EXPERTS))
+    flops = 6 * 4096 * 32 * (ATTENTION + 2 * EXPERT + 8 * 4096)
+    assert step.terms["gemm_s"] == pytest.approx(flops / 312e12)
+    shared = quiet_step(points({**EXPERTS, "shared_experts": 1, "dense_layers": 8}))
+    # of 32 layers 8 are dense, 24 have a third expert for every token
+    mlp = 8 * 3 * 4096 * 11008 + 24 * (3 * EXPERT + 8 * 4096)
+    flops = 6 * 4096 * (32 * ATTENTION + mlp)
+    assert shared.terms["gemm_s"] == pytest.approx(flops / 312e12)
+
+
+def test_few_tokens_an_expert_leave_its_tiles_empty(points):
+    # 4,096 x 2 / 8 = 1,024 tokens each: half a size of 1,024 in every dimension
+    (wide,) = quiet_step(points(EXPERTS), expert_half_size=1024.0).terms["gemm_s"]
+    (full,) = quiet_step(points(EXPERTS)).terms["gemm_s"]
+    padded = (1024 + 1024) * (
+        (4096 + 1024) * (2 * 2048 + 1024) + (2048 + 1024) * (4096 + 1024)
+    )  # fmt: skip
+    exact = 1024 * EXPERT
+    assert wide - full == pytest.approx(32 * 6 * 8 * (padded - exact) / 312e12)
+    # dealt to 8 ranks an expert gets the tokens of all of them
+    (dealt,) = quiet_step(points({**EXPERTS, "dp": 8, "ep": 8}), expert_half_size=1024.0).terms[
+        "gemm_s"
+    ]
+    assert full < dealt < wide
+
+
+def test_experts_are_held_by_ep_ranks_and_their_state_by_what_is_left_of_dp(points):
+    row = {**EXPERTS, "dp": 8, "zero_stage": 1}
+    alone, dealt = (memory(points({**row, "ep": ep})).terms for ep in (1, 4))
+    experts = 32 * 8 * EXPERT
+    assert alone["weights_bytes"] == pytest.approx(2 * (HELD + experts))
+    assert dealt["weights_bytes"] == pytest.approx(2 * (HELD + experts / 4))
+    assert alone["optimizer_bytes"] == pytest.approx(12 * (HELD + experts) / 8)
+    # 4 ranks hold different experts, so 2 share the state of each: the same bytes in all
+    assert dealt["optimizer_bytes"] == pytest.approx(12 * (HELD / 8 + experts / 4 / 2))
+    gathered = memory(points({**row, "ep": 4, "zero_stage": 3})).terms
+    assert gathered["weights_bytes"] == pytest.approx(2 * (HELD / 8 + experts / 8))
+
+
+def test_the_permuted_copies_of_a_token_are_kept(points):
+    kept = memory(points(EXPERTS), kept_routed=4.0, kept_mlp=8.0).terms["activations_bytes"]
+    none = memory(points(EXPERTS), kept_routed=0.0, kept_mlp=0.0).terms["activations_bytes"]
+    assert kept - none == pytest.approx(32 * 4096 * 2 * (4 * 4096 + 8 * 2048))
+
+
+def test_an_all_to_all_in_the_node_takes_its_links_four_times_a_layer(points):
+    row = {**EXPERTS, "dp": 8}
+    step = quiet_step(points({**row, "ep": 8}))
+    sent = 4096 * 2 * 4096 * 2 * 7 / 8
+    assert step.terms["ep_comm_s"] == pytest.approx(32 * 4 * sent / 300e9)
+    assert quiet_step(points(row)).terms["ep_comm_s"] == 0
+    again = quiet_step(points({**row, "ep": 8, "activation_checkpointing": "full"}))
+    assert again.terms["ep_comm_s"] == pytest.approx(1.5 * step.terms["ep_comm_s"])
+
+
+def test_over_nodes_copies_or_tokens_share_the_nics(points):
+    row = {**EXPERTS, "dp": 32, "ep": 8, "tp": 1, "gpus_per_node": 2, "num_experts": 32}
+    row = {**row, "ep": 8, "experts_per_token": 8}
+    # 8 ranks on 4 nodes of 2: six of eight copies leave, over 8 x 25 GB/s shared by 8 GPUs
+    (plain,) = quiet_step(points(row)).terms["ep_comm_s"]
+    assert plain == pytest.approx(32 * 4 * 4096 * 4096 * 2 * 8 * 6 / 8 / 25e9)
+    # a token wanted by 8 experts on 4 nodes reaches 4 (1 - (3 / 4)^8) of them, 3 in 4 elsewhere
+    once = points({**row, "framework": "Automodel", "activation_checkpointing": "none"})
+    (sent,) = quiet_step(once).terms["ep_comm_s"]
+    reached = 4 * (1 - 0.75**8) * 3 / 4
+    assert sent == pytest.approx(32 * 4 * 4096 * 4096 * 2 * reached / 25e9)
+
+
+def test_small_messages_cost_their_number(points):
+    row = {**EXPERTS, "dp": 8, "ep": 8}
+    (many,) = quiet_step(points(row), ep_message_s=1e-3).terms["ep_comm_s"]
+    (none,) = quiet_step(points(row)).terms["ep_comm_s"]
+    assert many - none == pytest.approx(32 * 4 * 7 * 1e-3)
+
+
+def test_all_wait_for_the_rank_of_the_fullest_expert(points):
+    row = {**EXPERTS, "dp": 8}
+    even, skewed = (
+        quiet_step(points({**row, "ep": 8, "routing": r})) for r in ("balanced", "skewed:2")
+    )
+    assert skewed.terms["ep_comm_s"] == pytest.approx(2 * even.terms["ep_comm_s"])
+    # a rank with 4 of 8 experts: one of twice the mean, three of 6 / 7
+    four = quiet_step(points({**row, "ep": 2, "routing": "skewed:2"})).terms["ep_comm_s"]
+    fair = quiet_step(points({**row, "ep": 2})).terms["ep_comm_s"]
+    assert four / fair == pytest.approx((2 + 3 * 6 / 7) / 4)
+    # on one rank the others get less
+    alone = quiet_step(points({**row, "routing": "skewed:2"})).terms["gemm_s"]
+    assert alone == pytest.approx(quiet_step(points(row)).terms["gemm_s"])
+
+
+def test_gradients_of_experts_are_reduced_by_the_ranks_that_hold_the_same(points):
+    row = {**EXPERTS, "dp": 8, "vocab_size": 1}
+    alone, dealt, all_different = (
+        quiet_step(points({**row, "ep": ep})).terms["dp_comm_s"][0] for ep in (1, 4, 8)
+    )
+    shared = 2 * 7 / 8 * 32 * ATTENTION * 4 / 300e9
+    experts = 32 * 8 * EXPERT * 4 / 300e9
+    assert alone == pytest.approx(shared + 2 * 7 / 8 * experts, rel=0.02)
+    assert dealt == pytest.approx(shared + 2 * 1 / 2 * experts / 4, rel=0.02)
+    assert all_different == pytest.approx(shared, rel=0.02)
+
+
+def test_latent_attention_has_its_own_weights_and_widths(points):
+    latent = {
+        "attention_kind": "mla", "query_rank": 1536, "key_value_rank": 512,
+        "rotary_head_dim": 64, "value_head_dim": 128, "head_dim": 128,
+    }  # fmt: skip
+    step = quiet_step(points(latent))
+    attention = 1536 * (4096 + 32 * 192) + 4096 * 576 + 512 * 32 * 256 + 32 * 128 * 4096
+    flops = 6 * 4096 * 32 * (attention + 3 * 4096 * 11008)
+    assert step.terms["gemm_s"] == pytest.approx(flops / 312e12)
+    # scores over 192, values over 128: 160 a head
+    scores = 32 * 3.5 * (4 * 4096**2 * 32 * 160 / 2)
+    assert step.terms["attention_s"] == pytest.approx(scores / (312e12 * 0.5))
+
+
+def test_a_window_spares_the_scores_beyond_it(points):
+    kind = "gqa, every other layer a window of 128"
+    (windowed,) = quiet_step(points({"attention_kind": kind})).terms["attention_s"]
+    (whole,) = quiet_step(points({})).terms["attention_s"]
+    # half of the layers see 128 x 4,096 - 128^2 / 2 of 4,096^2 / 2 pairs
+    assert windowed / whole == pytest.approx((1 + 2 * 128 / 4096 - (128 / 4096) ** 2) / 2)
+
+
+def test_what_recomputes_single_modules_fits_where_everything_recomputed_does(points):
+    row = {**EXPERTS, "framework": "Megatron-Bridge", "micro_batch_size": 16, "dp": 8, "ep": 8}
+    open_, kept, again = (
+        predict(points({**row, "activation_checkpointing": how})) for how in (None, "none", "full")
+    )
+    assert [bool(one.fits[0]) for one in (open_, kept, again)] == [True, False, True]
+    assert again.memory_bytes < open_.memory_bytes < kept.memory_bytes
+    assert sum(v[0] for v in open_.memory_terms.values()) == pytest.approx(open_.memory_bytes[0])
+
+
+def test_facts_of_a_framework_may_begin_with_a_release():
+    named = [with_release("Megatron-Bridge", r) for r in ("", "26.04.01 NeMo", "26.06", "26.08 N")]
+    assert named == ["Megatron-Bridge"] * 2 + ["Megatron-Bridge 26.06"] * 2
+    older, newer = (stack_of(name).defaults["ep_exposed"] if "26.06" in name else 0.8
+                    for name in named[1:3])  # fmt: skip
+    assert newer < older
+    assert with_release("scaling", "26.06") == "scaling"
+
+
+SHAPE = ModelShape(
+    num_layers=4, hidden_size=256, num_heads=8, num_kv_heads=4, head_dim=32, ffn_hidden_size=512,
+    vocab_size=1024, num_experts=8, experts_per_token=2, expert_ffn_hidden_size=128,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        ({"ep": 3, "dp": 3}, "num_experts=8 is not divisible by ep=3"),
+        ({"ep": 4, "dp": 2}, "dp=2 is not divisible by ep=4"),
+        ({"ep": 8, "dp": 2, "cp": 2}, "dp=2 x cp=2 is not divisible by ep=8"),
+        ({"ep": 4, "dp": 2, "cp": 2}, None),
+    ],
+)
+def test_ep_takes_its_ranks_out_of_dp_and_cp(layout, sentence):
+    refused = list(refusals(SHAPE, Layout(seq_length=64, **layout)))
+    assert refused == ([] if sentence is None else [sentence])
+
+
+def test_a_dense_model_is_dealt_to_nobody():
+    dense = load_models(PROJECT / "config" / "models.yaml")["tiny"]
+    refused = list(refusals(dense, Layout(seq_length=64, ep=2, dp=2, routing="skewed:2")))
+    assert refused == [
+        "ep=2 deals experts to ranks, and this model has none",
+        "routing=skewed:2 is among experts, and this model has none",
+    ]
+    assert AXES["ep"].later
+    assert AXES["routing"].later
+
+
+def test_rows_whose_experts_cannot_be_dealt_say_why(points):
+    noted = points(
+        {"dp": 8, "ep": 4},
+        {**EXPERTS, "dp": 24, "ep": 3},
+        {**EXPERTS, "dp": 4, "ep": 8},
+    )
+    assert noted.note.tolist() == [
+        "ep is more than 1, and the model has no experts",
+        "ep does not divide num_experts",
+        "ep x etp does not divide dp x cp x tp",
+    ]
+
+
+def test_a_mixture_in_memory_is_the_point_that_its_table_is():
+    shape = load_models(PROJECT / "config" / "models.yaml")["deepseek_v3"]
+    layout = Layout(
+        seq_length=4096, dp=64, ep=32, pp=4, zero_stage=1, gradient_accumulation_steps=8
+    )
+    own = predict(
+        points_from(
+            inputs_of_layouts([layout], [shape], models=["m"], clusters=["h100-80gb"]), {}
+        )
+    )  # fmt: skip
+    row = {**shape.facts(), **layout.facts(), "framework": "scaling", "cluster": "h100-80gb"}
+    table = predict(points_of(Columns(table_of({**row, "etp": 1}), "t")))
+    assert np.isfinite(own.step_time_s).all()
+    assert table.step_time_s == pytest.approx(own.step_time_s)
+    assert table.memory_bytes == pytest.approx(own.memory_bytes)

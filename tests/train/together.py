@@ -1,0 +1,130 @@
+"""Many layouts, one after another, in one launch of ranks: what they learn, nothing measured.
+
+Starting ranks, meeting and the profiler's window take longer than ten steps of a tiny model. The
+ranks of a batch meet once; each layout makes its groups, its engine and its steps as a rank of its
+own would. A layout that fails ends the launch: the rest goes on in another.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from scaling.launch.start.local import rank_variables
+from scaling.layout.engines import engine_module
+from scaling.record.rank_files import RankFiles
+from scaling.study.point import Point
+from scaling.train.data import micro_batches
+from scaling.train.engines.trainer import build
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.parallel.groups import Groups
+from scaling.train.parallel.meeting import RankId, meet
+
+_CPU = torch.device("cpu")
+_TIMEOUT_S = 120.0
+
+Curves = list[dict[str, Any]]  # of each rank: its losses and gradient norms, or why there are none
+
+
+def trained_together(points: Sequence[Point]) -> list[Curves]:
+    """The curves of each point's ranks; all points have the same number of ranks."""
+    curves: list[Curves] = []
+    with tempfile.TemporaryDirectory() as directory:
+        while len(curves) < len(points):
+            curves += _launched(points[len(curves) :], Path(directory) / str(len(curves)))
+    return curves
+
+
+def _launched(points: Sequence[Point], directory: Path) -> list[Curves]:
+    """Up to the first point that fails, which is the last of the list then."""
+    directory.mkdir()
+    world_size = points[0].layout.world_size
+    ranks = [_fork(points, directory, rank) for rank in range(world_size)]
+    waiting = set(ranks)
+    while waiting:
+        process, status = os.wait()
+        waiting.remove(process)
+        if status:  # the others may wait for it for ever
+            for other in waiting:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(other, signal.SIGTERM)
+    done = []
+    for index in range(len(points)):
+        files = [directory / f"{index}.{rank}.json" for rank in range(world_size)]
+        done.append([json.loads(f.read_text()) if f.exists() else {} for f in files])
+        if not all("losses" in rank for rank in done[-1]):
+            break
+    return done
+
+
+def _fork(points: Sequence[Point], directory: Path, rank: int) -> int:
+    child = os.fork()
+    if not child:
+        _be(points, directory, rank)
+    return child
+
+
+def _be(points: Sequence[Point], directory: Path, rank: int) -> NoReturn:
+    index, code = 0, 1
+    world_size = points[0].layout.world_size
+    os.environ.update(rank_variables(rank, world_size))
+    with (directory / f"{rank}.log").open("wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    own = RankId(rank=rank, local_rank=rank, world_size=world_size, master="127.0.0.1")
+    try:
+        port = meet(own, RankFiles(directory), _CPU, timeout_s=_TIMEOUT_S)
+        for index, point in enumerate(points):
+            _leave(directory / f"{index}.{rank}.json", _curve(point, rank, port))
+            gc.collect()  # an engine is a ring of references, which keeps its threads and hooks
+        dist.barrier()
+        code = 0
+    except BaseException:
+        _leave(directory / f"{index}.{rank}.json", {"error": traceback.format_exc()})
+    os._exit(code)
+
+
+def _leave(path: Path, curve: dict[str, Any]) -> None:
+    path.with_suffix(".part").write_text(json.dumps(curve))
+    path.with_suffix(".part").rename(path)
+
+
+def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
+    engine_module(point.layout.engine, "engine").join(port)
+    groups = Groups(rank, point.layout, timeout_s=_TIMEOUT_S)
+    plan = Blueprint(
+        shape=point.shape,
+        layout=point.layout,
+        tp=groups.tensor_parallel,
+        cp=groups.context_parallel,
+        seed=point.seed,
+        gradient_clipping=point.gradient_clipping,
+        device=_CPU,
+    )
+    trainer = build(plan, groups)
+    losses, norms = [], []
+    for step in range(point.warmup_steps + point.measured_steps):
+        trainer.step(
+            micro_batches(
+                point.layout,
+                vocab_size=point.shape.vocab_size,
+                seed=point.seed,
+                step=step,
+                dp_rank=groups.place.dp_rank,
+                cp_rank=groups.place.cp_rank,
+                device=_CPU,
+                pairs=point.shape.family == "t5",
+            )
+        )
+        losses.append(trainer.loss())
+        norms.append(trainer.grad_norm())
+    return {"losses": losses, "grad_norms": None if None in norms else norms}
