@@ -7,6 +7,7 @@ import typer
 
 from scaling.errors import InputError, did_you_mean, plain, shortened
 from scaling.layout.axes import Precision
+from scaling.layout.engines import ENGINES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,7 +145,7 @@ def recommend(
     gpus: Annotated[str, typer.Option(help="GPU counts, e.g. 8,64,512.")],
     global_batch_size: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000_000, help="Sequences per step; else 4 million tokens."),
+        typer.Option(min=1, max=10_000_000, help="Sequences per step; else 4 to 16 M tokens."),
     ] = None,
     seq_length: Annotated[
         int, typer.Option(min=1, max=10_000_000, help="Tokens per sequence.")
@@ -155,13 +156,18 @@ def recommend(
     framework: Annotated[
         str | None, typer.Option(help="Whose software, as the rows name it; else this project's.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Whose layouts, of this project's engines: deepspeed or torch.")
+    ] = "deepspeed",
     calibration: CalibrationFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Rank the layouts of a model on so many GPUs: speed, memory margin and cost."""
     from scaling.predict.advise.recommend import recommend as search
     from scaling.predict.advise.recommend import record_of
+    from scaling.predict.advise.remarks import remarks
     from scaling.predict.read.calibration import read_calibration
+    from scaling.predict.read.clusters import cluster_named
     from scaling.predict.read.inputs import OWN_FRAMEWORK
 
     parameters = read_calibration(calibration) if calibration else None
@@ -169,6 +175,8 @@ def recommend(
     if model not in (models or {}):
         hint = did_you_mean(model[:60], models or {})
         raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
+    if engine not in ENGINES:
+        raise InputError(f"--engine {shortened(engine)}: {did_you_mean(engine[:60], ENGINES)}")
     best = search(
         model=model,
         shape=(models or {})[model],
@@ -180,7 +188,20 @@ def recommend(
         precision=_precision(precision),
         calibration=parameters,
         framework=framework or OWN_FRAMEWORK,
+        engine=engine,
     )
+    for sentence in remarks(
+        model=model,
+        shape=(models or {})[model],
+        gpu=cluster_named(cluster, clusters).gpu,
+        gpus=sorted(best),
+        seq_length=seq_length,
+        global_batch_size=global_batch_size,
+        precision=best[min(best)][0].layout.precision,
+        framework=framework or OWN_FRAMEWORK,
+        engine=engine,
+    ):
+        typer.echo(plain(sentence), err=True)
     records = [record_of(one) for several in best.values() for one in several]
     if json:
         import json as text
@@ -230,8 +251,8 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
     from rich.console import Console
     from rich.table import Table
 
-    heads = ("GPUs", "", "layout", "tokens/s", "step (80 % interval)", "MFU", "memory left")
-    table = Table(*heads, "USD / 1M tokens", "J / token")
+    heads = ("GPUs", "", "layout", "tokens/s", "step (80 % interval)", "beats the first", "MFU")
+    table = Table(*heads, "memory left", "fits", "USD / 1M tokens", "J / token")
     for one in records:
         table.add_row(
             str(one["gpus"]),
@@ -239,8 +260,10 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
             plain(one["label"]),
             f"{one['tokens_per_s']:,.0f}",
             f"{one['step_time_s']:.3g} s ({one['low']:.3g} to {one['high']:.3g})",
+            "" if one["rank"] == 1 else f"{100 * one['beats_first']:.0f} %",
             f"{100 * one['mfu']:.1f} %",
-            f"{100 * one['memory_margin']:.0f} %" + (" (may not fit)" if one["risky"] else ""),
+            f"{100 * one['memory_margin']:.0f} %",
+            f"{100 * one['fits_chance']:.0f} %" + (" (may not)" if one["risky"] else ""),
             "–" if (usd := one["usd_per_million_tokens"]) is None else f"{usd:.3g}",
             "–" if (joules := one["joules_per_token"]) is None else f"{joules:.2g}",
         )

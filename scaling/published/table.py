@@ -1,6 +1,7 @@
 """The published rows that come with the project, and which of them are nearest to a point."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,9 @@ TABLE = Path(__file__).with_name("rows.parquet")
 _OTHER_PRECISION = 1.0
 # GPU counts matter less than model size: a doubling of them is half a doubling of it.
 _PER_DOUBLING_OF_GPUS = 0.5
+
+
+_COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,7 @@ class PublishedRow:
     world_size: int
     active_params: int
     layout: str  # "tp 4, pp 8, cp 1, dp 2, micro-batch 1", what the source says
+    axes: Mapping[str, int]  # tp, pp, cp, ep, virtual_stages, micro_batch_size; 1 where not said
     seq_length: int
     global_batch_size: int
     step_time_s: float
@@ -104,9 +109,12 @@ def nearest_rows(
 
 def _published(row: dict[str, Any], distance: float) -> PublishedRow:
     degrees = [f"{name} {row[name]}" for name in ("tp", "pp", "cp", "dp", "ep") if row[name]]
-    names = set(PublishedRow.__dataclass_fields__) - {"layout", "distance"}
+    if (row["virtual_stages"] or 1) > 1:
+        degrees.append(f"{row['virtual_stages']} virtual stages")
+    names = set(PublishedRow.__dataclass_fields__) - {"layout", "axes", "distance"}
     return PublishedRow(
         **{name: row[name] for name in names},
         layout=", ".join([*degrees, f"micro-batch {row['micro_batch_size']}"]),
+        axes={name: row[name] or 1 for name in _COUNTS},
         distance=distance,
     )

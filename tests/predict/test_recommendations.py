@@ -7,11 +7,14 @@ from scaling.foreign.columns import Columns
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
-from scaling.predict.advise.recommend import recommend, record_of
+from scaling.predict.advise.candidates import Search, candidates
+from scaling.predict.advise.recommend import recommend, record_of, usual_batch
+from scaling.predict.advise.remarks import remarks
 from scaling.predict.advise.spend import memory_refusals, spend_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.risk import ranked_by
-from scaling.predict.read.points import points_of
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from, points_of
 from tests.predict.conftest import table_of
 
 LLAMA_7B = ModelShape(
@@ -74,10 +77,10 @@ def test_without_a_price_there_is_no_cost():
 
 def test_a_layout_with_little_memory_left_must_be_clearly_faster():
     full = {"model": "llama2_13b", "shape": LLAMA_13B, "cluster": "a100-40gb", "gpus": [8]}
-    worth_it = ask(**full, global_batch_size=256, top=40)[8]
+    worth_it = ask(**full, global_batch_size=64, top=40)[8]
     assert [one.risky for one in worth_it[:2]] == [True, False]
     assert worth_it[0].step_time_s < worth_it[1].step_time_s / 1.1
-    not_worth_it = ask(**full, global_batch_size=64, top=40)[8]
+    not_worth_it = ask(**full, global_batch_size=64, seq_length=2048, top=40)[8]
     assert not not_worth_it[0].risky
     fastest = min(not_worth_it, key=lambda one: one.step_time_s)
     assert fastest.risky  # and yet not first: it gains less than a tenth
@@ -177,3 +180,155 @@ def test_hopeless_points_are_refused_with_the_memory_term_by_term(points):
     assert prediction.passed_over.tolist() == [False, True]
     assert "GiB is" in refused[1]
     assert "optimizer 75.3" in refused[1]  # 12 bytes x 6.74 billion parameters
+
+
+LLAMA_405B = ModelShape(
+    num_layers=126, hidden_size=16384, num_heads=128, num_kv_heads=8, head_dim=128,
+    ffn_hidden_size=53248, vocab_size=128256,
+)  # fmt: skip
+LLAMA_70B = ModelShape(
+    num_layers=80, hidden_size=8192, num_heads=64, num_kv_heads=8, head_dim=128,
+    ffn_hidden_size=28672, vocab_size=128256,
+)  # fmt: skip
+GPT_175B = ModelShape(
+    family="gpt", num_layers=96, hidden_size=12288, num_heads=96, num_kv_heads=96, head_dim=128,
+    ffn_hidden_size=49152, vocab_size=51200, gated_mlp=False, tied_embeddings=True,
+    max_positions=2048,
+)  # fmt: skip
+LARGE = {
+    name: Cluster(gpu=gpu, gpus_per_node=8, nodes=2048, node_link_bytes_per_s=link, source="test")
+    for name, gpu, link in (("a100", "a100-80gb", 200e9), ("h100", "h100-80gb", 400e9))
+}
+
+
+def searched(shape, cluster, gpus, batch, seq_length, precision, framework):
+    """Every layout with its prediction, and the order in which they are recommended."""
+    search = Search(
+        shape=shape, gpus=gpus, global_batch_size=batch, seq_length=seq_length,
+        precision=precision, engine=None, gpus_per_node=8,
+    )  # fmt: skip
+    layouts = list(candidates(search))
+    n = len(layouts)
+    inputs = inputs_of_layouts(
+        layouts, [shape] * n, models=["m"] * n, clusters=[cluster] * n, framework=framework
+    )
+    prediction = predict(points_from(inputs, LARGE))
+    order = np.argsort(np.where(prediction.fits, prediction.ranked_s, np.inf), kind="stable")
+    return layouts, prediction, order[: int(prediction.fits.sum())]
+
+
+# What people who train such models chose: arXiv 2205.05198 (A100), MLPerf Training v4.1, and
+# NVIDIA's DGX Cloud recipes.
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [
+        (
+            (GPT_175B, "a100", 1024, 1536, 2048, "bf16", "Megatron-LM"),
+            {"tp": 8, "pp": 8, "micro_batch_size": 1},
+        ),
+        (
+            (GPT_175B, "h100", 512, 2048, 2048, "fp8", "NeMo (MLPerf v4.1)"),
+            {"tp": 4, "pp": 8, "virtual_stages": 6, "micro_batch_size": 1},
+        ),
+        (
+            (LLAMA_70B, "h100", 64, 128, 8192, "bf16", "NeMo v25.02"),
+            {"tp": 4, "pp": 4, "cp": 2, "virtual_stages": 5},
+        ),
+    ],
+    ids=["GPT-3 on 1,024 A100", "GPT-3 on 512 H100", "Llama 3 70B on 64 H100"],
+)
+def test_what_experts_chose_is_among_the_best(asked, chosen):
+    layouts, prediction, order = searched(*asked)
+    places = [
+        place
+        for place, row in enumerate(order.tolist())
+        if all(getattr(layouts[row], name) == value for name, value in chosen.items())
+    ]
+    assert places[0] < 0.05 * len(order)
+    times = prediction.step_time_s[order]
+    assert times[places[0]] < 1.1 * times[0]
+
+
+def test_llama_405b_on_16384_gpus_is_interleaved_over_a_node_and_many_stages():
+    asked = (LLAMA_405B, "h100", 16384, 2048, 8192, "bf16", "Megatron-Core")
+    layouts, prediction, order = searched(*asked)
+    best = layouts[int(order[0])]
+    assert best.tp * best.cp == 8
+    assert best.pp >= 16
+    assert best.virtual_stages > 1
+    flops = model_flops_per_token(LLAMA_405B, 8192)
+    mfu = 2048 * 8192 * flops / prediction.step_time_s[order[0]] / (16384 * 989.4e12)
+    assert 0.33 < mfu < 0.45  # arXiv 2407.21783 says 0.38 to 0.43
+
+
+def test_every_axis_that_the_torch_engine_has_is_searched():
+    search = Search(
+        shape=LLAMA_70B, gpus=64, global_batch_size=256, seq_length=8192, precision="bf16",
+        engine="torch", gpus_per_node=8,
+    )  # fmt: skip
+    found = list(candidates(search))
+    for name, values in {
+        "activation_checkpointing": {"none", "selective", "full"},
+        "cp": {1, 2, 4},
+        "zero_stage": {0, 1, 2, 3},
+        "zero_shard_size": {None, 8, 4},
+        "virtual_stages": {1, 2, 5},
+        "pipeline_schedule": {"1f1b", "interleaved"},
+    }.items():
+        assert values <= {getattr(layout, name) for layout in found}, name
+    assert all(next(refusals(LLAMA_70B, layout), None) is None for layout in found)
+
+
+def test_experts_are_dealt_over_ranks_that_divide_them():
+    shape = ModelShape(
+        num_layers=48, hidden_size=2048, num_heads=32, num_kv_heads=4, head_dim=128,
+        ffn_hidden_size=6144, vocab_size=151936, num_experts=128, experts_per_token=8,
+        expert_ffn_hidden_size=768,
+    )  # fmt: skip
+    search = Search(
+        shape=shape, gpus=16, global_batch_size=512, seq_length=4096, precision="bf16",
+        engine=None, gpus_per_node=8,
+    )  # fmt: skip
+    assert {layout.ep for layout in candidates(search)} == {1, 2, 4, 8, 16}
+
+
+def test_the_batch_nobody_asked_for_lies_between_that_of_llama_2_and_that_of_llama_3():
+    assert usual_batch(4096, 8) == 1024
+    assert usual_batch(4096, 2048) == 2048
+    assert usual_batch(4096, 16384) == 4096
+    assert usual_batch(8192, 16384) == 2048
+
+
+def said(**change):
+    asked = {
+        "model": "m", "shape": LLAMA_405B, "gpu": "h100-80gb", "gpus": [1024], "seq_length": 8192,
+        "global_batch_size": None, "precision": "bf16", "framework": "scaling",
+        "engine": "deepspeed",
+    }  # fmt: skip
+    return " ".join(remarks(**{**asked, **change}))
+
+
+def test_the_assumed_batch_is_printed_and_a_huge_one_is_a_warning():
+    assert "assumed: 1024 GPUs: 1,024 sequences, 8.39 M tokens a step" in said()
+    huge = said(gpus=[16384], global_batch_size=16384, seq_length=4096)
+    assert "warning: 16384 GPUs: 16,384 sequences, 67.1 M tokens a step" in huge
+    assert "assumed" not in huge
+    assert "warning" not in said()
+
+
+def test_an_engine_without_interleaving_is_told_from_what_was_published():
+    sentence = said()
+    assert "engine deepspeed lacks what the published layout nearest to m on 1024 GPUs uses" in (
+        sentence
+    )
+    assert "interleaved" in sentence or "virtual_stages" in sentence
+    assert "lacks" not in said(framework="NeMo v25.02")
+    assert "interleaved" not in said(engine="torch").split("lacks", 1)[-1]
+
+
+def test_the_first_is_no_faster_than_itself_and_the_others_are_likely_slower():
+    several = ask(gpus=[64], top=10)[64]
+    assert several[0].beats_first == 0.5
+    assert all(0 < one.beats_first < 0.6 for one in several[1:])
+    assert all(0.5 < one.fits_chance <= 1 for one in several)
+    assert several[0].predicted_own_sigma > 0

@@ -18,13 +18,9 @@ def test_weak_scaled_fsdp_of_a_7b_clearly_loses_throughput_per_gpu(predicted):
     "model",
     [
         "tinyllama_1b",
-        # AssertionError alone: a subject that is not there is no disagreement
-        pytest.param(
-            "llama2_7b",
-            marks=pytest.mark.xfail(
-                strict=True, raises=AssertionError, reason="docs/method.md: the 7B draws level"
-            ),
-        ),
+        # since the H100 sustains 0.79 of its peak, which published rows of 2025 show, and not 0.74:
+        # FSDP's gathers outlast faster compute
+        "llama2_7b",
         "llama2_13b",
     ],
 )
@@ -68,10 +64,9 @@ def test_a_13b_encoder_decoder_needs_stage_3_on_one_node(predicted):
     )
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="docs/method.md: MFU at a fixed batch hardly falls"
-)
 def test_mfu_falls_at_a_fixed_global_batch(predicted):
+    # by a tenth, since the H100 sustains more than was assumed and the same traffic weighs more:
+    # in the paper's direction, far from its 40 to under 15 % (docs/method.md)
     found = predicted("hardware_scaling_strong")
     assert found["fixed_batch_mfu_falls", H100_7B]["verdict"] == "reproduced"
 

@@ -1,19 +1,18 @@
 """Search every layout of a model on so many GPUs and rank what fits."""
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError
-from scaling.layout.axes import ActivationCheckpointing, Precision
-from scaling.layout.engines import engine_refusals
-from scaling.layout.layout import Layout, refusals
+from scaling.layout.axes import AXES, Precision
+from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape, model_flops_per_token
+from scaling.predict.advise.candidates import Search, candidates
 from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.features import Points
@@ -24,8 +23,9 @@ from scaling.predict.read.points import points_from
 _RISKY_MARGIN = 0.07
 _RISKY_PENALTY = 0.10
 
-_CHECKPOINTING: tuple[ActivationCheckpointing, ...] = ("none", "full")
-_ZERO: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
+# Without a batch that is asked for: that of Llama 2, and at most that of Llama 3 405B
+# (arXiv 2307.09288, 2407.21783), between them a sequence a GPU.
+_USUAL_TOKENS, _MOST_USUAL_TOKENS = 2**22, 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,9 @@ class Recommendation:
     """One layout for one GPU count; seconds, bytes, ratios in [0, 1], None where not known.
 
     `risky`: predicted memory is within 7 % of the capacity, where the call between fit and out of
-    memory is hardly better than a coin flip.
+    memory is hardly better than a coin flip; `fits_chance` is how likely it fits. `beats_first`:
+    the odds that it is faster than the layout ranked first, whose errors it shares for the most
+    part; 0.5 for that one.
     """
 
     gpus: int
@@ -47,6 +49,10 @@ class Recommendation:
     memory_bytes: float
     memory_margin: float
     risky: bool
+    fits_chance: float
+    beats_first: float
+    predicted_own_sigma: float
+    predicted_size_sigma: float
     usd_per_million_tokens: float | None
     joules_per_token: float | None
 
@@ -63,8 +69,8 @@ def recommend(
     precision: Precision | None = None,
     calibration: Calibration | None = None,
     framework: str = OWN_FRAMEWORK,
+    engine: str = "deepspeed",
     top: int = 3,
-    measurable: bool = True,
 ) -> dict[int, list[Recommendation]]:
     """The best layouts per GPU count, at most `top`, fastest first.
 
@@ -77,13 +83,12 @@ def recommend(
         clusters: the site's clusters.
         gpus: GPU counts.
         seq_length: tokens of a sequence.
-        global_batch_size: sequences of a step; without one, 4 million tokens, the batch of
-            Llama 2, or one sequence a GPU if that is more.
+        global_batch_size: sequences of a step; without one `usual_batch`.
         precision: bf16 without one, or fp16 on a GPU that has no bf16.
         calibration: data-sheet numbers without one.
-        framework: whose stack to predict.
+        framework: whose stack to predict; of one that is not this project's every axis is searched.
+        engine: of this project, whose refusals count where no other framework is named.
         top: layouts per GPU count.
-        measurable: leave out what this project's engine cannot run.
 
     Raises:
         InputError: the cluster cannot give a GPU count or has no rate for the precision, no layout
@@ -96,12 +101,18 @@ def recommend(
         _check_size(count, cluster, where)
     chosen: dict[int, list[Recommendation]] = {}
     for count in gpus:
-        batch = global_batch_size or max(2**22 // seq_length, count)
-        layouts = list(_layouts(shape, count, batch, seq_length, precision, measurable))
+        batch = global_batch_size or usual_batch(seq_length, count)
+        search = Search(
+            shape=shape, gpus=count, global_batch_size=batch, seq_length=seq_length,
+            precision=precision, engine=engine if framework == OWN_FRAMEWORK else None,
+            gpus_per_node=where.gpus_per_node,
+        )  # fmt: skip
+        layouts = list(candidates(search))
         if not layouts:
             raise InputError(
                 f"--gpus {count}: no layout of {model} runs on {count} GPUs with "
-                f"global_batch_size={batch}; try a batch divisible by more GPUs"
+                f"global_batch_size={batch}; try a batch divisible by more GPUs, another "
+                "engine, or a framework that is only predicted"
             )
         n = len(layouts)
         points = points_from(
@@ -124,6 +135,12 @@ def recommend(
     return chosen
 
 
+def usual_batch(seq_length: int, gpus: int) -> int:
+    """Sequences of a step where nobody says: 4 to 16 million tokens, between them one a GPU."""
+    least, most = _USUAL_TOKENS // seq_length, _MOST_USUAL_TOKENS // seq_length
+    return max(least, min(gpus, most), 1)
+
+
 def _check_size(count: int, name: str, cluster: Cluster) -> None:
     per_node, most = cluster.gpus_per_node, cluster.gpus_per_node * cluster.nodes
     if count > most:
@@ -133,55 +150,6 @@ def _check_size(count: int, name: str, cluster: Cluster) -> None:
             f"--gpus {count}: cluster {name} has nodes of {per_node} GPUs: give at most {per_node} "
             f"or whole nodes, e.g. {count // per_node * per_node}"
         )
-
-
-def _layouts(
-    shape: ModelShape,
-    count: int,
-    batch: int,
-    seq_length: int,
-    precision: Precision,
-    measurable: bool,
-) -> Iterator[Layout]:
-    """Every layout that divides the GPUs and the batch and that nothing refuses."""
-    for tp, pp in itertools.product(_powers(min(count, 64)), _divisors(count)):
-        if count % (tp * pp) or pp > shape.num_layers + shape.num_encoder_layers:
-            continue
-        dp = count // (tp * pp)
-        if batch % dp:
-            continue
-        for micro in _powers(min(batch // dp, 64)):
-            if batch // dp % micro:
-                continue
-            for zero, again in itertools.product(_ZERO, _CHECKPOINTING):
-                if dp == 1 and zero > 0:
-                    continue  # nothing to shard over: the same as stage 0
-                layout = Layout(
-                    tp=tp,
-                    pp=pp,
-                    dp=dp,
-                    zero_stage=zero,
-                    sequence_parallel=tp > 1 and seq_length % tp == 0,
-                    micro_batch_size=micro,
-                    gradient_accumulation_steps=batch // dp // micro,
-                    seq_length=seq_length,
-                    activation_checkpointing=again,
-                    attention="math" if shape.family == "t5" else "flash2",
-                    precision=precision,
-                )
-                refused = next(refusals(shape, layout), None)
-                if refused is None and measurable:
-                    refused = next(engine_refusals(shape, layout), None)
-                if refused is None:
-                    yield layout
-
-
-def _powers(limit: int) -> list[int]:
-    return [2**k for k in range(limit.bit_length()) if 2**k <= limit]
-
-
-def _divisors(count: int) -> list[int]:
-    return [d for d in range(1, min(count, 64) + 1) if count % d == 0]
 
 
 def _best(
@@ -201,7 +169,8 @@ def _best(
     peak, power = gpu.peak(layouts[0].precision), gpu.tdp_w
     assert peak is not None
     flops = model_flops_per_token(shape, seq_length)
-    best = []
+    best: list[Recommendation] = []
+    own, first = prediction.own_sigma, int(order[0])
     for place, row in enumerate(order[: min(top, int(prediction.fits.sum()))].tolist(), 1):
         count = layouts[row].world_size
         tokens_per_s = float(points.tokens_per_step[row] / prediction.step_time_s[row])
@@ -219,6 +188,18 @@ def _best(
                 memory_bytes=float(prediction.memory_bytes[row]),
                 memory_margin=float(margin[row]),
                 risky=bool(risky[row]),
+                fits_chance=float(prediction.fits_chance[row]),
+                beats_first=float(
+                    chance_faster(
+                        prediction.step_time_s[row],
+                        prediction.step_time_s[first],
+                        ratio_sigma(
+                            own[row], own[first], axes_apart=_apart(layouts[row], layouts[first])
+                        ),
+                    )
+                ),
+                predicted_own_sigma=float(own[row]),
+                predicted_size_sigma=float(prediction.size_sigma[row]),
                 usd_per_million_tokens=(
                     None if price is None else price * count / 3600 / tokens_per_s * 1e6
                 ),
@@ -228,10 +209,14 @@ def _best(
     return best
 
 
+def _apart(a: Layout, b: Layout) -> int:
+    """On how many axes two layouts differ."""
+    return sum(getattr(a, name) != getattr(b, name) for name in AXES)
+
+
 def record_of(one: Recommendation) -> dict[str, Any]:
-    """A recommendation as a JSON record, the layout's fields beside its own."""
-    fields = ("tp", "pp", "cp", "dp", "zero_stage", "sequence_parallel", "micro_batch_size")
-    more = ("gradient_accumulation_steps", "global_batch_size", "activation_checkpointing")
-    layout = {name: getattr(one.layout, name) for name in (*fields, *more)}
+    """A recommendation as a JSON record, the layout's axes and batch beside its own fields."""
+    names = (*AXES, "dp", "gradient_accumulation_steps", "global_batch_size")
+    layout = {name: getattr(one.layout, name) for name in names}
     own = {n: getattr(one, n) for n in Recommendation.__dataclass_fields__ if n != "layout"}
     return {**own, "label": one.layout.label, **layout}

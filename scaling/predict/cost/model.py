@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.predict.cost.interval import rough_of, spread_of
+from scaling.predict.cost.interval import below, rough_of, spread_of
 from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
 from scaling.predict.cost.risk import possible_stall_s, ranked_by, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
@@ -21,6 +21,9 @@ REFUSE_ABOVE = 1.3
 # A choice among layouts only passes one over for another that surely starts: predicted need above
 # this share was out of memory in all but 2 of 395 published rows, once calibrated.
 PASS_OVER_ABOVE = 1.05
+# Standard deviation of ln(memory)'s error, with data sheets and with a calibration on peaks or
+# outcomes: of published rows that ran and that did not, by how far their need is from the capacity.
+_MEMORY_SIGMA = {False: 0.14, True: 0.06}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,7 @@ class Prediction:
 
     `low` and `high` bound the step 8 times in 10; `own_sigma` and `size_sigma` say how much of its
     error a layout shares with none of its size, and with none of other sizes (interval.py).
+    `memory_sigma` is the standard deviation of ln(need_bytes)'s error.
     `need_bytes` is memory with fragmentation, `capacity_bytes` what a GPU offers, `fits` that the
     first is no larger. `ranked_s` orders layouts: likely time plus what a stall may cost.
     """
@@ -42,6 +46,7 @@ class Prediction:
     memory_bytes: Floats
     need_bytes: Floats
     capacity_bytes: Floats
+    memory_sigma: Floats
     memory_terms: dict[str, Floats]
     peak_phase: Words  # build, forward, backward or optimizer; None for other software
     time_terms: dict[str, Floats]
@@ -52,6 +57,15 @@ class Prediction:
     def fits(self) -> Flags:
         """Whether the point is expected to run; False too where it cannot be predicted."""
         return self.need_bytes <= self.capacity_bytes
+
+    @property
+    def fits_chance(self) -> Floats:
+        """How likely the point fits: its need is off by a normal error on a logarithmic scale.
+
+        `fits` cuts at 0.5, where both mistakes are as likely.
+        """
+        off = np.log(self.capacity_bytes / self.need_bytes)
+        return np.asarray(below(off / self.memory_sigma))
 
     @property
     def passed_over(self) -> Flags:
@@ -77,6 +91,7 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         memory_bytes=np.full(n, np.nan),
         need_bytes=np.full(n, np.nan),
         capacity_bytes=np.full(n, np.nan),
+        memory_sigma=np.full(n, np.nan),
         memory_terms={name: np.full(n, np.nan) for name in MEMORY_TERMS},
         peak_phase=np.full(n, None, dtype=object),
         time_terms={name: np.full(n, np.nan) for name in TIME_TERMS},
@@ -130,12 +145,15 @@ def _judge(points: Points, group: Group, out: Prediction, stack: StackCalibratio
         hidden_size=f.hidden_size,
         gpus_per_node=f.gpus_per_node,
         lossy_transport=group.cluster.lossy_transport,
+        lean_kernels=group.stack.lean_kernels,
         other_cluster=stack is not None and stack.cluster != group.cluster_name,
     )
     out.low[index] = spread.low
     out.high[index] = np.maximum(spread.high, step_s + possible_stall_s(group, f))
     out.own_sigma[index] = np.hypot(spread.own_sigma, stall_sigma(group, f, step_s))
     out.size_sigma[index] = spread.size_sigma
+    judged = stack is not None and stack.rows_out_of_memory + stack.rows_with_peak_memory > 0
+    out.memory_sigma[index] = _MEMORY_SIGMA[judged]
 
 
 def _predict_block(

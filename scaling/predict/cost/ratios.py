@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.interval import EIGHTY
+from scaling.predict.cost.interval import EIGHTY, below
 
 # Layouts that differ on one axis, or on two, share part of what is otherwise each one's own:
 # held-out residuals of published sweeps differ by 0.5 to 0.85 (on one axis) and 0.85 to 1 (on two)
@@ -62,7 +61,7 @@ def chance_faster(step_a_s: Floats | float, step_b_s: Floats | float, sigma: Flo
         sigma: of ln(a / b), `ratio_sigma`.
     """
     apart = np.log(np.asarray(step_b_s, dtype=np.float64) / step_a_s)
-    return np.asarray(ndtr(apart / np.maximum(sigma, 1e-12)))
+    return np.asarray(below(apart / np.maximum(sigma, 1e-12)))
 
 
 def share_of(step_a_s: float, step_best_s: float, sigma: float) -> Estimate:

@@ -24,6 +24,7 @@ def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
     if points.point_id is not None:
         columns["point_id"] = pa.array(points.point_id.tolist(), pa.string())
     columns["fits"] = pa.array(prediction.fits, pa.bool_(), mask=~known)
+    columns["fits_chance"] = _real(prediction.fits_chance, known)
     columns["predicted_memory_bytes"] = _whole(prediction.memory_bytes, known)
     for name, values in prediction.memory_terms.items():
         columns[name] = _whole(values, known)

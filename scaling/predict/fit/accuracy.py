@@ -172,7 +172,8 @@ def accuracy_of(
 def _baselines(trial: Trial, timed: Flags) -> dict[str, Baseline]:
     points, observed = trial.points, trial.observed
     sheets = predict(points, None)
-    found = {"data sheet": _baseline(trial, sheets.step_time_s, timed, ranked=sheets.ranked_s)}
+    order = np.where(sheets.passed_over, np.inf, sheets.ranked_s)
+    found = {"data sheet": _baseline(trial, sheets.step_time_s, timed, ranked=order)}
     neighbour = neighbour_scaled(points, observed, trial.fitted, timed)
     found["nearest neighbour"] = _baseline(trial, neighbour, timed)
     if trees_available():
