@@ -73,7 +73,7 @@ def choose_again(
             continue
         times = seen.step_time_s[at][seen.measured[at] & (seen.step_time_s[at] > 0)]
         left = at[~seen.measured[at] & prediction.predicted[at] & ~prediction.passed_over[at]]
-        odds = np.ones(len(left))
+        odds: Floats = np.ones(len(left))
         if times.size:
             # the best one is measured: only the other's error counts
             sigma = ratio_sigma(prediction.own_sigma[left], 0.0)
