@@ -49,7 +49,7 @@ def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
         (group,) = points_of(Columns(table_of(row), "t")).groups
         half, whole = (
             step_of(group, group.features, {**defaults_for(group.stack.defaults), **share}, 0.0)
-            for share in ({"dp_exposed": 0.5}, {"dp_exposed": 1.0})
+            for share in ({"dp_exposed_inside": 0.5}, {"dp_exposed_inside": 1.0})
         )
         hidden = half.terms["dp_comm_s"] < whole.terms["dp_comm_s"]
         assert hidden == ("overlap_comm" in asked(**layout)["zero_optimization"])

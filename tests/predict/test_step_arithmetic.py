@@ -19,6 +19,7 @@ from tests.predict.test_memory_arithmetic import HEAD, LAYER, UNHURRIED, layouts
 IDEAL = {
     "gemm_efficiency": 1.0, "gemm_half_size": 1e-9, "tp_latency_s": 0.0, "tp_exposed": 1.0,
     "link_efficiency": 1.0, "network_efficiency": 1.0, "dp_exposed": 1.0, "p2p_efficiency": 1.0,
+    "dp_exposed_inside": 1.0, "p2p_efficiency_inside": 1.0, "p2p_latency_inside_s": 0.0,
     "p2p_latency_s": 0.0, "pipeline_friction": 0.0, "host_layer_s": 1e-12,
     "host_collective_s": 0.0, "host_softmax_s": 0.0, "host_transport_s": 0.0,
     "step_overhead_s": 0.0, "node_jitter": 0.0, "stall_s": 0.0, "norm_passes": 0.0,

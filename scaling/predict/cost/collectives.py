@@ -23,12 +23,14 @@ class Ranks:
 
     `size` ranks on `nodes` nodes; `link` is the bus bandwidth inside a node, `network` this group's
     share of what a node sends over all its NICs, bytes/s. `network` only counts from two nodes on.
+    `waits_s`: what a pass of any size waits beside its hops (links.py).
     """
 
     size: Floats
     nodes: Floats
     link: float
     network: Floats
+    waits_s: Floats | float = 0.0
 
     @property
     def here(self) -> Floats:
@@ -47,7 +49,8 @@ def ring_pass(message: Floats, ranks: Ranks) -> Floats:
     Every rank sends (n - 1) / n of the message; a pass enters each node once. NCCL has nothing else
     for these two where a node has several ranks.
     """
-    return (ranks.size - 1) / ranks.size * message / ranks.bus + ring_latency_s(ranks)
+    moving = (ranks.size - 1) / ranks.size * message / ranks.bus
+    return moving + ring_latency_s(ranks) + ranks.waits_s
 
 
 def ring_latency_s(ranks: Ranks) -> Floats:
@@ -70,7 +73,8 @@ def tree_all_reduce(message: Floats, ranks: Ranks) -> Floats:
     """
     chain = (ranks.here - 1) * TREE_LINK_HOP_S
     over = np.log2(np.maximum(ranks.nodes, 1.0)) * TREE_NODE_HOP_S
-    return 2 * message / (TREE_EFFICIENCY * ranks.bus) + 2 * (chain + over)
+    hops = chain + over + ranks.waits_s
+    return 2 * message / (TREE_EFFICIENCY * ranks.bus) + 2 * hops
 
 
 def hierarchical_all_reduce(message: Floats, ranks: Ranks) -> Floats:
@@ -84,7 +88,7 @@ def hierarchical_all_reduce(message: Floats, ranks: Ranks) -> Floats:
     ring = (nodes - 1) / nodes * message / ranks.network + nodes * RING_NODE_HOP_S
     tree = message / (TREE_EFFICIENCY * ranks.network)
     tree = tree + np.log2(np.maximum(nodes, 1.0)) * TREE_NODE_HOP_S
-    return 2 * inside + np.where(nodes > 1, 2 * np.minimum(ring, tree), 0.0)
+    return 2 * inside + np.where(nodes > 1, 2 * (np.minimum(ring, tree) + ranks.waits_s), 0.0)
 
 
 def all_reduce(message: Floats, ranks: Ranks, *, in_switch: bool) -> Floats:

@@ -16,7 +16,7 @@ from scaling.predict.cost.collectives import (
 from scaling.predict.cost.context import exchanges, passes
 from scaling.predict.cost.experts import exchange_s, expert_sharding_of, present
 from scaling.predict.cost.experts import replicas as expert_replicas
-from scaling.predict.cost.links import link, node_bus, node_link
+from scaling.predict.cost.links import link, node_bus, node_link, transport_of
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
     Stages,
@@ -191,17 +191,17 @@ def _data_parallel(
     gradients, gathering = np.zeros(len(f)), np.zeros(len(f))
     held = weights * group.stack.gradient_bytes
     if (copies > 1).any():
-        across = _ranks(group, f, p, copies, stride * sharded)
-        part, buckets = _buckets(held / sharded)
+        across = _ranks(group, f, p, copies, stride * sharded, reduced=True)
+        part, buckets = _buckets(group, f, held / sharded)
         gradients = buckets * all_reduce(part, across, in_switch=group.gpu.in_switch_reduction)
     if (sharded > 1).any():
         inside = _ranks(group, f, p, sharded, stride)
         # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP),
         # behind the backward pass like stage 3's
         at_end = np.where(f.zero_stage == 2, 0.0, held)
-        part, buckets = _buckets(at_end + weights * f.element_bytes)
+        part, buckets = _buckets(group, f, at_end + weights * f.element_bytes)
         once = buckets * ring_pass(part, inside)
-        part, buckets = _buckets(held)
+        part, buckets = _buckets(group, f, held)
         scattering = buckets * ring_pass(part, inside)
         near = _ranks(group, f, p, sharding.inside, stride)
         far_passes = np.where(sharding.second, 1 + 1 / f.accumulation, 3.0)
@@ -217,23 +217,33 @@ def _data_parallel(
 def _gathered(f: Features, weights: Floats, ranks: Ranks) -> Floats:
     """Seconds to gather every layer's weights once, or to scatter its gradients, (n,)."""
     moved = (ranks.size - 1) / ranks.size * weights * f.element_bytes
-    return moved / ranks.bus + f.num_layers * ring_latency_s(ranks)
+    return moved / ranks.bus + f.num_layers * (ring_latency_s(ranks) + ranks.waits_s)
 
 
-def _buckets(moved: Floats) -> tuple[Floats, Floats]:
-    """Bytes of a bucket, and how many there are."""
+def _buckets(group: Group, f: Features, moved: Floats) -> tuple[Floats, Floats]:
+    """Bytes of a bucket, and how many there are: by size, or one a layer where a stack does so."""
     buckets = np.maximum(np.ceil(moved / _BUCKET_BYTES), 1.0)
+    if group.stack.layer_messages:
+        buckets = np.maximum(buckets, f.num_layers / f.pp)
     return moved / buckets, buckets
 
 
 def _ranks(
-    group: Group, f: Features, p: Mapping[str, float], size: Floats, stride: Floats
+    group: Group,
+    f: Features,
+    p: Mapping[str, float],
+    size: Floats,
+    stride: Floats,
+    *,
+    reduced: bool = False,
 ) -> Ranks:
-    """Groups of `size` ranks that lie `stride` apart; `stride` such groups share a node."""
+    """Groups of `size` ranks that lie `stride` apart; `stride` such groups share a node.
+
+    `reduced`: for all-reduces.
+    """
     inner = np.minimum(stride, f.gpus_per_node)
     here = np.maximum(1.0, np.minimum(size, f.gpus_per_node / inner))
     nodes = np.maximum(1.0, size / here)
-    network = node_bus(group, nodes)
-    if group.cluster.bus_bytes_per_s is None:
-        network = np.full(len(f), node_link(group) * p["network_efficiency"])
-    return Ranks(size, nodes, link(group) * p["link_efficiency"], network / inner)
+    ring, reducing, waits_s = transport_of(group, nodes, p["network_efficiency"])
+    network = (reducing if reduced else ring) / inner
+    return Ranks(size, nodes, link(group) * p["link_efficiency"], network, waits_s)

@@ -17,6 +17,28 @@ def node_bus(group: Group, nodes: Floats) -> Floats:
     return np.exp(np.interp(np.log2(np.maximum(nodes, 1.0)), at, rate))
 
 
+_MEASURED_BYTES = 256e6  # of the all-reduces whose bus bandwidth clusters.yaml states
+
+
+def transport_of(group: Group, nodes: Floats, efficiency: float) -> tuple[Floats, Floats, Floats]:
+    """Bytes/s of a node's NICs in a pass of a ring and in an all-reduce, and seconds a pass waits.
+
+    Without a measured bus all-reduces have what rings have: the NICs by `efficiency`. A measured
+    one falls with the nodes because its messages of 256 MB wait the longer the more ranks they
+    meet: what its best bandwidth over nodes does not explain of their time comes once for each
+    message, whatever its size, half of it in each pass. That bandwidth is of all-reduces, in which
+    switches and trees help; reduce-scatter and all-gather know only rings.
+    """
+    ring = np.full(len(nodes), node_link(group) * efficiency)
+    table = group.cluster.bus_bytes_per_s
+    if table is None or not any(count > 1 for count in table):
+        return ring, ring, np.zeros(len(nodes))
+    best = max(rate for count, rate in table.items() if count > 1)
+    slower = np.maximum(1 / node_bus(group, nodes) - 1 / best, 0.0)
+    waits = np.where(nodes > 1, _MEASURED_BYTES * slower, 0.0)
+    return ring, np.full(len(nodes), best), waits
+
+
 def link(group: Group) -> float:
     """Bytes/s a GPU sends to its peers in the node, one direction."""
     bandwidth = group.gpu.link_bytes_per_s

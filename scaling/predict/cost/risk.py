@@ -7,13 +7,15 @@ from scaling.predict.read.features import Features, Group
 
 # Over a lossy transport (EFA) a pipeline whose messages cross nodes can wait at every micro-batch:
 # 0.53 s with two stages, 1.06 to 1.2 s with more, whatever the model. Rows of the published sweep
-# with nanotron, zero_stage 0, dp > 1 and more than 8 micro-batches that do: 3 of 9 on two nodes, 15
-# of 20 on four, 26 of 27 on eight; of other crossing pipelines 2 of 131 with two stages, 7 of 144
-# with more. The cause is unknown.
+# with nanotron, zero_stage 0, dp > 1 and more than 8 micro-batches that do: 3 of 10 on two nodes,
+# 13 of 18 on four, 25 of 25 on eight. Of other crossing pipelines with tp inside a node 2 of 67 on
+# two, 2 of 104 on four, 6 of 134 on eight nodes, by depth 3 of 153 with two stages, 7 of 152 with
+# more. The cause is unknown. What eight nodes show, e^-3 to 1, is 6 of 134; that it grows by half a
+# logit a doubling lies between what those counts say alone (0.3) and what zero_stage 0 says (1.5).
 _STALL_S = 1.1
 _FEWEST_MICRO_BATCHES = 8
 _CHANCE_BY_LOG2_NODES = ([1.0, 2.0, 3.0], [0.33, 0.75, 0.95])
-_CHANCE, _CHANCE_DEEP = 0.015, 0.05
+_LOGIT_ON_EIGHT_NODES, _LOGIT_A_DOUBLING, _LOGIT_OF_DEPTH = -3.5, 0.5, 0.5
 # From here on a stall is what to expect, and part of the predicted time.
 _EXPECTED = 0.9
 # Above this share of the memory the allocator may start to retry: over a lossy transport it did in
@@ -68,9 +70,12 @@ def _stalls(group: Group, f: Features) -> tuple[Floats, Floats]:
         return np.zeros(len(f)), np.zeros(len(f))
     nodes = f.world_size / f.gpus_per_node
     crossing = (f.pp > 1) & (nodes > 1)
-    chance = np.where(crossing, np.where(f.pp == 2, _CHANCE, _CHANCE_DEEP), 0.0)
+    doublings = np.log2(np.maximum(nodes, 1.0))
+    logit = _LOGIT_ON_EIGHT_NODES + _LOGIT_A_DOUBLING * (doublings - 3)
+    logit = logit + np.where(f.pp > 2, _LOGIT_OF_DEPTH, 0.0)
+    chance = np.where(crossing, 1 / (1 + np.exp(-logit)), 0.0)
     if group.stack.stalls_without_zero:
-        often = np.interp(np.log2(np.maximum(nodes, 1.0)), *_CHANCE_BY_LOG2_NODES)
+        often = np.interp(doublings, *_CHANCE_BY_LOG2_NODES)
         prone = crossing & (f.zero_stage == 0) & (f.dp > 1)
         chance = np.where(prone & (f.accumulation > _FEWEST_MICRO_BATCHES), often, chance)
     return chance, _STALL_S * np.where(f.pp == 2, 0.5, 1.0) * f.accumulation

@@ -29,6 +29,7 @@ class Stack:
     `recomputes_modules`: its recipes recompute single modules or layers, as memory asks for.
     `reduces_late`: gradients of a pipeline, and without ZeRO, are reduced after the last backward,
     where nothing hides them.
+    `layer_messages`: gradients travel a layer at a time, not in buckets.
     `newest_flash`: attention is cuDNN's or FlashAttention 3 where a table says only flash.
     `lean_kernels`: fused kernels keep no copies for backward beside what it reads (memory.py).
     `low_precision_weights`: weights of fp8 and mxfp8 layers are held in 8 bits, not also in 16.
@@ -56,6 +57,7 @@ class Stack:
     tokens_once_a_node: bool = False
     recomputes_modules: bool = False
     reduces_late: bool = False
+    layer_messages: bool = False
     newest_flash: bool = False
     lean_kernels: bool = False
     low_precision_weights: bool = False
@@ -125,8 +127,8 @@ STACKS = (
         prefix="Aleph Alpha",
         gradient_bytes=2.0,
         gathered_logits=True,
-        # its GEMMs reach 250 x 0.9 TFLOP/s on an A100 where others' reach 250; norms of its own; the
-        # loss holds each rank's logits and the gathered ones, their fp32 copy, softmax and both
+        # its GEMMs reach 230 TFLOP/s on an A100 where others' reach 250; norms of its own; the loss
+        # holds each rank's logits and the gathered ones, their fp32 copy, softmax and both
         # gradients: 2 + 2 + 4 + 4 + 4 + 4 + 2 bytes
         defaults=MappingProxyType(
             {
@@ -140,6 +142,7 @@ STACKS = (
     ),
     Stack(
         prefix="nanotron",
+        layer_messages=True,
         stalls_without_zero=True,
         split="by_cost",
         peak_of_first_rank=True,
@@ -153,6 +156,10 @@ STACKS = (
                 "tp_exposed": 0.5,
                 "kept_gathered": 1.0,
                 "late_release": 4.0,
+                "tp_latency_s": 1e-4,
+                "gemm_half_size": 120.0,
+                "flash2_efficiency": 0.35,
+                "host_sharpness": 6.0,
             }
         ),
         source="nanotron: fp32 gradients, blocks dealt by cost, TritonRMSNorm, no overlap",
