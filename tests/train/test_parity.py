@@ -29,7 +29,7 @@ ELSEWHERE = {
     "fused_cross_entropy": "test_fused",
     "compile": "test_compiled: a case takes a minute",
 }
-ON_A_GPU = {"fp8", "fp16", "fused_softmax", "flash1", "flash3", "flash4", "cudnn"}
+ON_A_GPU = {"fp8", "fp16", "fused_softmax", "flash1", "flash3", "flash4", "cudnn", "ring"}
 
 
 def _values(axis: Axis) -> tuple[Any, ...]:
