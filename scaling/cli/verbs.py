@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaling.cli import accuracy, logs
+from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
 from scaling.study.paths import RESULTS, StudyPaths
@@ -283,6 +284,7 @@ for verb, example in (
     (accuracy.validate, accuracy.VALIDATE_EPILOG),
     (predicting.recommend, predicting.RECOMMEND_EPILOG),
     (logs.convert, logs.CONVERT_EPILOG),
+    (exact.memory, exact.MEMORY_EPILOG),
 ):
     app.command(epilog=example)(verb)
 
