@@ -87,7 +87,9 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
         yield f"pp={layout.pp} stages cannot share num_layers={shape.num_layers}{encoder} layers"
     heads = shape.num_kv_heads // layout.tp
-    if layout.cp > 1 and heads % layout.cp:
+    if layout.cp_style == "ring" and layout.cp == 1:
+        yield "cp_style=ring passes keys and values around a cp group and needs cp > 1"
+    if layout.cp_style == "all_to_all" and layout.cp > 1 and heads % layout.cp:
         few = "a rank would have no head to attend over"
         uneven = "ranks would attend over unequal numbers of heads"
         yield (

@@ -19,7 +19,7 @@ def stack_of(device: torch.device, layout: Layout) -> Stack:
     return Stack(
         host=socket.gethostname(),
         torch_version=torch.__version__,
-        # an engine's version is part of the fingerprint, and another's is none of its rows' business
+        # a part of the fingerprint: what another engine is does not part these rows
         deepspeed_version=(
             importlib.metadata.version("deepspeed") if layout.engine == "deepspeed" else None
         ),

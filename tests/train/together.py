@@ -97,7 +97,7 @@ def _be(points: Sequence[Point], directory: Path, rank: int) -> NoReturn:
 def _level_groups(rank: int) -> None:
     """Let all ranks have as many groups: torch names a new one by how many a rank has.
 
-    That is so in a process of a point's own; DeepSpeed's pipelines leave some ranks more than others.
+    In a process of a point's own they do; DeepSpeed's pipelines leave some ranks more than others.
     """
     most = torch.tensor(len(dist.distributed_c10d._world.pg_names))
     dist.all_reduce(most, dist.ReduceOp.MAX)

@@ -15,11 +15,6 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     yield from model_refusals(shape, layout)
     if layout.precision == "fp16":
         yield "precision=fp16 needs a loss that is scaled against underflow; bf16 needs none"
-    if layout.optimizer_precision != "fp32":
-        yield (
-            f"optimizer_precision={layout.optimizer_precision}: PyTorch's engine keeps master "
-            "weights and moments in fp32; engine=deepspeed can keep them in 16 bits"
-        )
     if layout.pp > 1:
         yield from _pipeline_refusals(shape, layout)
 
