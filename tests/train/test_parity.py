@@ -22,6 +22,8 @@ pytestmark = pytest.mark.ranks
 
 # Axes of the table that this array leaves to tests of their own, and values that need a GPU.
 ELSEWHERE = {
+    "ep": "test_experts: these models have none",
+    "routing": "test_experts",
     "micro_batch_size": "follows from the batch, dp and gradient accumulation",
     "fused_norm": "test_fused: Liger's kernels need a GPU",
     "fused_rope": "test_fused",

@@ -16,6 +16,8 @@ def model_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
     if layout.fused_cross_entropy and shape.family == "t5":
         yield "fused_cross_entropy is wired to decoders only, not to a t5"
+    if layout.compile and shape.num_experts:
+        yield "compile needs sizes that stay, and those of experts change with every step's tokens"
     inside = [name for name in ("fused_norm", "fused_rope", "fused_mlp") if getattr(layout, name)]
     if layout.compile and inside:
         yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"

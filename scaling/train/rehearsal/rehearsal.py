@@ -74,6 +74,11 @@ def rehearsed(point: Point, rank: int) -> Rehearsal:
         name = chosen[0] if chosen else f"attention={layout.attention}"
         raise NotImplementedError(f"{name} cannot be rehearsed: it needs its GPU")
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size)}
+    if point.shape.num_experts:
+        raise NotImplementedError(
+            f"num_experts={point.shape.num_experts} cannot be rehearsed: how many tokens an expert "
+            "gets is a number of its router, and a rehearsal has none"
+        )
     waits = Waits()
     engine = engine_module(layout.engine, "rehearsal")
     engine.answer_as_cuda(waits.note)
