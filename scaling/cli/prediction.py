@@ -1,4 +1,4 @@
-"""The predictor's four verbs; heavy imports stay inside them."""
+"""The verbs that predict, calibrate and recommend; heavy imports stay inside them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -14,13 +14,11 @@ if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
     from scaling.foreign.arrays import Flags
     from scaling.layout.shapes import ModelShape
-    from scaling.predict.fit.validation import Validation
 
 PREDICT_EPILOG = "Example:  scaling predict points.csv predictions.parquet -c calibration.json"
 CALIBRATE_EPILOG = (
     "Example:  scaling calibrate rows.csv calibration.json --where 'world_size <= 64'"
 )
-VALIDATE_EPILOG = "Example:  scaling validate rows.csv --calibrate-where 'world_size <= 32' --json"
 RECOMMEND_EPILOG = "Example:  scaling recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"
 
 CalibrationFile = Annotated[
@@ -50,7 +48,7 @@ def predict(
 
     parameters = read_calibration(calibration) if calibration else None
     columns = Columns(read_rows(points), str(points))
-    models, clusters = _catalogues()
+    models, clusters = catalogues()
     checked = points_of(columns, models=models, clusters=clusters)
     prediction = predict_points(checked, parameters)
     with writing(out):
@@ -92,7 +90,7 @@ def calibrate(
     if points is not None:
         wanted &= _of_points(table, str(rows), points)
     columns = Columns(table, str(rows)).filter(wanted)
-    models, clusters = _catalogues()
+    models, clusters = catalogues()
     measured = points_of(columns, models=models, clusters=clusters)
     impossible = impossible_rows(columns, measured)
     if impossible:
@@ -140,37 +138,6 @@ def _of_points(table: "pa.Table", source: str, points: Path) -> "Flags":
     return cast("Flags", chosen.to_numpy())
 
 
-def validate(
-    rows: Rows,
-    calibrate_where: Annotated[
-        str | None, typer.Option(help="SQL condition of the rows to calibrate on; none without it.")
-    ] = None,
-    test_where: Annotated[
-        str | None, typer.Option(help="SQL condition of the rows to test on; else all the others.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """Calibrate on one part of the rows and say how wrong the predictions of the other are."""
-    from scaling.foreign.reading import read_rows
-    from scaling.predict.fit.trial import trial
-
-    models, clusters = _catalogues()
-    validation = trial(
-        read_rows(rows),
-        str(rows),
-        calibrate_where=calibrate_where,
-        test_where=test_where,
-        models=models,
-        clusters=clusters,
-    )
-    if json:
-        import json as text
-
-        typer.echo(text.dumps(validation.to_dict(), indent=1, allow_nan=False))
-    else:
-        _show_validation(validation)
-
-
 def recommend(
     model: Annotated[str, typer.Option(help="A model of config/models.yaml.")],
     cluster: Annotated[str, typer.Option(help="A cluster of config/clusters.yaml, or a GPU.")],
@@ -198,7 +165,7 @@ def recommend(
     from scaling.predict.read.inputs import OWN_FRAMEWORK
 
     parameters = read_calibration(calibration) if calibration else None
-    models, clusters = _catalogues()
+    models, clusters = catalogues()
     if model not in (models or {}):
         hint = did_you_mean(model[:60], models or {})
         raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
@@ -223,7 +190,7 @@ def recommend(
         _show_recommendations(records, calibrated=parameters is not None)
 
 
-def _catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
+def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
     """The site's models, None where nobody describes any, and its clusters."""
     from scaling.predict.read.clusters import config_file, site_clusters
     from scaling.study.study import load_models
@@ -257,45 +224,6 @@ def _counts(text: str) -> list[int]:
 def _say(assumptions: tuple[str, ...]) -> None:
     for sentence in assumptions:
         typer.echo(f"assumed: {plain(sentence)}", err=True)
-
-
-def _show_validation(trial: "Validation") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    names = ("rows", "MAPE", "median", "max", "RMS", "bias", "rank", "regret", "max", "covered")
-    memory = ("fit/OOM accuracy", "false fits", "false OOM")
-    table = Table("model", "cluster", "GPUs", *names, *memory)
-
-    def percent(value: Any, digits: int = 1) -> str:
-        return "–" if value is None else f"{100 * value:.{digits}f} %"
-
-    everything: dict[str, str | int] = {"model": "all", "cluster": "", "world_size": ""}
-    for key, scores in [*trial.groups, (everything, trial.overall)]:
-        s, m = scores.step_time, scores.memory
-        correlation = s["rank_correlation"]
-        table.add_row(
-            plain(str(key["model"])),
-            plain(str(key["cluster"])),
-            str(key["world_size"]),
-            f"{s['rows']:.0f}",
-            *(percent(s[name]) for name in ("mape", "median_ape", "max_ape", "rms", "bias")),
-            "–" if correlation is None else f"{correlation:.2f}",
-            percent(scores.regret["mean"]),
-            percent(scores.regret["max"]),
-            percent(scores.coverage_80, 0),
-            *(percent(m[n]) for n in ("balanced_accuracy", "false_fit_rate", "false_oom_rate")),
-        )
-    console = Console(markup=False, width=max(Console().width, 160))
-    console.print(table)
-    m = trial.overall.memory
-    console.print(
-        f"ran: {m['ran_fits']} predicted to fit, {m['ran_called_oom']} out of memory; "
-        f"out of memory: {m['oom_called_oom']} predicted so, {m['oom_called_fit']} to fit"
-    )
-    console.print(f"calibrated on {trial.calibrated_rows} rows, tested on {trial.tested_rows}")
-    for note in trial.notes:
-        console.print(f"note: {plain(note)}")
 
 
 def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scaling.cli import accuracy
+from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
 from scaling.study.paths import RESULTS, StudyPaths
@@ -279,8 +281,9 @@ def _clusters() -> "dict[str, Cluster]":
 for verb, example in (
     (predicting.predict, predicting.PREDICT_EPILOG),
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
-    (predicting.validate, predicting.VALIDATE_EPILOG),
+    (accuracy.validate, accuracy.VALIDATE_EPILOG),
     (predicting.recommend, predicting.RECOMMEND_EPILOG),
+    (exact.memory, exact.MEMORY_EPILOG),
 ):
     app.command(epilog=example)(verb)
 

@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from scaling.analyse.importing import import_rows
+from scaling.cli import accuracy
 from scaling.cli import prediction as cli
 from scaling.errors import InputError
 from scaling.foreign import conditions
@@ -257,7 +258,7 @@ def test_options_of_recommend_are_answered_or_refused():
 @pytest.fixture(scope="module")
 def verbs():
     app = typer.Typer()
-    for verb in (cli.predict, cli.calibrate, cli.validate, cli.recommend):
+    for verb in (cli.predict, cli.calibrate, accuracy.validate, cli.recommend):
         app.command()(verb)
     return app
 

@@ -55,11 +55,6 @@ def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
         assert hidden == ("overlap_comm" in asked(**layout)["zero_optimization"])
 
 
-def test_two_buckets_of_16_bit_elements_are_the_buffers():
-    large = buckets_of(LLAMA_7B.total_params)["reduce_bucket_size"]
-    assert defaults_for(stack_of(OWN_FRAMEWORK).defaults)["buffers_bytes"] == 2 * 2 * large
-
-
 def test_stages_exchange_parts_of_activations():
     assert asked(tp=2, pp=2)["pipeline"]["pipe_partitioned"]
     assert stack_of(OWN_FRAMEWORK).scattered_messages

@@ -44,7 +44,30 @@ def test_errors_are_relative_to_the_measurement():
 
 def test_regret_is_the_slow_down_of_the_layout_picked():
     overall, _ = scores(measured(1.0, 1.3, 2.0), [3.0, 2.0, 4.0])
-    assert overall.regret == {"mean": pytest.approx(0.3), "max": pytest.approx(0.3), "groups": 1}
+    picked = {name: overall.regret[name] for name in ("mean", "median", "max", "groups")}
+    assert picked == pytest.approx({"mean": 0.3, "median": 0.3, "max": 0.3, "groups": 1})
+
+
+def test_top_three_regret_is_that_of_the_best_of_the_first_three():
+    overall, _ = scores(measured(1.0, 1.3, 2.0, 1.2), [4.0, 2.0, 3.0, 3.5])
+    assert overall.regret["mean"] == pytest.approx(0.3)
+    assert overall.regret["top3_mean"] == pytest.approx(0.2)
+    assert overall.regret["top3_max"] == pytest.approx(0.2)
+
+
+def test_what_all_layouts_share_leaves_every_ratio_inside():
+    # all 40 % slower than predicted: no step time is inside its interval, every ratio is
+    own = {"own_sigma": [0.01, 0.01, 0.01]}
+    overall, _ = scores(measured(1.4, 2.8, 4.2), [1.0, 2.0, 3.0], **own)
+    assert overall.coverage_80 == 0.0
+    assert overall.coverage_80_ratios == 1.0
+
+
+def test_a_ratio_is_covered_within_both_layouts_own_errors():
+    # ln(1.1) = 0.095 is outside of 1.28 sqrt(2) 0.05 = 0.09, inside of 1.28 sqrt(2) 0.06 = 0.11
+    for own, covered in ((0.05, 1 / 3), (0.06, 1.0)):
+        overall, _ = scores(measured(1.0, 1.0, 1.1), [1.0] * 3, own_sigma=[own] * 3)
+        assert overall.coverage_80_ratios == pytest.approx(covered)
 
 
 def test_regret_compares_only_what_could_replace_each_other():

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from scaling.cli import prediction
+from scaling.cli import accuracy, prediction
 from scaling.errors import InputError
 from scaling.predict.cost.memory import MEMORY_TERMS
 from scaling.predict.cost.step import TIME_TERMS
@@ -26,7 +26,7 @@ def run():
     for verb in (
         prediction.predict,
         prediction.calibrate,
-        prediction.validate,
+        accuracy.validate,
         prediction.recommend,
     ):
         app.command()(verb)

@@ -11,7 +11,8 @@ from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
 from scaling.predict.cost.risk import possible_stall_s, ranked_by, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
 from scaling.predict.read.calibration import Calibration, StackCalibration
-from scaling.predict.read.features import Group, Points
+from scaling.predict.read.features import BLOCK, Group, Points
+from scaling.predict.read.trust import shrunk, trust_in
 
 # Two lines, because two mistakes differ in price. A plan refuses a point for good, on data-sheet
 # numbers: above this share of the capacity that hits 0 of 165, 7 of 673 and 0 of 139 published
@@ -42,6 +43,7 @@ class Prediction:
     need_bytes: Floats
     capacity_bytes: Floats
     memory_terms: dict[str, Floats]
+    peak_phase: Words  # build, forward, backward or optimizer; None for other software
     time_terms: dict[str, Floats]
     predicted: Flags
     parameters_from: Words
@@ -76,6 +78,7 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         need_bytes=np.full(n, np.nan),
         capacity_bytes=np.full(n, np.nan),
         memory_terms={name: np.full(n, np.nan) for name in MEMORY_TERMS},
+        peak_phase=np.full(n, None, dtype=object),
         time_terms={name: np.full(n, np.nan) for name in TIME_TERMS},
         predicted=np.zeros(n, dtype=bool),
         parameters_from=np.full(n, None, dtype=object),
@@ -83,13 +86,30 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
     source = calibration or Calibration(source="none", stacks={})
     for group in points.groups:
         p, stack, parameters_from = source.parameters_for(group)
-        for rows in group.features.blocks():
-            _predict_block(group, rows, p, out)
+        trust = np.ones(len(group.rows))
+        if stack is not None and stack.cluster == group.cluster_name:
+            trust = trust_in(stack, axes_of(points, group))
+        start = group.start if stack is None else {**group.start, **stack.starts}
+        for share in np.unique(trust).tolist():
+            followed = shrunk(p, start, share)
+            rows = np.flatnonzero(trust == share)
+            for block in range(0, len(rows), BLOCK):
+                _predict_block(group, rows[block : block + BLOCK], followed, out)
         index = group.rows
         out.predicted[index] = True
         out.parameters_from[index] = parameters_from
         _judge(points, group, out, stack)
     return out
+
+
+def axes_of(points: Points, group: Group) -> dict[str, npt.NDArray[np.generic]]:
+    """The group's values of the axes in which a row can be new to a calibration."""
+    return {
+        "world_size": points.world_size[group.rows],
+        "seq_length": points.seq_length[group.rows],
+        "model": points.model[group.rows],
+        "hidden_size": group.features.hidden_size,
+    }
 
 
 def _judge(points: Points, group: Group, out: Prediction, stack: StackCalibration | None) -> None:
@@ -118,8 +138,11 @@ def _judge(points: Points, group: Group, out: Prediction, stack: StackCalibratio
     out.size_sigma[index] = spread.size_sigma
 
 
-def _predict_block(group: Group, rows: slice, p: dict[str, float], out: Prediction) -> None:
-    f = group.features.take(rows)
+def _predict_block(
+    group: Group, rows: npt.NDArray[np.int64], p: dict[str, float], out: Prediction
+) -> None:
+    whole = len(rows) == len(group.rows)
+    f = group.features if whole else group.features.take(rows)
     index: npt.NDArray[np.int64] = group.rows[rows]
     memory = memory_of(group, f, p)
     need = need_of(memory, p)
@@ -129,6 +152,8 @@ def _predict_block(group: Group, rows: slice, p: dict[str, float], out: Predicti
     out.capacity_bytes[index] = group.capacity_bytes
     out.step_time_s[index] = step.total
     out.ranked_s[index] = ranked_by(group, f, step.total, need / group.capacity_bytes)
+    if memory.phase is not None:
+        out.peak_phase[index] = memory.phase
     for name, values in memory.terms.items():
         out.memory_terms[name][index] = values
     for name, values in step.terms.items():

@@ -1,7 +1,7 @@
 """From measured rows to a calibration: fit each stack, then again without the rows it predicts."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from scaling.foreign.arrays import Flags, Words
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.interval import HeldBack, band_of, one_fold, rough_of
 from scaling.predict.cost.memory import memory_of, need_of
+from scaling.predict.cost.model import axes_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.fitting import fit_memory, fit_time
 from scaling.predict.read.calibration import (
@@ -22,6 +23,7 @@ from scaling.predict.read.calibration import (
 )
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
+from scaling.predict.read.trust import TRUSTS, chosen_trust, shrunk
 
 _FOLDS = 4
 _FEWEST_TO_FOLD = 8  # timed rows; below that a fold would fit on nothing
@@ -85,15 +87,10 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
     start = {**group.start, **{name: fitted.value for name, fitted in memory.items()}}
     time = fit_time(group, seen, start)
     timed = seen.timed
-    axes = {
-        "world_size": points.world_size[group.rows][timed],
-        "seq_length": points.seq_length[group.rows][timed],
-        "model": points.model[group.rows][timed],
-        "hidden_size": group.features.hidden_size[timed],
-    }
-    found = {"interpolation": _prior_band()}
+    axes = {axis: values[timed] for axis, values in axes_of(points, group).items()}
+    found, trust = {"interpolation": _prior_band()}, dict[str, float]()
     if bands and timed.sum() >= _FEWEST_TO_FOLD:
-        found = _bands(group, seen, start, time, axes, _settings(points, group)[timed])
+        found, trust = _bands(group, seen, start, time, axes, _settings(points, group)[timed])
     return StackCalibration(
         framework=group.framework,
         cluster=group.cluster_name,
@@ -104,6 +101,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         parameters={**memory, **time},
         bands=found,
         seen={axis: tuple(sorted(set(values.tolist()))) for axis, values in axes.items()},
+        trust=trust,
     )
 
 
@@ -120,28 +118,37 @@ def _bands(
     fitted: Mapping[str, Fitted],
     axes: Mapping[str, npt.NDArray[np.generic]],
     settings: Words,
-) -> dict[str, Band]:
+) -> tuple[dict[str, Band], dict[str, float]]:
     """Residuals of rows the fit has not seen: random folds, and whole values of an axis left out.
 
-    World sizes are only ever predicted from smaller ones, as they are in use.
+    World sizes are only ever predicted from smaller ones, as they are in use. What is left out also
+    says how far the fit is to be followed where a value is new: the second return value, by axis.
     """
     timed = np.flatnonzero(seen.timed)
     warm = {**start, **{name: one.value for name, one in fitted.items()}}
 
-    def fold(held: Flags, rest: Flags) -> HeldBack:
-        return _held_back(group, seen, start, warm, timed[rest], timed[held], settings[held])
+    def fold(held: Flags, rest: Flags, trusts: Sequence[float] = (1.0,)) -> list[HeldBack]:
+        fitted = _fit_of(group, seen, start, warm, timed[rest])
+        return [
+            _held_back(group, seen, shrunk(fitted, start, trust), timed[held], settings[held])
+            for trust in trusts
+        ]
 
     order = np.random.default_rng(0).permutation(len(timed)) % _FOLDS
-    random = [fold(order == one, order != one) for one in range(_FOLDS)]
+    random = [fold(order == one, order != one)[0] for one in range(_FOLDS)]
     bands = {"interpolation": band_of("interpolation", [one_fold(random)])}
+    trust = {}
     for axis, values in axes.items():
         folds = []
         for held, rest in _splits(axis, values):
             if held.sum() >= _FEWEST_HELD_BACK and rest.sum() >= _FEWEST_TO_FOLD:
-                folds.append(fold(held, rest))
+                folds.append(fold(held, rest, TRUSTS))
         if folds:
-            bands[axis] = band_of(axis, folds)
-    return bands
+            by_trust = list(zip(*folds, strict=True))
+            residuals = [np.concatenate([one.log_residual for one in f]) for f in by_trust]
+            trust[axis] = chosen_trust(residuals)
+            bands[axis] = band_of(axis, by_trust[TRUSTS.index(trust[axis])])
+    return bands, trust
 
 
 def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[tuple[Flags, Flags]]:
@@ -157,21 +164,29 @@ def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[tuple[Flags, Fla
     return [(values == v, values != v) for v in most]
 
 
-def _held_back(
+def _fit_of(
     group: Group,
     seen: Observed,
     start: Mapping[str, float],
     warm: Mapping[str, float],
     fit_rows: npt.NDArray[np.int64],
-    test_rows: npt.NDArray[np.int64],
-    settings: Words,
-) -> HeldBack:
-    """The test rows, predicted by a fit on the others."""
+) -> dict[str, float]:
+    """Every parameter after a fit on some rows."""
     part = dataclasses.replace(
         group, rows=group.rows[fit_rows], features=group.features.take(fit_rows)
     )
     fitted = fit_time(part, seen.take(fit_rows), start, first_guess=warm)
-    p = {**start, **{name: one.value for name, one in fitted.items()}}
+    return {**start, **{name: one.value for name, one in fitted.items()}}
+
+
+def _held_back(
+    group: Group,
+    seen: Observed,
+    p: Mapping[str, float],
+    test_rows: npt.NDArray[np.int64],
+    settings: Words,
+) -> HeldBack:
+    """The test rows, predicted by parameters that were fitted on others."""
     f = group.features.take(test_rows)
     memory = memory_of(group, f, p)
     step = step_of(group, f, p, memory.total / group.capacity_bytes)

@@ -165,6 +165,7 @@ def _search(
             high=float(np.clip(np.exp(at + width), q.low, q.high)),
             identified=not reason,
             reason=reason,
+            start=start[q.name],
         )
     return found
 
@@ -179,4 +180,5 @@ def _unseen(q: Parameter, start: Mapping[str, float], reason: str) -> Fitted:
         high=min(q.high, value * factor),
         identified=False,
         reason=reason,
+        start=value,
     )

@@ -9,7 +9,9 @@ import numpy.typing as npt
 from scipy.stats import spearmanr
 
 from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.interval import EIGHTY
 from scaling.predict.cost.model import Prediction
+from scaling.predict.cost.ratios import ratio_sigma
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import Observed
 
@@ -21,8 +23,11 @@ class Scores:
     step_time: relative errors |predicted / measured - 1| (bias: signed mean), rank_correlation
     Spearman's over the rows. regret: slow-down of the layout that would have been picked against
     the best measured one, over groups of equal model, cluster, software, world_size, seq_length and
-    global_batch_size with two timed layouts or more. memory: of the rows that ran out of memory the
-    share called a fit (false_fit_rate), of those that ran the share called out of memory.
+    global_batch_size with two timed layouts or more; top3: of the best of the first three. memory:
+    of the rows that ran out of memory the share called a fit (false_fit_rate), of those that ran
+    the share called out of memory. coverage_80: the share of step times inside their interval;
+    coverage_80_ratios: of ratios of two layouts of such a group, each group counting as many times
+    as it has layouts.
     """
 
     rows: int
@@ -30,6 +35,7 @@ class Scores:
     regret: dict[str, float | int | None]
     memory: dict[str, float | int | None]
     coverage_80: float | None
+    coverage_80_ratios: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON record."""
@@ -39,6 +45,7 @@ class Scores:
             "regret": self.regret,
             "memory": self.memory,
             "coverage_80": self.coverage_80,
+            "coverage_80_ratios": self.coverage_80_ratios,
         }
 
 
@@ -110,18 +117,22 @@ def _keys(
 def _scores(points: Points, observed: Observed, prediction: Prediction, rows: Flags) -> Scores:
     timed = rows & observed.timed
     measured, predicted = observed.step_time_s[timed], prediction.step_time_s[timed]
-    regrets = _regrets(points, observed, prediction, timed)
+    first, three = regrets_of(points, observed, prediction, timed)
     inside = (measured >= prediction.low[timed]) & (measured <= prediction.high[timed])
     return Scores(
         rows=int(rows.sum()),
         step_time=_step_time(measured, predicted),
         regret={
-            "mean": _or_none(np.mean(regrets)) if regrets else None,
-            "max": max(regrets, default=None),
-            "groups": len(regrets),
+            "mean": _or_none(np.mean(first)) if first else None,
+            "median": _or_none(np.median(first)) if first else None,
+            "max": max(first, default=None),
+            "groups": len(first),
+            "top3_mean": _or_none(np.mean(three)) if three else None,
+            "top3_max": max(three, default=None),
         },
         memory=_memory(observed, prediction, rows),
         coverage_80=float(inside.mean()) if inside.size else None,
+        coverage_80_ratios=_ratio_coverage(points, observed, prediction, timed),
     )
 
 
@@ -151,19 +162,41 @@ def _rank_correlation(a: Floats, b: Floats) -> float | None:
     return float(spearmanr(a, b).statistic)
 
 
-def _regrets(
+def regrets_of(
     points: Points, observed: Observed, prediction: Prediction, timed: Flags
-) -> list[float]:
-    regrets = []
+) -> tuple[list[float], list[float]]:
+    """Regret of the layout picked, and of the best of the first three picked, setting by setting.
+
+    What memory would have refused is not picked, unless nothing else is there.
+    """
+    first, three = [], []
     for rows in settings_of(points, timed).values():
         if len(rows) > 1:
             at: npt.NDArray[np.int64] = np.array(rows)
-            # what would have been refused would not have been picked
             started = at[~prediction.passed_over[at]]
             candidates = started if started.size else at
-            picked = candidates[np.argmin(prediction.ranked_s[candidates])]
-            regrets.append(float(observed.step_time_s[picked] / observed.step_time_s[at].min() - 1))
-    return regrets
+            order = candidates[np.argsort(prediction.ranked_s[candidates], kind="stable")]
+            slower = observed.step_time_s[order] / observed.step_time_s[at].min() - 1
+            first.append(float(slower[0]))
+            three.append(float(slower[:3].min()))
+    return first, three
+
+
+def _ratio_coverage(
+    points: Points, observed: Observed, prediction: Prediction, timed: Flags
+) -> float | None:
+    """The share of ratios between layouts of a setting that lie in their 80 % interval."""
+    inside, rows_with_rivals = 0.0, 0
+    for rows in settings_of(points, timed).values():
+        if len(rows) > 1:
+            at: npt.NDArray[np.int64] = np.array(rows)
+            off = np.log(observed.step_time_s[at] / prediction.step_time_s[at])
+            own = prediction.own_sigma[at]
+            a, b = np.triu_indices(len(at), 1)
+            held = np.abs(off[a] - off[b]) <= EIGHTY * ratio_sigma(own[a], own[b])
+            inside += len(at) * float(held.mean())
+            rows_with_rivals += len(at)
+    return inside / rows_with_rivals if rows_with_rivals else None
 
 
 def _memory(

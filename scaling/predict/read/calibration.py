@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Fitted:
     high: float
     identified: bool
     reason: str  # why it is not identified, empty if it is
+    start: float | None = None  # where the fit began: a data sheet's number or a probe's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +59,31 @@ class StackCalibration:
 
     `bands` holds "interpolation" (random folds) and, where the rows allow it, one band per axis of
     AXES from folds that leave a whole value of that axis out. `seen` are the axis values of the
-    calibration rows.
+    calibration rows. `generation` is the GPU's. `trust`: by axis how far the fit is followed where
+    a row's value of it is new, see trust.py.
     """
 
     framework: str
     cluster: str
-    generation: str | None
+    generation: str | None = None
     rows_timed: int
     rows_out_of_memory: int
     rows_with_peak_memory: int
     parameters: Mapping[str, Fitted]
     bands: Mapping[str, Band]
     seen: Mapping[str, tuple[float | str, ...]]
+    trust: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
         """The parameters' values alone."""
         return {name: fitted.value for name, fitted in self.parameters.items()}
+
+    @property
+    def starts(self) -> dict[str, float]:
+        """Where the fit of each parameter began, as far as the file says."""
+        began = {name: fitted.start for name, fitted in self.parameters.items()}
+        return {name: value for name, value in began.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +111,8 @@ class Calibration:
         kin = [key for key, s in self.stacks.items() if s.framework == group.framework]
         if kin:
             best = max(kin, key=lambda key: self.stacks[key].rows_timed)
-            return (
-                {**group.start, **_carried(self.stacks[best], group)},
-                self.stacks[best],
-                f"{best} (other cluster)",
-            )
+            carried = _carried(self.stacks[best], group)
+            return {**group.start, **carried}, self.stacks[best], f"{best} (other cluster)"
         return dict(group.start), None, "data sheet"
 
     def to_json(self) -> str:

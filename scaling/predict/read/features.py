@@ -1,7 +1,6 @@
 """Points as arrays: everything of a layout that does not depend on a calibrated number."""
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,7 +66,10 @@ class Features:
     flash1: Flags
     flash_gain: Floats
     fused_norm: Flags
+    fused_mlp: Flags
+    fused_cross_entropy: Flags
     offload: Flags  # optimizer state and update on the host
+    short_states: Flags  # master weights and moments in 16 bits
     element_bytes: Floats
     cast_bytes: Floats  # moved to bring one element of a GEMM's input to 8 or 4 bits, 0 without
     copy_bytes: Floats  # a layer's weight takes for its copies of low precision
@@ -83,12 +85,8 @@ class Features:
         """These rows only."""
         return Features(**{name: getattr(self, name)[index] for name in _FIELDS})
 
-    def blocks(self, size: int = 4096) -> Iterator[slice]:
-        """Consecutive rows that stay in the processor's cache while they are evaluated."""
-        for start in range(0, len(self), size):
-            yield slice(start, min(start + size, len(self)))
 
-
+BLOCK = 4096  # rows that stay in the processor's cache while they are evaluated
 _FIELDS = tuple(field.name for field in dataclasses.fields(Features))
 
 

@@ -28,7 +28,7 @@ class Stack:
     forwarded there (DeepEP, HybridEP), not once to each expert.
     `recomputes_modules`: its recipes recompute single modules or layers, as memory asks for.
     `reduces_late`: gradients of a pipeline, and without ZeRO, are reduced after the last backward,
-    where nothing hides them.
+    where nothing hides them; `hides_without_zero`: those without ZeRO are hidden all the same.
     `newest_flash`: attention is cuDNN's or FlashAttention 3 where a table says only flash.
     `lean_kernels`: fused kernels keep no copies for backward beside what it reads (memory.py).
     `low_precision_weights`: weights of fp8 and mxfp8 layers are held in 8 bits, not also in 16.
@@ -56,6 +56,7 @@ class Stack:
     tokens_once_a_node: bool = False
     recomputes_modules: bool = False
     reduces_late: bool = False
+    hides_without_zero: bool = False
     newest_flash: bool = False
     lean_kernels: bool = False
     low_precision_weights: bool = False
@@ -116,15 +117,35 @@ STACKS = (
         scattered_messages=True,
         second_copy=True,
         reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
-        # two buckets of 5e8 elements, one fills while the other is reduced; the loss keeps 16-bit
-        # logits, their fp32 softmax and both gradients
-        defaults=MappingProxyType({"buffers_bytes": 2.0e9, "kept_logits": 12.0}),
+        # beyond the engine's own tensors, which scaling/predict/cost/own_memory.py counts
+        defaults=MappingProxyType({"buffers_bytes": 0.3e9}),
         source="scaling/train: DeepSpeed 0.19 with its defaults, pipe_partitioned messages",
+    ),
+    Stack(
+        prefix="scaling torch",
+        gradient_bytes=2.0,
+        split="slowest_least",
+        reduces_late=True,
+        hides_without_zero=True,
+        # HSDP has no second copy, FSDP2 no buckets: what is gathered is that of two layers
+        defaults=MappingProxyType({"kept_logits": 12.0}),
+        source="scaling/train/engines/torch: FSDP2 of torch 2.13, gradients reduced in bf16",
     ),
     Stack(
         prefix="Aleph Alpha",
         gradient_bytes=2.0,
         gathered_logits=True,
+        # its GEMMs reach 250 x 0.9 TFLOP/s on an A100 where others' reach 250; norms of its own; the
+        # loss holds each rank's logits and the gathered ones, their fp32 copy, softmax and both
+        # gradients: 2 + 2 + 4 + 4 + 4 + 4 + 2 bytes
+        defaults=MappingProxyType(
+            {
+                "gemm_efficiency": 0.74,
+                "norm_passes_fused": 45.0,
+                "norm_passes": 190.0,
+                "kept_logits": 22.0,
+            }
+        ),
         source="arXiv 2311.05610: bf16 gradients fit 13B on one GPU (tp1 pp1), fp32 would not",
     ),
     Stack(

@@ -1,0 +1,141 @@
+"""`scaling validate`: how wrong predictions are; heavy imports stay inside."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scaling.cli.prediction import catalogues
+from scaling.errors import InputError, plain
+
+if TYPE_CHECKING:
+    from scaling.predict.fit.accuracy import Accuracy
+    from scaling.predict.fit.validation import Validation
+
+VALIDATE_EPILOG = "Example:  scaling validate rows.csv --calibrate-where 'world_size <= 32' --json"
+
+
+def validate(
+    rows: Annotated[
+        Path | None,
+        typer.Argument(metavar="[ROWS]", help="Measured rows: CSV, Parquet, or a rows/ folder."),
+    ] = None,
+    calibrate_where: Annotated[
+        str | None, typer.Option(help="SQL condition of the rows to calibrate on; none without it.")
+    ] = None,
+    test_where: Annotated[
+        str | None, typer.Option(help="SQL condition of the rows to test on; else all the others.")
+    ] = None,
+    published: Annotated[
+        bool,
+        typer.Option(
+            "--published",
+            help="The accuracy table of the published rows that come along, or of the tables ROWS.",
+        ),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Calibrate on one part of the rows and say how wrong the predictions of the other are."""
+    if published:
+        if calibrate_where is not None or test_where is not None:
+            raise InputError("--published has its own conditions: leave out --calibrate-where")
+        _published(rows, as_json=json)
+        return
+    if rows is None:
+        raise InputError("ROWS is missing: give a table, or --published for the shipped rows")
+    from scaling.foreign.reading import read_rows
+    from scaling.predict.fit.trial import trial
+
+    models, clusters = catalogues()
+    validation = trial(
+        read_rows(rows),
+        str(rows),
+        calibrate_where=calibrate_where,
+        test_where=test_where,
+        models=models,
+        clusters=clusters,
+    )
+    if json:
+        import json as text
+
+        typer.echo(text.dumps(validation.to_dict(), indent=1, allow_nan=False))
+    else:
+        _show(validation)
+
+
+def _published(rows: Path | None, *, as_json: bool) -> None:
+    from scaling.predict.fit.accuracy import accuracy_of, shipped_tasks, tasks_of
+    from scaling.predict.fit.baselines import TREES_MISSING, trees_available
+
+    models, clusters = catalogues()
+    lines = []
+    for task, table in shipped_tasks() if rows is None else tasks_of(rows):
+        if sys.stderr.isatty():
+            typer.echo(task.name, err=True)
+        lines.append(accuracy_of(task, table, models=models, clusters=clusters))
+    if as_json:
+        import json as text
+
+        typer.echo(text.dumps([line.to_dict() for line in lines], indent=1, allow_nan=False))
+    else:
+        _show_accuracy(lines)
+    if not trees_available():
+        typer.echo(TREES_MISSING, err=True)
+
+
+def _show_accuracy(lines: "Sequence[Accuracy]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from scaling.predict.fit.accuracy import baseline_table_of, table_of
+
+    console = Console(markup=False, width=max(Console().width, 190))
+    for heads, *body in (table_of(lines), baseline_table_of(lines)):
+        table = Table(*heads)
+        for cells in body:
+            table.add_row(*(plain(cell) for cell in cells))
+        console.print(table)
+    for line in lines:
+        if line.set_aside:
+            console.print(f"{plain(line.task.name)}: {line.set_aside} rows cannot be predicted")
+
+
+def _show(trial: "Validation") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    names = ("rows", "MAPE", "median", "max", "RMS", "bias", "rank", "regret", "max", "covered")
+    memory = ("fit/OOM accuracy", "false fits", "false OOM")
+    table = Table("model", "cluster", "GPUs", *names, *memory)
+
+    def percent(value: Any, digits: int = 1) -> str:
+        return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+    everything: dict[str, str | int] = {"model": "all", "cluster": "", "world_size": ""}
+    for key, scores in [*trial.groups, (everything, trial.overall)]:
+        s, m = scores.step_time, scores.memory
+        correlation = s["rank_correlation"]
+        table.add_row(
+            plain(str(key["model"])),
+            plain(str(key["cluster"])),
+            str(key["world_size"]),
+            f"{s['rows']:.0f}",
+            *(percent(s[name]) for name in ("mape", "median_ape", "max_ape", "rms", "bias")),
+            "–" if correlation is None else f"{correlation:.2f}",
+            percent(scores.regret["mean"]),
+            percent(scores.regret["max"]),
+            percent(scores.coverage_80, 0),
+            *(percent(m[n]) for n in ("balanced_accuracy", "false_fit_rate", "false_oom_rate")),
+        )
+    console = Console(markup=False, width=max(Console().width, 160))
+    console.print(table)
+    m = trial.overall.memory
+    console.print(
+        f"ran: {m['ran_fits']} predicted to fit, {m['ran_called_oom']} out of memory; "
+        f"out of memory: {m['oom_called_oom']} predicted so, {m['oom_called_fit']} to fit"
+    )
+    console.print(f"calibrated on {trial.calibrated_rows} rows, tested on {trial.tested_rows}")
+    for note in trial.notes:
+        console.print(f"note: {plain(note)}")

@@ -1,0 +1,253 @@
+"""The accuracy table: every task of published rows, scored, beside what is simpler."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from scaling.cluster.hardware import Cluster
+from scaling.foreign.arrays import Flags, Floats
+from scaling.foreign.reading import read_table
+from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.model import predict
+from scaling.predict.fit.baselines import (
+    boosted_trees,
+    neighbour_scaled,
+    rule_regrets,
+    trees_available,
+)
+from scaling.predict.fit.trial import Trial, tried
+from scaling.predict.fit.validation import Scores, settings_of
+from scaling.published.table import published_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Rows to predict, and those that may be calibrated on first; None: data sheets alone."""
+
+    name: str
+    table: str
+    calibrate_where: str | None = None
+    test_where: str | None = None
+
+
+# Of the rows that are shipped, by their column `table`.
+SHIPPED = (
+    Task(name="DGX Cloud, H100, data sheets", table="dgxc"),
+    Task(name="DGX Cloud, to 128 GPUs -> beyond", table="dgxc",
+         calibrate_where="world_size <= 128"),
+    Task(name="DGX Cloud, to 128 GPUs -> from 1,024", table="dgxc",
+         calibrate_where="world_size <= 128", test_where="world_size >= 1024"),
+    Task(name="MLPerf, data sheets", table="mlperf"),
+    Task(name="Megatron-Bridge, dense, data sheets", table="megatron_bridge",
+         test_where="num_experts = 0"),
+    Task(name="Megatron-Bridge, experts, data sheets", table="megatron_bridge",
+         test_where="num_experts > 0"),
+    Task(name="Megatron-Bridge, releases to 26.04.01 -> later", table="megatron_bridge",
+         calibrate_where="release < '26.06'"),
+    Task(name="Automodel FSDP2, H100, data sheets", table="fsdp2"),
+    Task(name="MoE ModelZoo, H100, data sheets", table="moe_zoo"),
+)  # fmt: skip
+
+# Of tables that lie in a folder, by the file's name.
+HELD = {
+    "llama_layouts_a100": (
+        None, "hash(row_index) % 2 = 0", "hash(row_index) % 2 = 1", "world_size < 128",
+        "seq_length = 2048", "seq_length = 8192",
+    ),
+    "gpt_layouts_a100": (
+        None, "hash(row_index) % 19 = 0", "hash(row_index) % 19 = 1", "hash(row_index) % 19 = 2",
+        "world_size < 8", "hidden_size = 1024",
+    ),
+    "llama_layouts_h100": (
+        None, "hash(row_index) % 2 = 0", "world_size <= 32", "world_size <= 16",
+        "model != 'nanotron-llama-3b'", "model != 'nanotron-llama-8b'",
+        "model != 'nanotron-llama-80b'",
+    ),
+    "mpt_zero3": (None, "world_size <= 16", "cluster = 'a100-40gb-dgx'"),
+    "modern_dgxc": (None, "world_size <= 128"),
+    "modern_megatron_bridge": (None, "release < '26.06'"),
+    "modern_mlperf": (None,),
+    "megatron_papers": (None,),
+}  # fmt: skip
+# Of a table that nobody named: data sheets, and one half from the other if it has so many rows.
+_ANY: tuple[str | None, ...] = (None, "hash(row_index) % 2 = 0")
+_FEWEST_TO_HALVE = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Errors of something simpler on the same rows; None where it can say nothing."""
+
+    mape: float | None
+    regret: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """One line of the table."""
+
+    task: Task
+    scores: Scores
+    calibrated_rows: int
+    set_aside: int  # rows that cannot be predicted
+    baselines: Mapping[str, Baseline]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON record."""
+        return {
+            "task": self.task.name,
+            "table": self.task.table,
+            "calibrate_where": self.task.calibrate_where,
+            "test_where": self.task.test_where,
+            "calibrated_rows": self.calibrated_rows,
+            "set_aside": self.set_aside,
+            **self.scores.to_dict(),
+            "baselines": {
+                name: {"mape": one.mape, "regret": one.regret}
+                for name, one in self.baselines.items()
+            },
+        }
+
+
+def shipped_tasks() -> list[tuple[Task, pa.Table]]:
+    """The tasks of the rows that come with the project."""
+    table = published_table()
+    names = np.array(table["table"].to_pylist())
+    return [(task, table.filter(pa.array(names == task.table))) for task in SHIPPED]
+
+
+def tasks_of(path: Path) -> list[tuple[Task, pa.Table]]:
+    """The tasks of a table, or of every CSV of a folder that has steps in the project's names.
+
+    Raises:
+        InputError: a file is no table.
+    """
+    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    tasks = []
+    for file in files:
+        table = read_table(file)
+        if path.is_dir() and not {"step_time_s", "cluster"} <= set(table.column_names):
+            continue  # in words of its own
+        any_table = _ANY if table.num_rows >= _FEWEST_TO_HALVE else _ANY[:1]
+        for where in HELD.get(file.stem, any_table):
+            name = f"{file.stem}: " + (f"calibrated on {where}" if where else "data sheets")
+            tasks.append((Task(name=name, table=file.name, calibrate_where=where), table))
+    return tasks
+
+
+def accuracy_of(
+    task: Task,
+    table: pa.Table,
+    *,
+    models: Mapping[str, ModelShape] | None = None,
+    clusters: Mapping[str, Cluster] | None = None,
+) -> Accuracy:
+    """Score one task and what is simpler on the same rows.
+
+    Raises:
+        InputError: the table is none, or a condition leaves nothing to test.
+    """
+    trial = tried(
+        table,
+        task.table,
+        calibrate_where=task.calibrate_where,
+        test_where=task.test_where,
+        models=models,
+        clusters=clusters,
+    )
+    wanted = trial.tested & trial.prediction.predicted
+    return Accuracy(
+        task=task,
+        scores=trial.validation.overall,
+        calibrated_rows=trial.validation.calibrated_rows,
+        set_aside=int((trial.tested & ~trial.prediction.predicted).sum()),
+        baselines=_baselines(trial, wanted & trial.observed.timed),
+    )
+
+
+def _baselines(trial: Trial, timed: Flags) -> dict[str, Baseline]:
+    points, observed = trial.points, trial.observed
+    sheets = predict(points, None)
+    found = {"data sheet": _baseline(trial, sheets.step_time_s, timed, ranked=sheets.ranked_s)}
+    neighbour = neighbour_scaled(points, observed, trial.fitted, timed)
+    found["nearest neighbour"] = _baseline(trial, neighbour, timed)
+    if trees_available():
+        trees = boosted_trees(points, observed, trial.fitted, timed)
+        found["trees"] = _baseline(trial, trees, timed)
+    rule = rule_regrets(points, observed, timed)
+    found["rule"] = Baseline(mape=None, regret=float(np.mean(rule)) if rule else None)
+    return found
+
+
+def _baseline(
+    trial: Trial, step_s: Floats, timed: Flags, *, ranked: Floats | None = None
+) -> Baseline:
+    if not np.isfinite(step_s[timed]).any():
+        return Baseline(mape=None, regret=None)
+    measured = trial.observed.step_time_s
+    off = np.abs(step_s[timed] / measured[timed] - 1)
+    order = step_s if ranked is None else ranked
+    regrets = [
+        float(measured[rows[int(np.argmin(order[rows]))]] / measured[rows].min() - 1)
+        for rows in settings_of(trial.points, timed).values()
+        if len(rows) > 1
+    ]
+    return Baseline(
+        mape=float(np.nanmean(off)), regret=float(np.mean(regrets)) if regrets else None
+    )
+
+
+def table_of(lines: Sequence[Accuracy]) -> list[list[str]]:
+    """The table as text, heads first: what the terminal and docs/prediction.md show."""
+    heads = [
+        "task", "rows", "MAPE", "median", "RMS", "bias", "rank", "regret", "top 3",
+        "false fits", "false OOM", "fit accuracy", "steps covered", "ratios covered",
+    ]  # fmt: skip
+    body = []
+    for line in lines:
+        s, m, r = line.scores.step_time, line.scores.memory, line.scores.regret
+        rank = s["rank_correlation"]
+        body.append(
+            [
+                line.task.name,
+                f"{s['rows']:.0f}",
+                *(_percent(s[name]) for name in ("mape", "median_ape", "rms", "bias")),
+                "–" if rank is None else f"{rank:.2f}",
+                *(_percent(r[name]) for name in ("mean", "top3_mean")),
+                *(
+                    _percent(m[name])
+                    for name in ("false_fit_rate", "false_oom_rate", "balanced_accuracy")
+                ),
+                _percent(line.scores.coverage_80, 0),
+                _percent(line.scores.coverage_80_ratios, 0),
+            ]
+        )
+    return [heads, *body]
+
+
+def baseline_table_of(lines: Sequence[Accuracy]) -> list[list[str]]:
+    """MAPE, and regret behind a stroke, of the model and of what is simpler."""
+    names = list(dict.fromkeys(name for line in lines for name in line.baselines))
+    rows = []
+    for line in lines:
+        own = Baseline(
+            mape=line.scores.step_time["mape"],
+            regret=None if (mean := line.scores.regret["mean"]) is None else float(mean),
+        )
+        cells = [own, *(line.baselines.get(name) for name in names)]
+        rows.append([line.task.name, *(_both(cell) for cell in cells)])
+    return [["MAPE / regret", "this model", *names], *rows]
+
+
+def _both(one: Baseline | None) -> str:
+    if one is None:
+        return "–"
+    return f"{_percent(one.mape)} / {_percent(one.regret)}"
+
+
+def _percent(value: float | int | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f} %"

@@ -1,0 +1,115 @@
+"""What one could do instead of modelling the machine: neighbours, trees, and a rule of thumb.
+
+Each says what a step takes from the rows it was given; none knows data sheets beyond a peak.
+"""
+
+import importlib.util
+
+import numpy as np
+import numpy.typing as npt
+
+from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.fit.validation import settings_of
+from scaling.predict.read.features import Group, Points
+from scaling.predict.read.observed import Observed
+
+_FEWEST_TO_LEARN = 10
+# What neighbours are near by and trees split on; sizes and degrees as doublings.
+_LOGARITHMS = (
+    "num_layers", "hidden_size", "seq_length", "world_size", "tp", "pp", "cp", "dp",
+    "micro_batch_size", "accumulation",
+)  # fmt: skip
+_PLAIN = ("zero_stage", "sequence_parallel", "full", "selective", "math", "fused_softmax")
+
+TREES_MISSING = "gradient-boosted trees are left out: scikit-learn is not installed"
+
+
+def trees_available() -> bool:
+    """Whether scikit-learn, which only development needs, is here."""
+    return importlib.util.find_spec("sklearn") is not None
+
+
+def neighbour_scaled(points: Points, observed: Observed, fitted: Flags, wanted: Flags) -> Floats:
+    """Seconds a step as the nearest measured layout took, scaled by work per GPU, (n,).
+
+    Work is the FLOPs of a step over GPUs times their peak; near is a small sum of absolute
+    differences, a doubling being 1. NaN where nothing was measured.
+    """
+    about, work_s = _described(points)
+    seen = np.flatnonzero(fitted & observed.timed & np.isfinite(work_s))
+    asked = np.flatnonzero(wanted & np.isfinite(work_s))
+    found = np.full(len(points), np.nan)
+    if seen.size:
+        for row in asked.tolist():
+            distance = np.abs(about[seen] - about[row]).sum(axis=1)
+            nearest = seen[int(np.argmin(distance))]
+            found[row] = observed.step_time_s[nearest] * work_s[row] / work_s[nearest]
+    return found
+
+
+def boosted_trees(points: Points, observed: Observed, fitted: Flags, wanted: Flags) -> Floats:
+    """Seconds a step by gradient-boosted trees on ln(time over work), (n,); NaN without rows.
+
+    Raises:
+        ImportError: scikit-learn is missing.
+    """
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    about, work_s = _described(points)
+    seen = np.flatnonzero(fitted & observed.timed & np.isfinite(work_s))
+    asked = np.flatnonzero(wanted & np.isfinite(work_s))
+    found = np.full(len(points), np.nan)
+    if seen.size >= _FEWEST_TO_LEARN and asked.size:
+        trees = GradientBoostingRegressor(
+            n_estimators=300, max_depth=4, learning_rate=0.05, subsample=0.8, random_state=0
+        )
+        trees.fit(about[seen], np.log(observed.step_time_s[seen] / work_s[seen]))
+        found[asked] = np.exp(trees.predict(about[asked])) * work_s[asked]
+    return found
+
+
+def rule_regrets(points: Points, observed: Observed, timed: Flags) -> list[float]:
+    """Regret of the rule of thumb: pp 1, tp 4, the largest micro-batch that ran; by setting.
+
+    Where no such layout is there, the one with the fewest stages, then the nearest tp.
+    """
+    values = {name: np.full(len(points), np.nan) for name in ("pp", "tp", "micro_batch_size")}
+    for group in points.groups:
+        for name, column in values.items():
+            column[group.rows] = getattr(group.features, name)
+    regrets = []
+    for rows in settings_of(points, timed).values():
+        if len(rows) > 1:
+            at: npt.NDArray[np.int64] = np.array(rows)
+            far = np.abs(np.log2(values["tp"][at] / 4))
+            order = np.lexsort((-values["micro_batch_size"][at], far, values["pp"][at]))
+            times = observed.step_time_s[at]
+            regrets.append(float(times[order[0]] / times.min() - 1))
+    return regrets
+
+
+def _described(points: Points) -> tuple[Floats, Floats]:
+    """Each layout in numbers, (n, k), and the seconds its step would take at the GPUs' peak, (n,).
+
+    FLOPs are 6 a matmul weight and token, 2 more under full checkpointing, and attention's.
+    """
+    about = np.zeros((len(points), len(_LOGARITHMS) + len(_PLAIN)))
+    work_s = np.full(len(points), np.nan)
+    for group in points.groups:
+        f = group.features
+        columns = [np.log2(np.asarray(getattr(f, name), dtype=np.float64)) for name in _LOGARITHMS]
+        columns += [np.asarray(getattr(f, name), dtype=np.float64) for name in _PLAIN]
+        about[group.rows] = np.stack(columns, axis=1)
+        work_s[group.rows] = _work_s(points, group)
+    return about, work_s
+
+
+def _work_s(points: Points, group: Group) -> Floats:
+    f = group.features
+    h = f.hidden_size
+    weights = 2 * h * (f.query_width + f.kv_width) + (1 + f.mlp_inputs) * h * f.ffn_hidden_size
+    scores = 2 * f.query_width * f.seq_length
+    per_token = f.num_layers * (6 * weights + 6 * scores) * np.where(f.full, 4 / 3, 1.0)
+    per_token = per_token + 6 * h * f.vocab_size
+    flops = per_token * points.tokens_per_step[group.rows]
+    return np.asarray(flops / (f.world_size * f.gemm_peak))
