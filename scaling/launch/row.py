@@ -6,7 +6,7 @@ import math
 import os
 import socket
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from scaling.launch.judge.verdict import Verdict
 from scaling.launch.provenance import provenance_of
@@ -18,6 +18,8 @@ from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
 from scaling.record.row_checks import reasons
 from scaling.study.point import Point, columns_of
+
+Known = TypeVar("Known", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ def _measured(point: Point, run: Run) -> dict[str, Any]:
         "grad_norms": results[0].grad_norms,
         "peak_memory_bytes": max(result.peak_memory_bytes for result in results),
         "peak_reserved_bytes": _largest([result.peak_reserved_bytes for result in results]),
+        "expert_imbalance": _largest([result.expert_imbalance for result in results]),
         "memory_meter": results[0].memory_meter,
         "foreign_memory_bytes": _largest([result.foreign_memory_bytes for result in results]),
         "library_memory_bytes": _largest([result.library_memory_bytes for result in results]),
@@ -144,7 +147,7 @@ def _first_known(*values: int | None) -> int | None:
     return next((value for value in values if value is not None), None)
 
 
-def _largest(measured: list[int | None]) -> int | None:
+def _largest(measured: list[Known | None]) -> Known | None:
     """The largest of what is known."""
     return max((each for each in measured if each is not None), default=None)
 

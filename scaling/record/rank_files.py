@@ -58,6 +58,7 @@ class RankResult:
     short_step_times_s: list[float] | None = None
     short_accumulations: list[int] | None = None
     short_losses: list[float] | None = None  # of a smaller batch, warm-up included: in no row
+    expert_imbalance: float | None = None
     foreign_memory_bytes: int | None = None
     library_memory_bytes: int | None = None
     energy_j: float | None = None  # of this rank's device over the measured steps
