@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart study test test-fast check format lock clean
+.PHONY: quickstart study test test-fast check gpu-check format lock clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -39,6 +39,11 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+
+# What a machine with a GPU and without network needs, in gpu-check/; the sentence it prints is run there.
+gpu-check: .venv/installed
+	DS_BUILD_OPS=0 $(BIN)/python benchmarks/gpu/collect.py
+	@echo "There, in a copy of this folder: sh benchmarks/gpu/run.sh check.json"
 
 format: .venv/installed
 	$(BIN)/ruff format .
