@@ -21,7 +21,7 @@ WANTED = (
     "annotated-doc", "annotated-types", "cloudpickle", "duckdb", "einops", "hjson", "msgpack",
     "nvidia-ml-py", "psutil", "py-cpuinfo", "pyarrow", "pydantic", "pydantic-core", "pyyaml",
     "rich", "markdown-it-py", "mdurl", "pygments", "shellingham", "tabulate", "tqdm", "typer",
-    "typing-inspection", "packaging", "ninja",
+    "typing-extensions", "typing-inspection", "packaging", "ninja",
 )  # fmt: skip
 BUILT = "deepspeed"
 OPTIONAL = "liger-kernel==0.8.5"

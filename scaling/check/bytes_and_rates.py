@@ -88,7 +88,8 @@ def rate_lines(machine: Machine) -> Iterator[Line]:
         yield not_here(_RATES, name, f"no published row of {machine.gpu} is near to a 1B")
         return
     layout = _USUAL | {
-        "dp": machine.ranks, "zero_stage": 1, "micro_batch_size": 8, "gradient_accumulation_steps": 4
+        "dp": machine.ranks, "zero_stage": 1, "micro_batch_size": 8,
+        "gradient_accumulation_steps": 4,
     }  # fmt: skip
     point = machine.point(layout, shape=_ONE_BILLION, warmup_steps=5, measured_steps=10)
     yield against(name, machine.measured("rate", point), nearest[0])
@@ -106,4 +107,3 @@ def against(name: str, row: Row, published: Any) -> Line:
         said=f"of its FLOP/s a GPU, at least {_LEAST_SHARE:g}: {reached / 1e12:.0f} TFLOP/s beside "
         + published.sentence,
     )  # fmt: skip
-
