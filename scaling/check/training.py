@@ -225,7 +225,9 @@ def _held(server: psutil.Process) -> int:
 
 def outcome_lines(machine: Machine) -> Iterator[Line]:
     """Points that must fail, each as what it is, and after each one that is ok."""
-    huge = dataclasses.replace(SHAPE, hidden_size=2**16, head_dim=2**14, ffn_hidden_size=2**22)
+    huge = dataclasses.replace(
+        SHAPE, hidden_size=10**6, num_heads=10, num_kv_heads=10, head_dim=10**5
+    )
     cases: list[tuple[str, str, Point, dict[str, Any]]] = [
         ("a model beyond all memory", "oom", machine.point({}, shape=huge), {}),
         (
