@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart study test test-fast check site licences format lock clean
+.PHONY: quickstart study test test-fast check gpu-check site licences format lock clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -47,6 +47,11 @@ site: .venv/installed
 # Every package installed with its licence and where it comes from.
 licences: .venv/installed
 	@$(BIN)/pip-licenses --format=markdown --with-urls --order=license
+
+# What a machine with a GPU and without network needs, in gpu-check/; the sentence it prints is run there.
+gpu-check: .venv/installed
+	DS_BUILD_OPS=0 $(BIN)/python benchmarks/gpu/collect.py
+	@echo "There, in a copy of this folder: sh benchmarks/gpu/run.sh check.json"
 
 format: .venv/installed
 	$(BIN)/ruff format .

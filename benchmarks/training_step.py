@@ -184,8 +184,8 @@ def _layouts(asked: argparse.Namespace) -> Iterator[Layout]:
 
 
 def _optional() -> list[str]:
-    """Axes that some versions of the engine have."""
-    return [name for name in ("optimizer_precision",) if name in AXES]
+    """Axes of which a run of this benchmark has one value."""
+    return [name for name in ("optimizer_precision", "engine") if name in AXES]
 
 
 def _case(point: Point) -> dict[str, object]:
@@ -230,7 +230,12 @@ def _asked() -> argparse.Namespace:
         both = "both, theirs with its loss" if flag == "compile" else "ours"
         parser.add_argument("--" + flag.replace("_", "-"), action="store_true", help=both)
     for name in _optional():
-        parser.add_argument("--" + name.replace("_", "-"), default=AXES[name], help="ours")
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            default=AXES[name].default,
+            choices=AXES[name].values,
+            help="ours",
+        )
     parser.add_argument("--engine", choices=ENGINES, default=DEFAULTS["engine"], help="ours")
     parser.add_argument("--rival", choices=["plain", "liger"], default="plain")
     parser.add_argument("--attention", default="flash2", help="ours; theirs is torch's choice")

@@ -263,11 +263,15 @@ def compare(
 @app.command(epilog="Example:  scaling check check.json")
 def check(
     out: Annotated[Path, typer.Argument(help="Where the JSON goes; the page lies beside it.")],
+    only: Annotated[
+        str, typer.Option(help="Some of facts,kernels,meters,training; else all.")
+    ] = "",
 ) -> None:
-    """Check this machine before it is measured: limits, kernels against fp64, meters."""
+    """Check this machine before it is measured: limits, kernels, meters, training, outcomes."""
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent} to write it in")
     command = [sys.executable, "-m", "scaling.check", str(out.with_suffix(".json"))]
+    command += [section for section in only.split(",") if section]
     raise typer.Exit(subprocess.run(command, check=False).returncode)  # torch is imported there
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.model import REFUSE_ABOVE, Prediction
+from scaling.predict.cost.model import REFUSE_ABOVE, REFUSE_COUNTED_ABOVE, Prediction
 from scaling.predict.read.features import Points
 
 GIB = 2**30
@@ -66,10 +66,13 @@ def memory_refusals(
     Args:
         points: the points.
         prediction: their predictions.
-        above: share of the capacity from which a point is refused.
+        above: share of the capacity from which a point is refused; lower where its bytes are
+            counted and not modelled.
     """
     ratio = prediction.need_bytes / prediction.capacity_bytes
-    hopeless = np.flatnonzero(prediction.predicted & (ratio > above))
+    counted = np.array([phase is not None for phase in prediction.peak_phase], dtype=bool)
+    limit = np.where(counted, min(above, REFUSE_COUNTED_ABOVE), above)
+    hopeless = np.flatnonzero(prediction.predicted & (ratio > limit))
     return {int(row): _reason(prediction, int(row), float(ratio[row])) for row in hopeless}
 
 

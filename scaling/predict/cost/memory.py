@@ -50,14 +50,14 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
-    Of this project's own engine they are counted (own_memory.py), but for experts, several chunks
-    of the model on a rank and keys and values that are passed around.
+    Of this project's engine on DeepSpeed they are counted (own_memory.py), but for what is compiled,
+    experts, several chunks of the model on a rank and keys and values that are passed around.
     """
     modelled = _modelled(group, f, p)
     if group.stack.prefix != OWN_FRAMEWORK:
         return modelled
     own = own_memory_of(group, f, p)
-    counted = (f.expert_share == 0) & (f.virtual <= 1) & ~f.ring
+    counted = f.counted & (f.expert_share == 0) & (f.virtual <= 1) & ~f.ring
     return Memory(
         np.where(counted, own.total, modelled.total),
         {name: np.where(counted, own.terms[name], modelled.terms[name]) for name in MEMORY_TERMS},

@@ -221,7 +221,13 @@ def _moments_of_stage(
         (2, at(activations=kept, logits=backward)),
         (2, at(activations=kept, logits=np.where(has_head, e * (logits + table), 0.0))),
         (2, at(activations=kept, logits=after, buffers=in_backward)),
-        (2, at(activations=kept + np.where(f.fused_norm, 0.0, 16.0 * own), buffers=in_backward)),
+        (
+            2,
+            at(
+                activations=kept + np.where(has_head & ~f.fused_norm, 16.0 * own, 0.0),
+                buffers=in_backward,
+            ),
+        ),
         (2, at(activations=kept - np.where(has_head, final, 0.0) + working, buffers=in_backward)),
         (
             2,

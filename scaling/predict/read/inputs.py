@@ -57,6 +57,7 @@ class Inputs:
     fused_cross_entropy: Flags
     offload: Flags
     short_states: Flags
+    counted: Flags
     attention: Words
     checkpointing: Words
     recomputes: Flags
@@ -127,6 +128,7 @@ def inputs_of_layouts(
         fused_cross_entropy=numbers("fused_cross_entropy") > 0,
         offload=words("optimizer_offload") != "none",
         short_states=words("optimizer_precision") != "fp32",
+        counted=(words("engine") == "deepspeed") & (numbers("compile") == 0),
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         recomputes=np.zeros(n, dtype=bool),

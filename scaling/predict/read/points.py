@@ -261,6 +261,7 @@ def _features(
         fused_cross_entropy=inputs.fused_cross_entropy[rows],
         offload=inputs.offload[rows],
         short_states=inputs.short_states[rows],
+        counted=inputs.counted[rows],
         recomputes=inputs.recomputes[rows],
         full=checkpointing == "full",
         selective=checkpointing == "selective",

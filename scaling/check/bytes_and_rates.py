@@ -1,0 +1,109 @@
+"""What only a GPU can show: allocated memory against the exact one, and rates against published."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scaling.check.lines import Line, held_to, not_here
+from scaling.check.oracle import memories
+from scaling.check.training import Machine
+from scaling.errors import plain
+from scaling.layout.shapes import ModelShape
+from scaling.published.table import nearest_rows
+from scaling.record.row import Row
+
+_MEMORY, _RATES = "memory", "reference rates"
+_BYTES_APART, _LEAST_SHARE = 0.02, 0.95
+# 0.4e9 parameters: 9 GB at 22 bytes each, so that norms and workspaces weigh little.
+_WIDE = ModelShape(
+    num_layers=8, hidden_size=2048, num_heads=16, num_kv_heads=16, head_dim=128,
+    ffn_hidden_size=5504, vocab_size=32000,
+)  # fmt: skip
+# TinyLlama's shape (config/models.yaml): a model that one GPU of 40 GB trains.
+_ONE_BILLION = ModelShape(
+    num_layers=22, hidden_size=2048, num_heads=32, num_kv_heads=4, head_dim=64,
+    ffn_hidden_size=5632, vocab_size=32000,
+)  # fmt: skip
+_LAYOUTS: tuple[Mapping[str, Any], ...] = (
+    {"zero_stage": 0},
+    {"zero_stage": 1, "gradient_accumulation_steps": 2},
+    {"zero_stage": 2, "activation_checkpointing": "full", "micro_batch_size": 4},
+    {"zero_stage": 3},
+    {"zero_stage": 1, "attention": "math", "activation_checkpointing": "selective"},
+    {"zero_stage": 1, "optimizer_precision": "bf16"},
+)
+_USUAL = {
+    "precision": "bf16", "attention": "flash2", "seq_length": 2048, "micro_batch_size": 2,
+    "gradient_accumulation_steps": 1,
+}  # fmt: skip
+
+
+def memory_lines(machine: Machine) -> Iterator[Line]:
+    """Six layouts on one GPU: the allocator's peak against `scaling memory`'s."""
+    if machine.gpu == "cpu":
+        yield not_here(_MEMORY, "allocated memory of six layouts", "a CPU has no allocator to ask")
+        return
+    points = [machine.point(_USUAL | dict(layout), shape=_WIDE) for layout in _LAYOUTS]
+    exact = memories((point, 0) for point in points)
+    for number, (point, told) in enumerate(zip(points, exact, strict=True)):
+        row = machine.measured(f"memory{number}", point)
+        yield allocated(point.layout.label, row, told.peak_bytes)
+
+
+def allocated(name: str, row: Row, exact_bytes: int) -> Line:
+    """A row's peak against what was told of it."""
+    if row.outcome != "ok" or row.peak_memory_bytes is None:
+        said = f"{row.outcome}: {plain(row.error_message or '')}"
+        return Line(section=_MEMORY, name=name, state="fail", said=said[:300])
+    apart = abs(row.peak_memory_bytes / exact_bytes - 1)
+    return held_to(
+        _MEMORY, name, apart, None, passes=apart <= _BYTES_APART,
+        said=f"apart, at most {_BYTES_APART:g}: {row.peak_memory_bytes:,} bytes allocated, "
+        f"{exact_bytes:,} told",
+    )  # fmt: skip
+
+
+def trace_line(machine: Machine) -> Line:
+    """Whether the profiler's raw trace is kept where a study asks for it."""
+    name = "a raw trace is kept"
+    row = machine.measured("trace", machine.point({}, keep_trace=True))
+    traces = list((machine.folder / "trace").rglob("*.trace.json.gz"))
+    size = sum(trace.stat().st_size for trace in traces)
+    passes = row.outcome == "ok" and size > 0
+    return held_to(_MEMORY, name, size, "bytes", passes=passes, said="of one step, compressed")
+
+
+def rate_lines(machine: Machine) -> Iterator[Line]:
+    """A measured step of a 1B against the published row that comes closest to it."""
+    name = "a step against the nearest published one"
+    if machine.gpu == "cpu":
+        yield not_here(_RATES, name, "nobody publishes steps of a CPU")
+        return
+    nearest = nearest_rows(
+        gpu=machine.gpu,
+        active_params=_ONE_BILLION.total_params,
+        precision="bf16",
+        world_size=machine.ranks,
+    )
+    if not nearest:
+        yield not_here(_RATES, name, f"no published row of {machine.gpu} is near to a 1B")
+        return
+    layout = _USUAL | {
+        "dp": machine.ranks, "zero_stage": 1, "micro_batch_size": 8,
+        "gradient_accumulation_steps": 4,
+    }  # fmt: skip
+    point = machine.point(layout, shape=_ONE_BILLION, warmup_steps=5, measured_steps=10)
+    yield against(name, machine.measured("rate", point), nearest[0])
+
+
+def against(name: str, row: Row, published: Any) -> Line:
+    """A row's model FLOP/s a GPU over those of a published row."""
+    if row.step_time_s is None:
+        return Line(section=_RATES, name=name, state="fail", said=f"{row.outcome}"[:300])
+    tokens = row.global_batch_size * row.seq_length / row.step_time_s / row.world_size
+    reached = tokens * row.model_flops_per_token
+    share = reached / published.model_flop_per_s_per_gpu
+    return held_to(
+        _RATES, name, share, None, passes=share >= _LEAST_SHARE,
+        said=f"of its FLOP/s a GPU, at least {_LEAST_SHARE:g}: {reached / 1e12:.0f} TFLOP/s beside "
+        + published.sentence,
+    )  # fmt: skip

@@ -1,0 +1,261 @@
+"""Points trained as a study trains them: every layout against plain code, outcomes, warm hosts."""
+
+import contextlib
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from scaling import launch
+from scaling.check.lines import Line, held_to, not_here
+from scaling.check.reference import reference_losses
+from scaling.errors import plain
+from scaling.launch.fork_server.local import local_fork_server
+from scaling.layout.layout import Layout, refusals
+from scaling.layout.shapes import ModelShape
+from scaling.record.row import Row
+from scaling.study.point import Point
+
+SHAPE = ModelShape(
+    family="llama", num_layers=4, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
+    ffn_hidden_size=128, vocab_size=256,
+)  # fmt: skip
+_BATCH, _STEPS = 8, 4
+_FAR = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}  # of a loss that begins at ln(256) = 5.5
+_LIMIT_S = 120.0
+_SILENT_S = 3.0
+_WORKED_S = 2.0  # of a rank that trains and no longer starts
+# What a row says of a step whatever the layout, and of each degree above 1.
+_SPLIT = ("compute_s", "comm_s", "exposed_comm_s", "idle_s", "optimizer_s")
+_BY_DEGREE = {"tp": "tp_comm_s", "cp": "cp_comm_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}
+
+# On one rank, in the order of the page.
+ALONE: tuple[Mapping[str, Any], ...] = (
+    *({"zero_stage": stage} for stage in (0, 1, 2, 3)),
+    {"zero_stage": 2, "optimizer_offload": "cpu"},
+    {"activation_checkpointing": "selective"},
+    {"activation_checkpointing": "full"},
+    {"compile": True},
+    {"zero_stage": 1, "precision": "bf16"},
+    {"zero_stage": 1, "precision": "bf16", "optimizer_precision": "bf16"},
+    {"zero_stage": 1, "precision": "fp16"},
+)
+TOGETHER: tuple[Mapping[str, Any], ...] = (
+    *({"dp": 2, "zero_stage": stage} for stage in (0, 1, 2, 3)),
+    {"tp": 2},
+    {"tp": 2, "sequence_parallel": True},
+    {"cp": 2},
+    {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4},
+    {"pp": 2, "pipeline_schedule": "dualpipev", "zero_stage": 1, "gradient_accumulation_steps": 4},
+    {"dp": 4, "zero_stage": 3, "zero_shard_size": 2},
+    {"tp": 2, "pp": 2, "dp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where points run: `gpu` and `cluster` as a study names them, how many `ranks` at once."""
+
+    gpu: str
+    cluster: str
+    ranks: int
+    folder: Path
+
+    def point(self, layout: Mapping[str, Any], **facts: Any) -> Point:
+        """A tiny model in this layout; micro-batches follow from a global batch of 8."""
+        rounds = layout.get("gradient_accumulation_steps", 1) * layout.get("dp", 1)
+        axes = {
+            "seq_length": 32, "attention": "math", "precision": "fp32",
+            "micro_batch_size": _BATCH // rounds,
+        }  # fmt: skip
+        made = Layout(**(axes | dict(layout)))
+        known: dict[str, Any] = {
+            "shape": SHAPE, "warmup_steps": 1, "measured_steps": _STEPS - 1,
+            "time_limit_s": _LIMIT_S,
+        }  # fmt: skip
+        return Point(
+            study="check",
+            study_kind="strong",
+            point_id="point",
+            repeat=0,
+            model="check",
+            cluster=self.cluster,
+            gpu=self.gpu,
+            gpus_per_node=max(self.ranks, made.world_size),
+            peak_flop_per_s=None,
+            layout=made,
+            seed=1,
+            **(known | facts),
+        )
+
+    def measured(self, name: str, point: Point, **how: Any) -> Row:
+        """The row that the point leaves, in a folder of that name."""
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        path = folder / "point.json"
+        path.write_text(point.to_json(), encoding="utf-8")
+        return launch.measure(path, folder / "point.parquet", **how)
+
+
+@contextlib.contextmanager
+def warm(machine: Machine) -> Iterator[psutil.Process]:
+    """Within, ranks are forked by a server that has imported torch; yields the server."""
+    with local_fork_server(machine.point({}), machine.folder) as variables:
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        try:
+            place = Path(next(iter(variables.values())))
+            yield psutil.Process(int((place / "pid").read_text().split()[0]))
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def training_lines(
+    machine: Machine, layouts: Sequence[Mapping[str, Any]], device: torch.device, section: str
+) -> Iterator[Line]:
+    """A line for each layout: how far its losses are from those of plain code."""
+    exact = reference_losses(SHAPE, machine.point({}), device, steps=_STEPS)
+    for number, layout in enumerate(layouts):
+        name = machine.point(layout).layout.label
+        point = machine.point(layout)
+        if point.layout.world_size > machine.ranks:
+            yield not_here(
+                section, name, f"{point.layout.world_size} ranks, and here are {machine.ranks}"
+            )
+            continue
+        assert not list(refusals(SHAPE, point.layout)), name
+        row = machine.measured(f"{section}{number}".replace(" ", "-"), point)
+        yield trained(section, name, row, exact)
+
+
+def trained(section: str, name: str, row: Row, exact: Sequence[float]) -> Line:
+    """How far a row's losses are from the exact ones, and what its split lacks."""
+    if row.outcome == "kernel_unavailable":
+        return not_here(section, name, plain(row.error_message or ""))
+    if row.outcome != "ok" or row.losses is None:
+        said = f"{row.outcome}: {plain(row.error_message or '')}"
+        return Line(section=section, name=name, state="fail", said=said[:300])
+    far = max(abs(one - other) for one, other in zip(row.losses, exact, strict=True))
+    limit = _FAR[row.precision]
+    wanted = [*_SPLIT, *(each for degree, each in _BY_DEGREE.items() if getattr(row, degree) > 1)]
+    missing = [each for each in wanted if getattr(row, each) is None]
+    split = f"; null: {', '.join(missing)}" if missing else "; every part of the step's time known"
+    return held_to(
+        section, name, far, None, passes=far <= limit and not missing,
+        said=f"from the losses of plain fp32 code, at most {limit:g}{split}",
+    )  # fmt: skip
+
+
+def host_lines(machine: Machine, server: psutil.Process) -> Iterator[Line]:
+    """Two orders in a row, one whose rank is killed in mid-step, and what is left of its memory."""
+    section = "warm hosts"
+    first = machine.measured("order0", machine.point({}))
+    base = _held(server)
+    second = machine.measured("order1", machine.point({}))
+    again = [row.outcome for row in (first, second)]
+    yield Line(
+        section=section, name="two orders in a row", state=_passes(again == ["ok", "ok"]),
+        said=f"{again[0]}, {again[1]}: {first.startup_s or 0:.1f} and {second.startup_s or 0:.1f} s"
+        " to the first step",
+    )  # fmt: skip
+    outcome = _killed_in_mid_step(machine, server)
+    yield Line(
+        section=section, name="a rank killed in mid-step", state=_passes("ok" not in outcome[:2]),
+        said=outcome,
+    )  # fmt: skip
+    after = machine.measured("order3", machine.point({}))
+    left = _held(server) - base
+    yield held_to(
+        section, "memory after it", left / 2**20, "MiB",
+        passes=after.outcome == "ok" and left < _LEFT_BYTES,
+        said=f"more than before, at most {_LEFT_BYTES // 2**20}; the next order: {after.outcome}",
+    )  # fmt: skip
+
+
+_LEFT_BYTES = 64 * 2**20
+
+
+def _killed_in_mid_step(machine: Machine, server: psutil.Process) -> str:
+    """What becomes of a point one of whose ranks is killed while it trains."""
+    known = {child.pid for child in server.children(recursive=True)}
+    point = machine.point({}, measured_steps=5_000)
+
+    def kill() -> None:
+        deadline = time.monotonic() + _LIMIT_S / 2
+        while time.monotonic() < deadline:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                ours = [each for each in server.children(recursive=True) if each.pid not in known]
+                # the server's process for this order forks the rank, which alone works so long
+                for each in ours:
+                    if not each.children() and each.cpu_times().user > _WORKED_S:
+                        each.kill()
+                        return
+            time.sleep(0.1)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        row = machine.measured("order2", point)
+    except launch.Unsettled as why:
+        return f"no verdict: {why}"
+    finally:
+        killer.join()
+    return f"{row.outcome}: {plain(row.error_message or '')}"[:200]
+
+
+def _held(server: psutil.Process) -> int:
+    """Bytes that a server and its processes hold: of a GPU what is taken there, else their own."""
+    if torch.cuda.is_available():
+        free, whole = torch.cuda.mem_get_info()
+        return whole - free
+    return sum(each.memory_info().rss for each in (server, *server.children(recursive=True)))
+
+
+def outcome_lines(machine: Machine) -> Iterator[Line]:
+    """Points that must fail, each as what it is, and after each one that is ok."""
+    huge = dataclasses.replace(
+        SHAPE, hidden_size=10**6, num_heads=10, num_kv_heads=10, head_dim=10**5
+    )
+    cases: list[tuple[str, str, Point, dict[str, Any]]] = [
+        ("a model beyond all memory", "oom", machine.point({}, shape=huge), {}),
+        (
+            "a rank that falls silent",
+            "hang",
+            machine.point({}),
+            {
+                "rank_command": [sys.executable, "-c", "import time; time.sleep(600)"],
+                "hang_after_s": _SILENT_S,
+            },
+        ),
+        (
+            "a limit that is too short",
+            "timeout",
+            machine.point({}, measured_steps=10**6, time_limit_s=8.0),
+            {},
+        ),
+    ]
+    for number, (name, expected, point, how) in enumerate(cases):
+        row = machine.measured(f"fails{number}", point, **how)
+        after = machine.measured(f"after{number}", machine.point({}))
+        yield Line(
+            section="outcomes", name=name,
+            state=_passes(row.outcome == expected and after.outcome == "ok"),
+            said=f"{row.outcome}, and the next point: {after.outcome}",
+        )  # fmt: skip
+    yield not_here("outcomes", "NCCL out of memory", "nothing makes NCCL run out at will")
+
+
+def _passes(right: bool) -> Any:
+    return "pass" if right else "fail"

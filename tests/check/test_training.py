@@ -1,0 +1,116 @@
+"""Lines of the check that come from points which train."""
+
+import dataclasses
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks.gpu.collect import locked
+from scaling.check.bytes_and_rates import against, allocated, memory_lines, rate_lines, trace_line
+from scaling.check.reference import reference_losses
+from scaling.check.training import (
+    ALONE,
+    SHAPE,
+    TOGETHER,
+    Machine,
+    outcome_lines,
+    trained,
+    training_lines,
+    warm,
+)
+from scaling.layout.layout import refusals
+from scaling.record.row import Row
+from tests.rows import row_of
+
+CPU = torch.device("cpu")
+EXACT = [5.5, 5.4, 5.3, 5.2]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(gpu="cpu", cluster="cpu", ranks=2, folder=tmp_path)
+
+
+def row(machine: Machine, **facts: object) -> Row:
+    split = dict.fromkeys(
+        ("compute_s", "comm_s", "exposed_comm_s", "idle_s", "optimizer_s", "tp_comm_s"), 0.1
+    )
+    made = row_of(machine.point({"tp": 2}))
+    return dataclasses.replace(made, **({"outcome": "ok", "losses": EXACT} | split | facts))
+
+
+def test_every_layout_of_the_check_can_run(machine: Machine) -> None:
+    for layout in (*ALONE, *TOGETHER):
+        assert not list(refusals(SHAPE, machine.point(layout).layout)), layout
+        assert machine.point(layout).layout.global_batch_size == 8
+
+
+def test_the_reference_learns(machine: Machine) -> None:
+    losses = reference_losses(SHAPE, machine.point({}), CPU, steps=4)
+    assert losses[0] == pytest.approx(math.log(256), abs=0.1)
+    assert losses[-1] < losses[0]
+
+
+def test_a_layout_passes_with_the_right_losses_and_a_whole_split(machine: Machine) -> None:
+    assert trained("training", "tp2", row(machine), EXACT).state == "pass"
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "said"),
+    [
+        ({"losses": [5.5, 5.4, 5.3, 5.1]}, "fail", "from the losses"),
+        ({"tp_comm_s": None}, "fail", "null: tp_comm_s"),
+        ({"outcome": "hang", "error_message": "silent"}, "fail", "hang: silent"),
+        ({"outcome": "kernel_unavailable", "error_message": "no fp16"}, "not here", "no fp16"),
+    ],
+)
+def test_what_is_wrong_with_a_layout_is_said(
+    machine: Machine, facts: dict[str, object], state: str, said: str
+) -> None:
+    line = trained("training", "tp2", row(machine, **facts), EXACT)
+    assert (line.state, said in line.said) == (state, True)
+
+
+@pytest.mark.parametrize(("peak", "state"), [(1_010, "pass"), (1_030, "fail"), (None, "fail")])
+def test_allocated_memory_is_within_two_per_cent_of_what_was_told(
+    machine: Machine, peak: int | None, state: str
+) -> None:
+    assert allocated("zero1", row(machine, peak_memory_bytes=peak), 1_000).state == state
+
+
+@pytest.mark.parametrize(("step_time_s", "state"), [(1.0, "pass"), (1.1, "fail"), (None, "fail")])
+def test_a_step_reaches_most_of_a_published_rate(
+    machine: Machine, step_time_s: float | None, state: str
+) -> None:
+    measured = row(machine, step_time_s=step_time_s, model_flops_per_token=10, world_size=2)
+    reached = 8 * 32 * 10 / 2
+    published = SimpleNamespace(model_flop_per_s_per_gpu=reached / 0.96, sentence="somebody's")
+    assert against("a step", measured, published).state == state
+
+
+def test_a_cpu_says_what_only_a_gpu_can_show(machine: Machine) -> None:
+    assert {line.state for line in (*memory_lines(machine), *rate_lines(machine))} == {"not here"}
+
+
+def test_wheels_are_collected_at_the_versions_that_are_locked() -> None:
+    lock = (
+        "# made\naltair==6 \\\n    --hash=a\ntqdm==4 \\\n    --hash=b \\\n    --hash=c\nyarl==1\n"
+    )
+    assert locked(lock, ("tqdm",)) == "tqdm==4 \\\n    --hash=b \\\n    --hash=c\n"
+
+
+@pytest.mark.ranks
+def test_this_machine_trains_and_names_what_fails(machine: Machine) -> None:
+    """The short form: one rank, two ranks, a trace, and an outcome after which the next is ok."""
+    with warm(machine):
+        lines = [
+            *training_lines(machine, ALONE[:1], CPU, "one rank"),
+            *training_lines(machine, (TOGETHER[1], TOGETHER[-1]), CPU, "several ranks"),
+            trace_line(machine),
+            next(outcome_lines(machine)),
+        ]
+    states = [line.state for line in lines]
+    assert states == ["pass", "pass", "not here", "pass", "pass"], lines
