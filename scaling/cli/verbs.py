@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scaling.cli import following
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
-from scaling.study.paths import RESULTS, StudyPaths
+from scaling.study.paths import RESULTS
 
 if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
@@ -105,7 +106,8 @@ def choose(
     world_size: Annotated[int, typer.Argument(metavar="WORLD_SIZE", help="One of its sizes.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
     repeat: Annotated[
-        int, typer.Option(help="Choose the layouts that run once more instead: 1 is the second run.")
+        int,
+        typer.Option(help="Choose the layouts that run once more instead: 1 is the second run."),
     ] = 0,
     mode: ModeOption = None,
     cluster: ClusterOption = None,
@@ -146,21 +148,6 @@ def probe(
     show.show_probes(rows, slow_hosts(rows))
 
 
-@app.command(epilog="Example:  scaling status quickstart")
-def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption = None) -> None:
-    """How far a study is: points done, running, failed and left, and the time left."""
-    from scaling.run import planning
-    from scaling.run.progress import Watcher
-    from scaling.study.study import load_study
-    from scaling.study.study_folder import folder_of
-
-    loaded = load_study(study, mode=mode, cluster=cluster)
-    wanted = planning.to_measure(loaded, planning.fitting_plan(loaded))
-    folder = folder_of(loaded, RESULTS)
-    _say_unreadable(folder)
-    typer.echo(Watcher(folder, wanted).look().line())
-
-
 @app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")
 def retry(
     study: StudyArgument,
@@ -175,7 +162,7 @@ def retry(
 
     loaded = load_study(study)
     folder = folder_of(loaded, RESULTS)
-    _say_unreadable(folder)
+    following.say_unreadable(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
@@ -267,15 +254,6 @@ def check(
     raise typer.Exit(subprocess.run(command, check=False).returncode)  # torch is imported there
 
 
-def _say_unreadable(study_dir: Path) -> None:
-    """Set aside what is no row, and say so, until its point has run again."""
-    from scaling.record import row_files
-
-    row_files.set_aside(StudyPaths(study_dir).rows)
-    for unusable in row_files.kept_aside(StudyPaths(study_dir).rows):
-        typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
-
-
 def _clusters() -> "dict[str, Cluster]":
     """The site's clusters, for their prices; none where this folder has no config."""
     from scaling.study.plan_file import CONFIG
@@ -285,6 +263,7 @@ def _clusters() -> "dict[str, Cluster]":
 
 
 for verb, example in (
+    (following.status, following.STATUS_EPILOG),
     (predicting.predict, predicting.PREDICT_EPILOG),
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
     (predicting.validate, predicting.VALIDATE_EPILOG),

@@ -35,7 +35,9 @@ _EXTENDED = ("extended_step_time_s", "extended_low_s", "extended_high_s")
 # of a line through times: what it starts from may lie below 0, where noise is larger than it
 _SIGNED = ("step_fixed_s", "micro_batch_s")
 _AMOUNTS = tuple(  # seconds, joules, shares: whatever a version adds
-    name for name, (kind, _) in fields_of(Row).items() if kind == "float" and name not in (*_TIMES, *_EXTENDED, *_SIGNED)
+    name
+    for name, (kind, _) in fields_of(Row).items()
+    if kind == "float" and name not in (*_TIMES, *_EXTENDED, *_SIGNED)
 )
 # Whole numbers of which there is always one: the axes that count, and of the rest these.
 _COUNTS = (

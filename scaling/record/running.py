@@ -51,6 +51,12 @@ def runs_here_already(row_path: Path) -> bool:
     return facts is not None and facts.host == socket.gethostname() and _still_runs(facts)
 
 
+def started_on(marker: Path) -> tuple[str, float] | None:
+    """The host of the job that left this marker, and when it began, in seconds since the epoch."""
+    facts = _read_marker(marker)
+    return None if facts is None else (facts.host, facts.written_at)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MarkerFacts:
     """What a marker says, and when it was written (seconds since the epoch)."""

@@ -58,7 +58,9 @@ def contend(
         contenders |= {keys[row] for row in odds.contenders}
     again = [point for point in here if point.repeat == repeat]
     reasons = {
-        point.point_id: _reason(probabilities.get(same_layout(point)), same_layout(point), contenders)
+        point.point_id: _reason(
+            probabilities.get(same_layout(point)), same_layout(point), contenders
+        )
         for point in again
         if point.point_id not in rows
     }
@@ -89,7 +91,9 @@ def _reason(probability: float | None, key: Any, contenders: set[Any]) -> str | 
         return "is not repeated: no run of it gave a step time"
     low, high = UNRESOLVED
     if low <= probability <= high or probability > high:
-        return f"is not repeated: it is the best of its size with a probability of {probability:.0%}"
+        return (
+            f"is not repeated: it is the best of its size with a probability of {probability:.0%}"
+        )
     return f"is not repeated: the probability that it is the best of its size is {probability:.1%}"
 
 
@@ -105,7 +109,10 @@ def _timed(row: Mapping[str, Any]) -> tuple[float, float] | None:
     if row["outcome"] != "ok":
         return None
     if row["extended_step_time_s"] is not None:
-        ends = {"step_time_low_s": row["extended_low_s"], "step_time_high_s": row["extended_high_s"]}
+        ends = {
+            "step_time_low_s": row["extended_low_s"],
+            "step_time_high_s": row["extended_high_s"],
+        }
         return row["extended_step_time_s"], own_error(ends, "extended")
     return row["step_time_s"], own_error(row, "measured")
 

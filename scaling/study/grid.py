@@ -80,9 +80,7 @@ def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> list
     repeats = study.measure.repeats
     # nobody contends where nothing is measured
     runs = 1 if repeats.only and study.mode == "predict" else repeats.at_most
-    combinations = [
-        (axes, layout, repeat) for axes, layout in placed for repeat in range(runs)
-    ]
+    combinations = [(axes, layout, repeat) for axes, layout in placed for repeat in range(runs)]
     points = [point_of(study, *combination) for combination in combinations]
     uses = Counter(point.point_id for point in points)
     return [

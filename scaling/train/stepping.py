@@ -143,9 +143,7 @@ class Stepping:
         feed = self._feed(count_of, range(begin, begin + at_least * len(counts)))
         times = self._timed(feed, warmup_steps + most * len(counts), begin, lambda: None, enough)
         counted = times[warmup_steps:]
-        return ShortSteps(
-            times_s=counted, accumulations=run(counted), extension=of_all(counted)
-        )
+        return ShortSteps(times_s=counted, accumulations=run(counted), extension=of_all(counted))
 
     def is_linear(self, short: ShortSteps) -> bool:
         """Whether the accumulations lie on a line, as the first rank says for all."""

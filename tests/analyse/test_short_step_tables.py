@@ -32,9 +32,7 @@ def table(tabulated):
 
 
 def test_an_extended_step_is_a_series_of_its_own(table):
-    times = {
-        (one["point_id"], one["series"]): one["step_time_s"] for one in table("measurements")
-    }
+    times = {(one["point_id"], one["series"]): one["step_time_s"] for one in table("measurements")}
     assert times == {
         (SLOW.point_id, "measured"): 1.0,
         (SLOW.point_id, "extended"): 0.8,

@@ -15,7 +15,9 @@ def test_steps_that_settle_lose_what_came_before_they_did():
 
 
 def test_steps_that_only_make_noise_lose_few():
-    kept = [warm_up(1 + 0.01 * np.random.default_rng(seed).standard_normal(30)) for seed in range(50)]
+    kept = [
+        warm_up(1 + 0.01 * np.random.default_rng(seed).standard_normal(30)) for seed in range(50)
+    ]
     assert np.median([dropped for dropped in kept if dropped is not None]) <= 2
     assert sum(dropped is None for dropped in kept) <= 3
 

@@ -119,7 +119,9 @@ def basis(tables: Tables) -> str:
     series = {row["series"] for row in tables["contenders"]}
     if not series:
         return "measured"
-    return next(name for name in ("extended", "measured", "published", "predicted") if name in series)
+    return next(
+        name for name in ("extended", "measured", "published", "predicted") if name in series
+    )
 
 
 def beyond(tables: Tables, words: Mapping[str, str]) -> str:
