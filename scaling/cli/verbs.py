@@ -87,12 +87,16 @@ def run(
 def measure(
     point: Annotated[Path, typer.Argument(metavar="POINT", help="The point's JSON file.")],
     row: Annotated[Path, typer.Argument(metavar="ROW", help="Where its Parquet row goes.")],
+    excluded: Annotated[
+        str, typer.Option(help="Hosts that its allocation was to leave out, for the row.")
+    ] = "",
 ) -> None:
     """Train one point for real and leave its row, whatever happens to it."""
     from scaling import launch
 
     try:
-        measured = launch.measure(point, row)
+        left_out = [host for host in excluded.split(",") if host]
+        measured = launch.measure(point, row, excluded=left_out)
     except launch.Unsettled as why:
         typer.echo(f"{point.stem}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None

@@ -113,6 +113,7 @@ def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
         predicted=planning.predictable(points),
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
+        nodes=study.clusters[points[0].cluster].nodes,
         gres=site.gres,
         resources=resources(site),
         probe=_probe_allocation(made.probing),
