@@ -154,8 +154,8 @@ MALFORMED = {
         "measure.measured_steps='many': must be a whole number",
     ),
     "a key of steps that is none": (
-        changed(measure={"measured_steps": {"atleast": 5}}),
-        "measure.measured_steps.atleast: unknown key 'atleast': did you mean 'at_least'?",
+        changed(measure={"measured_steps": {"at_lest": 5}}),
+        "measure.measured_steps.at_lest: unknown key 'at_lest': did you mean 'at_least'?",
     ),
     "half a step": (
         changed(measure={"accumulation": "half"}),
@@ -174,8 +174,8 @@ MALFORMED = {
         "measure.repeats.for='all': allowed: contenders",
     ),
     "repeats for nobody known": (
-        changed(measure={"repeats": {"at_most": 3, "fro": "contenders"}}),
-        "measure.repeats.fro: unknown key 'fro': did you mean 'for'?",
+        changed(measure={"repeats": {"at_most": 3, "forr": "contenders"}}),
+        "measure.repeats.forr: unknown key 'forr': did you mean 'for'?",
     ),
     "a budget of nothing": (
         changed(measure={"budget_usd": 0}),
