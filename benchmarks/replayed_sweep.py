@@ -2,11 +2,12 @@
 
     python benchmarks/replayed_sweep.py ROWS.csv ... [--keep 0.1] [--sigma 0.007] [--replays 20]
 
-What a table says is taken for the truth. A replay measures it with noise: of a run (--sigma, standard
-deviation of ln time between runs) and of the extension from short steps (--extension). Points are
-chosen size by size by the prediction, which learns from the noisy values; then contenders are
-repeated; the winner is whoever is fastest on average. Regret is how much slower it truly is than the
-best of all that the table has. GPU-hours are of the steps, warm-up included, and of a start each.
+What a table says is taken for the truth. A replay measures it with noise: of a run (--sigma, the
+standard deviation of ln time between runs) and of the extension from short steps (--extension).
+Points are chosen size by size by the prediction, which learns from the noisy values; then
+contenders are repeated; the winner is whoever is fastest on average. Regret is how much slower it
+truly is than the best of all that the table has. GPU-hours are of the steps, warm-up included, and
+of a start each.
 """
 
 import argparse
@@ -92,7 +93,8 @@ def replayed(path: Path, given: argparse.Namespace) -> str:
     points_measured = int(measured.sum())
     return (
         f"{points_measured} of {len(points)} points and {np.mean(repeats):.0f} repeats, "
-        f"{np.mean(spent):,.0f} of {everything:,.0f} GPU-hours ({np.mean(spent) / everything:.0%}), "
+        f"{np.mean(spent):,.0f} of {everything:,.0f} GPU-hours "
+        f"({np.mean(spent) / everything:.0%}), "
         f"regret mean {np.mean(regrets):.2%}, nine in ten below {np.quantile(regrets, 0.9):.2%}, "
         f"max {max(regrets):.1%} over {len(regrets) // given.replays} settings x {given.replays}"
         + (f", {missed} without a row" if missed else "")

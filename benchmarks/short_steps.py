@@ -1,15 +1,15 @@
 """What short steps say of full ones, layout by layout: extended over measured, and seconds saved.
 
-    python benchmarks/short_steps.py                  # 40 layouts on CPU ranks, one line of JSON each
+    python benchmarks/short_steps.py                  # 40 layouts on CPU ranks, a line each
     python benchmarks/short_steps.py --only 0 8       # the first eight
     python benchmarks/short_steps.py --summary lines.jsonl
 
-Each layout trains once. Within one run short and full steps take turns, a full one after every round
-of short ones, so that what a busy machine does slower falls on both. error is the extended step over
-the median of the full ones, less 1; covered: that median lies in the 80 % interval. The median of few
-full steps has noise of its own, which error and covered include. load is what else wanted a core: where
-it is more than a core, `--clock process` counts the rank's own processor time instead, which says
-nothing of waiting and so is only good for one rank (`--one-rank`).
+Each layout trains once. Within one run short and full steps take turns, a full one after every
+round of short ones, so that what a busy machine does slower falls on both. error is the extended
+step over the median of the full ones, less 1; covered: that median lies in the 80 % interval. The
+median of few full steps has noise of its own, which error and covered include. load is what else
+wanted a core: where it is more than a core, `--clock process` counts the rank's own processor time
+instead, which says nothing of waiting and so is only good for one rank (`--one-rank`).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How probable it is that a layout is the best of its size, and what picking the winner flatters."""
+"""How probable it is that a layout is the best of its size, and how much a winner is flattered."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ import pyarrow as pa
 
 Values = npt.NDArray[np.float64]
 
-# Runs of one layout differ by 0.1 to 1.4 % in published repeats (standard deviation of ln time). What
-# nothing here has been repeated for is taken in the middle; own repeats soon outweigh it.
+# Runs of one layout differ by 0.1 to 1.4 % in published repeats (standard deviation of ln time).
+# Where nothing has been repeated the middle is taken; own repeats soon outweigh it.
 USUAL_SIGMA = 0.007
 _WORTH = 4  # degrees of freedom that this counts for
 UNRESOLVED = (0.05, 0.95)  # probabilities of being best between which an order is not known
@@ -77,9 +77,9 @@ def odds_of(layouts: Sequence[Runs], sigma: float | None = None) -> Odds:
     """Who may be the best, as drawn from what is measured and what it may be wrong by.
 
     A layout's mean of n runs is normal with variance sigma^2 / n and the mean of its runs' own
-    variances over n. Optimism is that of the best of many: drawn again around what was measured, the
-    winner of each draw is on average so much below its own true time (a parametric bootstrap; since
-    measured times lie further apart than true ones, it is rather too small than too large).
+    variances over n. Optimism is that of the best of many: drawn again around what was measured,
+    the winner of each draw is on average so much below its own true time (a parametric bootstrap;
+    since measured times lie further apart than true ones, rather too small than too large).
 
     Args:
         layouts: of one size and setting.

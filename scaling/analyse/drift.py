@@ -56,7 +56,7 @@ def drift_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row per series, cluster, stack and test; of the test `node` one per host.
 
     Residuals are of ln step time, so effects are ratios: `time` per day (a slope), `hour` between
-    the highest and the lowest of a day's wave (a cosine of the UTC hour), `node` of the median run
+    the highest and the lowest of a day's wave (a cosine of the UTC hour), `node` of the mean run
     on a host to that of the others. p_value: share of 2,000 shuffles of the residuals whose effect
     is at least as large; of `node` that of the largest of all hosts, so that many hosts are no
     many chances.
@@ -107,7 +107,7 @@ def residual_tests(
     names = sorted({host for run in hosts for host in run})
     on = {name: np.array([name in run for run in hosts]) for name in names}
     effects = {
-        name: np.median(every[:, here], axis=1) - np.median(every[:, ~here], axis=1)
+        name: every[:, here].mean(axis=1) - every[:, ~here].mean(axis=1)
         for name, here in on.items()
         if here.any() and not here.all()
     }

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli import accuracy, folders, logs
+from scaling.cli import accuracy, folders, following, logs
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
-from scaling.study.paths import RESULTS, StudyPaths, own_or_shipped
+from scaling.study.paths import RESULTS, own_or_shipped
 
 if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
@@ -88,12 +88,16 @@ def run(
 def measure(
     point: Annotated[Path, typer.Argument(metavar="POINT", help="The point's JSON file.")],
     row: Annotated[Path, typer.Argument(metavar="ROW", help="Where its Parquet row goes.")],
+    excluded: Annotated[
+        str, typer.Option(help="Hosts that its allocation was to leave out, for the row.")
+    ] = "",
 ) -> None:
     """Train one point for real and leave its row, whatever happens to it."""
     from scaling import launch
 
     try:
-        measured = launch.measure(point, row)
+        left_out = [host for host in excluded.split(",") if host]
+        measured = launch.measure(point, row, excluded=left_out)
     except launch.Unsettled as why:
         typer.echo(f"{point.stem}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
@@ -149,21 +153,6 @@ def probe(
     show.show_probes(rows, slow_hosts(rows))
 
 
-@app.command(epilog="Example:  scaling status quickstart")
-def status(study: StudyArgument, mode: ModeOption = None, cluster: ClusterOption = None) -> None:
-    """How far a study is: points done, running, failed and left, and the time left."""
-    from scaling.run import planning
-    from scaling.run.progress import Watcher
-    from scaling.study.study import load_study
-    from scaling.study.study_folder import folder_of
-
-    loaded = load_study(study, mode=mode, cluster=cluster)
-    wanted = planning.to_measure(loaded, planning.fitting_plan(loaded))
-    folder = folder_of(loaded, RESULTS)
-    _say_unreadable(folder)
-    typer.echo(Watcher(folder, wanted).look().line())
-
-
 @app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")
 def retry(
     study: StudyArgument,
@@ -178,7 +167,7 @@ def retry(
 
     loaded = load_study(study)
     folder = folder_of(loaded, RESULTS)
-    _say_unreadable(folder)
+    following.say_unreadable(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
@@ -275,15 +264,6 @@ def check(
     raise typer.Exit(subprocess.run(command, check=False).returncode)  # torch is imported there
 
 
-def _say_unreadable(study_dir: Path) -> None:
-    """Set aside what is no row, and say so, until its point has run again."""
-    from scaling.record import row_files
-
-    row_files.set_aside(StudyPaths(study_dir).rows)
-    for unusable in row_files.kept_aside(StudyPaths(study_dir).rows):
-        typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
-
-
 def _clusters() -> "dict[str, Cluster]":
     """The site's clusters, for their prices; none where this folder has no config."""
     from scaling.study.plan_file import CONFIG
@@ -296,6 +276,7 @@ for verb, example in (
     (folders.new, folders.NEW_EPILOG),
     (folders.export, folders.EXPORT_EPILOG),
     (folders.stop, folders.STOP_EPILOG),
+    (following.status, following.STATUS_EPILOG),
     (predicting.predict, predicting.PREDICT_EPILOG),
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
     (accuracy.validate, accuracy.VALIDATE_EPILOG),

@@ -1,5 +1,6 @@
 """One point from its file to its row."""
 
+import dataclasses
 import json
 import os
 import statistics
@@ -44,6 +45,7 @@ def measure(
     rank_command: Sequence[str] = RANK_COMMAND,
     start: Starter | None = None,
     hang_after_s: float | None = None,
+    excluded: Sequence[str] = (),
 ) -> Row:
     """Run a point's ranks and write its row, whatever becomes of them.
 
@@ -59,6 +61,7 @@ def measure(
         start: starts the ranks; by default srun in a Slurm allocation, processes elsewhere.
         hang_after_s: seconds without any rank getting further that count as a hang; by default what
             the point's predicted step time says, and longer while ranks start.
+        excluded: hosts that the allocation was to leave out.
 
     Returns:
         The row that was written.
@@ -82,7 +85,8 @@ def measure(
     start = start or starter(os.environ)
     try:
         with exits_on_signals(), marked(row_path, time_limit_s=point.time_limit_s):
-            row = row_of(point, attempt, _run(point, command, start, row_path, hang_after_s))
+            run = _run(point, command, start, row_path, hang_after_s)
+            row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
             if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:
                 _write(retried(row_path, attempt), row)
                 raise NodeLost(

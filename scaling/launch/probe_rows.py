@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scaling.record.interval import median_interval
 from scaling.launch.ranks import Ended
 from scaling.probe.bandwidth import bus_factor
 from scaling.probe.plan import Group, ProbePlan, Task
+from scaling.record.interval import median_interval
 from scaling.record.probe_row import Probe, fields_asked
 from scaling.record.rank_files import ProbeRecords
 

@@ -35,6 +35,7 @@ class Run:
     started_at: float
     duration_s: float
     load_average: float | None = None
+    excluded_hosts: list[str] = field(default_factory=list)
     launched_on: str = field(default_factory=socket.gethostname)
 
 
@@ -65,6 +66,7 @@ def _row(point: Point, attempt: int, run: Run) -> Row:
         duration_s=run.duration_s,
         load_average=run.load_average,
         hosts=_hosts(run),
+        excluded_hosts=run.excluded_hosts or None,
         job_id=slurm.job_id(os.environ),
         started_at=started.isoformat(timespec="seconds"),
     )

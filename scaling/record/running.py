@@ -61,6 +61,12 @@ def running_here(rows: Path) -> list[int]:
     ]
 
 
+def started_on(marker: Path) -> tuple[str, float] | None:
+    """The host of the job that left this marker, and when it began, in seconds since the epoch."""
+    facts = _read_marker(marker)
+    return None if facts is None else (facts.host, facts.written_at)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MarkerFacts:
     """What a marker says, and when it was written (seconds since the epoch)."""

@@ -12,6 +12,7 @@ from scaling.analyse.being_best import UNRESOLVED, Runs, between_runs, odds_of, 
 from scaling.errors import InputError
 from scaling.record.files import write_table
 from scaling.record.row_files import read_rows
+from scaling.run import exclusion
 from scaling.run.guided import choice_table, chosen_ids, same_layout
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
@@ -57,9 +58,12 @@ def contend(
         probabilities |= dict(zip(keys, odds.probabilities, strict=True))
         contenders |= {keys[row] for row in odds.contenders}
     again = [point for point in here if point.repeat == repeat]
+    timed = {name: (each[0], rows[name]["hosts"]) for name in rows if (each := _timed(rows[name]))}
+    slow = exclusion.name_slow(study, planned.points, timed, StudyPaths(study_dir).excluded)
+    suspect = _only_on_slow(here, timed, set(slow))
     reasons = {
         point.point_id: _reason(
-            probabilities.get(same_layout(point)), same_layout(point), contenders
+            probabilities.get(same_layout(point)), same_layout(point), contenders | suspect
         )
         for point in again
         if point.point_id not in rows
@@ -80,7 +84,20 @@ def contend(
     return (
         f"world_size={world_size}, repeat {repeat}: {count} of {len(again)} layouts are measured "
         f"once more; runs of one layout differ by {sigma:.2%}"
+        + "".join(f"; {host} is left out: {reason}" for host, reason in slow.items())
     )
+
+
+def _only_on_slow(
+    points: Sequence[Point], timed: Mapping[str, exclusion.Timed], slow: set[str]
+) -> set[Any]:
+    """Layouts of which every run was on a node that is slow: they are repeated elsewhere."""
+    runs: dict[Any, list[bool]] = {}
+    for point in points:
+        if point.point_id in timed:
+            there = not slow.isdisjoint(timed[point.point_id][1])
+            runs.setdefault(same_layout(point), []).append(there)
+    return {key for key, there in runs.items() if all(there)}
 
 
 def _reason(probability: float | None, key: Any, contenders: set[Any]) -> str | None:

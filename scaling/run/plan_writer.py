@@ -18,8 +18,8 @@ from scaling.record import files
 from scaling.run import planning
 from scaling.study import grid, plan_file
 from scaling.study.grid import Plan
-from scaling.study.paths import RESULTS, StudyPaths
 from scaling.study.order import shuffled
+from scaling.study.paths import RESULTS, StudyPaths
 from scaling.study.plan_file import CONFIG, Allocation, PlanFile
 from scaling.study.point import Point, point_from_json
 from scaling.study.study import Study, findings_of, load_study
@@ -113,6 +113,7 @@ def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
         predicted=planning.predictable(points),
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
+        nodes=study.clusters[points[0].cluster].nodes,
         gres=site.gres,
         resources=resources(site),
         probe=_probe_allocation(made.probing),

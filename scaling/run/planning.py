@@ -14,8 +14,8 @@ from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.record.row import fields_of
 from scaling.study import grid
 from scaling.study.grid import Plan, Refusal
-from scaling.study.plan_file import Allocation
 from scaling.study.order import place_of
+from scaling.study.plan_file import Allocation
 from scaling.study.point import Point, can_be_short, columns_of
 from scaling.study.short_steps import micro_batches
 from scaling.study.time_limits import limits
@@ -53,9 +53,18 @@ def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
     from scaling.predict.advise.spend import spend_of
 
     # what is refused does not fit, and what does not fit is not counted
-    points, prediction = known or predict_points(study, planned.points)
-    steps = study.measure.warmup_steps + study.measure.measured_steps.at_most
-    return planned, spend_of(points, prediction, steps=steps)
+    measure = study.measure
+    steps = measure.warmup_steps + measure.measured_steps.at_least
+    if measure.accumulation == "full" and not measure.repeats.only:
+        points, prediction = known or predict_points(study, planned.points)
+        return planned, spend_of(points, prediction, steps=steps)
+    from scaling.run.price import run_s
+
+    # repeats of contenders come as they are needed
+    wanted = [p for p in planned.points if not (measure.repeats.only and p.repeat)]
+    points, prediction = predict_points(study, wanted)
+    seconds = run_s(study, wanted, prediction)
+    return planned, spend_of(points, prediction, steps=steps, run_s=seconds)
 
 
 def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":

@@ -57,7 +57,7 @@ def run_s(
     """
     measure = study.measure
     warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
-    seconds = (warmup + steps) * prediction.step_time_s
+    seconds: Floats = np.asarray((warmup + steps) * prediction.step_time_s, dtype=np.float64)
     kinds = [_kind(study, point, short) for point in points]
     rows = [row for row, kind in enumerate(kinds) if kind != "full"]
     if not rows:
@@ -108,8 +108,11 @@ def prices(study: "Study", planned: Plan) -> list[Price]:
     counted = prediction.predicted & prediction.fits
     ways = []
     for way, guided, short in (
-        ("full", False, False), ("guided", True, False), ("short", False, True), ("both", True, True),
-    ):  # fmt: skip
+        ("full", False, False),
+        ("guided", True, False),
+        ("short", False, True),
+        ("both", True, True),
+    ):
         seconds = run_s(study, asked, prediction, short)
         rows = counted.copy()
         if guided:

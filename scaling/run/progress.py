@@ -100,11 +100,20 @@ def judge(points: Iterable[Point], settled: Mapping[str, Settled], running: set[
 
 
 class Watcher:
-    """Reads a study's folder again and again, each finished row only once."""
+    """Reads a study's folder again and again, each finished row only once.
 
-    def __init__(self, study_dir: Path, points: Iterable[Point]) -> None:
+    Args:
+        study_dir: the study's folder.
+        points: that shall leave a row.
+        contended: repeats are wanted only once they are chosen.
+    """
+
+    def __init__(
+        self, study_dir: Path, points: Iterable[Point], *, contended: bool = False
+    ) -> None:
         self._paths = StudyPaths(study_dir)
         self._points = list(points)
+        self._contended = contended
         self._rows = {self._paths.row(point.point_id): point.point_id for point in self._points}
         self._markers = {running_marker(row): name for row, name in self._rows.items()}
         self._settled: dict[str, Settled] = {}
@@ -122,19 +131,27 @@ class Watcher:
                 self._settled[self._rows[Path(row["file"])]] = Settled(
                     outcome=row["outcome"], duration_s=row["duration_s"]
                 )
-        skipped = self._skipped()
-        wanted = [point for point in self._points if point.point_id not in skipped]
+        wanted = self._wanted()
         markers = self._paths.rows.glob(running_marker(self._paths.row("*")).name)
         running = {
             self._markers[path] for path in markers if path in self._markers and is_alive(path)
         }
         return judge(wanted, self._settled, running)
 
-    def _skipped(self) -> set[str]:
-        """Points that a guided sweep has decided not to measure."""
+    def missing(self) -> list[Point]:
+        """Points that had left no row when last looked at."""
+        return [point for point in self._wanted() if point.point_id not in self._settled]
+
+    def _wanted(self) -> list[Point]:
+        """All points but those that somebody decided not to measure, or has yet to decide about."""
         files = self._paths.chosen.glob("*.parquet")
         tables = [_read(path, ["point_id", "chosen"]) for path in files]
-        return {one["point_id"] for table in tables for one in table if not one["chosen"]}
+        chosen = {one["point_id"]: one["chosen"] for table in tables for one in table}
+        return [
+            point
+            for point in self._points
+            if chosen.get(point.point_id, not (self._contended and point.repeat))
+        ]
 
 
 def _read(path: Path, columns: list[str]) -> list[dict[str, Any]]:

@@ -41,7 +41,8 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
     made = plan_writer.plan_study(study, mode=chosen.get("mode"), cluster=chosen.get("cluster"))
     folder = plan_writer.write_plan(made, results)
     loaded, plan = made.study, made.plan
-    watcher = Watcher(folder, planning.to_measure(loaded, plan))
+    wanted = planning.to_measure(loaded, plan)
+    watcher = Watcher(folder, wanted, contended=loaded.measure.repeats.only is not None)
     command = _command(loaded.path, options, chosen)
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode

@@ -7,6 +7,7 @@ path: who needs a point's id has the point.
 from pathlib import Path
 
 RESULTS, LOGS = Path("results"), Path("logs")
+_RETRIED = "retried"
 
 _PACKAGE = Path(__file__).parents[1]
 # Snakefile, workflow/rules/, reports/ and config/ as they ship: inside an installed package, beside
@@ -37,6 +38,8 @@ class StudyPaths:
         self.probes = folder / "probes.parquet"
         self.hosts = hosts_beside(self.probes)
         self.rows = folder / "rows"
+        self.retried = self.rows / _RETRIED
+        self.excluded = folder / "excluded.json"
         self.published = folder / "published.parquet"
         # what follows from it
         self.calibration = folder / "calibration.json"
@@ -96,7 +99,7 @@ def running_marker(row: Path) -> Path:
 
 def retried(row: Path, attempt: int) -> Path:
     """Where the row of a failed attempt is kept once the point shall run again."""
-    return row.parent / "retried" / f"{row.stem}.{attempt}.parquet"
+    return row.parent / _RETRIED / f"{row.stem}.{attempt}.parquet"
 
 
 def unreadable(row: Path, number: int) -> Path:

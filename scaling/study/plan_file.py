@@ -52,6 +52,7 @@ class PlanFile:
     predicted: bool
     replicates: str | None
     on_gpus: bool
+    nodes: int  # of the cluster
     gres: str | None  # the site's own name of its GPUs
     resources: dict[str, str | int]
     probe: Allocation | None

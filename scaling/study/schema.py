@@ -142,7 +142,7 @@ def _as_repeats(value: object) -> object:
 
 
 def _as_share(value: object) -> object:
-    kind = Literal["advised"] if isinstance(value, str) else Share
+    kind: Any = Literal["advised"] if isinstance(value, str) else Share
     return TypeAdapter(kind).validate_python(value)
 
 

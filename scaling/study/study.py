@@ -209,16 +209,17 @@ def _check_axes(study: Study) -> None:
         for name in sorted(clusters):
             if study.clusters[name].usd_per_gpu_hour is None:
                 raise InputError(
-                    f"{study.path}: measure.budget_usd={study.measure.budget_usd:g}: cluster {name} "
-                    "has no usd_per_gpu_hour in clusters.yaml; give it one, or budget_gpu_hours"
+                    f"{study.path}: measure.budget_usd={study.measure.budget_usd:g}: cluster "
+                    f"{name} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
+                    "budget_gpu_hours"
                 )
     if study.mode == "measure" and study.measure.guided:
         for name in sorted(clusters):
             if gpu_named(study.clusters[name].gpu).memory_bytes is None:
-                key = study.measure.guiding_key
-                assert key is not None
+                guide = study.measure.guiding_key
+                assert guide is not None
                 raise InputError(
-                    f"{study.path}: measure.{key}={getattr(study.measure, key):g}: the predictions "
-                    f"it goes by need a GPU's data sheet, and cluster {name} has gpu: "
+                    f"{study.path}: measure.{guide}={getattr(study.measure, guide):g}: the "
+                    f"predictions it goes by need a GPU's data sheet, and cluster {name} has gpu: "
                     f"{study.clusters[name].gpu}"
                 )

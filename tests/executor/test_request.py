@@ -46,6 +46,13 @@ def test_two_whole_nodes_with_everything_a_site_may_ask_for():
     assert text == (GOLDEN / "two_nodes.sh").read_text()
 
 
+def test_hosts_that_a_rule_leaves_out_join_those_of_the_site():
+    text = sbatch_file(runtime=5, slurm_exclude="n1,n2", slurm_extra="--exclude=n7")
+    assert "#SBATCH --exclude=n7,n1,n2\n" in text
+    assert "#SBATCH --exclude=n1\n" in sbatch_file(runtime=5, slurm_exclude="n1")
+    assert "exclude" not in sbatch_file(runtime=5, slurm_exclude="")
+
+
 def test_half_a_node_by_gres():
     text = sbatch_file(runtime=5, gres="gpu:a100:4", tasks_per_node=4, mem_mb=250_000)
 

@@ -46,5 +46,5 @@ def test_who_may_be_the_best_runs_once_more_whatever_kind_its_step_is(
 
 def test_a_study_that_repeats_no_contenders_is_told_what_to_write(config, write_study, tmp_path):
     study = study_of(config, write_study, 2)
-    with pytest.raises(InputError, match="repeats: {at_most: 2, for: contenders}"):
+    with pytest.raises(InputError, match=r"repeats: \{at_most: 2, for: contenders\}"):
         contend.contend(study, planning.fitting_plan(study), 2, 1, tmp_path, tmp_path / "out")

@@ -1,7 +1,9 @@
 """A study becomes points and refusals."""
 
 import dataclasses
+import hashlib
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -117,6 +119,41 @@ def test_one_more_world_size_leaves_the_other_points_as_they_are(planned):
     after = {p.point_id: p for p in planned(axes={"world_size": [1, 2, 4]}).points}
     assert {name: after[name] for name in before} == before
     assert len(after) == len(before) + 1
+
+
+def test_keys_that_came_later_measure_nothing_again_where_they_are_left_out(planned):
+    # as ids were before there were steps that stop by themselves, short steps and contenders
+    layouts = [{"zero_stage": [0, 1], "micro_batch_size": [1, 2]}]
+    names = sorted(point.point_id for point in planned(layouts=layouts).points)
+    assert hashlib.sha256("\n".join(names).encode()).hexdigest()[:16] == "9624317f4afbf26e"
+    for measure in (
+        {"measured_steps": 10},
+        {"measured_steps": {"at_least": 10, "at_most": 10, "until": None}},
+        {"accumulation": "full", "in_full": 0.5},
+        {"repeats": {"at_most": 1, "for": "contenders"}, "exclude_slow_nodes": False},
+    ):
+        again = planned(layouts=layouts, measure=measure).points
+        assert sorted(point.point_id for point in again) == names
+    (text,) = {p.to_json() for p in planned(axes={"world_size": 1}).points}
+    assert not {"until", "at_least_steps", "accumulation"} & json.loads(text).keys()
+
+
+def test_keys_that_change_what_is_measured_change_the_points_they_change(planned):
+    axes = {"global_batch_size": 64, "world_size": 2, "micro_batch_size": [1, 16]}
+    plain = planned(axes=axes).points
+    short = planned(axes=axes, measure={"accumulation": "short"}).points
+    # with micro-batches of 16 a step has two, and nothing is shorter
+    same = {p.layout.micro_batch_size for p in plain if p.point_id in {s.point_id for s in short}}
+    assert same == {16}
+    stops = planned(axes=axes, measure={"measured_steps": {"until": 0.01, "at_most": 10}}).points
+    assert not {p.point_id for p in plain} & {p.point_id for p in stops}
+
+
+def test_contenders_repeats_are_no_more_points_of_the_grid_than_its_limit_allows(planned):
+    repeats = {"at_most": 5, "for": "contenders"}
+    made = planned(measure={"repeats": repeats}, max_points=2)
+    assert len(made.points) == 10
+    assert len(planned(measure={"repeats": repeats}, max_points=2, mode="predict").points) == 2
 
 
 def test_repeats_are_points_of_their_own(planned):

@@ -137,6 +137,54 @@ MALFORMED = {
         changed(measure={"measured_steps": 9}),
         "measure.measured_steps=9: must be at least 10",
     ),
+    "too few steps at the least": (
+        changed(measure={"measured_steps": {"at_least": 4}}),
+        "measure.measured_steps.at_least=4: must be at least 5",
+    ),
+    "more steps at the least than at the most": (
+        changed(measure={"measured_steps": {"at_least": 30, "at_most": 20}}),
+        "measure.measured_steps: at_least=30: must not be more than at_most=20",
+    ),
+    "a precision that is none": (
+        changed(measure={"measured_steps": {"until": 0}}),
+        "measure.measured_steps.until=0: must be more than 0",
+    ),
+    "steps that are no number": (
+        changed(measure={"measured_steps": "many"}),
+        "measure.measured_steps='many': must be a whole number",
+    ),
+    "a key of steps that is none": (
+        changed(measure={"measured_steps": {"at_lest": 5}}),
+        "measure.measured_steps.at_lest: unknown key 'at_lest': did you mean 'at_least'?",
+    ),
+    "half a step": (
+        changed(measure={"accumulation": "half"}),
+        "measure.accumulation='half': allowed: full, short",
+    ),
+    "a share in full that is none": (
+        changed(measure={"in_full": 2}),
+        "measure.in_full=2: must be at most 1",
+    ),
+    "words for what runs in full": (
+        changed(measure={"in_full": "some"}),
+        "measure.in_full='some': allowed: advised",
+    ),
+    "repeats for everybody": (
+        changed(measure={"repeats": {"at_most": 3, "for": "all"}}),
+        "measure.repeats.for='all': allowed: contenders",
+    ),
+    "repeats for nobody known": (
+        changed(measure={"repeats": {"at_most": 3, "forr": "contenders"}}),
+        "measure.repeats.forr: unknown key 'forr': did you mean 'for'?",
+    ),
+    "a budget of nothing": (
+        changed(measure={"budget_usd": 0}),
+        "measure.budget_usd=0: must be more than 0",
+    ),
+    "slow nodes that are no flag": (
+        changed(measure={"exclude_slow_nodes": "yes"}),
+        "measure.exclude_slow_nodes='yes': must be true or false",
+    ),
     "no warm-up": (
         changed(measure={"warmup_steps": 0}),
         "measure.warmup_steps=0: must be at least 1",

@@ -154,6 +154,20 @@ def precedence(wildcards):
     return len(PLACES) - PLACES[wildcards.point]
 
 
+def avoided(wildcards):
+    # nodes that are slow, and for a repeat those its layout has run on
+    asked = PLAN.points[wildcards.point]
+    named = PLAN.exclude and (LEFT.probes.exists() or LEFT.excluded.exists())
+    if not named and not (PLAN.contended and asked.repeat):
+        return ""
+    # heavy, and only where there is something to avoid
+    from scaling.run.exclusion import hosts_to_avoid
+
+    return ",".join(
+        hosts_to_avoid(LEFT, wildcards.point, asked, PLAN.nodes, slow_ones=PLAN.exclude)
+    )
+
+
 def nodes(wildcards):
     return PLAN.points[wildcards.point].nodes
 

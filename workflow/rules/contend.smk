@@ -14,5 +14,5 @@ checkpoint contend:
         points=PLAN.asked,
         contended=PLAN.contended,
     shell:
-        "{PYTHON:q} -m scaling choose {PLAN.study:q} {wildcards.size:q} {output:q}"
-        " --repeat {wildcards.repeat:q} {CHOSEN:q} > {log:q} 2>&1"
+        SCALING + " choose " + quoted(PLAN.study) + " {wildcards.size:q} {output:q}"
+        " --repeat {wildcards.repeat:q} " + quoted(*CHOSEN) + " > {log:q} 2>&1"

@@ -15,9 +15,11 @@ rule measure:
         **{DEVICES: devices},
         **PLAN.resources,
         nodes=nodes,
+        slurm_exclude=avoided,
         tasks_per_node=ranks_per_node,
         runtime=runtime_minutes,
     params:
         point=str(LEFT.point("{point}")),
     shell:
-        SCALING + " measure {params.point:q} {output:q} > {log:q} 2>&1"
+        SCALING + " measure {params.point:q} {output:q}"
+        " --excluded {resources.slurm_exclude:q} > {log:q} 2>&1"

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from scaling.launch.start.starter import Placement
@@ -16,6 +17,53 @@ _ASK_LIMIT_S = 30.0
 _LOST = ("down", "fail", "error", "unk")
 # What begins so in a node's environment is about that node, wherever an order for it came from.
 OF_THIS_NODE = ("SLURM", "CUDA_VISIBLE", "ROCR")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A job of a folder. position: its place among the `waiting` of its partition; None: runs."""
+
+    job_id: str
+    partition: str
+    nodes: int
+    reason: str
+    position: int | None
+    waiting: int
+
+
+def queued(folder: Path) -> list[Queued]:
+    """The jobs that were submitted from this folder; none where Slurm is not or does not answer.
+
+    Places are by Slurm's priority at this moment: backfilling may let a later job start first.
+    """
+    if shutil.which("squeue") is None:
+        return []
+    ask = ["squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i|%P|%T|%D|%Q|%r|%Z"]
+    try:
+        asked = subprocess.run(
+            ask, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    jobs = [line.split("|", 6) for line in asked.stdout.splitlines()]
+    jobs = [job for job in jobs if len(job) == 7 and job[3].isdigit() and job[4].isdigit()]
+    found = []
+    for name, partition, state, nodes, priority, reason, place in jobs:
+        if place.strip() != str(folder):
+            continue
+        rivals = [int(job[4]) for job in jobs if job[1] == partition and job[2] == "PENDING"]
+        ahead = sum(other > int(priority) for other in rivals)
+        found.append(
+            Queued(
+                job_id=name,
+                partition=partition,
+                nodes=int(nodes),
+                reason=reason,
+                position=ahead + 1 if state == "PENDING" else None,
+                waiting=len(rivals),
+            )
+        )
+    return found
 
 
 def job_id(environment: Mapping[str, str]) -> str | None:

@@ -51,10 +51,15 @@ class Observed:
 def observed_of(columns: Columns) -> Observed:
     """The measurements of a table; a row without an outcome ran if it has a step time.
 
+    A full step that was derived from short ones teaches what a measured one does, where that is all
+    there is.
+
     Raises:
         InputError: an outcome is none of ours, or a time or a memory is no number.
     """
     step = columns.numbers("step_time_s")
+    if "extended_step_time_s" in columns:
+        step = np.where(np.isfinite(step), step, columns.numbers("extended_step_time_s"))
     step = np.where(step == 0, np.nan, step)
     outcome: Words = columns.words("outcome", "", {*get_args(Outcome), OOM_OR_CRASH, ""})
     outcome = np.where((outcome == "") & np.isfinite(step), "ok", outcome)

@@ -21,6 +21,7 @@ _WORDS = {
     "slurm_qos": "qos",
     "slurm_constraint": "constraint",
     "slurm_reservation": "reservation",
+    "slurm_exclude": "exclude",
 }
 _OTHERS = {"slurm_exclusive", "slurm_extra", "slurm_setup"}
 # what the executor itself decides; anything else may stand in slurm_extra
@@ -61,7 +62,10 @@ def request_of(rule: str, resources: Mapping[str, Any]) -> Request:
     exclusive = resources.get("slurm_exclusive")
     if exclusive:
         options["exclusive"] = exclusive if isinstance(exclusive, str) else True
-    options |= _extra(rule, str(resources.get("slurm_extra") or ""))
+    extra = _extra(rule, str(resources.get("slurm_extra") or ""))
+    if "exclude" in options and "exclude" in extra:  # the rule's hosts and the site's
+        extra["exclude"] = f"{extra['exclude']},{options['exclude']}"
+    options |= extra
     setup, srun_args = str(resources.get("slurm_setup") or ""), resources.get("srun_args")
     return Request(
         runtime_min=runtime,

@@ -1,0 +1,57 @@
+"""`scaling status`: how a sweep is, once or again and again."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaling.study.paths import RESULTS, StudyPaths
+
+STATUS_EPILOG = "Example:  scaling status quickstart --watch"
+LOOK_EVERY_S = 5.0
+
+
+def status(
+    study: Annotated[
+        str,
+        typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML."),
+    ],
+    watch: Annotated[bool, typer.Option(help="Say it again until all is measured.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One line of JSON, for scripts.")] = False,
+    mode: Annotated[
+        str | None, typer.Option(help="measure or predict, instead of what the study says.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="One of config/clusters.yaml, instead of the study's.")
+    ] = None,
+) -> None:
+    """How a study is: points done, what runs and waits, what it cost, the best, the end."""
+    from scaling.run import planning
+    from scaling.run.guided import budget_gpu_hours
+    from scaling.run.progress import Watcher
+    from scaling.run.status import status_of
+    from scaling.study.study import load_study
+    from scaling.study.study_folder import folder_of
+
+    loaded = load_study(study, mode=mode, cluster=cluster)
+    wanted = planning.to_measure(loaded, planning.fitting_plan(loaded))
+    folder = folder_of(loaded, RESULTS)
+    say_unreadable(folder)
+    watcher = Watcher(folder, wanted, contended=loaded.measure.repeats.only is not None)
+    budget = budget_gpu_hours(loaded)
+    while True:
+        now = status_of(folder, wanted, watcher, budget_gpu_hours=budget)
+        typer.echo(now.to_json() if json else "\n".join(now.lines()))
+        if not watch or now.progress.finished:
+            return
+        time.sleep(LOOK_EVERY_S)
+
+
+def say_unreadable(study_dir: Path) -> None:
+    """Set aside what is no row, and say so, until its point has run again."""
+    from scaling.record import row_files
+
+    row_files.set_aside(StudyPaths(study_dir).rows)
+    for unusable in row_files.kept_aside(StudyPaths(study_dir).rows):
+        typer.echo(f"Set aside, its point will run again: {unusable}", err=True)

@@ -1,0 +1,145 @@
+"""Nodes that later points of a sweep leave out: slow ones, and those a layout has run on already.
+
+excluded.json names the slow ones with a reason each; the residuals of rows name them, round after
+round. What probes say is read where it stands.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scaling.analyse.drift import residual_tests
+from scaling.analyse.slow_hosts import slow_hosts
+from scaling.record.files import write_text_if_new
+from scaling.record.probe_row import Probe
+from scaling.record.row import fields_of
+from scaling.run import planning
+from scaling.run.guided import same_layout
+from scaling.study.paths import StudyPaths
+from scaling.study.plan_file import Allocation
+from scaling.study.point import Point
+
+if TYPE_CHECKING:
+    from scaling.study.study import Study
+
+SLOWER_BY = 0.05  # ratio; what runs on the node take longer than others, on average
+SURE = 0.01  # share of shuffles of the residuals in which some node looks as slow
+FEWEST_RUNS = 3  # on the node, and elsewhere
+
+Timed = tuple[float, Sequence[str]]  # seconds of a step, and the hosts of the run
+
+
+def hosts_to_avoid(
+    paths: StudyPaths, point_id: str, asked: Allocation, nodes: int, *, slow_ones: bool = True
+) -> list[str]:
+    """The hosts that Slurm is told to leave out for a point; none where too few would be left.
+
+    Args:
+        paths: of the study.
+        point_id: of the point that is about to be submitted.
+        asked: its allocation.
+        nodes: of the cluster.
+        slow_ones: whether the study leaves slow nodes out.
+    """
+    slow: set[str] = set()
+    if slow_ones:
+        slow |= set(named_slow(paths.excluded))
+        slow |= set(_slow_by_probes(paths.probes, _time(paths.probes)))
+    avoided = sorted(slow) if nodes - len(slow) >= asked.nodes else []
+    seen = slow | set(_seen(paths, point_id, asked)) if asked.repeat else slow
+    return sorted(seen) if nodes - len(seen) >= asked.nodes else avoided
+
+
+def named_slow(excluded: Path) -> dict[str, str]:
+    """Host -> why it is left out, as excluded.json has it; empty where there is none."""
+    try:
+        named = json.loads(excluded.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return named if isinstance(named, dict) else {}
+
+
+def name_slow(
+    study: "Study", points: Sequence[Point], timed: Mapping[str, Timed], excluded: Path
+) -> dict[str, str]:
+    """Name the nodes that rows show to be slow, and write excluded.json; none if the study forbids.
+
+    A residual is that of ln step time against the other runs of the same layout, or else against
+    the prediction less its median error (`scaling.analyse.drift`). A node once named stays so.
+    """
+    if not study.measure.exclude_slow_nodes:
+        return {}
+    slow = named_slow(excluded)
+    runs = [(point, *timed[point.point_id]) for point in points if point.point_id in timed]
+    residuals = _residuals(study, [(point, seconds) for point, seconds, _ in runs])
+    used = [row for row, residual in enumerate(residuals) if math.isfinite(residual)]
+    hosts = [list(runs[row][2]) for row in used]
+    values = np.array([residuals[row] for row in used])
+    for one in residual_tests(values, np.zeros(len(used)), hosts) if used else ():
+        on = sum(one["host"] in names for names in hosts)
+        many = min(on, len(hosts) - on) >= FEWEST_RUNS
+        effect, p_value = float(str(one["effect"])), float(str(one["p_value"]))
+        if many and effect >= SLOWER_BY and p_value <= SURE:
+            slow.setdefault(
+                str(one["host"]),
+                f"its {on} runs take {effect:.0%} longer than those elsewhere (p {p_value:.2g})",
+            )
+    if slow:
+        write_text_if_new(excluded, json.dumps(slow, indent=1) + "\n")
+    return slow
+
+
+def _residuals(study: "Study", runs: Sequence[tuple[Point, float]]) -> list[float]:
+    """Of ln step time, NaN where there is nothing to compare with."""
+    logs = np.log([seconds for _, seconds in runs])
+    alike: dict[Any, list[int]] = {}
+    for row, (point, _) in enumerate(runs):
+        alike.setdefault(same_layout(point), []).append(row)
+    residuals = np.full(len(runs), np.nan)
+    for rows in alike.values():
+        if len(rows) > 1:
+            residuals[rows] = logs[rows] - np.median(logs[rows])
+    if np.isfinite(residuals).any() or not runs:
+        return list(map(float, residuals))
+    points = [point for point, _ in runs]
+    if planning.predictable(points):
+        prediction = planning.predict_points(study, points)[1]
+        off = logs - np.log(np.where(prediction.predicted, prediction.step_time_s, np.nan))
+        residuals = off - np.nanmedian(off)
+    return list(map(float, residuals))
+
+
+def _time(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+@functools.cache
+def _slow_by_probes(path: Path, time_ns: int | None) -> tuple[str, ...]:
+    """Hosts that probes name; read again only where the file has changed."""
+    if time_ns is None:
+        return ()
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException):
+        return ()
+    known = fields_of(Probe)
+    records = [{k: v for k, v in one.items() if k in known} for one in table.to_pylist()]
+    return tuple(sorted({one.host for one in slow_hosts(Probe(**one) for one in records)}))
+
+
+def _seen(paths: StudyPaths, point_id: str, asked: Allocation) -> list[str]:
+    """Hosts that earlier runs of a repeat's layout were on, as they stood when it was chosen."""
+    choice = paths.choice_of_repeat(asked.world_size, asked.repeat)
+    try:
+        table = pq.read_table(choice, columns=["point_id", "hosts"])
+    except (OSError, pa.ArrowException):
+        return []
+    hosts = {one["point_id"]: one["hosts"] for one in table.to_pylist()}
+    return hosts.get(point_id) or []

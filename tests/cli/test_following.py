@@ -1,0 +1,29 @@
+"""`scaling status`, once and again."""
+
+import json
+
+from scaling.cli import following
+from scaling.record.files import write_rows
+from scaling.run import planning
+from scaling.study.paths import StudyPaths
+from scaling.study.study import load_study
+from tests.rows import row_of
+
+
+def test_it_is_said_again_until_all_is_measured(write_study, config, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = write_study(name="watched", axes={"world_size": 1})
+    (point,) = planning.fitting_plan(load_study(path, config)).points
+    waited = []
+
+    def measured_meanwhile(seconds):
+        waited.append(seconds)
+        row = StudyPaths(tmp_path / "results" / "watched").row(point.point_id)
+        write_rows(row, [row_of(point)])
+
+    monkeypatch.setattr(following.time, "sleep", measured_meanwhile)
+    following.status(str(path), watch=True, json=True)
+    before, after = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (before["progress"]["left"], after["progress"]["left"]) == (1, 0)
+    assert after["progress"]["finished"]
+    assert waited == [following.LOOK_EVERY_S]

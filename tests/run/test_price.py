@@ -1,0 +1,68 @@
+"""What a study costs by what its `measure:` says."""
+
+import dataclasses
+
+import pytest
+
+from scaling.cli import show
+from scaling.errors import InputError
+from scaling.run import planning, price
+from scaling.run.guided import budget_gpu_hours
+from tests.run.test_planning import study_of
+
+GRID = {
+    "model": "mini",
+    "world_size": [8, 16],
+    "global_batch_size": 2048,
+    "zero_stage": [1, 3],
+    "tp": [1, 2],
+}
+SHORT = {"accumulation": "short", "measured_steps": {"at_least": 5, "until": 0.01}}
+
+
+def test_short_steps_and_a_guide_each_make_it_cheaper_and_both_cheapest(config, write_study):
+    study = study_of(config, write_study, measure=SHORT | {"in_full": 0}, **GRID)
+    plan = planning.fitting_plan(study)
+    hours = {one.way: one.step_gpu_hours for one in price.prices(study, plan)}
+    assert hours["both"] < hours["short"] < hours["full"]
+    assert hours["both"] < hours["guided"] <= hours["full"]
+    # of 256 micro-batches a step: 8 steps of them against 2 warm-ups and 3 rounds of 12
+    assert hours["short"] / hours["full"] < 0.1
+
+
+def test_the_predicted_best_and_one_of_each_size_run_in_full_as_well(config, write_study):
+    study = study_of(config, write_study, measure=SHORT, **GRID)
+    points, _ = planning.fitting_plan_and_spend(study)
+    both = [point for point in points.points if point.accumulation == "both"]
+    assert {point.world_size for point in both} == {8, 16}
+    assert len(both) <= 4
+    assert {point.accumulation for point in points.points} <= {"both", "short"}
+    every = planning.fitting_plan(
+        study_of(config, write_study, measure=SHORT | {"in_full": 1.0}, **GRID)
+    )
+    assert {point.accumulation for point in every.points} == {"both"}
+    # what runs in full as well is the same point: predictions that change measure nothing again
+    assert [p.point_id for p in every.points] == [p.point_id for p in points.points]
+
+
+def test_a_budget_in_money_is_one_in_gpu_hours(config, write_study):
+    assert budget_gpu_hours(study_of(config, write_study, measure={"budget_usd": 100})) == 50
+    both = {"budget_usd": 100, "budget_gpu_hours": 30}
+    assert budget_gpu_hours(study_of(config, write_study, measure=both)) == 30
+    with pytest.raises(InputError, match=r"budget_usd=100: cluster here has no usd_per_gpu_hour"):
+        study_of(config, write_study, measure={"budget_usd": 100}, cluster="here")
+
+
+def test_the_plan_prints_all_four_and_marks_the_studys_own(config, write_study, capsys):
+    study = study_of(config, write_study, measure=SHORT, **GRID)
+    plan = planning.fitting_plan(study)
+    show.show_plan(study, plan, None, None, price.prices(study, plan))
+    printed = capsys.readouterr().out
+    for words in ("full", "guided (keep: 0.15)", "accumulation: short *", "guided and short"):
+        assert words in printed
+
+
+def test_what_is_only_predicted_has_no_price(config, write_study):
+    study = study_of(config, write_study, measure=SHORT, **GRID)
+    plan = planning.fitting_plan(study)
+    assert price.prices(dataclasses.replace(study, mode="predict"), plan) == []

@@ -1,0 +1,99 @@
+"""What `scaling status` says beside its line of progress."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+from scaling.record.files import write_rows
+from scaling.record.running import marked
+from scaling.run.progress import Watcher
+from scaling.run.status import _ends_in, status_of
+from scaling.study.paths import StudyPaths
+from tests.points import tiny_point
+from tests.rows import row_of
+
+SQUEUE = """\
+#!/bin/sh
+echo '7|gpu|PENDING|4|90|Priority|/elsewhere'
+echo '8|gpu|PENDING|2|50|Resources|{here}'
+echo '9|gpu|RUNNING|1|10|None|{here}'
+echo 'slurm_load_jobs error|no'
+"""
+
+
+def points_of(count):
+
+    plain = tiny_point(dp=2)
+    return [
+        dataclasses.replace(plain, point_id=f"p{number}", seed=number) for number in range(count)
+    ]
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """Four points: one is measured, one was slower and extended, one runs, one waits."""
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text(SQUEUE.format(here=tmp_path))
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    points = points_of(4)
+    paths = StudyPaths(tmp_path)
+    write_rows(paths.row("p0"), [row_of(points[0], duration_s=1800.0, step_time_s=2.0)])
+    extended = {
+        "step_time_kind": "extended", "step_time_s": None, "extended_step_time_s": 1.0,
+        "extended_low_s": 0.9, "extended_high_s": 1.1, "duration_s": 3600.0,
+    }  # fmt: skip
+    write_rows(paths.row("p1"), [row_of(points[1], **extended)])
+    write_rows(paths.rows / "retried" / "p0.1.parquet", [row_of(points[0], duration_s=1800.0)])
+    with marked(paths.row("p2"), time_limit_s=100.0):
+        yield status_of(tmp_path, points, Watcher(tmp_path, points), budget_gpu_hours=5.0)
+
+
+def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep):
+    assert [one.point_id for one in sweep.running] == ["p2"]
+    waiting = {job.job_id: job for job in sweep.queue}
+    assert waiting.keys() == {"8", "9"}  # of this folder alone
+    assert (waiting["8"].position, waiting["8"].waiting) == (2, 2)
+    assert waiting["9"].position is None
+    assert sweep.gpu_hours_spent == pytest.approx(2 * (0.5 + 1.0 + 0.5))
+    assert sweep.gpu_hours_left == pytest.approx(1.0)
+    (best,) = sweep.best
+    assert (best.kind, best.tokens_per_s) == ("extended", 8 * 32 / 1.0)
+    text = "\n".join(sweep.lines())
+    assert text.startswith("2 done · 1 running · 1 left of 4")
+    for words in ("job 8, place 2 of 2 in gpu, 2 nodes, Resources", "1.0 left of the budget"):
+        assert words in text
+    assert "(extended)" in text
+
+
+def test_a_script_gets_it_in_one_line(sweep):
+    assert "\n" not in sweep.to_json()
+    facts = json.loads(sweep.to_json())
+    assert facts["progress"]["left"] == 1
+    assert facts["queue"][0]["reason"] == "Resources"
+
+
+def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():
+    points = points_of(6)
+    few = [{"world_size": 2, "duration_s": seconds} for seconds in (50.0, 150.0)]
+    many = [{"world_size": 2, "duration_s": seconds} for seconds in (99.0, 101.0) * 10]
+    low, high = _ends_in(points, few, 2)
+    assert low < 300 < high
+    narrow_low, narrow_high = _ends_in(points, many, 2)
+    assert narrow_low > low
+    assert narrow_high < high
+    assert narrow_low < 300 < narrow_high
+    assert _ends_in([], many, 2) is None
+    assert _ends_in(points, [], 2) is None
+
+
+def test_a_repeat_that_nobody_has_chosen_yet_is_not_waited_for(tmp_path):
+
+    (first,) = points_of(1)
+    again = dataclasses.replace(first, point_id="again", repeat=1)
+    assert Watcher(tmp_path, [first, again]).look().total == 2
+    assert Watcher(tmp_path, [first, again], contended=True).look().total == 1

@@ -1,0 +1,23 @@
+"""A random order that a study's seed fixes."""
+
+from scaling.study.order import place_of, shuffled
+
+NAMES = [f"p{number}" for number in range(40)]
+
+
+def test_the_order_is_random_and_the_seeds():
+    first = shuffled(NAMES, 1)
+    assert sorted(first) == sorted(NAMES)
+    assert first != NAMES
+    assert first == shuffled(reversed(NAMES), 1)
+    assert first != shuffled(NAMES, 2)
+
+
+def test_a_point_that_comes_moves_no_other():
+    with_another = shuffled([*NAMES, "another"], 1)
+    assert [name for name in with_another if name != "another"] == shuffled(NAMES, 1)
+
+
+def test_purposes_draw_for_themselves():
+    assert place_of(1, "p1") != place_of(1, "p1", "in full")
+    assert 0 <= place_of(1, "p1") < 1
