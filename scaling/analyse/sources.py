@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scaling.analyse import ties
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, shortened
 from scaling.layout.axes import AXES, levels_of
@@ -48,6 +49,8 @@ _PREDICTION = {
     "predicted_step_time_s": "double",
     "low": "double",
     "high": "double",
+    "predicted_own_sigma": "double",
+    "predicted_size_sigma": "double",
     "parameters_from": "varchar",
     **dict.fromkeys(MEMORY_PARTS, "bigint"),
     **dict.fromkeys(TIME_PARTS, "double"),
@@ -300,6 +303,7 @@ def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table)
 def _axes(connection: duckdb.DuckDBPyConnection) -> None:
     """The table of axes as catalogue.axes and .levels, and its names as the variable `axes`."""
     connection.execute("set variable axes = $1", [list(AXES)])
+    ties.set_variables(connection)
     axes, levels = [], []
     for order, axis in enumerate(AXES.values(), start=1):
         counted = axis.values is None

@@ -4,10 +4,8 @@ import pytest
 
 from scaling.analyse.warehouse import tabulate
 from scaling.record.files import write_points, write_rows
-from scaling.report.sections.answers import advice_spans
 from scaling.report.sections.sentences import evidence, story
 from scaling.report.tables import Tables, read_tables
-from scaling.report.text.words import words_for
 from scaling.study.grid import Plan
 from tests.analyse.conftest import layout, some_point
 from tests.report.conftest import REPORTS
@@ -148,24 +146,3 @@ def test_every_setting_of_a_large_study_has_its_story(tmp_path, plan):
         assert text(said).startswith("Use ")
         assert len(said["figures"]) == 6
         assert "{" not in str(said["note"])
-
-
-def contender(world_size, name, share, *, series="predicted", tie=True):
-    return {
-        "world_size": world_size, "layout_name": name, "share_of_best": share, "series": series,
-        "within_noise": tie, "position": 1 if share == 1 else 2,
-    }  # fmt: skip
-
-
-def test_a_wide_interval_of_a_prediction_does_not_excuse_a_slower_layout():
-    words = words_for("nvidia")
-    rivals = [
-        contender(8, "tp 1", 1.0), contender(8, "pp 2", 0.76),
-        contender(16, "tp 1", 0.97), contender(16, "pp 2", 1.0),
-        contender(32, "tp 1", 0.5), contender(32, "pp 2", 1.0),
-    ]  # fmt: skip
-    said = "".join(text for text, _ in advice_spans({"contenders": rivals}, words))
-    assert said == "tp 1 from 8 to 16 GPUs, then pp 2 on 32 GPUs"
-    measured = [{**rival, "series": "measured"} for rival in rivals]
-    said = "".join(text for text, _ in advice_spans({"contenders": measured}, words))
-    assert said == "pp 2 from 8 to 32 GPUs"

@@ -1,8 +1,8 @@
 """The answer: which layouts to use, what the last step returned, and what a reader must know."""
 
 from collections.abc import Mapping
+from itertools import groupby
 
-from scaling.analyse.advice import fewest_switches
 from scaling.report.sections.leads import PREDICTED_TIE
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import interval, listed, percent
@@ -15,35 +15,18 @@ STARVED_SHARE = 1.2  # above it the smallest size is a poor yardstick
 
 def advice_spans(tables: Tables, words: Mapping[str, str]) -> list[Span]:
     """`tp 1, pp 2 from 8 to 16 GPUs, then ...`; empty where nothing ran."""
-    good: dict[int, dict[str, float]] = {}
-    for row in tables["contenders"]:
-        if _good(row):
-            at_size = good.setdefault(row["world_size"], {})
-            at_size[row["layout_name"]] = max(
-                row["share_of_best"], at_size.get(row["layout_name"], 0.0)
-            )
+    advised = sorted((row["world_size"], row["layout_name"]) for row in tables["advised"])
     spans: list[Span] = []
-    for stretch in fewest_switches(good):
-        first, last = stretch.from_world_size, stretch.to_world_size
+    for layout, group in groupby(advised, key=lambda one: str(one[1])):
+        sizes = [size for size, _ in group]
+        first, last = sizes[0], sizes[-1]
         where = (
             f" on {counted(first, words)}"
             if first == last
             else f" from {first} to {counted(last, words)}"
         )
-        spans += [(", then " if spans else "", False), (stretch.layout, True), (where, False)]
+        spans += [(", then " if spans else "", False), (layout, True), (where, False)]
     return [span for span in spans if span[0]]
-
-
-def _good(row: Record) -> bool:
-    """Whether a layout may be advised at a size: the fastest, or not to be told from it.
-
-    What a prediction is wrong about is mostly the same for all layouts, so its interval, wide as it
-    is, does not excuse one that is predicted clearly slower.
-    """
-    if row["share_of_best"] is None:
-        return False
-    near = row["series"] != "predicted" or row["share_of_best"] >= 1 - PREDICTED_TIE
-    return row["position"] == 1 or bool(row["within_noise"] and near)
 
 
 def answer(tables: Tables, words: Mapping[str, str], *, predicted: bool = False) -> list[Span]:

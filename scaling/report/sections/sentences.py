@@ -8,6 +8,7 @@ from typing import Any
 
 from scaling.report.charts.palette import LAYOUT_SLOTS
 from scaling.report.sections import answers, choice_findings, findings, size_findings
+from scaling.report.sections.advice import Kind, advice
 from scaling.report.sections.figures import figures
 from scaling.report.tables import Record, Tables
 from scaling.report.text.words import words_for
@@ -44,6 +45,7 @@ def story(tables: Tables) -> dict[str, Any]:
             (row["world_size"] for row in tables["best"]), default=max(tried, default=None)
         ),
         "basis": basis(everything),
+        "advice": advice(tables, basis(everything), words).json(),
         "series": sorted({row["series"] for row in everything["contenders"]}),
         "coloured": coloured,
         "names": [named.get(slot, "") for slot in range(1, LAYOUT_SLOTS + 1)],
@@ -110,7 +112,7 @@ def evidence(tables: Tables) -> Tables:
     return tables.of_series(basis(tables))
 
 
-def basis(tables: Tables) -> str:
+def basis(tables: Tables) -> Kind:
     """The series that sentences stand on: measured here, else published, else predicted.
 
     Beside rows that ran, predictions have sentences of their own.
@@ -118,7 +120,8 @@ def basis(tables: Tables) -> str:
     series = {row["series"] for row in tables["contenders"]}
     if not series:
         return "measured"
-    return next(name for name in ("measured", "published", "predicted") if name in series)
+    kinds: tuple[Kind, ...] = ("measured", "published", "predicted")
+    return next(kind for kind in kinds if kind in series)
 
 
 def beyond(tables: Tables, words: Mapping[str, str]) -> str:
@@ -127,8 +130,8 @@ def beyond(tables: Tables, words: Mapping[str, str]) -> str:
         return ""
     predicted = tables.of_series("predicted")
     sizes = {row["world_size"] for row in predicted["best"]}
-    near = [row for row in predicted["contenders"] if row["world_size"] in sizes]
-    spans = answers.advice_spans(Tables({**predicted.records, "contenders": near}), words)
+    beyond_rows = [row for row in predicted["advised"] if row["world_size"] in sizes]
+    spans = answers.advice_spans(Tables({**predicted.records, "advised": beyond_rows}), words)
     return findings.predicted_beyond(spans, predicted["returns"], words)
 
 
