@@ -75,8 +75,11 @@ def category(field: str, *, domain: Sequence[str] = (), sort: Any = alt.Undefine
     )
 
 
-def part_colour(parts: list[str], ramp: str) -> alt.Color:
-    """Colours of the parts of a whole, from their own ramp of the palette, with a legend."""
+def part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
+    """Colours of the parts of a whole, from their own ramp of the palette, with a legend.
+
+    A table without rows has no legend.
+    """
     return alt.Color(
         "part:N",
         scale=alt.Scale(
@@ -84,6 +87,7 @@ def part_colour(parts: list[str], ramp: str) -> alt.Color:
         ),
         legend=alt.Legend(
             title=None, orient="top", symbolType="square", labelLimit=200,
+            values=alt.ExprRef(f"length(data('{table}')) ? {parts} : []"),
             columns=alt.ExprRef("width < 520 ? 2 : 6"),
         ),
     )  # fmt: skip
