@@ -78,9 +78,12 @@ def _tie_rule(best: Sequence[Record], kind: str, words: Mapping[str, str]) -> st
     size = words["GPU"] if ties == [1] else words["GPUs"]
     every = len(ties) == len(best) > 1
     which = "at every size" if every else f"at {listed([str(one) for one in ties])} {size}"
+    near = ""
+    if kind == "predicted":
+        near = f", if it is predicted within {percent(PREDICTED_FLOOR)} of the fastest"
     return (
         f"{rule}; {which} the two fastest layouts are not told apart: a tie. Where layouts tie, "
-        "the one that needs fewer changes is advised."
+        f"the one that needs fewer changes is advised{near}."
     )
 
 
