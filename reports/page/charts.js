@@ -60,9 +60,12 @@ function specification(name, panel) {
   for (const parameter of spec.params) if (parameter.name in stated) parameter.value = stated[parameter.name];
   return spec;
 }
-function embed(at, spec, description) {
+async function embed(at, spec, description) {
   if (description) spec.description = description;  // what a screen reader says
-  return window.vegaEmbed(at, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
+  const embedded = await window.vegaEmbed(at, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
+  // groups of marks claim to be pictures and have no name; the chart has one
+  for (const group of $$('[role=graphics-symbol]:not([aria-label])', at)) { group.removeAttribute('role'); group.removeAttribute('aria-roledescription'); }
+  return embedded;
 }
 // Sections without a chart go, with their links; what they would have shown is named once, in Method
 function settle() {
