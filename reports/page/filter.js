@@ -5,7 +5,7 @@ const choices = [...parsed('axes'), { key: 'repeat', title: 'repeat' }];
 choices.splice(choices.findIndex(axis => !axis.ranks), 0, { key: 'dp', title: 'dp', always: true });
 
 const GIB = 2 ** 30;
-const short = { gpu: 'world_size', gpus: 'world_size', rank: 'world_size', ranks: 'world_size', mbs: 'micro_batch_size', zero: 'zero_stage', step: 'step_time_s', rate: 'tokens_per_s', memory: 'peak_memory_bytes', gib: 'peak_memory_bytes' };
+const short = { gpu: 'world_size', gpus: 'world_size', rank: 'world_size', ranks: 'world_size', mbs: 'micro_batch_size', zero: 'zero_stage', step: 'step_time_s', step_s: 'step_time_s', tokens_s: 'tokens_per_s', peak_gib: 'peak_memory_bytes', predicted: 'predicted_tokens_per_s', rate: 'tokens_per_s', memory: 'peak_memory_bytes', gib: 'peak_memory_bytes' };
 const simple = text => text.toLowerCase().replace(/[^a-z0-9]+/g, '_').replace(/^_|_$/g, '');
 const fields = {};
 for (const { key, title } of choices) { fields[simple(title)] = key; fields[simple(key)] = key; }
