@@ -8,12 +8,11 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
-from scaling.predict.cost.interval import band_of, interval_of
+from scaling.predict.cost.interval import HeldBack, band_of, spread_of
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate, one_fingerprint_per_stack
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import (
-    Band,
     Calibration,
     StackCalibration,
     read_calibration,
@@ -192,12 +191,16 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
     assert source(framework="someone else's") == "data sheet"
 
 
-def band_width(stack, **new) -> float:
+def spread(stack, roughness=1.0, **new):
     values = {"world_size": 32.0, "seq_length": 2048.0, "model": "ref-3b", "hidden_size": 2560.0}
-    values |= new
+    values |= {"gpus_per_node": 8.0} | new
     arrays = {name: np.array([value]) for name, value in values.items()}
-    low, high = interval_of(np.array([1.0]), stack, **arrays)
-    return float(high[0] / low[0])
+    return spread_of(np.array([1.0]), np.array([roughness]), stack, **arrays)
+
+
+def band_width(stack, **new) -> float:
+    found = spread(stack, **new)
+    return float(found.high[0] / found.low[0])
 
 
 def test_intervals_widen_with_the_distance_from_what_was_calibrated(calibrated):
@@ -209,9 +212,52 @@ def test_intervals_widen_with_the_distance_from_what_was_calibrated(calibrated):
     assert band_width(None) > band_width(stack)
 
 
+def test_what_a_new_sequence_length_shares_leaves_ratios_alone(calibrated):
+    stack = only(calibrated)
+    seen, longer = spread(stack), spread(stack, seq_length=8192.0)
+    assert longer.size_sigma == seen.size_sigma
+    larger = spread(stack, world_size=256.0)
+    assert larger.size_sigma > seen.size_sigma
+
+
+def test_a_layout_that_waits_for_its_tensor_parallel_ranks_is_less_sure(calibrated):
+    stack = only(calibrated)
+    assert spread(stack, roughness=3.0).own_sigma == pytest.approx(3 * spread(stack).own_sigma)
+
+
+def held_back(own, shared, *, settings=40, rows=50, seed=1):
+    draw = np.random.default_rng(seed)
+    setting = np.repeat(np.arange(settings), rows)
+    off = draw.normal(0, shared, settings)[setting] + draw.normal(0, own, settings * rows)
+    return HeldBack(log_residual=off, roughness=np.ones(len(off)), setting=setting.astype(object))
+
+
+@pytest.mark.parametrize(("own", "shared"), [(0.1, 0.0), (0.03, 0.2), (0.2, 0.05)])
+def test_the_error_of_a_layout_is_told_from_what_its_size_shares(own, shared):
+    band = band_of("model", [held_back(own, shared, seed=seed) for seed in range(4)])
+    assert band.own == pytest.approx(own, rel=0.1)
+    # a fold's worth of what published tables show, 0.08, beside four folds
+    assert band.shared == pytest.approx(((4 * shared**2 + 0.08**2) / 5) ** 0.5, rel=0.15)
+
+
+def test_rows_without_a_rival_leave_most_of_their_error_to_themselves():
+    lone = held_back(0.1, 0.0, settings=200, rows=1)
+    assert band_of("interpolation", [lone]).own == pytest.approx(0.085, rel=0.15)
+
+
 def test_a_band_holds_eight_of_ten_residuals():
-    residuals = np.random.default_rng(1).normal(0, 0.1, 5000)
-    band = band_of(residuals)
-    inside = ((residuals > band.low) & (residuals < band.high)).mean()
-    assert inside == pytest.approx(0.8, abs=0.02)
-    assert band == Band(low=band.low, high=band.high, rows=5000)
+    residuals = held_back(0.1, 0.0, settings=1, rows=5000)
+    band = band_of("interpolation", [residuals])
+    inside = (residuals.log_residual > band.low) & (residuals.log_residual < band.high)
+    assert inside.mean() == pytest.approx(0.8, abs=0.02)
+    assert band.rows == 5000
+
+
+def test_a_calibration_of_before_own_errors_were_told_apart_is_still_read(tmp_path, calibrated):
+    record = json.loads(calibrated.to_json())
+    for stack in record["stacks"].values():
+        for band in stack["bands"].values():
+            del band["own"], band["shared"]
+    (tmp_path / "c.json").write_text(json.dumps(record))
+    old = spread(only(read_calibration(tmp_path / "c.json")))
+    assert 0 < old.own_sigma < np.log(old.high)

@@ -1,61 +1,237 @@
-"""80 % intervals: how wrong the fit was on rows like this one when they were held back."""
+"""How wrong a predicted step time may be, and what of that error layouts have in common.
+
+ln(measured / predicted) is taken apart into three independent parts: one that all sizes of a model,
+software and cluster share, one that the layouts of a size share, and a layout's own. The interval
+of a step time holds all three; a ratio at one size only what is each layout's own (`ratios.py`).
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from scaling.foreign.arrays import Floats, Words
-from scaling.predict.read.calibration import AXES, DATA_SHEET_BAND, Band, StackCalibration
+from scaling.predict.read.calibration import AXES, Band, StackCalibration
 
+# 80 % of a normal error lie within this many standard deviations.
+EIGHTY = 1.2816
 # A band narrower than repeats of one layout would claim more than a measurement can.
-_NARROWEST = 0.02
-# An axis no fold could test: what leaving one out cost on published tables, about 10 %.
-_UNTESTED = 0.10
+_NARROWEST = 0.012
+# Standard deviation of what rows share when a new value of an axis is met, before any fold tells:
+# what leaving one out cost on published tables. `interpolation`: what a size is off within the fit.
+_SHARED_BEFORE = {
+    "interpolation": 0.02,
+    "world_size": 0.04,
+    "seq_length": 0.09,
+    "model": 0.08,
+    "hidden_size": 0.06,
+}
+_WEIGHT_BEFORE = 1.0  # as many folds is that worth
+_OWN_BEFORE, _OWN_ROWS_BEFORE = 0.065, 15  # a layout's own part, and as many rows is that worth
+# A layout's own error grows by this share of itself per doubling of the nodes beyond the data, over
+# a lossy transport and elsewhere: from 16 and 32 GPUs to 64 over EFA, from 128 to 2,304 without.
+_OWN_PER_DOUBLING = {True: 0.4, False: 0.05}
+# Tails are heavy: 8 in 10 single errors lie closer than 8 in 10 differences would have it.
+_SINGLE = 0.9
+# Errors of published tables predicted from data sheets: own, shared by a size, by all sizes.
+_DATA_SHEET = (0.085, 0.04, 0.09)
+# The same software calibrated on another cluster: its efficiencies carry over, its links do not.
+_OTHER_CLUSTER = (0.055, 0.04, 0.05)
+_FEWEST_PAIRED = 6  # rows with a rival, below which own and shared parts cannot be told apart
+_MOST_PAIRED = 300  # rows of one setting that are compared with one another
 
 
-def interval_of(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """The error of predicted step times, (n,) each.
+
+    `low`, `high`: seconds between which a measured step lies 8 times in 10. `own_sigma`: standard
+    deviation of the part of ln(step time)'s error that a layout does not share with the other
+    layouts of its model, cluster and size; `size_sigma`: of the part shared within a size but not
+    between sizes.
+    """
+
+    low: Floats
+    high: Floats
+    own_sigma: Floats
+    size_sigma: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBack:
+    """Rows of one fold that the fit has not seen, (n,) each.
+
+    `log_residual`: ln(measured / predicted). `roughness`: the factor of their own part, `rough_of`.
+    `setting`: equal where rows share model, size, sequence length and batch.
+    """
+
+    log_residual: Floats
+    roughness: Floats
+    setting: Words
+
+
+def spread_of(
     step_s: Floats,
+    roughness: Floats,
     stack: StackCalibration | None,
     *,
     world_size: Floats,
     seq_length: Floats,
     model: Words,
     hidden_size: Floats,
-) -> tuple[Floats, Floats]:
-    """Seconds between which a measured step lies 8 times in 10, (n,) each.
+    gpus_per_node: Floats,
+    lossy_transport: bool = False,
+    other_cluster: bool = False,
+) -> Spread:
+    """The spread of predictions made with the parameters of `stack`, data sheets if None.
 
-    Rows with a world_size, seq_length, model or hidden_size that was not calibrated take the band
-    of the folds that left such a value out; per doubling beyond the largest calibrated world size
-    the band grows by half of itself. Without a calibration the band is that of data sheets.
+    Rows with a world_size, seq_length, model or hidden_size that was not calibrated take the errors
+    of the folds that left such a value out. Beyond the largest calibrated size what rows share
+    grows as the root of the doublings, as in a random walk, and their own part with every doubling
+    of the nodes.
     """
-    if stack is None:
-        return step_s * np.exp(DATA_SHEET_BAND[0]), step_s * np.exp(DATA_SHEET_BAND[1])
-    base = stack.bands["interpolation"]
-    low, high = np.full(len(step_s), base.low), np.full(len(step_s), base.high)
+    n = len(step_s)
+    if stack is None or other_cluster:
+        flat = _DATA_SHEET if stack is None else _OTHER_CLUSTER
+        own, size, common = (np.full(n, part) for part in flat)
+        return _spread(step_s, own * roughness, size, common)
+    inner_own, inner_size = _parts(stack.bands["interpolation"], "interpolation")
+    own, size, common = np.full(n, inner_own), np.full(n, inner_size), np.zeros(n)
     values = {
         "world_size": world_size,
         "seq_length": seq_length,
         "model": model,
         "hidden_size": hidden_size,
     }
+    largest = max((float(seen) for seen in stack.seen["world_size"]), default=1.0)
+    doublings = np.maximum(np.log2(world_size / largest), 0.0)
+    nodes = np.maximum(np.log2(world_size / np.maximum(gpus_per_node, largest)), 0.0)
     for axis in AXES:
         new = ~np.isin(values[axis].astype(str), np.array(stack.seen[axis]).astype(str))
-        band = stack.bands.get(axis) or Band(
-            low=base.low - _UNTESTED, high=base.high + _UNTESTED, rows=0
-        )
-        factor = np.ones(len(step_s))
+        band = stack.bands.get(axis)
+        axis_own, shared = _parts(band, axis) if band else (_OWN_BEFORE, _SHARED_BEFORE[axis])
+        own = np.where(new, np.maximum(own, axis_own), own)
         if axis == "world_size":
-            largest = max((float(size) for size in stack.seen["world_size"]), default=1.0)
-            factor = 1 + 0.5 * np.maximum(np.log2(world_size / largest), 0)
-        low = np.where(new, np.minimum(low, band.low * factor), low)
-        high = np.where(new, np.maximum(high, band.high * factor), high)
-    return (
-        step_s * np.exp(np.minimum(low, -_NARROWEST)),
-        step_s * np.exp(np.maximum(high, _NARROWEST)),
+            size = np.where(new, np.hypot(size, shared * np.sqrt(np.maximum(doublings, 1))), size)
+            own = own * (1 + _OWN_PER_DOUBLING[lossy_transport] * nodes)
+        else:
+            common = np.where(new, np.hypot(common, shared), common)
+    return _spread(step_s, own * roughness, size, common)
+
+
+def _spread(step_s: Floats, own: Floats, size: Floats, common: Floats) -> Spread:
+    own = np.maximum(own, _NARROWEST)
+    reach = EIGHTY * np.sqrt((_SINGLE * own) ** 2 + size**2 + common**2)
+    return Spread(
+        low=step_s * np.exp(-reach), high=step_s * np.exp(reach), own_sigma=own, size_sigma=size
     )
 
 
-def band_of(log_residuals: Floats) -> Band:
-    """The band of held-back residuals; few rows widen it (a t-like factor 1 + 2 / n)."""
-    n = len(log_residuals)
-    low, high = np.quantile(log_residuals, [0.1, 0.9])
+def _parts(band: Band, axis: str) -> tuple[float, float]:
+    """Standard deviations of a layout's own part and of the shared one.
+
+    A calibration of before these were told apart takes nearly all of its band as the layouts' own.
+    """
+    if band.own is not None and band.shared is not None:
+        return band.own, band.shared
+    return 0.85 * (band.high - band.low) / (2 * EIGHTY), _SHARED_BEFORE[axis]
+
+
+def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) -> Floats:
+    """How many times the usual own error a layout's is, (n,).
+
+    On published tables a layout's own error grows with what waiting for tensor-parallel ranks takes
+    of its step: 0.03 to 0.08 below a fiftieth, 0.08 to 0.14 up to a tenth, 0.3 to 0.6 above half;
+    over a lossy transport it doubles where memory is nearly full.
+
+    Args:
+        tp_share: tensor-parallel communication over step time.
+        memory_used: predicted need over capacity.
+        lossy_transport: of the cluster.
+    """
+    crowded = 1 / (1 + np.exp(-np.clip((memory_used - 0.87) / 0.02, -50, 50)))
+    return np.asarray((1 + 4 * tp_share) * (1 + (crowded if lossy_transport else 0.0)))
+
+
+def band_of(axis: str, folds: Iterable[HeldBack]) -> Band:
+    """The error of rows held back, fold by fold; few rows widen `low` and `high` by 1 + 2 / n.
+
+    own: 8 in 10 differences between rows of a setting lie within what independent normal errors of
+    this size give. shared: root mean square over folds of what settings are off by, with the
+    scatter of their medians taken off. Both with some rows' worth of what published tables show.
+    """
+    several = list(folds)
+    residuals = np.concatenate([fold.log_residual for fold in several])
+    low, high = np.quantile(residuals, [0.1, 0.9])
+    n = len(residuals)
     factor = 1 + 2 / n
-    return Band(low=float(low) * factor, high=float(high) * factor, rows=n)
+    own = _own(several)
+    if own is None:
+        middle = np.median(residuals)
+        own = 0.85 * float(np.quantile(np.abs(residuals - middle), 0.8)) / EIGHTY
+    own = math.sqrt((n * own**2 + _OWN_ROWS_BEFORE * _OWN_BEFORE**2) / (n + _OWN_ROWS_BEFORE))
+    squares = [_WEIGHT_BEFORE * _SHARED_BEFORE[axis] ** 2]
+    squares += [_shared_square(fold, own) for fold in several]
+    shared = np.sqrt(sum(squares) / (_WEIGHT_BEFORE + len(several)))
+    return Band(
+        low=float(low) * factor,
+        high=float(high) * factor,
+        rows=n,
+        own=own,
+        shared=float(shared),
+    )
+
+
+def one_fold(parts: Sequence[HeldBack]) -> HeldBack:
+    """Random folds as one: each row was predicted by a fit that had its neighbours."""
+    return HeldBack(
+        log_residual=np.concatenate([part.log_residual for part in parts]),
+        roughness=np.concatenate([part.roughness for part in parts]),
+        setting=np.concatenate([part.setting for part in parts]),
+    )
+
+
+def _own(folds: Iterable[HeldBack]) -> float | None:
+    """The own error of a layout of roughness 1; None where too few rows have a rival."""
+    differences, weights, rows = [], [], 0
+    for fold in folds:
+        for index in _settings(fold):
+            count = len(index)
+            if count < 2:
+                continue
+            rows += count
+            index = index[:: -(-count // _MOST_PAIRED)]
+            a, b = np.triu_indices(len(index), 1)
+            r, rough = fold.log_residual[index], fold.roughness[index]
+            differences.append(np.abs(r[a] - r[b]) / np.hypot(rough[a], rough[b]))
+            weights.append(np.full(len(a), count / len(a)))
+    if rows < _FEWEST_PAIRED:
+        return None
+    return weighted_quantile(np.concatenate(differences), np.concatenate(weights), 0.8) / EIGHTY
+
+
+def _shared_square(fold: HeldBack, own: float) -> float:
+    """Mean over settings of what their rows share, squared."""
+    squares, rows = 0.0, 0
+    for index in _settings(fold):
+        # the variance of a median of normal errors is pi / 2 that of a mean
+        noise = np.pi / 2 * own**2 * float(np.mean(fold.roughness[index] ** 2)) / len(index)
+        middle = float(np.median(fold.log_residual[index]))
+        squares += len(index) * (middle**2 - noise)
+        rows += len(index)
+    return max(squares / max(rows, 1), 0.0)
+
+
+def _settings(fold: HeldBack) -> Iterator[npt.NDArray[np.int64]]:
+    _, which = np.unique(fold.setting.astype(str), return_inverse=True)
+    for one in range(int(which.max(initial=-1)) + 1):
+        yield np.flatnonzero(which == one)
+
+
+def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
+    """The smallest value below or at which lies `share` of the weight."""
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, share * total[-1])])

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.predict.cost.interval import interval_of
+from scaling.predict.cost.interval import rough_of, spread_of
 from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
-from scaling.predict.cost.risk import possible_stall_s, ranked_by
+from scaling.predict.cost.risk import possible_stall_s, ranked_by, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
-from scaling.predict.read.calibration import Calibration
+from scaling.predict.read.calibration import Calibration, StackCalibration
 from scaling.predict.read.features import Group, Points
 
 # Two lines, because two mistakes differ in price. A plan refuses a point for good, on data-sheet
@@ -26,6 +26,8 @@ PASS_OVER_ABOVE = 1.05
 class Prediction:
     """One value per point, NaN (None in words) where a point cannot be predicted.
 
+    `low` and `high` bound the step 8 times in 10; `own_sigma` and `size_sigma` say how much of its
+    error a layout shares with none of its size, and with none of other sizes (interval.py).
     `need_bytes` is memory with fragmentation, `capacity_bytes` what a GPU offers, `fits` that the
     first is no larger. `ranked_s` orders layouts: likely time plus what a stall may cost.
     """
@@ -33,6 +35,8 @@ class Prediction:
     step_time_s: Floats
     low: Floats
     high: Floats
+    own_sigma: Floats
+    size_sigma: Floats
     ranked_s: Floats
     memory_bytes: Floats
     need_bytes: Floats
@@ -65,6 +69,8 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         step_time_s=np.full(n, np.nan),
         low=np.full(n, np.nan),
         high=np.full(n, np.nan),
+        own_sigma=np.full(n, np.nan),
+        size_sigma=np.full(n, np.nan),
         ranked_s=np.full(n, np.nan),
         memory_bytes=np.full(n, np.nan),
         need_bytes=np.full(n, np.nan),
@@ -82,17 +88,34 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         index = group.rows
         out.predicted[index] = True
         out.parameters_from[index] = parameters_from
-        low, high = interval_of(
-            out.step_time_s[index],
-            stack,
-            world_size=points.world_size[index],
-            seq_length=points.seq_length[index],
-            model=points.model[index],
-            hidden_size=group.features.hidden_size,
-        )
-        stalled = out.step_time_s[index] + possible_stall_s(group, group.features)
-        out.low[index], out.high[index] = low, np.maximum(high, stalled)
+        _judge(points, group, out, stack)
     return out
+
+
+def _judge(points: Points, group: Group, out: Prediction, stack: StackCalibration | None) -> None:
+    """How wrong the group's predictions may be."""
+    index, f = group.rows, group.features
+    step_s = out.step_time_s[index]
+    spread = spread_of(
+        step_s,
+        rough_of(
+            out.time_terms["tp_comm_s"][index] / step_s,
+            out.need_bytes[index] / out.capacity_bytes[index],
+            lossy_transport=group.cluster.lossy_transport,
+        ),
+        stack,
+        world_size=points.world_size[index],
+        seq_length=points.seq_length[index],
+        model=points.model[index],
+        hidden_size=f.hidden_size,
+        gpus_per_node=f.gpus_per_node,
+        lossy_transport=group.cluster.lossy_transport,
+        other_cluster=stack is not None and stack.cluster != group.cluster_name,
+    )
+    out.low[index] = spread.low
+    out.high[index] = np.maximum(spread.high, step_s + possible_stall_s(group, f))
+    out.own_sigma[index] = np.hypot(spread.own_sigma, stall_sigma(group, f, step_s))
+    out.size_sigma[index] = spread.size_sigma
 
 
 def _predict_block(group: Group, rows: slice, p: dict[str, float], out: Prediction) -> None:

@@ -34,6 +34,18 @@ def possible_stall_s(group: Group, f: Features) -> Floats:
     return np.where((chance > 0.1) & (chance < _EXPECTED), stall_s, 0.0)
 
 
+def stall_sigma(group: Group, f: Features, step_s: Floats) -> Floats:
+    """Standard deviation of ln(step time) by which a stall may come or stay away, (n,).
+
+    A step that stalls with odds p takes ln(1 + stall / step) longer on a logarithmic scale:
+    sqrt(p (1 - p)) of that. Odds that lie outside of 8 in 10 on either side move no interval.
+    """
+    chance, stall_s = _stalls(group, f)
+    calm_s = np.maximum(step_s - expected_stall_s(group, f), 1e-9)
+    longer = np.log1p(stall_s / calm_s) * np.sqrt(chance * (1 - chance))
+    return np.where((chance > 0.1) & (chance < 0.9), longer, 0.0)
+
+
 def ranked_by(group: Group, f: Features, step_s: Floats, memory_used: Floats) -> Floats:
     """Seconds to rank layouts by, (n,): the predicted step, plus what it may cost on a bad day.
 

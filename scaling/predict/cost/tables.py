@@ -14,9 +14,10 @@ _MOST_BYTES = 2.0**62
 def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
     """One row per point in the order of the input; null where nothing can be said.
 
-    `low` and `high` bound the predicted step time 8 times in 10. Memory terms and
-    `fragmentation_bytes` add up to what is compared with `capacity_bytes`; the time terms add up to
-    `predicted_step_time_s`. `note` says why a point has no prediction.
+    `low` and `high` bound the predicted step time 8 times in 10; `predicted_own_sigma` and
+    `predicted_size_sigma` say what of its error is its own and its size's (interval.py). Memory
+    terms and `fragmentation_bytes` add up to what is compared with `capacity_bytes`; the time terms
+    add up to `predicted_step_time_s`. `note` says why a point has no prediction.
     """
     known = prediction.predicted
     columns: dict[str, pa.Array] = {"point_index": pa.array(np.arange(len(points)), pa.int64())}
@@ -32,6 +33,8 @@ def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
     columns["predicted_step_time_s"] = _real(prediction.step_time_s, known)
     columns["low"] = _real(prediction.low, known)
     columns["high"] = _real(prediction.high, known)
+    columns["predicted_own_sigma"] = _real(prediction.own_sigma, known)
+    columns["predicted_size_sigma"] = _real(prediction.size_sigma, known)
     for name, values in prediction.time_terms.items():
         columns[name] = _real(values, known)
     tokens_per_s = points.tokens_per_step / prediction.step_time_s

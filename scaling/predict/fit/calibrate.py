@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.errors import InputError
-from scaling.foreign.arrays import Flags, Floats
+from scaling.foreign.arrays import Flags, Words
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import band_of
-from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.interval import HeldBack, band_of, one_fold, rough_of
+from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.fitting import fit_memory, fit_time
 from scaling.predict.read.calibration import (
@@ -93,7 +93,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
     }
     found = {"interpolation": _prior_band()}
     if bands and timed.sum() >= _FEWEST_TO_FOLD:
-        found = _bands(group, seen, start, time, axes)
+        found = _bands(group, seen, start, time, axes, _settings(points, group)[timed])
     return StackCalibration(
         framework=group.framework,
         cluster=group.cluster_name,
@@ -108,7 +108,8 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
 
 def _prior_band() -> Band:
     """A handful of rows halves the data sheet's error, as far as published tables tell."""
-    return Band(low=0.6 * DATA_SHEET_BAND[0], high=0.6 * DATA_SHEET_BAND[1], rows=0)
+    low, high = 0.6 * DATA_SHEET_BAND[0], 0.6 * DATA_SHEET_BAND[1]
+    return Band(low=low, high=high, rows=0, own=0.055, shared=0.06)
 
 
 def _bands(
@@ -117,6 +118,7 @@ def _bands(
     start: Mapping[str, float],
     fitted: Mapping[str, Fitted],
     axes: Mapping[str, npt.NDArray[np.generic]],
+    settings: Words,
 ) -> dict[str, Band]:
     """Residuals of rows the fit has not seen: random folds, and whole values of an axis left out.
 
@@ -125,19 +127,19 @@ def _bands(
     timed = np.flatnonzero(seen.timed)
     warm = {**start, **{name: one.value for name, one in fitted.items()}}
 
-    def residuals(held: Flags) -> Floats:
-        return _held_back(group, seen, start, warm, timed[~held], timed[held])
+    def fold(held: Flags, rest: Flags) -> HeldBack:
+        return _held_back(group, seen, start, warm, timed[rest], timed[held], settings[held])
 
     order = np.random.default_rng(0).permutation(len(timed)) % _FOLDS
-    random = [residuals(order == fold) for fold in range(_FOLDS)]
-    bands = {"interpolation": band_of(np.concatenate(random))}
+    random = [fold(order == one, order != one) for one in range(_FOLDS)]
+    bands = {"interpolation": band_of("interpolation", [one_fold(random)])}
     for axis, values in axes.items():
         folds = []
         for held, rest in _splits(axis, values):
             if held.sum() >= _FEWEST_HELD_BACK and rest.sum() >= _FEWEST_TO_FOLD:
-                folds.append(_held_back(group, seen, start, warm, timed[rest], timed[held]))
+                folds.append(fold(held, rest))
         if folds:
-            bands[axis] = band_of(np.concatenate(folds))
+            bands[axis] = band_of(axis, folds)
     return bands
 
 
@@ -161,14 +163,30 @@ def _held_back(
     warm: Mapping[str, float],
     fit_rows: npt.NDArray[np.int64],
     test_rows: npt.NDArray[np.int64],
-) -> Floats:
-    """log(measured / predicted) of the test rows, fitted on the others."""
+    settings: Words,
+) -> HeldBack:
+    """The test rows, predicted by a fit on the others."""
     part = dataclasses.replace(
         group, rows=group.rows[fit_rows], features=group.features.take(fit_rows)
     )
     fitted = fit_time(part, seen.take(fit_rows), start, first_guess=warm)
     p = {**start, **{name: one.value for name, one in fitted.items()}}
     f = group.features.take(test_rows)
-    used = memory_of(group, f, p).total / group.capacity_bytes
-    predicted = step_of(group, f, p, used).total
-    return np.asarray(np.log(seen.step_time_s[test_rows] / predicted), dtype=np.float64)
+    memory = memory_of(group, f, p)
+    step = step_of(group, f, p, memory.total / group.capacity_bytes)
+    return HeldBack(
+        log_residual=np.log(seen.step_time_s[test_rows] / step.total),
+        roughness=rough_of(
+            step.terms["tp_comm_s"] / step.total,
+            need_of(memory, p) / group.capacity_bytes,
+            lossy_transport=group.cluster.lossy_transport,
+        ),
+        setting=settings,
+    )
+
+
+def _settings(points: Points, group: Group) -> Words:
+    """What rows of a stack must share to be rivals at one size, as words (n,)."""
+    parts = (points.model, points.world_size, points.seq_length, points.global_batch_size)
+    columns = [part[group.rows].astype(str).tolist() for part in parts]
+    return np.array(["|".join(row) for row in zip(*columns, strict=True)], dtype=object)

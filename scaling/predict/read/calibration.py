@@ -38,11 +38,18 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """10 % and 90 % quantile of log(measured / predicted) on rows held back from the fit."""
+    """Errors of rows held back from the fit: ln(measured / predicted).
+
+    `low`, `high`: 10 % and 90 % quantile. `own`, `shared`: standard deviations of the part that is
+    a layout's own and of the part that rows of a size share (cost/interval.py); None in files
+    written before these were told apart.
+    """
 
     low: float
     high: float
     rows: int
+    own: float | None = None
+    shared: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +100,7 @@ class Calibration:
         if kin:
             best = max(kin, key=lambda key: self.stacks[key].rows_timed)
             carried = {n: v for n, v in self.stacks[best].values.items() if n not in OF_THE_CLUSTER}
-            return {**group.start, **carried}, None, f"{best} (other cluster)"
+            return {**group.start, **carried}, self.stacks[best], f"{best} (other cluster)"
         return dict(group.start), None, "data sheet"
 
     def to_json(self) -> str:
@@ -178,6 +185,11 @@ def _checked(path: Path, record: dict[str, Any]) -> Calibration:
                 raise InputError(
                     f"{place}: bands.{shortened(name)} is no band: {band.low}, {band.high}"
                 )
+            for part in (band.own, band.shared):
+                if part is not None and not 0 <= part <= _WIDEST:
+                    raise InputError(
+                        f"{place}: bands.{shortened(name)} has {part}, no standard deviation"
+                    )
     return found
 
 
