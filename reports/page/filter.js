@@ -16,7 +16,8 @@ Object.assign(fields, short);
 function valueOf(text) {
   const number = /^([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(%|[kmgtp])?$/i.exec(text);
   if (number) return Number(number[1]) * ({ '%': 0.01, k: 1e3, m: 1e6, g: 1e9, t: 1e12, p: 1e15 }[number[2]?.toLowerCase()] ?? 1);
-  return { yes: true, true: true, no: false, false: false, none: null, '–': null }[text.toLowerCase()] ?? text.toLowerCase();
+  const named = { yes: true, true: true, no: false, false: false, none: null, '–': null }, name = text.toLowerCase();
+  return name in named ? named[name] : name;
 }
 const held = (row, key) => key.endsWith('_bytes') && row[key] != null ? row[key] / GIB : typeof row[key] === 'string' ? row[key].toLowerCase() : row[key];
 const compare = {

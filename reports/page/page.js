@@ -10,7 +10,7 @@ addEventListener('beforeprint', () => { before = root.dataset.theme; setTheme('l
 addEventListener('afterprint', () => setTheme(before));
 
 // selection
-const MOST_BUTTONS = 6;  // of a group; more are a list to choose from
+const MOST_BUTTONS = matchMedia('(max-width: 760px)').matches ? 2 : 6;  // of a group; more are a list to choose from
 function pick(at, options, current, choose, possible = () => true, most = MOST_BUTTONS) {
   if (options.length > most) { pickFromList(at, options, current, choose, possible); return; }
   refill(at, ...options.map(option => {

@@ -168,7 +168,7 @@ def test_the_filter_counts_what_sql_counts(full, full_study):
             assert page.inner_text("#count").split(" of ")[0] == str(expected), line
     assert page.inner_text("#count").endswith("there is no column nothing")
     placeholder = page.get_attribute("#find", "placeholder")
-    page.fill("#find", placeholder.replace("64", "4"))
+    page.fill("#find", placeholder)
     assert page.locator("#points tbody tr").count() > 0
 
 

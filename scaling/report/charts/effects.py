@@ -131,5 +131,5 @@ def factor_effects() -> alt.LayerChart:
         *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"})(
             x=RIGHT, text=alt.Text("brief:N")
         ),
-        height=alt.Step(46),
+        height=alt.Step(38),
     )

@@ -19,6 +19,7 @@ from scaling.report.charts.marks import (
     chart,
     datum,
     finish,
+    log_ticks,
     rows_by,
 )
 from scaling.report.charts.tooltips import tooltips
@@ -56,7 +57,13 @@ def memory_time() -> alt.LayerChart:
         "step_time_s:Q",
         title="Seconds per step (log scale)",
         scale=alt.Scale(type="log", nice=False, padding=20),
-        axis=seconds_axis("x"),
+        axis=alt.Axis(
+            values=log_ticks("x"),
+            tickCount=5,
+            format=",.3~r",
+            labelOverlap="greedy",
+            labelSeparation=8,
+        ),
     )
     y = alt.Y(
         "memory:Q",
@@ -85,17 +92,6 @@ def memory_time() -> alt.LayerChart:
         *category_points(rows.encode(x=x, y=y), stage, tips),
         height=320,
     )
-
-
-def seconds_axis(channel: str) -> alt.Axis:
-    """Ticks of seconds on a log scale: 1-2-5 values, or Vega's own where less than five-fold."""
-    values = [digit * 10.0**power for power in range(-6, 6) for digit in (1, 2, 5)]
-    return alt.Axis(
-        values=alt.ExprRef(
-            f"domain('{channel}')[1] / domain('{channel}')[0] < 6 ? null : {values}"
-        ),
-        tickCount=5, format=",~r", labelOverlap="greedy", labelSeparation=8,
-    )  # fmt: skip
 
 
 def memory() -> alt.LayerChart:

@@ -70,7 +70,8 @@ def heading(
     level = f"{key}; intervals: {story['words']['interval']}"
     lines = [*_wrapped(place, _LINE_CHARACTERS), *_wrapped(level, _LINE_CHARACTERS)]
     return {
-        "text": _wrapped(title, _TITLE_CHARACTERS), "subtitle": lines, "anchor": "start", "frame": "group",
+        "text": _wrapped(title, _TITLE_CHARACTERS), "subtitle": lines, "anchor": "start",
+        "frame": "group",
         "fontSize": 14, "subtitleFontSize": 11, "subtitleColor": "var(--ink-2)",
         "color": "var(--ink)", "offset": 12,
     }  # fmt: skip

@@ -26,7 +26,7 @@ def shade(share: float | None) -> str:
 
 def cell_words(cell: Mapping[str, Any]) -> str:
     """A cell in words, with the interval of its share: `not told apart, 98 % [95 %–101 %]`."""
-    state = {"tied": "not told apart"}.get(cell["state"], cell["state"].replace("_", " "))
+    state = "not told apart" if cell["state"] == "tied" else str(cell["state"]).replace("_", " ")
     if cell["share"] is None:
         return state
     words = f"{state}, {percent(cell['share'])} of the fastest"
