@@ -316,6 +316,7 @@ def _axes(connection: duckdb.DuckDBPyConnection) -> None:
                 "short": axis.words.short if counted else None,
                 "otherwise": axis.otherwise,
                 "degree": axis.ranks,
+                "always": axis.words.leading or axis.words.said == "always",
             }
         )
         levels += [{"name": axis.name, **level} for level in levels_of(axis)]

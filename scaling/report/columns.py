@@ -31,14 +31,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "best": (
         "setting_id", "series", "world_size", "layout_name", "layout", "label", "slot", *_RATES,
-        "tokens_per_step",
+        "tokens_per_step", "margin", "advised_layout_name", "predicted_own_sigma",
         "ideal_tokens_per_s", "speed_up", "efficiency", "runner_up_layout_name",
         "runner_up_tokens_per_s", "tied", "slowest_share", "runs", "predicted_memory_bytes",
         "energy_j", "tokens_per_joule", "power_per_gpu_w", "stack_fingerprint",
-    ),
-    "curves": (
-        "setting_id", "style", "series", "world_size", "tokens_per_s", "tokens_per_s_per_gpu",
-        "mfu", "model_flop_per_s_per_gpu",
     ),
     "contenders": (
         "setting_id", "series", "world_size", "position", "place", "layout_name", "slot", "outcome",
@@ -68,10 +64,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "after_name", "after_slot", "gain", "gain_low", "gain_high", "crossing", "crossing_low",
         "crossing_high", "verdict",
     ),
-    "crossovers": (
-        "setting_id", "series", "from_world_size", "to_world_size", "before_name", "after_name",
-        "of_fastest", "crossing", "crossing_low", "crossing_high", "resolved",
-    ),
     "laws": (
         "setting_id", "series", "law", "chosen", "sizes", "held_out", "held_out_error",
         "fit_error", "leaves_data_at", "peak_world_size", "t1", "t1_low", "t1_high", "serial",
@@ -84,17 +76,19 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "costs": (
         "setting_id", "series", "world_size", "layout_name", "slot", "hours_per_token",
-        "hours_per_token_low", "hours_per_token_high", "gpu_hours_per_token", "joules_per_token",
-        "joules_from", "usd_per_token", "on_front", "cheapest_front",
+        "hours_per_token_low", "hours_per_token_high", "gpu_hours_per_token",
+        "gpu_hours_per_token_low", "gpu_hours_per_token_high", "joules_per_token", "joules_from",
+        "usd_per_token", "on_front", "cheapest_front",
     ),
     "effects": (
-        "setting_id", "series", "name", "pairs", "mean_ratio", "lowest", "lower_quartile",
+        "setting_id", "series", "factor", "name", "pairs", "mean_ratio", "lowest", "lower_quartile",
         "upper_quartile", "highest", "smallest_world_size", "ratio_at_smallest",
-        "largest_world_size", "ratio_at_largest", "shown",
+        "largest_world_size", "ratio_at_largest", "near_pairs", "near_ratio",
+        "near_low", "near_high", "memory_pairs", "memory_ratio", "less_memory", "shown",
     ),
     "map": (
-        "setting_id", "series", "world_size", "tp", "pp", "status", "layout_name", "text", "mfu",
-        "tokens_per_s", "tokens_per_s_per_gpu", "share_of_best", "exposed_comm_s", "tried",
+        "setting_id", "series", "world_size", "tp", "pp", "status", "margin", "layout_name", "text",
+        "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "share_of_best", "exposed_comm_s", "tried",
         "failed",
     ),
     "memory_parts": (
@@ -104,16 +98,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "time_split": (
         "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",
-        "share_from", "share_to", "hidden_share",
-    ),
-    "levels": (
-        "setting_id", "series", "world_size", "axis", "axis_order", "level", "level_order", "name",
-        "compared", "outcome", "layout_name", "slot", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
-        "step_time_s", "least_memory_bytes", "tried", "failed",
-    ),
-    "batches": (
-        "setting_id", "series", "world_size", "precision", "micro_batch_size", "outcome",
-        "layout_name", "tokens_per_s", "mfu", "tried", "failed",
+        "profiled_s", "share_from", "share_to", "hidden_share",
     ),
     "interactions": (
         "setting_id", "series", "title", "name", "axis", "level", "level_order", "pairs",
@@ -125,7 +110,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "peers": (
         "setting_id", "series", "dimension", "model", "cluster", "seq_length", "total_params",
-        "world_size", "layout_name", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "itself",
+        "world_size", "layout_name", "matched", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
+        "itself",
     ),
     "collectives": (
         "cluster", "kind", "ranks", "nodes", "at_once", "message_bytes", "probes", "seconds",

@@ -64,7 +64,7 @@ def _sentence(
 ) -> str:
     shared = f" ({', '.join(told)})" if told else ""
     if common:
-        body = f"{common}{shared}: {', '.join(placed)}"
+        body = f"{common}{shared}, {', '.join(placed)}"
     else:
         name, _, where = placed[0].partition("\0")
         body = ", ".join([f"{name}{shared}{where}", *placed[1:]])
@@ -104,15 +104,17 @@ def _as_fast(tables: Tables, choices: Mapping[str, Record], last: Any, kind: str
 
 def _last_step(steps: Sequence[Any], kind: str) -> str:
     """What the last step buys of its money's worth."""
+    would = kind == "predicted"
     if not steps:
-        return ""
+        return f"Only one size {'is predicted' if would else 'ran'}: no return."
     step = steps[-1]
     doubling = step.to_size == 2 * step.from_size
     what = "The last doubling" if doubling else f"The step from {step.from_size}"
-    would = kind == "predicted"
     if (step.high if step.high is not None else step.returned + NOISE_FLOOR) < 0:
         return f"{what} {'would make' if would else 'makes'} training slower."
     if step.returned >= ALL_OF_IT:
         return f"{what} {'would buy' if would else 'buys'} its money's worth."
-    share = percent(max(step.returned, 0.0))
-    return f"{what} {'would buy' if would else 'buys'} {share} of its money's worth."
+    share = f"{percent(step.returned)} of its money's worth"
+    if step.returned <= NOISE_FLOOR:
+        share = "nothing"
+    return f"{what} {'would buy' if would else 'buys'} {share}."
