@@ -36,7 +36,7 @@ async function draw(figure) {
   (views[name] ?? []).forEach(({ view }) => view.finalize()); delete views[name];
   figure.hidden = !panels.length;
   if (figure.hidden) return;
-  figure.closest('section').hidden = false;  // a chart drawn in a hidden place has no width
+  for (const around of [figure.closest('section'), figure.closest('.two')]) if (around) around.hidden = false;  // a chart drawn in a hidden place has no width
   $('figcaption', figure).textContent = worded(chart.caption);
   box.replaceChildren();
   box.classList.toggle('panels', panels.length > 1);
@@ -60,14 +60,17 @@ function specification(name, panel) {
   for (const parameter of spec.params) if (parameter.name in stated) parameter.value = stated[parameter.name];
   return spec;
 }
-function embed(at, spec, description) {
+async function embed(at, spec, description) {
   if (description) spec.description = description;  // what a screen reader says
-  return window.vegaEmbed(at, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
+  const embedded = await window.vegaEmbed(at, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
+  // groups of marks claim to be pictures and have no name; the chart has one
+  for (const group of $$('[role=graphics-symbol]:not([aria-label])', at)) { group.removeAttribute('role'); group.removeAttribute('aria-roledescription'); }
+  return embedded;
 }
 // Sections without a chart go, with their links; what they would have shown is named once, in Method
 function settle() {
   $$('section[data-charts]').forEach(section => { section.hidden = $$('figure[data-chart]', section).every(figure => figure.hidden); });
-  $$('.two').forEach(pair => pair.classList.toggle('lonely', $$('section', pair).filter(section => !section.hidden).length < 2));
+  $$('.two').forEach(pair => { const seen = $$('section', pair).filter(section => !section.hidden).length; pair.hidden = !seen; pair.classList.toggle('lonely', seen < 2); });
   $$('.pair').forEach(pair => pair.classList.toggle('lonely', $$('figure', pair).filter(figure => !figure.hidden).length < 2));
   $$('.rail li').forEach(line => { const section = document.getElementById(line.dataset.for); line.hidden = !section || section.hidden; });
   $('#sizes').hidden = $('#memory').hidden && $('#layouts').hidden;

@@ -15,11 +15,11 @@ function saveCsv(name, rows, title = name) {
 }
 // The head of a chart that has no page around it; scaling/report/charts/svg.py writes the same
 function heading(chart, panel) {
-  const wrapped = text => text.split(/\s+/).reduce((lines, word) => { const last = lines.length - 1; if (lines[last] && lines[last].length + word.length >= 88) lines.push(word); else lines[last] = `${lines[last]} ${word}`.trim(); return lines; }, ['']);
+  const wrapped = (text, most) => text.split(/\s+/).reduce((lines, word) => { const last = lines.length - 1; if (lines[last] && lines[last].length + word.length >= most) lines.push(word); else lines[last] = `${lines[last]} ${word}`.trim(); return lines; }, ['']);
   const where = `${study}: ${place()}${panel == null ? '' : `; ${panel}`}`;
   const key = state.story.series.map(series => series_key[series]).join('; ');
   return {
-    text: wrapped(titleOf(chart.section) || chart.section), subtitle: [...wrapped(where), ...wrapped(`${key}; intervals: ${words().interval}`)], anchor: 'start', frame: 'group',
+    text: wrapped(titleOf(chart.section) || chart.section, 70), subtitle: [...wrapped(where, 100), ...wrapped(`${key}; intervals: ${words().interval}`, 100)], anchor: 'start', frame: 'group',
     fontSize: 14, subtitleFontSize: 11, color: 'var(--ink)', subtitleColor: 'var(--ink-2)', offset: 12,
   };
 }

@@ -5,7 +5,7 @@ const choices = [...parsed('axes'), { key: 'repeat', title: 'repeat' }];
 choices.splice(choices.findIndex(axis => !axis.ranks), 0, { key: 'dp', title: 'dp', always: true });
 
 const GIB = 2 ** 30;
-const short = { gpu: 'world_size', gpus: 'world_size', rank: 'world_size', ranks: 'world_size', mbs: 'micro_batch_size', zero: 'zero_stage', step: 'step_time_s', rate: 'tokens_per_s', memory: 'peak_memory_bytes', gib: 'peak_memory_bytes' };
+const short = { gpu: 'world_size', gpus: 'world_size', rank: 'world_size', ranks: 'world_size', mbs: 'micro_batch_size', zero: 'zero_stage', step: 'step_time_s', step_s: 'step_time_s', tokens_s: 'tokens_per_s', peak_gib: 'peak_memory_bytes', predicted: 'predicted_tokens_per_s', rate: 'tokens_per_s', memory: 'peak_memory_bytes', gib: 'peak_memory_bytes' };
 const simple = text => text.toLowerCase().replace(/[^a-z0-9]+/g, '_').replace(/^_|_$/g, '');
 const fields = {};
 for (const { key, title } of choices) { fields[simple(title)] = key; fields[simple(key)] = key; }
@@ -16,7 +16,8 @@ Object.assign(fields, short);
 function valueOf(text) {
   const number = /^([+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(%|[kmgtp])?$/i.exec(text);
   if (number) return Number(number[1]) * ({ '%': 0.01, k: 1e3, m: 1e6, g: 1e9, t: 1e12, p: 1e15 }[number[2]?.toLowerCase()] ?? 1);
-  return { yes: true, true: true, no: false, false: false, none: null, '–': null }[text.toLowerCase()] ?? text.toLowerCase();
+  const named = { yes: true, true: true, no: false, false: false, none: null, '–': null }, name = text.toLowerCase();
+  return name in named ? named[name] : name;
 }
 const held = (row, key) => key.endsWith('_bytes') && row[key] != null ? row[key] / GIB : typeof row[key] === 'string' ? row[key].toLowerCase() : row[key];
 const compare = {

@@ -10,7 +10,7 @@ addEventListener('beforeprint', () => { before = root.dataset.theme; setTheme('l
 addEventListener('afterprint', () => setTheme(before));
 
 // selection
-const MOST_BUTTONS = 6;  // of a group; more are a list to choose from
+const MOST_BUTTONS = matchMedia('(max-width: 760px)').matches ? 2 : 6;  // of a group; more are a list to choose from
 function pick(at, options, current, choose, possible = () => true, most = MOST_BUTTONS) {
   if (options.length > most) { pickFromList(at, options, current, choose, possible); return; }
   refill(at, ...options.map(option => {
@@ -61,7 +61,7 @@ function titles() {
 function sentences() {
   const { story } = state, present = new Set(mine(tables.contenders).map(row => row.series));
   $$('.selection').forEach(article => { article.hidden = Number(article.dataset.setting) !== story.setting_id; });
-  $$('.choose').forEach(control => { control.setAttribute('aria-pressed', Number(control.dataset.setting) === story.setting_id); });
+  $$('.choose').forEach(link => { link.setAttribute('aria-current', Number(link.dataset.setting) === story.setting_id); });
   refill($('#figures'), ...story.figures.map(([name, value, what]) => { const box = element('div'), number = element('dd', value); number.append(element('small', what)); box.append(element('dt', name), number); return box; }));
   $$('[data-line]').forEach(at => { at.textContent = story[at.dataset.line] ?? ''; at.hidden = !story[at.dataset.line]; });
   $$('[data-word]').forEach(at => { at.textContent = worded(`{${at.dataset.word}}`); });
@@ -98,13 +98,13 @@ document.addEventListener('click', event => {
   const link = event.target.closest('a[href^="#"]');
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  go(link.getAttribute('href').slice(1));
+  if (link.matches('.choose')) select(stories.find(story => story.setting_id === Number(link.dataset.setting)));
+  else go(link.getAttribute('href').slice(1));
 });
 addEventListener('hashchange', () => { if (!location.hash.includes('=')) go(decodeURIComponent(location.hash.slice(1))); });
 
 $$('[data-live]').forEach(at => { at.hidden = false; });
 $$('figure[data-chart]').forEach(scaffold);
-$$('.choose').forEach(control => { control.onclick = () => select(stories.find(story => story.setting_id === Number(control.dataset.setting))); });
 $('#find').oninput = statistics;
 budgetControls();
 $('#downloads .dl').append(...Object.keys(tables).filter(name => tables[name].length).map(name => { const control = button(`${name}.csv `, () => saveCsv(name, tables[name])); control.append(element('small', `${tables[name].length} rows`)); return control; }));

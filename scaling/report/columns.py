@@ -38,7 +38,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "contenders": (
         "setting_id", "series", "world_size", "position", "place", "layout_name", "slot", "outcome",
-        *_RATES, "share_of_best", "within_noise", "runs", "ok_runs", "stack_fingerprint",
+        *_RATES, "predicted_memory_bytes", "zero_stage", "share_of_best", "within_noise", "runs",
+        "ok_runs", "stack_fingerprint",
     ),
     "returns": (
         "setting_id", "series", "from_world_size", "to_world_size", "from_layout", "to_layout",

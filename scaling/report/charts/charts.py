@@ -18,19 +18,12 @@ from scaling.report.charts.fabric import collectives, communication, gemm_rates
 from scaling.report.charts.layouts import layout_ranking
 from scaling.report.charts.memory import memory, memory_time
 from scaling.report.charts.order import layout_map
-from scaling.report.charts.peers import context_length, generations
-from scaling.report.charts.power import tokens_per_joule
-from scaling.report.charts.returns import (
-    marginal_dollar,
-    marginal_return,
-    marginal_watt,
-    scaling_law,
-)
+from scaling.report.charts.peers import generations
+from scaling.report.charts.returns import marginal_return, marginal_watt, scaling_law
 from scaling.report.charts.sizes import throughput, throughput_per_gpu
 from scaling.report.charts.steps import step_bounds
 
 _NO_PROBE = "no probe of this cluster has left data in this study."
-_NO_ENERGY = "energy was not measured at two sizes."
 _ONE_SIZE = "it needs two sizes that ran."
 
 
@@ -38,13 +31,12 @@ _ONE_SIZE = "it needs two sizes that ran."
 class Chart:
     """What the page must know about a chart.
 
-    `section` is the place on the page that shows it, whose sentence is its title. `table` is the one
-    behind it; a row counts if one of the columns `needs` has a value and the columns of `where` have
-    one of theirs. Of the columns `over` together
-    there must be two different values, or the chart has one tick.
-    A chart `per_size` shows one GPU count, which the reader chooses. A chart with `panel` is drawn
-    once for each value of that column. `missing` says why a chart that has nothing to draw is not
-    shown.
+    `section` is the place on the page that shows it, whose sentence is its title. `table` is the
+    one behind it; a row counts if one of the columns `needs` has a value and the columns of `where`
+    have one of theirs. Of the columns `over` together there must be two different values, or the
+    chart has one tick. A chart `per_size` shows one GPU count, which the reader chooses. A chart
+    with `panel` is drawn once for each value of that column. `missing` says why a chart that has
+    nothing to draw is not shown.
     """
 
     build: Callable[[], alt.LayerChart]
@@ -81,11 +73,7 @@ CHARTS: dict[str, Chart] = {
         ),
         Chart(
             marginal_watt, "returns", "returns", ("per_watt",), where={"watt_from": ("measured",)},
-            missing=_NO_ENERGY,
-        ),
-        Chart(
-            marginal_dollar, "returns", "returns", ("per_usd",),
-            missing="config/clusters.yaml gives no usd_per_gpu_hour for this cluster.",
+            missing="energy was not measured at two sizes.",
         ),
         Chart(
             memory_time, "memory", "contenders", ("peak_memory_bytes", "predicted_memory_bytes"),
@@ -113,24 +101,18 @@ CHARTS: dict[str, Chart] = {
             factor_effects, "effects", "effects", ("mean_ratio",), where={"shown": (True,)},
             missing="no two layouts that ran differ in one choice only.",
         ),
-        Chart(cost, "cost", "costs", ("gpu_hours_per_token",), over=("world_size",), missing=_ONE_SIZE),
+        Chart(
+            cost, "cost", "costs", ("gpu_hours_per_token",), over=("world_size",),
+            missing=_ONE_SIZE,
+        ),
         Chart(
             prediction_error, "accuracy", "statistics", ("predicted_tokens_per_s",),
             where={"outcome": ("ok",)}, missing="no point that ran has a prediction.",
         ),
         Chart(
-            tokens_per_joule, "energy", "best", ("tokens_per_joule",), over=("world_size",),
-            missing=_NO_ENERGY,
-        ),
-        Chart(
             generations, "peers", "peers", ("tokens_per_s_per_gpu",), over=("cluster",),
             where={"dimension": ("cluster",)},
             missing="no layout of this model and batch ran on two clusters.",
-        ),
-        Chart(
-            context_length, "peers", "peers", ("mfu",), where={"dimension": ("context",)},
-            per_size=True, over=("seq_length",),
-            missing="this model has an MFU at one seq_length only.",
         ),
         Chart(
             collectives, "collectives", "collectives", ("bus_bytes_per_s",), panel="kind",

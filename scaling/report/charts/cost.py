@@ -10,11 +10,10 @@ from scaling.report.charts.marks import (
     finish,
     layout_colour,
     log_amount_axis,
+    log_ticks,
     points,
     words,
 )
-
-_DAYS = [digit * 10.0**power for power in range(-6, 8) for digit in (1, 2, 5)]
 
 
 def cost() -> alt.LayerChart:
@@ -35,9 +34,8 @@ def cost() -> alt.LayerChart:
         "days:Q", title="Time of the run (days, log scale)",
         scale=alt.Scale(type="log", nice=False, padding=30),
         axis=alt.Axis(
-            # Vega's own ticks, in even steps, where the days lie close together
-            values=alt.ExprRef(f"domain('x')[1] / domain('x')[0] < 5 ? null : {_DAYS}"),
-            tickCount=5, format=",~r", labelOverlap="greedy", labelSeparation=8,
+            values=log_ticks("x"), tickCount=5, format=",.3~r", labelOverlap="greedy",
+            labelSeparation=8,
         ),
     )  # fmt: skip
     y = alt.Y(

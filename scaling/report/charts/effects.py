@@ -96,7 +96,13 @@ def factor_effects() -> alt.LayerChart:
             shape="circle", filled=True, size=64, opacity=1, color=ACCENT, yOffset=6
         ).encode(x=x, tooltip=tips),
         at_level.mark_point(
-            shape="circle", fill=SURFACE, stroke=WARN, strokeWidth=1.25, size=30, opacity=1, yOffset=6
+            shape="circle",
+            fill=SURFACE,
+            stroke=WARN,
+            strokeWidth=1.25,
+            size=30,
+            opacity=1,
+            yOffset=6,
         ).encode(
             tooltip=[
                 alt.Tooltip("name:N", title="choice"),
@@ -111,7 +117,11 @@ def factor_effects() -> alt.LayerChart:
             for end, align, away in (("low", "right", -7), ("high", "left", 7))
             for layer in words(
                 at_level.transform_filter(f"datum.mean_ratio === datum.{end} && datum.apart"),
-                colour=WARN, fontSize=10, align=align, dx=away, dy=6,
+                colour=WARN,
+                fontSize=10,
+                align=align,
+                dx=away,
+                dy=6,
             )(text=alt.Text("where:N"))
         ),
         *words(rows, colour=INK, align="left", dy=-11)(x=LEFT, text=alt.Text("name:N")),
@@ -121,5 +131,5 @@ def factor_effects() -> alt.LayerChart:
         *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"})(
             x=RIGHT, text=alt.Text("brief:N")
         ),
-        height=alt.Step(46),
+        height=alt.Step(38),
     )

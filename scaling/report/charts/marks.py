@@ -85,7 +85,9 @@ PARAMETERS: dict[str, Any] = {
     "tokens_": 1e12,
     "price_": 0,
 }
-_ONE_TWO_FIVE = [digit * 10**exponent for exponent in range(18) for digit in (1, 2, 5)]
+_DECADES = [10.0**exponent for exponent in range(-6, 18)]
+_ONE_TWO_FIVE = [digit * decade for decade in _DECADES for digit in (1, 2, 5)]
+_FINER = [digit * decade for decade in _DECADES for digit in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
 
 
 FROM_ZERO = alt.Scale(domainMin=0, nice=True)  # amounts start at 0
@@ -207,17 +209,24 @@ def rate_axis() -> alt.Axis:
 
 
 def log_amount_axis() -> alt.Axis:
-    """Amounts on a log scale: 1-2-5 values; Vega's own where the axis spans less than a decade.
-
-    Those outside the domain are dropped. Left alone Vega draws nine grid lines a decade.
-    """
+    """Amounts on a log scale, with `log_ticks`."""
     return alt.Axis(
-        values=alt.ExprRef(f"domain('y')[1] / domain('y')[0] < 6 ? null : {_ONE_TWO_FIVE}"),
+        values=log_ticks("y"),
         tickCount=5,
         labelExpr="replace(format(datum.value, '~s'), 'G', 'B')",
         labelOverlap="greedy",
         labelSeparation=6,
     )
+
+
+def log_ticks(channel: str) -> alt.ExprRef:
+    """Values for a log axis: 1-2-5, finer below six-fold, Vega's own even ones below a half more.
+
+    Those outside the domain are dropped. Left alone Vega draws nine grid lines a decade, and labels
+    one end only where the axis spans less.
+    """
+    span = f"domain('{channel}')[1] / domain('{channel}')[0]"
+    return alt.ExprRef(f"{span} < 1.5 ? null : {span} < 6 ? {_FINER} : {_ONE_TWO_FIVE}")
 
 
 def firmest(base: alt.Chart) -> alt.Chart:

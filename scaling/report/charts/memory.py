@@ -19,6 +19,7 @@ from scaling.report.charts.marks import (
     chart,
     datum,
     finish,
+    log_ticks,
     rows_by,
 )
 from scaling.report.charts.tooltips import tooltips
@@ -32,7 +33,7 @@ _FROM = "isValid(datum.peak_memory_bytes) ? 'measured' : 'predicted'"
 
 
 def memory_time() -> alt.LayerChart:
-    """Memory against step time of the layouts at one size, by ZeRO stage; the line joins the best."""
+    """Memory against step time of the layouts at one size; the line joins the best."""
     rows = (
         chart("contenders")
         .transform_filter("datum.outcome === 'ok' && isValid(datum.step_time_s)")
@@ -43,7 +44,10 @@ def memory_time() -> alt.LayerChart:
     )  # fmt: skip
     # a layout below the least memory of all that are faster is ahead (a window cannot end before
     # its row, so the running minimum is looked up one row earlier)
-    faster = [alt.SortField("step_time_s"), alt.SortField("memory")]
+    faster: list[alt.SortField | dict[str, str]] = [
+        alt.SortField("step_time_s"),
+        alt.SortField("memory"),
+    ]
     front = (
         rows.transform_window(running="min(memory)", frame=[None, 0], sort=faster)
         .transform_window(least="lag(running)", sort=faster)
@@ -53,7 +57,13 @@ def memory_time() -> alt.LayerChart:
         "step_time_s:Q",
         title="Seconds per step (log scale)",
         scale=alt.Scale(type="log", nice=False, padding=20),
-        axis=seconds_axis("x"),
+        axis=alt.Axis(
+            values=log_ticks("x"),
+            tickCount=5,
+            format=",.3~r",
+            labelOverlap="greedy",
+            labelSeparation=8,
+        ),
     )
     y = alt.Y(
         "memory:Q",
@@ -84,17 +94,8 @@ def memory_time() -> alt.LayerChart:
     )
 
 
-def seconds_axis(channel: str) -> alt.Axis:
-    """Ticks of seconds on a log scale: 1-2-5 values, or Vega's own where less than five-fold."""
-    values = [digit * 10.0**power for power in range(-6, 6) for digit in (1, 2, 5)]
-    return alt.Axis(
-        values=alt.ExprRef(f"domain('{channel}')[1] / domain('{channel}')[0] < 6 ? null : {values}"),
-        tickCount=5, format=",~r", labelOverlap="greedy", labelSeparation=8,
-    )  # fmt: skip
-
-
 def memory() -> alt.LayerChart:
-    """Memory of each layout at one size: predicted by part as a bar, the measured peak as a tick."""
+    """Memory of each layout at one size: predicted parts as a bar, the measured peak as a tick."""
     bars = (
         chart("memory_parts")
         .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
@@ -137,8 +138,8 @@ def memory() -> alt.LayerChart:
     ran = alt.condition("datum.outcome === 'ok'", alt.value(1), alt.value(0.5))
     return finish(
         bars.mark_bar(height=9, yOffset=7, stroke=SURFACE, strokeWidth=0.5).encode(
-            x=alt.X("start:Q"), x2=alt.X2("end:Q"), color=part_colour(MEMORY, "p", "memory_parts"), opacity=ran,
-            tooltip=part,
+            x=alt.X("start:Q"), x2=alt.X2("end:Q"), opacity=ran, tooltip=part,
+            color=part_colour(MEMORY, "p", "memory_parts"),
         ),
         rows.transform_filter("isValid(datum.peak)")
         .mark_rule(color=OTHER, strokeWidth=1, yOffset=7)

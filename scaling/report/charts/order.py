@@ -14,6 +14,7 @@ from scaling.report.charts.marks import (
 from scaling.report.charts.palette import HATCH, variable
 from scaling.report.charts.tooltips import tooltips
 
+
 def layout_map() -> alt.LayerChart:
     """Map of tp by pp at one size: each cell the best of all other choices, failures hatched."""
     plain: dict[str, Any] = {"domain": False, "ticks": False, "grid": False}

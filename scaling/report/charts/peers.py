@@ -1,8 +1,8 @@
-"""Charts across settings: the same study point on other clusters, at other contexts."""
+"""The chart across settings: the same study point on other clusters."""
 
 import altair as alt
 
-from scaling.report.charts.categories import category, category_points, points_plain, style_lines
+from scaling.report.charts.categories import category, category_points, style_lines
 from scaling.report.charts.marks import (
     FROM_ZERO,
     SOFT,
@@ -19,20 +19,6 @@ _TIPS = (
 )  # fmt: skip
 
 
-def _mfu() -> alt.Y:
-    return alt.Y(
-        "mfu:Q",
-        title="Model FLOPs utilisation (MFU)",
-        scale=FROM_ZERO,
-        axis=alt.Axis(format=".0%", tickCount=5),
-    )
-
-
-def _peers(dimension: str) -> alt.Chart:
-    rows: alt.Chart = chart("peers").transform_filter(f"datum.dimension === '{dimension}'")
-    return rows
-
-
 def generations() -> alt.LayerChart:
     """Tokens per second per GPU of one layout on every cluster that ran it; its MFU beside it."""
     y = alt.Y(
@@ -41,7 +27,9 @@ def generations() -> alt.LayerChart:
         scale=FROM_ZERO,
         axis=amount_axis(),
     )
-    base = _peers("cluster").encode(x=over_gpus(), y=y)
+    base = (
+        chart("peers").transform_filter("datum.dimension === 'cluster'").encode(x=over_gpus(), y=y)
+    )
     cluster = category("cluster:N")
     return finish(
         *style_lines(base, encode={"color": cluster}),
@@ -49,24 +37,5 @@ def generations() -> alt.LayerChart:
         *words(base.transform_filter("isValid(datum.mfu)"), colour=SOFT, dy=-14)(
             text=alt.Text("mfu:Q", format=".0%")
         ),
-        height=280,
-    )
-
-
-def context_length() -> alt.LayerChart:
-    """MFU of the fastest layout at one size, against the sequence length."""
-    x = alt.X(
-        "seq_length:Q",
-        title="Tokens per sequence (log scale)",
-        scale=alt.Scale(type="log", base=2, nice=False, padding=30),
-        axis=alt.Axis(
-            values=[2**power for power in range(7, 24)], format="d", grid=False,
-            labelOverlap="greedy",
-        ),
-    )  # fmt: skip
-    base = _peers("context").encode(x=x, y=_mfu())
-    return finish(
-        *style_lines(base, color=SOFT),
-        *points_plain(base, tooltips(*_TIPS)),
         height=280,
     )

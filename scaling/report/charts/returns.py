@@ -9,11 +9,9 @@ from scaling.report.charts.marks import (
     ACROSS,
     FAINT,
     FOOT,
-    FROM_ZERO,
     INK,
     INTERVALS,
     SEGMENTS,
-    SOFT,
     UPRIGHT,
     WARN,
     amount_axis,
@@ -31,7 +29,7 @@ from scaling.report.charts.marks import (
 )
 from scaling.report.charts.tooltips import tooltips
 
-HALF_SHARE = 0.5  # of what a GPU gave at the smallest size; the dotted line
+HALF_SHARE = 0.5  # of what a GPU gave at the smallest size
 
 
 def marginal_return() -> alt.LayerChart:
@@ -83,57 +81,35 @@ def marginal_return() -> alt.LayerChart:
 
 
 def marginal_watt() -> alt.LayerChart:
-    """Tokens per second for each added watt."""
-    return _marginal(
-        "per_watt", "per_watt_low", "per_watt_high", "yardstick_per_watt",
-        title="Tokens per second per added watt",
+    """Tokens per second for each added watt, a segment per step."""
+    y = alt.Y(
+        "per_watt:Q", title="Tokens per second per added watt", scale=alt.Scale(nice=True),
+        axis=amount_axis(),
     )  # fmt: skip
-
-
-def marginal_dollar() -> alt.LayerChart:
-    """Tokens for each added dollar."""
-    return _marginal(
-        "per_usd", "per_usd_low", "per_usd_high", "yardstick_per_usd",
-        title="Tokens per added dollar",
-    )  # fmt: skip
-
-
-def _marginal(value: str, low: str, high: str, yardstick: str, *, title: str) -> alt.LayerChart:
-    y = alt.Y(f"{value}:Q", title=title, scale=alt.Scale(nice=True), axis=amount_axis())
-    ends: dict[str, Any] = {
-        "x": over_gpus("from_world_size:Q", padding=14),
-        "x2": alt.X2("to_world_size:Q"),
-    }
-    steps = chart("returns").transform_filter(f"isValid(datum.{value})")
-    base = steps.encode(**ends)
-    start = firmest(steps).transform_aggregate(start=f"max({yardstick})")
-    half = start.transform_calculate(half=f"datum.start * {HALF_SHARE}")
+    steps = chart("returns").transform_filter("datum.watt_from === 'measured'")
+    base = steps.encode(x=over_gpus("from_world_size:Q", padding=14), x2=alt.X2("to_world_size:Q"))
+    start = firmest(steps).transform_aggregate(start="max(yardstick_per_watt)")
     tooltip = [
         alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
         alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
         alt.Tooltip("to_layout:N", title="layout there"),
         alt.Tooltip("series:N", title="value is"),
-        alt.Tooltip(f"{value}:Q", title=title.lower(), format=",.4~s"),
-        alt.Tooltip(f"{low}:Q", title="{interval} from", format=",.4~s"),
-        alt.Tooltip(f"{high}:Q", title="{interval} to", format=",.4~s"),
-        alt.Tooltip("part:Q", title="of its share", format=".2f"),
-        alt.Tooltip("elasticity:Q", title="elasticity", format=".2f"),
-        alt.Tooltip("watt_from:N", title="power from"),
+        alt.Tooltip("per_watt:Q", title="tokens/s per added watt", format=",.4~s"),
+        alt.Tooltip("per_watt_low:Q", title="{interval} from", format=",.4~s"),
+        alt.Tooltip("per_watt_high:Q", title="{interval} to", format=",.4~s"),
     ]
     middle = steps.transform_calculate(
         middle="sqrt(datum.from_world_size * datum.to_world_size)",
-        words=f"format(datum.{value} / datum.{yardstick}, '.2f')",
+        words="format(datum.per_watt / datum.yardstick_per_watt, '.2f')",
     ).encode(x=over_gpus("middle:Q", padding=14))
-    segments = base.transform_calculate(part=f"datum.{value} / datum.{yardstick}")
     return finish(
         start.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 0), **ACROSS),
-        base.mark_rect(opacity=0.16, color=ACCENT).encode(
-            y=alt.Y(f"{low}:Q"), y2=alt.Y2(f"{high}:Q")
-        ),
         start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.Y("start:Q"), **ACROSS),
-        half.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y=alt.Y("half:Q"), **ACROSS),
+        base.mark_rect(opacity=0.16, color=ACCENT).encode(
+            y=alt.Y("per_watt_low:Q"), y2=alt.Y2("per_watt_high:Q")
+        ),
         *(
-            of(segments, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
+            of(base, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
             for series, look in SEGMENTS.items()
         ),
         *words(middle, colour=INK, dy=13)(y=y, text=alt.Text("words:N")),

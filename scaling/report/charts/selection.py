@@ -13,9 +13,9 @@ def drawn(tables: Tables) -> dict[str, Any]:
     """What can be drawn for one setting, by the series chosen, chart and size.
 
     Returns:
-        `{series: {chart: {size: [panels]}}}`: series as the page offers them, `all` among them; size
-        as text, empty for a chart of all sizes; panels the values of the chart's column `panel`, null
-        for a chart without one. A chart that is not named has nothing to draw.
+        `{series: {chart: {size: [panels]}}}`: series as the page offers them, `all` among them;
+        size as text, empty for a chart of all sizes; panels the values of the chart's column
+        `panel`, null for a chart without one. A chart that is not named has nothing to draw.
     """
     series = sorted({row["series"] for row in tables["contenders"]})
     return {

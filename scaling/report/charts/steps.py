@@ -5,7 +5,7 @@ from typing import Any
 import altair as alt
 
 from scaling.report.charts.categories import part_colour
-from scaling.report.charts.marks import INK, RIGHT, SOFT, SURFACE, chart, finish, value
+from scaling.report.charts.marks import INK, RIGHT, SOFT, SURFACE, chart, finish
 from scaling.report.charts.palette import variable
 
 TIME = [

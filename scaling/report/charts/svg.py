@@ -16,7 +16,7 @@ from scaling.report.tables import Tables
 from scaling.report.text.words import filled
 
 WIDTH = 640  # px; the page gives charts the width of their box
-_TITLE_CHARACTERS = 88  # a line of a title at that width
+_TITLE_CHARACTERS, _LINE_CHARACTERS = 70, 100  # of a line at that width
 
 SERIES_KEY = {
     "measured": "● measured",
@@ -67,18 +67,20 @@ def heading(
     if panel is not None:
         place += f"; {panel}"
     key = "; ".join(SERIES_KEY[series] for series in story["series"])
-    lines = [*_wrapped(place), *_wrapped(f"{key}; intervals: {story['words']['interval']}")]
+    level = f"{key}; intervals: {story['words']['interval']}"
+    lines = [*_wrapped(place, _LINE_CHARACTERS), *_wrapped(level, _LINE_CHARACTERS)]
     return {
-        "text": _wrapped(title), "subtitle": lines, "anchor": "start", "frame": "group",
+        "text": _wrapped(title, _TITLE_CHARACTERS), "subtitle": lines, "anchor": "start",
+        "frame": "group",
         "fontSize": 14, "subtitleFontSize": 11, "subtitleColor": "var(--ink-2)",
         "color": "var(--ink)", "offset": 12,
     }  # fmt: skip
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(text: str, most: int) -> list[str]:
     lines = [""]
     for word in text.split():
-        if lines[-1] and len(lines[-1]) + len(word) >= _TITLE_CHARACTERS:
+        if lines[-1] and len(lines[-1]) + len(word) >= most:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     return lines

@@ -1,4 +1,4 @@
-"""What the template of the decision asks: shades of cells, steps by size, the matrix of selections."""
+"""What the decision's template asks: shades of cells, steps by size, the selections' matrix."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,12 +19,14 @@ def tokens_of(advice: Mapping[str, Any]) -> float:
 
 def shade(share: float | None) -> str:
     """The class of a cell by its share of the fastest, a ratio; empty where nothing ran."""
-    return "" if share is None else next(name for least, name in _SHADES if share >= least)
+    if share is None:
+        return ""
+    return next((name for least, name in _SHADES if share >= least), _SHADES[-1][1])
 
 
 def cell_words(cell: Mapping[str, Any]) -> str:
     """A cell in words, with the interval of its share: `not told apart, 98 % [95 %–101 %]`."""
-    state = {"tied": "not told apart"}.get(cell["state"], cell["state"].replace("_", " "))
+    state = "not told apart" if cell["state"] == "tied" else str(cell["state"]).replace("_", " ")
     if cell["share"] is None:
         return state
     words = f"{state}, {percent(cell['share'])} of the fastest"
@@ -73,7 +75,7 @@ def layouts_of(story: Story) -> str:
 
 
 def summary(story: Story) -> list[str]:
-    """One selection in a cell: its kind, where the layout changes, the last return, what a run costs."""
+    """One selection in a cell: kind, where the layout changes, the last return, a run's cost."""
     advice = story["advice"]
     if not advice["at_size"]:
         return [story["brief"]]

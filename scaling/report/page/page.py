@@ -39,7 +39,7 @@ RAIL = (
     ("answer", "Answer"), ("overview", "All selections"), ("throughput", "Throughput"),
     ("returns", "Returns"), ("memory", "Memory"), ("time", "What bounds a step"),
     ("layouts", "Layouts of a size"), ("effects", "Effects"), ("cost", "Cost"),
-    ("accuracy", "Prediction"), ("energy", "Energy"), ("peers", "Other clusters"),
+    ("accuracy", "Prediction"), ("peers", "Other clusters"),
     ("collectives", "Links and devices"), ("replication", "Replication"),
     ("statistics", "All points"), ("method", "Method"), ("downloads", "Downloads"),
 )  # fmt: skip
@@ -152,9 +152,7 @@ def _html(
         vega=_inline(vega.result()),
         data=_json({name: columnar(tables[name], columns) for name, columns in COLUMNS.items()}),
         charts_json=_json(charts),
-        stories_json=_json(
-            [one | {"parameters": parameters(one)} for one in stories]
-        ),
+        stories_json=_json([one | {"parameters": parameters(one)} for one in stories]),
         axes=_json(
             [
                 {
