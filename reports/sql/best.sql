@@ -1,9 +1,11 @@
 -- Grain: one row per setting, series and world_size at which a layout ran: the fastest of them.
--- Needs: layouts, ranking, colours, axes
+-- Needs: layouts, ranking, colours, axes, advised, names
 -- The runner-up is the fastest other layout. tied: the intervals of the two overlap.
--- label: for a chart, what differs between the layouts that are fastest somewhere, lines parted
--- by |; only where the layout is not that of the size before, else null.
--- ideal_tokens_per_s: the rate per GPU at the smallest size, times world_size.
+-- advised_layout_name: of the layout to use there, which is the fastest or not told apart from it.
+-- label: for a chart, what differs between the advised layouts, lines parted by |; only where the advice
+-- is not that of the size before, else null.   margin: see ranking.
+-- ideal_tokens_per_s: the rate per GPU at the smallest size, times world_size. Predictions that are
+-- drawn beside rows that ran are held to the yardstick of those rows, as the chart's one ideal line is.
 -- slowest_share: tokens_per_s of the slowest layout that ran, as a share of the fastest.
 -- tokens_per_joule: as measured, all devices together; power_per_gpu_w: mean W of one of them.
 -- drawn: the charts show it; predictions only beyond the sizes at which something ran.
@@ -18,12 +20,12 @@ with runner_up as (
     ) = 1
 ),
 fastest as (
-    select layouts.*
+    select layouts.*, ranking.margin
     from layouts
     join ranking using (setting_id, series, world_size, layout, stack_fingerprint)
     where ranking.position = 1
 ),
-spoken as (  -- each winner by the axes on which the winners of its setting differ
+spoken as (  -- each advised layout by the axes on which those of its setting differ
     select
         setting_id,
         layout,
@@ -32,26 +34,65 @@ spoken as (  -- each winner by the axes on which the winners of its setting diff
         string_agg(coalesce(short, otherwise), ' ' order by axis_order) filter (where not degree)
             as choices
     from axes
-    semi join fastest using (setting_id, layout)
+    semi join advised using (setting_id, layout)
     semi join (
         select setting_id, axis
         from axes
-        semi join fastest using (setting_id, layout)
+        semi join advised using (setting_id, layout)
         group by setting_id, axis
         having min(place) != max(place)
     ) as telling using (setting_id, axis)
     group by setting_id, layout
 ),
-labelled as (
-    select fastest.*, nullif(concat_ws('|', degrees, choices), '') as parts
-    from fastest
+named as (
+    select
+        advised.setting_id, advised.series, advised.world_size,
+        advised.layout as advised_layout,
+        advised.layout_name as advised_layout_name,
+        coalesce(nullif(concat_ws('|', degrees, choices), ''), names.layout_lines) as parts
+    from advised
+    join names using (setting_id, layout)
     left join spoken using (setting_id, layout)
+),
+labelled as (
+    select fastest.*, advised_layout, advised_layout_name, parts
+    from fastest
+    left join named using (setting_id, series, world_size)
+),
+placed as (
+    select
+        labelled.*,
+        labelled.series != 'predicted' or world_size > coalesce(
+            max(world_size) filter (where labelled.series != 'predicted')
+                over (partition by setting_id), 0
+        ) as drawn,
+        first_value(tokens_per_s_per_gpu) over (
+            partition by setting_id, series order by world_size
+        ) as own_yardstick,
+        first_value(world_size) over (
+            partition by setting_id, series order by world_size
+        ) as own_smallest,
+        first_value(if(series = 'predicted', null, tokens_per_s_per_gpu) ignore nulls) over (
+            partition by setting_id order by series = 'predicted', series, world_size
+            rows between unbounded preceding and unbounded following
+        ) as firm_yardstick,
+        first_value(if(series = 'predicted', null, world_size) ignore nulls) over (
+            partition by setting_id order by series = 'predicted', series, world_size
+            rows between unbounded preceding and unbounded following
+        ) as firm_smallest,
+        if(series = 'predicted' and drawn, coalesce(firm_yardstick, own_yardstick), own_yardstick)
+            as yardstick,
+        if(series = 'predicted' and drawn, coalesce(firm_smallest, own_smallest), own_smallest)
+            as smallest
+    from labelled
 )
 select
-    labelled.* exclude (parts),
+    placed.* exclude (
+        parts, own_yardstick, own_smallest, firm_yardstick, firm_smallest, yardstick, smallest
+    ),
     colours.slot,
-    case when lag(labelled.layout) over sizes is distinct from labelled.layout
-        then coalesce(parts, labelled.layout_lines) end as label,
+    case when lag(advised_layout) over sizes is distinct from advised_layout then parts end
+        as label,
     runner_up.layout as runner_up_layout,
     runner_up.layout_name as runner_up_layout_name,
     runner_up.stack_fingerprint as runner_up_stack_fingerprint,
@@ -59,17 +100,13 @@ select
     runner_up.tokens_per_s_low as runner_up_tokens_per_s_low,
     runner_up.tokens_per_s_high as runner_up_tokens_per_s_high,
     runner_up.within_noise as tied,
-    first_value(labelled.tokens_per_s_per_gpu) over sizes * world_size as ideal_tokens_per_s,
-    labelled.tokens_per_s / first_value(labelled.tokens_per_s) over sizes as speed_up,
-    labelled.tokens_per_s / ideal_tokens_per_s as efficiency,
-    labelled.tokens_per_step / labelled.energy_j as tokens_per_joule,
-    labelled.mean_power_w / world_size as power_per_gpu_w,
-    field.slowest_share,
-    labelled.series != 'predicted' or world_size > coalesce(
-        max(world_size) filter (where labelled.series != 'predicted')
-            over (partition by setting_id), 0
-    ) as drawn
-from labelled
+    yardstick * world_size as ideal_tokens_per_s,
+    placed.tokens_per_s / (yardstick * smallest) as speed_up,
+    placed.tokens_per_s / ideal_tokens_per_s as efficiency,
+    placed.tokens_per_step / placed.energy_j as tokens_per_joule,
+    placed.mean_power_w / world_size as power_per_gpu_w,
+    field.slowest_share
+from placed
 join colours using (setting_id, layout)
 left join runner_up using (setting_id, series, world_size)
 join (

@@ -2,7 +2,7 @@
 -- Needs: layouts, ranking, colours
 -- drawn: the charts show it; a prediction only for a layout that was not tried at that size.
 -- place: order in a chart, what ran or failed before what is predicted.
--- All else of a layout stands in `layouts`.
+-- All else of a layout stands in `layouts`: here are the axes of the map and what is compared.
 -- position: 1 is the fastest; those that failed follow those that ran.   slot: see colours.
 with tried as (
     select distinct setting_id, world_size, layout from layouts where series != 'predicted'
@@ -17,6 +17,7 @@ judged as (  -- few columns: windows carry all they are given
         ) as position,
         ranking.share_of_best,
         ranking.within_noise,
+        ranking.margin,
         layouts.series != 'predicted' or tried.layout is null as drawn
     from layouts
     left join ranking using (setting_id, series, world_size, layout, stack_fingerprint)
@@ -31,14 +32,15 @@ placed as (
     from judged
 )
 select
-    layouts.* exclude (
-        layout_id, layout_lines, zero_shard_size, optimizer_offload, pipeline_schedule, attention,
-        fused_norm, fused_rope, fused_mlp, fused_cross_entropy, compile, global_batch_size,
-        gradient_accumulation_steps, tokens_per_step, slowest_repeat_tokens_per_s,
-        fastest_repeat_tokens_per_s, hardware_flop_per_s_per_gpu, memory_meter, energy_j,
-        mean_power_w, compute_s, comm_s, idle_s
-    ),
-    colours.slot, position, share_of_best, within_noise, drawn, place
+    layouts.setting_id, layouts.series, layouts.world_size, layouts.layout, layouts.layout_name,
+    layouts.stack_fingerprint, layouts.outcome, layouts.error_message, layouts.runs,
+    layouts.ok_runs, layouts.dp, layouts.tp, layouts.pp, layouts.cp, layouts.sequence_parallel,
+    layouts.zero_stage, layouts.micro_batch_size, layouts.activation_checkpointing,
+    layouts.precision, layouts.tokens_per_s, layouts.tokens_per_s_low, layouts.tokens_per_s_high,
+    layouts.tokens_per_s_per_gpu, layouts.step_time_s, layouts.step_time_low_s,
+    layouts.step_time_high_s, layouts.mfu, layouts.hfu, layouts.model_flop_per_s_per_gpu,
+    layouts.peak_memory_bytes, layouts.predicted_memory_bytes, layouts.exposed_comm_s,
+    colours.slot, position, share_of_best, within_noise, margin, drawn, place
 from layouts
 join placed using (setting_id, series, world_size, layout, stack_fingerprint)
 join colours using (setting_id, layout)

@@ -3,7 +3,8 @@
 -- Per token of training: hours_per_token (wall clock), gpu_hours_per_token, joules_per_token,
 -- usd_per_token (null without a price). joules_from: 'measured', or 'tdp': every GPU at the data
 -- sheet's power for the whole time, without the rest of the node.
--- on_front: no other size of the setting is at least as fast and takes no more GPU-hours.
+-- Their _low and _high are those of the rate. on_front: no other size of the setting is as fast and takes
+-- fewer GPU-hours, by more than the noise of both (scaling/analyse/ties.py).
 -- cheapest_front: the same in dollars, over all clusters of the model and batch.
 with priced as (
     select
@@ -30,7 +31,14 @@ with priced as (
             when best.energy_j is not null then 'measured'
             when settings.gpu_tdp_w is not null then 'tdp'
         end as joules_from,
-        gpu_hours_per_token * settings.usd_per_gpu_hour as usd_per_token
+        gpu_hours_per_token * settings.usd_per_gpu_hour as usd_per_token,
+        hours_per_token_low * best.world_size as gpu_hours_per_token_low,
+        hours_per_token_high * best.world_size as gpu_hours_per_token_high,
+        gpu_hours_per_token_low * settings.usd_per_gpu_hour as usd_per_token_low,
+        gpu_hours_per_token_high * settings.usd_per_gpu_hour as usd_per_token_high,
+        sqrt(
+            margin ** 2 + (getvariable('z80') * coalesce(predicted_size_sigma, 0)) ** 2
+        ) as margin
     from best
     join settings using (setting_id)
 )
@@ -40,8 +48,8 @@ select
         from priced as other
         where other.setting_id = priced.setting_id and other.series = priced.series
             and other.hours_per_token <= priced.hours_per_token
-            and other.gpu_hours_per_token <= priced.gpu_hours_per_token
-            and other.world_size != priced.world_size
+            and ln(priced.gpu_hours_per_token / other.gpu_hours_per_token)
+                > sqrt(priced.margin ** 2 + other.margin ** 2)
     ) as on_front,
     usd_per_token is not null and not exists (
         from priced as other
@@ -49,8 +57,8 @@ select
             and other.seq_length = priced.seq_length
             and other.kept_batch_size = priced.kept_batch_size and other.series = priced.series
             and other.hours_per_token <= priced.hours_per_token
-            and other.usd_per_token <= priced.usd_per_token
-            and (other.setting_id, other.world_size) != (priced.setting_id, priced.world_size)
+            and ln(priced.usd_per_token / other.usd_per_token)
+                > sqrt(priced.margin ** 2 + other.margin ** 2)
     ) as cheapest_front
 from priced
 order by setting_id, series, world_size

@@ -1,10 +1,14 @@
 -- Grain: one row per setting, series, factor and two of its levels.
--- Needs: matched_pairs, factors
+-- Needs: matched_pairs, factors, effect_intervals
 -- mean_ratio: geometric mean of the pairs' throughput ratios; lowest, highest: their range;
 -- ratio_at_smallest, ratio_at_largest: the mean at the smallest and largest size with pairs: how the
 -- effect interacts with scale. lower_quartile, upper_quartile: of the ratios.
+-- near_ratio: the mean over the near_pairs, those near the fastest layouts, see matched_pairs, with the
+-- 95 % bootstrap interval of that mean over pairs (null below three): what the choice is worth to who chooses.
+-- memory_ratio: mean of the memory_pairs' ratios of memory; less_memory: how many need less.
 -- name: `micro-batch 2, against 1`.
--- shown: in the chart, of one series, the 14 that are largest or stand on most pairs.
+-- shown: in the chart, of one series, the 14 that are largest near the fastest
+-- or stand on most pairs; of all pairs where none is near.
 with at_size as (
     select
         setting_id, series, factor_id, from_place, to_place, world_size,
@@ -30,7 +34,12 @@ counted as (
         min(ratio) as lowest,
         quantile_cont(ratio, 0.25) as lower_quartile,
         quantile_cont(ratio, 0.75) as upper_quartile,
-        max(ratio) as highest
+        max(ratio) as highest,
+        count(*) filter (where near) as near_pairs,
+        exp(avg(ln(ratio)) filter (where near)) as near_ratio,
+        count(memory_ratio) as memory_pairs,
+        exp(avg(ln(memory_ratio))) as memory_ratio,
+        count(*) filter (where memory_ratio < 1) as less_memory
     from matched_pairs
     group by setting_id, series, factor_id, from_place, to_place
 ),
@@ -49,10 +58,13 @@ found as (
         case when factor_id = 0 then concat(to_level, ', against ', from_level)
             else concat(after_level.factor, ' ', to_level, ', against ', from_level) end as name,
         pairs, mean_ratio, lowest, lower_quartile, upper_quartile, highest,
+        near_pairs, near_ratio, near_low, near_high, memory_pairs, memory_ratio, less_memory,
         smallest_world_size, ratio_at_smallest, largest_world_size, ratio_at_largest,
         factor_id, from_place, to_place
     from counted
     join ends using (setting_id, series, factor_id, from_place, to_place)
+    left join effect_intervals
+        using (setting_id, series, factor_id, from_place, to_place)
     join levels as before_level using (factor_id)
     join levels as after_level using (factor_id)
     where before_level.place = from_place and after_level.place = to_place
@@ -66,7 +78,10 @@ select
         else 'predicted'
     end and row_number() over (
         partition by setting_id, series
-        order by abs(ln(mean_ratio)) * sqrt(least(pairs, 16)) desc, name
+        order by near_pairs > 0 desc,
+            abs(ln(coalesce(near_ratio, mean_ratio)))
+                * sqrt(least(if(near_pairs > 0, near_pairs, pairs), 16)) desc,
+            name
     ) <= 14 as shown
 from found
 order by setting_id, series, mean_ratio desc, name

@@ -1,34 +1,29 @@
 -- Grain: one row per setting, series and world_size at which the fixed layout ran.
--- Needs: ranking, best
--- The fixed layout is the one that is best at the smallest size at which anything ran. share_of_best
--- is what keeping it costs: layout effect; efficiency is its own scale effect.
+-- Needs: rivals, advised, names, best
+-- The fixed layout is the one that is advised at the smallest size at which anything ran. share_of_best
+-- is what keeping it costs: layout effect; efficiency is its own scale effect. Where it coincides with
+-- another layout it has that one's rate.
 with kept as (
     select setting_id, series, arg_min(layout, world_size) as layout
-    from best
+    from advised
     group by setting_id, series
-),
-its_rates as (
-    select ranking.*
-    from ranking
-    join kept using (setting_id, series, layout)
-    qualify row_number() over (
-        partition by setting_id, series, world_size order by position
-    ) = 1
 )
 select
-    its_rates.setting_id,
-    its_rates.series,
-    its_rates.world_size,
-    its_rates.layout,
-    its_rates.layout_name,
-    its_rates.tokens_per_s,
-    its_rates.tokens_per_s / its_rates.world_size as tokens_per_s_per_gpu,
-    its_rates.share_of_best,
-    its_rates.tokens_per_s / its_rates.world_size
-        / first_value(its_rates.tokens_per_s / its_rates.world_size) over (
-            partition by its_rates.setting_id, its_rates.series order by its_rates.world_size
+    rivals.setting_id,
+    rivals.series,
+    rivals.world_size,
+    names.layout,
+    names.layout_name,
+    rivals.tokens_per_s,
+    rivals.tokens_per_s / rivals.world_size as tokens_per_s_per_gpu,
+    rivals.share_of_best,
+    rivals.tokens_per_s / rivals.world_size
+        / first_value(rivals.tokens_per_s / rivals.world_size) over (
+            partition by rivals.setting_id, rivals.series order by rivals.world_size
         ) as efficiency,
     best.drawn
-from its_rates
+from rivals
+join kept using (setting_id, series, layout)
+join names using (setting_id, layout)
 join best using (setting_id, series, world_size)
 order by setting_id, series, world_size

@@ -38,6 +38,8 @@ with joined as (
         any_value(memory_meter) as memory_meter,
         median(energy_j) filter (where outcome = 'ok') as energy_j,
         median(mean_power_w) filter (where outcome = 'ok') as mean_power_w,
+        max(predicted_own_sigma) as predicted_own_sigma,
+        max(predicted_size_sigma) as predicted_size_sigma,
         any_value(tokens_per_step) as tokens_per_step,
         median(compute_s) filter (where outcome = 'ok') as compute_s,
         median(comm_s) filter (where outcome = 'ok') as comm_s,

@@ -25,7 +25,7 @@ cells as (
             if(sequence_parallel, 'sp', null),
             if(activation_checkpointing = 'none', null, 'ckpt')
         ) as text,
-        mfu, tokens_per_s, tokens_per_s_per_gpu, peak_memory_bytes, exposed_comm_s, step_time_s,
+        mfu, tokens_per_s, tokens_per_s_per_gpu, margin, peak_memory_bytes, exposed_comm_s, step_time_s,
         tried, failed
     from tried
     where rank = 1

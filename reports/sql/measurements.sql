@@ -11,6 +11,8 @@
 -- has the outcome error here, and so no rate: a step of another training is no faster step of this.
 -- model_flop_per_s_per_gpu: FLOP/s the model got out of one GPU, recomputation excluded.
 -- What the layout chooses on every axis stands in `statistics` and `layouts`.
+-- predicted_own_sigma, predicted_size_sigma: standard deviations of ln(step time), of predictions: the
+-- part of the error that no other layout of the size shares, and that which all layouts of a size do.
 -- peak_memory_bytes: measured only.   predicted_memory_bytes: predicted only.
 with several as (
     select point_id, series from study.rows group by point_id, series having count(*) > 1
@@ -68,6 +70,8 @@ foretold as (
         if(fits, low, null) as step_time_low_s,
         if(fits, high, null) as step_time_high_s,
         predicted_memory_bytes,
+        predicted_own_sigma,
+        predicted_size_sigma,
         coalesce(parameters_from, 'prediction') as stack_fingerprint,
         planned.tokens_per_step, planned.model_flops_per_token, planned.hardware_flops_per_token,
         planned.peak_flop_per_s

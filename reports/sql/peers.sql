@@ -2,8 +2,9 @@
 -- Needs: settings, contenders, best
 -- dimension: 'cluster' (same model and batch), 'model' (same cluster and batch) or 'context' (same
 -- model and cluster, seq_length differs at the same sequences or tokens a step); the setting itself
--- is among its peers. Of clusters the values are those of one layout, the fastest here of those
--- that ran on all of them at that size; else those of each peer's fastest layout.
+-- is among its peers. matched: of clusters and contexts the values are those of one layout and series,
+-- the fastest here of those that ran in all of them at that size; there is no row where none did, since
+-- the best of different layouts compares layouts. Of models they are those of each one's fastest layout.
 with matched as (
     select settings.setting_id, 'cluster' as dimension, other.setting_id as peer_id
     from settings
@@ -30,39 +31,41 @@ peered as (
 ),
 shared as (
     select
-        peered.setting_id, contenders.world_size, contenders.layout,
+        peered.setting_id, dimension, contenders.world_size, contenders.series, contenders.layout,
         min(contenders.place) filter (where peer_id = peered.setting_id) as place
     from peered
     join contenders on contenders.setting_id = peer_id
-    where dimension = 'cluster' and outcome = 'ok' and drawn
-    group by peered.setting_id, contenders.world_size, contenders.layout
+    where dimension != 'model' and outcome = 'ok' and drawn
+    group by all
     having count(distinct peer_id) = any_value(peers) and place is not null
 ),
 chosen as (
-    select setting_id, world_size, arg_min(layout, place) as layout
+    select
+        setting_id, dimension, world_size,
+        arg_min({'series': series, 'layout': layout}, place) as choice
     from shared
-    group by setting_id, world_size
+    group by setting_id, dimension, world_size
 ),
 points as (
-    select peered.setting_id, dimension, peer_id, chosen.world_size, contenders.series,
-        contenders.layout_name,
-        contenders.tokens_per_s, contenders.tokens_per_s_per_gpu, contenders.mfu,
-        contenders.model_flop_per_s_per_gpu
+    select peered.setting_id, peered.dimension, peer_id, chosen.world_size, true as matched,
+        contenders.series, contenders.layout_name, contenders.tokens_per_s,
+        contenders.tokens_per_s_per_gpu, contenders.mfu, contenders.model_flop_per_s_per_gpu
     from peered
-    join chosen using (setting_id)
+    join chosen using (setting_id, dimension)
     join contenders
         on contenders.setting_id = peer_id and contenders.world_size = chosen.world_size
-            and contenders.layout = chosen.layout
-    where dimension = 'cluster' and outcome = 'ok' and drawn
+            and contenders.layout = choice.layout and contenders.series = choice.series
+    where outcome = 'ok' and drawn
     qualify row_number() over (
-        partition by peered.setting_id, peer_id, chosen.world_size order by contenders.place
+        partition by peered.setting_id, peered.dimension, peer_id, chosen.world_size
+        order by contenders.place
     ) = 1
     union all by name
-    select peered.setting_id, dimension, peer_id, best.world_size, series, layout_name, tokens_per_s,
-        tokens_per_s_per_gpu, mfu, model_flop_per_s_per_gpu
+    select peered.setting_id, dimension, peer_id, best.world_size, false as matched, series,
+        layout_name, tokens_per_s, tokens_per_s_per_gpu, mfu, model_flop_per_s_per_gpu
     from peered
     join best on best.setting_id = peer_id
-    where dimension != 'cluster' and drawn
+    where dimension = 'model' and drawn
 )
 select
     points.*,

@@ -6,16 +6,33 @@
 -- per_watt: tokens / s per added watt, that is tokens / J; power from the energy measured at both
 -- ends (watt_from 'measured') or, for lack of it, the data sheet's of every GPU ('tdp').
 -- per_usd: tokens per added dollar. _share: over the same at the smallest size.
+-- step_return: what the step bought, as a share of what it cost: the growth of tokens_per_s over the
+-- growth in GPUs; 1 where twice the GPUs train twice as fast, 0 where they train no faster.
 -- returned: tokens_per_s at the larger size over that at the smaller, as a share of the growth in
 -- GPUs. pays: returned >= the study's knee share, compounded per doubling.
 -- Intervals: percentile bootstrap over repeats and steps where both ends kept them
 -- (interval_from 'bootstrap'), else first-order propagation of the ends' intervals, taken as
--- independent ('propagated'); that of the share includes the yardstick's own.
+-- independent ('propagated'); that of the share includes the yardstick's own. What a prediction is wrong
+-- about at every size alike cancels in all but marginal_tokens_per_s and what is made of it: there the
+-- ends of the interval are those of its own error and of its size's.
 with ends as (
     select
         setting_id,
         series,
         world_size as n1,
+        -- ends of what two sizes do not share, as factors of the rate
+        if(predicted_own_sigma is null or predicted_size_sigma is null,
+            tokens_per_s_low / tokens_per_s,
+            exp(-getvariable('z80') * sqrt(predicted_own_sigma ** 2 + predicted_size_sigma ** 2))
+        ) as a1,
+        if(predicted_own_sigma is null or predicted_size_sigma is null,
+            tokens_per_s_high / tokens_per_s,
+            exp(getvariable('z80') * sqrt(predicted_own_sigma ** 2 + predicted_size_sigma ** 2))
+        ) as b1,
+        lag(a1) over sizes as a0,
+        lag(b1) over sizes as b0,
+        first_value(a1) over sizes as a,
+        first_value(b1) over sizes as b,
         layout as to_layout,
         stack_fingerprint as to_stack,
         tokens_per_s as t1,
@@ -34,8 +51,6 @@ with ends as (
         lag(energy_j / step_time_s) over sizes as w0,
         first_value(world_size) over sizes as n,
         first_value(tokens_per_s) over sizes as t,
-        first_value(tokens_per_s_low) over sizes as l,
-        first_value(tokens_per_s_high) over sizes as h,
         first_value(energy_j / step_time_s) over sizes as w
     from best
     window sizes as (partition by setting_id, series order by world_size)
@@ -54,6 +69,8 @@ steps as (
         w is not null and w0 is not null and w1 is not null as metered,
         if(metered, w1 - w0, (n1 - n0) * settings.gpu_tdp_w) as added_w,
         if(metered, t / w, yardstick / settings.gpu_tdp_w) as yardstick_per_watt,
+        sqrt((1 - a1) ** 2 + (b0 - 1) ** 2) as fall,  -- of ln(t1 / t0), to the ends of its interval
+        sqrt((b1 - 1) ** 2 + (1 - a0) ** 2) as rise,
         sqrt((t1 - l1) ** 2 + (h0 - t0) ** 2) / (n1 - n0) as below,
         sqrt((h1 - t1) ** 2 + (t0 - l0) ** 2) / (n1 - n0) as above
     from ends
@@ -65,17 +82,21 @@ bounded as (
         coalesce(resampled.marginal_low, marginal - below) as marginal_low,
         coalesce(resampled.marginal_high, marginal + above) as marginal_high,
         coalesce(resampled.share_low, share - sqrt(
-            (t1 - l1) ** 2 + (weight0 * (h0 - t0)) ** 2
-            + (weight * if(weight >= 0, h - t, t - l)) ** 2
+            (t1 * (1 - a1)) ** 2 + (weight0 * t0 * (b0 - 1)) ** 2
+            + (weight * t * if(weight >= 0, b - 1, 1 - a)) ** 2
         ) / (n1 - n0) / yardstick) as share_low,
         coalesce(resampled.share_high, share + sqrt(
-            (h1 - t1) ** 2 + (weight0 * (t0 - l0)) ** 2
-            + (weight * if(weight >= 0, t - l, h - t)) ** 2
+            (t1 * (b1 - 1)) ** 2 + (weight0 * t0 * (1 - a0)) ** 2
+            + (weight * t * if(weight >= 0, 1 - a, b - 1)) ** 2
         ) / (n1 - n0) / yardstick) as share_high,
-        resampled.elasticity_low,
-        resampled.elasticity_high,
-        resampled.efficiency_low,
-        resampled.efficiency_high,
+        coalesce(resampled.elasticity_low, (ln(t1 / t0) - fall) / ln(n1 / n0)) as elasticity_low,
+        coalesce(resampled.elasticity_high, (ln(t1 / t0) + rise) / ln(n1 / n0)) as elasticity_high,
+        coalesce(
+            resampled.efficiency_low, efficiency * exp(-sqrt((1 - a1) ** 2 + (b - 1) ** 2))
+        ) as efficiency_low,
+        coalesce(
+            resampled.efficiency_high, efficiency * exp(sqrt((b1 - 1) ** 2 + (1 - a) ** 2))
+        ) as efficiency_high,
         case
             when resampled.marginal_low is not null then 'bootstrap'
             when below is not null then 'propagated'
@@ -108,6 +129,9 @@ select
     efficiency,
     efficiency_low,
     efficiency_high,
+    (t1 / t0 - 1) / (n1 / n0 - 1) as step_return,
+    ((n1 / n0) ** elasticity_low - 1) / (n1 / n0 - 1) as step_return_low,
+    ((n1 / n0) ** elasticity_high - 1) / (n1 / n0 - 1) as step_return_high,
     case when added_w > 0 then (t1 - t0) / added_w end as per_watt,
     case when added_w > 0 then marginal_low * (n1 - n0) / added_w end as per_watt_low,
     case when added_w > 0 then marginal_high * (n1 - n0) / added_w end as per_watt_high,

@@ -3,10 +3,10 @@
 -- kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
 -- gpu_memory_bytes: capacity of one device; null where no figure is published.
 -- gpu_tdp_w: W, the data sheet's.   usd_per_gpu_hour: null where config/clusters.yaml has none.
--- gpu, vendor, total_params: null where every combination of the setting was refused.
+-- gpu, vendor, gpus_per_node, total_params: null where every combination of the setting was refused.
 with asked as (
     select model, cluster, study_kind, seq_length, global_batch_size, world_size,
-        gpu, total_params, num_layers, hidden_size
+        gpu, gpus_per_node, total_params, num_layers, hidden_size
     from study.points
     union all by name
     select model, cluster, study_kind, seq_length, global_batch_size, world_size
@@ -23,6 +23,7 @@ grouped as (
             else global_batch_size // world_size
         end as kept_batch_size,
         any_value(gpu) as gpu,
+        any_value(gpus_per_node) as gpus_per_node,
         any_value(total_params) as total_params,
         any_value(num_layers) as num_layers,
         any_value(hidden_size) as hidden_size

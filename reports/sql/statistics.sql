@@ -1,12 +1,18 @@
 -- Grain: one row per point of the study, run or not (two if others published the same point).
 -- Needs: planned, names, measurements
 -- outcome and every measured value: null for a point that has not run. predicted_*: what the
--- predictor says of the same point, in its own columns; null without predictions.
+-- predictor says of the same layout there, of rows of others too, in its own columns; null without predictions.
 with observed as (
     from measurements where series != 'predicted' and not beside_measured
 ),
 foretold as (
-    from measurements where series = 'predicted'
+    select
+        setting_id, world_size, layout,
+        any_value(columns(['outcome', 'step_time_s', 'tokens_per_s', 'predicted_memory_bytes',
+            'stack_fingerprint']))
+    from measurements
+    where series = 'predicted'
+    group by setting_id, world_size, layout
 )
 select
     planned.* exclude (
@@ -29,4 +35,5 @@ select
 from planned
 join names using (setting_id, layout)
 left join observed using (point_id)
-left join foretold using (point_id)
+left join foretold on foretold.setting_id = planned.setting_id
+    and foretold.world_size = planned.world_size and foretold.layout = planned.layout

@@ -2,8 +2,10 @@
 -- Needs: best, planned, winner_rows
 -- From a profiler's window where one was measured (the exposed communication between stages is the
 -- bubble, see `communication` for kinds and axes), else from the prediction of the same layout (series 'predicted').
--- seconds: per step. share_from, share_to: ratios of the parts' sum. hidden_share: communication
--- hidden behind compute, as a share of the same sum; null where unknown.
+-- seconds: per step as it was timed, or predicted: a profiler slows a step down, so the parts of its
+-- window share the timed step out as they shared the window's profiled_s seconds (null: predicted).
+-- share_from, share_to: ratios of the step. hidden_share: communication hidden behind compute, as a
+-- share of the window; null where unknown.
 with bubbles as (
     select setting_id, world_size, median(coalesce(pipeline_bubble_s, 0)) as bubble_s
     from winner_rows
@@ -11,7 +13,7 @@ with bubbles as (
 ),
 profiled as (
     select
-        setting_id, world_size, layout_name, 'measured' as series,
+        setting_id, world_size, layout_name, 'measured' as series, step_time_s,
         (comm_s - exposed_comm_s) as hidden_s,
         unnest([
             {'part_order': 0, 'part': 'compute', 'seconds': compute_s},
@@ -51,7 +53,9 @@ parts as (
     from (from profiled union all by name from foretold)
 )
 select
-    setting_id, world_size, layout_name, series, part_order, part, seconds,
+    setting_id, world_size, layout_name, series, part_order, part,
+    if(series = 'predicted', seconds, seconds * step_time_s / sum(counted) over whole) as seconds,
+    if(series = 'predicted', null, sum(counted) over whole) as profiled_s,
     coalesce(sum(counted) over earlier, 0) / sum(counted) over whole as share_from,
     (coalesce(sum(counted) over earlier, 0) + counted) / sum(counted) over whole as share_to,
     hidden_s / sum(counted) over whole as hidden_share

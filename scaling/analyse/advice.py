@@ -1,7 +1,19 @@
-"""Advice with as few changes of layout as the noise of the measurements allows."""
+"""Advice with as few changes of layout as the noise of the rates allows."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+SCHEMA = pa.schema(
+    [
+        ("setting_id", pa.int64()), ("series", pa.string()), ("world_size", pa.int64()),
+        ("layout", pa.string()), ("layout_name", pa.string()), ("stretch", pa.int64()),
+        ("share_of_best", pa.float64()),
+    ]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,28 +28,61 @@ class Stretch:
 def fewest_switches(good: Mapping[int, Mapping[str, float]]) -> list[Stretch]:
     """Stretches of GPU counts, each with a layout that is good at all sizes of the stretch.
 
-    Greedy, which is optimal for covering a line by intervals: keep the layouts that were good at
-    every size so far, start anew when none is left.
+    Dynamic programming over the sizes: for each layout that is good at a size, the best way to end
+    there, which either keeps the layout or takes over from the best way to end at the size before.
 
     Args:
-        good: per world_size (GPUs), the layouts within the noise of the best and their throughput
-            as a share of the best. A size where nothing ran is left out or empty.
+        good: per world_size (GPUs), the layouts that are not told apart from the fastest and their
+            throughput as a share of it. A size where nothing ran is left out or empty.
 
     Returns:
-        The stretches by size. Of several layouts good all through a stretch, the one with the
-        highest product of shares is named; of equal ones the first by name.
+        The stretches by size: as few as there can be, of those the ones with the highest product of
+        shares over all sizes, of equal ones the first by name.
     """
+    # per layout: (switches, -ln of the product of shares), and the layouts chosen so far
+    ways: dict[str, tuple[int, float, tuple[str, ...]]] = {}
+    sizes = [size for size in sorted(good) if good[size]]
+    for size in sizes:
+        before = min(ways.values()) if ways else (-1, 0.0, ())
+        here = {}
+        for layout, share in good[size].items():
+            switches, loss, path = before[0] + 1, before[1], before[2]
+            if layout in ways:
+                switches, loss, path = min((switches, loss, path), ways[layout])
+            here[layout] = (switches, loss - math.log(share), (*path, layout))
+        ways = here
     stretches: list[Stretch] = []
-    kept: dict[str, float] = {}
-    for size in sorted(good):
-        here = good[size]
-        if not here:
-            continue
-        both = {name: share * here[name] for name, share in kept.items() if name in here}
-        start = stretches[-1].from_world_size if both else size
-        if both:
-            stretches.pop()
-        kept = both or dict(here)
-        named = min(kept, key=lambda name: (-kept[name], name))
-        stretches.append(Stretch(named, start, size))
+    if not ways:
+        return stretches
+    for size, layout in zip(sizes, min(ways.values())[2], strict=True):
+        start = size
+        if stretches and stretches[-1].layout == layout:
+            start = stretches.pop().from_world_size
+        stretches.append(Stretch(layout, start, size))
     return stretches
+
+
+def advised_layouts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """The advised layout of each setting, series and size, and which stretch of sizes it is of."""
+    near = connection.execute(
+        "select setting_id, series, world_size, layout, share_of_best, layout_name from rivals "
+        "join names using (setting_id, layout) where good order by all"
+    ).fetchall()
+    names = {(setting, layout): name for setting, _, _, layout, _, name in near}
+    settings: dict[tuple[int, str], dict[int, dict[str, float]]] = {}
+    for setting, series, size, layout, share, _ in near:
+        settings.setdefault((setting, series), {}).setdefault(size, {})[layout] = share
+    records = []
+    for (setting, series), good in settings.items():
+        for number, stretch in enumerate(fewest_switches(good)):
+            for size in sorted(good):
+                if stretch.from_world_size <= size <= stretch.to_world_size:
+                    records.append(
+                        {
+                            "setting_id": setting, "series": series, "world_size": size,
+                            "layout": stretch.layout, "stretch": number,
+                            "layout_name": names[setting, stretch.layout],
+                            "share_of_best": good[size][stretch.layout],
+                        }
+                    )  # fmt: skip
+    return pa.Table.from_pylist(records, schema=SCHEMA)

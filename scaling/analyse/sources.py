@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scaling.analyse import ties
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, shortened
 from scaling.layout.axes import AXES, levels_of
@@ -303,6 +304,7 @@ def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table)
 def _axes(connection: duckdb.DuckDBPyConnection) -> None:
     """The table of axes as catalogue.axes and .levels, and its names as the variable `axes`."""
     connection.execute("set variable axes = $1", [list(AXES)])
+    ties.set_variables(connection)
     axes, levels = [], []
     for order, axis in enumerate(AXES.values(), start=1):
         counted = axis.values is None
@@ -315,6 +317,7 @@ def _axes(connection: duckdb.DuckDBPyConnection) -> None:
                 "short": axis.words.short if counted else None,
                 "otherwise": axis.otherwise,
                 "degree": axis.ranks,
+                "always": axis.words.leading or axis.words.said == "always",
             }
         )
         levels += [{"name": axis.name, **level} for level in levels_of(axis)]

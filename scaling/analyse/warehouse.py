@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse import being_best, drift, laws, resampling, slow_hosts
+from scaling.analyse import advice, being_best, drift, effects, laws, resampling, slow_hosts
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach, choices_of
 from scaling.cluster.hardware import Cluster
@@ -23,6 +23,8 @@ MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 
 # Tables that SQL cannot compute: what they need, and the function that makes them.
 COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
+    "advised": (("rivals", "names"), advice.advised_layouts),
+    "effect_intervals": (("matched_pairs",), effects.effect_intervals),
     "resampled": (("winner_rows",), resampling.resampled_steps),
     "slow_hosts": (("compared_probes",), slow_hosts.slow_host_table),
     "best_odds": (("measurements",), being_best.odds_table),

@@ -74,25 +74,46 @@ def test_a_known_crossover_is_found_inside_its_interval(place, slope, noise):
     assert found["crossing_high"] >= known * (1 - 1e-9)
 
 
-def best(*rows):
-    return [
-        {"setting_id": 1, "series": "measured", "drawn": True, "world_size": size, "layout": name,
-         "layout_name": name, "slot": slot}
-        for size, name, slot in rows
-    ]  # fmt: skip
+def switched(advised, *, crossovers):
+    """The changes of advice a, ... at sizes; every layout ran everywhere but c, which ran on 1."""
+    common = {"setting_id": 1, "series": "measured"}
+    sizes = [size for size, _ in advised]
+    rivals = [
+        common | {"world_size": size, "layout": name, "tokens_per_s": rate, "margin": 0.01}
+        for size in sizes
+        for name, rate in (("a", 100.0), ("b", 110.0), ("c", 90.0))
+        if name != "c" or size == 1
+    ]
+    return run_sql(
+        "switches",
+        advised=[common | {"world_size": size, "layout": name} for size, name in advised],
+        rivals=rivals,
+        colours=[
+            {"setting_id": 1, "layout": name, "layout_name": name, "slot": slot}
+            for slot, name in enumerate("abc", 1)
+        ],
+        best=[common | {"world_size": size, "drawn": True} for size in sizes],
+        crossovers=crossovers,
+    )
 
 
 def test_a_switch_without_a_common_size_is_absent_and_spans_both():
     empty = run_sql("crossovers", ranking=placed({1: (2.0, 1.0)}, noise=0.1), colours=COLOURS)
     assert empty == []
     one = crossing({4: (110.0, 100.0), 16: (200.0, 220.0)})
-    found = run_sql("switches", best=best((1, "c", 3), (4, "a", 1), (16, "b", 2)), crossovers=one)
-    assert [(row["from_world_size"], row["verdict"]) for row in found] == [
-        (1, "absent"),
-        (4, "resolved"),
+    found = switched([(1, "c"), (4, "a"), (16, "b")], crossovers=one)
+    assert [(row["from_world_size"], row["verdict"], row["gain"]) for row in found] == [
+        (1, "absent", None),
+        (4, "resolved", pytest.approx(1.1)),
     ]
     assert (found[0]["crossing"], found[0]["crossing_low"], found[0]["crossing_high"]) == (
         None,
         1,
         4,
     )
+    assert found[1]["gain_low"] == pytest.approx(1.1 * math.exp(-0.01 * math.sqrt(2)))
+
+
+def test_where_the_advice_keeps_its_layout_nothing_switches():
+    one = crossing({4: (110.0, 100.0), 16: (200.0, 220.0)})
+    assert switched([(4, "a"), (16, "a")], crossovers=one) == []

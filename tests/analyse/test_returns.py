@@ -24,6 +24,7 @@ def curve(
             "speed_up": rate / rates[0], "efficiency": rate / rates[0] / 2**step,
             "energy_j": None if watts is None else watts[step] * 1000 / rate,
             "step_time_s": 1000 / rate, "drawn": True,
+            "predicted_own_sigma": None, "predicted_size_sigma": None,
         }
         for step, rate in enumerate(rates)
     ]  # fmt: skip
@@ -41,6 +42,28 @@ def returns(best, *, price=None, tdp_w=None, resampled=()):
     rows = [{**dict.fromkeys(SCHEMA.names), **row} for row in resampled]
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     return run_sql("returns", best=best, settings=settings, resampled=table)
+
+
+def test_a_step_buys_what_its_growth_is_of_what_it_costs():
+    first, second = returns(curve([100.0, 180.0, 180.0], noise=0.9))
+    assert first["step_return"] == pytest.approx(0.8)
+    assert second["step_return"] == 0
+    assert second["step_return_low"] == pytest.approx(math.exp(-math.hypot(0.005, 0.005)) - 1)
+
+
+def test_what_a_prediction_is_wrong_about_at_every_size_alike_cancels_in_its_returns():
+    best = curve([100.0, 180.0], noise=30.0)
+    (alone,) = returns(best)
+    sigma = {"series": "predicted", "predicted_own_sigma": 0.03, "predicted_size_sigma": 0.04}
+    (step,) = returns([row | sigma for row in best])
+    half = 1.2815515655446004 * 0.05
+    assert step["marginal_high"] == alone["marginal_high"]
+    assert step["share_high"] == pytest.approx(
+        0.8 + 1.8 * math.hypot(math.expm1(half), -math.expm1(-half))
+    )
+    assert step["share_high"] < alone["share_high"] - 0.2
+    assert step["efficiency_low"] > alone["efficiency_low"] + 0.1
+    assert step["step_return_low"] > alone["step_return_low"] + 0.2
 
 
 def test_a_step_by_hand():

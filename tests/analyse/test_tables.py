@@ -1,9 +1,11 @@
 """Every SQL file on tables small enough to work out by hand."""
 
 import dataclasses
+import math
 
 import pytest
 
+from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR, Z80
 from scaling.record.row import Row
 from scaling.study.grid import Refusal
 from scaling.study.point import columns_of
@@ -126,17 +128,42 @@ def test_ranking_is_by_rate_and_knows_who_lies_within_the_noise(tabulated):
     assert [one["within_noise"] for one in found] == [True, True, False]
 
 
-def test_without_intervals_nobody_is_said_to_tie():
-    bare = {
-        "setting_id": 1, "series": "measured", "world_size": 1, "layout_name": "x",
-        "layout_lines": "x", "stack_fingerprint": "s", "tokens_per_s_low": None,
-        "tokens_per_s_high": None,
-    }  # fmt: skip
+def ranked(*rates, series="measured", low=None, high=None, own=None, spread=None):
     layouts = [
-        {**bare, "layout": "a", "tokens_per_s": 2.0},
-        {**bare, "layout": "b", "tokens_per_s": 1.0},
-    ]
-    assert [one["within_noise"] for one in run_sql("ranking", layouts=layouts)] == [True, None]
+        {
+            "setting_id": 1,
+            "series": series,
+            "world_size": 1,
+            "layout": name,
+            "layout_name": name,
+            "layout_lines": name,
+            "stack_fingerprint": "s",
+            "ok_runs": 1,
+            "tokens_per_s": rate,
+            "tokens_per_s_low": low,
+            "tokens_per_s_high": high,
+            "predicted_own_sigma": own,
+            "predicted_size_sigma": own,
+        }
+        for name, rate in zip("abc", rates, strict=False)
+    ]  # fmt: skip
+    noise = [{"setting_id": 1, "series": series, "repeat_half_spread": spread}]
+    return [one["within_noise"] for one in run_sql("ranking", layouts=layouts, noise=noise)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "floor"),
+    [
+        ({}, UNSTATED_FLOOR),
+        ({"spread": 0.05}, 0.1),
+        ({"series": "predicted"}, PREDICTED_FLOOR),
+        ({"series": "predicted", "own": 0.001}, NOISE_FLOOR),
+        ({"series": "predicted", "own": 0.05}, math.expm1(Z80 * math.sqrt(2) * 0.05)),
+    ],
+)
+def test_a_lead_tells_rates_apart_only_above_the_floor_of_what_is_known_of_them(facts, floor):
+    assert ranked(1 + 1.02 * floor, 1.0, **facts) == [True, False]
+    assert ranked(1 + 0.98 * floor, 1.0, **facts) == [True, True]
 
 
 def test_the_best_layout_has_its_runner_up_and_its_share_of_ideal(tabulated):

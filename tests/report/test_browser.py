@@ -2,11 +2,14 @@
 
 import csv
 import dataclasses
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 
+import duckdb
 import pytest
 
+from scaling.report.charts.charts import CHARTS
 from scaling.report.page.page import write_report
 from scaling.report.text import numbers
 from tests.report.conftest import REPORTS, tabulated
@@ -18,6 +21,16 @@ pytestmark = pytest.mark.browser
 @pytest.fixture
 def full(full_study, opened):
     return lambda **options: opened(full_study / "report.html", **options)
+
+
+# of each axis of each chart the labels that can be seen, with their boxes
+AXES = """() => [...document.querySelectorAll('figure[data-chart]')].filter(f => f.offsetWidth)
+  .flatMap(figure => [...figure.querySelectorAll('.role-axis')].map(axis =>
+    [figure.dataset.chart, [...axis.querySelectorAll('.role-axis-label text')]
+      .filter(text => text.textContent && getComputedStyle(text).opacity !== '0')
+      .map(text => { const b = text.getBoundingClientRect();
+        return [text.textContent, b.x, b.y, b.width, b.height]; })]))
+  .filter(([, labels]) => labels.length)"""
 
 
 def drawn(page):
@@ -33,49 +46,74 @@ def drawn(page):
 def test_every_chart_is_drawn_and_nothing_is_asked_for(full):
     report = full()
     assert drawn(report.page).keys() == {
-        "throughput", "throughput_per_gpu", "crossovers", "marginal_return", "marginal_watt",
-        "marginal_dollar", "efficiency", "scaling_law", "layout_map", "layout_ranking", "memory",
-        "memory_parts", "memory_fit", "time_split", "flop_rate", "predicted_against_measured",
-        "cost_hours", "factor_effects", "interactions", "best_rate", "tensor_parallel",
-        "model_parallel", "batch_precision", "zero_steps", "zero_memory",
+        "throughput", "throughput_per_gpu", "marginal_return", "memory_time", "memory",
+        "layout_map", "layout_ranking", "factor_effects", "cost",
     }  # fmt: skip
-    left_out = {
-        figure.get_attribute("data-chart")
-        for figure in report.page.locator("figure[data-chart]:has(.empty)").all()
-    }
-    assert left_out == {
-        "marginal_watt", "marginal_dollar", "scaling_law", "memory_parts", "memory_fit",
-        "time_split", "predicted_against_measured",
-    }  # fmt: skip
-    named = dict(line.split(": ") for line in report.page.locator("#left-out li").all_inner_texts())
-    assert named["tokens per joule"] == "energy was not measured."
+    report.page.click("#not-shown summary")
+    named = dict(
+        line.split(": ") for line in report.page.locator("#not-shown li").all_inner_texts()
+    )
+    assert named["marginal watt"] == "energy was not measured at two sizes."
     assert named["collectives"].startswith("no probe of this cluster")
-    assert {"power", "gemm rates", "model sizes", "generations mfu"} <= named.keys()
-    for place in ("energy", "collectives", "peers", "communication"):  # nothing to see, no place
+    assert named.keys() | {name.replace("_", " ") for name in drawn(report.page)} == {
+        name.replace("_", " ") for name in CHARTS
+    }
+    for place in ("time", "accuracy", "collectives", "peers"):  # nothing to see, no place, no link
         assert not report.page.is_visible(f"#{place}")
-    marks = {name: count for name, count in drawn(report.page).items() if name not in left_out}
-    assert min(marks.values()) > 10
+        assert not report.page.is_visible(f".rail a[href='#{place}']")
+    assert report.page.locator(".empty:visible").count() == 0
+    assert min(drawn(report.page).values()) > 10
     assert report.errors == []
     assert report.requests == []
 
 
-def test_the_answer_comes_first_and_is_written_large(full):
-    page = full().page
-    first = page.locator("main section:visible").first
-    assert first.locator("p").first.inner_text().startswith("Use ")
-    assert (
-        float(first.locator("p").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)"))
-        >= 22
-    )
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (400, 860)])
+def test_answer_and_decision_stand_on_the_first_screen(full, width, height):
+    page = full(viewport={"width": width, "height": height}, fragment="#model=llama-8b").page
+    answer = page.locator(".selection:visible h2")
+    assert answer.count() == 1
+    assert answer.inner_text().startswith("Measured: ")
+    assert answer.evaluate("e => parseFloat(getComputedStyle(e).fontSize)") >= 19
+    table = page.locator(".decision:visible")
+    assert table.locator("th[data-size]").all_inner_texts() == ["1", "2", "4", "8"]
+    assert table.locator(".cell.advised").count() > 0
+    box = table.locator("tbody").first.bounding_box()
+    assert box["y"] + box["height"] < height
+
+
+def test_the_page_is_short_enough_to_read(full):
+    page = full(viewport={"width": 1440, "height": 900}, fragment="#model=llama-8b").page
+    assert page.evaluate("document.documentElement.scrollHeight") < 8000
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1440])
+def test_axe_finds_nothing(full, theme, width):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = full(color_scheme=theme, viewport={"width": width, "height": 900}).page
+    assert [
+        (violation["id"], [node["html"] for node in violation["nodes"]])
+        for violation in Axe().run(page).response["violations"]
+    ] == []
+
+
+def test_every_axis_has_two_labels_and_none_lies_on_another(full):
+    page = full(viewport={"width": 400, "height": 900}, fragment="#model=llama-8b").page
+    axes = page.evaluate(AXES)
+    assert len(axes) > 12
+    for name, labels in axes:
+        assert len(labels) >= 2, name
+        assert not any("8388608" in text for text, *_ in labels), name
+        for (_, x, y, w, h), (text, x2, y2, w2, h2) in itertools.combinations(labels, 2):
+            assert not (x < x2 + w2 and x2 < x + w and y < y2 + h2 and y2 < y + h), (name, text)
 
 
 def test_another_model_redraws_everything(full):
     report = full()
-    before = report.page.inner_text("#answer")
+    before = report.page.inner_text(".selection:visible h2")
     report.select("model", "llama-8b")
-    assert report.page.inner_text("#answer") != before
-    assert "mfu" in drawn(report.page)
-    assert "flop_rate" not in drawn(report.page)
+    assert report.page.inner_text(".selection:visible h2") != before
     assert "GPUs" in report.page.text_content("figure[data-chart=throughput] svg")
     assert "model=llama-8b" in report.page.url
     assert report.errors == []
@@ -90,11 +128,132 @@ def test_a_link_opens_the_selection_it_was_copied_from(full):
 
 def test_choosing_a_size_redraws_ranking_and_memory(full):
     report = full(fragment="#model=llama-1b&size=8")
-    title = report.page.inner_text("[data-size-title=layouts]")
+    title = report.page.inner_text("[data-title=layouts]")
     report.select("size", "2")
     report.page.wait_for_selector("figure[data-chart=memory][data-drawn$='/2']")
     assert title.startswith("At 8 GPUs")
-    assert report.page.inner_text("[data-size-title=layouts]").startswith("At 2 GPUs")
+    assert report.page.inner_text("[data-title=layouts]").startswith("At 2 GPUs")
+
+
+FILTERS = {
+    "tp=2": "tp = 2",
+    "tp 2": "tp = 2",
+    "gpus>=4 tp=2": "world_size >= 4 and tp = 2",
+    "8 GPUs": "world_size = 8",
+    "tp=2 gpus>=4 failed": "world_size >= 4 and tp = 2 and outcome != 'ok'",
+    "oom": "outcome = 'oom'",
+    "oo": "false",  # no part of a word
+    "ran pp=2": "outcome = 'ok' and pp = 2",
+    "zero_stage!=3": "zero_stage != 3",
+    "memory>40": "peak_memory_bytes > 40 * 1024 ** 3",
+    "mfu>=30%": "mfu >= 0.3",
+    "tokens/s>10k": "tokens_per_s > 10000",
+    "zero_shard_size=none": "zero_shard_size is null",
+    "tp=": "true",  # not yet said
+    "nothing=2": "false",
+}
+
+
+def test_the_filter_counts_what_sql_counts(full, full_study):
+    page = full(fragment="#model=llama-8b").page
+    table = full_study / "tables" / "statistics.parquet"
+    setting = int(page.get_attribute("html", "data-ready"))
+    with duckdb.connect() as connection:
+        for line, condition in FILTERS.items():
+            page.fill("#find", line)
+            (expected,) = connection.execute(
+                f"select count(*) from read_parquet(?) where setting_id = ? and ({condition})",
+                [str(table), setting],
+            ).fetchone()
+            assert page.inner_text("#count").split(" of ")[0] == str(expected), line
+    assert page.inner_text("#count").endswith("there is no column nothing")
+    placeholder = page.get_attribute("#find", "placeholder")
+    page.fill("#find", placeholder)
+    assert page.locator("#points tbody tr").count() > 0
+
+
+def test_columns_are_chosen_and_focus_stays_on_the_box(full):
+    page = full(fragment="#model=llama-8b").page
+    assert "point" not in page.locator("#points th").all_inner_texts()
+    page.click("#columns summary")
+    page.get_by_role("checkbox", name="point", exact=True).check()
+    assert "point" in page.locator("#points th").all_inner_texts()
+    assert page.evaluate("document.activeElement.dataset.name") == "point_id"
+
+
+def test_focus_stays_on_the_control_that_was_pressed(full):
+    report = full(fragment="#model=llama-1b")
+    focused = "document.activeElement.textContent"
+    report.select("model", "llama-8b")
+    assert report.page.evaluate(focused) == "llama-8b"
+    report.select("size", "4")
+    assert report.page.evaluate(focused) == "4"
+    report.page.click("#outcomes button:text-is('failed')")
+    assert report.page.evaluate(focused) == "failed"
+    report.page.click("#points th button:text-is('tp')")
+    assert report.page.evaluate(focused) == "tp"
+    other = report.page.locator("#overview .choose:not([aria-current=true])").first
+    name = other.inner_text()
+    report.page.evaluate("delete document.documentElement.dataset.ready")
+    other.click()
+    report.page.wait_for_selector("html[data-ready]")
+    assert report.page.evaluate(focused) == name
+
+
+def test_the_first_tab_leads_past_the_controls_to_the_answer(full):
+    page = full().page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the answer"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "answer"
+
+
+def test_a_link_to_a_section_keeps_the_selection_and_opens_there(full):
+    page = full(fragment="#model=llama-8b").page
+    page.click("#layouts h2 a")
+    assert {"model=llama-8b", "at=layouts"} <= set(page.url.partition("#")[2].split("&"))
+    again = full(fragment="#" + page.url.partition("#")[2]).page
+    assert abs(again.locator("#layouts").bounding_box()["y"]) < 120
+    plain = full(fragment="#method").page
+    assert abs(plain.locator("#method").bounding_box()["y"]) < 900
+    assert {"chart-memory", "chart-throughput"} <= set(
+        page.evaluate("[...document.querySelectorAll('figure a')].map(a => a.hash.slice(1))")
+    )
+
+
+def test_a_budget_prices_every_size_and_stands_in_the_address(full):
+    page = full(fragment="#model=llama-8b").page
+    cost = ".selection:visible tr[data-sum=cost]"
+    hours = page.locator(f"{cost} td").all_inner_texts()
+    page.fill("#price", "2")
+    assert page.inner_text(f"{cost} th") == "cost ($)"
+    assert page.locator(f"{cost} td").all_inner_texts() != hours
+    page.fill("#tokens", "1.5T")
+    page.fill("#deadline", "500")
+    late = page.locator(".selection:visible .late").count()
+    assert "for 1.50" in page.inner_text(".selection:visible .for")
+    assert page.inner_text("#cheapest").startswith("Cheapest within 500 days: ")
+    assert "$" in page.inner_text("[data-title=cost]")
+    assert {"price=2", "tokens=1500000000000", "deadline=500"} <= set(
+        page.url.partition("#")[2].split("&")
+    )
+    again = full(fragment="#" + page.url.partition("#")[2]).page
+    assert again.locator(".selection:visible .late").count() == late > 0
+
+
+def test_seven_models_are_a_list_to_choose_from(reported, opened):
+    names = tuple(f"model-{number}" for number in range(7))
+    plan = cpu_plan(models=names, sizes=(1, 2), axes={"tp": (1, 2)})
+    report = opened(reported(plan))
+    assert report.page.locator("#pick-model button").count() == 0
+    report.page.evaluate("delete document.documentElement.dataset.ready")
+    models = report.page.get_by_role("combobox", name="Model")
+    models.focus()
+    models.select_option(label="model-5")
+    report.page.wait_for_selector("html[data-ready]")
+    assert "model-5" in report.page.inner_text(".selection:visible .kind")
+    assert report.page.locator("#overview tbody tr").count() == 7
+    assert report.page.evaluate("document.activeElement.tagName") == "SELECT"
 
 
 def test_the_table_filters_by_words_and_by_outcome(full):
@@ -104,7 +263,7 @@ def test_the_table_filters_by_words_and_by_outcome(full):
     failed = page.locator("#points tbody tr").count()
     assert 0 < failed < everything
     assert page.locator("#points tbody .tag.failed").count() == failed
-    page.fill("#find", "oom tp")
+    page.fill("#find", "oom")
     tags = set(page.locator("#points tbody .tag").all_inner_texts())
     assert tags == {"oom"}
     assert 0 < page.locator("#points tbody tr").count() < failed
@@ -144,11 +303,17 @@ def test_downloads_are_whole_csv_and_svg_files(full):
         page.click("figure[data-chart=throughput] .tools button:text-is('CSV')")
     rows = list(csv.DictReader(download.value.path().read_text(encoding="utf-8").splitlines()))
     assert [row["world_size"] for row in rows] == ["1", "2", "4"]
+    assert {(row["study"], row["series"], row["interval"]) for row in rows} == {
+        ("full", "measured", "95 % interval of one run")
+    }
+    assert rows[0]["title"] == page.inner_text("[data-title=throughput]")
     with page.expect_download() as download:
         page.click("figure[data-chart=throughput] .tools button:text-is('SVG')")
     text = download.value.path().read_text(encoding="utf-8")
     ElementTree.fromstring(text)
     assert "var(--" not in text
+    for word in ("full: tiny on laptop", "● measured", "intervals: 95"):
+        assert word in text
     with page.expect_download() as download:
         page.click("figure[data-chart=throughput] .tools button:text-is('PNG')")
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
@@ -178,19 +343,27 @@ def test_the_page_is_never_wider_than_its_window(full, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_paper_shows_charts_and_no_controls(full):
+def test_paper_shows_every_decision_and_no_controls(full):
     page = full().page
     page.emulate_media(media="print")
-    assert not page.is_visible("nav")
-    assert not page.is_visible("#find")
-    assert page.is_visible("figure[data-chart=throughput] svg")
-    assert page.locator("#points tbody tr:visible").count() == 25
+    assert page.locator("button:visible, input:visible, nav:visible").count() == 0
+    assert page.locator(".selection:visible h2").count() == 3
+    assert page.locator(".decision:visible").count() == 3
+    assert page.locator("tr[data-sum=cost]:visible").count() == 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+
+
+def test_twelve_selections_take_at_most_six_pages_of_paper(reported, opened):
+    names = tuple(f"model-{number}" for number in range(12))
+    plan = cpu_plan(models=names, axes={"tp": (1, 2), "zero_stage": (0, 1, 3), "pp": (1, 2)})
+    paper = opened(reported(plan)).page.pdf(prefer_css_page_size=True)
+    assert 1 < len(re.findall(rb"/Type\s*/Page[^s]", paper)) <= 6
 
 
 def test_every_chart_is_described_and_every_control_is_named(full):
     page = full().page
     charts = page.locator(".chart [role=graphics-document]").all()
-    assert len(charts) > 15
+    assert len(charts) == len(drawn(page))
     for chart in charts:
         assert re.fullmatch(r".{40,}\.", chart.get_attribute("aria-label"))
     names = page.evaluate(
@@ -204,7 +377,7 @@ def test_every_chart_is_described_and_every_control_is_named(full):
 def test_a_model_named_script_is_text(reported, opened):
     name = "<script>window.broken = 1</script><img src=x onerror='window.broken = 2'>"
     report = opened(reported(cpu_plan(models=(name, "tiny"), sizes=(1,))))
-    assert name in report.page.inner_text("#note") + report.page.inner_text("#others")
+    assert name in report.page.inner_text("#answer") + report.page.inner_text("#overview")
     assert report.page.evaluate("window.broken") is None
     assert report.errors == []
     assert report.requests == []
@@ -212,12 +385,11 @@ def test_a_model_named_script_is_text(reported, opened):
 
 def test_a_study_that_has_not_run_opens_without_charts_or_errors(reported, opened):
     report = opened(reported(gpu_plan(sizes=(1, 2)), ran=0.0))
-    assert report.page.inner_text("#answer").startswith("Nothing has run yet")
+    assert report.page.inner_text(".selection:visible h2").startswith("Nothing has run yet")
     assert report.page.is_visible("#partial")
-    shown = report.page.locator("figure[data-chart]:visible").count()
-    lines = report.page.locator(".empty:visible").all_inner_texts()
-    assert len(lines) >= shown - 1  # the map still shows what was refused
-    assert all(line.startswith("Left out: ") for line in lines)
+    # the map still shows what was refused
+    assert drawn(report.page).keys() <= {"layout_map"}
+    assert not report.page.is_visible("#budget")
     assert report.errors == []
 
 
@@ -238,14 +410,21 @@ def test_batches_of_one_model_are_chosen_apart(reported, opened):
     options = report.page.locator("#pick-batch button").all_inner_texts()
     assert options == ["strong 64 × 4096", "weak 8 × 4096"]
     report.select("batch", "weak 8 × 4096")
-    assert report.page.inner_text("#batch").startswith("Weak scaling: 8 sequences")
+    assert "Weak scaling: 8 sequences" in report.page.inner_text(".selection:visible .kind")
+    assert report.page.is_visible(".selection:visible tr[data-sum=steps]")
+    assert report.page.is_visible(".selection:visible .warning")
 
 
 def test_without_javascript_answers_and_rows_are_readable(full_study, opened):
     page = opened(full_study / "report.html", java_script_enabled=False).page
-    answers = page.locator("p.big:visible").all_inner_texts()
-    assert [answer[:4] for answer in answers] == ["Use "] * 3
+    answers = page.locator("h2.big:visible").all_inner_texts()
+    assert [answer[:9] for answer in answers] == ["Measured:"] * 3
     assert page.locator("tbody tr:visible").count() > 100
+    pictures = page.locator("noscript img:visible, figure img:visible")
+    assert pictures.count() > 5
+    assert all(picture.evaluate("e => e.naturalWidth") > 300 for picture in pictures.all())
+    dead = page.locator("input:visible, select:visible, nav:visible, button:visible")
+    assert dead.count() == 0
 
 
 def test_a_changed_number_format_reaches_sentences_and_page_alike(reported, opened, monkeypatch):

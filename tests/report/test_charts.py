@@ -8,8 +8,9 @@ import pytest
 from scaling.report.charts.charts import CHARTS
 from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
 from scaling.report.charts.palette import COLOURS
+from scaling.report.charts.selection import ALL, drawn
 from scaling.report.charts.svg import bare, datasets
-from scaling.report.tables import COLUMNS
+from scaling.report.tables import COLUMNS, Tables
 from scaling.report.text.captions import read_caption
 from tests.report.conftest import REPORTS
 
@@ -47,21 +48,29 @@ def test_every_specification_is_valid_vega_lite(name):
     CHARTS[name].build().to_dict(validate=True)
 
 
-@pytest.mark.parametrize("name", CHARTS)
-def test_the_page_shows_every_chart_once(name):
+def test_every_chart_has_a_place_on_the_page_and_every_place_a_chart():
     page = (REPORTS / "page" / "page.html.j2").read_text(encoding="utf-8")
-    assert page.count(f'data-chart="{name}"') == 1
+    places = re.findall(r'call charts\("(\w+)"', page)
+    assert len(places) == len(set(places))
+    assert set(places) == {chart.section for chart in CHARTS.values()}
+
+
+def test_every_chart_answers_a_question_that_the_grammar_names():
+    grammar = (REPORTS.parent / "docs" / "report.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| \w[\w ]* \| `(\w+)` \|", grammar, re.M)
+    assert sorted(named) == sorted(["decision", *CHARTS])
 
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_a_chart_reads_only_tables_and_columns_the_page_holds(name):
     chart, specification = CHARTS[name], bare(CHARTS[name])
     assert datasets(specification) <= set(COLUMNS)
-    assert chart.needs in COLUMNS[chart.table]
+    needed = {*chart.needs, *chart.over, *chart.where, *filter(None, [chart.panel])}
+    assert needed <= set(COLUMNS[chart.table])
     calculated = {
         word
         for part in walk(specification)
-        for word in ([part["as"]] if isinstance(part.get("as"), str) else [])
+        for word in ([part["as"]] if isinstance(part.get("as"), str) else part.get("as", []))
     }
     known = calculated | {column for columns in COLUMNS.values() for column in columns}
     used = {part["field"] for part in walk(specification) if isinstance(part.get("field"), str)}
@@ -76,7 +85,7 @@ def test_colours_come_from_the_palette_only(name):
     assert set(re.findall(r"var\(--([\w-]+)\)", text)) <= set(COLOURS["light"])
 
 
-@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu", "mfu", "flop_rate"])
+@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu", "cost"])
 def test_series_decide_the_mark(name):
     drawn = {}
     for layer in layers(name):
@@ -93,19 +102,59 @@ def test_series_decide_the_mark(name):
     )
 
 
-@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu", "mfu", "flop_rate"])
+@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu"])
 def test_predicted_lines_are_dashed_and_observed_ones_solid(name):
     dashes = {
         str(step["filter"]): layer["mark"].get("strokeDash")
         for layer in layers(name)
         if layer["mark"]["type"] == "line"
         for step in layer.get("transform", [])
-        if "style" in str(step.get("filter"))
+        if "series" in str(step.get("filter"))
     }
     assert dashes == {
-        "datum.style === 'observed'": None,
-        "datum.style === 'predicted'": [4, 3],
+        "(datum.series === 'predicted') === false": None,
+        "(datum.series === 'predicted') === true": [4, 3],
     }
+
+
+@pytest.mark.parametrize("name", ["throughput", "throughput_per_gpu"])
+def test_no_solid_line_runs_through_a_change_of_layout(name):
+    dotted = [1, 3]  # leads the eye from one layout to the next
+    lines = [
+        layer
+        for layer in layers(name)
+        if layer["mark"]["type"] == "line"
+        and layer["encoding"]["y"]["field"] != "ideal_tokens_per_s"
+        and layer["mark"].get("strokeDash") != dotted
+    ]
+    assert lines
+    assert all(
+        {"field": "stretch", "type": "quantitative"} in line["encoding"]["detail"] for line in lines
+    )
+
+
+def test_a_chart_with_one_tick_is_not_drawn(full_tables):
+    mine = full_tables.of(1)
+    size = mine["best"][0]["world_size"]
+    records = {
+        name: [row for row in rows if row.get("world_size", size) == size]
+        for name, rows in mine.records.items()
+    }
+    assert {"throughput", "throughput_per_gpu", "cost"} <= drawn(mine)[ALL].keys()
+    one_size = drawn(Tables(records))[ALL]
+    assert not {"throughput", "throughput_per_gpu", "cost"} & one_size.keys()
+    assert "layout_ranking" in one_size
+
+
+def test_what_is_drawn_follows_the_series_that_is_chosen(full_tables):
+    mine = full_tables.of(1)
+    assert drawn(mine).keys() == {ALL, "measured"}
+    published = {
+        name: [row | {"series": "published"} if "series" in row else row for row in rows]
+        for name, rows in mine.records.items()
+    }
+    both = {name: [*rows, *published[name]] for name, rows in mine.records.items()}
+    assert drawn(Tables(both))["published"].keys() == drawn(mine)["measured"].keys()
 
 
 def test_the_vocabulary_knows_the_same_series_everywhere():
@@ -124,14 +173,15 @@ def test_throughput_has_its_interval_and_the_ideal_line():
     assert ("line", "ideal_tokens_per_s") in fields
 
 
-@pytest.mark.parametrize("name", ["throughput_per_gpu", "mfu", "flop_rate", "memory"])
+@pytest.mark.parametrize("name", ["throughput_per_gpu", "generations", "memory", "memory_time"])
 def test_axes_of_amounts_start_at_zero(name):
     assert any(part.get("domainMin") == 0 for part in walk(bare(CHARTS[name])))
 
 
-@pytest.mark.parametrize("name", ["layout_ranking", "memory"])
-def test_failures_are_hatched_and_have_no_number(name):
-    hatched = [layer for layer in layers(name) if layer["mark"].get("fill") == "url(#hatch)"]
+def test_failures_are_hatched_and_have_no_number():
+    hatched = [
+        layer for layer in layers("layout_ranking") if layer["mark"].get("fill") == "url(#hatch)"
+    ]
     assert len(hatched) == 1
     assert {"filter": "datum.outcome !== 'ok'"} in hatched[0]["transform"]
     fields = {part.get("field") for part in walk(hatched[0]["encoding"])}

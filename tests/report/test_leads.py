@@ -1,125 +1,158 @@
 """No title names a winner that noise could have chosen."""
 
+import math
 import random
-import re
 
 import pytest
 
-from scaling.report.sections import choice_findings, findings, size_findings
-from scaling.report.sections.leads import NOISE_FLOOR, PREDICTED_TIE, noise
+from scaling.analyse.ties import NOISE_FLOOR, UNSTATED_FLOOR, margin_of, ratio_interval
+from scaling.report.sections import findings, size_findings
+from scaling.report.sections.leads import ahead, leaders
 from scaling.report.tables import Tables
 
 GPUS = {"GPU": "GPU", "GPUs": "GPUs"}
-RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "runner_up_tokens_per_s", "mean_ratio")
 
 
-def tables(lead, series="measured"):
-    """Two choices of each kind, the second faster by `lead`, a ratio; no intervals."""
+def test_a_lead_counts_above_the_interval_of_the_ratio_and_not_below():
+    slow = {"tokens_per_s": 100.0, "margin": 0.03}
+    fast = {"tokens_per_s": 100.0 * math.exp(0.051), "margin": 0.04}
+    assert ahead(fast, slow)
+    fast["tokens_per_s"] = 100.0 * math.exp(0.049)
+    assert not ahead(fast, slow)
+    low, high = ratio_interval(math.exp(0.049), (0.03, 0.04))
+    assert low < 1 < high
+
+
+def test_a_row_that_says_nothing_of_its_noise_has_the_unstated_floor():
+    slow = {"tokens_per_s": 1.0}
+    assert ahead({"tokens_per_s": 1.01 + UNSTATED_FLOOR}, slow)
+    assert not ahead({"tokens_per_s": 0.99 + UNSTATED_FLOOR}, slow)
+    assert math.expm1(math.hypot(*[margin_of(NOISE_FLOOR)] * 2)) == pytest.approx(NOISE_FLOOR)
+
+
+def test_leaders_are_the_fastest_and_those_not_told_apart_from_it():
+    rows = [{"tokens_per_s": rate, "margin": 0.02} for rate in (90.0, 99.0, 100.0)]
+    assert leaders(rows) == [rows[2], rows[1]]
+
+
+def tables(lead):
+    """Two cells, two sizes, two layouts of a size: the second faster by `lead`, a ratio."""
     pair = (100.0, 100.0 * (1 + lead))
-    common = {"series": series, "world_size": 8, "outcome": "ok", "layout_name": "a", "mfu": 0.4}
-    best = common | {"runner_up_layout_name": "b", "tied": None, "speed_up": 1.0}
+    noise = margin_of(NOISE_FLOOR)
+    common = {"series": "measured", "margin": noise, "status": "ok", "world_size": 8}
     return Tables(
         {
-            "levels": [
-                common | {"axis": axis, "level": level, "name": f"{axis} {level}",
-                          "least_memory_bytes": None, "tokens_per_s": rate}
-                for axis, pair in (("tp", pair), ("ZeRO", (100.0, 100.0 * (1 + 0.8 * lead))))
-                for level, rate in zip("12", pair, strict=True)
-            ],
             "map": [
-                common | {"tp": tp, "pp": 1, "status": "ok", "tokens_per_s_per_gpu": rate,
-                          "share_of_best": rate / pair[1]}
+                common | {"tp": tp, "pp": 1, "tokens_per_s_per_gpu": rate}
                 for tp, rate in zip((1, 2), pair, strict=True)
             ],
-            "batches": [
-                common | {"precision": "bf16", "micro_batch_size": size, "tokens_per_s": rate}
-                for size, rate in zip((1, 2), pair, strict=True)
-            ],
             "best": [
-                best | {"tokens_per_s": pair[1], "runner_up_tokens_per_s": pair[0]},
-                best | {"world_size": 16, "tokens_per_s": pair[0], "speed_up": pair[0] / pair[1],
-                        "runner_up_tokens_per_s": 50.0, "efficiency": 0.5},
+                common | {"world_size": size, "tokens_per_s": rate}
+                for size, rate in zip((8, 16), pair, strict=True)
             ],
-            "fixed_layout": [common | {"world_size": 16, "share_of_best": 1 / (1 + lead)}],
-            "effects": [common | {"name": "tp 2", "pairs": 9, "mean_ratio": 1 + lead}],
         }
-    )  # fmt: skip
+    )
 
 
 def shaken(given, seed):
-    """The same study measured again: every rate up to 0.5 % off."""
     draw = random.Random(seed)
-    rows = {
-        name: [
-            row | {key: row[key] * draw.uniform(0.995, 1.005) for key in RATES if key in row}
-            for row in table
-        ]
-        for name, table in given.records.items()
-    }
-    for row in rows["best"]:
-        row["speed_up"] = row["tokens_per_s"] / rows["best"][0]["tokens_per_s"]
-    top = max(row["tokens_per_s_per_gpu"] for row in rows["map"])
-    for row in rows["map"]:
-        row["share_of_best"] = row["tokens_per_s_per_gpu"] / top
-    return Tables(rows)
+    return Tables(
+        {
+            name: [
+                row | {k: row[k] * draw.uniform(0.995, 1.005) for k in row if "tokens" in k}
+                for row in rows
+            ]
+            for name, rows in given.records.items()
+        }
+    )
 
 
-TITLES = {
-    "levels": lambda given: choice_findings.levels_title(given, 8, GPUS),
-    "degrees": lambda given: choice_findings.degrees_title(given, 8, GPUS),
-    "batches": lambda given: choice_findings.batches_title(given, 8, GPUS),
-    "tensor": lambda given: choice_findings.tensor_title(given, GPUS),
-    "zero": lambda given: choice_findings.zero_title(given, GPUS),
-    "layouts": lambda given: size_findings.layouts_title(given, 8, GPUS),
-    "throughput": lambda given: size_findings.throughput_title(given, GPUS),
-    "map": lambda given: findings.map_title(given, 8, GPUS),
-    "efficiency": lambda given: findings.efficiency_title(given, GPUS),
-    "effects": lambda given: findings.effects_title(given),
-}
-EVEN = re.compile(r"\btie|noise|same|equal|too$")
-
-
-@pytest.mark.parametrize("title", TITLES)
 @pytest.mark.parametrize("lead", [0.0015, 0.004, 0.008])
-def test_a_lead_within_noise_is_claimed_by_no_title_however_the_rates_fall(title, lead):
-    said = {TITLES[title](shaken(tables(lead), seed)) for seed in range(20)}
-    assert len(said) == 1, said
-    assert EVEN.search(said.pop())
+def test_a_lead_within_noise_is_claimed_by_no_title_however_the_rates_fall(lead):
+    for seed in range(20):
+        given = shaken(tables(lead), seed)
+        assert "tie" in findings.map_title(given, 8, GPUS)
+        assert "stays the same" in size_findings.throughput_title(given, GPUS)
 
 
-@pytest.mark.parametrize("title", TITLES)
-def test_a_clear_lead_is_claimed_however_the_rates_fall(title):
-    said = {
-        re.sub(
-            r"[×\d.]+(\s%|×| as fast| on average)|[\d.]+×",
-            "#",
-            TITLES[title](shaken(tables(0.3), seed)),
-        )
-        for seed in range(20)
-    }
-    assert len(said) == 1
-    assert not EVEN.search(said.pop())
+def test_a_clear_lead_is_claimed_however_the_rates_fall():
+    for seed in range(20):
+        given = shaken(tables(0.3), seed)
+        assert findings.map_title(given, 8, GPUS) == "At 8 GPUs the best cell is tp 2, pp 1"
+        assert "throughput grows 1.3×" in size_findings.throughput_title(given, GPUS)
 
 
-def test_a_prediction_needs_a_longer_lead_than_a_measurement():
-    assert "tie" not in TITLES["batches"](tables(0.03))
-    assert "tie" in TITLES["batches"](tables(0.03, series="predicted"))
-
-
-def test_rows_without_intervals_have_a_noise_floor_and_noisy_repeats_raise_it():
-    row = {"series": "measured", "interval_half_width": None, "repeat_half_spread": None}
-    assert noise(Tables({"noise": [row]}), "measured") == NOISE_FLOOR
-    assert noise(Tables({"noise": [row]}), "predicted") == PREDICTED_TIE
-    assert noise(Tables({"noise": [row | {"repeat_half_spread": 0.05}]}), "measured") == 0.1
+def returns(*steps, series="measured"):
+    """Steps between 1, 2, 4, ... GPUs: what each returned, with its interval."""
+    rows = [
+        {
+            "series": series, "from_world_size": 2**n, "to_world_size": 2 ** (n + 1),
+            "step_return": middle, "step_return_low": low, "step_return_high": high,
+            "pays": middle >= 0.5, "returned": (1 + middle) / 2,
+        }
+        for n, (middle, low, high) in enumerate(steps)
+    ]  # fmt: skip
+    short = next((row for row in rows if not row["pays"]), None)
+    knee = {
+        "series": series, "knee_share": 0.75, "beyond_data": short is None,
+        "knee_world_size": (short or rows[-1])["from_world_size" if short else "to_world_size"],
+        "returned": short and short["returned"],
+    }  # fmt: skip
+    return Tables({"returns": rows, "knees": [knee]})
 
 
 @pytest.mark.parametrize(
-    ("stages", "title"),
+    ("steps", "title", "knee"),
     [
-        ([3, 3], "Only ZeRO 3 ran: there is nothing to compare"),
-        ([], "No ZeRO can be compared: nothing ran"),
+        ([(0.9, 0.8, 1.0)], "Every step buys at least 0.90 of its money's worth", "no knee"),
+        (
+            [(0.9, 0.8, 1.0), (0.3, 0.2, 0.4)],
+            "After 2 GPUs a step buys less than half of its money's worth: 0.30 [0.20–0.40]",
+            "The knee is at 2 GPUs",
+        ),
+        (
+            [(0.49, 0.4, 0.6)],
+            "After 1 GPU a step perhaps buys less than half of its money's worth: 0.49 [0.40–0.60]",
+            "The knee is perhaps at 1 GPU",
+        ),
+        (
+            [(0.47, None, None)],
+            "After 1 GPU a step perhaps buys less than half of its money's worth: 0.47",
+            "The knee is perhaps at 1 GPU",
+        ),
+        ([(-0.3, -0.4, -0.2)], "After 1 GPU more GPUs make training slower", "knee is at 1 GPU"),
     ],
 )
-def test_where_one_zero_stage_was_tried_the_title_says_which(stages, title):
-    rows = [{"outcome": "ok", "zero_stage": stage} for stage in stages]
-    assert choice_findings.zero_title(Tables({"levels": [], "statistics": rows}), GPUS) == title
+def test_a_step_is_said_to_fall_short_as_surely_as_its_interval_does(steps, title, knee):
+    given = returns(*steps)
+    assert size_findings.returns_title(given, GPUS) == title
+    assert knee in size_findings.knee_sentence(given, GPUS)
+
+
+def effect(name, ratio, low, high, pairs=9):
+    return {
+        "series": "measured", "factor": "tp", "name": name, "near_pairs": pairs,
+        "near_ratio": ratio, "near_low": low, "near_high": high,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("effects", "title"),
+    [
+        ([], "No two layouts near the fastest differ in one choice only"),
+        ([effect("a", 1.2, None, None, 2)], "Too few layouts near the fastest differ in one "
+         "choice only to rank the choices"),
+        ([effect("a", 1.2, 0.9, 1.5)], "Near the fastest layouts no choice is told apart from "
+         "its alternative"),
+        ([effect("a", 1.01, 1.005, 1.015)], "Near the fastest layouts no choice is told apart "
+         "from its alternative"),
+        ([effect("a", 1.3, 1.25, 1.35), effect("b", 0.9, 0.85, 0.95)],
+         "Near the fastest layouts a, is worth most: ×1.30 [1.25–1.35] over 9 pairs"),
+        ([effect("a", 1.3, 1.2, 1.4), effect("b", 0.8, 0.75, 0.9)],
+         "Near the fastest layouts a, and b, are worth most, and alike"),
+    ],
+)  # fmt: skip
+def test_the_choice_worth_most_stands_on_pairs_near_the_fastest_and_apart_from_others(
+    effects, title
+):
+    assert findings.effects_title(Tables({"effects": effects})) == title

@@ -5,15 +5,10 @@ from typing import Any
 
 import altair as alt
 
-from scaling.report.charts.marks import ACCENT, LINES, POINT_SIZE, POINTS, SURFACE, of, value
+from scaling.report.charts.marks import LINES, POINT_SIZE, POINTS, SURFACE, of
 from scaling.report.charts.palette import variable
 
 CATEGORIES = [variable(name) for name in ("t1", "t4", "t5", "t2", "ink-2", "t6")]
-
-
-def points_plain(base: alt.Chart, tooltip: Sequence[alt.Tooltip]) -> list[alt.Chart]:
-    """The same in the accent, where no layout has a colour."""
-    return category_points(base, value("Color", ACCENT), tooltip)
 
 
 def category_points(
@@ -52,14 +47,6 @@ def style_lines(
     ]
 
 
-def at_end(base: alt.Chart, along: str, group: str) -> alt.Chart:
-    """Of each group the row that lies farthest along the axis: where its line is labelled."""
-    last: alt.Chart = base.transform_joinaggregate(
-        end=f"max({along})", groupby=[group]
-    ).transform_filter(f"datum.{along} === datum.end")
-    return last
-
-
 def category(field: str, *, domain: Sequence[str] = (), sort: Any = alt.Undefined) -> alt.Color:
     """Colours of things that are no layouts: stages, precisions, clusters, shapes of groups."""
     shown = alt.Legend(
@@ -75,8 +62,12 @@ def category(field: str, *, domain: Sequence[str] = (), sort: Any = alt.Undefine
     )
 
 
-def part_colour(parts: list[str], ramp: str) -> alt.Color:
-    """Colours of the parts of a whole, from their own ramp of the palette, with a legend."""
+def part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
+    """Colours of the parts of a whole, from their own ramp of the palette, with a legend.
+
+    Without rows of `table` there is no legend to be seen (one without values has no size).
+    """
+    shown = alt.ExprRef(f"length(data('{table}')) ? 1 : 0")
     return alt.Color(
         "part:N",
         scale=alt.Scale(
@@ -84,6 +75,7 @@ def part_colour(parts: list[str], ramp: str) -> alt.Color:
         ),
         legend=alt.Legend(
             title=None, orient="top", symbolType="square", labelLimit=200,
+            labelOpacity=shown, symbolOpacity=shown,
             columns=alt.ExprRef("width < 520 ? 2 : 6"),
         ),
     )  # fmt: skip

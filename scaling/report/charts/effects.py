@@ -1,4 +1,4 @@
-"""Charts of what each choice is worth, and of choices that change what another is worth."""
+"""The chart of what each choice is worth, and where another choice changes that."""
 
 from typing import Any
 
@@ -11,7 +11,9 @@ from scaling.report.charts.marks import (
     OTHER,
     RIGHT,
     SOFT,
+    SURFACE,
     UPRIGHT,
+    WARN,
     chart,
     datum,
     finish,
@@ -29,8 +31,24 @@ _RATIO: dict[str, Any] = {
 }  # fmt: skip
 
 
+APART = 1.05  # levels nearer than this are not named: their names would lie on one another
+
+
 def factor_effects() -> alt.LayerChart:
-    """Throughput ratios of matched pairs: mean, quartiles and range of each choice."""
+    """Throughput ratios of matched pairs: mean, quartiles and range of each choice.
+
+    Open circles: the mean at each level of the one other choice that moves it most.
+    """
+    split = (
+        chart("interactions")
+        .transform_filter("datum.shown")
+        .transform_joinaggregate(first="min(rank)", groupby=["name"])
+        .transform_filter("datum.rank === datum.first")
+        .transform_joinaggregate(low="min(mean_ratio)", high="max(mean_ratio)", groupby=["name"])
+        .transform_calculate(
+            where="datum.axis + ' ' + datum.level", apart=f"datum.high / datum.low > {APART}"
+        )
+    )
     rows = (
         chart("effects")
         .transform_filter("datum.shown")
@@ -38,9 +56,10 @@ def factor_effects() -> alt.LayerChart:
             numbers="'×' + format(datum.mean_ratio, '.2f') + ' [' + format(datum.lowest, '.2f')"
             " + '–' + format(datum.highest, '.2f') + '] · ' + datum.pairs + "
             "(datum.pairs === 1 ? ' pair' : ' pairs')",
+            row_order="datum.mean_ratio",
             brief="'×' + format(datum.mean_ratio, '.2f') + ' · ' + datum.pairs",
         )
-        .encode(y=rows_by("name", "mean_ratio", falling=True))
+        .encode(y=rows_by("name", "row_order", falling=True))
     )
     x = alt.X("mean_ratio:Q", **_RATIO)
     tips = [
@@ -58,6 +77,12 @@ def factor_effects() -> alt.LayerChart:
         alt.Tooltip("ratio_at_largest:Q", title="ratio there", format=".3f"),
     ]
     one = rows.transform_aggregate(count="count()")
+    levels = split.transform_lookup(  # only of the choices that have a row
+        lookup="name",
+        from_=alt.LookupData(data=alt.NamedData("effects"), key="name", fields=["mean_ratio"]),
+        as_=["row_order"],
+    ).transform_filter("isValid(datum.row_order)")
+    at_level = levels.encode(x=x, y=rows_by("name", "row_order", falling=True))
     narrow = "width < 460"
     return finish(
         one.mark_rule(color=OTHER, strokeWidth=1).encode(x=datum("X", 1), **UPRIGHT),
@@ -70,6 +95,35 @@ def factor_effects() -> alt.LayerChart:
         rows.mark_point(
             shape="circle", filled=True, size=64, opacity=1, color=ACCENT, yOffset=6
         ).encode(x=x, tooltip=tips),
+        at_level.mark_point(
+            shape="circle",
+            fill=SURFACE,
+            stroke=WARN,
+            strokeWidth=1.25,
+            size=30,
+            opacity=1,
+            yOffset=6,
+        ).encode(
+            tooltip=[
+                alt.Tooltip("name:N", title="choice"),
+                alt.Tooltip("where:N", title="where"),
+                alt.Tooltip("mean_ratio:Q", title="mean ratio there", format=".3f"),
+                alt.Tooltip("pairs:Q", title="matched pairs"),
+                alt.Tooltip("series:N", title="value is"),
+            ]
+        ),
+        *(
+            layer
+            for end, align, away in (("low", "right", -7), ("high", "left", 7))
+            for layer in words(
+                at_level.transform_filter(f"datum.mean_ratio === datum.{end} && datum.apart"),
+                colour=WARN,
+                fontSize=10,
+                align=align,
+                dx=away,
+                dy=6,
+            )(text=alt.Text("where:N"))
+        ),
         *words(rows, colour=INK, align="left", dy=-11)(x=LEFT, text=alt.Text("name:N")),
         *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 0 : 1"})(
             x=RIGHT, text=alt.Text("numbers:N")
@@ -77,47 +131,5 @@ def factor_effects() -> alt.LayerChart:
         *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"})(
             x=RIGHT, text=alt.Text("brief:N")
         ),
-        height=alt.Step(46),
+        height=alt.Step(38),
     )
-
-
-def interactions() -> alt.LayerChart:
-    """Mean ratio of a choice at each level of another one: where it pays and where not."""
-    rows = (
-        chart("interactions")
-        .transform_filter("datum.shown")
-        .transform_calculate(
-            said="datum.level + ' ×' + format(datum.mean_ratio, '.2f')",
-        )
-        .encode(y=rows_by("title", "rank"))
-    )
-    x = alt.X("mean_ratio:Q", **_RATIO)
-    tips = [
-        alt.Tooltip("name:N", title="choice"),
-        alt.Tooltip("axis:N", title="where"),
-        alt.Tooltip("level:N", title="is"),
-        alt.Tooltip("series:N", title="value is"),
-        alt.Tooltip("mean_ratio:Q", title="mean ratio", format=".3f"),
-        alt.Tooltip("pairs:Q", title="matched pairs"),
-    ]
-    one = rows.transform_aggregate(count="count()")
-    ends = rows.transform_joinaggregate(
-        low="min(mean_ratio)", high="max(mean_ratio)", groupby=["title"]
-    )
-    label = {"fontSize": 11, "dy": 19}
-    return finish(
-        one.mark_rule(color=OTHER, strokeWidth=1).encode(x=datum("X", 1), **UPRIGHT),
-        rows.mark_line(color=ACCENT, strokeWidth=1.25, yOffset=4).encode(
-            x=x, detail=alt.Detail("title:N")
-        ),
-        rows.mark_point(
-            shape="circle", filled=True, size=50, opacity=1, color=ACCENT, yOffset=4
-        ).encode(x=x, tooltip=tips),
-        *words(ends.transform_filter("datum.mean_ratio === datum.low"), colour=SOFT,
-               align="right", dx=4, **label)(x=x, text=alt.Text("said:N")),
-        *words(ends.transform_filter("datum.mean_ratio === datum.high"), colour=SOFT,
-               align="left", dx=-4, **label)(x=x, text=alt.Text("said:N")),
-        *words(ends.transform_filter("datum.mean_ratio === datum.low"), colour=INK,
-               align="left", dy=-14)(x=LEFT, text=alt.Text("title:N")),
-        height=alt.Step(52),
-    )  # fmt: skip

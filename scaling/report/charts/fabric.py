@@ -6,9 +6,6 @@ from scaling.report.charts.categories import category, part_colour
 from scaling.report.charts.marks import FROM_ZERO, INK, SURFACE, chart, finish, rate_axis
 from scaling.report.charts.tooltips import tooltips
 
-KINDS = [
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send and receive", "broadcast",
-]  # fmt: skip
 AXES = ["tp", "cp", "dp", "pp"]
 
 
@@ -88,20 +85,11 @@ def gemm_rates() -> alt.LayerChart:
     )
 
 
-def communication_kind() -> alt.LayerChart:
-    """Seconds a step communicates, by kind of collective; a tick where the exposed part ends."""
-    return _communication("kind", KINDS)
-
-
-def communication_axis() -> alt.LayerChart:
-    """The same by axis of parallelism."""
-    return _communication("axis", AXES)
-
-
-def _communication(split: str, parts: list[str]) -> alt.LayerChart:
+def communication() -> alt.LayerChart:
+    """Seconds a step communicates, by axis of parallelism; a tick where the exposed part ends."""
     rows = (
         chart("communication")
-        .transform_filter(f"datum.split === '{split}'")
+        .transform_filter("datum.split === 'axis'")
         .transform_calculate(
             start="datum.from_s * 1000", end="datum.to_s * 1000",
             took="datum.seconds * 1000", exposed="datum.exposed_s * 1000",
@@ -131,7 +119,7 @@ def _communication(split: str, parts: list[str]) -> alt.LayerChart:
                 axis=alt.Axis(format=",~r", tickCount=5),
             ),
             x2=alt.X2("end:Q"),
-            color=part_colour(parts, "t"),
+            color=part_colour(AXES, "t", "communication"),
             tooltip=tips,
         ),
         one.mark_tick(thickness=4, height=22, color=SURFACE).encode(x=alt.X("exposed:Q")),

@@ -1,10 +1,9 @@
-"""Charts of the layouts at one number of GPUs: one function, one chart, no data inside."""
+"""The chart of the layouts at one number of GPUs."""
 
 from typing import Any
 
 import altair as alt
 
-from scaling.cluster.hardware import GIB
 from scaling.report.charts.marks import (
     ACCENT,
     ACROSS,
@@ -15,7 +14,6 @@ from scaling.report.charts.marks import (
     OTHER,
     RIGHT,
     SOFT,
-    UPRIGHT,
     amount_axis,
     chart,
     datum,
@@ -27,99 +25,51 @@ from scaling.report.charts.marks import (
 from scaling.report.charts.palette import HATCH
 from scaling.report.charts.tooltips import tooltips
 
-SHOWN_LAYOUTS = 15  # rows of a chart; the table behind it has all
+SHOWN_LAYOUTS = 10  # rows of a chart; the table behind it has all
 
 
 def layout_ranking() -> alt.LayerChart:
-    """Every layout tried at one size, fastest first, failures as hatched rows."""
-    x = alt.X(
-        "tokens_per_s:Q",
-        title="Tokens per second",
-        scale=FROM_ZERO,
-        axis=amount_axis(),
-    )
-    best = chart("contenders").transform_filter("datum.place === 1")
-    value = "format(datum.tokens_per_s, '.3s') + ' · ' + format(datum.share_of_best, '.0%')"
-    tips = (
-        "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
-        "tokens_per_s_high", "share_of_best", "stack_fingerprint",
-    )  # fmt: skip
-    return _layout_rows(
-        best.mark_rect(color=ACCENT, opacity=0.16).encode(
-            x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q")
-        ),
-        x=x,
-        ends=("tokens_per_s_low:Q", "tokens_per_s_high:Q"),
-        value=value,
-        tooltip=tooltips(*tips),
-    )
+    """Every layout tried at one size, fastest first, failures as hatched rows.
 
-
-def memory() -> alt.LayerChart:
-    """Peak memory per GPU of every layout tried at one size, against what the GPU has."""
-    x = alt.X(
-        "memory:Q",
-        title="Peak memory per {GPU}, largest rank (GiB)",
-        scale=FROM_ZERO,
-        axis=alt.Axis(tickCount=5),
-    )
-    capacity = (
-        chart("settings")
-        .transform_filter("isValid(datum.gpu_memory_bytes)")
-        .transform_calculate(capacity=f"datum.gpu_memory_bytes / {GIB}")
-    )
-    return _layout_rows(
-        capacity.mark_rule(color=BAD, strokeWidth=1.5).encode(x=alt.X("capacity:Q"), **UPRIGHT),
-        x=x,
-        ends=None,
-        value="isValid(datum.memory) ? format(datum.memory, '.3~g') + ' GiB' : 'not measured'",
-        tooltip=tooltips("world_size", "layout_name", "series", "memory", "tokens_per_s"),
-    )
-
-
-def _layout_rows(
-    behind: alt.Chart,
-    *,
-    x: alt.X,
-    ends: tuple[str, str] | None,
-    value: str,
-    tooltip: list[alt.Tooltip],
-) -> alt.LayerChart:
-    """Rows of layouts: the name and its number above, the mark below, so a phone has room."""
-    up, down = -9, 7
+    Name and number stand above the mark, so a phone has room.
+    """
+    up, down = -7, 7
+    x = alt.X("tokens_per_s:Q", title="Tokens per second", scale=FROM_ZERO, axis=amount_axis())
     rows = (
         chart("contenders")
         .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
         .transform_calculate(
-            memory=f"isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes / {GIB} : null",
-            value=f"datum.outcome === 'ok' ? {value} : replace(datum.outcome, '_', ' ')",
+            value="datum.outcome === 'ok' ? format(datum.tokens_per_s, '.3s') + ' · ' + "
+            "format(datum.share_of_best, '.0%') : replace(datum.outcome, '_', ' ')",
         )
         .encode(y=rows_by("layout_name", "place"))
     )
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
-    shaft = ran.mark_rule(color=OTHER, strokeWidth=1, yOffset=down)
+    ends = intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))
+    for layer in ends:
+        layer.mark.yOffset = down
     number: dict[str, Any] = {"x": RIGHT, "text": "value:N"}
+    tips = tooltips(
+        "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
+        "tokens_per_s_high", "share_of_best", "mfu", "stack_fingerprint",
+    )  # fmt: skip
     return finish(
-        behind,
-        shaft.encode(x=x, x2=datum("X2", 0)),
-        *([] if ends is None else _offset_intervals(ran, *ends, down)),
-        *points(ran.encode(x=x), tooltip, yOffset=down),
+        chart("contenders")
+        .transform_filter("datum.place === 1")
+        .mark_rect(color=ACCENT, opacity=0.16)
+        .encode(x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q")),
+        ran.mark_rule(color=OTHER, strokeWidth=1, yOffset=down).encode(x=x, x2=datum("X2", 0)),
+        *ends,
+        *points(ran.encode(x=x), tips, yOffset=down),
         failed.mark_bar(height=8, yOffset=down, fill=HATCH, cornerRadius=2).encode(
             **ACROSS,
             tooltip=tooltips("world_size", "layout_name", "outcome"),
         ),
-        rows.mark_text(align="left", dy=up, color=INK).encode(
+        rows.mark_text(align="left", dy=up, color=INK, limit={"expr": "width * 0.72"}).encode(
             x=LEFT, text=alt.Text("layout_name:N")
         ),
-        ran.mark_text(align="right", dx=-5, dy=up, color=SOFT).encode(**number),
-        failed.mark_text(align="right", dx=-5, dy=up, color=BAD).encode(**number),
-        height=alt.Step(36),
+        ran.mark_text(align="right", dx=-2, dy=up, color=SOFT).encode(**number),
+        failed.mark_text(align="right", dx=-2, dy=up, color=BAD).encode(**number),
+        height=alt.Step(32),
     )
-
-
-def _offset_intervals(base: alt.Chart, low: str, high: str, offset: int) -> list[alt.Chart]:
-    shifted = intervals(base, x=alt.X(low), x2=alt.X2(high))
-    for layer in shifted:
-        layer.mark.yOffset = offset
-    return shifted

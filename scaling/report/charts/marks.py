@@ -80,15 +80,17 @@ SEGMENTS: dict[str, dict[str, Any]] = {
 }
 
 _SLOTS = alt.Scale(domain=list(range(1, len(LAYOUTS) + 1)), range=LAYOUTS)
-# What the page and the SVG export set: GPU counts on the axis, the layouts that have a colour and
-# their names, and the common logarithm of the tokens of a run.
+# What the page and the SVG export set: GPU counts on the axis, the same and what lies beyond them,
+# the tokens of a run, and the price of a GPU-hour (0: none is known).
 PARAMETERS: dict[str, Any] = {
     "sizes_": [1, 2, 4, 8],
-    "slots_": [1],
-    "names_": ["layout"],
-    "budget_": 12.0,
+    "beyond_": [1, 2, 4, 8, 16],
+    "tokens_": 1e12,
+    "price_": 0,
 }
-_ONE_TWO_FIVE = [digit * 10**exponent for exponent in range(18) for digit in (1, 2, 5)]
+_DECADES = [10.0**exponent for exponent in range(-6, 18)]
+_ONE_TWO_FIVE = [digit * decade for decade in _DECADES for digit in (1, 2, 5)]
+_FINER = [digit * decade for decade in _DECADES for digit in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
 
 
 FROM_ZERO = alt.Scale(domainMin=0, nice=True)  # amounts start at 0
@@ -122,12 +124,26 @@ def points(base: alt.Chart, tooltip: Sequence[alt.Tooltip], **mark: Any) -> list
     return layers
 
 
-def lines(curves: alt.Chart) -> list[alt.Chart]:
-    """Lines of the table `curves`, whose column `style` says observed or predicted."""
-    return [
-        curves.transform_filter(f"datum.style === '{style}'").mark_line(color=SOFT, **look)
-        for style, look in LINES.items()
+def stretches(base: alt.Chart) -> list[alt.Chart]:
+    """Lines through the best of each size, none drawn through a change of layout.
+
+    A thin dotted line leads the eye from one layout to the next.
+    """
+    along = base.transform_window(
+        before="lag(layout_name)",
+        groupby=["series"],
+        sort=[alt.SortField("world_size")],
+    ).transform_calculate(changed="datum.before === datum.layout_name ? 0 : 1")
+    numbered = along.transform_window(
+        stretch="sum(changed)", groupby=["series"], sort=[alt.SortField("world_size")]
+    )
+    runs = [
+        numbered.transform_filter(f"(datum.series === 'predicted') === {foretold}")
+        .mark_line(color=SOFT, **LINES[style])
+        .encode(detail=[alt.Detail("series:N"), alt.Detail("stretch:Q")])
+        for style, foretold in (("observed", "false"), ("predicted", "true"))
     ]
+    return [base.mark_line(color=OTHER, strokeWidth=1, strokeDash=[1, 3]), *runs]
 
 
 def intervals(base: alt.Chart, *, colour: alt.Color | None = None, **ends: Any) -> list[alt.Chart]:
@@ -167,19 +183,21 @@ def layout_colour(legend: alt.Legend | None = None) -> alt.Color:
 
 
 def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
-    """The axis of GPU counts: log 2, the sizes of the study (parameter `sizes_`) as ticks."""
+    """The axis of GPU counts: log 2, a tick at every size of the study (parameter `sizes_`)."""
     return alt.X(
         field,
         title="Number of {GPUs} (log scale)",
         scale=alt.Scale(type="log", base=2, nice=False, padding=padding),
-        axis=alt.Axis(
-            values=alt.ExprRef("sizes_"),
-            format="d",
-            grid=False,
-            labelOverlap="greedy",
-            labelSeparation=3,
-        ),
+        axis=sizes_axis("sizes_"),
     )
+
+
+def sizes_axis(parameter: str) -> alt.Axis:
+    """Ticks at the values of a parameter; a label that would touch its neighbour goes."""
+    return alt.Axis(
+        values=alt.ExprRef(parameter), format="d", grid=False, labelOverlap="greedy",
+        labelSeparation=3,
+    )  # fmt: skip
 
 
 def amount_axis(**axis: Any) -> alt.Axis:
@@ -194,17 +212,24 @@ def rate_axis() -> alt.Axis:
 
 
 def log_amount_axis() -> alt.Axis:
-    """Amounts on a log scale: 1-2-5 values; Vega's own where the axis spans less than a decade.
-
-    Those outside the domain are dropped. Left alone Vega draws nine grid lines a decade.
-    """
+    """Amounts on a log scale, with `log_ticks`."""
     return alt.Axis(
-        values=alt.ExprRef(f"domain('y')[1] / domain('y')[0] < 6 ? null : {_ONE_TWO_FIVE}"),
+        values=log_ticks("y"),
         tickCount=5,
         labelExpr="replace(format(datum.value, '~s'), 'G', 'B')",
         labelOverlap="greedy",
         labelSeparation=6,
     )
+
+
+def log_ticks(channel: str) -> alt.ExprRef:
+    """Values for a log axis: 1-2-5, finer below six-fold, Vega's own even ones below a half more.
+
+    Those outside the domain are dropped. Left alone Vega draws nine grid lines a decade, and labels
+    one end only where the axis spans less.
+    """
+    span = f"domain('{channel}')[1] / domain('{channel}')[0]"
+    return alt.ExprRef(f"{span} < 1.5 ? null : {span} < 6 ? {_FINER} : {_ONE_TWO_FIVE}")
 
 
 def firmest(base: alt.Chart) -> alt.Chart:

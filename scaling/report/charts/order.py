@@ -1,4 +1,4 @@
-"""Charts of which layout is ahead: where the order changes, and the map of tp and pp."""
+"""The map of tensor-parallel by pipeline size."""
 
 from typing import Any
 
@@ -8,80 +8,11 @@ from scaling.report.charts.marks import (
     INK,
     SOFT,
     SURFACE,
-    UPRIGHT,
     chart,
     finish,
-    layout_colour,
-    over_gpus,
-    points,
-    value,
-    words,
 )
 from scaling.report.charts.palette import HATCH, variable
 from scaling.report.charts.tooltips import tooltips
-
-LEAST_SHARE = 0.6  # below it a line leaves the chart; the table behind it has all
-
-
-def crossovers() -> alt.LayerChart:
-    """Throughput of each coloured layout as a share of the fastest, and where the lead changes."""
-    y = alt.Y(
-        "share_of_best:Q",
-        title="Throughput, share of the fastest at that size",
-        scale=alt.Scale(domain=[LEAST_SHARE, 1.06], nice=False),
-        axis=alt.Axis(format=".0%", values=[0.6, 0.7, 0.8, 0.9, 1]),
-    )
-    shown = f"datum.slot < 7 && datum.share_of_best >= {LEAST_SHARE}"
-    base = chart("contenders").transform_filter(shown).encode(x=over_gpus(), y=y)
-    legend = alt.Legend(
-        title=None, orient="top", direction="vertical", labelLimit=420,
-        labelFontSize=12, labelColor=SOFT, symbolType="circle",
-        values=alt.ExprRef("slots_"), labelExpr="names_[datum.value - 1]",
-        columns=alt.ExprRef("width < 520 ? 1 : 2"),
-    )  # fmt: skip
-    coloured = layout_colour(legend)
-    zone = chart("switches").encode(x=over_gpus("crossing_low:Q"), x2=alt.X2("crossing_high:Q"))
-    said = (
-        "datum.verdict === 'resolved' ? '≈ ' + format(datum.crossing, '.3~r') : "
-        "datum.verdict === 'tie' ? 'tie' : '?'"
-    )
-    middle = (
-        chart("switches")
-        .transform_calculate(
-            middle="isValid(datum.crossing) ? datum.crossing : "
-            "sqrt(datum.from_world_size * datum.to_world_size)",
-            said=said,
-        )
-        .encode(x=over_gpus("middle:Q"))
-    )
-    tips = tooltips("world_size", "layout_name", "series", "tokens_per_s", "share_of_best")
-    return finish(
-        zone.mark_rect(fill=HATCH, opacity=0.6).encode(
-            **UPRIGHT,
-            tooltip=[
-                alt.Tooltip("crossing:Q", title="order changes near", format=".3~r"),
-                alt.Tooltip("crossing_low:Q", title="between", format=".3~r"),
-                alt.Tooltip("crossing_high:Q", title="and", format=".3~r"),
-                alt.Tooltip("verdict:N", title="verdict"),
-                alt.Tooltip("before_name:N", title="before"),
-                alt.Tooltip("after_name:N", title="after"),
-            ],
-        ),
-        base.transform_filter("datum.series === 'predicted'")
-        .mark_line(strokeWidth=1.75, strokeDash=[4, 3])
-        .encode(color=coloured, detail=alt.Detail("layout_name:N")),
-        base.transform_filter("datum.series !== 'predicted'")
-        .mark_line(strokeWidth=2.25)
-        .encode(
-            color=coloured,
-            detail=[
-                alt.Detail(f"{name}:N") for name in ("layout_name", "series", "stack_fingerprint")
-            ],
-        ),
-        *points(base, tips),
-        *words(middle, colour=INK, baseline="bottom")(y=value("Y", 335), text=alt.Text("said:N")),
-        height=340,
-    )
 
 
 def layout_map() -> alt.LayerChart:

@@ -9,12 +9,9 @@ from scaling.report.charts.marks import (
     ACROSS,
     FAINT,
     FOOT,
-    FROM_ZERO,
     INK,
     INTERVALS,
-    OTHER,
     SEGMENTS,
-    SOFT,
     UPRIGHT,
     WARN,
     amount_axis,
@@ -27,84 +24,55 @@ from scaling.report.charts.marks import (
     of,
     over_gpus,
     points,
+    sizes_axis,
     words,
 )
 from scaling.report.charts.tooltips import tooltips
 
-HALF_SHARE = 0.5  # of what a GPU gave at the smallest size; the dotted line
+HALF_SHARE = 0.5  # of what a GPU gave at the smallest size
 
 
 def marginal_return() -> alt.LayerChart:
-    """Tokens per second that one more GPU added, a segment per step between two sizes."""
-    return _marginal(
-        "marginal_tokens_per_s", "marginal_low", "marginal_high", "yardstick_tokens_per_s_per_gpu",
-        title="Tokens per second per added {GPU}",
-    )  # fmt: skip
-
-
-def marginal_watt() -> alt.LayerChart:
-    """Tokens per second for each added watt."""
-    return _marginal(
-        "per_watt", "per_watt_low", "per_watt_high", "yardstick_per_watt",
-        title="Tokens per second per added watt",
-    )  # fmt: skip
-
-
-def marginal_dollar() -> alt.LayerChart:
-    """Tokens for each added dollar."""
-    return _marginal(
-        "per_usd", "per_usd_low", "per_usd_high", "yardstick_per_usd",
-        title="Tokens per added dollar",
-    )  # fmt: skip
-
-
-def _marginal(value: str, low: str, high: str, yardstick: str, *, title: str) -> alt.LayerChart:
-    y = alt.Y(f"{value}:Q", title=title, scale=alt.Scale(nice=True), axis=amount_axis())
+    """What each step between two sizes returned of what it cost, with its interval: 1 is all."""
+    y = alt.Y(
+        "step_return:Q",
+        title="Return of the step, share of what it costs",
+        scale=alt.Scale(nice=True),
+        axis=alt.Axis(format=".1f", tickCount=5),
+    )
     ends: dict[str, Any] = {
         "x": over_gpus("from_world_size:Q", padding=14),
         "x2": alt.X2("to_world_size:Q"),
     }
-    steps = chart("returns").transform_filter(f"isValid(datum.{value})")
+    steps = chart("returns").transform_filter("isValid(datum.step_return)")
     base = steps.encode(**ends)
-    start = firmest(steps).transform_aggregate(start=f"max({yardstick})")
-    half = start.transform_calculate(half=f"datum.start * {HALF_SHARE}")
+    one = steps.transform_aggregate(count="count()")
+    knee = chart("knees").transform_calculate(least="2 * datum.knee_share - 1")
     tooltip = [
         alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
         alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
+        alt.Tooltip("from_layout:N", title="layout before"),
         alt.Tooltip("to_layout:N", title="layout there"),
         alt.Tooltip("series:N", title="value is"),
-        alt.Tooltip(f"{value}:Q", title=title.lower(), format=",.4~s"),
-        alt.Tooltip(f"{low}:Q", title="{interval} from", format=",.4~s"),
-        alt.Tooltip(f"{high}:Q", title="{interval} to", format=",.4~s"),
-        alt.Tooltip("part:Q", title="of its share", format=".2f"),
+        alt.Tooltip("step_return:Q", title="return", format=".2f"),
+        alt.Tooltip("step_return_low:Q", title="{interval} from", format=".2f"),
+        alt.Tooltip("step_return_high:Q", title="{interval} to", format=".2f"),
+        alt.Tooltip("marginal_tokens_per_s:Q", title="tokens/s per added {GPU}", format=",.4~s"),
         alt.Tooltip("elasticity:Q", title="elasticity", format=".2f"),
-        alt.Tooltip("watt_from:N", title="power from"),
     ]
     middle = steps.transform_calculate(
         middle="sqrt(datum.from_world_size * datum.to_world_size)",
-        words=f"format(datum.{value} / datum.{yardstick}, '.2f')",
+        words="format(datum.step_return, '.2f')",
     ).encode(x=over_gpus("middle:Q", padding=14))
-    knee = chart("knees").transform_filter("!datum.beyond_data && datum.series !== 'predicted'")
-    segments = base.transform_calculate(part=f"datum.{value} / datum.{yardstick}")
     return finish(
-        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 0), **ACROSS),
+        one.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 0), **ACROSS),
+        one.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 1), **ACROSS),
         base.mark_rect(opacity=0.16, color=ACCENT).encode(
-            y=alt.Y(f"{low}:Q"), y2=alt.Y2(f"{high}:Q")
+            y=alt.Y("step_return_low:Q"), y2=alt.Y2("step_return_high:Q")
         ),
-        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.Y("start:Q"), **ACROSS),
-        half.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y=alt.Y("half:Q"), **ACROSS),
-        knee.mark_rule(color=WARN, strokeWidth=1.25).encode(
-            x=over_gpus("knee_world_size:Q", padding=14), **UPRIGHT
-        ),
-        knee.transform_calculate(words="'knee ' + datum.knee_world_size")
-        .mark_text(align="right", dx=-4, dy=-5, color=WARN, baseline="bottom")
-        .encode(
-            x=over_gpus("knee_world_size:Q", padding=14),
-            y=FOOT,
-            text=alt.Text("words:N"),
-        ),
+        knee.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y=alt.Y("least:Q"), **ACROSS),
         *(
-            of(segments, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
+            of(base, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
             for series, look in SEGMENTS.items()
         ),
         *words(middle, colour=INK, dy=13)(y=y, text=alt.Text("words:N")),
@@ -112,43 +80,41 @@ def _marginal(value: str, low: str, high: str, yardstick: str, *, title: str) ->
     )
 
 
-def efficiency() -> alt.LayerChart:
-    """Share of ideal scaling: at the best layout of each size, and keeping one layout."""
+def marginal_watt() -> alt.LayerChart:
+    """Tokens per second for each added watt, a segment per step."""
     y = alt.Y(
-        "efficiency:Q",
-        title="Efficiency: share of ideal scaling",
-        scale=FROM_ZERO,
-        axis=alt.Axis(format=".0%", tickCount=5),
-    )
-    best = chart("best").encode(x=over_gpus(), y=y)
-    fixed = chart("fixed_layout").encode(x=over_gpus(), y=y)
-    tips = tooltips("world_size", "layout_name", "series", "efficiency", "share_of_best")
-    last = "datum.world_size === sizes_[sizes_.length - 1] && datum.share_of_best < 0.99"
-    return finish(
-        *(
-            of(fixed, series).mark_line(color=OTHER, strokeWidth=1.5, **dash)
-            for series, dash in _DASHES.items()
-        ),
-        fixed.mark_square(size=26, color=OTHER, opacity=1).encode(tooltip=tips),
-        *words(
-            fixed.transform_filter(last).transform_calculate(words="'one layout'"),
-            colour=SOFT, align="right", dx=-8, dy=10,
-        )(text=alt.Text("words:N")),
-        *(
-            of(best, series).mark_line(color=SOFT, strokeWidth=1.75, **dash)
-            for series, dash in _DASHES.items()
-        ),
-        *points(best, tooltips("world_size", "layout_name", "series", "efficiency")),
-        height=280,
+        "per_watt:Q", title="Tokens per second per added watt", scale=alt.Scale(nice=True),
+        axis=amount_axis(),
     )  # fmt: skip
-
-
-_DASHES: dict[str, dict[str, Any]] = {
-    "measured": {},
-    "extended": {},
-    "published": {},
-    "predicted": {"strokeDash": [4, 3]},
-}
+    steps = chart("returns").transform_filter("datum.watt_from === 'measured'")
+    base = steps.encode(x=over_gpus("from_world_size:Q", padding=14), x2=alt.X2("to_world_size:Q"))
+    start = firmest(steps).transform_aggregate(start="max(yardstick_per_watt)")
+    tooltip = [
+        alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
+        alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
+        alt.Tooltip("to_layout:N", title="layout there"),
+        alt.Tooltip("series:N", title="value is"),
+        alt.Tooltip("per_watt:Q", title="tokens/s per added watt", format=",.4~s"),
+        alt.Tooltip("per_watt_low:Q", title="{interval} from", format=",.4~s"),
+        alt.Tooltip("per_watt_high:Q", title="{interval} to", format=",.4~s"),
+    ]
+    middle = steps.transform_calculate(
+        middle="sqrt(datum.from_world_size * datum.to_world_size)",
+        words="format(datum.per_watt / datum.yardstick_per_watt, '.2f')",
+    ).encode(x=over_gpus("middle:Q", padding=14))
+    return finish(
+        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 0), **ACROSS),
+        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.Y("start:Q"), **ACROSS),
+        base.mark_rect(opacity=0.16, color=ACCENT).encode(
+            y=alt.Y("per_watt_low:Q"), y2=alt.Y2("per_watt_high:Q")
+        ),
+        *(
+            of(base, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
+            for series, look in SEGMENTS.items()
+        ),
+        *words(middle, colour=INK, dy=13)(y=y, text=alt.Text("words:N")),
+        height=260,
+    )
 
 
 def scaling_law() -> alt.LayerChart:
@@ -163,9 +129,7 @@ def scaling_law() -> alt.LayerChart:
         "world_size:Q",
         title="Number of {GPUs} (log scale)",
         scale=alt.Scale(type="log", base=2, nice=False, padding=14),
-        axis=alt.Axis(
-            values=[2**power for power in range(20)], format="d", grid=False, labelOverlap="greedy"
-        ),
+        axis=sizes_axis("beyond_"),
     )
     curve = chart("law_curves").encode(x=x)
     inside = curve.transform_filter("datum.inside_data")

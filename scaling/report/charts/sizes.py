@@ -14,11 +14,10 @@ from scaling.report.charts.marks import (
     firmest,
     intervals,
     layout_colour,
-    lines,
     log_amount_axis,
     over_gpus,
     points,
-    rate_axis,
+    stretches,
     value,
     words,
 )
@@ -26,7 +25,7 @@ from scaling.report.charts.tooltips import tooltips
 
 _BEST = (
     "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
-    "tokens_per_s_high", "tokens_per_s_per_gpu", "efficiency",
+    "tokens_per_s_high", "tokens_per_s_per_gpu", "efficiency", "mfu",
 )  # fmt: skip
 
 
@@ -44,27 +43,36 @@ def throughput() -> alt.LayerChart:
     return finish(
         ideal.mark_line(color=FAINT, strokeWidth=1),
         ideal.transform_filter(apart)
-        .mark_text(align="left", dx=7, dy=-3, color=SOFT)
+        .mark_text(align="right", dx=-7, dy=-5, color=SOFT)
         .encode(text=value("Text", "ideal")),
         *intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
-        *lines(chart("curves").encode(x=over_gpus(), y=y)),
+        *stretches(base.encode(y=y)),
         *points(base.encode(y=y), tooltips(*_BEST, "runner_up_layout_name")),
         *words(
-            base.transform_filter("isValid(datum.label)"),
-            colour=layout_colour(),
-            align="left",
-            baseline="top",
-            dx=6,
-            dy=8,
-            lineHeight=13,
-            lineBreak="|",
-        )(y=y, text=alt.Text("label:N")),
-        height=330,
-    )
+            base.transform_filter("isValid(datum.label)").transform_calculate(
+                # on the right half there is room to the left of a mark only
+                right="datum.world_size * datum.world_size > sizes_[0] * sizes_[sizes_.length - 1]",
+                name="replace(datum.label, regexp('[|]', 'g'), ' ')",
+            ).transform_filter("!datum.right"),
+            colour=layout_colour(), align="left", baseline="top", dx=7, dy=7,
+        )(y=y, text=alt.Text("name:N")),
+        *words(
+            base.transform_filter("isValid(datum.label)").transform_calculate(
+                right="datum.world_size * datum.world_size > sizes_[0] * sizes_[sizes_.length - 1]",
+                name="replace(datum.label, regexp('[|]', 'g'), ' ')",
+            ).transform_filter("datum.right"),
+            colour=layout_colour(), align="right", baseline="bottom", dx=-7, dy=-7,
+        )(y=y, text=alt.Text("name:N")),
+        height=300,
+    )  # fmt: skip
 
 
 def throughput_per_gpu() -> alt.LayerChart:
-    """The same per GPU, with the share of the smallest size that is kept."""
+    """The same per GPU: MFU above each point, below it the share of the smallest size's rate.
+
+    For one model and batch the three are one curve. Grey: every other layout; grey squares: keeping
+    the layout that is best at the smallest size.
+    """
     y = alt.Y(
         "tokens_per_s_per_gpu:Q",
         title="Tokens per second per {GPU}",
@@ -77,41 +85,39 @@ def throughput_per_gpu() -> alt.LayerChart:
             low="datum.tokens_per_s_low / datum.world_size",
             high="datum.tokens_per_s_high / datum.world_size",
             yardstick="datum.ideal_tokens_per_s / datum.world_size",
+            used="isValid(datum.mfu) ? format(datum.mfu, '.0%') : "
+            "isValid(datum.model_flop_per_s_per_gpu) ? "
+            "format(datum.model_flop_per_s_per_gpu, '.3~s') : ''",
         )
         .encode(x=over_gpus())
     )
+    others = chart("contenders").transform_filter(
+        "datum.position > 1 && isValid(datum.tokens_per_s_per_gpu)"
+    )
+    kept = chart("fixed_layout").encode(x=over_gpus(), y=y)
+    last = "datum.world_size === sizes_[sizes_.length - 1] && datum.share_of_best < 0.97"
     return finish(
+        others.mark_circle(size=16, color=OTHER, opacity=0.45).encode(
+            x=over_gpus(), y=y,
+            tooltip=tooltips("world_size", "layout_name", "series", "tokens_per_s_per_gpu", "mfu"),
+        ),
         firmest(base)
         .mark_rule(color=FAINT, strokeWidth=1)
         .encode(y=alt.Y("yardstick:Q"), **ACROSS),
+        kept.mark_line(color=OTHER, strokeWidth=1.25, strokeDash=[1, 3]).encode(
+            detail=[alt.Detail("series:N"), alt.Detail("layout_name:N")]
+        ),
+        kept.mark_square(size=24, color=OTHER, opacity=1).encode(
+            tooltip=tooltips("world_size", "layout_name", "series", "efficiency", "share_of_best")
+        ),
+        *words(
+            kept.transform_filter(last).transform_calculate(name="'one layout'"),
+            colour=SOFT, align="right", dx=8, dy=14,
+        )(text=alt.Text("name:N")),
         *intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
-        *lines(chart("curves").encode(x=over_gpus(), y=y)),
+        *stretches(base.encode(y=y)),
         *points(base.encode(y=y), tooltips(*_BEST)),
-        *words(base, colour=SOFT, dy=18)(y=y, text=alt.Text("efficiency:Q", format=".0%")),
-        height=330,
-    )
-
-
-def mfu() -> alt.LayerChart:
-    """Model FLOPs utilisation of the best layout, and of every other as a grey dot."""
-    return _utilisation("mfu", "Model FLOPs utilisation (MFU)", alt.Axis(format=".0%", tickCount=5))
-
-
-def flop_rate() -> alt.LayerChart:
-    """Achieved FLOP/s per rank, where no peak is published to divide by."""
-    return _utilisation(
-        "model_flop_per_s_per_gpu", "Achieved FLOP/s per {GPU}, model FLOPs", rate_axis()
-    )
-
-
-def _utilisation(field: str, title: str, axis: alt.Axis) -> alt.LayerChart:
-    y = alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis)
-    base = chart("best").encode(x=over_gpus(), y=y)
-    others = chart("contenders").transform_filter("datum.position > 1").encode(x=over_gpus(), y=y)
-    tips = ("world_size", "layout_name", "series", field, "tokens_per_s_per_gpu")
-    return finish(
-        others.mark_circle(size=22, color=OTHER, opacity=0.55).encode(tooltip=tooltips(*tips)),
-        *lines(chart("curves").encode(x=over_gpus(), y=y)),
-        *points(base, tooltips(*tips)),
-        height=280,
-    )
+        *words(base, colour=SOFT, dy=-15)(y=y, text=alt.Text("used:N")),
+        *words(base, colour=SOFT, dy=16)(y=y, text=alt.Text("efficiency:Q", format=".0%")),
+        height=300,
+    )  # fmt: skip

@@ -10,67 +10,80 @@ import vl_convert
 from scaling.report.charts.charts import CHARTS, Chart
 from scaling.report.charts.marks import CONFIG
 from scaling.report.charts.palette import in_theme
+from scaling.report.charts.selection import ALL, rows_for
 from scaling.report.charts.vega import VEGA_LITE
-from scaling.report.tables import Record, Tables
+from scaling.report.tables import Tables
 from scaling.report.text.words import filled
 
-BUDGET = 12.0  # log10 of the tokens of a run, until the reader says otherwise
 WIDTH = 640  # px; the page gives charts the width of their box
+_TITLE_CHARACTERS, _LINE_CHARACTERS = 70, 100  # of a line at that width
+
+SERIES_KEY = {
+    "measured": "● measured",
+    "published": "○ published by others",
+    "predicted": "◇ predicted (dashed lines)",
+}
 
 
-def chart_files(tables: Tables, story: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def chart_files(tables: Tables, story: dict[str, Any], study: str) -> Iterator[tuple[str, str]]:
     """Names (without folder and ending) and texts of the SVG files of one setting.
 
     A chart of one size is written for the largest that ran; the page saves the others.
     """
-    largest = story["shown_size"]
-    for chart in CHARTS.values():
-        size = largest if chart.per_size else None
-        rows = rows_of(chart, tables, size)
-        if not rows:
-            continue
-        suffix = "" if size is None else f"-{size}"
-        # the models of a study are settings, each with files of its own
-        panels = {row.get(chart.panel or "") for row in rows}
-        for panel in sorted(panels, key=str):
-            name = chart.name if panel is None else f"{chart.name}-{panel}"
-            yield f"{name}{suffix}", svg(chart, tables, story, size, panel)
-
-
-def rows_of(chart: Chart, tables: Tables, size: int | None) -> list[Record]:
-    """The rows that give the chart something to draw; none if another chart says the same."""
-    if chart.unless and any(row[chart.unless] is not None for row in tables[chart.table]):
-        return []
-    return [
-        row
-        for row in tables[chart.table]
-        if row[chart.needs] is not None
-        and size in (None, row.get("world_size", size))
-        and all(row[column] in values for column, values in chart.where.items())
-    ]
+    for name, sizes in story["drawn"][ALL].items():
+        chart = CHARTS[name]
+        size = str(story["shown_size"]) if chart.per_size else ""
+        for panel in sizes.get(size, []):
+            words = name if panel is None else f"{name}-{panel}"
+            suffix = f"-{size}" if size else ""
+            yield f"{words}{suffix}", svg(chart, tables, story, study, size, panel)
 
 
 def svg(
-    chart: Chart, tables: Tables, story: dict[str, Any], size: int | None, panel: str | None = None
+    chart: Chart, tables: Tables, story: dict[str, Any], study: str, size: str, panel: Any
 ) -> str:
-    """One chart of one setting in the light theme; of a chart of panels one of them."""
+    """One chart of one setting in the light theme, with its title, study, series and intervals."""
     specification = bare(chart)
     specification |= {"config": CONFIG, "width": WIDTH, "background": "white"}
+    specification["title"] = heading(chart, story, study, size, panel)
     text = in_theme(filled(json.dumps(specification), story["words"]), "light")
     ready = json.loads(text)
     ready["datasets"] = {
-        name: [
-            row
-            for row in tables[name]
-            if size in (None, row.get("world_size", size))
-            and (panel is None or row.get(str(chart.panel), panel) == panel)
-        ]
-        for name in datasets(ready)
+        name: rows_for(tables, name, chart, size, panel) for name in datasets(ready)
     }
     stated = parameters(story)
     for parameter in ready["params"]:
         parameter["value"] = stated.get(parameter["name"], parameter.get("value"))
     return str(vl_convert.vegalite_to_svg(ready, vl_version=VEGA_LITE))
+
+
+def heading(
+    chart: Chart, story: dict[str, Any], study: str, size: str, panel: Any
+) -> dict[str, Any]:
+    """What a file says that has no page around it: title, study, series key, level of intervals."""
+    per_size = story["at_size"].get(size, {})
+    title = per_size.get(chart.section) or story["titles"].get(chart.section) or chart.name
+    place = f"{study}: {story['model']} on {story['cluster']}, {story['batch']}"
+    if panel is not None:
+        place += f"; {panel}"
+    key = "; ".join(SERIES_KEY[series] for series in story["series"])
+    level = f"{key}; intervals: {story['words']['interval']}"
+    lines = [*_wrapped(place, _LINE_CHARACTERS), *_wrapped(level, _LINE_CHARACTERS)]
+    return {
+        "text": _wrapped(title, _TITLE_CHARACTERS), "subtitle": lines, "anchor": "start",
+        "frame": "group",
+        "fontSize": 14, "subtitleFontSize": 11, "subtitleColor": "var(--ink-2)",
+        "color": "var(--ink)", "offset": 12,
+    }  # fmt: skip
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + len(word) >= most:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
 
 
 def png(text: str) -> bytes:
@@ -80,18 +93,20 @@ def png(text: str) -> bytes:
 
 def parameters(story: dict[str, Any]) -> dict[str, Any]:
     """What a setting says for the charts' parameters (scaling.report.charts.marks.PARAMETERS)."""
+    sizes = story["sizes"]
+    largest = max(sizes, default=1)
     return {
-        "sizes_": story["sizes"],
-        "slots_": [slot for slot, _ in story["coloured"]],
-        "names_": story["names"],
-        "budget_": BUDGET,
+        "sizes_": sizes,
+        "beyond_": [*sizes, *(largest * 2**power for power in range(1, 6))],
+        "tokens_": story["tokens"],
+        "price_": story["price"],
     }
 
 
 def bare(chart: Chart) -> dict[str, Any]:
     """The specification without data, theme and schema, which page and file add."""
-    found: dict[str, Any] = json.loads(_specification(chart.name))
-    return found
+    specification: dict[str, Any] = json.loads(_specification(chart.name))
+    return specification
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Tables, sentences and charts become one page that needs no network."""
 
+import base64
 import hashlib
 import json
 import re
@@ -12,23 +13,37 @@ import jinja2
 from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.record.files import write_bytes, write_text
-from scaling.report.charts.charts import CHARTS
+from scaling.report.charts.charts import CHARTS, charts_of
 from scaling.report.charts.marks import CONFIG, FONT
 from scaling.report.charts.palette import css
-from scaling.report.charts.svg import bare, chart_files, png
+from scaling.report.charts.selection import drawn
+from scaling.report.charts.svg import SERIES_KEY, bare, chart_files, parameters, png
 from scaling.report.charts.vega import bundle
+from scaling.report.page import decision
 from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.engines import engines
 from scaling.report.sections.replication import replication
 from scaling.report.sections.sentences import story
 from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
 from scaling.report.text import numbers
-from scaling.report.text.captions import read_caption
-from scaling.report.text.words import shown
+from scaling.report.text.captions import Caption, read_caption
+from scaling.report.text.words import filled, shown
 from scaling.study.paths import StudyPaths
 
 _LONGEST_NAME = 120  # of the 255 that a file system allows
-PAGE_FILES = ("page.html.j2", "page.css", "page.js")
+TEMPLATES = ("page.html.j2", "decision.html.j2", "replication.html.j2", "method.html.j2")
+STYLES = ("page.css", "tables.css", "paper.css")
+SCRIPTS = ("data.js", "filter.js", "table.js", "charts.js", "files.js", "budget.js", "page.js")
+
+# The links beside the page, in its order; one whose section shows nothing is not there.
+RAIL = (
+    ("answer", "Answer"), ("overview", "All selections"), ("throughput", "Throughput"),
+    ("returns", "Returns"), ("memory", "Memory"), ("time", "What bounds a step"),
+    ("layouts", "Layouts of a size"), ("effects", "Effects"), ("cost", "Cost"),
+    ("accuracy", "Prediction"), ("peers", "Other clusters"),
+    ("collectives", "Links and devices"), ("replication", "Replication"),
+    ("statistics", "All points"), ("method", "Method"), ("downloads", "Downloads"),
+)  # fmt: skip
 
 
 def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> Path:
@@ -37,7 +52,8 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
     Args:
         study_dir: results/<study>, tabulated.
         reports_dir: what people wrote: page/ and captions/.
-        charts: write charts/* too; with many models they take longer than the page.
+        charts: write charts/* too, and into the page what readers without JavaScript see of the
+            first selection; with many models they take longer than the page.
 
     Returns:
         The path of the page: one file, no request leaves it.
@@ -51,27 +67,42 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
 
 def _write_report(study_dir: Path, reports_dir: Path, vega: Future[str], *, charts: bool) -> Path:
     tables = read_tables(study_dir)
-    stories = []
+    study = shown(study_dir.name)
+    selections = [tables.of(setting["setting_id"]) for setting in tables["settings"]]
+    stories = [told(mine) for mine in selections]
+    first: dict[str, str] = {}  # the charts of the first selection, for readers without JavaScript
     files: dict[str, str] = {}
-    several = len(tables["settings"]) > 1
-    for setting in tables["settings"]:
-        mine = tables.of(setting["setting_id"])
-        told = story(mine)
-        stories.append(told)
-        prefix = f"{_file_words(told)}-" if several else ""
-        if charts:
-            files |= {f"{prefix}{name}": text for name, text in chart_files(mine, told)}
+    for number, (mine, one) in enumerate(zip(selections, stories, strict=True)):
+        drawings = dict(chart_files(mine, one, study)) if charts else {}
+        first = drawings if number == 0 else first
+        prefix = f"{_file_words(one)}-" if len(stories) > 1 else ""
+        files |= {f"{prefix}{name}": text for name, text in drawings.items()}
     paths = StudyPaths(study_dir)
     _write_charts(paths.charts, files)
     write_multiqc(study_dir, tables)
-    write_text(paths.report, _html(study_dir, tables, stories, reports_dir, vega))
+    write_text(paths.report, _html(study_dir, tables, stories, first, reports_dir, vega))
     return paths.report
+
+
+def told(tables: Tables) -> dict[str, Any]:
+    """What the page says and draws of one selection."""
+    spoken = story(tables)
+    price = float(spoken["advice"]["usd_per_gpu_hour"] or 0)
+    cost = "Cost of the run ($)" if price else "{GPU}-hours of the run"
+    return spoken | {
+        "drawn": drawn(tables),
+        "tokens": decision.tokens_of(spoken["advice"]),
+        "price": price,
+        "words": spoken["words"] | {"cost": filled(cost, spoken["words"])},
+        "titles": {"cost": "What a run costs"} | spoken["titles"],
+    }
 
 
 def _html(
     study_dir: Path,
     tables: Tables,
     stories: list[dict[str, Any]],
+    static: dict[str, str],
     reports_dir: Path,
     vega: Future[str],
 ) -> str:
@@ -79,26 +110,34 @@ def _html(
     charts = {
         name: {
             "spec": bare(chart),
+            "section": chart.section,
             "table": chart.table,
-            "needs": chart.needs,
             "perSize": chart.per_size,
-            "unless": chart.unless,
-            "missing": chart.missing,
-            "where": dict(chart.where),
             "panel": chart.panel,
-            "optional": chart.optional,
+            "missing": chart.missing,
             "alt": captions[name].alt,
             "caption": captions[name].text,
         }
         for name, chart in CHARTS.items()
     }
-    sources = {name: _source(reports_dir / "page" / name) for name in PAGE_FILES}
-    template = _environment().from_string(sources["page.html.j2"])
+    page_dir = reports_dir / "page"
+    template = _environment(page_dir).get_template(TEMPLATES[0])
     return template.render(
         study=shown(study_dir.name),
         replication=replication(study_dir),
         engines=engines(tables),
         stories=stories,
+        rail=RAIL,
+        charts_of=charts_of,
+        static=[_image(name, text, captions) for name, text in static.items()],
+        shade=decision.shade,
+        cell_words=decision.cell_words,
+        steps=decision.steps,
+        duration=decision.duration,
+        places=decision.places,
+        matrix=decision.matrix,
+        layouts_of=decision.layouts_of,
+        summary=decision.summary,
         tables=tables,
         refused=bool(tables["refused"]),
         done={
@@ -110,12 +149,12 @@ def _html(
         numbers=numbers,
         palette=css,
         font=FONT,
-        style=sources["page.css"],
-        script=_inline(sources["page.js"]),
+        style="".join(_source(page_dir / name) for name in STYLES),
+        script=_inline("".join(_source(page_dir / name) for name in SCRIPTS)),
         vega=_inline(vega.result()),
         data=_json({name: columnar(tables[name], columns) for name, columns in COLUMNS.items()}),
-        charts=_json(charts),
-        stories_json=_json(stories),
+        charts_json=_json(charts),
+        stories_json=_json([one | {"parameters": parameters(one)} for one in stories]),
         axes=_json(
             [
                 {
@@ -130,15 +169,27 @@ def _html(
             ]
         ),
         config=_json(CONFIG),
-        formats=_json(numbers.FORMATS),
+        formats=_json({**numbers.FORMATS, "series_key": SERIES_KEY}),
     )
 
 
-def _environment() -> jinja2.Environment:
+def _environment(page_dir: Path) -> jinja2.Environment:
     """Every value is escaped; only what this module made by `_json` and `_inline` is not."""
+    sources = {name: _source(page_dir / name) for name in TEMPLATES}
     return jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.DictLoader(sources),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+
+
+def _image(name: str, text: str, captions: dict[str, Caption]) -> dict[str, str]:
+    """A chart as an image that the page holds: its words inside it are no part of the page's."""
+    chart = max((one for one in CHARTS if name.startswith(one)), key=len)
+    encoded = base64.b64encode(text.encode("utf-8")).decode("ascii")
+    return {"uri": f"data:image/svg+xml;base64,{encoded}", "alt": captions[chart].alt}
 
 
 def _json(value: Any) -> str:

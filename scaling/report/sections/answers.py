@@ -1,77 +1,14 @@
-"""The answer: which layouts to use, what the last step returned, and what a reader must know."""
+"""What a reader of the answer must know, and what became of the points."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
-from scaling.analyse.advice import fewest_switches
-from scaling.report.sections.leads import PREDICTED_TIE
+from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import interval, listed, percent
 from scaling.report.text.words import counted
 
-Span = tuple[str, bool]  # text, and whether it is strong
-
-STARVED_SHARE = 1.2  # above it the smallest size is a poor yardstick
-
-
-def advice_spans(tables: Tables, words: Mapping[str, str]) -> list[Span]:
-    """`tp 1, pp 2 from 8 to 16 GPUs, then ...`; empty where nothing ran."""
-    good: dict[int, dict[str, float]] = {}
-    for row in tables["contenders"]:
-        if _good(row):
-            at_size = good.setdefault(row["world_size"], {})
-            at_size[row["layout_name"]] = max(
-                row["share_of_best"], at_size.get(row["layout_name"], 0.0)
-            )
-    spans: list[Span] = []
-    for stretch in fewest_switches(good):
-        first, last = stretch.from_world_size, stretch.to_world_size
-        where = (
-            f" on {counted(first, words)}"
-            if first == last
-            else f" from {first} to {counted(last, words)}"
-        )
-        spans += [(", then " if spans else "", False), (stretch.layout, True), (where, False)]
-    return [span for span in spans if span[0]]
-
-
-def _good(row: Record) -> bool:
-    """Whether a layout may be advised at a size: the fastest, or not to be told from it.
-
-    What a prediction is wrong about is mostly the same for all layouts, so its interval, wide as it
-    is, does not excuse one that is predicted clearly slower.
-    """
-    if row["share_of_best"] is None:
-        return False
-    near = row["series"] != "predicted" or row["share_of_best"] >= 1 - PREDICTED_TIE
-    return row["position"] == 1 or bool(row["within_noise"] and near)
-
-
-def answer(tables: Tables, words: Mapping[str, str], *, predicted: bool = False) -> list[Span]:
-    """The first sentence of the report: what to use, and what the last step returned."""
-    advice = advice_spans(tables, words)
-    if not advice:
-        return [(nothing_ran(tables), False)]
-    opening = "Nothing was run here. Predicted: use " if predicted else "Use "
-    spans: list[Span] = [(opening, False), *advice, (". ", False)]
-    steps = tables["returns"]
-    if steps:
-        spans.append((_step_sentence(steps[-1], words), False))
-    else:
-        only = tables["best"][0]["world_size"]
-        ran = "is predicted" if predicted else "ran"
-        spans.append((f"Only {counted(only, words)} {ran}, so a return cannot be stated.", False))
-    return spans
-
-
-def _step_sentence(step: Record, words: Mapping[str, str]) -> str:
-    share = interval(step["share"], step["share_low"], step["share_high"])
-    where = f"From {step['from_world_size']} to {counted(step['to_world_size'], words)}"
-    foretold = step["series"] == "predicted"
-    returned = f"each added {words['GPU']} {'would return' if foretold else 'returned'} {share}"
-    if step["share_high"] is not None and step["share_high"] < 0:
-        falls = "would fall" if foretold else "falls"
-        return f"{where} throughput {falls}: {returned} of its share."
-    return f"{where} {returned} of its share."
+STARVED_RETURN = 1.2  # above it the smaller size is no yardstick: it is starved
 
 
 def nothing_ran(tables: Tables) -> str:
@@ -85,67 +22,84 @@ def nothing_ran(tables: Tables) -> str:
     return f"No layout ran: {done['failed']} of {done['points']} points failed{rest}."
 
 
-def note(tables: Tables, words: Mapping[str, str]) -> str:
+def note(tables: Tables, kind: str, words: Mapping[str, str]) -> str:
     """What a reader of the answer must know, in small type."""
     setting, best = tables["settings"][0], tables["best"]
-    said = [f"{setting['model']} on {setting['cluster']}."]
+    sentences = []
+    if kind == "published" and best:
+        sentences.append("Published by others, not measured here.")
     if setting["vendor"] == "cpu":
-        said.append(
+        sentences.append(
             "Ranks share the cores of one machine: the curves tell about that machine, "
             "not about GPUs."
         )
-    ties = [str(row["world_size"]) for row in best if row["tied"]]
-    if ties:
-        size = words["GPU"] if ties == ["1"] else words["GPUs"]
-        every = len(ties) == len(best) > 1
-        which = "At every size" if every else f"At {listed(ties)} {size}"
-        said.append(
-            f"{which} the intervals of the two fastest layouts overlap: a tie. "
-            "Where layouts tie, the one that needs fewer changes is named"
-            + (
-                f", if it is predicted within {percent(PREDICTED_TIE)} of the fastest."
-                if any(row["series"] == "predicted" for row in best)
-                else "."
-            )
-        )
+    sentences += [_tie_rule(best, kind, words)] if best else []
     sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
     if best and sizes and min(sizes) < best[0]["world_size"]:
-        said.append(f"Below {counted(best[0]['world_size'], words)} no layout tried ran.")
-    if any(row["share"] > STARVED_SHARE for row in tables["returns"]):
-        said.append(
-            "Shares well above 1 mean that the smallest size that ran is a poor yardstick: "
-            "it is starved."
+        sentences.append(f"Below {counted(best[0]['world_size'], words)} no layout tried ran.")
+    if any(row["step_return"] > STARVED_RETURN for row in tables["returns"]):
+        sentences.append(
+            "Returns well above 1 mean that the size before is a poor yardstick: it is starved."
         )
-    beyond_peak = [row for row in best if (row["mfu"] or 0) > 1]
+    beyond_peak = [row for row in tables["contenders"] if (row["mfu"] or 0) > 1]
     if beyond_peak:
         top = max(beyond_peak, key=lambda row: float(row["mfu"]))
-        said.append(
+        sentences.append(
             f"MFU is {percent(top['mfu'])} on {counted(top['world_size'], words)}: above 100 % the "
             "peak, the FLOP count or the step time of the row is in doubt."
         )
     stacks = {row["stack_fingerprint"] for row in best}
     if len(stacks) > 1:
-        said.append(
+        sentences.append(
             f"The fastest layouts come from {len(stacks)} software stacks, so steps between "
             "them also compare software."
         )
     waiting = tables["progress"][0]["waiting"]
     if best and waiting:
         which = "point has" if waiting == 1 else "points have"
-        said.append(f"{waiting} {which} not run yet, so the fastest may change.")
-    if tables["returns"]:
-        said.append(f"Share: what a {words['GPU']} gave at the smallest size that ran.")
-    return " ".join(said)
+        sentences.append(f"{waiting} {which} not run yet, so the fastest may change.")
+    return " ".join(sentences)
 
 
-def statistics_title(tables: Tables) -> str:
+def _tie_rule(best: Sequence[Record], kind: str, words: Mapping[str, str]) -> str:
+    """Where the two fastest tie, and from which lead on one is called faster."""
+    ties = [row["world_size"] for row in best if row["tied"]]
+    floor = UNSTATED_FLOOR
+    reason = "rows without an interval"
+    if kind == "predicted":
+        own = [row["predicted_own_sigma"] for row in best]
+        floor = NOISE_FLOOR if all(own) else PREDICTED_FLOOR
+        reason = "predictions, whatever their own errors"
+    elif all(row["tokens_per_s_low"] is not None for row in best):
+        floor, reason = NOISE_FLOOR, "runs, whatever the interval of one"
+    rule = f"Leads below {percent(floor)} count for nothing in {reason}"
+    if not ties:
+        return f"{rule}."
+    size = words["GPU"] if ties == [1] else words["GPUs"]
+    every = len(ties) == len(best) > 1
+    which = "at every size" if every else f"at {listed([str(one) for one in ties])} {size}"
+    near = ""
+    if kind == "predicted":
+        near = f", if it is predicted within {percent(PREDICTED_FLOOR)} of the fastest"
+    return (
+        f"{rule}; {which} the two fastest layouts are not told apart: a tie. Where layouts tie, "
+        f"the one that needs fewer changes is advised{near}."
+    )
+
+
+def statistics_title(tables: Tables, kind: str) -> str:
     """How many points there are and what became of them."""
     done = tables["progress"][0]
-    parts = [f"{done['ok']} of {done['points']} points ran"]
-    if done["predicted"]:
-        parts = [f"{done['points']} points are predicted", "none was to be measured"]
+    tried = done["ok"] + done["failed"]
+    parts = []
+    if tried or not done["predicted"]:
+        of = "points" if kind != "published" else "published points"
+        parts.append(f"{done['ok']} of {done['points'] - done['predicted']} {of} ran")
     if done["failed"]:
         parts.append(f"{done['failed']} failed")
+    if done["predicted"]:
+        more = "more " if tried else ""
+        parts.append(f"{done['predicted']} {more}points are predicted, none was to be measured")
     if done["waiting"]:
         parts.append(f"{done['waiting']} {'has' if done['waiting'] == 1 else 'have'} not run yet")
     if done["refusals"]:
@@ -156,3 +110,28 @@ def statistics_title(tables: Tables) -> str:
 def combinations(number: int) -> str:
     """`1 combination was`, `5 combinations were`."""
     return "1 combination was" if number == 1 else f"{number} combinations were"
+
+
+def beyond(tables: Tables, words: Mapping[str, str]) -> str:
+    """What is predicted at sizes where nothing ran, from the predicted rows of those sizes."""
+    sizes = {row["world_size"] for row in tables["best"]}
+    advised = sorted(
+        (row["world_size"], str(row["layout_name"]))
+        for row in tables["advised"]
+        if row["world_size"] in sizes
+    )
+    if not advised:
+        return ""
+    stretches = []
+    for layout, group in groupby(advised, key=lambda one: one[1]):
+        on = [size for size, _ in group]
+        last = counted(on[-1], words)
+        stretches.append(
+            f"{layout} on {last}" if len(on) == 1 else f"{layout} from {on[0]} to {last}"
+        )
+    sentence = f"Predicted beyond, not measured: {', then '.join(stretches)}."
+    if tables["returns"]:
+        step = tables["returns"][-1]
+        worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"])
+        sentence += f" The step to {counted(step['to_world_size'], words)} would return {worth}."
+    return sentence

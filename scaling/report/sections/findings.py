@@ -1,14 +1,25 @@
 """Titles of the sections behind the throughput: what each says, or why it cannot."""
 
+import math
 from collections.abc import Mapping
-from typing import Any
 
-from scaling.report.sections.leads import leaders, noise
+from scaling.analyse.ties import NOISE_FLOOR
+from scaling.report.sections.leads import leaders
 from scaling.report.tables import Record, Tables
-from scaling.report.text.numbers import amount, digits, interval, listed, percent, significant
+from scaling.report.text.numbers import (
+    amount,
+    digits,
+    interval,
+    listed,
+    percent,
+    significant,
+    times,
+)
 from scaling.report.text.words import counted
 
-FEW_PAIRS = 4  # fewer name the largest effect only where there are no more
+FEW_PAIRS = 3  # of fewer pairs nothing is said
+MOST_NAMED = 3  # choices in one title
+PROFILED = 0.1  # a ratio by which a profiler may slow a step down unsaid
 NEAR = 0.1  # a prediction within ten per cent counts as near
 LAWS = {
     "amdahl": "Amdahl's law",
@@ -22,63 +33,13 @@ _SPREAD = {
 }
 
 
-def titles(tables: Tables, words: Mapping[str, str]) -> dict[str, str]:
-    """The titles by section, for the rows of one setting and one series."""
-    return {
-        "crossovers": crossovers_title(tables, words),
-        "efficiency": efficiency_title(tables, words),
-        "law": law_title(tables, words),
-        "effects": effects_title(tables),
-    }
-
-
-def crossovers_title(tables: Tables, words: Mapping[str, str]) -> str:
-    """Where the fastest layout changes, as far as the data resolve it."""
-    best, switches = tables["best"], tables["switches"]
-    if len(best) < 2:
-        return "One size at most: where the fastest layout changes is not known"
-    if not switches:
-        name = best[0]["layout_name"]
-        first, last = best[0]["world_size"], counted(best[-1]["world_size"], words)
-        return f"{name} is the fastest from {first} to {last}"
-    said = []
-    for switch in switches:
-        between = f"between {switch['from_world_size']} and {switch['to_world_size']}"
-        if switch["verdict"] == "resolved":
-            low, high = significant(switch["crossing_low"]), significant(switch["crossing_high"])
-            said.append(f"near {significant(switch['crossing'])} [{low}–{high}]")
-        elif switch["verdict"] == "tie":
-            said.append(f"{between} (not resolved by the data)")
-        else:
-            said.append(between)
-    return f"The fastest layout changes {listed(said)} {words['GPUs']}"
-
-
-def efficiency_title(tables: Tables, words: Mapping[str, str]) -> str:
-    """What keeping the layout of the smallest size costs at the largest."""
-    best, fixed = tables["best"], tables["fixed_layout"]
-    if len(best) < 2:
-        return "One size at most: efficiency needs a second"
-    last = best[-1]
-    kept = f"{percent(last['efficiency'])} of ideal is left on {counted(last['world_size'], words)}"
-    same = next((row for row in fixed if row["world_size"] == last["world_size"]), None)
-    if same is None:
-        return f"{kept}; the layout of the smallest size does not run there"
-    if same["share_of_best"] >= 1 / (1 + noise(tables, last["series"])):
-        return f"{kept}, at the layout of the smallest size too"
-    return f"{kept}; keeping one layout would cost {percent(1 - same['share_of_best'])} of it"
-
-
-def law_title(tables: Tables, words: Mapping[str, str]) -> str:
+def law_sentence(tables: Tables, words: Mapping[str, str]) -> str:
     """The chosen law, what it missed by where it could be tested, and where it peaks."""
     law = next((row for row in tables["laws"] if row["chosen"]), None)
-    series = {row["series"] for row in tables["best"]}
-    if law is None and series == {"predicted"}:
-        return "No scaling law is fitted to predictions, which follow laws of their own"
     if law is None:
-        return "No scaling law: that needs four sizes, of which the largest is held out"
+        return ""
     sizes = "1 size" if law["held_out"] == 1 else f"{law['held_out']} sizes"
-    said = (
+    sentence = (
         f"{LAWS[law['law']]} misses {sizes} it had not seen by {percent(law['held_out_error'], 1)}"
     )
     parts = [
@@ -87,41 +48,53 @@ def law_title(tables: Tables, words: Mapping[str, str]) -> str:
         if law[name] is not None and (law[f"{name}_high"] or 0) > 0
     ]
     if parts:
-        said += f": {listed(parts)}"
+        sentence += f": {listed(parts)}"
     if law["peak_world_size"] is not None and law["coherency_low"]:
         peak = round(law["peak_world_size"])
         where = "beyond the data" if peak > law["leaves_data_at"] else "inside the data"
-        said += f"; throughput would peak near {counted(peak, words)}, {where}"
-    return said
+        sentence += f"; throughput would peak near {counted(peak, words)}, {where}"
+    return f"{sentence}."
 
 
 def effects_title(tables: Tables) -> str:
-    """The choice whose pairs differ most."""
-    shown = [row for row in tables["effects"] if row["pairs"] >= FEW_PAIRS] or tables["effects"]
-    if not shown:
-        return "No two layouts that ran differ in one choice only"
-    top = max(shown, key=lambda row: max(row["mean_ratio"], 1 / row["mean_ratio"]))
-    if max(top["mean_ratio"], 1 / top["mean_ratio"]) <= 1 + noise(tables, top["series"]):
-        return f"No choice matters: on average {top['name']} and all others are within noise"
-    ratio = f"×{digits(top['mean_ratio'], 2)}"
-    pairs = "1 pair" if top["pairs"] == 1 else f"{top['pairs']} pairs"
-    return f"The choice that matters most is {top['name']}: {ratio} on average over {pairs}"
-
-
-def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
-    """Up to which size a doubling still pays."""
-    knee = next(iter(tables["knees"]), None)
-    if knee is None:
-        return ""
-    share = f"{digits(knee['knee_share'], 2)} of twice the throughput"
-    size = counted(knee["knee_world_size"], words)
-    returned = "would return" if knee["series"] == "predicted" else "returned"
-    if knee["beyond_data"]:
-        return f"Every doubling up to {size} {returned} at least {share}: no knee within the data."
+    """The choice that is worth most near the fastest layouts, where one chooses between them."""
+    near = [row for row in tables["effects"] if row["near_low"] is not None]
+    if not near:
+        few = any(row["near_pairs"] for row in tables["effects"])
+        return (
+            "Too few layouts near the fastest differ in one choice only to rank the choices"
+            if few
+            else "No two layouts near the fastest differ in one choice only"
+        )
+    apart = [row for row in near if row["near_low"] > 1 or row["near_high"] < 1]
+    apart = [row for row in apart if _factor(row) > 1 + NOISE_FLOOR]
+    if not apart:
+        return "Near the fastest layouts no choice is told apart from its alternative"
+    top = max(apart, key=_factor)
+    rivals = [row for row in apart if _most(row) >= _least(top)]
+    if len(rivals) > MOST_NAMED:
+        return f"Near the fastest layouts {len(rivals)} choices are worth alike, none stands out"
+    if len(rivals) > 1:
+        names = listed([f"{row['name']}," for row in sorted(rivals, key=_factor, reverse=True)])
+        return f"Near the fastest layouts {names} are worth most, and alike"
+    ratio = interval(top["near_ratio"], top["near_low"], top["near_high"])
     return (
-        f"The knee is at {size}: up to there every doubling {returned} at least {share}, "
-        f"the next step {digits(knee['returned'], 2)}."
+        f"Near the fastest layouts {top['name']}, is worth most: ×{ratio} over "
+        f"{top['near_pairs']} pairs"
     )
+
+
+def _most(row: Record) -> float:
+    """The largest factor, either way, that the interval of an effect allows."""
+    return float(max(row["near_high"], 1 / row["near_low"]))
+
+
+def _least(row: Record) -> float:
+    return float(max(row["near_low"], 1 / row["near_high"]))
+
+
+def _factor(row: Record) -> float:
+    return float(max(row["near_ratio"], 1 / row["near_ratio"]))
 
 
 def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
@@ -132,7 +105,7 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     if not ran:
         return f"{at} no cell of tp × pp runs"
     firm = [row for row in ran if row["series"] != "predicted"]
-    best = leaders(tables, firm or ran, "share_of_best")
+    best = leaders(firm or ran, "tokens_per_s_per_gpu")
     which = "cell" if firm else "predicted cell"
     named = [f"tp {row['tp']}, pp {row['pp']}" for row in best]
     title = f"{at} the best {which} is {named[0]}"
@@ -143,16 +116,33 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
 
 
 def memory_title(tables: Tables) -> str:
-    """How well predicted memory tells those that fit from those that do not."""
-    known = [
+    """What ZeRO saves, in pairs alike in all else; how well predicted memory tells what fits."""
+    parts = []
+    pairs = [
+        row
+        for row in tables["effects"]
+        if row["factor"] == "ZeRO" and row["memory_pairs"] >= FEW_PAIRS
+    ]
+    if pairs:
+        most = max(pairs, key=lambda row: abs(math.log(row["memory_ratio"])))
+        fewer = most["less_memory"] * 2 >= most["memory_pairs"]
+        count = most["less_memory"] if fewer else most["memory_pairs"] - most["less_memory"]
+        parts.append(
+            f"{most['name']}, needs {'less' if fewer else 'no less'} memory in {count} of "
+            f"{most['memory_pairs']} pairs, ×{digits(most['memory_ratio'], 2)} on average"
+        )
+    judged = [
         row
         for row in tables["statistics"]
         if row["predicted_outcome"] is not None and row["outcome"] in ("ok", "oom")
     ]
-    if not known:
-        return "Memory: no prediction can be held against a point that ran or ran out"
-    right = sum(row["predicted_outcome"] == row["outcome"] for row in known)
-    return f"Predicted memory tells {percent(right / len(known))} of {len(known)} points right"
+    if judged:
+        right = sum(row["predicted_outcome"] == row["outcome"] for row in judged)
+        parts.append(
+            f"predicted memory tells {percent(right / len(judged))} of {len(judged)} points right"
+        )
+    sentence = "; ".join(parts) or "What each layout needs of the memory"
+    return sentence[0].upper() + sentence[1:]
 
 
 def time_title(tables: Tables, words: Mapping[str, str]) -> str:
@@ -161,11 +151,18 @@ def time_title(tables: Tables, words: Mapping[str, str]) -> str:
     if not parts:
         return "Where the step goes is not known: nothing was profiled or predicted"
     size = max(row["world_size"] for row in parts)
-    losses = [row for row in parts if row["world_size"] == size and row["part"] != "compute"]
+    here = [row for row in parts if row["world_size"] == size]
+    losses = [row for row in here if row["part"] != "compute"]
     worst = max(losses, key=lambda row: row["share_to"] - row["share_from"])
     share = percent(worst["share_to"] - worst["share_from"])
-    said = f"At {counted(size, words)} the largest loss is {worst['part']}, {share} of the step"
-    return f"Predicted: {said[0].lower()}{said[1:]}" if worst["series"] == "predicted" else said
+    sentence = f"At {counted(size, words)} the largest loss is {worst['part']}, {share} of the step"
+    if worst["series"] == "predicted":
+        return f"Predicted: {sentence[0].lower()}{sentence[1:]}"
+    timed = sum(row["seconds"] or 0 for row in here)
+    window = worst["profiled_s"] or timed
+    if window > timed * (1 + PROFILED):
+        sentence += f", as shared under the profiler, which made it {times(window / timed)} as long"
+    return sentence
 
 
 def accuracy_title(tables: Tables) -> str:
@@ -176,7 +173,7 @@ def accuracy_title(tables: Tables) -> str:
         if row["predicted_tokens_per_s"] is not None and row["tokens_per_s"] is not None
     )
     if not errors:
-        return "No prediction can be held against a measurement"
+        return "No prediction can be held against a row that ran"
     near = sum(error <= NEAR for error in errors)
     median = errors[len(errors) // 2]
     return (
@@ -198,18 +195,6 @@ def accuracy_note(predicted: list[Record]) -> str:
         f"Parameters from {listed(sources)}: rows that the calibration saw are not held out, so "
         "the error of sizes nobody measured is larger; scaling validate states it."
     )
-
-
-def predicted_beyond(spans: list[tuple[str, bool]], steps: list[Record], words: Any) -> str:
-    """The predicted part of the answer, in its own sentence."""
-    if not spans:
-        return ""
-    said = f"Predicted beyond, not measured: {''.join(text for text, _ in spans)}."
-    if steps:
-        last = steps[-1]
-        share = interval(last["share"], last["share_low"], last["share_high"])
-        said += f" The step to {counted(last['to_world_size'], words)} would return {share}."
-    return said
 
 
 def price_note(setting: Record, costs: list[Record]) -> str:

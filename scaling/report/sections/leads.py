@@ -1,34 +1,25 @@
-"""When one rate may be called higher than another."""
+"""When one rate of a size may be called higher than another: by the margins the tables carry."""
 
 from collections.abc import Sequence
 
-from scaling.report.tables import Record, Tables
+from scaling.analyse.ties import UNSTATED_FLOOR, margin_of, told_apart
+from scaling.report.tables import Record
 
-NOISE_FLOOR = (
-    0.02  # ratio: smaller leads come and go between runs, whatever one run's interval says
-)
-PREDICTED_TIE = 0.04  # ratio: the predictor's mean regret is up to that (docs/prediction.md)
+_UNKNOWN = margin_of(UNSTATED_FLOOR)  # of a row that says nothing of its noise
 
 
-def noise(tables: Tables, series: str) -> float:
-    """The lead, a ratio, below which two rates of a series are not told apart.
-
-    Of what ran: as far as two intervals of the median width, or repeats, overlap, and at least
-    `NOISE_FLOOR`, which also stands for rows without intervals.
-    """
-    if series == "predicted":
-        return PREDICTED_TIE
-    known = [
-        2 * float(row[column])
-        for row in tables.records.get("noise", [])
-        for column in ("interval_half_width", "repeat_half_spread")
-        if row["series"] == series and row[column] is not None
-    ]
-    return max([NOISE_FLOOR, *known])
+def margin(row: Record) -> float:
+    """Half the interval of ln(rate): of the table `ranking`, else that of an unstated noise."""
+    known = row.get("margin")
+    return _UNKNOWN if known is None else float(known)
 
 
-def leaders(tables: Tables, rows: Sequence[Record], rate: str = "tokens_per_s") -> list[Record]:
+def ahead(faster: Record, slower: Record, rate: str = "tokens_per_s") -> bool:
+    """Whether the lead of one row over another is above their noise."""
+    return told_apart(float(faster[rate]), float(slower[rate]), (margin(faster), margin(slower)))
+
+
+def leaders(rows: Sequence[Record], rate: str = "tokens_per_s") -> list[Record]:
     """The row with the highest rate, and after it those that are not told apart from it."""
     ranked = sorted(rows, key=lambda row: -float(row[rate]))
-    floor = max(noise(tables, row["series"]) for row in ranked)
-    return [row for row in ranked if ranked[0][rate] <= row[rate] * (1 + floor)]
+    return [row for row in ranked if row is ranked[0] or not ahead(ranked[0], row, rate)]

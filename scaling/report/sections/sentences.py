@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaling.report.charts.palette import LAYOUT_SLOTS
-from scaling.report.sections import answers, choice_findings, findings, size_findings
+from scaling.report.sections import answers, findings, other_findings, size_findings
+from scaling.report.sections.advice import Kind, advice
 from scaling.report.sections.figures import figures
 from scaling.report.tables import Record, Tables
 from scaling.report.text.words import words_for
@@ -20,16 +21,16 @@ def story(tables: Tables) -> dict[str, Any]:
     setting = tables["settings"][0]
     words = words_for(setting["vendor"]) | {"interval": interval_words(everything)}
     named = {row["slot"]: row["layout_name"] for row in everything["contenders"]}
-    coloured = sorted((slot, name) for slot, name in named.items() if slot <= LAYOUT_SLOTS)
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
     tried = sorted({row["world_size"] for row in everything["contenders"]})
+    kind = basis(everything)
+    advised = advice(tables, kind, words)
     stated: dict[str, str] = {
         "throughput": size_findings.throughput_title(tables, words),
-        "utilisation": size_findings.utilisation_title(tables, words),
         "returns": size_findings.returns_title(tables, words),
-        **findings.titles(tables, words),
+        "effects": findings.effects_title(tables),
     }
-    if basis(everything) == "predicted":
+    if kind == "predicted":
         stated = {name: _foretold(title) for name, title in stated.items()}
     return {
         "setting_id": setting["setting_id"],
@@ -43,33 +44,40 @@ def story(tables: Tables) -> dict[str, Any]:
         "shown_size": max(
             (row["world_size"] for row in tables["best"]), default=max(tried, default=None)
         ),
-        "basis": basis(everything),
+        "basis": kind,
+        "advice": advised.json(),
         "series": sorted({row["series"] for row in everything["contenders"]}),
-        "coloured": coloured,
         "names": [named.get(slot, "") for slot in range(1, LAYOUT_SLOTS + 1)],
-        "answer": answers.answer(tables, words, predicted=basis(everything) == "predicted"),
+        "answer": [(advised.headline.text or answers.nothing_ran(tables), False)],
         "beyond": beyond(everything, words),
-        "knee": findings.knee_sentence(tables, words),
+        "knee": " ".join(
+            part
+            for part in (
+                size_findings.knee_sentence(tables, words),
+                findings.law_sentence(tables, words),
+            )
+            if part
+        ),
         "accuracy": accuracy(everything),
-        "slow_hosts": choice_findings.slow_hosts_note(everything),
-        "price": findings.price_note(setting, everything["costs"]),
-        "brief": "".join(text for text, _ in answers.advice_spans(tables, words))
-        or answers.nothing_ran(tables),
-        "note": answers.note(tables, words),
+        "slow_hosts": other_findings.slow_hosts_note(everything),
+        "price_note": findings.price_note(setting, everything["costs"]),
+        "brief": answers.nothing_ran(tables) if not tables["best"] else "",
+        "note": answers.note(tables, kind, words),
         "figures": figures(tables, words),
         "titles": {
-            "statistics": answers.statistics_title(tables),
+            "statistics": answers.statistics_title(tables, kind),
             **stated,
-            **choice_findings.titles(everything, words),
             "memory": findings.memory_title(everything),
             "time": findings.time_title(everything, words),
             "accuracy": findings.accuracy_title(everything),
+            "energy": other_findings.energy_title(tables, words),
+            "peers": other_findings.peers_title(everything, words),
+            "collectives": other_findings.collectives_title(everything),
         },
         "at_size": {
             str(size): {
                 "layouts": layouts_at(everything, tables, size, words),
                 "map": findings.map_title(everything, size, words),
-                **choice_findings.at_size(everything, size, words),
             }
             for size in tried
         },
@@ -110,7 +118,7 @@ def evidence(tables: Tables) -> Tables:
     return tables.of_series(basis(tables))
 
 
-def basis(tables: Tables) -> str:
+def basis(tables: Tables) -> Kind:
     """The series that sentences stand on: of what ran here, else published, else predicted.
 
     Where short steps were extended, full ones ran at a few points only, to check them: there it is
@@ -119,33 +127,25 @@ def basis(tables: Tables) -> str:
     series = {row["series"] for row in tables["contenders"]}
     if not series:
         return "measured"
-    return next(
-        name for name in ("extended", "measured", "published", "predicted") if name in series
-    )
+    kinds: tuple[Kind, ...] = ("extended", "measured", "published", "predicted")
+    return next(kind for kind in kinds if kind in series)
 
 
 def beyond(tables: Tables, words: Mapping[str, str]) -> str:
     """What is predicted beyond the sizes that ran; empty where nothing ran or is predicted."""
     if basis(tables) == "predicted":
         return ""
-    predicted = tables.of_series("predicted")
-    sizes = {row["world_size"] for row in predicted["best"]}
-    near = [row for row in predicted["contenders"] if row["world_size"] in sizes]
-    spans = answers.advice_spans(Tables({**predicted.records, "contenders": near}), words)
-    return findings.predicted_beyond(spans, predicted["returns"], words)
+    return answers.beyond(tables.of_series("predicted"), words)
 
 
 def accuracy(tables: Tables) -> str:
     """Whether the predictions had seen what they are held against."""
-    known = any(row["predicted_tokens_per_s"] is not None for row in tables["statistics"])
-    if not known:
-        return ""
-    predicted = [
+    compared = [
         {"stack_fingerprint": row["predicted_from"]}
         for row in tables["statistics"]
-        if row["predicted_from"] is not None
+        if row["predicted_tokens_per_s"] is not None and row["tokens_per_s"] is not None
     ]
-    return findings.accuracy_note(predicted)
+    return findings.accuracy_note(compared)
 
 
 def layouts_at(everything: Tables, tables: Tables, size: int, words: Mapping[str, str]) -> str:

@@ -1,16 +1,16 @@
-"""Titles of the sections over the number of GPUs: throughput, utilisation, returns, layouts."""
+"""Titles of the sections over the number of GPUs: throughput, returns, the layouts of a size."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
-from scaling.report.charts.returns import HALF_SHARE
-from scaling.report.sections.leads import NOISE_FLOOR, PREDICTED_TIE, leaders, noise
+from scaling.report.sections.leads import leaders, margin
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import amount, digits, interval, listed, percent, times
 from scaling.report.text.words import counted
 
 
 def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
-    """What the largest size gives against the smallest."""
+    """What the largest size gives against the smallest, whose rate stands beside the ratio."""
     best = tables["best"]
     if not best:
         return "No throughput to show: nothing ran"
@@ -18,68 +18,86 @@ def throughput_title(tables: Tables, words: Mapping[str, str]) -> str:
         ran = "is predicted" if _foretold(best) else "ran"
         return f"Only {counted(best[0]['world_size'], words)} {ran}: scaling needs a second size"
     first, last = best[0], best[-1]
+    growth = last["tokens_per_s"] / first["tokens_per_s"]
     factor = last["world_size"] / first["world_size"]
     where = f"From {first['world_size']} to {counted(last['world_size'], words)} ({times(factor)})"
-    verb = "grows" if last["speed_up"] >= 1 else "falls to"
-    if _foretold(best):
-        verb = "would grow" if last["speed_up"] >= 1 else "would fall to"
-    change = f"{verb} {times(last['speed_up'])}"
-    floor = noise(tables, last["series"])
-    if 1 / (1 + floor) <= last["speed_up"] <= 1 + floor:
-        change = "would stay the same" if _foretold(best) else "stays the same"
-    tops = leaders(tables, best)
-    peak = "" if last in tops else f"; it is highest at {tops[0]['world_size']}"
-    if peak and len(tops) > 1:
-        peak = (
-            f"; it is highest at {listed([str(n) for n in sorted(r['world_size'] for r in tops)])}"
-        )
-    return f"{where} throughput {change}{peak}"
-
-
-def utilisation_title(tables: Tables, words: Mapping[str, str]) -> str:
-    """MFU, or FLOP/s where no peak is published, at the two ends."""
-    best = tables["best"]
-    if not best:
-        return "No utilisation to show: nothing ran"
-    first, last = best[0], best[-1]
-
-    def value(row: Record) -> str:
-        if row["mfu"] is not None:
-            return percent(row["mfu"], 1)
-        return amount(row["model_flop_per_s_per_gpu"], "FLOP/s")
-
-    what = "MFU" if first["mfu"] is not None else f"The rate of one {words['GPU']}"
-    start = f"{what} is {value(first)} on {counted(first['world_size'], words)}"
-    if len(best) == 1:
-        return start
-    return f"{start}, {value(last)} on {last['world_size']}"
+    would = "would " if _foretold(best) else ""
+    verb = ("grow" if growth >= 1 else "fall") + ("" if would else "s")
+    change = (
+        f"{would}{verb} {times(growth)}" if growth >= 1 else f"{would}{verb} to {times(growth)}"
+    )
+    if abs(math.log(growth)) <= math.hypot(margin(first), margin(last)):
+        change = f"{would}stay{'' if would else 's'} the same"
+    base = f"from {amount(first['tokens_per_s'])} tokens/s"
+    tops = leaders(best)
+    if last in tops:
+        return f"{where} throughput {change}, {base}"
+    highest = listed([str(size) for size in sorted(row["world_size"] for row in tops)])
+    return f"{where} throughput {change}, {base}; it is highest at {highest}"
 
 
 def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
-    """After which size a further GPU stops paying."""
+    """After which size a step no longer buys the share of its cost that the study asks for."""
     steps = tables["returns"]
     if not steps:
-        return "Only one size ran: no marginal return"
-    short = next((step for step in steps if step["share"] < HALF_SHARE), None)
+        return "Only one size ran: no return of a step"
+    would = "would " if _foretold(steps) else ""
+    short = _first_short(tables)
     if short is None:
-        least = min(step["share"] for step in steps)
-        returned = "would return" if _foretold(steps) else "returned"
-        return f"Every step {returned} at least {digits(least, 2)} of its share"
-    returns = "would return" if _foretold(steps) else "returns"
-    after = f"After {counted(short['from_world_size'], words)} a further {words['GPU']}"
-    if short["share_high"] is not None and short["share_high"] < 0:
-        return f"{after} {'would make' if _foretold(steps) else 'makes'} training slower"
-    high = short["share_high"]
-    if high is None:  # the rates of both sizes carry the noise, and their difference is smaller
-        high = short["share"] + 3 * noise(tables, short["series"])
-    if high >= HALF_SHARE:
-        share = interval(short["share"], short["share_low"], short["share_high"])
-        return f"{after} perhaps {returns} less than half of its share: {share}"
-    return f"{after} {returns} less than half of its share"
+        least = min(step["step_return"] for step in steps)
+        verb = "buy" if would else "buys"
+        return f"Every step {would}{verb} at least {digits(least, 2)} of its money's worth"
+    step, threshold = short
+    after = f"After {counted(step['from_world_size'], words)}"
+    high = _high(step)
+    if high < 0:
+        return f"{after} more {words['GPUs']} {would}make training slower"
+    worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"])
+    part = "half" if math.isclose(threshold, 0.5) else digits(threshold, 2)
+    less = f"less than {part} of its money's worth: {worth}"
+    perhaps = "" if high < threshold else "perhaps "
+    verb = "buy" if would else "buys"
+    return f"{after} a step {perhaps}{would}{verb} {less}"
 
 
-def _foretold(rows: list[Record]) -> bool:
-    return bool(rows[0]["series"] == "predicted")
+def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
+    """Up to which size a step still pays, with the criterion."""
+    knee = next(iter(tables["knees"]), None)
+    if knee is None:
+        return ""
+    share = f"{digits(knee['knee_share'], 2)} of twice the throughput"
+    returned = "would return" if knee["series"] == "predicted" else "returned"
+    if knee["beyond_data"]:
+        size = counted(knee["knee_world_size"], words)
+        return f"Every doubling up to {size} {returned} at least {share}: no knee within the data."
+    size = counted(knee["knee_world_size"], words)
+    short = _first_short(tables)
+    perhaps = " perhaps" if short is not None and _high(short[0]) >= short[1] else ""
+    return (
+        f"The knee is{perhaps} at {size}: up to there every doubling {returned} at least {share}, "
+        f"the next step {digits(knee['returned'], 2)}."
+    )
+
+
+def _first_short(tables: Tables) -> tuple[Record, float] | None:
+    """The first step that does not pay, and what it should have bought of its cost."""
+    knee = next(iter(tables["knees"]), None)
+    step = next((step for step in tables["returns"] if not step["pays"]), None)
+    if knee is None or step is None:
+        return None
+    growth = step["to_world_size"] / step["from_world_size"]
+    needed = growth * knee["knee_share"] ** math.log2(growth)
+    return step, (needed - 1) / (growth - 1)
+
+
+def _high(step: Record) -> float:
+    """The upper end of what a step returned; without an interval that of an unstated noise."""
+    if step["step_return_high"] is not None:
+        return float(step["step_return_high"])
+    growth = step["to_world_size"] / step["from_world_size"]
+    noise = math.exp(math.hypot(margin({}), margin({})))
+    ratio = 1 + step["step_return"] * (growth - 1)
+    return float((ratio * noise - 1) / (growth - 1))
 
 
 def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
@@ -91,8 +109,24 @@ def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     best = here[0]
     if best["runner_up_layout_name"] is None:
         return f"{at} only {best['layout_name']} {'fits' if _foretold(here) else 'ran'}"
-    ahead = best["tokens_per_s"] / best["runner_up_tokens_per_s"] - 1
-    if best["tied"] or ahead <= (PREDICTED_TIE if _foretold(here) else NOISE_FLOOR):
-        return f"{at} {best['layout_name']} and {best['runner_up_layout_name']} tie within noise"
-    lead = f"{at} {best['layout_name']} is fastest, {percent(ahead, 1)} ahead"
-    return lead if best["tied"] is False else f"{lead}; no interval was measured"
+    if best["tied"]:
+        advised = best["advised_layout_name"]
+        return f"{at} {advised} is advised and {_rivals(tables, best)} not told apart from it"
+    lead = best["tokens_per_s"] / best["runner_up_tokens_per_s"] - 1
+    return f"{at} {best['layout_name']} is fastest, {percent(lead, 1)} ahead"
+
+
+def _rivals(tables: Tables, best: Record) -> str:
+    """Those not told apart from the fastest, the advised one apart, in words."""
+    names = {
+        row["layout_name"]
+        for row in tables["contenders"]
+        if row["world_size"] == best["world_size"] and row["within_noise"]
+    } - {best["advised_layout_name"]}
+    if len(names) == 1:
+        return f"{names.pop()} is"
+    return f"{len(names)} other layouts are" if names else "a layout of its kind is"
+
+
+def _foretold(rows: Sequence[Record]) -> bool:
+    return bool(rows[0]["series"] == "predicted")

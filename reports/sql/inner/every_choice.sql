@@ -1,0 +1,23 @@
+-- Grain: one row per setting, layout and axis.
+-- Needs: choices
+-- The axes and their words are those of scaling/layout/axes.py, as catalogue.axes and catalogue.levels.
+-- The columns are those of `axes`; always: said of a layout that has nothing to be told from.
+with chosen as (
+    select setting_id, layout, columns(lambda name: name in getvariable('axes'))::varchar
+    from choices
+),
+listed as (
+    from chosen unpivot include nulls (value for name in (columns(* exclude (setting_id, layout))))
+)
+select
+    listed.setting_id, listed.layout, axes.axis_order, axes.axis,
+    -- any other value is a count
+    if(levels.name is null, try_cast(listed.value as double), levels.place) as place,
+    if(levels.name is null, listed.value, levels.level) as level,
+    if(levels.name is null, replace(axes.words, '{}', listed.value), levels.words) as words,
+    if(levels.name is null, replace(axes.short, '{}', listed.value), levels.short) as short,
+    axes.otherwise, axes.degree, axes.always
+from listed
+join catalogue.axes as axes using (name)
+left join catalogue.levels as levels
+    on levels.name = listed.name and levels.value is not distinct from listed.value

@@ -1,0 +1,83 @@
+"""How far predictions lie from what ran."""
+
+import altair as alt
+
+from scaling.report.charts.marks import (
+    ACCENT,
+    ACROSS,
+    INK,
+    SURFACE,
+    WARN,
+    chart,
+    datum,
+    finish,
+    over_gpus,
+    words,
+)
+
+NEAR = 1.1  # the band around a right prediction, as a factor
+
+
+def prediction_error() -> alt.LayerChart:
+    """Predicted over measured throughput of every point that ran, against the number of GPUs."""
+    rows = (
+        chart("statistics")
+        .transform_filter("isValid(datum.predicted_tokens_per_s) && isValid(datum.tokens_per_s)")
+        .transform_calculate(ratio="datum.predicted_tokens_per_s / datum.tokens_per_s")
+        .encode(x=over_gpus())
+    )
+    y = alt.Y(
+        "ratio:Q",
+        title="Predicted over measured tokens per second (log scale)",
+        scale=alt.Scale(type="log", nice=False, padding=16),
+        axis=alt.Axis(
+            values=[0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.7, 2, 3, 5, 10],
+            format="~g",
+            labelOverlap="greedy",
+            labelSeparation=4,
+        ),
+    )
+    one = rows.transform_aggregate(count="count()")
+    middle = rows.transform_aggregate(
+        middle="median(ratio)", lower="q1(ratio)", upper="q3(ratio)", points="count()",
+        groupby=["world_size"],
+    )  # fmt: skip
+    off = alt.condition(
+        f"datum.ratio > {NEAR} || datum.ratio < {1 / NEAR:.4f}", alt.value(WARN), alt.value(ACCENT)
+    )
+    return finish(
+        one.mark_rect(color=ACCENT, opacity=0.1).encode(
+            x=ACROSS["x"], x2=ACROSS["x2"], y=datum("Y", 1 / NEAR), y2=datum("Y2", NEAR)
+        ),
+        one.mark_rule(color=INK, strokeWidth=1).encode(y=datum("Y", 1), **ACROSS),
+        rows.mark_point(
+            shape="diamond", size=34, strokeWidth=1.25, fill=SURFACE, opacity=0.8
+        ).encode(
+            y=y,
+            stroke=off,
+            tooltip=[
+                alt.Tooltip("world_size:Q", title="{GPUs}"),
+                alt.Tooltip("layout_name:N", title="layout"),
+                alt.Tooltip("tokens_per_s:Q", title="measured tokens/s", format=",.4~s"),
+                alt.Tooltip("predicted_tokens_per_s:Q", title="predicted tokens/s", format=",.4~s"),
+                alt.Tooltip("ratio:Q", title="predicted over measured", format=".3f"),
+            ],
+        ),
+        middle.mark_rule(color=INK, strokeWidth=5, opacity=0.3).encode(
+            y=alt.Y("lower:Q"), y2=alt.Y2("upper:Q")
+        ),
+        middle.mark_tick(color=INK, thickness=2.5, width=22, orient="horizontal").encode(
+            y=alt.Y("middle:Q"),
+            tooltip=[
+                alt.Tooltip("world_size:Q", title="{GPUs}"),
+                alt.Tooltip("points:Q", title="points"),
+                alt.Tooltip("middle:Q", title="median", format=".3f"),
+                alt.Tooltip("lower:Q", title="lower quartile", format=".3f"),
+                alt.Tooltip("upper:Q", title="upper quartile", format=".3f"),
+            ],
+        ),
+        *words(middle, colour=INK, align="left", dx=15)(
+            y=alt.Y("middle:Q"), text=alt.Text("middle:Q", format=".2f")
+        ),
+        height=300,
+    )

@@ -1,0 +1,151 @@
+"""Which columns of the tables the page holds, and which only its sentences read."""
+
+from scaling.layout.axes import AXES
+
+_LAYOUT = (*AXES, "dp", "gradient_accumulation_steps")
+_RATES = (
+    "tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "mfu", "hfu",
+    "model_flop_per_s_per_gpu", "step_time_s", "step_time_low_s", "step_time_high_s",
+    "peak_memory_bytes",
+)  # fmt: skip
+
+# The page holds each of these tables once; charts, tables, sentences and downloads read them.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "settings": (
+        "setting_id", "model", "cluster", "study_kind", "seq_length", "kept_batch_size", "gpu",
+        "gpus_per_node", "vendor", "gpu_memory_bytes", "gpu_tdp_w", "usd_per_gpu_hour",
+        "total_params", "num_layers", "hidden_size",
+    ),
+    "progress": ("setting_id", "points", "ok", "failed", "waiting", "predicted", "refusals"),
+    "outcomes": ("setting_id", "world_size", "outcome", "points"),
+    "noise": (
+        "setting_id", "series", "layouts", "interval_half_width", "repeated_layouts",
+        "repeat_half_spread",
+    ),
+    "statistics": (
+        "setting_id", "series", "outcome", "world_size", *_LAYOUT, "layout_name", "repeat",
+        "attempt", *_RATES, "energy_j", "mean_power_w", "exposed_comm_s", "startup_s",
+        "duration_s", "error_message", "stack_fingerprint", "point_id", "predicted_outcome",
+        "predicted_tokens_per_s", "predicted_step_time_s", "predicted_memory_bytes",
+        "predicted_from",
+    ),
+    "best": (
+        "setting_id", "series", "world_size", "layout_name", "layout", "label", "slot", *_RATES,
+        "tokens_per_step", "margin", "advised_layout_name", "predicted_own_sigma",
+        "ideal_tokens_per_s", "speed_up", "efficiency", "runner_up_layout_name",
+        "runner_up_tokens_per_s", "tied", "slowest_share", "runs", "predicted_memory_bytes",
+        "energy_j", "tokens_per_joule", "power_per_gpu_w", "stack_fingerprint",
+    ),
+    "contenders": (
+        "setting_id", "series", "world_size", "position", "place", "layout_name", "slot", "outcome",
+        *_RATES, "predicted_memory_bytes", "zero_stage", "share_of_best", "within_noise", "runs",
+        "ok_runs", "stack_fingerprint",
+    ),
+    "returns": (
+        "setting_id", "series", "from_world_size", "to_world_size", "from_layout", "to_layout",
+        "same_stack", "marginal_tokens_per_s", "marginal_low", "marginal_high",
+        "yardstick_tokens_per_s_per_gpu", "share", "share_low", "share_high", "interval_from",
+        "speed_up", "efficiency", "efficiency_low", "efficiency_high", "elasticity",
+        "elasticity_low", "elasticity_high", "step_return", "step_return_low",
+        "step_return_high", "returned", "pays", "per_watt", "per_watt_low",
+        "per_watt_high", "yardstick_per_watt", "watt_from", "per_usd", "per_usd_low",
+        "per_usd_high", "yardstick_per_usd",
+    ),
+    "knees": (
+        "setting_id", "series", "knee_share", "knee_world_size", "beyond_data", "returned",
+    ),
+    "fixed_layout": (
+        "setting_id", "series", "world_size", "layout_name", "tokens_per_s",
+        "tokens_per_s_per_gpu", "share_of_best", "efficiency",
+    ),
+    "switches": (
+        "setting_id", "series", "from_world_size", "to_world_size", "before_layout", "before_name",
+        "before_slot", "after_layout",
+        "after_name", "after_slot", "gain", "gain_low", "gain_high", "crossing", "crossing_low",
+        "crossing_high", "verdict",
+    ),
+    "laws": (
+        "setting_id", "series", "law", "chosen", "sizes", "held_out", "held_out_error",
+        "fit_error", "leaves_data_at", "peak_world_size", "t1", "t1_low", "t1_high", "serial",
+        "serial_low", "serial_high", "coherency", "coherency_low", "coherency_high",
+        "communication", "communication_low", "communication_high",
+    ),
+    "law_curves": (
+        "setting_id", "series", "law", "world_size", "tokens_per_s", "tokens_per_s_low",
+        "tokens_per_s_high", "inside_data",
+    ),
+    "costs": (
+        "setting_id", "series", "world_size", "layout_name", "slot", "hours_per_token",
+        "hours_per_token_low", "hours_per_token_high", "gpu_hours_per_token",
+        "gpu_hours_per_token_low", "gpu_hours_per_token_high", "joules_per_token", "joules_from",
+        "usd_per_token", "on_front", "cheapest_front",
+    ),
+    "effects": (
+        "setting_id", "series", "factor", "name", "pairs", "mean_ratio", "lowest", "lower_quartile",
+        "upper_quartile", "highest", "smallest_world_size", "ratio_at_smallest",
+        "largest_world_size", "ratio_at_largest", "near_pairs", "near_ratio",
+        "near_low", "near_high", "memory_pairs", "memory_ratio", "less_memory", "shown",
+    ),
+    "map": (
+        "setting_id", "series", "world_size", "tp", "pp", "status", "margin", "layout_name", "text",
+        "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "share_of_best", "exposed_comm_s", "tried",
+        "failed",
+    ),
+    "memory_parts": (
+        "setting_id", "world_size", "layout_name", "place", "outcome", "series", "part_order",
+        "part", "bytes", "from_bytes", "to_bytes", "total_bytes", "peak_memory_bytes",
+        "capacity_bytes",
+    ),
+    "time_split": (
+        "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",
+        "profiled_s", "share_from", "share_to", "hidden_share",
+    ),
+    "interactions": (
+        "setting_id", "series", "title", "name", "axis", "level", "level_order", "pairs",
+        "mean_ratio", "strength", "rank", "shown",
+    ),
+    "communication": (
+        "setting_id", "series", "world_size", "layout_name", "split", "part_order", "part",
+        "seconds", "from_s", "to_s", "comm_s", "exposed_s",
+    ),
+    "peers": (
+        "setting_id", "series", "dimension", "model", "cluster", "seq_length", "total_params",
+        "world_size", "layout_name", "matched", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
+        "itself",
+    ),
+    "collectives": (
+        "cluster", "kind", "ranks", "nodes", "at_once", "message_bytes", "probes", "seconds",
+        "bus_bytes_per_s", "bus_low", "bus_high",
+    ),
+    "slow_hosts": ("cluster", "host", "kind", "slowdown", "probes", "slow_from"),
+    "gemms": (
+        "cluster", "precision", "m", "n", "k", "flops", "flop_per_s", "slowest_flop_per_s",
+        "fastest_flop_per_s", "probes",
+    ),
+    "engines": (
+        "setting_id", "series", "world_size", "from_engine", "to_engine", "layout_name",
+        "from_outcome", "to_outcome", "from_tokens_per_s", "to_tokens_per_s", "ratio",
+        "ratio_low", "ratio_high", "reason",
+    ),
+    "refused": (
+        "setting_id", "world_size", *AXES, "reason",
+    ),
+    "provenance": (
+        "stack_fingerprint", "measurements", "gpu_name", "git_commit", "scaling_version",
+        "python_version", "torch_version", "deepspeed_version", "flash_attn_version",
+        "driver_version", "cuda_version", "nccl_version", "clock", "memory_meter", "hosts",
+        "seeds", "first_started_at", "last_started_at",
+    ),
+    "busy": ("cluster", "own_ranks", "rows_told", "busy", "highest_load_average"),
+    "left_out": ("reason", "rows_left_out"),
+    "losses": ("point_id", "layouts", "largest_gap", "at_step", "tolerance"),
+}  # fmt: skip
+
+# Tables for sentences, of which the page holds what the sentences make of them.
+SPOKEN: dict[str, tuple[str, ...]] = {
+    "advised": ("setting_id", "series", "world_size", "layout", "layout_name"),
+    "decision": (
+        "setting_id", "series", "layout", "layout_name", "slot", "role", "place", "world_size",
+        "outcome", "share_of_best", "share_low", "share_high", "within_noise", "advised", *AXES,
+    ),
+}  # fmt: skip

@@ -1,0 +1,88 @@
+"""What the decision's template asks: shades of cells, steps by size, the selections' matrix."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scaling.report.text.numbers import THIN, amount, digits, percent, significant
+
+Story = Mapping[str, Any]
+
+# from which share of the fastest on a cell has which step of the ramp (as in the map of tp and pp)
+_SHADES = ((0.97, "s6"), (0.9, "s5"), (0.8, "s4"), (0.7, "s3"), (0.5, "s2"), (0.0, "s1"))
+DEFAULT_TOKENS = 1e12  # of a run where the model's parameters are not known
+
+
+def tokens_of(advice: Mapping[str, Any]) -> float:
+    """The tokens of a run until the reader says otherwise."""
+    return float(advice["tokens"] or DEFAULT_TOKENS)
+
+
+def shade(share: float | None) -> str:
+    """The class of a cell by its share of the fastest, a ratio; empty where nothing ran."""
+    if share is None:
+        return ""
+    return next((name for least, name in _SHADES if share >= least), _SHADES[-1][1])
+
+
+def cell_words(cell: Mapping[str, Any]) -> str:
+    """A cell in words, with the interval of its share: `not told apart, 98 % [95 %–101 %]`."""
+    state = "not told apart" if cell["state"] == "tied" else str(cell["state"]).replace("_", " ")
+    if cell["share"] is None:
+        return state
+    words = f"{state}, {percent(cell['share'])} of the fastest"
+    if cell["low"] is None:
+        return words
+    return f"{words} [{percent(cell['low'])}–{percent(cell['high'])}]"
+
+
+def duration(hours: float) -> str:
+    """A time in the unit that suits it: `35.8 d`, `9.1 h`, `12 min`; budget.js writes the same."""
+    if hours >= 48:
+        return f"{amount(hours / 24)}{THIN}d"
+    return f"{significant(hours)}{THIN}h" if hours >= 1 else f"{significant(60 * hours)}{THIN}min"
+
+
+def steps(advice: Mapping[str, Any]) -> dict[int, Mapping[str, Any] | None]:
+    """The step that ends at each size, where there is one."""
+    ending = {step["to_size"]: step for step in advice["steps"]}
+    return {size: ending.get(size) for size in advice["sizes"]}
+
+
+def places(stories: Sequence[Story]) -> list[str]:
+    """The columns of the matrix of all selections: cluster and batch, in their order."""
+    return list(dict.fromkeys(_place(story) for story in stories))
+
+
+def matrix(stories: Sequence[Story]) -> list[tuple[str, list[Story | None]]]:
+    """Each model with its selection at each of the places, none where it has none there."""
+    by_model: dict[str, dict[str, Story]] = {}
+    for story in stories:
+        by_model.setdefault(story["model"], {})[_place(story)] = story
+    columns = places(stories)
+    return [(model, [mine.get(place) for place in columns]) for model, mine in by_model.items()]
+
+
+def _place(story: Story) -> str:
+    return f"{story['cluster']}, {story['batch_short']}"
+
+
+def layouts_of(story: Story) -> str:
+    """The advised layouts of a selection in their order."""
+    advice = story["advice"]
+    labels = {layout["id"]: layout["label"] for layout in advice["layouts"]}
+    names = dict.fromkeys(labels[one["layout"]] for one in advice["stretches"])
+    return ", then ".join(names) or "nothing ran"
+
+
+def summary(story: Story) -> list[str]:
+    """One selection in a cell: kind, where the layout changes, the last return, a run's cost."""
+    advice = story["advice"]
+    if not advice["at_size"]:
+        return [story["brief"]]
+    changes = ", ".join(f"{change['after_size']}→{change['size']}" for change in advice["changes"])
+    parts = [story["basis"], f"changes at {changes}" if changes else "one layout at all sizes"]
+    if advice["steps"]:
+        parts.append(f"last step returns {digits(advice['steps'][-1]['returned'], 2)}")
+    largest = max(advice["at_size"], key=int)
+    hours = story["tokens"] * advice["at_size"][largest]["gpu_hours_per_token"]
+    return [*parts, f"{amount(hours)} {story['words']['GPU']}-hours on {largest}"]

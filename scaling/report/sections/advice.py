@@ -1,0 +1,275 @@
+"""One object per selection says what to use where; headline, charts and sentences come from it."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+from scaling.layout.axes import AXES
+from scaling.report.sections.headline import headline
+from scaling.report.tables import Record, Tables
+from scaling.report.text.layouts import differing, in_words
+
+Kind = Literal["measured", "extended", "published", "predicted"]
+Role = Literal["advised", "contender", "simplest"]
+State = Literal["advised", "tied", "slower", "does_not_fit", "failed", "not_tried"]
+
+TOKENS_PER_PARAMETER = 20  # of a run whose tokens nobody states (Hoffmann et al., arXiv 2203.15556)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceLayout:
+    """A row of the decision. `name`: the layout by the choices that differ in the selection."""
+
+    id: str
+    label: str  # in words, by what differs between the rows
+    name: str  # as every table of the page says it
+    role: Role
+    slot: int  # of the palette
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A layout at a size. Shares are ratios of tokens/s to the fastest there, null if none ran.
+
+    `low` and `high` bound the ratio; null at the fastest itself.
+    """
+
+    state: State
+    share: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What the fastest layout gives at a size. Costs are per token of training.
+
+    `hours_per_token` is wall clock. `days` is for the selection's `tokens`. Null where unknown.
+    """
+
+    tokens_per_s: float
+    tokens_per_s_low: float | None
+    tokens_per_s_high: float | None
+    tokens_per_step: int
+    days: float | None
+    hours_per_token: float
+    hours_per_token_low: float | None
+    hours_per_token_high: float | None
+    gpu_hours_per_token: float
+    usd_per_token: float | None
+    joules_per_token: float | None
+    joules_from: str | None
+    dominated: bool  # another size is both faster and takes fewer GPU-hours, beyond the noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a step between neighbouring sizes returns, a share of what it costs: 1 is all of it."""
+
+    from_size: int
+    to_size: int
+    returned: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The advised layout changes at `size`; `gain`: the new one's rate there over the old one's.
+
+    Null where the old one did not run there; `resolved`: the gain is above the noise there.
+    """
+
+    size: int
+    after_size: int  # the size before, up to which the old one is advised
+    from_layout: str
+    to_layout: str
+    gain: float | None
+    low: float | None
+    high: float | None
+    resolved: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """An advised layout and the sizes it is advised for, both ends included."""
+
+    layout: str
+    from_size: int
+    to_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """At most 30 words, and the exact layouts beneath it: name and sizes."""
+
+    text: str
+    tags: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """All that is advised of one selection. Ids of layouts are those of `layouts`."""
+
+    kind: Kind
+    headline: Headline
+    study_kind: str  # weak | strong
+    tokens: float | None  # of a run: 20 per parameter
+    usd_per_gpu_hour: float | None
+    sizes: tuple[int, ...]
+    layouts: tuple[AdviceLayout, ...]
+    cells: Mapping[str, Mapping[int, Cell]]
+    stretches: tuple[Stretch, ...]
+    at_size: Mapping[int, Size]  # sizes at which something ran
+    steps: tuple[Step, ...]
+    changes: tuple[Change, ...]
+    warning: str  # what the budget must say; empty where nothing
+
+    def json(self) -> dict[str, Any]:
+        """Plain values for the page; sizes that are keys become text."""
+        fields = dataclasses.asdict(self)
+        return {name: _plain(value) for name, value in fields.items()}
+
+
+def advice(tables: Tables, kind: Kind, words: Mapping[str, str]) -> Advice:
+    """The advice of one selection, from its tables of one series (`sentences.evidence`)."""
+    setting = tables["settings"][0]
+    rows = tables["decision"]
+    best = {row["world_size"]: row for row in tables["best"]}
+    costs = {row["world_size"]: row for row in tables["costs"]}
+    tokens = TOKENS_PER_PARAMETER * setting["total_params"] if setting["total_params"] else None
+    by_layout = {
+        layout: list(cells) for layout, cells in groupby(rows, key=lambda row: str(row["layout"]))
+    }
+    choices = {layout: cells[0] for layout, cells in by_layout.items()}
+    stretches = _stretches(rows)
+    at_size = {size: _size(best[size], costs[size], tokens) for size in best if size in costs}
+    telling = [name for name in differing(choices.values()) if name in AXES]
+    layouts = tuple(
+        AdviceLayout(
+            id=layout,
+            label=in_words(row, telling, setting["gpus_per_node"]),
+            name=row["layout_name"],
+            role=row["role"],
+            slot=row["slot"],
+        )
+        for layout, row in choices.items()
+    )
+    steps = tuple(
+        Step(
+            from_size=row["from_world_size"],
+            to_size=row["to_world_size"],
+            returned=row["step_return"],
+            low=row["step_return_low"],
+            high=row["step_return_high"],
+        )
+        for row in tables["returns"]
+    )
+    return Advice(
+        kind=kind,
+        headline=Headline(
+            text=headline(tables, stretches, steps, choices, kind, words),
+            tags=tuple(
+                (choices[one.layout]["layout_name"], _where(one, words)) for one in stretches
+            ),
+        ),
+        study_kind=setting["study_kind"],
+        tokens=tokens,
+        usd_per_gpu_hour=setting["usd_per_gpu_hour"],
+        sizes=tuple(sorted({row["world_size"] for row in rows})),
+        layouts=layouts,
+        cells={
+            layout: {row["world_size"]: _cell(row) for row in cells}
+            for layout, cells in by_layout.items()
+        },
+        stretches=stretches,
+        at_size=at_size,
+        steps=steps,
+        changes=tuple(_change(row) for row in tables["switches"]),
+        warning=_warning(at_size, setting["study_kind"]),
+    )
+
+
+def _stretches(rows: Sequence[Record]) -> tuple[Stretch, ...]:
+    advised = sorted((row["world_size"], row["layout"]) for row in rows if row["advised"])
+    return tuple(
+        Stretch(layout=layout, from_size=sizes[0], to_size=sizes[-1])
+        for layout, sizes in (
+            (layout, [size for size, _ in group])
+            for layout, group in groupby(advised, key=lambda one: str(one[1]))
+        )
+    )
+
+
+def _cell(row: Record) -> Cell:
+    if row["outcome"] is None:
+        return Cell(state="not_tried", share=None, low=None, high=None)
+    if row["share_of_best"] is None:
+        failed: State = "does_not_fit" if row["outcome"] == "oom" else "failed"
+        return Cell(state=failed, share=None, low=None, high=None)
+    state: State = "advised" if row["advised"] else "tied" if row["within_noise"] else "slower"
+    fastest = row["share_of_best"] == 1
+    return Cell(
+        state=state,
+        share=row["share_of_best"],
+        low=None if fastest else row["share_low"],
+        high=None if fastest else row["share_high"],
+    )
+
+
+def _size(best: Record, cost: Record, tokens: float | None) -> Size:
+    return Size(
+        tokens_per_s=best["tokens_per_s"],
+        tokens_per_s_low=best["tokens_per_s_low"],
+        tokens_per_s_high=best["tokens_per_s_high"],
+        tokens_per_step=best["tokens_per_step"],
+        days=None if tokens is None else tokens * cost["hours_per_token"] / 24,
+        dominated=not cost["on_front"],
+        **{
+            name: cost[name]
+            for name in (
+                "hours_per_token", "hours_per_token_low", "hours_per_token_high",
+                "gpu_hours_per_token", "usd_per_token", "joules_per_token", "joules_from",
+            )
+        },
+    )  # fmt: skip
+
+
+def _change(row: Record) -> Change:
+    return Change(
+        size=row["to_world_size"],
+        after_size=row["from_world_size"],
+        from_layout=row["before_layout"],
+        to_layout=row["after_layout"],
+        gain=row["gain"],
+        low=row["gain_low"],
+        high=row["gain_high"],
+        resolved=row["gain_low"] is not None and row["gain_low"] > 1,
+    )
+
+
+def _where(stretch: Stretch, words: Mapping[str, str]) -> str:
+    if stretch.from_size == stretch.to_size:
+        return f"{stretch.from_size} {words['GPU'] if stretch.to_size == 1 else words['GPUs']}"
+    return f"{stretch.from_size}–{stretch.to_size} {words['GPUs']}"
+
+
+def _warning(at_size: Mapping[int, Size], study_kind: str) -> str:
+    """Under weak scaling the same tokens are fewer steps on more GPUs."""
+    steps = sorted({size.tokens_per_step for size in at_size.values()})
+    if study_kind != "weak" or len(steps) < 2:
+        return ""
+    return (
+        f"Weak scaling: a step takes {steps[0]:_} to {steps[-1]:_} tokens, so that the same number "
+        "of tokens is fewer steps on more GPUs, which does not train the same model."
+    ).replace("_", "\u202f")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,123 @@
+"""The headline: what to use where, in at most 30 words, and what the last step buys."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR
+from scaling.report.tables import Record, Tables
+from scaling.report.text.layouts import degrees, phrases, plainer, rest, shared_axes
+from scaling.report.text.numbers import percent
+from scaling.report.text.words import counted
+
+MOST_WORDS = 30
+ALL_OF_IT = 0.95
+
+
+def headline(
+    tables: Tables,
+    stretches: Sequence[Any],
+    steps: Sequence[Any],
+    choices: Mapping[str, Record],
+    kind: str,
+    words: Mapping[str, str],
+) -> str:
+    """The longest of its versions that keeps to `MOST_WORDS`.
+
+    Args:
+        tables: of one selection and series.
+        stretches: `advice.Stretch`, by size; empty where nothing ran.
+        steps: `advice.Step`, by size.
+        choices: the decision's layouts by id, each with its axes.
+        kind: measured, published or predicted.
+        words: for GPUs.
+    """
+    if not stretches:
+        return ""
+    node = tables["settings"][0]["gpus_per_node"]
+    advised = [choices[one.layout] for one in stretches]
+    common, names = phrases(advised, node)
+    told = rest(advised[0], shared_axes(advised, list(choices.values())), node)
+    placed = _placed(names, stretches, words)
+    ending = _last_step(steps, kind)
+    rival = _as_fast(tables, choices, stretches[-1], kind)
+    plain = _placed(plainer(advised, node), stretches, words)
+    times = len(stretches) - 1
+    often = {1: "once", 2: "twice"}.get(times, f"{times} times")
+    sizes = f"between {stretches[0].from_size} and {counted(stretches[-1].to_size, words)}"
+    changing = f"the layout to use changes {often} {sizes}"
+    versions = [
+        _sentence(common, told, placed, rival, ending),
+        _sentence(common, told, placed, "", ending),
+        _sentence(common, told[:1], placed, "", ending),
+        _sentence(common, [], placed, "", ending),
+        _sentence("", told, plain, "", ending),
+        _sentence("", [], plain, "", ending),
+        _sentence("", [], [changing], "", ending),
+    ]
+    opening = kind.capitalize()
+    sentences = (f"{opening}: {version}" for version in versions)
+    return next(one for one in sentences if len(one.split()) <= MOST_WORDS)
+
+
+def _sentence(
+    common: str, told: Sequence[str], placed: Sequence[str], rival: str, ending: str
+) -> str:
+    shared = f" ({', '.join(told)})" if told else ""
+    if common:
+        body = f"{common}{shared}, {', '.join(placed)}"
+    else:
+        name, _, where = placed[0].partition("\0")
+        body = ", ".join([f"{name}{shared}{where}", *placed[1:]])
+    return f"{body.replace(chr(0), '')}{rival}. {ending}".strip()
+
+
+def _placed(names: Sequence[str], stretches: Sequence[Any], words: Mapping[str, str]) -> list[str]:
+    """Each layout with its sizes; a NUL parts the name from them."""
+    placed = []
+    for number, (name, stretch) in enumerate(zip(names, stretches, strict=True)):
+        last = number == len(names) - 1
+        if last and number:
+            placed.append(f"then {name}\0")  # up to the largest size
+        elif stretch.from_size == stretch.to_size:
+            placed.append(f"{name}\0 on {counted(stretch.to_size, words)}")
+        else:
+            placed.append(f"{name}\0 up to {counted(stretch.to_size, words)}")
+    return placed
+
+
+def _as_fast(tables: Tables, choices: Mapping[str, Record], last: Any, kind: str) -> str:
+    """A layout of other degrees that is not told from the advised one at the largest size."""
+    here = [
+        row
+        for row in tables["decision"]
+        if row["world_size"] == last.to_size
+        and row["within_noise"]
+        and not row["advised"]
+        and row["share_of_best"] >= 1 / (1 + PREDICTED_FLOOR)
+    ]
+    own = degrees(choices[last.layout])
+    others = [row for row in here if degrees(row) != own]
+    if not others:
+        return ""
+    nearest = max(others, key=lambda row: float(row["share_of_best"]))
+    name = degrees(nearest)
+    verb = "would be" if kind == "predicted" else "are" if name.endswith("stages") else "is"
+    return f"; {name} {verb} as fast there"
+
+
+def _last_step(steps: Sequence[Any], kind: str) -> str:
+    """What the last step buys of its money's worth."""
+    would = kind == "predicted"
+    if not steps:
+        return f"Only one size {'is predicted' if would else 'ran'}: no return."
+    step = steps[-1]
+    doubling = step.to_size == 2 * step.from_size
+    what = "The last doubling" if doubling else f"The step from {step.from_size}"
+    if (step.high if step.high is not None else step.returned + NOISE_FLOOR) < 0:
+        return f"{what} {'would make' if would else 'makes'} training slower."
+    if step.returned >= ALL_OF_IT:
+        return f"{what} {'would buy' if would else 'buys'} its money's worth."
+    share = f"{percent(step.returned)} of its money's worth"
+    if step.returned <= NOISE_FLOOR:
+        share = "nothing"
+    return f"{what} {'would buy' if would else 'buys'} {share}."

@@ -1,0 +1,110 @@
+"""Titles about one choice, energy, peers and probes, on tables written by hand."""
+
+import pytest
+
+from scaling.report.sections import findings, other_findings
+from scaling.report.tables import Tables
+
+GPUS = {"GPU": "GPU", "GPUs": "GPUs"}
+
+
+@pytest.mark.parametrize(
+    ("per_joule", "sentence"),
+    [
+        ([(8, 2.0), (64, 1.5)], "On 64 GPUs a joule trains 1.50 tokens, 25\u202f% fewer than on 8"),
+        ([(8, 2.0), (64, None)], "On 8 GPUs a joule trains 2.00 tokens"),
+        ([(8, None)], "Energy was not measured"),
+    ],
+)
+def test_a_joule_buys_what_was_measured(per_joule, sentence):
+    rows = [
+        {"world_size": size, "tokens_per_joule": value, "series": "measured"}
+        for size, value in per_joule
+    ]
+    assert other_findings.energy_title(Tables({"best": rows}), GPUS) == sentence
+
+
+def test_clusters_are_compared_at_the_largest_size_both_ran():
+    row = {"dimension": "cluster", "model": "m"}
+    rows = [
+        row | {"cluster": "new", "itself": True, "world_size": 8, "tokens_per_s_per_gpu": 300.0,
+               "mfu": 0.4},
+        row | {"cluster": "old", "itself": False, "world_size": 8, "tokens_per_s_per_gpu": 100.0,
+               "mfu": 0.6},
+        row | {"cluster": "new", "itself": True, "world_size": 16, "tokens_per_s_per_gpu": 200.0,
+               "mfu": 0.3},
+    ]  # fmt: skip
+    assert other_findings.peers_title(Tables({"peers": rows}), GPUS) == (
+        "Tokens per second of a GPU of new, same layout: 3.00 times those of old "
+        "(MFU 40\u202f% against 60\u202f%)"
+    )
+
+
+def test_only_the_same_layout_is_compared_between_contexts():
+    row = {"dimension": "context", "cluster": "c", "model": "m", "itself": False, "world_size": 8}
+    rows = [row | {"seq_length": length, "mfu": mfu} for length, mfu in ((8192, 0.3), (2048, 0.2))]
+    assert other_findings.peers_title(Tables({"peers": rows}), GPUS) == (
+        "On 8 GPUs MFU of the same layout is 20.0\u202f% with 2048 and 30.0\u202f% with 8192 tokens "
+        "a sequence"
+    )
+    rows = [{**row, "dimension": "model", "mfu": 0.5, "seq_length": 1}]
+    assert "different layouts were tried" in other_findings.peers_title(
+        Tables({"peers": rows}), GPUS
+    )
+
+
+def zero(name, ratio, less, pairs):
+    return {
+        "factor": "ZeRO", "name": name, "memory_ratio": ratio, "less_memory": less,
+        "memory_pairs": pairs, "series": "measured",
+    }  # fmt: skip
+
+
+def test_what_zero_saves_is_counted_in_matched_pairs():
+    effects = [zero("ZeRO 1, against 0", 0.75, 44, 45), zero("ZeRO 3, against 1", 0.1, 2, 2)]
+    assert findings.memory_title(Tables({"effects": effects, "statistics": []})) == (
+        "ZeRO 1, against 0, needs less memory in 44 of 45 pairs, ×0.75 on average"
+    )
+
+
+def test_a_profiled_step_is_said_to_be_longer_than_the_one_that_was_timed():
+    part = {"world_size": 8, "series": "measured", "profiled_s": 0.234}
+    parts = [
+        part | {"part": "compute", "seconds": 0.1, "share_from": 0.0, "share_to": 0.6},
+        part | {"part": "exposed communication", "seconds": 0.062, "share_from": 0.6,
+                "share_to": 1.0},
+    ]  # fmt: skip
+    assert findings.time_title(Tables({"time_split": parts}), GPUS) == (
+        "At 8 GPUs the largest loss is exposed communication, 40\u202f% of the step, as shared "
+        "under the profiler, which made it 1.4× as long"
+    )
+
+
+def test_half_of_the_best_bandwidth_is_reached_from_a_message_on():
+    shape = {"kind": "all_reduce", "ranks": 8, "nodes": 1, "at_once": 1}
+    rows = [
+        shape | {"message_bytes": 2**power, "bus_bytes_per_s": rate}
+        for power, rate in ((10, 1e9), (20, 160e9), (30, 300e9))
+    ]
+    assert other_findings.collectives_title(Tables({"collectives": rows})) == (
+        "All-reduce reaches 300\u202fGB/s, half of it from messages of 1\u202fMiB on"
+    )
+    assert (
+        other_findings.collectives_title(Tables({"collectives": []})) == "No collective was probed"
+    )
+
+
+def test_slow_hosts_are_named_with_how_slow_and_from_when_on():
+    rows = [{"host": "n3", "kind": "memory_copy", "slowdown": 1.5, "probes": 4, "slow_from": 1.2}]
+    assert other_findings.slow_hosts_note(Tables({"slow_hosts": rows})) == (
+        "Slower than the median of its peers by 1.2 or more: "
+        "n3 is 1.50 times slower at memory copy (4 probes)."
+    )
+    assert other_findings.slow_hosts_note(Tables({"slow_hosts": []})) == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "sentence"), [(512, "512\u202fB"), (65536, "64\u202fKiB"), (2**32, "4\u202fGiB")]
+)
+def test_messages_are_counted_in_powers_of_1024(size, sentence):
+    assert other_findings.size_of(size) == sentence
