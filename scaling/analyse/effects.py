@@ -4,7 +4,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from scaling.analyse.interval import Values
+from scaling.record.interval import Values
 from scaling.analyse.ties import Z95
 
 FEWEST_PAIRS = 3  # fewer say nothing of what other pairs would say
