@@ -25,14 +25,8 @@ from scaling.study.study_folder import read_about
 
 # An absolute path of at least two parts, not the tail of a URL or of a relative one.
 _PATH = re.compile(r"(?<![\w.:/~-])~?/(?:[^\s/'\"<>:,;()]+/)+([^\s/'\"<>:,;()]+)")
+_STUDY = "study.yaml"
 _SHORTEST_NAME = 3  # of a user; shorter ones, and root, are words of their own
-_ABOUT = {
-    "report.html": "The page: answers, charts and every point",
-    "study.json": "What the study said to its report",
-    "study.yaml": "The study as it was asked",
-    "points.parquet": "Every point that was asked for",
-    "refused.parquet": "Combinations that could not run, and why",
-}
 
 
 def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
@@ -50,7 +44,7 @@ def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
         InputError: the study has no tables, or `out` is no .zip in a folder that is there.
     """
     paths = StudyPaths(study_dir)
-    if not any(paths.tables.glob("*.parquet")):
+    if not any(paths.tables.glob("*")):
         raise InputError(f"{paths.tables}: holds no tables; scaling tabulate {study_dir} first")
     if out.suffix != ".zip" or not out.absolute().parent.is_dir():
         raise InputError(f"{out}: must be a .zip in a folder that is there")
@@ -75,7 +69,7 @@ def without_private(text: str, user: str | None = None) -> str:
 
 def _copy(source: StudyPaths, copy: StudyPaths) -> None:
     copy.tables.mkdir(parents=True)
-    for path in sorted(source.tables.glob("*.parquet")):
+    for path in sorted(source.tables.glob(source.table("*").name)):
         write_table(copy.tables / path.name, _scrubbed(pq.read_table(path)))
     for path in (source.points_table, source.refused, source.published, source.predictions):
         if path.exists():
@@ -85,7 +79,7 @@ def _copy(source: StudyPaths, copy: StudyPaths) -> None:
     write_text(copy.study, without_private(json.dumps(facts, indent=1)) + "\n")
     if about.file and Path(about.file).is_file():
         text = Path(about.file).read_text(encoding="utf-8")
-        write_text(copy.folder / "study.yaml", without_private(text))
+        write_text(copy.folder / _STUDY, without_private(text))
 
 
 def _scrubbed(table: pa.Table) -> pa.Table:
@@ -101,6 +95,14 @@ def _scrubbed(table: pa.Table) -> pa.Table:
 
 def _describe(folder: Path, title: str, sql: Path) -> list[str]:
     """Write ro-crate-metadata.json over what lies in the folder; the names of all files."""
+    paths = StudyPaths(folder)
+    meanings = {
+        paths.report: "The page: answers, charts and every point",
+        paths.study: "What the study said to its report",
+        folder / _STUDY: "The study as it was asked",
+        paths.points_table: "Every point that was asked for",
+        paths.refused: "Combinations that could not run, and why",
+    }
     crate = ROCrate()
     crate.name = f"Scaling study: {title}"
     crate.description = (
@@ -121,7 +123,7 @@ def _describe(folder: Path, title: str, sql: Path) -> list[str]:
         kind = "text/html" if name.endswith(".html") else None
         if name.endswith(".parquet"):
             kind = "application/vnd.apache.parquet"
-        about = _ABOUT.get(name) or _grain(sql / f"{Path(name).stem}.sql")
+        about = meanings.get(folder / name) or _grain(sql / f"{Path(name).stem}.sql")
         facts = {"name": name, "description": about, "encodingFormat": kind}
         crate.add_file(
             folder / name, name, properties={key: fact for key, fact in facts.items() if fact}

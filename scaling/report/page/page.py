@@ -31,7 +31,13 @@ from scaling.report.text.words import filled, shown
 from scaling.study.paths import StudyPaths
 
 _LONGEST_NAME = 120  # of the 255 that a file system allows
-TEMPLATES = ("page.html.j2", "decision.html.j2", "replication.html.j2", "method.html.j2")
+TEMPLATES = (
+    "page.html.j2",
+    "decision.html.j2",
+    "replication.html.j2",
+    "engines.html.j2",
+    "method.html.j2",
+)
 STYLES = ("page.css", "tables.css", "paper.css")
 SCRIPTS = ("data.js", "filter.js", "table.js", "charts.js", "files.js", "budget.js", "page.js")
 
