@@ -4,8 +4,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from scaling.record.interval import Values
 from scaling.analyse.ties import Z95
+from scaling.record.interval import Values
 
 FEWEST_PAIRS = 3  # fewer say nothing of what other pairs would say
 RESAMPLES = 1000
