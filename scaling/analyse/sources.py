@@ -44,6 +44,7 @@ _PREDICTION = {
     "point_id": "varchar",
     "fits": "boolean",
     "predicted_memory_bytes": "bigint",
+    "predicted_peak_phase": "varchar",
     "capacity_bytes": "bigint",
     "predicted_step_time_s": "double",
     "low": "double",

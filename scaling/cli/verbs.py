@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli import accuracy
+from scaling.cli import accuracy, logs
+from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
 from scaling.study.paths import RESULTS, StudyPaths
@@ -282,6 +283,8 @@ for verb, example in (
     (predicting.calibrate, predicting.CALIBRATE_EPILOG),
     (accuracy.validate, accuracy.VALIDATE_EPILOG),
     (predicting.recommend, predicting.RECOMMEND_EPILOG),
+    (logs.convert, logs.CONVERT_EPILOG),
+    (exact.memory, exact.MEMORY_EPILOG),
 ):
     app.command(epilog=example)(verb)
 

@@ -19,7 +19,9 @@ from scaling.layout.routing import ROUTINGS
 
 ZeroStage = Literal[0, 1, 2, 3]
 OptimizerOffload = Literal["none", "cpu"]
+OptimizerPrecision = Literal["fp32", "bf16"]
 PipelineSchedule = Literal["1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev"]
+CpStyle = Literal["all_to_all", "ring"]
 # Two chunks of the model on a rank, one from each half, whatever virtual_stages is.
 V_SCHEDULES = ("zbv", "dualpipev")
 ActivationCheckpointing = Literal["none", "selective", "full"]
@@ -94,6 +96,11 @@ class LayoutAxes:
         1, ranks=True, title="cp", name="cp {}", short="cp {}", label="cp{}", column="cp",
         said="in names",
     )  # fmt: skip
+    # what the ranks of a cp group pass each other: heads for tokens, or keys and values around
+    cp_style: CpStyle = _axis(
+        "all_to_all", later=True, title="cp style", name="{} cp", short="{}", label="cp-{}",
+        column="cp style",
+    )  # fmt: skip
     # ranks of dp x cp that the experts of a layer are dealt to
     ep: int = _axis(
         1, later=True, title="ep", name="ep {}", short="ep {}", label="ep{}", column="ep",
@@ -125,6 +132,11 @@ class LayoutAxes:
     optimizer_offload: OptimizerOffload = _axis(
         "none", later=True, title="optimizer offload", name="optimizer on {}", short="offload",
         label="offload-{}", column="offload",
+    )  # fmt: skip
+    # of master weights and of both moments
+    optimizer_precision: OptimizerPrecision = _axis(
+        "fp32", later=True, title="optimizer precision", name="{} optimizer", short="opt {}",
+        label="opt-{}", column="opt. prec.",
     )  # fmt: skip
     micro_batch_size: int = _axis(
         1, title="micro-batch", name="micro-batch {}", short="mb {}", label="mbs{}", column="mb",

@@ -96,8 +96,8 @@ def _liger(axis: str, module: str) -> Kernel:
     package = Package(
         name="liger-kernel",
         module=f"liger_kernel.ops.{module}",
-        needed="liger-kernel >= 0.8, < 0.9 (with triton, on a GPU)",
-        version="0.8.",
+        needed="liger-kernel == 0.8.5 (with triton, on a GPU)",
+        version="0.8.5",
     )
     return Kernel(called=axis, package=package)
 

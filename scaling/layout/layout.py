@@ -87,7 +87,9 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
         yield f"pp={layout.pp} stages cannot share num_layers={shape.num_layers}{encoder} layers"
     heads = shape.num_kv_heads // layout.tp
-    if layout.cp > 1 and heads % layout.cp:
+    if layout.cp_style == "ring" and layout.cp == 1:
+        yield "cp_style=ring passes keys and values around a cp group and needs cp > 1"
+    if layout.cp_style == "all_to_all" and layout.cp > 1 and heads % layout.cp:
         few = "a rank would have no head to attend over"
         uneven = "ranks would attend over unequal numbers of heads"
         yield (
@@ -112,6 +114,11 @@ def _sharding_refusals(layout: Layout) -> Iterator[str]:
         yield (
             f"optimizer_offload={layout.optimizer_offload} moves the states that ZeRO shards "
             "and needs zero_stage of at least 1"
+        )
+    if layout.optimizer_precision == "bf16" and layout.precision != "bf16":
+        yield (
+            f"optimizer_precision=bf16 keeps master weights as the weights are and needs "
+            f"precision=bf16, not {layout.precision}"
         )
 
 

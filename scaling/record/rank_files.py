@@ -28,7 +28,7 @@ class Stack:
 
     host: str
     torch_version: str
-    deepspeed_version: str
+    deepspeed_version: str | None  # where that engine trains
     flash_attn_version: str | None
     gpu_name: str | None
     driver_version: str | None

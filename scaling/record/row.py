@@ -145,7 +145,7 @@ class Row(PointColumns):
     git_commit: str | None
     python_version: str | None
     torch_version: str | None
-    deepspeed_version: str | None
+    deepspeed_version: str | None  # where that engine trains; torch's is the version of torch
     flash_attn_version: str | None  # of the attention kernel's package, where it is in one
     liger_kernel_version: str | None = None  # where the layout calls it
     scaling_version: str

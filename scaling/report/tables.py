@@ -169,6 +169,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "refused": (
         "setting_id", "world_size", *AXES, "reason",
     ),
+    "engines": (
+        "setting_id", "series", "world_size", "from_engine", "to_engine", "layout_name",
+        "from_outcome", "to_outcome", "from_tokens_per_s", "to_tokens_per_s", "ratio",
+        "ratio_low", "ratio_high", "reason",
+    ),
     "provenance": (
         "stack_fingerprint", "measurements", "gpu_name", "git_commit", "scaling_version",
         "python_version", "torch_version", "deepspeed_version", "flash_attn_version",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.layout.axes import AXES, REPLICA, LayoutAxes
+from scaling.layout.axes import AXES, DEFAULTS, REPLICA, LayoutAxes
 from scaling.layout.engines import clipping_refusals, engine_refusals
 from scaling.layout.layout import Layout, refusals, replica_size
 from scaling.study.point import LONG_DIGEST, Point, StudyKind, point_of
@@ -54,8 +54,13 @@ def expand_grid(study: "Study") -> Plan:
     """
     placed: list[tuple[dict[str, Any], Layout]] = []
     refused: list[Refusal] = []
-    for axes in unique_combinations(study):
-        outcome = _place(study, axes)
+    combinations = unique_combinations(study)
+    # a prediction asks what no engine can run too, but not where the study is about engines
+    by_engine = study.mode == "measure" or any(
+        axes["engine"] != DEFAULTS["engine"] for axes in combinations
+    )
+    for axes in combinations:
+        outcome = _place(study, axes, by_engine=by_engine)
         if isinstance(outcome, Layout):
             placed.append((axes, outcome))
         else:
@@ -142,8 +147,8 @@ def _product_size(block: dict[str, tuple[Any, ...]]) -> int:
     return size
 
 
-def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
-    """The layout of one combination, or why there is none."""
+def _place(study: "Study", axes: dict[str, Any], *, by_engine: bool) -> Layout | list[str]:
+    """The layout of one combination, or why there is none; `by_engine` with what engines refuse."""
     shape = study.models[axes["model"]]
     cluster = study.clusters[axes["cluster"]]
     reasons = list(_misfits(cluster, axes))
@@ -166,7 +171,7 @@ def _place(study: "Study", axes: dict[str, Any]) -> Layout | list[str]:
         seq_length=axes["seq_length"],
     )
     reasons = list(refusals(shape, layout))
-    if study.mode == "measure":
+    if by_engine:
         reasons += engine_refusals(shape, layout)
         reasons += clipping_refusals(layout, study.measure.gradient_clipping)
     return reasons or layout

@@ -19,7 +19,10 @@ def stack_of(device: torch.device, layout: Layout) -> Stack:
     return Stack(
         host=socket.gethostname(),
         torch_version=torch.__version__,
-        deepspeed_version=importlib.metadata.version("deepspeed"),
+        # a part of the fingerprint: what another engine is does not part these rows
+        deepspeed_version=(
+            importlib.metadata.version("deepspeed") if layout.engine == "deepspeed" else None
+        ),
         flash_attn_version=version_of(ATTENTION[layout.attention]),
         liger_kernel_version=next(filter(None, map(version_of, fused)), None),
         gpu_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),

@@ -12,6 +12,7 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise.guide import Guide, choose
 from scaling.predict.advise.guided_trial import play
+from scaling.predict.advise.surprise import Seen, choose_again, surprises
 from scaling.predict.cost.model import predict
 from scaling.predict.read.points import points_of
 from tests.conftest import PROJECT
@@ -101,6 +102,66 @@ def test_without_keep_all_are_wanted_and_repeats_cost_what_they_are():
     assert chosen(*made, dataclasses.replace(everything, repeats=2)) == [0]
 
 
+def test_under_a_budget_the_best_of_each_setting_comes_before_any_spread():
+    # the spread's point stands first in the table, and comes last
+    points, prediction = sweep(8.0, 1.0, 1.1)
+    guide = dataclasses.replace(GUIDE, spread=0.5, budget_gpu_s=170.0)
+    assert chosen(points, prediction, guide) == [1, 2]
+
+
+def foretold(prediction, own=0.05, low=0.9, high=1.1):
+    """The prediction with intervals of these shares of its steps."""
+    steps = prediction.step_time_s
+    return dataclasses.replace(
+        prediction,
+        low=low * steps,
+        high=high * steps,
+        own_sigma=np.full(len(steps), own),
+        memory_sigma=np.full(len(steps), 0.05),
+    )
+
+
+def shown(*times, out_of_memory=()):
+    """What was measured: seconds, None for what was not."""
+    seconds = np.array([np.nan if one is None else one for one in times])
+    failed = np.isin(np.arange(len(times)), out_of_memory)
+    return Seen(measured=np.isfinite(seconds) | failed, step_time_s=seconds, out_of_memory=failed)
+
+
+def test_a_step_outside_its_interval_is_a_surprise_and_so_is_what_should_have_fitted():
+    _, prediction = sweep(1.0, 1.0, 1.0, 1.0, memory=[0.5, 0.5, 0.5, 0.99])
+    seen = shown(1.05, 1.2, None, None, out_of_memory=[2, 3])
+    assert surprises(foretold(prediction), seen).tolist() == [False, True, True, False]
+
+
+def test_after_a_surprise_what_may_beat_the_best_measured_is_measured_too():
+    # the predicted best took three times as long: of the others those that may be faster than it
+    points, prediction = sweep(3.0, 2.0, 3.1, 4.0)
+    prediction, seen = foretold(prediction), shown(3.0, None, None, None)
+    surprised = np.array([True, False, False, False])
+    everything = {"guide": GUIDE, "world_size": 8}
+    assert choose_again(points, prediction, surprised, seen, **everything) == [1]
+    calm = np.zeros(4, dtype=bool)
+    assert choose_again(points, prediction, calm, seen, **everything) == []
+    # it would cost 8 GPUs x 10 steps x 2 s
+    poor = {**everything, "affordable_gpu_s": 159.0}
+    assert choose_again(points, prediction, surprised, seen, **poor) == []
+
+
+def test_what_surely_does_not_fit_is_not_chosen_again():
+    points, prediction = sweep(3.0, 1.0, 2.0, memory=[0.5, 1.2, 0.5])
+    prediction, seen = foretold(prediction), shown(3.0, None, None)
+    surprised = np.array([True, False, False])
+    assert choose_again(points, prediction, surprised, seen, 8, GUIDE) == [2]
+
+
+def test_a_setting_of_which_nothing_ran_is_tried_again():
+    points, prediction = sweep(1.0, 2.0, 3.0)
+    prediction, seen = foretold(prediction), shown(None, None, None, out_of_memory=[0])
+    surprised = np.array([True, False, False])
+    assert choose_again(points, prediction, surprised, seen, 8, GUIDE) == [1]
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     times=st.lists(st.floats(0.1, 100), min_size=1, max_size=12),
@@ -120,17 +181,40 @@ def test_the_predicted_cost_of_what_is_chosen_never_exceeds_the_budget(times, ke
     assert min(range(len(times)), key=times.__getitem__) in taken
 
 
-def test_on_published_rows_a_sixth_of_the_points_finds_layouts_as_good_as_all_of_them():
-    path = PUBLISHED / "llama_layouts_a100.csv"
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("llama_layouts_a100", {"spread": 0.1}),
+        ("llama_layouts_h100", {"spread": 0.0}),
+        # the predicted best of 80B on 32 GPUs takes 3.5 times what was predicted
+        ("llama_layouts_h100", {"spread": 0.1, "budget_gpu_s": 200 * 3600.0}),
+    ],
+)
+def test_on_published_rows_a_sixth_of_the_points_finds_layouts_as_good_as_all_of_them(
+    name, options
+):
+    path = PUBLISHED / f"{name}.csv"
     if not path.exists():
         pytest.skip("the published rows are not beside this checkout")
-    guide = Guide(keep=0.15, spread=0.1, budget_gpu_s=None, steps=13)
+    guide = Guide(**{"keep": 0.15, "budget_gpu_s": None, "steps": 13, **options})
     sizes = play(read_rows(path), str(path), guide)
-    assert [one.world_size for one in sizes] == [32, 64, 128]
     assert sum(one.measured for one in sizes) < 0.2 * sum(one.points for one in sizes)
     assert sum(one.gpu_hours_spent for one in sizes) < 0.2 * sum(one.gpu_hours for one in sizes)
     regrets = [regret for one in sizes for regret in one.regrets]
-    assert all(regret is not None and regret < 0.02 for regret in regrets)
+    assert all(regret is not None and regret < 0.01 for regret in regrets)
+
+
+def test_a_played_sweep_chooses_again_within_a_size_after_a_surprise():
+    # tp 1 is predicted fastest by far and stalls; nothing but choosing again finds tp 2
+    rows = [
+        {"tp": 1, "dp": 8, "step_time_s": 500.0},
+        {"tp": 2, "dp": 4, "step_time_s": 40.0},
+        {"tp": 4, "dp": 2, "step_time_s": 45.0},
+    ]
+    shared = {"outcome": "ok", "micro_batch_size": 1, "global_batch_size": 64, "zero_stage": 3}
+    table = table_of(*({**row, **shared} for row in rows))
+    (size,) = play(table, "test", Guide(keep=0.01, spread=0.0, budget_gpu_s=None, steps=10))
+    assert size.regrets == (0.0,)
 
 
 def test_a_played_sweep_counts_what_it_measured_and_what_it_missed():

@@ -17,7 +17,7 @@ from scaling.predict.read.inputs import OWN_FRAMEWORK
 from scaling.predict.read.parameters import defaults_for
 from scaling.predict.read.points import points_of
 from scaling.predict.read.stacks import stack_of
-from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config
+from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.points import TINY
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import UNHURRIED
@@ -53,11 +53,6 @@ def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
         )
         hidden = half.terms["dp_comm_s"] < whole.terms["dp_comm_s"]
         assert hidden == ("overlap_comm" in asked(**layout)["zero_optimization"])
-
-
-def test_two_buckets_of_16_bit_elements_are_the_buffers():
-    large = buckets_of(LLAMA_7B.total_params)["reduce_bucket_size"]
-    assert defaults_for(stack_of(OWN_FRAMEWORK).defaults)["buffers_bytes"] == 2 * 2 * large
 
 
 def test_stages_exchange_parts_of_activations():

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from scaling.launch.start.environment import rank_environment
 from scaling.record.rank_files import RankFailure, RankFiles, RankResult
 from scaling.study.point import Point
 from tests.points import tiny_point
 from tests.train.together import Curves
+
+torch.set_num_threads(1)  # of tiny tensors two threads wait for each other more than they compute
 
 Train = Callable[[Point], dict[int, RankResult]]
 Attempt = Callable[[Point], dict[int, RankFailure]]

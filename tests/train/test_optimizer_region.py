@@ -18,7 +18,14 @@ Span = tuple[float, float]
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     "layout",
-    [{"zero_stage": 0}, {"dp": 2, "zero_stage": 1}, {"zero_stage": 3}, {"pp": 2}],
+    [
+        {"zero_stage": 0},
+        {"dp": 2, "zero_stage": 1},
+        {"zero_stage": 3},
+        {"pp": 2},
+        {"engine": "torch", "dp": 2, "zero_stage": 3},
+        {"engine": "torch", "pp": 2},
+    ],
     ids=str,
 )
 def test_a_step_ends_in_one_optimizer_region(run_ranks: Run, layout: dict[str, Any]) -> None:

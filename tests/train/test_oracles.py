@@ -1,8 +1,7 @@
 """With the same weights our decoders give the logits of transformers' models.
 
-transformers is here for this only. Its Llama turns the halves of a head where ours turns pairs, so
-query and key rows are put in its order; its GPT-2 keeps matrices transposed and query, key and
-value in one.
+transformers is here for this only. Its GPT-2 keeps matrices transposed and query, key and value in
+one.
 """
 
 import dataclasses
@@ -36,11 +35,6 @@ def logits_of(model: Decoder) -> torch.Tensor:
     return model.head(model.norm(x))
 
 
-def halves(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Rows 0, 2, 4, ... of every head, then 1, 3, 5, ..."""
-    return rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
-
-
 def as_llama(ours: Weights, shape: ModelShape) -> Weights:
     theirs = {
         "model.embed_tokens.weight": ours["embedding.weight"],
@@ -50,8 +44,8 @@ def as_llama(ours: Weights, shape: ModelShape) -> Weights:
     for i in range(shape.num_layers):
         a, b = f"layers.{i}.", f"model.layers.{i}."
         theirs |= {
-            f"{b}self_attn.q_proj.weight": halves(ours[f"{a}attention.query"], shape.head_dim),
-            f"{b}self_attn.k_proj.weight": halves(ours[f"{a}attention.key"], shape.head_dim),
+            f"{b}self_attn.q_proj.weight": ours[f"{a}attention.query"],
+            f"{b}self_attn.k_proj.weight": ours[f"{a}attention.key"],
             f"{b}self_attn.v_proj.weight": ours[f"{a}attention.value"],
             f"{b}self_attn.o_proj.weight": ours[f"{a}attention.output"],
             f"{b}mlp.gate_proj.weight": ours[f"{a}feed_forward.gate"],

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scaling.layout.axes import Attention
-from scaling.layout.engines import engine_refusals
+from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
@@ -131,6 +131,19 @@ SPLIT = {"pp": 2, "gradient_accumulation_steps": 4}
 def test_the_engine_of_torch_says_what_it_cannot_do(layout: dict[str, Any], reason: str) -> None:
     (refused,) = torch_says(**layout)
     assert reason in refused
+
+
+def test_ring_attention_is_predicted_and_not_trained() -> None:
+    """It needs no heads to deal, so cp may be more than they are."""
+    (wide,) = refusals(TINY, Layout(seq_length=32, cp=8))
+    assert "num_kv_heads=4 over tp=1 is not divisible by cp=8" in wide
+    assert not list(refusals(TINY, Layout(seq_length=32, cp=8, cp_style="ring")))
+    for engine in ENGINES:
+        layout = Layout(seq_length=32, cp=8, cp_style="ring", engine=engine)
+        (said,) = engine_refusals(TINY, layout)
+        assert said.startswith("cp_style=ring is predicted only")
+    (alone,) = refusals(TINY, Layout(seq_length=32, cp_style="ring"))
+    assert alone.endswith("needs cp > 1")
 
 
 def test_the_engine_of_torch_trains_no_encoder_decoder_in_stages() -> None:

@@ -209,11 +209,26 @@ def test_the_size_of_the_buffer_reaches_kineto() -> None:
         ),
         ({"cp": 2, "zero_stage": 1}, {"all_to_all", "all_gather"}, {"cp"}),
         ({"pp": 2, "gradient_accumulation_steps": 4}, {"send_recv"}, {"pp"}),
+        (
+            {"engine": "torch", "dp": 2, "zero_stage": 3},
+            {"all_gather", "reduce_scatter"},
+            {"dp"},
+        ),
+        (
+            {
+                "engine": "torch",
+                "pp": 2,
+                "pipeline_schedule": "zbv",
+                "gradient_accumulation_steps": 4,
+            },
+            {"send_recv"},
+            {"pp"},
+        ),
     ],
     ids=str,
 )
 def test_a_step_is_split_by_what_its_layout_exchanges(
-    train: Train, layout: dict[str, int], kinds: set[str], axes: set[str]
+    train: Train, layout: dict[str, Any], kinds: set[str], axes: set[str]
 ) -> None:
     for result in train(tiny_point(measured_steps=2, **layout)).values():
         spent = result.spent

@@ -30,7 +30,7 @@ from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.meeting import RankId, meet
 
 _CPU = torch.device("cpu")
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 60.0
 
 Curves = list[dict[str, Any]]  # of each rank: its losses and gradient norms, or why there are none
 
@@ -86,11 +86,23 @@ def _be(points: Sequence[Point], directory: Path, rank: int) -> NoReturn:
         for index, point in enumerate(points):
             _leave(directory / f"{index}.{rank}.json", _curve(point, rank, port))
             gc.collect()  # an engine is a ring of references, which keeps its threads and hooks
+            _level_groups(rank)
         dist.barrier()
         code = 0
     except BaseException:
         _leave(directory / f"{index}.{rank}.json", {"error": traceback.format_exc()})
     os._exit(code)
+
+
+def _level_groups(rank: int) -> None:
+    """Let all ranks have as many groups: torch names a new one by how many a rank has.
+
+    In a process of a point's own they do; DeepSpeed's pipelines leave some ranks more than others.
+    """
+    most = torch.tensor(len(dist.distributed_c10d._world.pg_names))
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    while len(dist.distributed_c10d._world.pg_names) < most:
+        dist.new_group([rank], use_local_synchronization=True)
 
 
 def _leave(path: Path, curve: dict[str, Any]) -> None:

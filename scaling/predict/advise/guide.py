@@ -80,7 +80,7 @@ def choose(
         guide: what the study says.
         spent_gpu_s: GPU-seconds already spent.
     """
-    cost = _gpu_s(points, prediction, guide)
+    cost = gpu_s(points, prediction, guide)
     wanted = _wanted(points, prediction, world_size, guide)
     rows = [one.row for one in wanted]
     affordable = set(rows)
@@ -141,7 +141,7 @@ def _spread(others: Floats, guide: Guide) -> Floats:
     return others[places.astype(np.int64)]
 
 
-def _gpu_s(points: Points, prediction: Prediction, guide: Guide) -> Floats:
+def gpu_s(points: Points, prediction: Prediction, guide: Guide) -> Floats:
     """GPU-seconds of each point, all its repeats; one that does not fit ends at its start."""
     steps = np.where(prediction.fits, guide.steps * prediction.step_time_s, 0.0)
     steps = np.where(prediction.predicted, steps, 0.0)

@@ -11,11 +11,15 @@ from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
 from scaling.layout.shapes import ModelShape
 from scaling.predict.advise.guide import Guide, choose
+from scaling.predict.advise.surprise import Seen, choose_again, surprises
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.validation import settings_of
+from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
+
+_ROUNDS = 3  # of choosing within a size, the first among them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +48,9 @@ def play(
 ) -> list[Size]:
     """Measure size by size what `choose` asks for, calibrating on what has been measured so far.
 
-    A row that ran costs its own measured steps, one that did not its start; a row that failed for
-    an unknown reason is measured like any other and teaches nothing.
+    After a surprise it chooses again within the size, twice at most. A row that ran costs its own
+    measured steps, one that did not its start; a row that failed for an unknown reason is measured
+    like any other and teaches nothing.
     """
     columns = Columns(table, source)
     points = points_of(columns, models=models, clusters=clusters)
@@ -54,20 +59,46 @@ def play(
     cost = points.world_size * (steps + guide.startup_s)
     measured = np.zeros(len(points), dtype=bool)
     found = []
+
+    def learned() -> Calibration | None:
+        """What has been measured so far teaches."""
+        if not (measured & (observed.timed | observed.out_of_memory)).any():
+            return None
+        part = columns.filter(measured)
+        some = points_of(part, models=models, clusters=clusters)
+        return calibrate(some, observed_of(part), source=source, bands=False)
+
     for size in sorted(set(points.world_size.tolist())):
-        calibration = None
-        if (measured & (observed.timed | observed.out_of_memory)).any():
-            part = columns.filter(measured)
-            some = points_of(part, models=models, clusters=clusters)
-            calibration = calibrate(some, observed_of(part), source=source, bands=False)
+        prediction = predict(points, learned())
         choices = choose(
             points,
-            predict(points, calibration),
+            prediction,
             int(size),
             guide,
             spent_gpu_s=float(cost[measured].sum()),
         )
-        measured[[choice.row for choice in choices if choice.chosen]] = True
+        rows = [choice.row for choice in choices if choice.chosen]
+        for _ in range(_ROUNDS):
+            if not rows:
+                break
+            measured[rows] = True
+            new = np.zeros(len(points), dtype=bool)
+            new[rows] = True
+            seen = Seen(
+                measured=measured,
+                step_time_s=np.where(observed.timed, observed.step_time_s, np.nan),
+                out_of_memory=observed.out_of_memory,
+            )
+            surprised = surprises(prediction, seen) & new
+            rows = []
+            if surprised.any():
+                prediction = predict(points, learned())
+                left = np.inf
+                if guide.budget_gpu_s is not None:
+                    left = guide.budget_gpu_s - float(cost[measured].sum())
+                rows = choose_again(
+                    points, prediction, surprised, seen, size, guide, affordable_gpu_s=left
+                )
         here = points.world_size == size
         regrets = []
         for rows in settings_of(points, here & observed.timed).values():

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.foreign.arrays import Floats, Words
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
+from scaling.predict.cost.own_memory import own_memory_of
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
     Stages,
@@ -17,6 +18,7 @@ from scaling.predict.cost.stages import (
     stages_of,
 )
 from scaling.predict.read.features import Features, Group
+from scaling.predict.read.inputs import OWN_FRAMEWORK
 
 MEMORY_TERMS = (
     "weights_bytes",
@@ -35,6 +37,7 @@ class Memory:
     total: Floats
     terms: dict[str, Floats]
     first_stage: Floats
+    phase: Words | None = None  # of the peak; None of other software, whose phases nobody counts
 
 
 def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
@@ -47,7 +50,23 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
+    Of this project's own engine they are counted (own_memory.py), but for experts, several chunks
+    of the model on a rank and keys and values that are passed around.
     """
+    modelled = _modelled(group, f, p)
+    if group.stack.prefix != OWN_FRAMEWORK:
+        return modelled
+    own = own_memory_of(group, f, p)
+    counted = (f.expert_share == 0) & (f.virtual <= 1) & ~f.ring
+    return Memory(
+        np.where(counted, own.total, modelled.total),
+        {name: np.where(counted, own.terms[name], modelled.terms[name]) for name in MEMORY_TERMS},
+        np.where(counted, own.first_stage, modelled.first_stage),
+        np.where(counted, own.phase, np.full(len(f), None)),
+    )
+
+
+def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     stages = stages_of(f, group.stack)
     tokens = f.micro_batch_size * f.seq_length / f.cp
     kept, working = _kept_per_layer(group, f, p, tokens)

@@ -48,6 +48,7 @@ class Prediction:
     capacity_bytes: Floats
     memory_sigma: Floats
     memory_terms: dict[str, Floats]
+    peak_phase: Words  # build, forward, backward or optimizer; None for other software
     time_terms: dict[str, Floats]
     predicted: Flags
     parameters_from: Words
@@ -92,6 +93,7 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         capacity_bytes=np.full(n, np.nan),
         memory_sigma=np.full(n, np.nan),
         memory_terms={name: np.full(n, np.nan) for name in MEMORY_TERMS},
+        peak_phase=np.full(n, None, dtype=object),
         time_terms={name: np.full(n, np.nan) for name in TIME_TERMS},
         predicted=np.zeros(n, dtype=bool),
         parameters_from=np.full(n, None, dtype=object),
@@ -142,6 +144,7 @@ def _judge(points: Points, group: Group, out: Prediction, stack: StackCalibratio
         model=points.model[index],
         hidden_size=f.hidden_size,
         gpus_per_node=f.gpus_per_node,
+        experts=f.num_experts > 1,
         lossy_transport=group.cluster.lossy_transport,
         lean_kernels=group.stack.lean_kernels,
         other_cluster=stack is not None and stack.cluster != group.cluster_name,
@@ -168,6 +171,8 @@ def _predict_block(
     out.capacity_bytes[index] = group.capacity_bytes
     out.step_time_s[index] = step.total
     out.ranked_s[index] = ranked_by(group, f, step.total, need / group.capacity_bytes)
+    if memory.phase is not None:
+        out.peak_phase[index] = memory.phase
     for name, values in memory.terms.items():
         out.memory_terms[name][index] = values
     for name, values in step.terms.items():

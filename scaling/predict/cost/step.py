@@ -142,6 +142,8 @@ def _exposed(
     dp_exposed = np.where(far, p["dp_exposed"], p["dp_exposed_inside"])
     zero3_exposed = np.where(far, p["zero3_exposed"], p["zero3_exposed_inside"])
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
+    if group.stack.hides_without_zero:
+        late = late & (f.pp > 1)
     gradients = traffic.gradients * np.where(late, 1.0, dp_exposed)
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)

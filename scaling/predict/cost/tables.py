@@ -28,6 +28,7 @@ def prediction_table(points: Points, prediction: Prediction) -> pa.Table:
     columns["predicted_memory_bytes"] = _whole(prediction.memory_bytes, known)
     for name, values in prediction.memory_terms.items():
         columns[name] = _whole(values, known)
+    columns["predicted_peak_phase"] = pa.array(prediction.peak_phase.tolist(), pa.string())
     columns["fragmentation_bytes"] = _whole(prediction.need_bytes - prediction.memory_bytes, known)
     columns["capacity_bytes"] = _whole(prediction.capacity_bytes, known)
     columns["memory_margin"] = _real(prediction.memory_margin, known)

@@ -66,7 +66,10 @@ class Features:
     flash1: Flags
     flash_gain: Floats
     fused_norm: Flags
+    fused_mlp: Flags
+    fused_cross_entropy: Flags
     offload: Flags  # optimizer state and update on the host
+    short_states: Flags  # master weights and moments in 16 bits
     element_bytes: Floats
     cast_bytes: Floats  # moved to bring one element of a GEMM's input to 8 or 4 bits, 0 without
     copy_bytes: Floats  # a layer's weight takes for its copies of low precision

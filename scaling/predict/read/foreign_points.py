@@ -15,7 +15,7 @@ from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
 from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
-from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, usable_rows, without
+from scaling.predict.read.inputs import SHAPE, UNPREDICTED, Inputs, usable_rows, without
 from scaling.predict.read.stacks import stack_of
 
 # Published tables that name no cluster, by framework and GPUs per node.
@@ -53,6 +53,9 @@ def inputs_of(
     framework = frameworks_of(columns)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
+    optimizer_precision = columns.words(
+        "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
+    )
     words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
     inputs = Inputs(
         model=model,
@@ -70,7 +73,10 @@ def inputs_of(
         gpus_per_node=columns.counts("gpus_per_node"),
         **_of_the_software(columns, framework, shape["num_layers"], layout),
         fused_norm=columns.flags("fused_norm", False),
+        fused_mlp=columns.flags("fused_mlp", False),
+        fused_cross_entropy=columns.flags("fused_cross_entropy", False),
         offload=offload == "cpu",
+        short_states=optimizer_precision == "bf16",
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
         recomputes=recomputes(columns, framework),
@@ -136,7 +142,7 @@ def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) ->
     if not strange.size:
         return cluster
     gpu = columns.words("gpu", "")
-    framework = columns.words("framework", OWN_FRAMEWORK)
+    framework = frameworks_of(columns)
     per_node = columns.counts("gpus_per_node")
     for row in strange:
         said = CLUSTER_OF.get((framework[row], per_node[row]))
@@ -196,10 +202,9 @@ def _note_misfits(
 def _left_out(columns: Columns) -> list[str]:
     """A sentence for every choice that a prediction leaves out of account."""
     name = "pipeline_schedule"
-    chosen: dict[str, Flags] = {
-        name: columns.words(name, "1f1b", WORDS[name], plain=True) != "1f1b"
-    }
-    for name in ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile"):
+    schedule = columns.words(name, "1f1b", WORDS[name], plain=True)
+    chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), ("1f1b", "interleaved"))}
+    for name in UNPREDICTED:
         chosen[name] = columns.flags(name, False, plain=True)
     return without(chosen)
 

@@ -6,18 +6,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.layout.axes import AXES, DEFAULTS
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import SIZES
 from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 
-# Rows without a framework column are this project's own.
+# Rows without a framework column are this project's own: this name is that of its first engine.
 OWN_FRAMEWORK = "scaling"
 
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
     "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings", *SIZES,
 )  # fmt: skip
+
+# Choices that came after the formulas and that none of them knows: on or off, later.
+UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and axis.later)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,10 @@ class Inputs:
     ring: Flags
     sequence_parallel: Flags
     fused_norm: Flags
+    fused_mlp: Flags
+    fused_cross_entropy: Flags
     offload: Flags
+    short_states: Flags
     attention: Words
     checkpointing: Words
     recomputes: Flags
@@ -75,10 +82,13 @@ def inputs_of_layouts(
     models: Sequence[str],
     clusters: Sequence[str],
     gpus_per_node: Sequence[float] | None = None,
-    framework: str = OWN_FRAMEWORK,
+    framework: str | None = None,
     point_id: Sequence[str] | None = None,
 ) -> Inputs:
-    """Layouts that exist in memory, each with its model's shape and name and its cluster's name."""
+    """Layouts that exist in memory, each with its model's shape and name and its cluster's name.
+
+    Without a framework each is trained by this project, under the engine it names.
+    """
     n = len(layouts)
 
     def numbers(name: str) -> Floats:
@@ -97,7 +107,7 @@ def inputs_of_layouts(
     return Inputs(
         model=np.array(models, dtype=object),
         cluster=np.array(clusters, dtype=object),
-        framework=np.full(n, framework, dtype=object),
+        framework=np.array([framework or own_framework(each.engine) for each in layouts], object),
         shape={name: table[which, column] for column, name in enumerate(SHAPE)},
         world_size=numbers("world_size"),
         tp=numbers("tp"),
@@ -116,7 +126,10 @@ def inputs_of_layouts(
         ring=np.array([getattr(one, "cp_style", "") == "ring" for one in layouts], dtype=bool),
         sequence_parallel=numbers("sequence_parallel") > 0,
         fused_norm=numbers("fused_norm") > 0,
+        fused_mlp=numbers("fused_mlp") > 0,
+        fused_cross_entropy=numbers("fused_cross_entropy") > 0,
         offload=words("optimizer_offload") != "none",
+        short_states=words("optimizer_precision") != "fp32",
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         recomputes=np.zeros(n, dtype=bool),
@@ -128,6 +141,11 @@ def inputs_of_layouts(
         assumptions=tuple(without(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),
     )
+
+
+def own_framework(engine: str) -> str:
+    """The framework that an engine of this project is to the prediction."""
+    return OWN_FRAMEWORK if engine == DEFAULTS["engine"] else f"{OWN_FRAMEWORK} {engine}"
 
 
 def _optional_numbers(layouts: Sequence[Layout], name: str, default: float) -> Floats:
@@ -150,7 +168,8 @@ def without(chosen: Mapping[str, Flags]) -> list[str]:
 
 
 def _left_out(layouts: Sequence[Layout]) -> dict[str, Flags]:
-    names = ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile")
-    chosen = {name: np.array([getattr(one, name) for one in layouts], dtype=bool) for name in names}
-    other = [one.pipeline_schedule != "1f1b" for one in layouts]
+    chosen = {
+        name: np.array([getattr(one, name) for one in layouts], dtype=bool) for name in UNPREDICTED
+    }
+    other = [one.pipeline_schedule not in ("1f1b", "interleaved") for one in layouts]
     return {"pipeline_schedule": np.array(other, dtype=bool), **chosen}

@@ -28,7 +28,7 @@ class Stack:
     forwarded there (DeepEP, HybridEP), not once to each expert.
     `recomputes_modules`: its recipes recompute single modules or layers, as memory asks for.
     `reduces_late`: gradients of a pipeline, and without ZeRO, are reduced after the last backward,
-    where nothing hides them.
+    where nothing hides them; `hides_without_zero`: those without ZeRO are hidden all the same.
     `layer_messages`: gradients travel a layer at a time, not in buckets.
     `newest_flash`: attention is cuDNN's or FlashAttention 3 where a table says only flash.
     `lean_kernels`: fused kernels keep no copies for backward beside what it reads (memory.py).
@@ -57,6 +57,7 @@ class Stack:
     tokens_once_a_node: bool = False
     recomputes_modules: bool = False
     reduces_late: bool = False
+    hides_without_zero: bool = False
     layer_messages: bool = False
     newest_flash: bool = False
     lean_kernels: bool = False
@@ -118,10 +119,19 @@ STACKS = (
         scattered_messages=True,
         second_copy=True,
         reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
-        # two buckets of 5e8 elements, one fills while the other is reduced; the loss keeps 16-bit
-        # logits, their fp32 softmax and both gradients
-        defaults=MappingProxyType({"buffers_bytes": 2.0e9, "kept_logits": 12.0}),
+        # beyond the engine's own tensors, which scaling/predict/cost/own_memory.py counts
+        defaults=MappingProxyType({"buffers_bytes": 0.3e9}),
         source="scaling/train: DeepSpeed 0.19 with its defaults, pipe_partitioned messages",
+    ),
+    Stack(
+        prefix="scaling torch",
+        gradient_bytes=2.0,
+        split="slowest_least",
+        reduces_late=True,
+        hides_without_zero=True,
+        # HSDP has no second copy, FSDP2 no buckets: what is gathered is that of two layers
+        defaults=MappingProxyType({"kept_logits": 12.0}),
+        source="scaling/train/engines/torch: FSDP2 of torch 2.13, gradients reduced in bf16",
     ),
     Stack(
         prefix="Aleph Alpha",

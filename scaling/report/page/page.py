@@ -18,6 +18,7 @@ from scaling.report.charts.palette import css
 from scaling.report.charts.svg import bare, chart_files, png
 from scaling.report.charts.vega import bundle
 from scaling.report.page.multiqc import write_multiqc
+from scaling.report.sections.engines import engines
 from scaling.report.sections.replication import replication
 from scaling.report.sections.sentences import story
 from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
@@ -96,6 +97,7 @@ def _html(
     return template.render(
         study=shown(study_dir.name),
         replication=replication(study_dir),
+        engines=engines(tables),
         stories=stories,
         tables=tables,
         refused=bool(tables["refused"]),

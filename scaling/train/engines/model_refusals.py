@@ -16,6 +16,11 @@ def model_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
     if layout.fused_cross_entropy and shape.family == "t5":
         yield "fused_cross_entropy is wired to decoders only, not to a t5"
+    if layout.cp_style != "all_to_all":
+        yield (
+            f"cp_style={layout.cp_style} is predicted only: attention here trades tokens for heads "
+            "(cp_style=all_to_all), and torch's ring has kernels for GPUs alone"
+        )
     inside = [name for name in ("fused_norm", "fused_rope", "fused_mlp") if getattr(layout, name)]
     if layout.compile and inside:
         yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"

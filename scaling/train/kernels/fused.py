@@ -1,12 +1,17 @@
 """Liger's Triton kernels (arXiv 2410.10989), each beside the plain code that it stands for.
 
 Imported where they are called: they need a GPU and Triton, which most machines that import this
-have not. Signatures are those of liger-kernel 0.8.
+have not. Signatures are those of liger-kernel 0.8.5.
 """
+
+import functools
 
 import torch
 
 _IGNORED = -100  # a label that no vocabulary has
+# Logits held at once, in hidden states of the micro-batch. Liger's own 1 cuts a Llama-2 7B's head
+# into 8 products of a few hundred rows, each of which adds to the weight's gradient in fp32.
+LOGITS_PER_HIDDEN = 4
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -23,18 +28,27 @@ def rotate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Turn [b, s, n, d] and [b, s, kv, d], halves against halves, by tables [s, d / 2].
 
-    Element i of a head is turned with i + d / 2, where the plain code turns 2i with 2i + 1: rows
-    of the matrices that make heads must come in the order of `halves`.
+    Element i of a head is turned with i + d / 2, as the plain code does.
     """
     from liger_kernel.ops.rope import LigerRopeFunction
 
-    tables = (torch.cat((table, table), -1).unsqueeze(0) for table in (cosine, sine))
+    tables = (_of_both_halves(table) for table in (cosine, sine))
     turned = LigerRopeFunction.apply(query.transpose(1, 2), key.transpose(1, 2), *tables)
     return turned[0].transpose(1, 2), turned[1].transpose(1, 2)
 
 
+@functools.lru_cache(maxsize=8)
+def _of_both_halves(table: torch.Tensor) -> torch.Tensor:
+    """[s, d / 2] -> [1, s, d]; backward keeps it, so all layers share one."""
+    return torch.cat((table, table), -1).unsqueeze(0)
+
+
 def halves(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Rows 0, 2, 4, ... of every head, then 1, 3, 5, ...; scores do not depend on the order."""
+    """Rows 0, 2, 4, ... of every head, then 1, 3, 5, ...; scores do not depend on the order.
+
+    Weights are drawn for heads whose elements 2i and 2i + 1 are turned together; in this order
+    these are i and i + d / 2, so both halves of a head lie in one piece.
+    """
     ordered: torch.Tensor = rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
     return ordered
 
@@ -77,5 +91,11 @@ def linear_cross_entropy(
         None,  # no cap
         False,
         torch.float32,
+        False,  # tokens weigh the same
+        False,
+        False,
+        None,
+        None,
+        LOGITS_PER_HIDDEN,
     )[0]
     return loss

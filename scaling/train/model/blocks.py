@@ -6,6 +6,7 @@ of a sum over the tp ranks, of the same shape; norms take and give what a rank h
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from scaling.layout.shapes import Family, ModelShape
 from scaling.train.kernels import fused
 from scaling.train.kernels.attention import attend
 from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.parallel.context import Attend
+from scaling.train.parallel.context import Attend, ContextParallel
 
 _EPSILONS: dict[Family, float] = {"llama": 1e-5, "gpt": 1e-5, "t5": 1e-6}  # as released
 _ROTARY_BASE = 10_000.0
@@ -49,7 +50,7 @@ class SelfAttention(nn.Module):
         self.head_dim, self.cp = shape.head_dim, plan.cp
         self.turned, self.fused_rope = shape.family == "llama", plan.layout.fused_rope
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        turned_by = shape.head_dim if self.fused_rope else None
+        turned_by = shape.head_dim if self.turned else None
         self.query = plan.sharded(
             f"{name}.query", queries, shape.hidden_size, dim=0, halves_of=turned_by
         )
@@ -69,8 +70,7 @@ class SelfAttention(nn.Module):
 
         query, key = heads(self.query, self.query_bias), heads(self.key, self.key_bias)
         if self.turned:
-            whole = rotary_table(held * self.cp.size, self.head_dim, x.device)
-            cosine, sine = (self.cp.share(table, dim=0) for table in whole)
+            cosine, sine = _own_tables(self.cp, held, self.head_dim, x.device, x.dtype)
             if self.fused_rope:
                 query, key = fused.rotate(query, key, cosine, sine)
             else:
@@ -147,9 +147,48 @@ def rotary_table(
     return angles.cos(), angles.sin()
 
 
+@functools.lru_cache(maxsize=8)
+def _own_tables(
+    cp: ContextParallel, held: int, head_dim: int, device: torch.device, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine of the `held` positions of a cp rank, rounded once for all layers."""
+    cosine, sine = rotary_table(held * cp.size, head_dim, device)
+    return cp.share(cosine, dim=0).to(dtype), cp.share(sine, dim=0).to(dtype)
+
+
 def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs (2i, 2i + 1) of each head by its position's angles: [b, s, n, d]."""
-    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    """Turn i with i + d / 2 of each head by its position's angle: [b, s, n, d], tables [s, d / 2].
+
+    Sums in fp32 and rounds twice in 16 bits. Nothing but the tables is kept for backward, which
+    turns back. Rows of the matrices that make heads come in the order of `halves`.
+    """
     cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)
-    turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)
-    return turned.flatten(-2).to(x.dtype)
+    if torch.compiler.is_compiling():  # a compiler joins the operators itself
+        first, second = x.chunk(2, -1)
+        return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
+    turned: torch.Tensor = _Turn.apply(x, cosine, sine)  # type: ignore[no-untyped-call]
+    return turned
+
+
+class _Turn(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(cosine, sine)
+        return _turned(x, cosine, sine)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        cosine, sine = ctx.saved_tensors
+        return _turned(gradients[0], cosine, -sine), None, None
+
+
+def _turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Each half is written where it belongs and read twice: no copy in fp32, nothing joined."""
+    first, second = x.chunk(2, -1)
+    turned = torch.empty_like(x)
+    one, other = turned.chunk(2, -1)
+    torch.mul(first, cosine, out=one).addcmul_(second, sine, value=-1)
+    torch.mul(second, cosine, out=other).addcmul_(first, sine)
+    return turned

@@ -17,8 +17,6 @@ from torch import nn
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-_SEQUENCE = 1  # activations are [batch, sequence, hidden]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorParallel:
@@ -75,23 +73,29 @@ def _run(function: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
 
 def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
-    """[b, s/tp, h] -> [b, s, h]; collectives join along the first dimension."""
-    part = x.transpose(0, _SEQUENCE).contiguous()
-    whole = part.new_empty(tp.size * part.shape[0], *part.shape[1:])
-    _all_gather(whole, part, group=tp.group)
-    return whole.transpose(0, _SEQUENCE).contiguous()
+    """[b, s/tp, h] -> [b, s, h], sequence by sequence: so nothing is transposed."""
+    batch, tokens, width = x.shape
+    part, whole = x.contiguous(), x.new_empty(batch, tokens * tp.size, width)
+    for sequence in range(batch):
+        _all_gather(whole[sequence], part[sequence], group=tp.group)
+    return whole
 
 
 def _scatter_sum(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
-    """[b, s, h] -> [b, s/tp, h], summed over the ranks."""
-    whole = x.transpose(0, _SEQUENCE).contiguous()
-    part = whole.new_empty(whole.shape[0] // tp.size, *whole.shape[1:])
-    _reduce_scatter(part, whole, group=tp.group)
-    return part.transpose(0, _SEQUENCE).contiguous()
+    """[b, s, h] -> [b, s/tp, h], summed over the ranks, sequence by sequence."""
+    batch, tokens, width = x.shape
+    whole, part = x.contiguous(), x.new_empty(batch, tokens // tp.size, width)
+    for sequence in range(batch):
+        _reduce_scatter(part[sequence], whole[sequence], group=tp.group)
+    return part
 
 
 def _all_reduced(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
-    whole = x.contiguous().clone()
+    """The sum, in the memory of `x` where that is in one piece.
+
+    What enters or leaves a block is a matrix product's result or gradient, which nobody else reads.
+    """
+    whole = x.contiguous()
     dist.all_reduce(whole, group=tp.group)
     return whole
 
@@ -110,7 +114,10 @@ class _SumGradient(torch.autograd.Function):
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
-        return _all_reduced(x, tp)
+        whole = _all_reduced(x, tp)
+        if whole is x:
+            ctx.mark_dirty(x)
+        return whole
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:

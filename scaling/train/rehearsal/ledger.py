@@ -1,5 +1,6 @@
 """What lives in a rank's memory, allocation by allocation: peaks by phase, and whose they are."""
 
+import functools
 import math
 import sys
 import weakref
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -18,8 +20,9 @@ from scaling.layout.engines import ENGINES
 PHASES = ("build", "forward", "backward", "optimizer")
 
 _BLOCK = 512  # bytes: torch's allocator on CUDA hands out multiples of it
+_WHERE = torch.ops.prim.device.default
 _OURS = ("scaling", *ENGINES, "optim")  # folders whose lines explain an allocation
-_OWN = ("ledger", "rehearsal", "waits")  # whose wrappers explain nothing
+_OWN = ("ledger", "rehearsal", "standins", "waits")  # whose wrappers explain nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +70,11 @@ class Ledger(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operator, then look at what it returns."""
+        if func is _WHERE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # more than half of all calls, and none makes a tensor
         out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor) and leaf.device.type != "meta":
+        for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
+            if isinstance(leaf, torch.Tensor) and _device_of(leaf).type != "meta":
                 self._see(leaf.untyped_storage(), func)
         return out
 
@@ -137,12 +142,24 @@ class Ledger(TorchDispatchMode):
         ]
 
 
+def _device_of(tensor: torch.Tensor) -> torch.device:
+    """Where it stands for being; to ask a fake tensor for its device is an operator."""
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+
+
 def _maker() -> str:
     """The nearest line of this project's or an engine's code, as folder/file:line."""
     frame = sys._getframe(3)
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if not {*path.parts}.isdisjoint(_OURS) and path.stem not in _OWN:
-            return f"{path.parent.name}/{path.name}:{frame.f_lineno}"
+        name = _name_of(frame.f_code.co_filename)
+        if name is not None:
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "?"
+
+
+@functools.cache
+def _name_of(file: str) -> str | None:
+    path = Path(file)
+    explains = not {*path.parts}.isdisjoint(_OURS) and path.stem not in _OWN
+    return f"{path.parent.name}/{path.name}" if explains else None

@@ -9,8 +9,7 @@ any rank of any size, and can tell what the rank asks of the host and of its mem
 A line names a point and a rank, the answer is a line. Torch and engines keep what is made here in
 globals, so each rehearsal is a process of its own, forked from one that has imported them.
 
-Every rank of a decoder runs, and of an encoder-decoder every one but those of later stages: these
-read from their neighbour how large its messages are, which of two streams is not said here.
+Every rank of every layout runs but for `compile`: what a compiler keeps only it can say.
 """
 
 import contextlib
@@ -32,13 +31,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.engines import ENGINES, engine_module
-from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.study.point import Point, point_from_json
 from scaling.train.data import MicroBatch
 from scaling.train.engines.trainer import Trainer, build
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.parallel.groups import Groups
 from scaling.train.rehearsal.ledger import Ledger, Memory
+from scaling.train.rehearsal.standins import standing_in
 from scaling.train.rehearsal.waits import Waits
 
 _DEVICE = torch.device("cpu")  # torch's engine of gradients refuses tensors of an absent CUDA
@@ -60,19 +59,18 @@ class Rehearsal:
     memory: Memory
 
 
-def rehearsed(point: Point, rank: int) -> Rehearsal:
+def rehearsed(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
     """Build the engine of this rank and train a few steps.
 
-    Makes this process a rank that can be no other any more.
+    Makes this process a rank that can be no other any more. Memory needs two steps, of which the
+    second has the optimizer's states from its beginning.
 
     Raises:
-        NotImplementedError: the layout's kernels do not run on tensors without numbers.
+        NotImplementedError: the layout is compiled.
     """
     layout = point.layout
-    chosen = [axis for axis in (*FUSED, "compile") if getattr(layout, axis)]
-    if chosen or not ATTENTION[layout.attention].rehearsed:
-        name = chosen[0] if chosen else f"attention={layout.attention}"
-        raise NotImplementedError(f"{name} cannot be rehearsed: it needs its GPU")
+    if layout.compile:
+        raise NotImplementedError("compile cannot be rehearsed: what it keeps is the compiler's")
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size)}
     waits = Waits()
     engine = engine_module(layout.engine, "rehearsal")
@@ -82,13 +80,14 @@ def rehearsed(point: Point, rank: int) -> Rehearsal:
     groups = Groups(rank, layout, timeout_s=point.time_limit_s)
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
+        standing_in(),
         engine.answered(point, groups, waits.note),
         waits.counted(),
     ):
-        return walked(point, groups, waits)
+        return walked(point, groups, waits, steps=steps)
 
 
-def walked(point: Point, groups: Groups, waits: Waits) -> Rehearsal:
+def walked(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS) -> Rehearsal:
     """The same on tensors of any kind, in the group that this process is in."""
     beats: list[str] = []
     with Ledger() as ledger:
@@ -103,7 +102,7 @@ def walked(point: Point, groups: Groups, waits: Waits) -> Rehearsal:
         )
         trainer = build(plan, groups, beats.append)
         with _phases(point.layout.engine, trainer, ledger):
-            for _ in range(_STEPS):
+            for _ in range(steps):
                 waits.clear()
                 trainer.step(_batches(point))
     return Rehearsal(
@@ -153,15 +152,17 @@ def main() -> None:
         asked = json.loads(line)
         child = os.fork()
         if not child:
-            _answer(point_from_json(json.dumps(asked["point"])), asked["rank"], answers)
+            _answer(asked, answers)
         if os.waitpid(child, 0)[1]:
             sys.exit(f"the rehearsal of rank {asked['rank']} failed")
 
 
-def _answer(point: Point, rank: int, answers: TextIO) -> NoReturn:
+def _answer(asked: dict[str, Any], answers: TextIO) -> NoReturn:
     code = 1
     try:
-        answers.write(json.dumps(dataclasses.asdict(rehearsed(point, rank))) + "\n")
+        point = point_from_json(json.dumps(asked["point"]))
+        answer = rehearsed(point, asked["rank"], steps=asked.get("steps", _STEPS))
+        answers.write(json.dumps(dataclasses.asdict(answer)) + "\n")
         answers.flush()
         code = 0
     except BaseException:

@@ -85,6 +85,8 @@ def deepspeed_config(
         # It reads all gradients twice and waits for the answer; bf16 has the range of fp32, and a
         # loss that is not finite says the same. ZeRO-0 and ZeRO-3 look all the same, asked or not.
         config["bf16"]["check_grad_overflow"] = False
+    if layout.optimizer_precision == "bf16":
+        config["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     if layout.pp > 1:
         cut = cuts_messages(shape, layout)
         config["pipeline"] = {"pipe_partitioned": cut, "grad_partitioned": cut}

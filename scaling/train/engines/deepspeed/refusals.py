@@ -30,6 +30,7 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"zero_stage={layout.zero_stage} with pp={layout.pp}: "
             "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism (DeepSpeed)"
         )
+    yield from _optimizer_precision_refusals(layout)
     elements = layout.micro_batch_size * (layout.seq_length // layout.cp) * shape.hidden_size
     if cuts_messages(shape, layout) and elements % layout.tp:
         over_cp = f" / cp={layout.cp}" if layout.cp > 1 else ""
@@ -43,6 +44,21 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield (
             f"pipeline_schedule={layout.pipeline_schedule} turns one stream around at the last "
             "rank; a t5 sends two through its stages"
+        )
+
+
+def _optimizer_precision_refusals(layout: Layout) -> Iterator[str]:
+    if layout.optimizer_precision == "fp32":
+        return
+    if layout.zero_stage == 0:
+        yield (
+            f"optimizer_precision={layout.optimizer_precision} at zero_stage=0: DeepSpeed keeps "
+            "16-bit states in ZeRO's optimizers only; zero_stage=1 does on one rank too"
+        )
+    if layout.optimizer_offload != "none":
+        yield (
+            f"optimizer_precision={layout.optimizer_precision} with optimizer_offload="
+            f"{layout.optimizer_offload} needs DeepSpeed's own Adam, which is compiled at run time"
         )
 
 

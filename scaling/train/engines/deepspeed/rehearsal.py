@@ -14,6 +14,7 @@ from deepspeed.runtime.utils import PartitionedTensor, partition_uniform
 from deepspeed.runtime.zero import partition_parameters, partitioned_param_coordinator, stage3
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from scaling.layout.shapes import T5_BUCKETS
 from scaling.study.point import Point
 from scaling.train.engines.trainer import Trainer
 from scaling.train.kernels.attention import DTYPES
@@ -62,6 +63,9 @@ class _LikeCuda(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed has no types
 
     def is_synchronized_device(self) -> bool:
         return False
+
+    def is_fp16_supported(self) -> bool:
+        return True
 
     def synchronize(self, device_index: int | None = None) -> None:
         self._note("synchronize")
@@ -116,7 +120,11 @@ def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
 
 
 class _Message:
-    """What stages of a decoder send each other: activations [b, s', h], whole or cut over tp."""
+    """What stages send each other.
+
+    Of a decoder activations [b, s', h], whole or cut over tp; of an encoder-decoder two of them
+    and both position tables, end to end (`streams.packed`).
+    """
 
     def __init__(self, point: Point, groups: Groups) -> None:
         layout = point.layout
@@ -124,9 +132,11 @@ class _Message:
         if layout.sequence_parallel:
             tokens //= layout.tp
         self.shape = [layout.micro_batch_size, tokens, point.shape.hidden_size]
+        if point.shape.family == "t5":
+            table = point.shape.num_heads // layout.tp * T5_BUCKETS
+            self.shape = [2 * (math.prod(self.shape) + table)]
         self.dtype, self.tp = DTYPES[layout.precision], layout.tp
         self.tp_rank = groups.place.tp_rank
-        self.decoder = point.shape.family != "t5"
 
     def partition(self) -> list[int]:
         """How an activation is cut, in DeepSpeed's words: shape, ranks, where parts begin."""
@@ -135,8 +145,6 @@ class _Message:
 
     def buffers(self, engine: PipelineEngine) -> Any:
         """Room for what the stage before sends."""
-        if not self.decoder:
-            raise NotImplementedError("later stages of an encoder-decoder cannot be rehearsed")
         if not engine.is_pipe_partitioned:
             return engine._allocate_or_extend_buffers(0, self.shape, self.dtype)
         meta = self.partition()

@@ -44,7 +44,7 @@ def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
         for weight in group.fsdp_params:
             if weight.offload_to_cpu:  # its gradient comes to the host
                 note("synchronize")
-        finalized(group)
+        finalized(group)  # type: ignore[no-untyped-call]
 
     with contextlib.ExitStack() as stack:
         for place, name, value in (

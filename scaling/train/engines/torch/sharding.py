@@ -10,7 +10,8 @@ What the stages of ZeRO mean here, each by FSDP2 with a group of weights per lay
 
 With `zero_shard_size` neighbouring ranks hold one sharded copy together, and the copies are kept
 equal by an all-reduce of what each shard's gradients are (HSDP). In 16 bits the sharded weights are
-fp32 and are cast when they are gathered; gradients travel in 16 bits, FSDP2's default.
+fp32 and are cast when they are gathered, unless `optimizer_precision` is bf16; gradients travel in
+16 bits, FSDP2's default.
 """
 
 import contextlib
@@ -50,7 +51,9 @@ class Sharding:
     def __init__(self, plan: Blueprint, groups: Groups) -> None:
         layout = plan.layout
         self._layout, self._device = layout, plan.device
-        self._dtype = None if plan.dtype == torch.float32 else plan.dtype
+        # what the weights are cast to when they are gathered; None: they are sharded as they are
+        casts = plan.dtype != torch.float32 and layout.optimizer_precision == "fp32"
+        self._dtype = plan.dtype if casts else None
         replicas = layout.dp * layout.cp
         self.applied = replicas > 1 or self._dtype is not None or layout.optimizer_offload != "none"
         self.copies = 1
@@ -86,7 +89,7 @@ class Sharding:
             return
         marks = [getattr(weight, _TP_MARK, False) for weight in module.parameters()]
         for weight in module.parameters():
-            if weight.dtype != torch.float32:
+            if self._dtype is not None and weight.dtype != torch.float32:
                 weight.data = weight.data.float()
         offload = OffloadPolicy()
         if self._layout.optimizer_offload == "cpu":

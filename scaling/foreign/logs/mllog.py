@@ -1,0 +1,45 @@
+"""MLPerf Training's result files: lines of :::MLLOG and JSON."""
+
+import json
+import statistics
+from typing import Any
+
+_MARK = ":::MLLOG "
+_MODELS = {"gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b", "llama31_8b": "llama3.1-8b"}
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    """The one row of a result file: the median of its tracked steps, the first left out.
+
+    A step's time is `train_step_time` of `tracked_stats`, in seconds, or the batch over
+    `throughput`, in sequences a second. The layout stands in the submission's configuration.
+
+    Raises:
+        ValueError: a line is no JSON, or no step is tracked.
+    """
+    row: dict[str, Any] = {"framework": "NeMo (MLPerf)", "outcome": "ok"}
+    seconds: list[float] = []
+    rates: list[float] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        at = line.find(_MARK)
+        if at < 0:
+            continue
+        try:
+            event = json.loads(line[at + len(_MARK) :])
+            key, value = event["key"], event["value"]
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f"line {number}: is no JSON of key and value after {_MARK}") from None
+        if key == "submission_benchmark":
+            row["model"] = _MODELS.get(str(value), str(value))
+        elif key == "global_batch_size":
+            row["global_batch_size"] = value
+        elif key == "max_sequence_length":
+            row["seq_length"] = value
+        elif key == "tracked_stats" and isinstance(value, dict):
+            seconds += [float(value["train_step_time"])] if "train_step_time" in value else []
+            rates += [float(value["throughput"])] if "throughput" in value else []
+    if not seconds and "global_batch_size" in row:
+        seconds = [row["global_batch_size"] / rate for rate in rates if rate > 0]
+    if not seconds:
+        raise ValueError("it has no tracked_stats with train_step_time or throughput")
+    return [row | {"step_time_s": statistics.median(seconds[1:] or seconds)}]

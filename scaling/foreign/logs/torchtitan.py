@@ -1,0 +1,65 @@
+"""torchtitan's training log: the device mesh, the batch, and lines of metrics."""
+
+import re
+import statistics
+from typing import Any
+
+from scaling.foreign.logs.megatron import OUT_OF_MEMORY
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_MESH = re.compile(r"Building device mesh with parallelism: (.*)$", re.MULTILINE)
+_BATCH = re.compile(r"local batch size (\d+), global batch size (\d+), .*?sequence length (\d+)")
+# older releases wrote wps; commas stand between thousands
+_STEP = re.compile(
+    r"step:\s*(\d+)\s+loss:.*?memory:\s*([\d.]+)GiB\([\d.]+%\)\s+(?:tps|wps):\s*([\d,]+)"
+)
+_CHECKPOINTING = re.compile(r"Applied (full|selective) activation checkpointing")
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    """The one row of a log: the median of its steps, the first left out.
+
+    torchtitan prints tokens/s of one GPU; the step follows from the batch, tokens and GPUs.
+
+    Raises:
+        ValueError: no mesh, batch or step is logged.
+    """
+    text = _COLOUR.sub("", text)
+    mesh, batch = _MESH.search(text), _BATCH.search(text)
+    if mesh is None:
+        raise ValueError('it has no line "Building device mesh with parallelism: ..."')
+    if batch is None:
+        raise ValueError("it has no local and global batch size and sequence length")
+    row = {"framework": "torchtitan", **_layout(dict(re.findall(r"(\w+)=(\d+)", mesh[1])))}
+    row |= {"micro_batch_size": int(batch[1]), "global_batch_size": int(batch[2])}
+    row |= {"seq_length": int(batch[3])}
+    if row["pp"] > 1:  # the local batch is cut into the pipeline's micro-batches
+        del row["micro_batch_size"]
+    kind = _CHECKPOINTING.search(text)
+    row["activation_checkpointing"] = kind[1] if kind else "none"
+    row["compile"] = "with torch.compile" in text
+    steps = _STEP.findall(text)
+    if steps:
+        rates = [float(rate.replace(",", "")) for _, _, rate in steps]
+        rate = statistics.median(rates[1:] or rates)
+        if not rate > 0:
+            raise ValueError("its tokens a second are 0")
+        tokens = row["global_batch_size"] * row["seq_length"]
+        row |= {"outcome": "ok", "step_time_s": tokens / rate / row["world_size"]}
+        row["peak_memory_bytes"] = int(max(float(gib) for _, gib, _ in steps) * 2**30)
+    elif OUT_OF_MEMORY.search(text):
+        row["outcome"] = "oom"
+    else:
+        raise ValueError('it has no line "step: ... loss: ... memory: ... tps: ..."')
+    return [row]
+
+
+def _layout(mesh: dict[str, str]) -> dict[str, Any]:
+    """Degrees of the mesh; FSDP2 shards everything over `dp_shard` ranks."""
+    size = {name: int(mesh.get(name, "1")) for name in ("pp", "cp", "tp", "ep")}
+    replicas, shard = int(mesh.get("dp_replicate", "1")), int(mesh.get("dp_shard", "1"))
+    row: dict[str, Any] = {**size, "dp": replicas * shard, "zero_stage": 3 if shard > 1 else 0}
+    if replicas > 1 and shard > 1:
+        row["zero_shard_size"] = shard
+    row["world_size"] = size["tp"] * size["pp"] * size["cp"] * row["dp"]
+    return row

@@ -1,0 +1,61 @@
+"""The same layouts under two engines: which is faster and by how much, and what only one runs."""
+
+from collections import Counter
+from typing import Any
+
+from scaling.report.tables import Record, Tables
+from scaling.report.text.numbers import digits
+
+_MOST = 12  # layouts of a size, the fastest first
+
+
+def engines(tables: Tables) -> dict[str, Any] | None:
+    """What the page says of pairs of engines; None where no layout was asked of two.
+
+    `headline`, `pairs` (of each size the fastest, with `says`: the ratio and its interval, or why
+    there is none), and `more`, how many pairs are in the table alone.
+    """
+    rows = tables["engines"]
+    if not rows:
+        return None
+    seen: Counter[tuple[Any, ...]] = Counter()
+    shown = []
+    for row in rows:
+        size = row["setting_id"], row["series"], row["world_size"], row["from_engine"]
+        seen[size] += 1
+        if seen[size] <= _MOST:
+            shown.append({**row, "says": _says(row)})
+    return {"headline": _headline(rows), "pairs": shown, "more": len(rows) - len(shown)}
+
+
+def _says(row: Record) -> str:
+    if row["ratio"] is None:
+        declined = "from" if row["from_outcome"] != "ok" else "to"
+        engine, outcome = row[f"{declined}_engine"], row[f"{declined}_outcome"]
+        return f"{engine}: {outcome}" + (f", {row['reason']}" if row["reason"] else "")
+    ratio = f"{digits(row['ratio'], 3)} x"
+    if row["ratio_low"] is None or row["ratio_high"] is None:
+        return ratio
+    return f"{ratio} ({digits(row['ratio_low'], 3)} to {digits(row['ratio_high'], 3)})"
+
+
+def _headline(rows: list[Record]) -> str:
+    both = [row for row in rows if row["ratio"] is not None]
+    first, second = rows[0]["from_engine"], rows[0]["to_engine"]
+    alone = {
+        engine: sum(row[f"{side}_outcome"] == "ok" and row["ratio"] is None for row in rows)
+        for side, engine in (("from", first), ("to", second))
+    }
+    only = ", ".join(f"{count} under {name} alone" for name, count in alone.items() if count)
+    if not both:
+        return f"No layout ran under {first} and {second}" + (f": {only}" if only else "")
+    sure = [row for row in both if row["ratio_low"] is not None]
+    faster = sum(row["ratio_low"] > 1 for row in sure)
+    slower = sum(row["ratio_high"] < 1 for row in sure)
+    predicted = all(row["series"] == "predicted" for row in both)
+    return (
+        f"Of {len(both)} layouts that ran under both, {second} is faster in {faster} and "
+        f"{first} in {slower}; the others are within their intervals"
+        + (f" ({only})" if only else "")
+        + (", by the prediction alone" if predicted else "")
+    )

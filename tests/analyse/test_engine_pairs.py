@@ -1,0 +1,80 @@
+"""The same layout under two engines, and what the page says of it."""
+
+from typing import Any
+
+import pytest
+
+from scaling.layout.axes import AXES
+from scaling.report.sections.engines import engines
+from scaling.report.tables import Tables
+from scaling.study.grid import Refusal
+from tests.analyse.conftest import some_point
+from tests.analyse.test_tables import ran
+
+
+def asked(engine: str, world_size: int = 2, **choices: Any) -> Any:
+    return some_point(world_size, engine=engine, **choices)
+
+
+def refused(engine: str, world_size: int, reason: str, **choices: Any) -> Refusal:
+    one = asked(engine, world_size, **choices)
+    return Refusal(
+        study=one.study, study_kind=one.study_kind, model=one.model, cluster=one.cluster,
+        world_size=world_size, global_batch_size=8, seq_length=one.layout.seq_length,
+        reason=reason, **{name: getattr(one.layout, name) for name in AXES},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def pairs(tabulated: Any) -> list[dict[str, Any]]:
+    """Two layouts under both engines, one that a refusal keeps from one, one that runs alone."""
+    points = [
+        asked("deepspeed", zero_stage=1), asked("torch", zero_stage=1),
+        asked("deepspeed", zero_stage=3), asked("torch", zero_stage=3),
+        asked("torch", zero_stage=2, tp=2),
+        asked("deepspeed", zero_stage=0),
+    ]  # fmt: skip
+    rates = [100.0, 150.0, 80.0, 60.0, 40.0, 90.0]
+    rows = [
+        ran(point, rate, stack_fingerprint=point.layout.engine)
+        for point, rate in zip(points, rates, strict=True)
+    ]
+    refusals = [refused("deepspeed", 2, "it cannot", zero_stage=2, tp=2)]
+    table: list[dict[str, Any]] = tabulated(points, rows, refusals)("engines")
+    return table
+
+
+def test_layouts_are_paired_across_engines_whatever_their_stacks(pairs: Any) -> None:
+    ratios = {row["layout_name"]: row["ratio"] for row in pairs if row["ratio"] is not None}
+    assert sorted(ratios.values()) == [pytest.approx(0.75), pytest.approx(1.5)]
+    for row in pairs:
+        if row["ratio"] is not None:
+            assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+
+
+def test_what_one_engine_refuses_stands_beside_what_the_other_ran(pairs: Any) -> None:
+    (row,) = [row for row in pairs if row["ratio"] is None]
+    assert (row["from_engine"], row["from_outcome"]) == ("deepspeed", "refused")
+    assert (row["to_engine"], row["to_outcome"], row["reason"]) == ("torch", "ok", "it cannot")
+    assert row["to_tokens_per_s"] == pytest.approx(40)
+
+
+def test_a_layout_that_one_engine_alone_was_asked_for_is_no_pair(pairs: Any) -> None:
+    assert len(pairs) == 3
+
+
+def test_the_section_says_who_is_faster_and_what_is_refused(pairs: Any) -> None:
+    section = engines(Tables({"engines": pairs}))
+    assert section is not None
+    assert section["headline"] == (
+        "Of 2 layouts that ran under both, torch is faster in 1 and deepspeed in 1; the others are "
+        "within their intervals (1 under torch alone)"
+    )
+    said = [pair["says"] for pair in section["pairs"]]
+    assert said[0].startswith("1.500 x (")
+    assert said[-1] == "deepspeed: refused, it cannot"
+    assert section["more"] == 0
+
+
+def test_a_study_of_one_engine_has_no_section() -> None:
+    assert engines(Tables({"engines": []})) is None

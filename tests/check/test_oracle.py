@@ -1,0 +1,129 @@
+"""What a rank holds: the engine's own bytes, and the predicted ones beside them."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scaling.check.oracle import (
+    RankMemory,
+    _Rehearsals,
+    extrapolated,
+    memories,
+    ranks_of,
+    shortened,
+)
+from scaling.cli.verbs import app
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.memory import memory_of
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from
+from scaling.study.point import Point
+from scaling.study.study import load_clusters
+from tests.points import TINY, TINY_T5, tiny_point
+
+# Wide enough that what the formula leaves out, norms and tables of positions, is nothing.
+WIDE = dataclasses.replace(
+    TINY, hidden_size=1024, num_heads=8, num_kv_heads=8, head_dim=128, ffn_hidden_size=2816,
+    vocab_size=16384,
+)  # fmt: skip
+WIDE_T5 = dataclasses.replace(
+    TINY_T5, hidden_size=1024, num_heads=16, num_kv_heads=16, head_dim=64, ffn_hidden_size=2816,
+    vocab_size=16384,
+)  # fmt: skip
+KERNELS = {"fused_norm": True, "fused_rope": True, "fused_mlp": True}
+LAYOUTS: list[tuple[ModelShape, dict[str, Any]]] = [
+    (WIDE, {"zero_stage": 1, "dp": 8, "gradient_accumulation_steps": 2}),
+    (WIDE, {"zero_stage": 1, "dp": 8, "optimizer_precision": "bf16", "fused_norm": True}),
+    (WIDE, {"zero_stage": 3, "dp": 8, "attention": "math"}),
+    (WIDE, {"zero_stage": 1, "tp": 4, "sequence_parallel": True, "dp": 2, **KERNELS}),
+    (WIDE, {"zero_stage": 2, "dp": 4, "activation_checkpointing": "full"}),
+    (WIDE, {"zero_stage": 1, "tp": 2, "pp": 2, "gradient_accumulation_steps": 3, **KERNELS}),
+    (WIDE_T5, {"zero_stage": 2, "dp": 8, "attention": "math", "micro_batch_size": 2}),
+]
+
+
+def wide_point(shape: ModelShape, layout: dict[str, Any]) -> Point:
+    asked = {"attention": "flash2", "precision": "bf16", "micro_batch_size": 1, "seq_length": 1024}
+    return dataclasses.replace(
+        tiny_point(shape=shape, **(asked | layout)), cluster="h100-80gb-dgx", gpu="h100-80gb"
+    )
+
+
+POINTS = [wide_point(shape, layout) for shape, layout in LAYOUTS]
+RANKS = [[rank for name, rank in ranks_of(p.layout).items() if name != "middle"] for p in POINTS]
+
+
+@pytest.fixture(scope="module")
+def exact() -> list[list[RankMemory]]:
+    told = memories((p, rank) for p, ranks in zip(POINTS, RANKS, strict=True) for rank in ranks)
+    return [[next(told) for _ in ranks] for ranks in RANKS]
+
+
+@pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for _, layout in LAYOUTS])
+def test_the_predicted_memory_is_the_engines_own(exact: list[list[RankMemory]], case: int) -> None:
+    point = POINTS[case]
+    inputs = inputs_of_layouts(
+        [point.layout], [point.shape], models=[point.model], clusters=[point.cluster]
+    )
+    (group,) = points_from(inputs, load_clusters()).groups
+    memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
+    fullest = max(exact[case], key=lambda one: one.peak_bytes)
+    assert memory.total[0] == pytest.approx(fullest.peak_bytes, rel=0.02)
+    assert memory.phase is not None
+    at_peak = fullest.phases[str(memory.phase[0])]["peak_bytes"]
+    assert at_peak == pytest.approx(fullest.peak_bytes, rel=0.02)
+    assert sum(term[0] for term in memory.terms.values()) == pytest.approx(memory.total[0])
+
+
+def test_each_pipeline_stage_is_told_once() -> None:
+    assert ranks_of(Layout(pp=4, tp=2, dp=3, seq_length=8)) == {
+        "first": 0,
+        "middle": 12,
+        "last": 18,
+    }
+    assert ranks_of(Layout(pp=2, dp=3, seq_length=8)) == {"first": 0, "last": 3}
+    assert ranks_of(Layout(dp=3, seq_length=8)) == {"first": 0}
+
+
+def test_more_micro_batches_than_are_on_their_way_change_nothing() -> None:
+    """Two rounds of a pipeline of two stages more than `shortened` leaves."""
+    point = wide_point(TINY, {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 5})
+    orders = [
+        json.dumps({"point": json.loads(each.to_json()), "rank": 0, "steps": steps})
+        for each, steps in ((point, 3), (shortened(point), 2))
+    ]
+    with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
+        many, few = (rehearsals.memory(order, point, 0) for order in orders)
+    assert many["phases"] == few["phases"]
+
+
+def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse() -> None:
+    points = [wide_point(WIDE, {"zero_stage": 3, "dp": dp}) for dp in (32, 64, 128)]
+    orders = [
+        json.dumps({"point": json.loads(each.to_json()), "rank": 0, "steps": 2}) for each in points
+    ]
+    with _Rehearsals(dataclasses.replace(points[0], gpu="cpu")) as rehearsals:
+        few, many, more = (rehearsals.memory(order, points[0], 0) for order in orders)
+    told = extrapolated(few, many, replicas=128)
+    for phase, sizes in more["phases"].items():
+        assert told["phases"][phase]["peak_bytes"] == pytest.approx(sizes["peak_bytes"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["quickstart", "--ranks", "second"], "--ranks: 'second' is no stage"),
+        (["{}"], "is no point that `scaling plan` wrote"),
+    ],
+)
+def test_what_cannot_be_told_is_one_sentence(tmp_path, arguments: list[str], said: str) -> None:
+    path = tmp_path / "P.json"
+    path.write_text("{}")
+    result = CliRunner().invoke(
+        app, ["memory", *[str(path) if a == "{}" else a for a in arguments]]
+    )
+    assert said in str(result.exception)
