@@ -193,7 +193,7 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
 
 def spread(stack, roughness=1.0, **new):
     values = {"world_size": 32.0, "seq_length": 2048.0, "model": "ref-3b", "hidden_size": 2560.0}
-    values |= {"gpus_per_node": 8.0} | new
+    values |= {"gpus_per_node": 8.0, "experts": False} | new
     arrays = {name: np.array([value]) for name, value in values.items()}
     return spread_of(np.array([1.0]), np.array([roughness]), stack, **arrays)
 
@@ -218,6 +218,11 @@ def test_what_a_new_sequence_length_shares_leaves_ratios_alone(calibrated):
     assert longer.size_sigma == seen.size_sigma
     larger = spread(stack, world_size=256.0)
     assert larger.size_sigma > seen.size_sigma
+
+
+def test_a_model_with_experts_is_less_sure_from_data_sheets_alone():
+    assert band_width(None, experts=True) > 1.1 * band_width(None)
+    assert spread(None, experts=True).own_sigma > spread(None).own_sigma
 
 
 def test_a_layout_that_waits_for_its_tensor_parallel_ranks_is_less_sure(calibrated):

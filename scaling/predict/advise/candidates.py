@@ -23,7 +23,8 @@ class Search:
     """What is searched.
 
     `engine`: whose refusals count; None: a framework of which only arithmetic is known, with every
-    axis of the table that is predicted. `gpus_per_node` bounds what is sharded inside a node.
+    axis of the table that is predicted. `gpus_per_node` bounds what is sharded inside a node;
+    `ring`: the framework's ranks of a cp group pass keys and values around.
     """
 
     shape: ModelShape
@@ -33,6 +34,7 @@ class Search:
     precision: Precision
     engine: str | None
     gpus_per_node: int
+    ring: bool = False
 
 
 def candidates(search: Search) -> Iterator[Layout]:
@@ -55,6 +57,7 @@ def candidates(search: Search) -> Iterator[Layout]:
                 tp=tp,
                 pp=pp,
                 cp=cp,
+                cp_style="ring" if cp > 1 and search.ring else "all_to_all",
                 dp=dp,
                 sequence_parallel=tp > 1 and search.seq_length % (tp * cp) == 0,
                 micro_batch_size=micro,

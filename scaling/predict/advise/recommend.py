@@ -18,6 +18,7 @@ from scaling.predict.read.clusters import cluster_named
 from scaling.predict.read.features import Points
 from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.read.points import points_from
+from scaling.predict.read.stacks import stack_of
 
 # A layout this full may not start at all; it must be clearly faster than one that surely does.
 _RISKY_MARGIN = 0.07
@@ -105,7 +106,7 @@ def recommend(
         search = Search(
             shape=shape, gpus=count, global_batch_size=batch, seq_length=seq_length,
             precision=precision, engine=engine if framework == OWN_FRAMEWORK else None,
-            gpus_per_node=where.gpus_per_node,
+            gpus_per_node=where.gpus_per_node, ring=stack_of(framework).ring,
         )  # fmt: skip
         layouts = list(candidates(search))
         if not layouts:

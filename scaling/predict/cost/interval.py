@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.predict.read.calibration import AXES, Band, StackCalibration
 
 # 80 % of a normal error lie within this many standard deviations.
@@ -38,6 +38,9 @@ _SINGLE = 0.9
 # Errors of published tables predicted from data sheets: own, shared by a size, by all sizes. Stacks
 # of lean kernels (every operator fused, nothing waits for the host) leave less to chance.
 _DATA_SHEET = {False: (0.085, 0.04, 0.07), True: (0.05, 0.03, 0.05)}
+# More of both own and common where layers have experts: what routing, permutation and grouped GEMMs
+# take differs between releases of one stack by a quarter.
+_OF_EXPERTS = (0.05, 0.13)
 # The same software calibrated on another cluster: its efficiencies carry over, its links do not.
 _OTHER_CLUSTER = (0.045, 0.03, 0.04)
 _FEWEST_PAIRED = 6  # rows with a rival, below which own and shared parts cannot be told apart
@@ -83,6 +86,7 @@ def spread_of(
     model: Words,
     hidden_size: Floats,
     gpus_per_node: Floats,
+    experts: Flags,
     lossy_transport: bool = False,
     lean_kernels: bool = False,
     other_cluster: bool = False,
@@ -98,6 +102,8 @@ def spread_of(
     if stack is None or other_cluster:
         flat = _DATA_SHEET[lean_kernels] if stack is None else _OTHER_CLUSTER
         own, size, common = (np.full(n, part) for part in flat)
+        own = np.hypot(own, _OF_EXPERTS[0] * experts)
+        common = np.hypot(common, _OF_EXPERTS[1] * experts)
         return _spread(step_s, own * roughness, size, common)
     inner_own, inner_size = _parts(stack.bands["interpolation"], "interpolation")
     own, size, common = np.full(n, inner_own), np.full(n, inner_size), np.zeros(n)

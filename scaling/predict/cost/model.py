@@ -147,6 +147,7 @@ def _judge(points: Points, group: Group, out: Prediction, stack: StackCalibratio
         model=points.model[index],
         hidden_size=f.hidden_size,
         gpus_per_node=f.gpus_per_node,
+        experts=f.num_experts > 1,
         lossy_transport=group.cluster.lossy_transport,
         lean_kernels=group.stack.lean_kernels,
         other_cluster=stack is not None and stack.cluster != group.cluster_name,

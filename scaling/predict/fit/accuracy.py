@@ -37,8 +37,6 @@ class Task:
 # Of the rows that are shipped, by their column `table`.
 SHIPPED = (
     Task(name="DGX Cloud, H100, data sheets", table="dgxc"),
-    Task(name="DGX Cloud, to 128 GPUs -> beyond", table="dgxc",
-         calibrate_where="world_size <= 128"),
     Task(name="DGX Cloud, to 128 GPUs -> from 1,024", table="dgxc",
          calibrate_where="world_size <= 128", test_where="world_size >= 1024"),
     Task(name="MLPerf, data sheets", table="mlperf"),

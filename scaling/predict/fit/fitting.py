@@ -38,6 +38,11 @@ def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict
     log_peak = np.log(np.where(has_peak, peak, 1.0))
     capacity = group.capacity_bytes
 
+    # rows that ran and rows that did not weigh alike, however many there are of each
+    out = seen.out_of_memory
+    of_class = np.where(out, out.sum(), judged.sum() - out.sum())
+    weight = np.sqrt(judged.sum() / np.maximum(2 * of_class, 1))
+
     def residuals(p: Mapping[str, float]) -> Floats:
         memory = memory_of(group, group.features, p)
         shown = memory.first_stage if group.stack.peak_of_first_rank else memory.total
@@ -45,7 +50,7 @@ def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict
         used = np.log(memory.total * p["fragmentation"] / capacity) / FIT_NOISE
         side = np.where(seen.out_of_memory, -used, used)
         wrong = np.where(judged, np.logaddexp(0.0, np.clip(side, -200, 200) + 0.5), 0.0)
-        return _robust(off) + _robust(wrong)
+        return _robust(off) + weight * _robust(wrong)
 
     return _solve(MEMORY, residuals, start, bool((has_peak | judged).any()))
 

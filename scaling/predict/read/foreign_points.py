@@ -15,7 +15,7 @@ from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
 from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
-from scaling.predict.read.inputs import SHAPE, Inputs, usable_rows, without
+from scaling.predict.read.inputs import SHAPE, UNPREDICTED, Inputs, usable_rows, without
 from scaling.predict.read.stacks import stack_of
 
 # Published tables that name no cluster, by framework and GPUs per node.
@@ -206,7 +206,7 @@ def _left_out(columns: Columns) -> list[str]:
     name = "pipeline_schedule"
     schedule = columns.words(name, "1f1b", WORDS[name], plain=True)
     chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), ("1f1b", "interleaved"))}
-    for name in ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile"):
+    for name in UNPREDICTED:
         chosen[name] = columns.flags(name, False, plain=True)
     return without(chosen)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.layout.axes import DEFAULTS
+from scaling.layout.axes import AXES, DEFAULTS
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import SIZES
 from scaling.layout.routing import ROUTINGS
@@ -19,6 +19,9 @@ SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
     "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings", *SIZES,
 )  # fmt: skip
+
+# Choices that came after the formulas and that none of them knows: on or off, later.
+UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and axis.later)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +170,8 @@ def without(chosen: Mapping[str, Flags]) -> list[str]:
 
 
 def _left_out(layouts: Sequence[Layout]) -> dict[str, Flags]:
-    names = ("fused_rope", "fused_mlp", "fused_cross_entropy", "compile")
-    chosen = {name: np.array([getattr(one, name) for one in layouts], dtype=bool) for name in names}
+    chosen = {
+        name: np.array([getattr(one, name) for one in layouts], dtype=bool) for name in UNPREDICTED
+    }
     other = [one.pipeline_schedule not in ("1f1b", "interleaved") for one in layouts]
     return {"pipeline_schedule": np.array(other, dtype=bool), **chosen}

@@ -1,0 +1,175 @@
+"""How far a fit is followed where rows are new, and what it takes over from other GPUs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from scaling.cluster.hardware import Cluster
+from scaling.foreign.columns import Columns
+from scaling.predict.cost.collectives import Ranks, ring_pass
+from scaling.predict.cost.links import transport_of
+from scaling.predict.cost.model import predict
+from scaling.predict.fit.fitting import NARROWED, fit_time
+from scaling.predict.read.calibration import Calibration, Fitted, StackCalibration
+from scaling.predict.read.observed import Observed
+from scaling.predict.read.parameters import PARAMETERS
+from scaling.predict.read.points import points_of
+from scaling.predict.read.trust import TRUSTS, chosen_trust, shrunk, trust_in
+from tests.predict.conftest import table_of
+
+
+def calibrated(group, *, generation="ampere", cluster=None, trust=None, **values):
+    """A calibration of one stack that moved some parameters from where they began."""
+    parameters = {
+        name: Fitted(
+            value=values.get(name, group.start[name]),
+            low=parameter.low,
+            high=parameter.high,
+            identified=name in values,
+            reason="",
+            start=group.start[name],
+        )
+        for name, parameter in PARAMETERS.items()
+    }
+    stack = StackCalibration(
+        framework=group.framework,
+        cluster=cluster or group.cluster_name,
+        generation=generation,
+        rows_timed=20,
+        rows_out_of_memory=0,
+        rows_with_peak_memory=0,
+        parameters=parameters,
+        bands={"interpolation": band()},
+        seen={
+            "world_size": (8.0,),
+            "seq_length": (4096.0,),
+            "model": ("llama-7b",),
+            "hidden_size": (4096.0,),
+        },
+        trust=trust or {},
+    )
+    return Calibration(source="t", stacks={f"{group.framework}|{stack.cluster}": stack})
+
+
+def band():
+    from scaling.predict.read.calibration import Band
+
+    return Band(low=-0.05, high=0.05, rows=10)
+
+
+def test_a_trust_is_the_largest_whose_held_back_errors_are_not_clearly_worse():
+    errors = dict.fromkeys(TRUSTS, 0.10) | {1.0: 0.104}
+    assert chosen_trust([np.full(4, errors[trust]) for trust in TRUSTS]) == 1.0
+    errors[1.0] = 0.2
+    assert chosen_trust([np.full(4, errors[trust]) for trust in TRUSTS]) == 0.75
+    # one stalled step counts no more than half a logarithm
+    stalled = [np.array([0.0, 0.0, 9.0 if trust == 1.0 else 0.5]) for trust in TRUSTS]
+    assert chosen_trust(stalled) == 1.0
+
+
+def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
+    (group,) = points({}).groups
+    (stack,) = calibrated(group, trust={"world_size": 0.25}).stacks.values()
+    axes = {
+        "world_size": np.array([8.0, 16.0, 16.0, 8.0]),
+        "seq_length": np.array([4096.0, 4096.0, 8192.0, 8192.0]),
+        "model": np.array(["llama-7b"] * 4, dtype=object),
+        "hidden_size": np.full(4, 4096.0),
+    }
+    assert trust_in(stack, axes).tolist() == [1.0, 0.25, 0.25, 0.5]
+
+
+def test_half_the_way_is_half_in_logarithms_and_memory_goes_all_of_it():
+    start = {name: parameter.default for name, parameter in PARAMETERS.items()}
+    fitted = {name: 4 * value for name, value in start.items()}
+    half = shrunk(fitted, start, 0.5)
+    assert half["gemm_efficiency"] == pytest.approx(2 * start["gemm_efficiency"])
+    assert half["kept_mlp"] == fitted["kept_mlp"]
+    assert shrunk(fitted, start, 0.0)["gemm_efficiency"] == start["gemm_efficiency"]
+
+
+def test_a_new_size_without_trust_is_predicted_from_the_data_sheet(points):
+    table = points({"dp": 8}, {"dp": 16})
+    (group,) = table.groups
+    plain = predict(table).step_time_s
+    fit = predict(table, calibrated(group, gemm_efficiency=0.4, trust={"world_size": 0.0}))
+    assert fit.step_time_s[0] > 1.3 * plain[0]
+    assert fit.step_time_s[1] == pytest.approx(plain[1])
+    for terms, total in ((fit.time_terms, fit.step_time_s), (fit.memory_terms, fit.memory_bytes)):
+        assert sum(terms.values()) == pytest.approx(total)
+
+
+def test_another_generation_takes_over_what_software_moves_and_no_kernel(points):
+    (group,) = points({"cluster": "h100-80gb-dgx"}).groups
+    moved = {"gemm_efficiency": 0.4, "zero3_exposed": 0.9, "norm_passes": 40.0}
+    kin = calibrated(group, cluster="a100-80gb-dgx", **moved)
+    p, _, source = kin.parameters_for(group)
+    assert source == "plain|a100-80gb-dgx (other cluster)"
+    assert p["gemm_efficiency"] == group.start["gemm_efficiency"]
+    assert p["zero3_exposed"] == group.start["zero3_exposed"]
+    assert p["norm_passes"] == pytest.approx((40 * group.start["norm_passes"]) ** 0.5)
+    same = calibrated(group, cluster="h100-80gb-efa", generation="hopper", **moved)
+    assert same.parameters_for(group)[0]["gemm_efficiency"] == 0.4
+
+
+def test_a_parameter_that_rows_push_to_its_bound_is_held_off_it(points):
+    rows = [{"micro_batch_size": m, "gradient_accumulation_steps": 4} for m in (1, 2, 4)]
+    (group,) = points(*rows).groups
+    # steps no GEMM of this GPU can reach ask for more than the bound allows
+    impossible = predict(points(*rows)).step_time_s / 1.6
+    nothing = np.zeros(len(rows), dtype=bool)
+    seen = Observed(
+        step_time_s=impossible,
+        peak_memory_bytes=np.full(len(rows), np.nan),
+        ran=~nothing,
+        out_of_memory=nothing,
+        ambiguous=nothing,
+    )
+    fitted = fit_time(group, seen, group.start)
+    pushed = [name for name, one in fitted.items() if one.reason == NARROWED]
+    assert pushed
+    for name in pushed:
+        q = PARAMETERS[name]
+        assert q.low < fitted[name].value < q.high
+        assert not fitted[name].identified
+
+
+def test_what_overlaps_in_a_node_says_nothing_of_the_network(points):
+    (group,) = points({"dp": 8, "zero_stage": 1}, {"dp": 16, "zero_stage": 1}).groups
+    seen = Observed(
+        step_time_s=predict(points({"dp": 8, "zero_stage": 1})).step_time_s * 1.02,
+        peak_memory_bytes=np.full(1, np.nan),
+        ran=np.ones(1, dtype=bool),
+        out_of_memory=np.zeros(1, dtype=bool),
+        ambiguous=np.zeros(1, dtype=bool),
+    )
+    one = dataclasses.replace(
+        group, rows=group.rows[:1], features=group.features.take(np.array([0]))
+    )
+    fitted = fit_time(one, seen, group.start)
+    assert fitted["dp_exposed"].reason == "no row depends on it"
+    assert fitted["dp_exposed_inside"].reason != "no row depends on it"
+
+
+def test_a_measured_bus_is_a_bandwidth_and_a_wait_a_message():
+    measured = Cluster(
+        gpu="h100-80gb",
+        gpus_per_node=8,
+        nodes=64,
+        node_link_bytes_per_s=400e9,
+        bus_bytes_per_s={1: 400e9, 2: 300e9, 4: 150e9},
+        source="t",
+    )
+    table = table_of({"cluster": "here", "dp": 32})
+    (group,) = points_of(Columns(table, "t"), clusters={"here": measured}).groups
+    nodes = np.array([1.0, 2.0, 4.0])
+    ring, reducing, waits_s = transport_of(group, nodes, 0.5)
+    assert ring.tolist() == [200e9] * 3
+    assert reducing.tolist() == [300e9] * 3
+    # 256 MB at 150 GB/s less 256 MB at 300 GB/s
+    assert waits_s == pytest.approx([0, 0, 256e6 / 300e9])
+    group_of_32 = Ranks(np.array([32.0]), np.array([4.0]), 300e9, np.array([200e9]))
+    late = dataclasses.replace(group_of_32, waits_s=1e-3)
+    message = np.array([1e6])
+    assert ring_pass(message, late) - ring_pass(message, group_of_32) == pytest.approx(1e-3)
