@@ -14,7 +14,7 @@ from scaling.study.point import Point
 from tests.points import TINY, tiny_point
 from tests.train.conftest import Learn
 from tests.train.reference import Curve, model_curve
-from tests.train.test_oracles import IDS, as_llama, decoder, halves, logits_of
+from tests.train.test_oracles import IDS, as_llama, decoder, logits_of
 
 MIXED = dataclasses.replace(
     TINY,
@@ -41,7 +41,7 @@ def with_experts(ours: dict[str, torch.Tensor], shape: ModelShape, names: dict[s
         theirs[f"{b}mlp.experts.down_proj"] = ours[f"{a}experts.down"]
         for theirs_named, name in names.items():
             scale = ours[f"layers.{i}.attention.{name}.weight"]
-            theirs[f"{b}self_attn.{theirs_named}.weight"] = halves(scale, shape.head_dim)
+            theirs[f"{b}self_attn.{theirs_named}.weight"] = scale
     return theirs
 
 
