@@ -12,7 +12,7 @@ from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 from tests.points import TINY, tiny_point
-from tests.train.conftest import Learn
+from tests.train.conftest import Learn, Train
 from tests.train.reference import Curve, model_curve
 from tests.train.test_oracles import IDS, as_llama, decoder, logits_of
 
@@ -140,3 +140,15 @@ def test_a_mixture_learns_the_same_in_every_layout(learn: Learn, point: Point) -
         assert rank["losses"] == pytest.approx(alone.losses, rel=1e-5)
         if rank["grad_norms"] is not None:
             assert rank["grad_norms"] == pytest.approx(alone.grad_norms, rel=1e-4)
+
+
+@pytest.mark.ranks
+def test_a_rank_says_how_uneven_tokens_were_and_what_their_travel_took(train: Train) -> None:
+    layout = {"engine": "torch", "dp": 2, "ep": 2, "zero_stage": 1, "routing": "skewed:2"}
+    results = train(tiny_point(shape=LEARNING, **layout))
+    for rank in results.values():
+        # of two experts a token, one is always the first: half of all, with a mean of a quarter
+        assert rank.expert_imbalance == 2.0
+        assert rank.spent is not None
+        assert rank.spent["ep_comm_s"] is not None
+        assert rank.spent["ep_comm_s"] > 0
