@@ -11,9 +11,11 @@ from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
+from scaling.train.model.experts import Experts
 from tests.points import TINY, tiny_point
 from tests.train.conftest import Learn, Train
 from tests.train.reference import Curve, model_curve
+from tests.train.test_model import blueprint
 from tests.train.test_oracles import IDS, as_llama, decoder, logits_of
 
 MIXED = dataclasses.replace(
@@ -152,3 +154,16 @@ def test_a_rank_says_how_uneven_tokens_were_and_what_their_travel_took(train: Tr
         assert rank.spent is not None
         assert rank.spent["ep_comm_s"] is not None
         assert rank.spent["ep_comm_s"] > 0
+
+
+@pytest.mark.parametrize("counts", [[5, 0, 8, 3], [0, 0, 16, 0]])
+def test_grouped_kernels_of_bf16_are_the_experts_one_by_one(counts: list[int]) -> None:
+    point = tiny_point(shape=MIXED)
+    plain = Experts(blueprint(point), "layers.0")
+    half = Experts(blueprint(tiny_point(shape=MIXED, precision="bf16")), "layers.0")
+    tokens = torch.randn(16, 64, generator=torch.Generator().manual_seed(0))
+    of_each = torch.tensor(counts)
+    whole = plain(tokens, of_each)
+    grouped = half(tokens.bfloat16(), of_each)
+    assert grouped.dtype == torch.bfloat16
+    torch.testing.assert_close(grouped.float(), whole, atol=2e-2 * whole.abs().max().item(), rtol=0)
