@@ -11,10 +11,12 @@ from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
+from scaling.train.model.experts import Experts
 from tests.points import TINY, tiny_point
-from tests.train.conftest import Learn
+from tests.train.conftest import Learn, Train
 from tests.train.reference import Curve, model_curve
-from tests.train.test_oracles import IDS, as_llama, decoder, halves, logits_of
+from tests.train.test_model import blueprint
+from tests.train.test_oracles import IDS, as_llama, decoder, logits_of
 
 MIXED = dataclasses.replace(
     TINY,
@@ -41,7 +43,7 @@ def with_experts(ours: dict[str, torch.Tensor], shape: ModelShape, names: dict[s
         theirs[f"{b}mlp.experts.down_proj"] = ours[f"{a}experts.down"]
         for theirs_named, name in names.items():
             scale = ours[f"layers.{i}.attention.{name}.weight"]
-            theirs[f"{b}self_attn.{theirs_named}.weight"] = halves(scale, shape.head_dim)
+            theirs[f"{b}self_attn.{theirs_named}.weight"] = scale
     return theirs
 
 
@@ -140,3 +142,28 @@ def test_a_mixture_learns_the_same_in_every_layout(learn: Learn, point: Point) -
         assert rank["losses"] == pytest.approx(alone.losses, rel=1e-5)
         if rank["grad_norms"] is not None:
             assert rank["grad_norms"] == pytest.approx(alone.grad_norms, rel=1e-4)
+
+
+@pytest.mark.ranks
+def test_a_rank_says_how_uneven_tokens_were_and_what_their_travel_took(train: Train) -> None:
+    layout = {"engine": "torch", "dp": 2, "ep": 2, "zero_stage": 1, "routing": "skewed:2"}
+    results = train(tiny_point(shape=LEARNING, **layout))
+    for rank in results.values():
+        # of two experts a token, one is always the first: half of all, with a mean of a quarter
+        assert rank.expert_imbalance == 2.0
+        assert rank.spent is not None
+        assert rank.spent["ep_comm_s"] is not None
+        assert rank.spent["ep_comm_s"] > 0
+
+
+@pytest.mark.parametrize("counts", [[5, 0, 8, 3], [0, 0, 16, 0]])
+def test_grouped_kernels_of_bf16_are_the_experts_one_by_one(counts: list[int]) -> None:
+    point = tiny_point(shape=MIXED)
+    plain = Experts(blueprint(point), "layers.0")
+    half = Experts(blueprint(tiny_point(shape=MIXED, precision="bf16")), "layers.0")
+    tokens = torch.randn(16, 64, generator=torch.Generator().manual_seed(0))
+    of_each = torch.tensor(counts)
+    whole = plain(tokens, of_each)
+    grouped = half(tokens.bfloat16(), of_each)
+    assert grouped.dtype == torch.bfloat16
+    torch.testing.assert_close(grouped.float(), whole, atol=2e-2 * whole.abs().max().item(), rtol=0)
