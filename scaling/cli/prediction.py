@@ -267,7 +267,7 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
             "–" if (usd := one["usd_per_million_tokens"]) is None else f"{usd:.3g}",
             "–" if (joules := one["joules_per_token"]) is None else f"{joules:.2g}",
         )
-    console = Console(markup=False, width=max(Console().width, 140))
+    console = Console(markup=False, width=max(Console().width, 180))
     console.print(table)
     if not calibrated:
         console.print("predicted from data-sheet numbers; calibrate with your own rows")

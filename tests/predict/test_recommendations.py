@@ -342,7 +342,9 @@ def test_an_engine_without_interleaving_is_told_from_what_was_published():
         sentence
     )
     assert "interleaved" in sentence or "virtual_stages" in sentence
+    assert "interleaved" in said(gpus=[16384]).split("lacks", 1)[-1]
     assert "lacks" not in said(framework="NeMo v25.02")
+    assert "lacks" not in said(shape=LLAMA_13B)  # nobody here published a model like it
     assert "interleaved" not in said(engine="torch").split("lacks", 1)[-1]
 
 

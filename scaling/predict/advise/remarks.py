@@ -10,12 +10,13 @@ from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.predict.advise.recommend import usual_batch
 from scaling.predict.read.inputs import OWN_FRAMEWORK
+from scaling.predict.read.stacks import stack_of
 from scaling.published.table import PublishedRow, nearest_rows
 
 # Larger steps than the largest published dense training took (Llama 3 405B, arXiv 2407.21783).
 _LARGE_TOKENS = 2**24
-# How far a published row may be and still be of this model at about this size.
-_NEAR = 1.6
+# By how many times a published model may be larger or smaller and still be such a model.
+_ALIKE = 1.5
 _COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages")
 
 
@@ -68,10 +69,11 @@ def _lacking(
         active_params=shape.active_params,
         precision=precision,
         world_size=count,
-        count=1,
-        farthest=_NEAR,
+        count=100,
+        farthest=8.0,
     )
-    for row in rows:
+    alike = [row for row in rows if 1 / _ALIKE < row.active_params / shape.active_params < _ALIKE]
+    for row in alike[:1]:
         missing = sorted(set(_refused(shape, row, engine)))
         if missing:
             yield (
@@ -87,6 +89,7 @@ def _refused(shape: ModelShape, row: PublishedRow, engine: str) -> Iterator[str]
     chunks = known.get("virtual_stages", 1)
     layout = Layout(
         **known,
+        cp_style="ring" if known["cp"] > 1 and stack_of(row.framework).ring else "all_to_all",
         dp=row.world_size // (known["tp"] * known["pp"] * known["cp"]),
         pipeline_schedule="interleaved" if chunks > 1 and known["pp"] > 1 else "1f1b",
         zero_stage=1,
