@@ -17,7 +17,7 @@ from scaling.predict.read.inputs import OWN_FRAMEWORK
 from scaling.predict.read.parameters import defaults_for
 from scaling.predict.read.points import points_of
 from scaling.predict.read.stacks import stack_of
-from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config
+from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.points import TINY
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import UNHURRIED

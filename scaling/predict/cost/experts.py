@@ -109,8 +109,8 @@ def experts_of(f: Features, p: Mapping[str, float], hbm: float) -> Experts:
 def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
     """All-to-alls of the average layer: seconds nothing hides, and seconds to launch them, (n,).
 
-    A token goes to its experts, to each of the etp ranks of one, and comes back, and so do gradients: four exchanges a micro-batch,
-    six with full checkpointing. A rank sends k copies of each of its tokens, of which (ep - here) /
+    A token goes to its experts, to each of the etp ranks of one, and comes back, and so do
+    gradients: four exchanges a micro-batch, six with full checkpointing. A rank sends k copies of each of its tokens, of which (ep - here) /
     ep leave the node; a stack that sends a token once to each node it is wanted on
     (`Stack.tokens_once_a_node`; DeepEP, arXiv 2412.19437, section 3.2) sends as many copies as
     the k experts lie on other nodes, N (1 - (1 - 1 / N)^k) (N - 1) / N for even routing over N

@@ -15,7 +15,7 @@ from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
 from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
-from scaling.predict.read.inputs import OWN_FRAMEWORK, SHAPE, Inputs, usable_rows, without
+from scaling.predict.read.inputs import SHAPE, Inputs, usable_rows, without
 from scaling.predict.read.stacks import stack_of
 
 # Published tables that name no cluster, by framework and GPUs per node.

@@ -135,8 +135,8 @@ STACKS = (
         prefix="Aleph Alpha",
         gradient_bytes=2.0,
         gathered_logits=True,
-        # its GEMMs reach 250 x 0.9 TFLOP/s on an A100 where others' reach 250; norms of its own; the
-        # loss holds each rank's logits and the gathered ones, their fp32 copy, softmax and both
+        # its GEMMs reach 250 x 0.9 TFLOP/s on an A100 where others' reach 250; norms of its own;
+        # the loss holds each rank's logits and the gathered ones, their fp32 copy, softmax and both
         # gradients: 2 + 2 + 4 + 4 + 4 + 4 + 2 bytes
         defaults=MappingProxyType(
             {
