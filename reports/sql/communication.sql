@@ -20,7 +20,8 @@ with parts as (
             {'split': 'axis', 'part_order': 1, 'part': 'tp', 'seconds': median(tp_comm_s)},
             {'split': 'axis', 'part_order': 2, 'part': 'cp', 'seconds': median(cp_comm_s)},
             {'split': 'axis', 'part_order': 3, 'part': 'dp', 'seconds': median(dp_comm_s)},
-            {'split': 'axis', 'part_order': 4, 'part': 'pp', 'seconds': median(pp_comm_s)}
+            {'split': 'axis', 'part_order': 4, 'part': 'pp', 'seconds': median(pp_comm_s)},
+            {'split': 'axis', 'part_order': 5, 'part': 'ep', 'seconds': median(ep_comm_s)}
         ], recursive := true)
     from winner_rows
     where drawn

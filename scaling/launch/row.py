@@ -6,7 +6,7 @@ import math
 import os
 import socket
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from scaling.analyse.interval import median_interval
 from scaling.launch.judge.verdict import Verdict
@@ -17,6 +17,8 @@ from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
 from scaling.record.row_checks import reasons
 from scaling.study.point import Point, columns_of
+
+Known = TypeVar("Known", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ def _measured(run: Run) -> dict[str, Any]:
         "grad_norms": results[0].grad_norms,
         "peak_memory_bytes": max(result.peak_memory_bytes for result in results),
         "peak_reserved_bytes": _largest([result.peak_reserved_bytes for result in results]),
+        "expert_imbalance": _largest([result.expert_imbalance for result in results]),
         "memory_meter": results[0].memory_meter,
         "foreign_memory_bytes": _largest([result.foreign_memory_bytes for result in results]),
         "library_memory_bytes": _largest([result.library_memory_bytes for result in results]),
@@ -99,7 +102,7 @@ def _measured(run: Run) -> dict[str, Any]:
     }
 
 
-def _largest(measured: list[int | None]) -> int | None:
+def _largest(measured: list[Known | None]) -> Known | None:
     """The largest of what is known."""
     return max((each for each in measured if each is not None), default=None)
 

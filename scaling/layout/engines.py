@@ -33,10 +33,8 @@ def engine_module(engine: str, name: str) -> Any:
 
 # What the model that all engines train has no code for; it is predicted only.
 _UNTRAINED = {
-    "num_experts": "a mixture of experts",
     "key_value_rank": "latent attention",
     "window": "attention over a window",
-    "query_key_norm": "a norm of queries and keys",
     "attention_sinks": "attention with sinks",
     "linear_biases": "attention with biases and rotary positions",
 }

@@ -49,6 +49,7 @@ class RankResult:
     peak_reserved_bytes: int | None
     memory_meter: str
     first_step_at: float  # seconds since the epoch
+    expert_imbalance: float | None = None
     foreign_memory_bytes: int | None = None
     library_memory_bytes: int | None = None
     energy_j: float | None = None  # of this rank's device over the measured steps

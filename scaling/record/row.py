@@ -124,12 +124,15 @@ class Row(PointColumns):
     broadcast_s: float | None = None
     tp_comm_s: float | None = None  # and by axis
     cp_comm_s: float | None = None
+    ep_comm_s: float | None = None  # all-to-alls among experts
     dp_comm_s: float | None = None
     pp_comm_s: float | None = None
     pipeline_bubble_s: float | None = None  # exposed communication between stages
     optimizer_s: float | None = None  # of compute, communication and idleness
     peak_memory_bytes: int | None  # largest over ranks, allocated
     peak_reserved_bytes: int | None
+    # tokens of the fullest expert over the mean, over all steps, mean of a rank's layers; largest
+    expert_imbalance: float | None = None
     memory_meter: str | None  # cuda_allocator | process_rss
     foreign_memory_bytes: int | None = None  # of a device, taken before its rank opened it; largest
     library_memory_bytes: int | None = None  # NCCL's, the CUDA context's, ...; largest over ranks

@@ -34,6 +34,7 @@ from scaling.train.measure.power import NOTHING_DRAWN, PowerLog, meter_of
 from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch, step_times_s
 from scaling.train.measure.window import split_of, unfit
 from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.experts import routed_tokens
 from scaling.train.outcomes import failure_of, require_finite
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.meeting import RankId, meet, part
@@ -177,12 +178,23 @@ def _trained(
         peak_memory_bytes=peak.allocated,
         peak_reserved_bytes=peak.reserved,
         memory_meter=peak.meter,
+        expert_imbalance=_expert_imbalance(trainer, groups),
         foreign_memory_bytes=foreign,
         library_memory_bytes=libraries,
         first_step_at=first_step_at,
         **dataclasses.asdict(drawn),
         spent=spent,
     )
+
+
+def _expert_imbalance(trainer: Trainer, groups: Groups) -> float | None:
+    """Tokens of the fullest expert over the mean, mean of this rank's layers; None without any."""
+    routed = routed_tokens(trainer.engine.module)
+    if routed is None:
+        return None
+    routed = routed.clone()
+    dist.all_reduce(routed, group=groups.data_group)
+    return (routed.amax(1) / routed.float().mean(1)).mean().item()
 
 
 def _spent(

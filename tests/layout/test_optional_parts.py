@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from scaling.errors import InputError
-from scaling.layout.engines import engine_refusals
+from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages, part_costs
 from scaling.layout.shapes import (
@@ -139,15 +139,21 @@ def test_a_dense_shape_says_nothing_of_parts_it_has_not():
         assert ModelShape(**shape.facts()) == shape
 
 
-@pytest.mark.parametrize("model", sorted(name for name in MODELS if MODELS[name].num_experts))
-def test_a_study_that_would_train_a_mixture_is_refused_in_one_sentence(model):
-    layout = Layout(seq_length=4096)
-    refused = [each for each in engine_refusals(MODELS[model], layout) if "no engine" in each]
-    experts = MODELS[model].num_experts
-    assert refused == [
-        f"num_experts={experts}: no engine trains a mixture of experts; "
-        "mode: predict does predict it"
-    ]
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        ("deepseek_v3", "key_value_rank=512: no engine trains latent attention"),
+        ("gpt_oss_20b", "window=128: no engine trains attention over a window"),
+        ("mixtral_8x7b", None),
+        ("qwen3_30b_a3b", None),
+    ],
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_study_that_would_train_what_nothing_here_does_is_refused_in_one_sentence(
+    model, part, engine
+):
+    refused = list(engine_refusals(MODELS[model], Layout(seq_length=4096, engine=engine)))
+    assert refused == ([] if part is None else [f"{part}; mode: predict does predict it"])
 
 
 ENTRY = """

@@ -5,6 +5,7 @@ one.
 """
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,9 @@ IDS = torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(0))
 Weights = dict[str, torch.Tensor]
 
 
-def decoder(shape: ModelShape) -> Decoder:
+def decoder(shape: ModelShape, **layout: Any) -> Decoder:
     """Ours, with every weight drawn: a bias of 0 or a scale of 1 would hide where it goes."""
-    model = Decoder(blueprint(tiny_point(shape=shape)))
+    model = Decoder(blueprint(tiny_point(shape=shape, **layout)))
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in model.parameters():

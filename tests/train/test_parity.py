@@ -23,6 +23,8 @@ pytestmark = pytest.mark.ranks
 
 # Axes of the table that this array leaves to tests of their own, and values that need a GPU.
 ELSEWHERE = {
+    "ep": "test_experts: these models have none",
+    "routing": "test_experts",
     "micro_batch_size": "follows from the batch, dp and gradient accumulation",
     "fused_norm": "test_fused: Liger's kernels need a GPU",
     "fused_rope": "test_fused",
@@ -30,8 +32,6 @@ ELSEWHERE = {
     "fused_cross_entropy": "test_fused",
     "compile": "test_compiled: a case takes a minute",
     "cp_style": "ring is predicted only",
-    "ep": "of experts",
-    "routing": "of experts",
 }
 ON_A_GPU = {"fp8", "fp16", "fused_softmax", "flash1", "flash3", "flash4", "cudnn", "ring"}
 

@@ -111,7 +111,8 @@ def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Float
 
     A token goes to its experts, to each of the etp ranks of one, and comes back, and so do
     gradients: four exchanges a micro-batch, six with full checkpointing. A rank sends k copies of
-    each of its tokens, of which (ep - here) / ep leave the node; a stack that sends a token once to each node it is wanted on
+    each of its tokens, of which (ep - here) / ep leave the node; a stack that sends a token once to
+    each node it is wanted on
     (`Stack.tokens_once_a_node`; DeepEP, arXiv 2412.19437, section 3.2) sends as many copies as
     the k experts lie on other nodes, N (1 - (1 - 1 / N)^k) (N - 1) / N for even routing over N
     nodes. Links of the node and NICs work at once: the slower of the two counts. Each exchange

@@ -16,6 +16,8 @@ def model_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
     if layout.fused_cross_entropy and shape.family == "t5":
         yield "fused_cross_entropy is wired to decoders only, not to a t5"
+    if layout.compile and shape.num_experts:
+        yield "compile needs sizes that stay, and those of experts change with every step's tokens"
     if layout.cp_style != "all_to_all":
         yield (
             f"cp_style={layout.cp_style} is predicted only: attention here trades tokens for heads "

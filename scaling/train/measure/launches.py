@@ -11,7 +11,7 @@ from torch.autograd.profiler import record_function
 
 from scaling.layout.layout import Layout
 from scaling.train.measure.window import LAUNCH
-from scaling.train.parallel.groups import Place
+from scaling.train.parallel.groups import EP, Place
 
 # How torch.distributed calls a process group, which differs between its versions.
 _CALLS = {
@@ -84,7 +84,8 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
         resolved = group if isinstance(group, dist.ProcessGroup) else _resolve_process_group(group)
         name = resolved.group_name
         if name not in axes:
-            axes[name] = axis_of(dist.get_process_group_ranks(resolved), layout)
+            ranks = dist.get_process_group_ranks(resolved)
+            axes[name] = "ep" if resolved.group_desc == EP else axis_of(ranks, layout)
         return record_function(f"{LAUNCH}|{kind}|{axes[name] or ''}")
 
     def method(call: Callable[..., Any], kind: str) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ LAUNCH = "scaling.launch"  # annotates a call that starts a communication: LAUNC
 
 COMPUTING = ("aten::", "graph_")  # operators of torch and of its compiler, on a CPU
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
-AXES = ("tp", "cp", "dp", "pp")
+AXES = ("tp", "cp", "ep", "dp", "pp")
 
 _QUIETEST_END = 0.1  # of a step, after its last kernel: what the host does then
 

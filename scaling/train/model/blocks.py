@@ -36,9 +36,27 @@ class Norm(nn.Module):
             return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
         if self.fused:
             return fused.rms_norm(x, self.weight, self.epsilon)
-        wide = x.float()
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
-        return normed.to(x.dtype) * self.weight
+        return _rms_norm(x, self.weight, self.epsilon)
+
+
+def _rms_norm(x: torch.Tensor, scale: torch.Tensor, epsilon: float) -> torch.Tensor:
+    wide = x.float()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    return normed.to(x.dtype) * scale
+
+
+class HeadNorm(nn.Module):
+    """RMSNorm of each head's query or key, one scale for all heads."""
+
+    def __init__(self, plan: Blueprint) -> None:
+        super().__init__()
+        self.tp, self.weight = plan.tp, plan.scale(plan.shape.head_dim)
+        self.epsilon = _EPSILONS[plan.shape.family]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[b, s, n, d] -> [b, s, n, d]; each tp rank has other heads, whose gradients add up."""
+        scale = self.weight if self.tp.sequence_parallel else self.tp.enter(self.weight)
+        return _rms_norm(x, scale, self.epsilon)
 
 
 class SelfAttention(nn.Module):
@@ -59,6 +77,9 @@ class SelfAttention(nn.Module):
         self.output = plan.sharded(f"{name}.output", shape.hidden_size, queries, dim=1)
         self.query_bias = plan.sharded_shift(queries)
         self.key_bias, self.value_bias = plan.sharded_shift(keys), plan.sharded_shift(keys)
+        normed = shape.query_key_norm
+        self.query_norm = HeadNorm(plan) if normed else None
+        self.key_norm = HeadNorm(plan) if normed else None
         self.attend = plan.cp.over_whole_sequences(attention_core(plan))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -69,6 +90,8 @@ class SelfAttention(nn.Module):
             return functional.linear(x, weight, bias).view(batch, held, -1, self.head_dim)
 
         query, key = heads(self.query, self.query_bias), heads(self.key, self.key_bias)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
         if self.turned:
             cosine, sine = _own_tables(self.cp, held, self.head_dim, x.device, x.dtype)
             if self.fused_rope:
@@ -99,9 +122,9 @@ def attention_core(plan: Blueprint) -> Attend:
 class FeedForward(nn.Module):
     """SwiGLU (arXiv 2002.05202; a t5: GEGLU) where the shape is gated, else GELU (a t5: ReLU)."""
 
-    def __init__(self, plan: Blueprint, name: str) -> None:
+    def __init__(self, plan: Blueprint, name: str, width: int | None = None) -> None:
         super().__init__()
-        hidden_size, inner = plan.shape.hidden_size, plan.shape.ffn_hidden_size
+        hidden_size, inner = plan.shape.hidden_size, width or plan.shape.ffn_hidden_size
         gated = plan.shape.gated_mlp
         self.activate = _activation(plan.shape)
         self.fused = _fused_gate(plan) if plan.layout.fused_mlp else None
@@ -123,6 +146,13 @@ class FeedForward(nn.Module):
 
 def _fused_gate(plan: Blueprint) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return fused.gated_gelu if plan.shape.family == "t5" else fused.gated_silu
+
+
+def gate_activation(plan: Blueprint) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """What joins an expert's gate with its up-projection."""
+    if plan.layout.fused_mlp:
+        return _fused_gate(plan)
+    return lambda gate, up: functional.silu(gate) * up
 
 
 def _activation(shape: ModelShape) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -1,6 +1,7 @@
 """All that the parts of one rank's model need to know, and how they draw their weights."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +14,7 @@ from scaling.train.kernels.attention import DTYPES
 from scaling.train.kernels.fused import halves
 from scaling.train.model.weights import initial_weight, shard
 from scaling.train.parallel.context import ContextParallel
+from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.tensor import TensorParallel
 
 # There is no dropout, so no random state to restore for the second forward.
@@ -27,6 +29,7 @@ class Blueprint:
     layout: Layout
     tp: TensorParallel
     cp: ContextParallel = field(default_factory=ContextParallel)
+    ep: ExpertParallel = field(default_factory=ExpertParallel)
     seed: int
     gradient_clipping: float = 0.0
     device: torch.device
@@ -56,14 +59,27 @@ class Blueprint:
             part = halves(part, halves_of)
         return self.tp.mark_sharded(nn.Parameter(part.to(self.dtype)))
 
+    def stacked(self, names: Sequence[str], rows: int, columns: int, *, dim: int) -> nn.Parameter:
+        """This rank's slices of several weights [rows, columns], one above the other."""
+        parts = [
+            shard(
+                initial_weight(name, (rows, columns), seed=self.seed, device=self.device),
+                dim=dim,
+                rank=self.tp.rank,
+                size=self.tp.size,
+            ).to(self.dtype)
+            for name in names
+        ]
+        return self.tp.mark_sharded(nn.Parameter(torch.stack(parts)))
+
     def replicated(self, name: str, rows: int, columns: int) -> nn.Parameter:
         """The whole weight [rows, columns], the same on every rank."""
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
         return self.tp.mark_replicated(nn.Parameter(whole.to(self.dtype)))
 
-    def scale(self) -> nn.Parameter:
-        """A norm's scale, the same on every rank: [hidden_size]."""
-        ones = torch.ones(self.shape.hidden_size, device=self.device, dtype=self.dtype)
+    def scale(self, size: int | None = None) -> nn.Parameter:
+        """A norm's scale, the same on every rank: [size], hidden_size by default."""
+        ones = torch.ones(size or self.shape.hidden_size, device=self.device, dtype=self.dtype)
         return self.tp.mark_replicated(nn.Parameter(ones))
 
     def shift(self) -> nn.Parameter | None:

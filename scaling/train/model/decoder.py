@@ -23,6 +23,7 @@ from torch.nn import functional
 from scaling.train.kernels import fused
 from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
 from scaling.train.model.blueprint import Blueprint, recomputed
+from scaling.train.model.experts import Mixture
 
 
 class Embedding(nn.Module):
@@ -69,7 +70,9 @@ class Layer(nn.Module):
         self.tp = plan.tp
         self.attention_norm, self.feed_forward_norm = Norm(plan), Norm(plan)
         self.attention = SelfAttention(plan, f"layers.{index}.attention")
-        self.feed_forward = FeedForward(plan, f"layers.{index}.feed_forward")
+        mixed = plan.shape.num_experts and index >= plan.shape.dense_layers
+        kind = Mixture if mixed else FeedForward
+        self.feed_forward = kind(plan, f"layers.{index}.feed_forward")
         # added once, to the sum, where the ranks' parts of it meet
         self.attention_bias, self.feed_forward_bias = plan.shift(), plan.shift()
 

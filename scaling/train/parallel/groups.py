@@ -9,8 +9,11 @@ import torch.distributed as dist
 
 from scaling.layout.layout import Layout
 from scaling.train.parallel.context import ContextParallel
+from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.sharding import hpz_ranks
 from scaling.train.parallel.tensor import TensorParallel
+
+EP = "ep"  # how the group of all-to-alls among experts is called, so that a trace tells it apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class Groups:
         self.cp_group = self._own_group("cp_rank") if layout.cp > 1 else None
         self.data_group = self._own_group("dp_rank", "cp_rank")
         self.shard_group = self._own_shard_group()
+        self.ep_group = self._own_ep_group()
 
     def _own_group(self, *varied: str) -> dist.ProcessGroup:
         """The group of the ranks that differ from this one in these coordinates only."""
@@ -68,6 +72,44 @@ class Groups:
         return self.own_group_by(
             lambda place: (place.tp_rank, place.pp_rank, place.dp_rank // replicas)
         )
+
+    def data_rank(self, place: Place) -> int:
+        """A place among the ranks of its data group."""
+        return place.dp_rank * self.layout.cp + place.cp_rank
+
+    def _own_ep_group(self) -> dist.ProcessGroup | None:
+        """Neighbours of the data group, each with other experts; a group of its own in any case.
+
+        The trace tells its traffic by the group from that of the data group.
+        """
+        ep = self.layout.ep
+        if ep == 1:
+            return None
+
+        def key(place: Place) -> tuple[int, ...]:
+            return place.tp_rank, place.pp_rank, self.data_rank(place) // ep
+
+        own, layout = key(self.place), self.layout
+        ranks = [n for n in range(layout.world_size) if key(Place.of(n, layout)) == own]
+        group: dist.ProcessGroup = dist.new_group(
+            ranks, timeout=self._timeout, use_local_synchronization=True, group_desc=EP
+        )
+        return group
+
+    def experts_group(self) -> dist.ProcessGroup:
+        """The ranks of the data group that hold the same experts as this one."""
+        return self.own_group_by(
+            lambda place: (place.tp_rank, place.pp_rank, self.data_rank(place) % self.layout.ep)
+        )
+
+    @property
+    def expert_parallel(self) -> ExpertParallel:
+        """This rank's place among those that the experts are dealt to."""
+        if self.ep_group is None:
+            return ExpertParallel()
+        ep = self.layout.ep
+        rank = self.data_rank(self.place) % ep
+        return ExpertParallel(size=ep, rank=rank, group=self.ep_group)
 
     def own_group_by(self, key: Callable[[Place], tuple[int, ...]]) -> dist.ProcessGroup:
         """The group of the ranks whose place has this one's key.

@@ -72,6 +72,11 @@ def rehearsed(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
     if layout.compile:
         raise NotImplementedError("compile cannot be rehearsed: what it keeps is the compiler's")
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size)}
+    if point.shape.num_experts:
+        raise NotImplementedError(
+            f"num_experts={point.shape.num_experts} cannot be rehearsed: how many tokens an expert "
+            "gets is a number of its router, and a rehearsal has none"
+        )
     waits = Waits()
     engine = engine_module(layout.engine, "rehearsal")
     engine.answer_as_cuda(waits.note)

@@ -17,6 +17,11 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield (
             f"pipeline_schedule={layout.pipeline_schedule}: DeepSpeed has 1f1b and dualpipev only"
         )
+    if layout.ep > 1:
+        yield (
+            f"ep={layout.ep}: DeepSpeed's own layers of experts share neither this model's weights "
+            "nor its tp groups; engine: torch deals experts to ranks"
+        )
     size = layout.zero_shard_size
     if size is not None and layout.zero_stage < 3:
         yield (

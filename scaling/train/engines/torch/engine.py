@@ -24,7 +24,7 @@ def join(_: int) -> None:
 
 def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
     """The trainer of this layout, weights drawn and sharded."""
-    plan = dataclasses.replace(plan, tp=SummedAtTheEnd.of(plan.tp))
+    plan = dataclasses.replace(plan, tp=SummedAtTheEnd.of(plan.tp), ep=groups.expert_parallel)
     trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
     return trainer(plan, groups, beat)
 

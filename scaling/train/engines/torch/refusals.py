@@ -15,6 +15,11 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     yield from model_refusals(shape, layout)
     if layout.precision == "fp16":
         yield "precision=fp16 needs a loss that is scaled against underflow; bf16 needs none"
+    if layout.ep > 1 and layout.zero_shard_size is not None:
+        yield (
+            f"ep={layout.ep} with zero_shard_size={layout.zero_shard_size}: experts are sharded "
+            "over all ranks that hold the same ones"
+        )
     if layout.pp > 1:
         yield from _pipeline_refusals(shape, layout)
 

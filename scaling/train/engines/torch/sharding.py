@@ -35,9 +35,11 @@ from scaling.layout.layout import Layout
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Embedding, Head, Layer
 from scaling.train.model.encoder_decoder import DecoderLayer, EncoderLayer
+from scaling.train.model.experts import Experts
 from scaling.train.parallel.groups import Groups
 
 LAYERS = (Layer, EncoderLayer, DecoderLayer)
+_COPIES = "copies_of_experts"  # on weights of experts that are dealt to ranks
 _TP_MARK = "tensor_model_parallel"  # on weights of which each tp rank holds another part
 
 
@@ -60,6 +62,12 @@ class Sharding:
         self._parts: tuple[type[nn.Module], ...] = LAYERS
         if not plan.shape.tied_embeddings:  # a weight of two modules is in a group of both
             self._parts += (Embedding, Head)
+        self._experts: DeviceMesh | None = None  # of the ranks that hold the same experts
+        if layout.ep > 1:
+            self._parts += (Experts,)
+            self._experts = DeviceMesh.from_group(
+                groups.experts_group(), plan.device.type, mesh_dim_names=("experts",)
+            )
         if self.applied:
             self._mesh = mesh_of(layout, groups, plan.device.type)
             shards = 1 if self._replicates else self._mesh.size(self._mesh.ndim - 1)
@@ -95,19 +103,28 @@ class Sharding:
         if self._layout.optimizer_offload == "cpu":
             offload = CPUOffloadPolicy(pin_memory=self._device.type == "cuda")
         precision = MixedPrecisionPolicy(param_dtype=self._dtype, cast_forward_inputs=False)
-        if self._replicates:
-            replicate(module, mesh=self._mesh, mp_policy=precision, offload_policy=offload)
+        mesh, replicates = self._mesh, self._replicates
+        if self._experts is not None and isinstance(module, Experts):
+            mesh = self._experts
+            replicates = replicates and mesh.size() > 1
+            for weight in module.parameters():
+                setattr(weight, _COPIES, mesh.size() if replicates else 1)
+        copies = [getattr(weight, _COPIES, None) for weight in module.parameters()]
+        if replicates:
+            replicate(module, mesh=mesh, mp_policy=precision, offload_policy=offload)
         else:
             fully_shard(
                 module,
-                mesh=self._mesh,
+                mesh=mesh,
                 reshard_after_forward=self._layout.zero_stage == 3,
                 mp_policy=precision,
                 offload_policy=offload,
             )
-        for weight, mark in zip(module.parameters(), marks, strict=True):
+        for weight, mark, held in zip(module.parameters(), marks, copies, strict=True):
             if mark:
                 setattr(weight, _TP_MARK, True)
+            if held is not None:
+                setattr(weight, _COPIES, held)
 
     def before_micro_batch(self, module: nn.Module, *, last: bool) -> None:
         """Let the coming backward reduce gradients and free gathered weights, or not yet."""
@@ -121,6 +138,11 @@ class Sharding:
 def tp_sharded(weight: nn.Parameter) -> bool:
     """Whether each tp rank holds another part of this weight."""
     return bool(getattr(weight, _TP_MARK, False))
+
+
+def copies_of(weight: nn.Parameter, otherwise: int) -> int:
+    """Ranks of the data group that hold this part of a weight: of an expert's it is marked."""
+    return int(getattr(weight, _COPIES, otherwise))
 
 
 def mesh_of(layout: Layout, groups: Groups, device: str) -> DeviceMesh:

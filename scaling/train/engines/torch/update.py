@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
-from scaling.train.engines.torch.sharding import tp_sharded
+from scaling.train.engines.torch.sharding import copies_of, tp_sharded
 from scaling.train.measure.window import OPTIMIZER
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.parallel.tensor import TensorParallel
@@ -83,7 +83,7 @@ class Update:
         shares = [
             0.0
             if any(weight is copy for copy in again)
-            else 1 / copies / (1 if tp_sharded(weight) else tp.size)
+            else 1 / copies_of(weight, copies) / (1 if tp_sharded(weight) else tp.size)
             for weight in self._weights
         ]
         self._shares = torch.tensor(shares, device=plan.device)

@@ -1,0 +1,133 @@
+"""A layer's mixture of experts: a router, the experts of this rank, and those all tokens share.
+
+No capacity: no token is dropped, however uneven the routing. There is no auxiliary loss; `routing`
+says whether the router's choice counts (`learned`) or tokens are dealt by their place in the
+sequence, the same in every layout (`balanced`, `skewed:X`). Weighted by its scores they are always.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from scaling.layout.routing import ROUTINGS
+from scaling.train.model.blocks import FeedForward, gate_activation
+from scaling.train.model.blueprint import Blueprint
+
+
+class Router(nn.Module):
+    """Scores of every expert, and which of them a token takes."""
+
+    def __init__(self, plan: Blueprint, name: str) -> None:
+        super().__init__()
+        shape = plan.shape
+        self.plan = plan
+        self.weight = plan.replicated(f"{name}.router", shape.num_experts, shape.hidden_size)
+
+    def forward(self, tokens: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[n, h] of `batch` sequences -> weights and experts of each token, [n, k] each.
+
+        Each tp rank sees its part of the loss only, so the weight's gradient is a sum over them; of
+        ranks that share a sequence engines take it (`mark_replicated`).
+        """
+        plan, shape = self.plan, self.plan.shape
+        weight = self.weight if plan.tp.sequence_parallel else plan.tp.enter(self.weight)
+        logits = functional.linear(tokens, weight).float()
+        scores = logits.sigmoid() if shape.router == "sigmoid" else logits.softmax(-1)
+        if plan.layout.routing == "learned":
+            chosen = scores.topk(shape.experts_per_token, dim=-1).indices
+        else:
+            chosen = self._dealt(len(tokens) // batch, tokens.device).repeat(batch, 1)
+        taken = scores.gather(-1, chosen)
+        if shape.normalised_router:
+            taken = taken / taken.sum(-1, keepdim=True)
+        return taken.to(tokens.dtype), chosen
+
+    def _dealt(self, held: int, device: torch.device) -> torch.Tensor:
+        """Experts of the tokens of one sequence by their places, int64 [tokens of this rank, k].
+
+        One after another; skewed:X gives expert 0 to so many of the tokens that it has X times the
+        mean, as far as there are tokens, and deals the others.
+        """
+        plan = self.plan
+        experts, k = plan.shape.num_experts, plan.shape.experts_per_token
+        places = torch.arange(held * plan.cp.size, device=device)
+        share = min(ROUTINGS[plan.layout.routing] * k / experts, 1.0)
+        slots = torch.arange(k, device=device)
+        if share == k / experts:
+            return plan.cp.share((places.unsqueeze(1) * k + slots) % experts, dim=0)
+        favoured = ((places + 1) * share).floor() > (places * share).floor()
+        others = 1 + (places.unsqueeze(1) * k + slots) % (experts - 1)
+        others[:, 0] = torch.where(favoured, 0, others[:, 0])
+        return plan.cp.share(others, dim=0)
+
+
+class Experts(nn.Module):
+    """The experts of this rank, each cut over tp as a dense feed-forward is."""
+
+    def __init__(self, plan: Blueprint, name: str) -> None:
+        super().__init__()
+        shape, self.ep = plan.shape, plan.ep
+        names = [f"{name}.experts.{i}" for i in self.ep.held(shape.num_experts)]
+        wide, hidden_size = shape.expert_ffn_hidden_size, shape.hidden_size
+        self.gate = plan.stacked([f"{n}.gate" for n in names], wide, hidden_size, dim=0)
+        self.up = plan.stacked([f"{n}.up" for n in names], wide, hidden_size, dim=0)
+        self.down = plan.stacked([f"{n}.down" for n in names], hidden_size, wide, dim=1)
+        self.join = gate_activation(plan)
+
+    def forward(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """[n, h] in the order of their experts, `counts` of each -> this rank's part, [n, h]."""
+        gate, up, down = (self.ep.whole_gradient(w) for w in (self.gate, self.up, self.down))
+        if tokens.dtype == torch.bfloat16:
+            ends = counts.cumsum(0).to(torch.int32)
+
+            def grouped(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+                made: torch.Tensor = functional.grouped_mm(x, weights.transpose(1, 2), offs=ends)
+                return made
+        else:  # torch's grouped kernels are of bf16
+            sizes = counts.tolist()
+
+            def grouped(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+                pairs = zip(x.split(sizes), weights, strict=True)
+                return torch.cat([functional.linear(part, weight) for part, weight in pairs])
+
+        return grouped(self.join(grouped(tokens, gate), grouped(tokens, up)), down)
+
+
+class Mixture(nn.Module):
+    """A layer's feed-forward where it has experts.
+
+    `routed` counts what each expert of the model got of this rank's tokens so far.
+    """
+
+    routed: torch.Tensor
+
+    def __init__(self, plan: Blueprint, name: str) -> None:
+        super().__init__()
+        shape = plan.shape
+        self.ep, self.num_experts = plan.ep, shape.num_experts
+        self.router = Router(plan, name)
+        self.experts = Experts(plan, name)
+        self.shared = None
+        if shape.shared_experts:
+            width = shape.shared_experts * shape.expert_ffn_hidden_size
+            self.shared = FeedForward(plan, f"{name}.shared", width)
+        counts = torch.zeros(shape.num_experts, dtype=torch.int64, device=plan.device)
+        self.register_buffer("routed", counts, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[b, s, h] -> this rank's part of the sum [b, s, h]."""
+        tokens = x.flatten(0, 1)
+        taken, chosen = self.router(tokens, x.shape[0])
+        order = chosen.flatten().argsort(stable=True)
+        counts = torch.bincount(chosen.flatten(), minlength=self.num_experts)
+        self.routed += counts
+        made = self.ep.through(self.experts, tokens[order // chosen.shape[1]], counts)
+        copies = torch.empty_like(made).index_copy(0, order, made).view(*chosen.shape, -1)
+        mixed: torch.Tensor = (copies * taken.unsqueeze(-1)).sum(1).view_as(x)
+        return mixed if self.shared is None else mixed + self.shared(x)
+
+
+def routed_tokens(model: nn.Module) -> torch.Tensor | None:
+    """Of this rank's tokens those that each expert of each layer got, [layers, experts], if any."""
+    counts: list[torch.Tensor] = [m.routed for m in model.modules() if isinstance(m, Mixture)]
+    return torch.stack(counts) if counts else None

@@ -1,0 +1,105 @@
+"""Expert parallelism: the ranks of an ep group each hold some experts, and tokens travel to them.
+
+The ranks of a group are neighbours of the data group (dp and cp). Each has tokens of its own, sends
+every copy of one to the rank of its expert, and gets what the expert made of it back
+(arXiv 2006.16668).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# Tokens in the order of their experts, and how many each expert gets -> the same tokens
+Apply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertParallel:
+    """This rank's place in its ep group. `group` is None where the group is this rank alone."""
+
+    size: int = 1
+    rank: int = 0
+    group: dist.ProcessGroup | None = None
+
+    def held(self, num_experts: int) -> range:
+        """The experts of this rank."""
+        each = num_experts // self.size
+        return range(self.rank * each, (self.rank + 1) * each)
+
+    def through(self, experts: Apply, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """What the experts of all ranks make of this rank's tokens.
+
+        Args:
+            experts: this rank's.
+            tokens: copies in the order of their experts, [n, h].
+            counts: copies for each expert of the model, int64 [num_experts].
+
+        Returns:
+            [n, h], in the same order.
+        """
+        if self.size == 1:
+            return experts(tokens, counts)
+        by_rank = counts.view(self.size, -1)
+        coming = torch.empty_like(by_rank)  # from each rank for each expert of this one
+        dist.all_to_all_single(coming, by_rank.contiguous(), group=self.group)
+        sent, received = by_rank.sum(1).tolist(), coming.sum(1).tolist()
+        arrived = _exchanged(tokens, sent, received, self)
+        expert_of = torch.arange(coming.shape[1], device=counts.device).repeat(self.size)
+        by_expert = expert_of.repeat_interleave(coming.flatten()).argsort(stable=True)
+        made = experts(arrived[by_expert], coming.sum(0))
+        back = torch.empty_like(made).index_copy(0, by_expert, made)
+        return _exchanged(back, received, sent, self)
+
+    def whole_gradient(self, weight: torch.Tensor) -> torch.Tensor:
+        """An expert's weight, whose gradient becomes the mean over the ranks that send it tokens.
+
+        Engines take the mean over the ranks that hold the same experts; the tokens of all others
+        of the data group come here, where their gradients add up.
+        """
+        return weight if self.size == 1 else _run(_ShrunkGradient, weight, self.size)
+
+
+def _exchanged(
+    x: torch.Tensor, sent: Sequence[int], received: Sequence[int], ep: ExpertParallel
+) -> torch.Tensor:
+    return _run(_Exchange, x, list(sent), list(received), ep)
+
+
+def _run(function: Any, *given: Any) -> torch.Tensor:
+    result: torch.Tensor = function.apply(*given)
+    return result
+
+
+def _all_to_all(
+    x: torch.Tensor, sent: list[int], received: list[int], ep: ExpertParallel
+) -> torch.Tensor:
+    arrived = x.new_empty(sum(received), *x.shape[1:])
+    dist.all_to_all_single(arrived, x.contiguous(), received, sent, group=ep.group)
+    return arrived
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, sent: list[int], received: list[int], ep: ExpertParallel
+    ) -> torch.Tensor:
+        ctx.back = received, sent, ep
+        return _all_to_all(x, sent, received, ep)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return _all_to_all(gradients[0], *ctx.back), None, None, None
+
+
+class _ShrunkGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, size: int) -> torch.Tensor:
+        ctx.size = size
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0] / ctx.size, None

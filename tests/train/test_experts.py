@@ -1,0 +1,142 @@
+"""Mixtures of experts: transformers' logits, one curve in every layout, tokens counted."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from scaling.layout.engines import engine_refusals
+from scaling.layout.layout import refusals
+from scaling.layout.shapes import ModelShape
+from scaling.study.point import Point
+from tests.points import TINY, tiny_point
+from tests.train.conftest import Learn
+from tests.train.reference import Curve, model_curve
+from tests.train.test_oracles import IDS, as_llama, decoder, logits_of
+
+MIXED = dataclasses.replace(
+    TINY,
+    num_experts=4,
+    experts_per_token=2,
+    expert_ffn_hidden_size=48,
+)
+
+
+def with_experts(ours: dict[str, torch.Tensor], shape: ModelShape, names: dict[str, str]):
+    """Weights by transformers' names; gate and up are one, `names` are of norms of heads."""
+    dense = {
+        name: weight if "feed_forward." not in name else weight[:0] for name, weight in ours.items()
+    }
+    for i in range(shape.num_layers):
+        for part in ("gate", "up", "down"):
+            dense.setdefault(f"layers.{i}.feed_forward.{part}", torch.empty(0))
+    theirs = {n: w for n, w in as_llama(dense, shape).items() if ".mlp." not in n}
+    for i in range(shape.num_layers):
+        a, b = f"layers.{i}.feed_forward.", f"model.layers.{i}."
+        theirs[f"{b}mlp.gate.weight"] = ours[f"{a}router.weight"]
+        gate, up = ours[f"{a}experts.gate"], ours[f"{a}experts.up"]
+        theirs[f"{b}mlp.experts.gate_up_proj"] = torch.cat((gate, up), 1)
+        theirs[f"{b}mlp.experts.down_proj"] = ours[f"{a}experts.down"]
+        for theirs_named, name in names.items():
+            scale = ours[f"layers.{i}.attention.{name}.weight"]
+            theirs[f"{b}self_attn.{theirs_named}.weight"] = scale
+    return theirs
+
+
+def test_a_mixtral_gives_the_logits_of_transformers() -> None:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    ours = decoder(MIXED, routing="learned")
+    theirs = MixtralForCausalLM(
+        MixtralConfig(
+            vocab_size=256,
+            hidden_size=64,
+            intermediate_size=48,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            rms_norm_eps=1e-5,
+            rope_theta=10_000.0,
+        )
+    )
+    theirs.load_state_dict(with_experts(dict(ours.named_parameters()), MIXED, {}))
+    torch.testing.assert_close(logits_of(ours), theirs(IDS).logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_qwen3_of_experts_gives_the_logits_of_transformers(normalised: bool) -> None:
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    shape = dataclasses.replace(
+        MIXED, query_key_norm=True, normalised_router=normalised, head_dim=16
+    )
+    ours = decoder(shape, routing="learned")
+    theirs = Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            vocab_size=256,
+            hidden_size=64,
+            moe_intermediate_size=48,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            head_dim=16,
+            num_experts=4,
+            num_experts_per_tok=2,
+            norm_topk_prob=normalised,
+            rms_norm_eps=1e-5,
+            rope_theta=10_000.0,
+        )
+    )
+    norms = {"q_norm": "query_norm", "k_norm": "key_norm"}
+    theirs.load_state_dict(with_experts(dict(ours.named_parameters()), shape, norms))
+    torch.testing.assert_close(logits_of(ours), theirs(IDS).logits, atol=1e-4, rtol=0)
+
+
+# One size of every kind: shared and dense layers, uneven routing, a router that learns.
+LEARNING = dataclasses.replace(MIXED, shared_experts=1, dense_layers=1, query_key_norm=True)
+LAYOUTS: list[dict[str, Any]] = [
+    *({"zero_stage": stage, "dp": 2, "routing": "learned"} for stage in range(4)),
+    {"tp": 2, "routing": "learned"},
+    {"tp": 2, "sequence_parallel": True, "routing": "learned", "zero_stage": 1},
+    {"pp": 2, "gradient_accumulation_steps": 2, "routing": "learned"},
+    {"engine": "torch", "dp": 2, "zero_stage": 3, "routing": "learned"},
+    {"engine": "torch", "tp": 2, "routing": "learned"},
+    *(
+        {"engine": "torch", "dp": 2, "ep": 2, "zero_stage": stage, "routing": "learned"}
+        for stage in range(4)
+    ),
+    {"engine": "torch", "dp": 2, "ep": 2, "routing": "skewed:2",
+     "activation_checkpointing": "full"},
+    {"engine": "torch", "cp": 2, "ep": 2, "routing": "balanced", "zero_stage": 3},
+    *(
+        {"engine": "torch", "dp": 4, "ep": ep, "zero_stage": stage, "routing": "learned"}
+        for ep, stage in ((2, 0), (2, 1), (2, 3), (4, 2), (4, 3))
+    ),
+    {"engine": "torch", "dp": 2, "tp": 2, "ep": 2, "zero_stage": 3, "routing": "learned"},
+    {"engine": "torch", "dp": 2, "pp": 2, "ep": 2, "zero_stage": 1, "routing": "learned",
+     "gradient_accumulation_steps": 2},
+]  # fmt: skip
+
+
+@functools.cache
+def curve_of_one_process(routing: str) -> Curve:
+    return model_curve(tiny_point(shape=LEARNING, routing=routing, measured_steps=4))
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "point",
+    [tiny_point(shape=LEARNING, measured_steps=4, **layout) for layout in LAYOUTS],
+    ids=lambda point: f"{point.layout.engine} {point.layout.label} dp{point.layout.dp}",
+)
+def test_a_mixture_learns_the_same_in_every_layout(learn: Learn, point: Point) -> None:
+    assert not [*refusals(point.shape, point.layout), *engine_refusals(point.shape, point.layout)]
+    alone = curve_of_one_process(point.layout.routing)
+    for rank in learn(point):
+        assert rank["losses"] == pytest.approx(alone.losses, rel=1e-5)
+        if rank["grad_norms"] is not None:
+            assert rank["grad_norms"] == pytest.approx(alone.grad_norms, rel=1e-4)
