@@ -176,7 +176,7 @@ def test_torch_refuses_what_we_say_it_does(
 ) -> None:
     point = tiny_point(engine="torch", global_batch_size=20, **{**SPLIT, **layout})
     assert [*refusals(point.shape, point.layout), *engine_refusals(point.shape, point.layout)]
-    assert all(said in failure.message for failure in attempt(point).values())
+    assert any(said in failure.message for failure in attempt(point).values())
 
 
 @pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble", "zbv"])
