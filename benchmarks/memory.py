@@ -6,8 +6,8 @@ Layouts are drawn from all points of the published studies as they stand, refuse
 exact bytes are `scaling memory`'s, of the first and the last stage: the engine itself on tensors
 without numbers. `--depth` cuts every model to this share of its layers, at least two a stage: the
 exact peak of 80 layers takes minutes. What is in `--rows` is not asked again, so a drawing can go
-on where it was left; what the formula says of a row is computed anew. Prints a line for each layout
-beyond 2 %, then median, worst, and the seconds that a layout takes both ways.
+on where it was left (`--layouts 0` asks nothing); what the formula says of a row is computed anew.
+Prints a line for each layout beyond 2 %, then median, worst, and the seconds that a layout takes.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def main() -> None:
             out.write(json.dumps(row) + "\n")
             out.flush()
             known[row["point_id"], given.depth] = row
-    report([known[point.point_id, given.depth] for point in points])
+    report([row for (_, depth), row in known.items() if depth == given.depth])
 
 
 def report(rows: list[dict[str, Any]]) -> None:
@@ -120,7 +120,7 @@ def report(rows: list[dict[str, Any]]) -> None:
             print(f"{error:+.1%}  {row['point_id']}")
     sizes = sorted(abs(error) for error in errors)
     within = sum(size <= _NEAR for size in sizes)
-    exact_s = statistics.median(row["seconds"] for row in rows)
+    exact_s = statistics.median(row["seconds"] for row in rows if "seconds" in row)
     print(
         f"{len(rows)} layouts: median {statistics.median(sizes):.2%}, worst {sizes[-1]:.2%}, "
         f"{within} within {_NEAR:.0%}; {exact_s:.1f} s a layout exactly, {predicted_s:.4f} s "

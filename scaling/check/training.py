@@ -31,6 +31,7 @@ SHAPE = ModelShape(
 _BATCH, _STEPS = 8, 4
 _FAR = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}  # of a loss that begins at ln(256) = 5.5
 _LIMIT_S = 120.0
+_COMPILED_LIMIT_S = 300.0
 _SILENT_S = 3.0
 _WORKED_S = 2.0  # of a rank that trains and no longer starts
 # What a row says of a step whatever the layout, and of each degree above 1.
@@ -79,7 +80,7 @@ class Machine:
         made = Layout(**(axes | dict(layout)))
         known: dict[str, Any] = {
             "shape": SHAPE, "warmup_steps": 1, "measured_steps": _STEPS - 1,
-            "time_limit_s": _LIMIT_S,
+            "time_limit_s": _COMPILED_LIMIT_S if made.compile else _LIMIT_S,
         }  # fmt: skip
         return Point(
             study="check",

@@ -95,12 +95,12 @@ OURS = {"framework": "scaling", "dp": 16, "zero_stage": 3, "gradient_accumulatio
 
 
 def test_deepspeeds_second_copy_adds_weights_and_leaves_the_state_spread_over_all(points):
-    """bf16 weights over 16 and once more over 8, bf16 gradients and fp32 state over 16."""
-    assert state_bytes(points({**OURS, "zero_shard_size": 8})) == pytest.approx(
-        PARAMS * (2 / 16 + 2 / 8 + (2 + 12) / 16)
+    """bf16 weights once more over 8; what ZeRO-3 has gathered at the peak is the same."""
+    second, whole, named = (
+        state_bytes(points({**OURS, "zero_shard_size": size})) for size in (8, None, 16)
     )
-    whole, said = (points({**OURS, "zero_shard_size": size}) for size in (None, 16))
-    assert state_bytes(whole) == state_bytes(said) == pytest.approx(PARAMS * (2 + 2 + 12) / 16)
+    assert second - whole == pytest.approx(PARAMS * 2 / 8, rel=1e-3)
+    assert whole == named
 
 
 def test_with_a_second_copy_one_gather_a_step_and_the_scattering_leave_the_node(points):

@@ -11,12 +11,14 @@ from scaling.foreign.columns import Columns
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import ModelShape
+from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.stages import layer_params, stages_of
 from scaling.predict.cost.step import step_of
-from scaling.predict.read.inputs import OWN_FRAMEWORK
+from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.read.parameters import defaults_for
-from scaling.predict.read.points import points_of
+from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of
+from scaling.study.study import load_clusters, load_models
 from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.points import TINY
 from tests.predict.conftest import table_of
@@ -96,3 +98,40 @@ def test_whole_tables_are_dealt_as_one_layout_is(layers, pp, vocabulary, checkpo
     assert (found.first[0], found.last[0]) == (dealt[0], dealt[-1])
     if pp > 2:
         assert found.middle[0] == max(dealt[1:-1])
+
+
+# Of whole models, as `scaling memory` has counted them: GB at the peak, and in which phase.
+COUNTED = [
+    ("llama2_7b", {"zero_stage": 1, "seq_length": 4096}, 148.25, "optimizer"),
+    ("llama2_7b", {"zero_stage": 0, "seq_length": 4096}, 134.8, "build"),
+    (
+        "llama2_7b",
+        {
+            "zero_stage": 0,
+            "seq_length": 4096,
+            "micro_batch_size": 2,
+            "activation_checkpointing": "selective",
+        },
+        146.6,
+        "backward",
+    ),
+    (
+        "llama_13b_v128k",
+        {"zero_stage": 1, "dp": 64, "gradient_accumulation_steps": 2},
+        82.99,
+        "backward",
+    ),
+    ("llama_13b_v128k", {"zero_stage": 1, "dp": 64}, 56.0, "build"),
+]
+
+
+@pytest.mark.parametrize(("model", "layout", "gigabytes", "phase"), COUNTED, ids=str)
+def test_a_whole_model_takes_what_its_engine_was_counted_to_take(model, layout, gigabytes, phase):
+    asked = Layout(**({"seq_length": 2048} | layout))
+    inputs = inputs_of_layouts(
+        [asked], [load_models()[model]], models=[model], clusters=["h100-80gb-dgx"]
+    )
+    (group,) = points_from(inputs, load_clusters()).groups
+    memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
+    assert memory.total[0] / 1e9 == pytest.approx(gigabytes, rel=0.005)
+    assert memory.phase[0] == phase

@@ -50,7 +50,7 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
-    Of this engine on DeepSpeed they are counted (own_memory.py), but for what is compiled,
+    Of this project's engine on DeepSpeed all is counted (own_memory.py), but for what is compiled,
     experts, several chunks of the model on a rank and keys and values that are passed around.
     """
     modelled = _modelled(group, f, p)

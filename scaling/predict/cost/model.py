@@ -18,8 +18,8 @@ from scaling.predict.read.trust import shrunk, trust_in
 # numbers: above this share of the capacity that hits 0 of 165, 7 of 673 and 0 of 139 published
 # layouts that ran, and 159 of 257 and 812 of 1,031 that did not (benchmarks/refusals.py).
 REFUSE_ABOVE = 1.3
-# Of this engine on DeepSpeed the tensors alone, counted to 2 % (benchmarks/memory.py), are
-# more than the capacity from here on: 1.03 of the need is fragmentation.
+# Of this project's engine on DeepSpeed the tensors alone, counted to 2 % (benchmarks/memory.py),
+# are more than the capacity from here on: 1.03 of the need is fragmentation.
 REFUSE_COUNTED_ABOVE = 1.05
 # A choice among layouts only passes one over for another that surely starts: predicted need above
 # this share was out of memory in all but 2 of 395 published rows, once calibrated.
