@@ -29,6 +29,7 @@ HELD_BY = {
     "report.sections": "report/test_sentences.py",
     "run.stale_lock": "workflow/test_resume.py",
     "study.point": "study/test_grid.py",
+    "study.measuring": "study/test_study.py",
     "study.mistakes": "study/test_study.py",
     "study.yaml_files": "study/test_study.py",
     "train.engines.deepspeed.engine": "train/test_parity.py",

@@ -13,9 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, plan_from_json
+from scaling.study.measuring import Measure
 from scaling.study.mistakes import sentence
 from scaling.study.point import Point, point_from_json
-from scaling.study.schema import Axes, Count, Measure, ModelEntry, Name
+from scaling.study.schema import Axes, Count, ModelEntry, Name
 
 T = TypeVar("T")
 

@@ -9,8 +9,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
-    TypeAdapter,
     create_model,
     model_validator,
 )
@@ -20,6 +18,7 @@ from scaling.cluster.site import Slurm
 from scaling.layout.axes import AXES, Axis
 from scaling.layout.optional_parts import NAMES, SIZES, OptionalParts, mistakes
 from scaling.layout.shapes import Family, ModelShape
+from scaling.study.measuring import Flag, Measure, Seconds
 from scaling.study.mistakes import SAFE
 from scaling.study.point import StudyKind
 
@@ -44,13 +43,8 @@ Layers = Annotated[int, Field(strict=True, ge=1, le=10_000)]
 Width = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Heads = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 Name = Annotated[str, Field(strict=True, pattern=f"^{SAFE}$")]
-Flag = Annotated[bool, Field(strict=True)]
-Seconds = Annotated[float, Field(strict=True, gt=0, le=7 * 86_400, allow_inf_nan=False)]
 
 Rate = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-StepCount = Annotated[int, Field(strict=True, ge=10, le=10_000)]
-RepeatCount = Annotated[int, Field(strict=True, ge=1, le=100)]
 
 # One value or a list of them.
 Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
@@ -93,100 +87,6 @@ else:
     Axes = create_model(
         "Axes", __base__=_Grid, **{name: (_values_of(axis), UNSAID) for name, axis in AXES.items()}
     )
-
-
-class Steps(_File):
-    """Steps that stop by themselves: `measured_steps: {at_least: 5, at_most: 50, until: 0.01}`.
-
-    A number is that many of them.
-    """
-
-    at_least: Annotated[int, Field(strict=True, ge=5, le=10_000)] = 5
-    at_most: Annotated[int, Field(strict=True, ge=10, le=10_000)] = 50
-    # ratio: half the 95 % interval of the median over it
-    until: Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)] | None = 0.01
-
-    @property
-    def at_least_if_open(self) -> int | None:
-        """Steps that are measured at the least; None where their number is fixed."""
-        return None if self.until is None else self.at_least
-
-    @model_validator(mode="after")
-    def _in_order(self) -> "Steps":
-        if self.at_least > self.at_most:
-            raise ValueError(
-                f"at_least={self.at_least}: must not be more than at_most={self.at_most}"
-            )
-        return self
-
-
-def _as_steps(value: object) -> object:
-    if isinstance(value, dict | Steps):
-        return value
-    number = TypeAdapter(StepCount).validate_python(value)
-    return Steps(at_least=number, at_most=number, until=None)
-
-
-class Repeats(_File):
-    """Repeats where they decide: `repeats: {at_most: 5, for: contenders}`. A number: of all."""
-
-    at_most: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
-    only: Annotated[Literal["contenders"] | None, Field(alias="for")] = "contenders"
-
-
-def _as_repeats(value: object) -> object:
-    if isinstance(value, dict | Repeats):
-        return value
-    number = TypeAdapter(RepeatCount).validate_python(value)
-    return Repeats.model_validate({"at_most": number, "for": None})
-
-
-def _as_share(value: object) -> object:
-    kind: Any = Literal["advised"] if isinstance(value, str) else Share
-    return TypeAdapter(kind).validate_python(value)
-
-
-class Measure(_File):
-    """How each point is measured."""
-
-    warmup_steps: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
-    measured_steps: Annotated[Steps, BeforeValidator(_as_steps)] = _as_steps(10)  # type: ignore[assignment]
-    # short: steps of fewer micro-batches, from which the full step is derived (short_steps)
-    accumulation: Literal["full", "short"] = "full"
-    # of short points, which run in full too: the predicted best and one of each size, or a share
-    in_full: Annotated[float | Literal["advised"], PlainValidator(_as_share)] = "advised"
-    repeats: Annotated[Repeats, BeforeValidator(_as_repeats)] = _as_repeats(1)  # type: ignore[assignment]
-    # of a point, from above; by default what its predicted step time says (see time_limits)
-    time_limit_s: Seconds | None = None
-    # nodes that probes or residuals name as slow are left out of later points
-    exclude_slow_nodes: Flag = True
-    keep_trace: Flag = False
-    gradient_clipping: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] = 0.0
-    measure_oom: Flag = False
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
-    # a guided sweep: only what is predicted to be near the best of its size, within a budget
-    keep: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] | None = None
-    spread: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = 0.1
-    budget_gpu_hours: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
-    budget_usd: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
-
-    @property
-    def guided(self) -> bool:
-        """Whether predictions choose what is measured."""
-        return self.guiding_key is not None
-
-    @property
-    def guiding_key(self) -> str | None:
-        """The key that makes the sweep a guided one; None if it is none."""
-        keys = ("keep", "budget_gpu_hours", "budget_usd")
-        return next((key for key in keys if getattr(self, key) is not None), None)
-
-    @property
-    def guidance(self) -> str:
-        """What the choice rests on, as one text; empty if nothing is chosen."""
-        text = f"keep {self.keep} spread {self.spread} budget {self.budget_gpu_hours}"
-        text += "" if self.budget_usd is None else f" usd {self.budget_usd}"
-        return text if self.guided else ""
 
 
 class Probing(_File):

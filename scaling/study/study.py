@@ -13,13 +13,13 @@ from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
+from scaling.study.measuring import Measure
 from scaling.study.mistakes import SAFE
 from scaling.study.paths import own_or_shipped
 from scaling.study.plan_file import CONFIG, study_path
 from scaling.study.point import StudyKind
 from scaling.study.schema import (
     ClusterEntry,
-    Measure,
     Mode,
     ModelEntry,
     Name,

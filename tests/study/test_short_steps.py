@@ -16,6 +16,11 @@ def test_a_pipeline_is_filled_runs_steadily_and_is_drained_in_its_short_steps():
     assert accumulations(layout(pp=4, pipeline_schedule="dualpipev")) == (8, 12, 16)
 
 
+def test_a_pipeline_of_an_engine_that_fixes_its_micro_batches_is_not_shortened():
+    assert accumulations(layout(pp=4, engine="another")) == ()
+    assert accumulations(layout(engine="another")) == (2, 4, 6)
+
+
 @pytest.mark.parametrize("chosen", [{"pp": 8}, {"gradient_accumulation_steps": 6}])
 def test_a_step_that_would_not_be_shorter_runs_in_full(chosen):
     assert accumulations(layout(**chosen)) == ()

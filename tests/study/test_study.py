@@ -174,8 +174,8 @@ MALFORMED = {
         "measure.repeats.for='all': allowed: contenders",
     ),
     "repeats for nobody known": (
-        changed(measure={"repeats": {"at_most": 3, "forr": "contenders"}}),
-        "measure.repeats.forr: unknown key 'forr': did you mean 'for'?",
+        changed(measure={"repeats": {"at_most": 3, "four": "contenders"}}),
+        "measure.repeats.four: unknown key 'four': did you mean 'for'?",
     ),
     "a budget of nothing": (
         changed(measure={"budget_usd": 0}),

@@ -9,6 +9,8 @@ checkpoint choose:
         update(str(LEFT.choice("{size}"))),
     log:
         str(LOGS.rule("choose/{size}")),
+    wildcard_constraints:
+        size=r"\d+",
     localrule: True
     params:
         points=PLAN.asked,

@@ -6,12 +6,6 @@ from pathlib import Path
 from scaling.errors import InputError
 from scaling.study import paths, plan_file
 
-
-wildcard_constraints:
-    size=r"\d+",
-    repeat=r"\d+",
-
-
 chosen_by_option = {
     key: str(config[key]) for key in ("mode", "cluster") if key in config
 }

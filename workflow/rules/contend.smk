@@ -9,6 +9,8 @@ checkpoint contend:
         update(str(LEFT.choice_of_repeat("{size}", "{repeat}"))),
     log:
         str(LOGS.rule("contend/{size}.{repeat}")),
+    wildcard_constraints:
+        size=r"\d+",
     localrule: True
     params:
         points=PLAN.asked,
