@@ -25,6 +25,8 @@ def cost() -> alt.LayerChart:
         days="tokens_ * datum.hours_per_token / 24",
         soonest="tokens_ * datum.hours_per_token_low / 24",
         latest="tokens_ * datum.hours_per_token_high / 24",
+        least="tokens_ * datum.gpu_hours_per_token_low * (price_ > 0 ? price_ : 1)",
+        most="tokens_ * datum.gpu_hours_per_token_high * (price_ > 0 ? price_ : 1)",
         cost="tokens_ * datum.gpu_hours_per_token * (price_ > 0 ? price_ : 1)",
         energy="tokens_ * datum.joules_per_token / 3.6e6",
         name="format(datum.world_size, 'd')",
@@ -62,6 +64,9 @@ def cost() -> alt.LayerChart:
         best.transform_filter("isValid(datum.hours_per_token_low)")
         .mark_rule(opacity=0.3, strokeWidth=5)
         .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=layout_colour()),
+        best.transform_filter("isValid(datum.gpu_hours_per_token_low)")
+        .mark_rule(opacity=0.3, strokeWidth=5)
+        .encode(y=alt.Y("least:Q"), y2=alt.Y2("most:Q"), color=layout_colour()),
         *points(best, tips),
         *words(best, colour=INK, align="left", dx=8, dy=-9)(text=alt.Text("name:N")),
         height=300,

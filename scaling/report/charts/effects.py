@@ -31,11 +31,12 @@ _RATIO: dict[str, Any] = {
 }  # fmt: skip
 
 
+_WORTH = "isValid(datum.near_ratio) ? datum.near_ratio : datum.mean_ratio"
 APART = 1.05  # levels nearer than this are not named: their names would lie on one another
 
 
 def factor_effects() -> alt.LayerChart:
-    """Throughput ratios of matched pairs: mean, quartiles and range of each choice.
+    """Throughput ratios of matched pairs near the fastest layouts, and the range of all pairs.
 
     Open circles: the mean at each level of the one other choice that moves it most.
     """
@@ -53,20 +54,28 @@ def factor_effects() -> alt.LayerChart:
         chart("effects")
         .transform_filter("datum.shown")
         .transform_calculate(
-            numbers="'×' + format(datum.mean_ratio, '.2f') + ' [' + format(datum.lowest, '.2f')"
-            " + '–' + format(datum.highest, '.2f') + '] · ' + datum.pairs + "
-            "(datum.pairs === 1 ? ' pair' : ' pairs')",
-            row_order="datum.mean_ratio",
-            brief="'×' + format(datum.mean_ratio, '.2f') + ' · ' + datum.pairs",
+            row_order=_WORTH,
+            worth=_WORTH,
+            counted="isValid(datum.near_ratio) ? datum.near_pairs : datum.pairs",
+        )
+        .transform_calculate(
+            numbers="'×' + format(datum.worth, '.2f') + (isValid(datum.near_low) ? ' [' + "
+            "format(datum.near_low, '.2f') + '–' + format(datum.near_high, '.2f') + ']' : '') + "
+            "' · ' + datum.counted + (datum.counted === 1 ? ' pair' : ' pairs')",
+            brief="'×' + format(datum.worth, '.2f') + ' · ' + datum.counted",
         )
         .encode(y=rows_by("name", "row_order", falling=True))
     )
-    x = alt.X("mean_ratio:Q", **_RATIO)
+    x = alt.X("worth:Q", **_RATIO)
     tips = [
         alt.Tooltip("name:N", title="choice"),
         alt.Tooltip("series:N", title="value is"),
-        alt.Tooltip("pairs:Q", title="matched pairs"),
-        alt.Tooltip("mean_ratio:Q", title="mean ratio", format=".3f"),
+        alt.Tooltip("near_pairs:Q", title="matched pairs near the fastest"),
+        alt.Tooltip("near_ratio:Q", title="mean ratio of those", format=".3f"),
+        alt.Tooltip("near_low:Q", title="95 % from", format=".3f"),
+        alt.Tooltip("near_high:Q", title="95 % to", format=".3f"),
+        alt.Tooltip("pairs:Q", title="all matched pairs"),
+        alt.Tooltip("mean_ratio:Q", title="mean ratio of all", format=".3f"),
         alt.Tooltip("lowest:Q", title="lowest", format=".3f"),
         alt.Tooltip("lower_quartile:Q", title="lower quartile", format=".3f"),
         alt.Tooltip("upper_quartile:Q", title="upper quartile", format=".3f"),
@@ -77,12 +86,22 @@ def factor_effects() -> alt.LayerChart:
         alt.Tooltip("ratio_at_largest:Q", title="ratio there", format=".3f"),
     ]
     one = rows.transform_aggregate(count="count()")
-    levels = split.transform_lookup(  # only of the choices that have a row
-        lookup="name",
-        from_=alt.LookupData(data=alt.NamedData("effects"), key="name", fields=["mean_ratio"]),
-        as_=["row_order"],
-    ).transform_filter("isValid(datum.row_order)")
-    at_level = levels.encode(x=x, y=rows_by("name", "row_order", falling=True))
+    levels = (
+        split.transform_lookup(  # only of the choices that have a row
+            lookup="name",
+            from_=alt.LookupData(
+                data=alt.NamedData("effects"),
+                key="name",
+                fields=["near_ratio", "mean_ratio"],
+            ),
+            as_=["near_ratio", "all_ratio"],
+        )
+        .transform_filter("isValid(datum.all_ratio)")
+        .transform_calculate(
+            row_order="isValid(datum.near_ratio) ? datum.near_ratio : datum.all_ratio"
+        )
+    )
+    at_level = levels.encode(x=alt.X("mean_ratio:Q"), y=rows_by("name", "row_order", falling=True))
     narrow = "width < 460"
     return finish(
         one.mark_rule(color=OTHER, strokeWidth=1).encode(x=datum("X", 1), **UPRIGHT),
@@ -90,7 +109,7 @@ def factor_effects() -> alt.LayerChart:
             x=alt.X("lowest:Q"), x2=alt.X2("highest:Q")
         ),
         rows.mark_rule(strokeWidth=6, color=ACCENT, opacity=0.45, yOffset=6).encode(
-            x=alt.X("lower_quartile:Q"), x2=alt.X2("upper_quartile:Q")
+            x=alt.X("near_low:Q"), x2=alt.X2("near_high:Q")
         ),
         rows.mark_point(
             shape="circle", filled=True, size=64, opacity=1, color=ACCENT, yOffset=6
