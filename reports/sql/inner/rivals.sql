@@ -1,7 +1,8 @@
 -- Grain: one row per setting, series, world_size and layout that may be advised or stands beside it.
 -- Needs: ranking, coinciding
 -- The 60 layouts of a setting and series that are most often not told apart from the fastest, at every
--- size at which they ran. Layouts that coincide at a size have one rate there, the higher one.
+-- size at which they ran. good: may be advised: not told apart from the fastest, and of predictions no more
+-- than the predictor's regret behind, for a wide interval excuses no slower layout. Layouts that coincide at a size have one rate there, the higher one.
 with ran as (
     select
         setting_id, series, world_size, layout, tokens_per_s, share_of_best, margin,
@@ -22,7 +23,10 @@ joined as (
         max(share_of_best) as share_of_best,
         arg_max(margin, tokens_per_s) as margin,
         max(predicted_size_sigma) as predicted_size_sigma,
-        bool_or(within_noise) as within_noise
+        bool_or(within_noise) as within_noise,
+        bool_or(within_noise and (
+            series != 'predicted' or share_of_best >= 1 / (1 + getvariable('predicted_floor'))
+        )) as good
     from called
     group by setting_id, series, world_size, layout
 ),
@@ -34,6 +38,7 @@ near as (
         partition by setting_id, series
         order by
             count(*) filter (where share_of_best = 1) > 0 desc,
+            count(*) filter (where good) desc,
             count(*) filter (where within_noise) desc,
             avg(share_of_best) desc, layout
     ) <= 60

@@ -34,6 +34,11 @@ def note(tables: Tables, kind: str, words: Mapping[str, str]) -> str:
             "not about GPUs."
         )
     sentences += [_tie_rule(best, kind, words)] if best else []
+    if kind == "predicted":
+        sentences.append(
+            "No row that ran stands against these predictions; docs/prediction.md has their errors "
+            "on published rows."
+        )
     sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
     if best and sizes and min(sizes) < best[0]["world_size"]:
         sentences.append(f"Below {counted(best[0]['world_size'], words)} no layout tried ran.")
@@ -78,9 +83,12 @@ def _tie_rule(best: Sequence[Record], kind: str, words: Mapping[str, str]) -> st
     size = words["GPU"] if ties == [1] else words["GPUs"]
     every = len(ties) == len(best) > 1
     which = "at every size" if every else f"at {listed([str(one) for one in ties])} {size}"
+    near = ""
+    if kind == "predicted":
+        near = f", if it is predicted within {percent(PREDICTED_FLOOR)} of the fastest"
     return (
         f"{rule}; {which} the two fastest layouts are not told apart: a tie. Where layouts tie, "
-        "the one that needs fewer changes is advised."
+        f"the one that needs fewer changes is advised{near}."
     )
 
 

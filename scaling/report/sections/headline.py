@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaling.analyse.ties import NOISE_FLOOR
+from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR
 from scaling.report.tables import Record, Tables
 from scaling.report.text.layouts import degrees, phrases, plainer, rest, shared_axes
 from scaling.report.text.numbers import percent
@@ -90,7 +90,10 @@ def _as_fast(tables: Tables, choices: Mapping[str, Record], last: Any, kind: str
     here = [
         row
         for row in tables["decision"]
-        if row["world_size"] == last.to_size and row["within_noise"] and not row["advised"]
+        if row["world_size"] == last.to_size
+        and row["within_noise"]
+        and not row["advised"]
+        and row["share_of_best"] >= 1 / (1 + PREDICTED_FLOOR)
     ]
     own = degrees(choices[last.layout])
     others = [row for row in here if degrees(row) != own]
