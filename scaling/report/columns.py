@@ -24,7 +24,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "statistics": (
         "setting_id", "series", "outcome", "world_size", *_LAYOUT, "layout_name", "repeat",
-        "attempt", *_RATES, "energy_j", "mean_power_w", "exposed_comm_s", "startup_s",
+        "attempt", *_RATES, "step_time_p95_s",
+        "energy_j", "mean_power_w", "exposed_comm_s", "startup_s",
         "duration_s", "error_message", "stack_fingerprint", "point_id", "predicted_outcome",
         "predicted_tokens_per_s", "predicted_step_time_s", "predicted_memory_bytes",
         "predicted_from",
