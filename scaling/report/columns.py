@@ -139,6 +139,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 # Tables for sentences, of which the page holds what the sentences make of them.
 SPOKEN: dict[str, tuple[str, ...]] = {
+    "tails": ("setting_id", "series", "world_size", "step_time_s", "step_time_p95_s"),
     "advised": ("setting_id", "series", "world_size", "layout", "layout_name"),
     "decision": (
         "setting_id", "series", "layout", "layout_name", "slot", "role", "place", "world_size",

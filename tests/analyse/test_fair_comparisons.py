@@ -137,6 +137,17 @@ def test_the_parts_of_a_step_add_up_to_the_step_that_was_timed(tabulated):
     assert max(row["share_to"] for row in parts) == pytest.approx(1)
 
 
+def test_percentiles_of_the_steps_stand_beside_the_median():
+    times = [1.0] * 18 + [2.0, 3.0]
+    steps = [
+        {"setting_id": 1, "series": "measured", "world_size": 8, "step_times_s": part}
+        for part in (times[:10], times[10:])
+    ]
+    (tail,) = run_sql("tails", winner_rows=steps)
+    assert (tail["steps"], tail["step_time_s"]) == (20, 1.0)
+    assert tail["step_time_p95_s"] == pytest.approx(2.05)
+
+
 def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them():
     planned = [
         {

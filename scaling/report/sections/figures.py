@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from scaling.report.tables import Record, Tables
-from scaling.report.text.numbers import amount, digits, gib, percent
+from scaling.report.text.numbers import UNKNOWN, amount, digits, gib, percent
 from scaling.report.text.words import counted
 
 
@@ -41,14 +41,27 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
         memory = max(totals, default=last["predicted_memory_bytes"])
         which = f"needed per {words['GPU']}, fragmentation included, fastest {at_last}"
     spread = 1 / last["slowest_share"]
-    return [
+    figures = [
         _utilisation_figure(best, words),
         (largest, counted(last["world_size"], words), kept),
         ("Choice of layout", f"×{digits(spread, 2)}", f"fastest over slowest {at_last}"),
         ran,
         ("Memory", gib(memory), which),
         _noise_figure(tables),
+        *_tail_figure(tables, words),
     ]
+    return [figure for figure in figures if figure[1] != UNKNOWN]
+
+
+def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """How much longer one step in twenty takes, at the largest size that kept its steps."""
+    tails = tables["tails"]
+    if not tails:
+        return []
+    last = max(tails, key=lambda row: int(row["world_size"]))
+    longer = last["step_time_p95_s"] / last["step_time_s"] - 1
+    where = f"95 % of steps against the median, {counted(last['world_size'], words)}"
+    return [("Slow steps", f"+{percent(longer, 1)}", where)]
 
 
 def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> tuple[str, str, str]:
