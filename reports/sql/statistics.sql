@@ -25,6 +25,7 @@ select
     observed.tokens_per_s, observed.tokens_per_s_low, observed.tokens_per_s_high,
     observed.tokens_per_s_per_gpu, observed.mfu, observed.hfu, observed.model_flop_per_s_per_gpu,
     observed.step_time_s, observed.step_time_low_s, observed.step_time_high_s,
+    observed.step_time_p95_s,
     observed.peak_memory_bytes, observed.energy_j, observed.mean_power_w, observed.exposed_comm_s,
     observed.startup_s, observed.duration_s, observed.stack_fingerprint,
     foretold.outcome as predicted_outcome,

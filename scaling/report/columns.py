@@ -24,7 +24,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "statistics": (
         "setting_id", "series", "outcome", "world_size", *_LAYOUT, "layout_name", "repeat",
-        "attempt", *_RATES, "energy_j", "mean_power_w", "exposed_comm_s", "startup_s",
+        "attempt", *_RATES, "step_time_p95_s",
+        "energy_j", "mean_power_w", "exposed_comm_s", "startup_s",
         "duration_s", "error_message", "stack_fingerprint", "point_id", "predicted_outcome",
         "predicted_tokens_per_s", "predicted_step_time_s", "predicted_memory_bytes",
         "predicted_from",
@@ -143,6 +144,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 # Tables for sentences, of which the page holds what the sentences make of them.
 SPOKEN: dict[str, tuple[str, ...]] = {
+    "tails": ("setting_id", "series", "world_size", "step_time_s", "step_time_p95_s"),
     "advised": ("setting_id", "series", "world_size", "layout", "layout_name"),
     "decision": (
         "setting_id", "series", "layout", "layout_name", "slot", "role", "place", "world_size",

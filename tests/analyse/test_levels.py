@@ -91,7 +91,7 @@ def test_clusters_are_compared_at_one_layout_that_ran_on_all(tabulated):
     ]  # fmt: skip
 
 
-def test_models_and_context_lengths_are_peers_at_their_own_best_layouts(tabulated):
+def test_models_are_peers_at_their_own_best_layouts_and_contexts_at_the_same(tabulated):
     longer = dataclasses.replace(some_point(2, seq_length=256), point_id="longer")
     points = [
         some_point(2), some_point(2, zero_stage=3), some_point(2, model="llama-1b"), longer,
@@ -101,7 +101,8 @@ def test_models_and_context_lengths_are_peers_at_their_own_best_layouts(tabulate
     models = {one["model"]: one["tokens_per_s"] for one in found if one["dimension"] == "model"}
     assert models == pytest.approx({"tiny": 20, "llama-1b": 30})
     lengths = {o["seq_length"]: o["tokens_per_s"] for o in found if o["dimension"] == "context"}
-    assert lengths == pytest.approx({128: 20, 256: 40})
+    assert lengths == pytest.approx({128: 10, 256: 40})
+    assert {o["dimension"] for o in found if not o["matched"]} == {"model"}
 
 
 def test_communication_of_the_fastest_layout_is_stacked_by_kind_and_by_axis(tabulated):

@@ -213,11 +213,6 @@ def test_layouts_are_named_by_what_differs_in_their_setting(tabulated):
     ]
 
 
-def test_a_study_of_one_layout_names_it_in_full(tabulated):
-    (only,) = tabulated([some_point(1)])("names")
-    assert only["layout_name"] == only["layout"]
-
-
 def test_colours_go_to_the_winners_by_size_then_to_the_closest_rivals(tabulated):
     points = [some_point(size, zero_stage=stage) for size in (1, 2) for stage in (0, 1, 2, 3)]
     rates = (90, 100, 80, 70, 110, 100, 105, 90)

@@ -113,3 +113,9 @@ def opened(chromium: Any) -> Iterator[Callable[..., Opened]]:
     yield run
     for one in pages:
         one.context.close()
+
+
+@pytest.fixture
+def full(full_study: Path, opened: Callable[..., Opened]) -> Callable[..., Opened]:
+    """Open the report of `full_study`."""
+    return lambda **options: opened(full_study / "report.html", **options)

@@ -161,7 +161,7 @@ def test_rates_half_a_per_cent_off_change_no_claim(studies):
 
 def called_most(spoken):
     """The one choice that is called worth most, None where none is."""
-    claim = re.search(r"layouts (.*), is worth most", spoken["titles"]["effects"])
+    claim = re.search(r"layouts (.*) is worth most", spoken["titles"]["effects"])
     return claim and claim[1]
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from scaling.analyse.importing import import_rows
+from scaling.analyse.ties import NOISE_FLOOR
 from scaling.analyse.warehouse import tabulate
 from scaling.record.files import write_points
+from scaling.report.charts.charts import CHARTS
 from scaling.report.page.page import write_report
 from scaling.report.tables import Tables, read_tables
 from tests.analyse.test_importing import ROW
@@ -91,7 +93,7 @@ def test_costs_follow_from_rate_price_and_power(tables):
             )
 
 
-def test_on_the_front_nobody_is_beaten_in_both_time_and_cost(tables):
+def test_off_the_front_somebody_is_faster_and_cheaper_beyond_the_noise(tables):
     assert any(row["series"] == "measured" for row in tables["costs"])
     for one in tables["costs"]:
         rivals = [
@@ -102,11 +104,11 @@ def test_on_the_front_nobody_is_beaten_in_both_time_and_cost(tables):
         ]
         beaten = any(
             row["hours_per_token"] <= one["hours_per_token"]
-            and row["gpu_hours_per_token"] <= one["gpu_hours_per_token"]
+            and row["gpu_hours_per_token"] <= one["gpu_hours_per_token"] / (1 + NOISE_FLOOR)
             for row in rivals
         )
         if one["series"] == "measured":
-            assert one["on_front"] == (not beaten)
+            assert one["on_front"] or beaten
 
 
 @pytest.mark.browser
@@ -116,16 +118,16 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, opened
     page = report.page
     assert report.errors == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("figure[data-chart]:visible .empty").count() == 1  # three sizes: no law
-    assert len(drawn(page)) == 35
-    # only one context length, one size of which two models have an MFU
-    assert page.locator("#left-out li").all_inner_texts() == [
-        "context length: this model has an MFU at one seq_length only."
+    assert page.locator("figure[data-chart]:visible .empty").count() == 0
+    page.click("#not-shown summary")
+    assert page.locator("#not-shown li").all_inner_texts() == [
+        "scaling law: a law is fitted where at least four sizes ran."
     ]
+    assert len(drawn(page)) == len(CHARTS) - 1
+    assert page.evaluate("document.documentElement.scrollHeight") < (8000 if width > 400 else 16000)
     assert page.locator("figure[data-chart=collectives] .panels h3").all_inner_texts() == [
         "all-gather", "all-reduce", "send-recv",
     ]  # fmt: skip
-    assert page.locator("figure[data-chart=zero_steps] svg").count() == 2  # a panel for each model
     assert "node-3 is 1.40 times slower at gemm" in page.inner_text("#collectives")
     if folder := os.environ.get("SCALING_ARTEFACTS"):  # pictures for people to look at
         page.screenshot(path=str(Path(folder) / f"large-{width}.png"), full_page=True)
@@ -135,18 +137,16 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, opened
 def test_the_reader_chooses_tokens_deadline_and_series(large, opened):
     report = opened(large, fragment=ON_H100)
     page = report.page
-    before = page.inner_text("#cost-title")
-    page.fill("#deadline", "300")
-    assert page.inner_text("#cheapest").startswith("Cheapest that finishes within 300 days: ")
-    page.locator("#tokens").fill("11")
-    assert page.inner_text("#cost-title").startswith("100")
-    assert page.inner_text("#cost-title") != before
-    assert "tokens=11" in page.url
+    before = page.inner_text("[data-title=cost]")
+    page.fill("#deadline", "3000")
+    assert page.inner_text("#cheapest").startswith("Cheapest within 3\u202f000 days: ")
+    page.locator("#tokens").fill("100G")
+    assert page.inner_text("[data-title=cost]").startswith("100")
+    assert page.inner_text("[data-title=cost]") != before
+    assert "tokens=100000000000" in page.url
     page.fill("#deadline", "0.000001")
     assert page.inner_text("#cheapest").startswith("No size finishes")
-    rows = page.locator("#bill tbody tr").count()
     report.select("series", "measured")
-    assert 0 < page.locator("#bill tbody tr").count() < rows
     dashed = page.locator("figure[data-chart=throughput] path[stroke-dasharray='4,3']").all()
     assert not any("L" in path.get_attribute("d") for path in dashed)
     assert report.errors == []
@@ -155,10 +155,10 @@ def test_the_reader_chooses_tokens_deadline_and_series(large, opened):
 @pytest.mark.browser
 def test_predictions_have_a_sentence_of_their_own(large, opened):
     page = opened(large, fragment=ON_H100).page
-    assert page.inner_text("#answer").startswith("Use ")
-    assert page.inner_text("#beyond").startswith("Predicted beyond, not measured: ")
+    assert page.inner_text(".selection:visible h2").startswith("Measured: ")
+    assert page.inner_text(".selection:visible .beyond").startswith("Predicted beyond")
     tiny = opened(large, fragment="#model=tiny&cluster=local").page
-    assert not tiny.is_visible("#beyond")
+    assert tiny.locator(".beyond:visible").count() == 0
 
 
 @pytest.mark.browser
@@ -170,16 +170,16 @@ def test_a_study_that_is_only_predicted_says_so_in_every_sentence(tmp_path, open
     tabulate(tmp_path, REPORTS / "sql", clusters=CLUSTERS)
     report = opened(write_report(tmp_path, REPORTS, charts=False))
     page = report.page
-    assert page.inner_text("#answer").startswith("Nothing was run here. Predicted: use ")
-    for section in ("throughput", "crossovers", "returns", "efficiency", "effects"):
+    assert page.inner_text(".selection:visible h2").startswith("Predicted: ")
+    for section in ("throughput", "returns", "effects", "cost"):
         assert page.inner_text(f"[data-title={section}]").startswith("Predicted: ")
-    assert page.inner_text("#cost-title").count("(predicted)") == 2
-    assert "each added GPU would return" in page.inner_text("#answer")
+    assert page.inner_text(".selection:visible .kind").startswith("predicted")
+    assert "predicted tokens/s" in page.locator("#points th").all_inner_texts()
     assert not page.is_visible("#partial")
     assert page.inner_text("[data-title=statistics]").startswith(
         f"{len(plan.points)} points are predicted"
     )
-    assert "Left out: no point that ran" in page.inner_text("figure[data-chart=memory_fit]")
+    assert not page.is_visible("#accuracy")
     assert report.errors == []
 
 
@@ -200,7 +200,7 @@ def test_a_study_of_published_rows_only_is_a_full_report(tmp_path, opened):
     tabulate(study, REPORTS / "sql")
     report = opened(write_report(study, REPORTS, charts=False))
     page = report.page
-    assert page.inner_text("#answer").startswith("Use ZeRO 1 from 8 to 64 GPUs")
+    assert page.inner_text(".selection:visible h2").startswith("Published: ")
     assert page.locator("#points .tag.published").count() == 8
     hollow = page.locator("figure[data-chart=throughput] path[fill='var(--surface)']").count()
     assert hollow == 4

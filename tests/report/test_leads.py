@@ -131,7 +131,7 @@ def test_a_step_is_said_to_fall_short_as_surely_as_its_interval_does(steps, titl
 
 def effect(name, ratio, low, high, pairs=9):
     return {
-        "series": "measured", "factor": "tp", "name": name, "near_pairs": pairs,
+        "series": "measured", "factor": "tp", "name": f"{name}, against none", "near_pairs": pairs,
         "near_ratio": ratio, "near_low": low, "near_high": high,
     }  # fmt: skip
 
@@ -147,9 +147,10 @@ def effect(name, ratio, low, high, pairs=9):
         ([effect("a", 1.01, 1.005, 1.015)], "Near the fastest layouts no choice is told apart "
          "from its alternative"),
         ([effect("a", 1.3, 1.25, 1.35), effect("b", 0.9, 0.85, 0.95)],
-         "Near the fastest layouts a, is worth most: ×1.30 [1.25–1.35] over 9 pairs"),
+         "Near the fastest layouts a (against none) is worth most: ×1.30 [1.25–1.35] over 9 pairs"),
         ([effect("a", 1.3, 1.2, 1.4), effect("b", 0.8, 0.75, 0.9)],
-         "Near the fastest layouts a, and b, are worth most, and alike"),
+         "Near the fastest layouts a (against none) and b (against none) are worth most, and "
+         "alike"),
     ],
 )  # fmt: skip
 def test_the_choice_worth_most_stands_on_pairs_near_the_fastest_and_apart_from_others(

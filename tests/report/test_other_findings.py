@@ -25,7 +25,7 @@ def test_a_joule_buys_what_was_measured(per_joule, sentence):
 
 
 def test_clusters_are_compared_at_the_largest_size_both_ran():
-    row = {"dimension": "cluster", "model": "m"}
+    row = {"dimension": "cluster", "model": "m", "series": "measured"}
     rows = [
         row | {"cluster": "new", "itself": True, "world_size": 8, "tokens_per_s_per_gpu": 300.0,
                "mfu": 0.4},
@@ -41,11 +41,12 @@ def test_clusters_are_compared_at_the_largest_size_both_ran():
 
 
 def test_only_the_same_layout_is_compared_between_contexts():
-    row = {"dimension": "context", "cluster": "c", "model": "m", "itself": False, "world_size": 8}
-    rows = [row | {"seq_length": length, "mfu": mfu} for length, mfu in ((8192, 0.3), (2048, 0.2))]
+    row = {"dimension": "context", "cluster": "c", "itself": False, "world_size": 8}
+    lengths = ((8192, 0.3), (2048, 0.2))
+    rows = [row | {"seq_length": n, "mfu": mfu, "series": "measured"} for n, mfu in lengths]
     assert other_findings.peers_title(Tables({"peers": rows}), GPUS) == (
-        "On 8 GPUs MFU of the same layout is 20.0\u202f% with 2048 and 30.0\u202f% with 8192 tokens "
-        "a sequence"
+        "On 8 GPUs MFU of the same layout is 20.0\u202f% with 2048 and 30.0\u202f% with 8192 "
+        "tokens a sequence"
     )
     rows = [{**row, "dimension": "model", "mfu": 0.5, "seq_length": 1}]
     assert "different layouts were tried" in other_findings.peers_title(
@@ -63,7 +64,7 @@ def zero(name, ratio, less, pairs):
 def test_what_zero_saves_is_counted_in_matched_pairs():
     effects = [zero("ZeRO 1, against 0", 0.75, 44, 45), zero("ZeRO 3, against 1", 0.1, 2, 2)]
     assert findings.memory_title(Tables({"effects": effects, "statistics": []})) == (
-        "ZeRO 1, against 0, needs less memory in 44 of 45 pairs, ×0.75 on average"
+        "ZeRO 1 (against 0) needs less memory in 44 of 45 pairs, ×0.75 on average"
     )
 
 

@@ -13,13 +13,12 @@ def test_it_draws_its_charts_says_nothing_wrong_and_asks_nobody(quickstart, open
         .filter(figure => figure.offsetWidth)
         .map(figure => [figure.querySelectorAll('svg path').length, figure.innerText])"""
     )
-    drawn = [marks for marks, _ in figures if marks]
-    assert len(drawn) >= 6
-    assert min(drawn) > 3
-    # what there is no data for says so in its place
-    assert all("Left out: " in text for marks, text in figures if not marks)
+    assert len(figures) >= 6
+    assert min(marks for marks, _ in figures) > 3
     assert report.errors == []
     assert report.requests == []
-    assert report.page.inner_text("#answer").startswith("Use ")
+    answer = report.page.inner_text(".selection:visible h2")
+    assert answer.startswith("Measured: ")
+    assert len(answer.split()) <= 30
     assert "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism" in report.page.content()
     assert report.page.evaluate("document.documentElement.scrollWidth") <= width

@@ -53,6 +53,8 @@ class Size:
     tokens_per_s_low: float | None
     tokens_per_s_high: float | None
     tokens_per_step: int
+    step_time_s: float | None  # median; null where no step times were kept
+    step_time_p95_s: float | None  # one step in twenty takes longer
     days: float | None
     hours_per_token: float
     hours_per_token_low: float | None
@@ -139,13 +141,18 @@ def advice(tables: Tables, kind: Kind, words: Mapping[str, str]) -> Advice:
     rows = tables["decision"]
     best = {row["world_size"]: row for row in tables["best"]}
     costs = {row["world_size"]: row for row in tables["costs"]}
+    tails = {row["world_size"]: row for row in tables["tails"]}
     tokens = TOKENS_PER_PARAMETER * setting["total_params"] if setting["total_params"] else None
     by_layout = {
         layout: list(cells) for layout, cells in groupby(rows, key=lambda row: str(row["layout"]))
     }
     choices = {layout: cells[0] for layout, cells in by_layout.items()}
     stretches = _stretches(rows)
-    at_size = {size: _size(best[size], costs[size], tokens) for size in best if size in costs}
+    at_size = {
+        size: _size(best[size], costs[size], tails.get(size), tokens)
+        for size in best
+        if size in costs
+    }
     telling = [name for name in differing(choices.values()) if name in AXES]
     layouts = tuple(
         AdviceLayout(
@@ -219,12 +226,14 @@ def _cell(row: Record) -> Cell:
     )
 
 
-def _size(best: Record, cost: Record, tokens: float | None) -> Size:
+def _size(best: Record, cost: Record, tail: Record | None, tokens: float | None) -> Size:
     return Size(
         tokens_per_s=best["tokens_per_s"],
         tokens_per_s_low=best["tokens_per_s_low"],
         tokens_per_s_high=best["tokens_per_s_high"],
         tokens_per_step=best["tokens_per_step"],
+        step_time_s=tail["step_time_s"] if tail else None,
+        step_time_p95_s=tail["step_time_p95_s"] if tail else None,
         days=None if tokens is None else tokens * cost["hours_per_token"] / 24,
         dominated=not cost["on_front"],
         **{

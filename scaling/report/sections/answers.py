@@ -34,6 +34,11 @@ def note(tables: Tables, kind: str, words: Mapping[str, str]) -> str:
             "not about GPUs."
         )
     sentences += [_tie_rule(best, kind, words)] if best else []
+    if kind == "predicted":
+        sentences.append(
+            "No row that ran stands against these predictions; docs/prediction.md has their errors "
+            "on published rows."
+        )
     sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
     if best and sizes and min(sizes) < best[0]["world_size"]:
         sentences.append(f"Below {counted(best[0]['world_size'], words)} no layout tried ran.")

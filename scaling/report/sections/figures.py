@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from scaling.report.tables import Record, Tables
-from scaling.report.text.numbers import amount, digits, gib, percent
+from scaling.report.text.numbers import UNKNOWN, amount, digits, gib, percent
 from scaling.report.text.words import counted
 
 
@@ -16,7 +16,9 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
         f"{done['failed']} failed, {done['waiting']} to come, {done['refusals']} refused",
     )
     if done["predicted"]:
-        ran = ("Points", str(done["points"]), f"only predicted, {done['refusals']} refused")
+        tried = f"; of {done['ok'] + done['failed']} others {done['ok']} ran" if done["ok"] else ""
+        what = f"only predicted, {done['refusals']} refused{tried}"
+        ran = ("Points", str(done["predicted"]), what)
     best = tables["best"]
     if not best:
         return [ran]
@@ -27,16 +29,39 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
         kept += f", {percent(last['efficiency'])} of ideal"
     foretold = last["series"] == "predicted"
     largest = "Largest size predicted" if foretold else "Largest size run"
-    memory = last["predicted_memory_bytes"] if foretold else last["peak_memory_bytes"]
+    memory, which = last["peak_memory_bytes"], f"per {words['GPU']}, fastest {at_last}"
+    if foretold:  # what the chart of memory adds up to, and what is compared with the capacity
+        totals = [
+            row["total_bytes"]
+            for row in tables["memory_parts"]
+            if row["world_size"] == last["world_size"]
+            and row["layout_name"] == last["layout_name"]
+            and row["series"] == "predicted"
+        ]
+        memory = max(totals, default=last["predicted_memory_bytes"])
+        which = f"needed per {words['GPU']}, fragmentation included, fastest {at_last}"
     spread = 1 / last["slowest_share"]
-    return [
+    figures = [
         _utilisation_figure(best, words),
         (largest, counted(last["world_size"], words), kept),
         ("Choice of layout", f"×{digits(spread, 2)}", f"fastest over slowest {at_last}"),
         ran,
-        ("Memory", gib(memory), f"per {words['GPU']}, fastest {at_last}"),
+        ("Memory", gib(memory), which),
         _noise_figure(tables),
+        *_tail_figure(tables, words),
     ]
+    return [figure for figure in figures if figure[1] != UNKNOWN]
+
+
+def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """How much longer one step in twenty takes, at the largest size that kept its steps."""
+    tails = tables["tails"]
+    if not tails:
+        return []
+    last = max(tails, key=lambda row: int(row["world_size"]))
+    longer = last["step_time_p95_s"] / last["step_time_s"] - 1
+    where = f"95 % of steps against the median, {counted(last['world_size'], words)}"
+    return [("Slow steps", f"+{percent(longer, 1)}", where)]
 
 
 def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> tuple[str, str, str]:

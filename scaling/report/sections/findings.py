@@ -75,13 +75,19 @@ def effects_title(tables: Tables) -> str:
     if len(rivals) > MOST_NAMED:
         return f"Near the fastest layouts {len(rivals)} choices are worth alike, none stands out"
     if len(rivals) > 1:
-        names = listed([f"{row['name']}," for row in sorted(rivals, key=_factor, reverse=True)])
+        names = listed([_choice(row) for row in sorted(rivals, key=_factor, reverse=True)])
         return f"Near the fastest layouts {names} are worth most, and alike"
     ratio = interval(top["near_ratio"], top["near_low"], top["near_high"])
     return (
-        f"Near the fastest layouts {top['name']}, is worth most: ×{ratio} over "
+        f"Near the fastest layouts {_choice(top)} is worth most: ×{ratio} over "
         f"{top['near_pairs']} pairs"
     )
+
+
+def _choice(row: Record) -> str:
+    """An effect inside a sentence: `tp 2 (against 1)`."""
+    name, _, against = str(row["name"]).partition(", against ")
+    return f"{name} (against {against})"
 
 
 def _most(row: Record) -> float:
@@ -128,7 +134,7 @@ def memory_title(tables: Tables) -> str:
         fewer = most["less_memory"] * 2 >= most["memory_pairs"]
         count = most["less_memory"] if fewer else most["memory_pairs"] - most["less_memory"]
         parts.append(
-            f"{most['name']}, needs {'less' if fewer else 'no less'} memory in {count} of "
+            f"{_choice(most)} needs {'less' if fewer else 'no less'} memory in {count} of "
             f"{most['memory_pairs']} pairs, ×{digits(most['memory_ratio'], 2)} on average"
         )
     judged = [

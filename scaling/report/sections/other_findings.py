@@ -44,13 +44,15 @@ def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
     if compared:
         here = next(iter(mine.values()))
         which = f"Tokens per second of a {words['GPU']} of {here['cluster']}, same layout"
-        return f"{which}: {listed(compared)}"
+        foretold = "Predicted: " if here["series"] == "predicted" else ""
+        return f"{foretold}{which}: {listed(compared)}"
     rows = [r for r in tables["peers"] if r["dimension"] == "context" and r["mfu"] is not None]
     if rows:
         size = max(row["world_size"] for row in rows)
         at_size = sorted((r for r in rows if r["world_size"] == size), key=_length)
         mfu = [f"{percent(row['mfu'], 1)} with {row['seq_length']}" for row in at_size]
-        which = f"On {counted(size, words)} MFU of the same layout is {listed(mfu)}"
+        foretold = "Predicted: on" if at_size[0]["series"] == "predicted" else "On"
+        which = f"{foretold} {counted(size, words)} MFU of the same layout is {listed(mfu)}"
         return f"{which} tokens a sequence"
     if any(row["dimension"] != "cluster" for row in tables["peers"]):
         return "In the other selections different layouts were tried: nothing is compared"

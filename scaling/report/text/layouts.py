@@ -56,7 +56,12 @@ def choice(choices: Choices, axis: str, gpus_per_node: int | None) -> str:
 def differing(layouts: Iterable[Choices]) -> list[str]:
     """The axes on which these layouts differ, in the order in which people say them."""
     layouts = list(layouts)
-    return [name for name in AXES if len({each.get(name) for each in layouts}) > 1]
+    return [name for name in AXES if len({each.get(name) for each in layouts} - unknown(name)) > 1]
+
+
+def unknown(axis: str) -> set[None]:
+    """What says nothing of an axis: null, but where null is a choice."""
+    return set() if AXES[axis].optional else {None}
 
 
 def rest(choices: Choices, axes: Sequence[str], gpus_per_node: int | None) -> list[str]:

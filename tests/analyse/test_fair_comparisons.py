@@ -1,0 +1,227 @@
+"""Only what is alike is compared, and only what is told apart is ranked: tables by hand."""
+
+import math
+
+import duckdb
+import pytest
+
+from scaling.analyse.effects import effect_intervals
+from scaling.analyse.ties import NOISE_FLOOR, margin_of
+from tests.analyse.conftest import run_sql, some_point
+from tests.analyse.test_tables import ran
+from tests.report.synthetic_study import timed_row
+
+NOISE = margin_of(NOISE_FLOOR)
+
+
+def costs(*rates, kind="measured"):
+    """The costs of sizes 1, 2, 4, ... at these rates, told apart from 2 % on."""
+    best = [
+        {
+            "setting_id": 1, "series": kind, "world_size": 2**n, "layout_name": "a", "slot": 1,
+            "drawn": True, "tokens_per_s": rate, "tokens_per_s_low": rate / 1.1,
+            "tokens_per_s_high": rate * 1.1, "energy_j": None, "tokens_per_step": 1,
+            "margin": NOISE, "predicted_size_sigma": None,
+        }
+        for n, rate in enumerate(rates)
+    ]  # fmt: skip
+    settings = [
+        {
+            "setting_id": 1, "model": "m", "cluster": "c", "study_kind": "strong",
+            "seq_length": 1, "kept_batch_size": 1, "gpu_tdp_w": 1.0, "usd_per_gpu_hour": 2.0,
+        }
+    ]  # fmt: skip
+    return run_sql("costs", best=best, settings=settings)
+
+
+def test_a_size_is_not_dominated_by_one_per_cent():
+    assert [row["on_front"] for row in costs(100.0, 202.0)] == [True, True]
+    assert [row["on_front"] for row in costs(100.0, 210.0)] == [False, True]
+    assert [row["on_front"] for row in costs(100.0, 190.0)] == [True, True]
+
+
+def test_both_axes_of_a_cost_carry_the_interval_of_the_rate():
+    for row in costs(100.0, 190.0):
+        for name in ("hours_per_token", "gpu_hours_per_token", "usd_per_token"):
+            ratios = [row[f"{name}_{end}"] / row[name] for end in ("low", "high")]
+            assert ratios == pytest.approx([1 / 1.1, 1.1])
+
+
+def matched(*layouts):
+    """Pairs of layouts that differ in one factor: (place, rate, bytes) each."""
+    rows = [
+        {
+            "setting_id": 1, "series": "measured", "world_size": 8, "stack_fingerprint": "s",
+            "layout_id": number, "tokens_per_s": rate, "peak_memory_bytes": memory,
+            "predicted_memory_bytes": None,
+        }
+        for number, (_, rate, memory) in enumerate(layouts)
+    ]  # fmt: skip
+    factors = [
+        {"layout_id": number, "factor_id": 1, "others": number // 2, "place": place}
+        for number, (place, *_) in enumerate(layouts)
+    ]
+    return run_sql("inner/matched_pairs", layouts=rows, factors=factors)
+
+
+def test_a_pair_is_near_where_both_are_within_30_per_cent_of_the_fastest():
+    pairs = matched((1, 100.0, 8), (2, 80.0, 6), (1, 100.0, 8), (2, 60.0, 9), (1, 5.0, 1))
+    assert sorted((row["ratio"], row["near"], row["memory_ratio"]) for row in pairs) == [
+        (pytest.approx(0.6), False, pytest.approx(9 / 8)),
+        (pytest.approx(0.8), True, pytest.approx(0.75)),
+    ]
+
+
+def test_the_interval_of_an_effect_is_over_pairs_and_one_pair_has_none():
+    with duckdb.connect() as connection:
+        connection.execute(
+            "create table matched_pairs as select 1::bigint as setting_id, 'measured' as series, "
+            "pairs as factor_id, 1.0::double as from_place, 2.0::double as to_place, "
+            "8 as world_size, number as to_layout_id, true as near, "
+            "exp(if(number % 2 = 0, 0.1, 0.2)) as ratio "
+            "from (values (1::bigint), (2), (40), (400)) as sizes(pairs), range(400) as r(number) "
+            "where number < pairs"
+        )
+        found = effect_intervals(connection).to_pylist()
+    assert [row["factor_id"] for row in found] == [40, 400]
+    for row in found:
+        half = 1.96 * 0.05 / math.sqrt(row["factor_id"])
+        middle = (math.log(row["near_low"]) + math.log(row["near_high"])) / 2
+        assert middle == pytest.approx(0.15, abs=half / 4)
+        width = math.log(row["near_high"] / row["near_low"]) / 2
+        assert width == pytest.approx(half, rel=0.2)
+
+
+def peers(*rows):
+    """Contenders (setting, layout, rate) at 8 GPUs of settings that differ in seq_length."""
+    settings = [
+        {
+            "setting_id": number, "model": "m", "cluster": "c", "gpu": "g", "study_kind": "strong",
+            "seq_length": 2048 * number, "kept_batch_size": 64, "total_params": 1,
+        }
+        for number in (1, 2)
+    ]  # fmt: skip
+    contenders = [
+        {
+            "setting_id": setting, "series": "measured", "world_size": 8, "layout": layout,
+            "layout_name": layout, "outcome": "ok", "drawn": True, "place": place,
+            "tokens_per_s": rate, "tokens_per_s_per_gpu": rate / 8, "mfu": rate / 1000,
+            "model_flop_per_s_per_gpu": rate,
+        }
+        for place, (setting, layout, rate) in enumerate(rows, 1)
+    ]  # fmt: skip
+    return run_sql("peers", settings=settings, contenders=contenders, best=contenders)
+
+
+def test_contexts_are_compared_at_one_layout_or_not_at_all():
+    found = peers((1, "a", 400.0), (1, "b", 300.0), (2, "b", 310.0))
+    mine = [row for row in found if row["setting_id"] == 1]
+    assert [(row["layout_name"], row["seq_length"], row["mfu"]) for row in mine] == [
+        ("b", 2048, 0.3),
+        ("b", 4096, 0.31),
+    ]
+    assert peers((1, "a", 400.0), (2, "b", 310.0)) == []
+
+
+def test_the_only_layout_of_a_setting_is_named_in_words(tabulated):
+    (row,) = tabulated([some_point(2)])("names")
+    assert row["layout_name"] == "tp 1, pp 1, ZeRO 1, micro-batch 1, flash2, bf16"
+
+
+def test_the_parts_of_a_step_add_up_to_the_step_that_was_timed(tabulated):
+    one = some_point(2)
+    profiled = {"compute_s": 0.15, "comm_s": 0.1, "exposed_comm_s": 0.06, "idle_s": 0.024}
+    parts = tabulated([one], [timed_row(one, 0.162, **profiled)])("time_split")
+    assert sum(row["seconds"] for row in parts) == pytest.approx(0.162)
+    assert all(row["profiled_s"] == pytest.approx(0.234) for row in parts)
+    assert max(row["share_to"] for row in parts) == pytest.approx(1)
+
+
+def test_percentiles_of_the_steps_stand_beside_the_median():
+    times = [1.0] * 18 + [2.0, 3.0]
+    steps = [
+        {"setting_id": 1, "series": "measured", "world_size": 8, "step_times_s": part}
+        for part in (times[:10], times[10:])
+    ]
+    (tail,) = run_sql("tails", winner_rows=steps)
+    assert (tail["steps"], tail["step_time_s"]) == (20, 1.0)
+    assert tail["step_time_p95_s"] == pytest.approx(2.05)
+
+
+def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them():
+    planned = [
+        {
+            "point_id": name, "setting_id": 1, "world_size": 8, "layout": "l", "repeat": 0,
+            "global_batch_size": 1, "tokens_per_step": 1, "model_flops_per_token": 1,
+            "hardware_flops_per_token": 1, "peak_flop_per_s": 1,
+        }
+        for name in ("mine", "theirs")
+    ]  # fmt: skip
+    columns = (
+        "attempt", "error_message", "losses_agree", "tokens_per_s_low", "tokens_per_s_high",
+        "tokens_per_s_per_gpu", "mfu", "hfu", "model_flop_per_s_per_gpu", "step_time_low_s",
+        "step_time_high_s", "step_time_p95_s", "peak_memory_bytes", "energy_j", "mean_power_w",
+        "exposed_comm_s",
+        "startup_s", "duration_s",
+    )  # fmt: skip
+    common = dict.fromkeys(columns) | {
+        "setting_id": 1, "world_size": 8, "layout": "l", "outcome": "ok", "step_time_s": 2.0,
+        "tokens_per_s": 3.0, "predicted_memory_bytes": 5, "stack_fingerprint": "s",
+    }  # fmt: skip
+    measurements = [
+        common | {"point_id": "theirs", "series": "published"},
+        common | {"point_id": "mine", "series": "predicted", "tokens_per_s": 4.0},
+    ]
+    names = [{"setting_id": 1, "layout": "l", "layout_name": "l"}]
+    rows = run_sql("statistics", planned=planned, names=names, measurements=measurements)
+    (theirs,) = (row for row in rows if row["point_id"] == "theirs")
+    assert (theirs["tokens_per_s"], theirs["predicted_tokens_per_s"]) == (3.0, 4.0)
+
+
+def test_predictions_beside_rows_that_ran_are_held_to_the_yardstick_of_those_rows(tabulated):
+    points = [some_point(1), some_point(2)]
+    best = tabulated(points, [ran(one, 100.0 * one.layout.dp) for one in points])("best")
+    assert [row["efficiency"] for row in best] == pytest.approx([1, 1])
+    layouts = [
+        row | {"series": series, "world_size": size, "tokens_per_s": rate, "margin": NOISE,
+               "tokens_per_s_per_gpu": rate / size}
+        for row in best[:1]
+        for series, size, rate in (
+            ("measured", 1, 100.0), ("measured", 2, 190.0), ("predicted", 1, 200.0),
+            ("predicted", 4, 600.0),
+        )
+    ]  # fmt: skip
+    added = {
+        "advised_layout", "advised_layout_name", "label", "slot", "runner_up_layout", "tied",
+        "drawn", "speed_up", "efficiency", "slowest_share", "ideal_tokens_per_s",
+        "tokens_per_joule", "power_per_gpu_w", "margin",
+        *(name for name in best[0] if name.startswith("runner_up")),
+    }  # fmt: skip
+    bare = [{k: v for k, v in row.items() if k not in added} for row in layouts]
+    names = [
+        {"setting_id": 1, "layout": best[0]["layout"], "layout_name": "a", "layout_lines": "a"}
+    ]
+    where = [
+        {k: row[k] for k in ("setting_id", "series", "world_size", "layout", "stack_fingerprint")}
+        for row in bare
+    ]
+    found = run_sql(
+        "best",
+        layouts=bare,
+        ranking=[
+            one | {"position": 1, "share_of_best": 1.0, "margin": NOISE, "layout_name": "a",
+                   "tokens_per_s": 1.0, "tokens_per_s_low": 1.0, "tokens_per_s_high": 1.0,
+                   "within_noise": True}
+            for one in where
+        ],
+        colours=[names[0] | {"slot": 1}],
+        axes=[{"setting_id": 1, "layout": "none", "axis": "tp", "axis_order": 1, "place": 1.0,
+               "short": "tp 1", "otherwise": "", "degree": True}],
+        advised=[one | {"layout_name": "a"} for one in where],
+        names=names,
+    )  # fmt: skip
+    drawn = {(row["series"], row["world_size"]): row for row in found if row["drawn"]}
+    beyond = drawn["predicted", 4]
+    assert beyond["ideal_tokens_per_s"] == 400.0
+    assert beyond["efficiency"] == pytest.approx(1.5)
+    assert [row["label"] for row in found if row["series"] == "measured"] == ["a", None]
