@@ -111,7 +111,7 @@ def test_on_the_front_nobody_is_beaten_in_both_time_and_cost(tables):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1440, 400])
 def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, opened, width):
     report = opened(large, fragment=ON_H100, viewport={"width": width, "height": 900})
     page = report.page
