@@ -160,7 +160,8 @@ def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them()
     columns = (
         "attempt", "error_message", "losses_agree", "tokens_per_s_low", "tokens_per_s_high",
         "tokens_per_s_per_gpu", "mfu", "hfu", "model_flop_per_s_per_gpu", "step_time_low_s",
-        "step_time_high_s", "peak_memory_bytes", "energy_j", "mean_power_w", "exposed_comm_s",
+        "step_time_high_s", "step_time_p95_s", "peak_memory_bytes", "energy_j", "mean_power_w",
+        "exposed_comm_s",
         "startup_s", "duration_s",
     )  # fmt: skip
     common = dict.fromkeys(columns) | {
