@@ -41,7 +41,7 @@ def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict
     # rows that ran and rows that did not weigh alike, however many there are of each
     out = seen.out_of_memory
     of_class = np.where(out, out.sum(), judged.sum() - out.sum())
-    weight = np.sqrt(judged.sum() / np.maximum(2 * of_class, 1))
+    weight: Floats = np.sqrt(judged.sum() / np.maximum(2 * of_class, 1))
 
     def residuals(p: Mapping[str, float]) -> Floats:
         memory = memory_of(group, group.features, p)
