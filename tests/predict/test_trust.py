@@ -80,6 +80,19 @@ def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
     assert trust_in(stack, axes).tolist() == [1.0, 0.25, 0.25, 0.5]
 
 
+def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
+    (group,) = points({}).groups
+    (stack,) = calibrated(group, trust={"hidden_size": 1.0}).stacks.values()
+    stack = dataclasses.replace(stack, seen={**stack.seen, "hidden_size": (2048.0, 4096.0)})
+    axes = {
+        "world_size": np.full(3, 8.0),
+        "seq_length": np.full(3, 4096.0),
+        "model": np.array(["llama-7b"] * 3, dtype=object),
+        "hidden_size": np.array([3072.0, 8192.0, 1024.0]),
+    }
+    assert trust_in(stack, axes).tolist() == [1.0, 0.7, 0.7]
+
+
 def test_half_the_way_is_half_in_logarithms_and_memory_goes_all_of_it():
     start = {name: parameter.default for name, parameter in PARAMETERS.items()}
     fitted = {name: 4 * value for name, value in start.items()}

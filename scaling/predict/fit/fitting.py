@@ -50,7 +50,7 @@ def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict
         used = np.log(memory.total * p["fragmentation"] / capacity) / FIT_NOISE
         side = np.where(seen.out_of_memory, -used, used)
         wrong = np.where(judged, np.logaddexp(0.0, np.clip(side, -200, 200) + 0.5), 0.0)
-        return _robust(off) + weight * _robust(wrong)
+        return np.asarray(_robust(off) + weight * _robust(wrong))
 
     return _solve(MEMORY, residuals, start, bool((has_peak | judged).any()))
 

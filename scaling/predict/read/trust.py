@@ -20,6 +20,7 @@ UNTESTED: Mapping[str, float] = {
     "model": 0.7,
     "hidden_size": 0.7,
 }
+_EXTRAPOLATED = ("seq_length", "hidden_size")
 # A fold's error counts up to this: one stalled step must not decide.
 _LARGEST_ERROR = 0.5
 # Less trust has to be better by this share: folds are few.
@@ -63,5 +64,12 @@ def trust_in(
     trust = np.ones(len(axes[AXES[0]]))
     for axis in AXES:
         new = ~np.isin(axes[axis].astype(str), np.array(stack.seen[axis]).astype(str))
-        trust = np.where(new, np.minimum(trust, stack.trust.get(axis, UNTESTED[axis])), trust)
+        tested = stack.trust.get(axis, UNTESTED[axis])
+        trust = np.where(new, np.minimum(trust, tested), trust)
+        if axis in _EXTRAPOLATED:
+            # folds leave out values that have neighbours: beyond all of them less is known
+            seen = np.array(stack.seen[axis], dtype=np.float64)
+            values = axes[axis].astype(np.float64)
+            beyond = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
+            trust = np.where(beyond, np.minimum(trust, UNTESTED[axis]), trust)
     return trust
