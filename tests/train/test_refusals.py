@@ -103,6 +103,7 @@ SPLIT = {"pp": 2, "gradient_accumulation_steps": 4}
             {**SPLIT, "compile": True, "pipeline_schedule": "zero_bubble"},
             "compile with pipeline_schedule=zero_bubble",
         ),
+        ({"pp": 2}, "torch's 1f1b needs as many micro-batches as stages"),
         ({"precision": "fp16"}, "precision=fp16 needs a loss that is scaled"),
         ({**SPLIT, "fused_cross_entropy": True}, "which torch's pipeline keeps apart"),
         ({**SPLIT, "virtual_stages": 2}, "virtual_stages=2 with pipeline_schedule=1f1b"),

@@ -28,6 +28,11 @@ def _pipeline_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     schedule = layout.pipeline_schedule
     if shape.family == "t5":
         yield f"pp={layout.pp}: torch's stages send one stream, and a t5 has two (PyTorch)"
+    if schedule == "1f1b" and layout.gradient_accumulation_steps < layout.pp:
+        yield (
+            f"pp={layout.pp} with gradient_accumulation_steps="
+            f"{layout.gradient_accumulation_steps}: torch's 1f1b needs as many micro-batches as stages (PyTorch)"
+        )
     if layout.zero_stage == 2:
         yield (
             f"zero_stage=2 with pp={layout.pp}: torch's pipelines reduce gradients once a step, as "
