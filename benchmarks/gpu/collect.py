@@ -16,7 +16,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = PROJECT / "gpu-check"  # git ignores it
-# What the check imports and torch does not bring (tests/check/test_collect.py compares).
+# What the check imports and torch does not bring.
 WANTED = (
     "annotated-doc", "annotated-types", "cloudpickle", "duckdb", "einops", "hjson", "msgpack",
     "nvidia-ml-py", "psutil", "py-cpuinfo", "pyarrow", "pydantic", "pydantic-core", "pyyaml",

@@ -89,8 +89,8 @@ def test_each_pipeline_stage_is_told_once() -> None:
     assert ranks_of(Layout(dp=3, seq_length=8)) == {"first": 0}
 
 
-def test_more_micro_batches_than_are_on_their_way_change_nothing() -> None:
-    """Two rounds of a pipeline of two stages more than `shortened` leaves."""
+def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only() -> None:
+    """Ids and labels of two rounds more than `shortened` leaves, 8 bytes each."""
     point = wide_point(TINY, {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 5})
     orders = [
         json.dumps({"point": json.loads(each.to_json()), "rank": 0, "steps": steps})
@@ -98,7 +98,10 @@ def test_more_micro_batches_than_are_on_their_way_change_nothing() -> None:
     ]
     with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
         many, few = (rehearsals.memory(order, point, 0) for order in orders)
-    assert many["phases"] == few["phases"]
+    tokens = 2 * 1024 * 2 * 8
+    for phase in ("forward", "backward", "optimizer"):
+        more = {name: size + tokens for name, size in few["phases"][phase].items()}
+        assert many["phases"][phase] == more
 
 
 def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse() -> None:

@@ -1,6 +1,7 @@
 """Lines of the check that come from points which train."""
 
 import dataclasses
+import importlib
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.gpu.collect import locked
 from scaling.check.bytes_and_rates import against, allocated, memory_lines, rate_lines, trace_line
 from scaling.check.reference import reference_losses
 from scaling.check.training import (
@@ -23,6 +23,7 @@ from scaling.check.training import (
 )
 from scaling.layout.layout import refusals
 from scaling.record.row import Row
+from tests.conftest import PROJECT
 from tests.rows import row_of
 
 CPU = torch.device("cpu")
@@ -95,7 +96,11 @@ def test_a_cpu_says_what_only_a_gpu_can_show(machine: Machine) -> None:
     assert {line.state for line in (*memory_lines(machine), *rate_lines(machine))} == {"not here"}
 
 
-def test_wheels_are_collected_at_the_versions_that_are_locked() -> None:
+def test_wheels_are_collected_at_the_versions_that_are_locked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "benchmarks" / "gpu")
+    locked = importlib.import_module("collect").locked
     lock = (
         "# made\naltair==6 \\\n    --hash=a\ntqdm==4 \\\n    --hash=b \\\n    --hash=c\nyarl==1\n"
     )
