@@ -58,7 +58,7 @@ def _row(point: Point, attempt: int, run: Run) -> Row:
     first = run.stacks[min(run.stacks)] if run.stacks else None
     started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
     return Row(
-        **(columns_of(point) | _NOTHING | (_measured(point, run) if ok else {})),
+        **(columns_of(point) | _NOTHING | (_measured(point, run) if ok else _asked(point))),
         **provenance_of(first),
         attempt=attempt,
         outcome=run.verdict.outcome,
@@ -99,6 +99,11 @@ def _measured(point: Point, run: Run) -> dict[str, Any]:
         **_drawn(results),
         **_spent(results),
     }
+
+
+def _asked(point: Point) -> dict[str, Any]:
+    """Of a failure: among which of the two kinds it stands."""
+    return {"step_time_kind": "extended" if point.accumulation == "short" else "measured"}
 
 
 def _slowest(of_ranks: list[list[float]]) -> list[float]:

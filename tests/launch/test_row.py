@@ -111,3 +111,16 @@ def test_numbers_that_no_table_would_take_are_an_error_that_says_so() -> None:
     assert (impossible.outcome, impossible.error_message) == ("error", sentence)
     assert impossible.step_times_s is None
     assert reasons(table_of([impossible])) == [None]  # so its point does not run again
+
+
+def test_a_failure_stands_among_the_steps_that_were_asked_for() -> None:
+    run = Run(
+        verdict=Verdict(outcome="oom", message="none left"),
+        results={},
+        stacks={},
+        started_at=1.0,
+        duration_s=9.0,
+    )
+    short = dataclasses.replace(tiny_point(), accumulation="short")
+    assert row_of(short, 1, run).step_time_kind == "extended"
+    assert row_of(tiny_point(), 1, run).step_time_kind == "measured"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.analyse.warehouse import tabulate
-from scaling.cli import verbs
+from scaling.cli import following
 from scaling.errors import InputError
 from scaling.record import files as store
 from scaling.record import row_files
@@ -25,6 +25,7 @@ from scaling.run import planning, retry
 from scaling.run.progress import Watcher
 from scaling.study import study
 from scaling.study.grid import Plan
+from scaling.study.measuring import Measure
 from tests.analyse.conftest import SQL, some_point
 from tests.report.synthetic_study import row, timed_row
 
@@ -104,14 +105,14 @@ def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys
     monkeypatch.setattr(
         study,
         "load_study",
-        lambda *_given, **_named: SimpleNamespace(name="s", path=Path("s.yaml")),
+        lambda *_given, **_named: SimpleNamespace(name="s", path=Path("s.yaml"), measure=Measure()),
     )
     monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)
     monkeypatch.setattr(planning, "to_measure", lambda _study, _plan: POINTS)
     folder.parent.rename(folder.parent.with_name("s"))
-    monkeypatch.setattr(verbs, "RESULTS", folder.parent.parent)
+    monkeypatch.setattr(following, "RESULTS", folder.parent.parent)
     for _ in range(2):  # until the point has run again
-        verbs.status("s")
+        following.status("s")
         told = capsys.readouterr()
         assert told.err.startswith("Set aside, its point will run again: ")
         assert told.err.endswith(".1.parquet: is cut short, or no Parquet file\n")
