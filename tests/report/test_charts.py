@@ -10,7 +10,8 @@ from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
 from scaling.report.charts.palette import COLOURS
 from scaling.report.charts.selection import ALL, drawn
 from scaling.report.charts.svg import bare, datasets
-from scaling.report.tables import COLUMNS, Tables
+from scaling.report.columns import COLUMNS
+from scaling.report.tables import Tables
 from scaling.report.text.captions import read_caption
 from tests.report.conftest import REPORTS
 

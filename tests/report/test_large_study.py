@@ -112,7 +112,7 @@ def test_off_the_front_somebody_is_faster_and_cheaper_beyond_the_noise(tables):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1440, 400])
 def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, opened, width):
     report = opened(large, fragment=ON_H100, viewport={"width": width, "height": 900})
     page = report.page

@@ -1,0 +1,91 @@
+"""The decision as the template asks for it: shades, words, times, the matrix of selections."""
+
+import pytest
+
+from scaling.report.page.decision import (
+    cell_words,
+    duration,
+    layouts_of,
+    matrix,
+    places,
+    shade,
+    steps,
+    summary,
+    tokens_of,
+)
+
+
+def told(number, model, cluster, **advice):
+    step = {"from_size": 8, "to_size": 16, "returned": 0.5, "low": None, "high": None}
+    return {
+        "setting_id": number,
+        "model": model,
+        "cluster": cluster,
+        "batch_short": "strong 64 × 4096",
+        "basis": "measured",
+        "brief": "Nothing has run yet: 3 points wait.",
+        "tokens": 2e9,
+        "words": {"GPU": "GPU", "GPUs": "GPUs"},
+        "advice": {
+            "sizes": [8, 16],
+            "layouts": [{"id": "a", "label": "plain"}, {"id": "b", "label": "two stages"}],
+            "stretches": [{"layout": "a"}, {"layout": "b"}],
+            "changes": [{"after_size": 8, "size": 16}],
+            "steps": [step],
+            "at_size": {"8": {"gpu_hours_per_token": 1e-9}, "16": {"gpu_hours_per_token": 2e-9}},
+            **advice,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(1.0, "s6"), (0.96, "s5"), (0.5, "s2"), (0.0, "s1"), (None, "")]
+)
+def test_a_cell_is_the_darker_the_closer_to_the_fastest(share, expected):
+    assert shade(share) == expected
+
+
+def test_a_cell_says_its_state_and_its_interval():
+    tied = {"state": "tied", "share": 0.98, "low": 0.95, "high": 1.01}
+    assert cell_words(tied).replace("\u202f", " ") == (
+        "not told apart, 98 % of the fastest [95 %–101 %]"
+    )
+    assert cell_words({"state": "does_not_fit", "share": None}) == "does not fit"
+
+
+@pytest.mark.parametrize(
+    ("hours", "expected"), [(480, "20.0 d"), (30, "30.0 h"), (0.2, "12.0 min")]
+)
+def test_a_time_has_the_unit_that_suits_it(hours, expected):
+    assert duration(hours).replace("\u202f", " ") == expected
+
+
+def test_a_return_stands_at_the_size_it_leads_to():
+    by_size = steps(told(1, "m", "c")["advice"])
+    assert by_size[8] is None
+    assert by_size[16]["returned"] == 0.5
+
+
+def test_every_selection_has_its_cell_in_the_matrix():
+    stories = [told(1, "m", "c"), told(2, "m", "d"), told(3, "n", "d")]
+    assert places(stories) == ["c, strong 64 × 4096", "d, strong 64 × 4096"]
+    rows = {model: [one and one["setting_id"] for one in row] for model, row in matrix(stories)}
+    assert rows == {"m": [1, 2], "n": [None, 3]}
+
+
+def test_a_selection_is_summed_up_by_layout_change_return_and_cost():
+    assert layouts_of(told(1, "m", "c")) == "plain, then two stages"
+    assert summary(told(1, "m", "c")) == [
+        "measured", "changes at 8→16", "last step returns 0.50", "4.00 GPU-hours on 16",
+    ]  # fmt: skip
+
+
+def test_where_nothing_ran_the_matrix_says_why():
+    nothing = told(1, "m", "c", stretches=[], at_size={}, steps=[], changes=[])
+    assert layouts_of(nothing) == "nothing ran"
+    assert summary(nothing) == ["Nothing has run yet: 3 points wait."]
+
+
+def test_a_model_of_unknown_size_is_priced_for_a_stated_number_of_tokens():
+    assert tokens_of({"tokens": None}) == 1e12
+    assert tokens_of({"tokens": 5}) == 5
