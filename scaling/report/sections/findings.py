@@ -219,5 +219,5 @@ def price_note(setting: Record, costs: list[Record]) -> str:
         "tdp": f"energy at the data sheet's {amount(setting['gpu_tdp_w'])} W per device all the "
         "time, without the rest of the node",
     }
-    known = [energy[kind] for kind in ("measured", "tdp") if kind in kinds]
-    return f"{money}; {' or '.join(known) if known else 'energy is not known'}."
+    sources = [energy[kind] for kind in ("measured", "tdp") if kind in kinds]
+    return f"{money}; {' or '.join(sources) if sources else 'energy is not known'}."

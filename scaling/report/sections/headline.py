@@ -36,7 +36,7 @@ def headline(
     node = tables["settings"][0]["gpus_per_node"]
     advised = [choices[one.layout] for one in stretches]
     common, names = phrases(advised, node)
-    told = rest(advised[0], shared_axes(advised, list(choices.values())), node)
+    shared = rest(advised[0], shared_axes(advised, list(choices.values())), node)
     placed = _placed(names, stretches, words)
     ending = _last_step(steps, kind)
     rival = _as_fast(tables, choices, stretches[-1], kind)
@@ -46,11 +46,11 @@ def headline(
     sizes = f"between {stretches[0].from_size} and {counted(stretches[-1].to_size, words)}"
     changing = f"the layout to use changes {often} {sizes}"
     versions = [
-        _sentence(common, told, placed, rival, ending),
-        _sentence(common, told, placed, "", ending),
-        _sentence(common, told[:1], placed, "", ending),
+        _sentence(common, shared, placed, rival, ending),
+        _sentence(common, shared, placed, "", ending),
+        _sentence(common, shared[:1], placed, "", ending),
         _sentence(common, [], placed, "", ending),
-        _sentence("", told, plain, "", ending),
+        _sentence("", shared, plain, "", ending),
         _sentence("", [], plain, "", ending),
         _sentence("", [], [changing], "", ending),
     ]
@@ -60,14 +60,14 @@ def headline(
 
 
 def _sentence(
-    common: str, told: Sequence[str], placed: Sequence[str], rival: str, ending: str
+    common: str, shared: Sequence[str], placed: Sequence[str], rival: str, ending: str
 ) -> str:
-    shared = f" ({', '.join(told)})" if told else ""
+    in_brackets = f" ({', '.join(shared)})" if shared else ""
     if common:
-        body = f"{common}{shared}, {', '.join(placed)}"
+        body = f"{common}{in_brackets}, {', '.join(placed)}"
     else:
         name, _, where = placed[0].partition("\0")
-        body = ", ".join([f"{name}{shared}{where}", *placed[1:]])
+        body = ", ".join([f"{name}{in_brackets}{where}", *placed[1:]])
     return f"{body.replace(chr(0), '')}{rival}. {ending}".strip()
 
 

@@ -13,19 +13,19 @@ HALF = 0.5
 
 def energy_title(tables: Tables, words: Mapping[str, str]) -> str:
     """What a joule buys at the largest size against the smallest."""
-    known = [row for row in tables["best"] if row["tokens_per_joule"] is not None]
-    if not known:
+    metered = [row for row in tables["best"] if row["tokens_per_joule"] is not None]
+    if not metered:
         return "Energy was not measured"
-    last = known[-1]
+    last = metered[-1]
     sentence = f"On {counted(last['world_size'], words)} a joule trains "
     sentence += f"{significant(last['tokens_per_joule'])} tokens"
-    if len(known) > 1:
-        change = last["tokens_per_joule"] / known[0]["tokens_per_joule"] - 1
+    if len(metered) > 1:
+        change = last["tokens_per_joule"] / metered[0]["tokens_per_joule"] - 1
         way = "more" if change >= 0 else "fewer"
         compared = f"{percent(abs(change))} {way} than"
-        if abs(math.log1p(change)) <= math.hypot(margin(known[0]), margin(last)):
+        if abs(math.log1p(change)) <= math.hypot(margin(metered[0]), margin(last)):
             compared = "about as many as"
-        sentence += f", {compared} on {known[0]['world_size']}"
+        sentence += f", {compared} on {metered[0]['world_size']}"
     return sentence
 
 

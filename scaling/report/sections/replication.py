@@ -28,13 +28,15 @@ def replication(study_dir: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     rows = _read(path)
-    found = [_finding(list(group)) for _, group in groupby(rows, lambda row: row["finding"])]
-    counts = Counter(finding["verdict"] for finding in found)
+    findings = [_finding(list(group)) for _, group in groupby(rows, lambda row: row["finding"])]
+    counts = Counter(finding["verdict"] for finding in findings)
     order = (REPRODUCED, IN_PART, NOT_REPRODUCED, NOT_TESTABLE)
-    found.sort(key=lambda finding: order.index(finding["verdict"]))
+    findings.sort(key=lambda finding: order.index(finding["verdict"]))
     only_predicted = {row["series"] for row in rows if row["series"]} == {"predicted"}
-    told = _headline(counts, len(found)) + (", by the prediction alone" if only_predicted else "")
-    return {"headline": told, "findings": found}
+    headline = _headline(counts, len(findings)) + (
+        ", by the prediction alone" if only_predicted else ""
+    )
+    return {"headline": headline, "findings": findings}
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
@@ -45,8 +47,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: is no table of this project: {reason}") from error
-    known = {REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE}
-    if any(row["verdict"] not in known for row in rows):
+    verdicts = {REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE}
+    if any(row["verdict"] not in verdicts for row in rows):
         raise InputError(f"{path}: is no table of this project; `scaling tabulate` writes it")
     return rows
 
@@ -70,14 +72,14 @@ def _finding(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _headline(counts: Counter[str], total: int) -> str:
     """`Of 8 findings of the paper 6 are reproduced, 1 in part and 1 is not`."""
-    said = []
+    parts = []
     if number := counts[REPRODUCED]:
-        said.append(f"{number} {'is' if number == 1 else 'are'} reproduced")
+        parts.append(f"{number} {'is' if number == 1 else 'are'} reproduced")
     if number := counts[IN_PART]:
-        said.append(f"{number} in part")
+        parts.append(f"{number} in part")
     if number := counts[NOT_REPRODUCED]:
-        said.append(f"{number} {'is' if number == 1 else 'are'} not")
+        parts.append(f"{number} {'is' if number == 1 else 'are'} not")
     if number := counts[NOT_TESTABLE]:
-        said.append(f"{number} cannot be tested here")
+        parts.append(f"{number} cannot be tested here")
     findings = "finding" if total == 1 else "findings"
-    return f"Of {total} {findings} of the paper {listed(said)}"
+    return f"Of {total} {findings} of the paper {listed(parts)}"

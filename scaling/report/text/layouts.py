@@ -79,15 +79,15 @@ def shared_axes(advised: Sequence[Choices], rivals: Sequence[Choices]) -> list[s
     ZeRO always; another one where a rival chose otherwise.
     """
     same = [name for name in AXES if name not in differing(advised) and name not in REPLICA]
-    told = {*differing([*advised, *rivals]), *_ALWAYS}
-    return [name for name in same if name in told]
+    telling = {*differing([*advised, *rivals]), *_ALWAYS}
+    return [name for name in same if name in telling]
 
 
 def plainer(advised: Sequence[Choices], gpus_per_node: int | None) -> list[str]:
     """The same layouts by their degrees alone; by all that differs where those do not tell them."""
     names = [degrees(each) for each in advised]
-    told = all(one != other for one, other in itertools.pairwise(names))
-    return names if told else phrases(advised, gpus_per_node)[1]
+    differ = all(one != other for one, other in itertools.pairwise(names))
+    return names if differ else phrases(advised, gpus_per_node)[1]
 
 
 def in_words(choices: Choices, axes: Sequence[str], gpus_per_node: int | None) -> str:
