@@ -79,5 +79,5 @@ def prediction_error() -> alt.LayerChart:
         *words(middle, colour=INK, align="left", dx=15)(
             y=alt.Y("middle:Q"), text=alt.Text("middle:Q", format=".2f")
         ),
-        height=300,
+        height=260,
     )

@@ -50,7 +50,7 @@ def collectives() -> alt.LayerChart:
             color=shape,
             tooltip=tooltips("kind", "nodes", "ranks", "at_once", "message_bytes", "rate"),
         ),
-        height=240,
+        height=215,
     )
 
 
@@ -81,7 +81,7 @@ def gemm_rates() -> alt.LayerChart:
         base.mark_point(shape="circle", filled=True, size=50, opacity=0.9).encode(
             y=y, color=kind, tooltip=tooltips("precision", "m", "n", "k", "flop_per_s", "probes")
         ),
-        height=240,
+        height=215,
     )
 
 

@@ -90,7 +90,7 @@ def memory_time() -> alt.LayerChart:
             x=x, y=y, order=alt.Order("step_time_s:Q")
         ),
         *category_points(rows.encode(x=x, y=y), stage, tips),
-        height=320,
+        height=300,
     )
 
 

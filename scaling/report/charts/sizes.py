@@ -63,7 +63,7 @@ def throughput() -> alt.LayerChart:
             ).transform_filter("datum.right"),
             colour=layout_colour(), align="right", baseline="bottom", dx=-7, dy=-7,
         )(y=y, text=alt.Text("name:N")),
-        height=300,
+        height=280,
     )  # fmt: skip
 
 
@@ -119,5 +119,5 @@ def throughput_per_gpu() -> alt.LayerChart:
         *points(base.encode(y=y), tooltips(*_BEST)),
         *words(base, colour=SOFT, dy=-15)(y=y, text=alt.Text("used:N")),
         *words(base, colour=SOFT, dy=16)(y=y, text=alt.Text("efficiency:Q", format=".0%")),
-        height=300,
+        height=280,
     )  # fmt: skip
