@@ -10,6 +10,12 @@ SOURCES, TESTS = PROJECT / "scaling", PROJECT / "tests"
 
 # What no test imports and none is named after: the test of its room that goes through it.
 HELD_BY = {
+    "cli.memory": "check/test_oracle.py",
+    "cli.memory_table": "check/test_oracle.py",
+    "predict.cost.context": "predict/test_step_arithmetic.py",
+    "predict.cost.own_memory": "predict/test_own_stack.py",
+    "predict.read.precisions": "predict/test_modern_stacks.py",
+    "train.rehearsal.standins": "train/test_rehearsal.py",
     "foreign.arrays": "foreign/test_reading.py",
     "foreign.layouts": "foreign/test_reading.py",
     "layout.routing": "predict/test_experts.py",
