@@ -31,7 +31,8 @@ def _pipeline_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     if schedule == "1f1b" and layout.gradient_accumulation_steps < layout.pp:
         yield (
             f"pp={layout.pp} with gradient_accumulation_steps="
-            f"{layout.gradient_accumulation_steps}: torch's 1f1b needs as many micro-batches as stages (PyTorch)"
+            f"{layout.gradient_accumulation_steps}: "
+            "torch's 1f1b needs as many micro-batches as stages (PyTorch)"
         )
     if layout.zero_stage == 2:
         yield (
