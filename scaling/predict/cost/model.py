@@ -25,7 +25,7 @@ REFUSE_COUNTED_ABOVE = 1.05
 # this share was out of memory in all but 2 of 395 published rows, once calibrated.
 PASS_OVER_ABOVE = 1.05
 # Standard deviation of ln(memory)'s error, with data sheets and with a calibration on peaks or
-# outcomes: of published rows that ran and that did not, by how far their need is from the capacity.
+# outcomes: judgement, near what published rows that ran and that did not leave open.
 _MEMORY_SIGMA = {False: 0.14, True: 0.06}
 
 
