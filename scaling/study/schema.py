@@ -186,11 +186,10 @@ class ModelEntry(_Parts):
             )
         if self.family == "llama" and (self.head_dim or self.hidden_size // self.num_heads) % 2:
             raise ValueError("rotary positions need an even head_dim")
-        if self.family != "llama" and set(NAMES) & self.model_fields_set:
-            raise ValueError(
-                f"{min(set(NAMES) & self.model_fields_set)} is a part of family llama only, not of "
-                f"{self.family}"
-            )
+        fields = type(self).model_fields
+        chosen = [name for name in NAMES if getattr(self, name) != fields[name].default]
+        if self.family != "llama" and chosen:
+            raise ValueError(f"{chosen[0]} is a part of family llama only, not of {self.family}")
         if wrong := mistakes(self):
             raise ValueError(wrong[0])
         return self

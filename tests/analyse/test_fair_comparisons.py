@@ -166,7 +166,8 @@ def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them()
     )  # fmt: skip
     common = dict.fromkeys(columns) | {
         "setting_id": 1, "world_size": 8, "layout": "l", "outcome": "ok", "step_time_s": 2.0,
-        "tokens_per_s": 3.0, "beside_measured": False, "predicted_memory_bytes": 5, "stack_fingerprint": "s",
+        "tokens_per_s": 3.0,
+        "beside_measured": False, "predicted_memory_bytes": 5, "stack_fingerprint": "s",
     }  # fmt: skip
     measurements = [
         common | {"point_id": "theirs", "series": "published"},

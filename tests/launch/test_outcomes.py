@@ -189,7 +189,7 @@ def test_a_rank_that_somebody_ended_leaves_no_row_and_its_point_is_still_wanted(
 def test_a_command_that_settles_nothing_says_why_and_exits_with_its_own_code(
     raised: type[Unsettled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unsettled(*_: Path) -> None:
+    def unsettled(*_: Path, excluded: list[str]) -> None:
         raise raised("for this reason")
 
     monkeypatch.setattr("scaling.launch.measure", unsettled)
