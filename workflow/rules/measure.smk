@@ -22,4 +22,4 @@ rule measure:
         point=str(LEFT.point("{point}")),
     shell:
         SCALING + " measure {params.point:q} {output:q}"
-        " --excluded {resources.slurm_exclude:q} > {log:q} 2>&1"
+        " --excluded={resources.slurm_exclude:q} > {log:q} 2>&1"
