@@ -53,15 +53,19 @@ def test_micro_batch_1_gives_the_best_13b_layout(predicted):
 def test_zero_3_costs_more_time_and_less_memory_than_zero_2(predicted, model):
     found = predicted("zero_stages")
     subject = f"mt5_{model} on a100-80gb-dgx"
-    assert found["stages_save_memory", subject]["verdict"] == "reproduced"
+    # stage 3 keeps up to 1e9 gathered elements: all of a small model, so it saves none there
+    small = model in ("base", "large")
+    saves = "not reproduced" if small else "reproduced"
+    assert found["stages_save_memory", subject]["verdict"] == saves
     assert found["stage_3_costs_time", subject]["verdict"] == "reproduced"
 
 
-def test_a_13b_encoder_decoder_needs_stage_3_on_one_node(predicted):
+def test_a_13b_encoder_decoder_fits_a_node_with_stage_2_by_its_counted_bytes(predicted):
+    # the paper's software needed stage 3; the bytes of this engine's stage 2 are counted, and fit
     found = predicted("zero_stages")
-    assert found["the_largest_needs_stage_3", "mt5_xxl on 8 of a100-80gb-dgx"]["verdict"] == (
-        "reproduced"
-    )
+    answer = found["the_largest_needs_stage_3", "mt5_xxl on 8 of a100-80gb-dgx"]
+    assert answer["verdict"] == "not reproduced"
+    assert answer["observed"] == "fits with stage 2, 3"
 
 
 def test_mfu_falls_at_a_fixed_global_batch(predicted):
