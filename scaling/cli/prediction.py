@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from scaling.errors import InputError, did_you_mean, plain, shortened
-from scaling.layout.axes import Precision
+from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ def recommend(
         str | None, typer.Option(help="Whose software, as the rows name it; else this project's.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="Whose layouts, of this project's engines: deepspeed or torch.")
-    ] = "deepspeed",
+        str, typer.Option(help=f"Whose layouts, of this project's engines: {' or '.join(ENGINES)}.")
+    ] = DEFAULTS["engine"],
     calibration: CalibrationFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:

@@ -22,7 +22,7 @@ MAY_NAME = {
     "scaling/launch/provenance.py": "the row's deepspeed_version",
     "scaling/record/rank_files.py": "the row's deepspeed_version",
     "scaling/record/row.py": "the row's deepspeed_version",
-    "scaling/report/tables.py": "the row's deepspeed_version",
+    "scaling/report/columns.py": "the row's deepspeed_version",
     "scaling/train/stack.py": "the row's deepspeed_version",
 }
 ROOMS = ("scaling/train/engines/deepspeed/", "scaling/predict/")  # predict: facts about stacks

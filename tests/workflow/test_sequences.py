@@ -105,8 +105,12 @@ def checkout(tmp_path, monkeypatch):
     for verb, program in (("measure", MEASURE), ("tabulate", TABULATE), ("report", REPORT)):
         (root / f"stand_in_{verb}.py").write_text(program)
         rule = rules / f"{verb}.smk"
-        assert f"-m scaling {verb}" in rule.read_text()
-        rule.write_text(rule.read_text().replace(f"-m scaling {verb}", f"stand_in_{verb}.py"))
+        real, stand_in = (
+            f'SCALING + " {verb} ',
+            f'quoted(sys.executable, "stand_in_{verb}.py") + " ',
+        )
+        assert real in rule.read_text()
+        rule.write_text(rule.read_text().replace(real, stand_in))
     monkeypatch.chdir(root)
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     write(root, STUDY)
