@@ -32,8 +32,8 @@ import rival
 
 from scaling.cluster.hardware import gpu_named
 from scaling.launch.start.environment import rank_environment
-from scaling.layout.axes import AXES, DEFAULTS
-from scaling.layout.engines import ENGINES, engine_refusals
+from scaling.layout.axes import AXES
+from scaling.layout.engines import engine_refusals
 from scaling.layout.kernels import FUSED
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
@@ -178,7 +178,6 @@ def _layouts(asked: argparse.Namespace) -> Iterator[Layout]:
             **dict(zip(GRID, values, strict=True)),
             **chosen,
             attention=asked.attention,
-            engine=asked.engine,
             precision="fp32" if asked.gpu == "cpu" else "bf16",
         )
 
@@ -236,7 +235,6 @@ def _asked() -> argparse.Namespace:
             choices=AXES[name].values,
             help="ours",
         )
-    parser.add_argument("--engine", choices=ENGINES, default=DEFAULTS["engine"], help="ours")
     parser.add_argument("--rival", choices=["plain", "liger"], default="plain")
     parser.add_argument("--attention", default="flash2", help="ours; theirs is torch's choice")
     parser.add_argument("--steps", type=int, default=10, help="measured, of a turn")
