@@ -76,6 +76,6 @@ def part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
         legend=alt.Legend(
             title=None, orient="top", symbolType="square", labelLimit=200,
             labelOpacity=shown, symbolOpacity=shown,
-            columns=alt.ExprRef("width < 520 ? 2 : 6"),
+            columns=alt.ExprRef("width < 420 ? 2 : width < 700 ? 3 : 6"),
         ),
     )  # fmt: skip
