@@ -33,7 +33,8 @@ def build(readable: Path = READABLE, out: Path = TABLE) -> pa.Table:
         InputError: a row has no source or a licence that we may not pass on, or holds a shape that
             cannot be.
     """
-    table = built(read_table(readable), str(readable))
+    # what it was read from is nobody else's business
+    table = built(read_table(readable), str(readable)).replace_schema_metadata(None)
     pq.write_table(table, out, compression="zstd", compression_level=19)
     return table
 
