@@ -1,7 +1,7 @@
 """`scaling status`: how a sweep is, once or again and again."""
 
-import time
 from pathlib import Path
+from time import sleep
 from typing import Annotated
 
 import typer
@@ -45,7 +45,7 @@ def status(
         typer.echo(now.to_json() if json else "\n".join(now.lines()))
         if not watch or now.progress.finished:
             return
-        time.sleep(LOOK_EVERY_S)
+        sleep(LOOK_EVERY_S)
 
 
 def say_unreadable(study_dir: Path) -> None:

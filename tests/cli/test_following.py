@@ -21,7 +21,7 @@ def test_it_is_said_again_until_all_is_measured(write_study, config, tmp_path, m
         row = StudyPaths(tmp_path / "results" / "watched").row(point.point_id)
         write_rows(row, [row_of(point)])
 
-    monkeypatch.setattr(following.time, "sleep", measured_meanwhile)
+    monkeypatch.setattr(following, "sleep", measured_meanwhile)
     following.status(str(path), watch=True, json=True)
     before, after = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (before["progress"]["left"], after["progress"]["left"]) == (1, 0)
