@@ -8,7 +8,7 @@ with spoken as (
     from ranking
     group by setting_id, series
     qualify row_number() over (
-        partition by setting_id order by series = 'predicted', series = 'published'
+        partition by setting_id order by list_position(getvariable('series_order'), series)
     ) = 1
 ),
 standing as (

@@ -1,6 +1,6 @@
 -- Grain: one row per setting, layout that the decision is between, and world_size that was tried.
 -- Needs: advised, rivals, ranking, layouts, coinciding, names, axes, colours
--- Of one series: measured here, else published, else predicted.
+-- Of one series, the first of series_order (scaling/analyse/series.py).
 -- role: advised somewhere; else simplest (least tp x pp x cp, then the fewest choices to say, of those
 -- that ran at the most sizes); else contender, those that come closest at most sizes, six rows with all.
 -- outcome: of the layout there, also where it ran as the layout it coincides with; null: not tried.
@@ -12,7 +12,7 @@ with spoken as (
     from layouts
     group by setting_id, series
     qualify row_number() over (
-        partition by setting_id order by series = 'predicted', series = 'published'
+        partition by setting_id order by list_position(getvariable('series_order'), series)
     ) = 1
 ),
 sizes as (

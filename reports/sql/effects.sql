@@ -71,12 +71,8 @@ found as (
 )
 select
     *,
-    series = case
-        when bool_or(series = 'extended') over (partition by setting_id) then 'extended'
-        when bool_or(series = 'measured') over (partition by setting_id) then 'measured'
-        when bool_or(series = 'published') over (partition by setting_id) then 'published'
-        else 'predicted'
-    end and row_number() over (
+    series = arg_min(series, list_position(getvariable('series_order'), series))
+        over (partition by setting_id) and row_number() over (
         partition by setting_id, series
         order by near_pairs > 0 desc,
             abs(ln(coalesce(near_ratio, mean_ratio)))

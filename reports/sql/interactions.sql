@@ -48,12 +48,8 @@ ranked as (
 select
     setting_id, series, effects.name, axis, level, place as level_order, ranked.pairs,
     ranked.mean_ratio, strength, concat(effects.name, ' · by ', axis) as title, rank,
-    fewest_pairs >= 3 and rank <= 8 and series = case
-        when bool_or(series = 'extended') over (partition by setting_id) then 'extended'
-        when bool_or(series = 'measured') over (partition by setting_id) then 'measured'
-        when bool_or(series = 'published') over (partition by setting_id) then 'published'
-        else 'predicted'
-    end as shown
+    fewest_pairs >= 3 and rank <= 8 and series = arg_min(series, list_position(getvariable('series_order'), series))
+        over (partition by setting_id) as shown
 from ranked
 join effects using (setting_id, series, factor_id, from_place, to_place)
 order by setting_id, series, rank, level_order

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.analyse import ties
+from scaling.analyse.series import SERIES
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, shortened
 from scaling.layout.axes import AXES, levels_of
@@ -304,6 +305,7 @@ def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table)
 def _axes(connection: duckdb.DuckDBPyConnection) -> None:
     """The table of axes as catalogue.axes and .levels, and its names as the variable `axes`."""
     connection.execute("set variable axes = $1", [list(AXES)])
+    connection.execute("set variable series_order = $1", [list(SERIES)])
     ties.set_variables(connection)
     axes, levels = [], []
     for order, axis in enumerate(AXES.values(), start=1):

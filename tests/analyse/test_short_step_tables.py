@@ -44,6 +44,14 @@ def test_an_extended_step_is_a_series_of_its_own(table):
     assert len(ranked) == 3  # layouts of both kinds are never compared
 
 
+def test_of_both_kinds_the_report_speaks_of_the_extended_one(table):
+    (decided,) = {one["world_size"] for one in table("decision")}
+    assert decided == 2
+    rows = {one["layout_name"]: one["place"] for one in table("decision") if one["outcome"] == "ok"}
+    assert len(rows) == 2  # measured alone would be one layout
+    assert {one["series"] for one in table("effects") if one["shown"]} <= {"extended"}
+
+
 def test_a_point_of_both_kinds_is_counted_once(table):
     assert sum(one["points"] for one in table("outcomes")) == 3
     assert len(table("statistics")) == 3

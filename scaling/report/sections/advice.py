@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+from scaling.analyse.series import Series
 from scaling.layout.axes import AXES
 from scaling.report.sections.headline import headline
 from scaling.report.tables import Record, Tables
 from scaling.report.text.layouts import differing, in_words
 
-Kind = Literal["measured", "extended", "published", "predicted"]
 Role = Literal["advised", "contender", "simplest"]
 State = Literal["advised", "tied", "slower", "does_not_fit", "failed", "not_tried"]
 
@@ -115,7 +115,7 @@ class Headline:
 class Advice:
     """All that is advised of one selection. Ids of layouts are those of `layouts`."""
 
-    kind: Kind
+    kind: Series
     headline: Headline
     study_kind: str  # weak | strong
     tokens: float | None  # of a run: 20 per parameter
@@ -135,7 +135,7 @@ class Advice:
         return {name: _plain(value) for name, value in fields.items()}
 
 
-def advice(tables: Tables, kind: Kind, words: Mapping[str, str]) -> Advice:
+def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
     """The advice of one selection, from its tables of one series (`sentences.evidence`)."""
     setting = tables["settings"][0]
     rows = tables["decision"]

@@ -6,9 +6,10 @@ Every function takes the tables of one setting. A sentence the data cannot carry
 from collections.abc import Mapping
 from typing import Any
 
+from scaling.analyse.series import SERIES, Series
 from scaling.report.charts.palette import LAYOUT_SLOTS
 from scaling.report.sections import answers, findings, other_findings, size_findings
-from scaling.report.sections.advice import Kind, advice
+from scaling.report.sections.advice import advice
 from scaling.report.sections.figures import figures
 from scaling.report.tables import Record, Tables
 from scaling.report.text.words import words_for
@@ -118,17 +119,15 @@ def evidence(tables: Tables) -> Tables:
     return tables.of_series(basis(tables))
 
 
-def basis(tables: Tables) -> Kind:
-    """The series that sentences stand on: of what ran here, else published, else predicted.
+def basis(tables: Tables) -> Series:
+    """The series that sentences stand on (see `SERIES`).
 
-    Where short steps were extended, full ones ran at a few points only, to check them: there it is
-    the extended ones. Beside rows that ran, predictions have sentences of their own.
+    Beside rows that ran, predictions have sentences of their own.
     """
     series = {row["series"] for row in tables["contenders"]}
     if not series:
         return "measured"
-    kinds: tuple[Kind, ...] = ("extended", "measured", "published", "predicted")
-    return next(kind for kind in kinds if kind in series)
+    return next(name for name in SERIES if name in series)
 
 
 def beyond(tables: Tables, words: Mapping[str, str]) -> str:
