@@ -17,9 +17,4 @@ checkpoint choose:
         guide=PLAN.guide,
         clusters=PLAN.clusters,
     shell:
-        SCALING
-        + " choose "
-        + quoted(PLAN.study)
-        + " {wildcards.size:q} {output:q} "
-        + quoted(*CHOSEN)
-        + " > {log:q} 2>&1"
+        CHOOSE + " {wildcards.size:q} {output:q} > {log:q} 2>&1"
