@@ -24,7 +24,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from tests.points import tiny_point
-from tests.slurm.lab import Lab, Study, end
+from tests.slurm.lab import Lab, Study, end, until
 
 OPTIONS = ("--submitit-pack", "10", "--submitit-max-allocations", "8", "--quiet", "rules")
 ROUNDS = 20  # of the command, until all is done
@@ -54,7 +54,7 @@ class Soak:
             "allocation requeued": lambda: self._tell_a_job("scontrol", "requeue"),
             "node drained": lambda: self._lose_node("drain"),
             "node lost": lambda: self._lose_node("down"),
-            "controller killed": self._kill_controller,
+            "controller silent": self._silence_controller,
             "disk full": self._fill_disk,
         }
 
@@ -83,8 +83,8 @@ class Soak:
             if not row.exists() or len(pq.read_table(row)) != 1:
                 sentences.append(f"{row.name} holds no row")
         sentences += [f"{name} ran twice at once: {when}" for name, when in self._doubled()]
-        until = time.monotonic() + _PARTING_S
-        while (left := [*self._processes(), *self.lab.queue()]) and time.monotonic() < until:
+        latest = time.monotonic() + _PARTING_S
+        while (left := [*self._processes(), *self.lab.queue()]) and time.monotonic() < latest:
             time.sleep(0.5)
         return sentences + [f"left over: {one}" for one in left]
 
@@ -151,17 +151,34 @@ class Soak:
         node = f"node{self._random.randint(1, 4)}"
         self.lab.ask("scontrol", "update", f"node={node}", f"state={state}", "reason=soak")
         time.sleep(self._random.uniform(1.0, 4.0))
-        # one that was set down may be back by itself
-        subprocess.run(
-            ["scontrol", "update", f"node={node}", "state=resume"],
-            env=self.lab.environment, capture_output=True,
-        )  # fmt: skip
+        self._heal()
         return True
 
-    def _kill_controller(self) -> bool:
-        self.lab.end("slurmctld", signal.SIGKILL)
-        time.sleep(1.0)
-        self.lab.start()
+    def _heal(self) -> None:
+        """Until all nodes are there again: one that was set down may be back by itself."""
+
+        def healthy() -> bool:
+            states = dict(self._words("sinfo", "-h", "-N", "-o", "%N %t"))
+            ill = [
+                n for n, state in states.items() if state not in ("idle", "mix", "alloc", "comp")
+            ]
+            for node in ill:
+                self._words("scontrol", "update", f"node={node}", "state=resume")
+            return len(states) == 4 and not ill
+
+        until("all nodes are there", healthy, 120)
+
+    def _words(self, *command: str) -> list[list[str]]:
+        """The words of each line that a command prints; none where Slurm refuses."""
+        done = subprocess.run(command, env=self.lab.environment, capture_output=True, text=True)
+        return [line.split() for line in done.stdout.splitlines()]
+
+    def _silence_controller(self) -> bool:
+        self.lab.end("slurmctld", signal.SIGSTOP)
+        try:
+            time.sleep(self._random.uniform(3.0, 8.0))
+        finally:
+            self.lab.end("slurmctld", signal.SIGCONT)
         return True
 
     def _fill_disk(self) -> bool:
