@@ -1,7 +1,6 @@
 """What a dry run says: the jobs that Snakemake would start, the allocations they would share."""
 
 import argparse
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,10 @@ def quietly(options: Sequence[str]) -> list[str]:
 def allocations(
     points: Mapping[str, Allocation], missing: Collection[str], options: Sequence[str]
 ) -> list[str]:
-    """The allocations that the missing points would share, a line for each kind.
+    """The allocations that the missing points would share, a line for each size.
 
-    None where the points go to no scheduler. Points of equal requests share one, as far as the
-    profile's `submitit-pack` and `submitit-pack-minutes` let them.
+    None where the points go to no scheduler. Points of as many nodes and ranks share one, as far
+    as the profile's `submitit-pack` and `submitit-pack-minutes` let them.
 
     Raises:
         InputError: the profile is not there, or is none.
@@ -36,35 +35,36 @@ def allocations(
     settings = _settings(options)
     if settings["executor"] != "submitit":
         return []
-    most, most_minutes = int(settings["pack"] or 1), settings["pack_minutes"]
-    kinds: Counter[tuple[Allocation, int]] = Counter()
-    for asked, count in Counter(_request(points[name]) for name in missing).items():
-        size = max(1, most)
-        if most_minutes is not None:
-            within = (int(most_minutes) - _MARGIN_MIN) // asked.minutes
-            size = max(1, min(size, within))
-        full, rest = divmod(count, size)
-        kinds[asked, size] += full
-        kinds[asked, rest] += rest > 0
-    listed = sorted(((n, *kind) for kind, n in kinds.items() if n), key=lambda one: _order(*one))
-    lines = [
-        f"  {n} x {size} points of {asked.nodes} nodes, {asked.ranks_per_node} ranks on each, "
-        f"{size * asked.minutes + _MARGIN_MIN} min"
-        for n, asked, size in listed
-    ]
-    return [f"{len(missing)} points in {sum(kinds.values())} allocations:", *lines]
+    packs = _packs(
+        [points[name] for name in sorted(missing)], settings["pack"] or 1, settings["pack_minutes"]
+    )
+    sizes: dict[tuple[int, int], list[list[Allocation]]] = {}
+    for pack in packs:
+        sizes.setdefault((pack[0].nodes, pack[0].ranks_per_node), []).append(pack)
+    lines = []
+    for (nodes, ranks), alike in sorted(sizes.items()):
+        minutes = [sum(point.minutes for point in pack) + _MARGIN_MIN for pack in alike]
+        lines.append(
+            f"  {len(alike)} of {nodes} nodes, {ranks} ranks on each: {sum(map(len, alike))} points,"
+            f" at most {max(map(len, alike))} in one, of {min(minutes)} to {max(minutes)} min, "
+            f"at most {nodes * sum(minutes) / 60:,.1f} node-hours"
+        )
+    return [f"{len(missing)} points in {len(packs)} allocations:", *lines]
 
 
-def _request(point: Allocation) -> Allocation:
-    """What is the same of points that may share an allocation."""
-    return Allocation(
-        world_size=point.nodes * point.ranks_per_node, nodes=point.nodes,
-        ranks_per_node=point.ranks_per_node, minutes=point.minutes,
-    )  # fmt: skip
-
-
-def _order(_: int, asked: Allocation, size: int) -> tuple[int, int, int]:
-    return asked.world_size, asked.minutes, -size
+def _packs(
+    points: Sequence[Allocation], most: int, most_minutes: int | None
+) -> list[list[Allocation]]:
+    """Points of as many nodes and ranks together, in their order, as the executor packs them."""
+    packs: dict[tuple[int, int], list[list[Allocation]]] = {}
+    for point in points:
+        alike = packs.setdefault((point.nodes, point.ranks_per_node), [[]])
+        minutes = sum(other.minutes for other in alike[-1]) + point.minutes + _MARGIN_MIN
+        full = len(alike[-1]) == most or (most_minutes is not None and minutes > most_minutes)
+        if alike[-1] and full:
+            alike.append([])
+        alike[-1].append(point)
+    return [pack for alike in packs.values() for pack in alike]
 
 
 def _settings(options: Sequence[str]) -> dict[str, Any]:

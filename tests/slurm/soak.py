@@ -9,6 +9,7 @@ as long as something is wanted, as a user would. Exit code 1, with what is wrong
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -29,6 +30,7 @@ from tests.slurm.lab import Lab, Study, end, until
 OPTIONS = ("--submitit-pack", "10", "--submitit-max-allocations", "8", "--quiet", "rules")
 ROUNDS = 20  # of the command, until all is done
 _FULL_S = 4.0
+_PATIENCE_S = 15.0  # for something to be there that can be struck
 _PARTING_S = 60.0  # for what was killed to be gone
 
 
@@ -36,14 +38,16 @@ class Soak:
     """One study, its faults and what must hold at the end."""
 
     def __init__(
-        self, study: Study, *, points: int, real: int, seed: int, every_s: tuple[float, float]
-    ) -> None:
+        self, study: Study, *, points: int, real: int, seed: int, every_s: tuple[float, float],
+        rounds: int | None = None,
+    ) -> None:  # fmt: skip
+        """Rounds: how often every kind of fault strikes; None: for as long as points are left."""
         self.study, self.lab = study, study.lab
         self.real = [f"p{n}" for n in range(0, points, max(1, points // real))] if real else []
         self.points = [f"p{n}" for n in range(points)]
         self.struck: Counter[str] = Counter()
         self._random = random.Random(seed)
-        self._every_s = every_s
+        self._every_s, self._rounds = every_s, rounds
         self._run: subprocess.Popen[bytes] | None = None
         self._kinds: dict[str, Callable[[], bool]] = {
             "rank killed": lambda: self._kill(lambda p: p.name() == "sleep"),
@@ -55,8 +59,9 @@ class Soak:
             "node drained": lambda: self._lose_node("drain"),
             "node lost": lambda: self._lose_node("down"),
             "controller silent": self._silence_controller,
-            "disk full": self._fill_disk,
         }
+        if os.path.ismount(study.folder.parent):  # a small file system of the study's own
+            self._kinds["disk full"] = self._fill_disk
 
     def run(self) -> list[str]:
         """Strike until all points are there; what is wrong then, a sentence each."""
@@ -68,7 +73,7 @@ class Soak:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._run.wait(self._random.uniform(*self._every_s))
                     break
-                self._strike(next(faults))
+                self._strike(next(faults, None))
             if self._run.wait() == 0 and len(self.study.done()) == len(self.points):
                 break
         return self.wrong()
@@ -103,12 +108,18 @@ class Soak:
 
     def _faults(self) -> Iterator[str]:
         """Every kind once before any comes again, in an order that the seed says."""
-        while True:
+        for _ in itertools.count() if self._rounds is None else range(self._rounds):
             yield from self._random.sample(sorted(self._kinds), len(self._kinds))
 
-    def _strike(self, kind: str) -> None:
-        if self._kinds[kind]():
-            self.struck[kind] += 1
+    def _strike(self, kind: str | None) -> None:
+        """Once there is something to strike, unless all is over before."""
+        assert self._run is not None
+        latest = time.monotonic() + _PATIENCE_S
+        while kind is not None and self._run.poll() is None and time.monotonic() < latest:
+            if self._kinds[kind]():
+                self.struck[kind] += 1
+                return
+            time.sleep(0.1)
 
     def _processes(self) -> list[psutil.Process]:
         """All that work in the study's folder, but its snakemake."""
@@ -182,9 +193,6 @@ class Soak:
         return True
 
     def _fill_disk(self) -> bool:
-        """Only where the study has a small file system of its own."""
-        if not os.path.ismount(self.study.folder.parent):
-            return False
         filler = self.study.folder.parent / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:
