@@ -44,9 +44,10 @@ def allocations(
     lines = []
     for (nodes, ranks), alike in sorted(sizes.items()):
         minutes = [sum(point.minutes for point in pack) + _MARGIN_MIN for pack in alike]
+        count = sum(map(len, alike))
         lines.append(
-            f"  {len(alike)} of {nodes} nodes, {ranks} ranks on each: {sum(map(len, alike))} points,"
-            f" at most {max(map(len, alike))} in one, of {min(minutes)} to {max(minutes)} min, "
+            f"  {len(alike)} of {nodes} nodes, {ranks} ranks on each: {count} points, "
+            f"at most {max(map(len, alike))} in one, of {min(minutes)} to {max(minutes)} min, "
             f"at most {nodes * sum(minutes) / 60:,.1f} node-hours"
         )
     return [f"{len(missing)} points in {len(packs)} allocations:", *lines]
