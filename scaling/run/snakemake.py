@@ -16,7 +16,7 @@ from scaling.errors import plain
 from scaling.launch.fork_server.local import local_fork_server
 from scaling.record import row_files
 from scaling.run import plan_writer, planning, stale_lock
-from scaling.run.progress import Progress, Watcher, duration
+from scaling.run.progress import Progress, Watcher, duration, watcher_of
 from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
 
 PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
@@ -42,7 +42,7 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
     folder = plan_writer.write_plan(made, results)
     loaded, plan = made.study, made.plan
     wanted = planning.to_measure(loaded, plan)
-    watcher = Watcher(folder, wanted, contended=loaded.measure.repeats.only is not None)
+    watcher = watcher_of(loaded, wanted, folder)
     command = _command(loaded.path, options, chosen)
     if {"--dry-run", "--dryrun", "-n"} & set(options):
         return subprocess.run(command, check=False).returncode
