@@ -179,7 +179,7 @@ def _moments_of_stage(
     final = np.where(f.fused_norm, e, _WIDE + e) * own + e * tokens * h
     kept = per_stage + messages + np.where(has_head, final, 0.0)
     logits = np.where(has_head, tokens * f.vocab_size / f.tp, 0.0)
-    forward, backward, after = _loss(f, logits, tokens, table, piped)
+    forward, backward, after = loss_of(f, logits, tokens, table, piped)
     nothing = np.zeros_like(weights)
     unseen = p["buffers_bytes"] + nothing
 
@@ -269,7 +269,7 @@ def _gathered(f: Features, weights: Floats, table: Floats) -> Floats:
     return held
 
 
-def _loss(
+def loss_of(
     f: Features, logits: Floats, tokens: Floats, table: Floats, piped: Flags
 ) -> tuple[Floats, Floats, Floats]:
     """Bytes of the loss in forward, in backward, and of the head's gradient after it."""
