@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from scaling.train import __main__ as rank
 from scaling.train import program
+from scaling.train.engines.trainer import build
 
 FOUND_ROOM = "NCCL found room in a full card"
 _BLOCKS = tuple(2**power for power in (30, 26, 21))  # bytes; the allocator asks for 2 MiB at least
@@ -67,8 +68,6 @@ def _taken(size: int) -> torch.Tensor:
 
 
 def _silent() -> Any:
-    build = program.build
-
     def built(*arguments: Any) -> Any:
         trainer, forwards = build(*arguments), iter(range(2))
 

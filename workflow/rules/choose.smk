@@ -17,7 +17,7 @@ checkpoint choose:
         guide=PLAN.guide,
         clusters=PLAN.clusters,
     shell:
-        CHOOSE + " {wildcards.size:q} {output:q} > {log:q} 2>&1"
+        f"{CHOOSE} {{wildcards.size:q}} {{output:q}} > {{log:q}} 2>&1"
 
 
 # What surprises among the rows of a choice add to it.
@@ -38,4 +38,4 @@ checkpoint choose_again:
         guide=PLAN.guide,
         clusters=PLAN.clusters,
     shell:
-        CHOOSE + " {wildcards.size:q} {output:q} --again {wildcards.turn:q} > {log:q} 2>&1"
+        f"{CHOOSE} {{wildcards.size:q}} {{output:q}} --again {{wildcards.turn:q}} > {{log:q}} 2>&1"
