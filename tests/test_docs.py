@@ -11,8 +11,10 @@ import tomllib
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import scaling
+from scaling.cli.verbs import app
 from scaling.layout.axes import AXES
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row
@@ -128,13 +130,9 @@ def test_the_version_is_one():
 
 def test_help_lists_every_verb_with_an_example():
     def helps(*words):
-        asked = subprocess.run(
-            [sys.executable, "-m", "scaling", *words, "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return asked.stdout
+        asked = CliRunner().invoke(app, [*words, "--help"], prog_name="scaling")
+        assert asked.exit_code == 0
+        return asked.output
 
     listed = helps()
     verbs = re.findall(r"^│ (\w+) ", listed, re.MULTILINE)

@@ -18,7 +18,7 @@ from scaling.launch.start.slurm import queued
 from scaling.record import row_files
 from scaling.run import dry_run, plan_writer, planning, stale_lock
 from scaling.run.allocations import use_of_allocations
-from scaling.run.progress import Progress, Watcher, duration
+from scaling.run.progress import Progress, Watcher, duration, watcher_of
 from scaling.study import plan_file
 from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
 
@@ -46,7 +46,7 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
     folder = plan_writer.write_plan(made, results)
     loaded, plan = made.study, made.plan
     wanted = planning.to_measure(loaded, plan)
-    watcher = Watcher(folder, wanted, contended=loaded.measure.repeats.only is not None)
+    watcher = watcher_of(loaded, wanted, folder)
     command = _command(loaded.path, options, chosen)
     if dry_run.DRY_RUN & set(options):
         return _dry_run(loaded.path, made, folder, options, chosen, watcher, console)

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.analyse import sources
-from scaling.analyse.sources import choices_of
 from scaling.analyse.warehouse import COMPUTED, all_needs, execution_order, tabulate
 from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_points, write_rows
@@ -173,13 +172,17 @@ def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study
     tabulate(study, SQL)
     (found,) = read(study / "tables" / "progress.parquet")
     assert (found["waiting"], found["predicted"]) == (0, 2)
-    assert choices_of(study).knee_share == 0.6
-    assert choices_of(study, knee_share=0.9).knee_share == 0.9
+    asked = sql(study / "asked", choices="-- Needs: nothing\nselect * from study.choices")
+    for share, expected in ((None, 0.6), (0.9, 0.9)):
+        tabulate(study, asked, knee_share=share)
+        assert read(study / "tables" / "choices.parquet") == [
+            {"mode": "predict", "knee_share": expected}
+        ]
 
 
 def test_a_share_above_one_or_a_broken_study_json_is_refused(study):
     with pytest.raises(InputError, match=r"knee_share=1.5: must be a ratio above 0"):
-        choices_of(study, knee_share=1.5)
+        tabulate(study, SQL, knee_share=1.5)
     (study / "study.json").write_text("[1]", encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.json: is not what `scaling plan` writes"):
         tabulate(study, SQL)
