@@ -1,6 +1,6 @@
-"""What packing saves: N points of two ranks in one allocation beside one job for each point.
+"""What packing saves: N small points in one allocation beside one job for each point.
 
-    python -m benchmarks.allocation [--points 6] [--steps 50] [--forked-only]
+    python -m benchmarks.allocation [--points 6] [--steps 50] [--ranks 2] [--forked-only]
 
 Real DeepSpeed ranks on the CPU, on a Slurm of our own. Three ways, one after another: a pack whose
 ranks are forked by hosts that have imported torch once; a pack whose ranks start from nothing; one
@@ -43,6 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=6)
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--ranks", type=int, default=2, help="of each point")
     parser.add_argument("--forked-only", action="store_true", help="the first way alone")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the cluster ends too
@@ -119,12 +120,12 @@ def _prepare(root: Path, options: argparse.Namespace) -> None:
         "source": "made for a benchmark",
     }
     study = {
-        "title": "Points of two ranks",
+        "title": "Small points",
         "kind": "strong",
         "axes": {
             "model": "mini",
             "cluster": "lab",
-            "world_size": 2,
+            "world_size": options.ranks,
             "global_batch_size": 8,
             "seq_length": [32 * (n + 1) for n in range(options.points)],
             "precision": "fp32",
