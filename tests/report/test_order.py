@@ -99,7 +99,7 @@ def test_the_page_says_how_sure_the_order_is_and_what_was_tested(study: Path) ->
 def rows(**changes: object) -> dict[str, list[dict[str, object]]]:
     """The tables of a study of one size whose winner is beyond doubt."""
     tables: dict[str, list[dict[str, object]]] = {
-        "settings": [{"setting_id": 1, "model": "m", "vendor": "nvidia"}],
+        "settings": [{"setting_id": 1, "model": "m", "cluster": "c", "vendor": "nvidia"}],
         "optimism": [
             {
                 "setting_id": 1, "series": "measured", "world_size": 8, "layout_name": "ZeRO 1",

@@ -119,4 +119,5 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
     assert planned_jobs(guided, "guided")["measure"] == 1
     # without the guide all the others are measured too
     write(guided, STUDY | {"measure": {}})
-    assert planned_jobs(guided, "guided")["measure"] == len(choices) - len(taken) + 1
+    every = {one["point_id"] for one in choices}
+    assert planned_jobs(guided, "guided")["measure"] == len(every - taken) + 1
