@@ -1,4 +1,4 @@
-"""What neighbours are off by, on top of the formulas: learned, confirmed by folds, else left out."""
+"""What neighbours are off by, on top of the formulas: confirmed by folds, or left out."""
 
 import dataclasses
 import json
