@@ -81,15 +81,11 @@ class Law:
 
     def peak_world_size(self) -> float | None:
         """Where more GPUs begin to cost throughput: sqrt((1 - s) / k) of a usl, else unknown."""
-        parameters = self.parameters()
-        if (
-            self.name != "usl"
-            or not parameters
-            or parameters["coherency"] <= 0
-            or parameters["serial"] >= 1
-        ):
+        if self.name != "usl" or not (usl := self.parameters()):
             return None
-        return float(np.sqrt((1 - parameters["serial"]) / parameters["coherency"]))
+        if usl["coherency"] <= 0 or usl["serial"] >= 1:
+            return None
+        return float(np.sqrt((1 - usl["serial"]) / usl["coherency"]))
 
 
 def fit(name: str, world_size: Floats, tokens_per_s: Floats) -> Law:

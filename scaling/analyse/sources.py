@@ -166,6 +166,10 @@ def _left_out(
 
 def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:
     """study.points and study.refused: what a guided sweep skips is refused with its reason."""
+    connection.execute(  # what one choice leaves out a later one may take
+        "create view study.skipped as from study.chosen where not chosen "
+        "and point_id not in (select point_id from study.chosen where chosen)"
+    )
     if not guided:
         connection.execute("create view study.points as from study.every_point")
         connection.execute("create view study.refused as from study.impossible")
@@ -173,9 +177,9 @@ def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -
     columns = ", ".join(_REFUSAL)
     connection.execute(
         "create view study.points as from study.every_point "
-        "anti join (from study.chosen where not chosen) using (point_id)"
+        "anti join study.skipped using (point_id)"
     )
     connection.execute(
         f"create view study.refused as select {columns} from study.impossible union all "
-        f"select {columns} from study.chosen where not chosen and repeat = 0"
+        f"select {columns} from study.skipped where repeat = 0"
     )

@@ -104,6 +104,10 @@ def choose(
         int,
         typer.Option(help="Choose the layouts that run once more instead: 1 is the second run."),
     ] = 0,
+    again: Annotated[
+        int,
+        typer.Option(help="Choose what surprises of the size make worth measuring: 1, then 2."),
+    ] = 0,
     mode: ModeOption = None,
     cluster: ClusterOption = None,
 ) -> None:
@@ -118,7 +122,7 @@ def choose(
     if repeat:
         typer.echo(contend.contend(loaded, planned, world_size, repeat, folder, out))
     else:
-        typer.echo(guided.choose(loaded, planned, world_size, folder, out))
+        typer.echo(guided.choose(loaded, planned, world_size, folder, out, turn=again))
 
 
 @app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")

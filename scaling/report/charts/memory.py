@@ -145,10 +145,10 @@ def memory() -> alt.LayerChart:
 
 def _capacity() -> alt.Chart:
     """A rule at what a GPU holds, in GiB, where that is known: column `edge`."""
-    rule: alt.Chart = (
+    capacity: alt.Chart = (
         chart("settings")
         .transform_filter("isValid(datum.gpu_memory_bytes)")
         .transform_calculate(edge=f"datum.gpu_memory_bytes / {GIB}")
         .mark_rule(color=BAD, strokeWidth=1.5)
     )
-    return rule
+    return capacity
