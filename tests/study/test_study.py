@@ -151,7 +151,15 @@ MALFORMED = {
     ),
     "steps that are no number": (
         changed(measure={"measured_steps": "many"}),
-        "measure.measured_steps='many': must be a whole number",
+        "measure.measured_steps='many': must be a whole number, or {at_least, at_most, until}",
+    ),
+    "repeats that are no number": (
+        changed(measure={"repeats": "twice"}),
+        "measure.repeats='twice': must be a whole number, or {at_most, for: contenders}",
+    ),
+    "a share that is none": (
+        changed(measure={"in_full": "best"}),
+        "measure.in_full='best': must be advised, or a share from 0 to 1",
     ),
     "a key of steps that is none": (
         changed(measure={"measured_steps": {"at_lest": 5}}),
