@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import statistics
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,7 @@ def _rank(point: Point, directory: str, rank: int, turns: int) -> None:
     from scaling.train.parallel.groups import Groups
     from scaling.train.parallel.meeting import RankId, meet, part
 
+    warnings.filterwarnings("ignore", category=FutureWarning)  # of torch to the engines, each step
     torch.set_num_threads(1)
     own = RankId(rank=rank, local_rank=rank, world_size=point.world_size, master="127.0.0.1")
     files, device = RankFiles(Path(directory)), torch.device("cpu")

@@ -157,10 +157,6 @@ MALFORMED = {
         changed(measure={"repeats": "twice"}),
         "measure.repeats='twice': must be a whole number, or {at_most, for: contenders}",
     ),
-    "a share that is none": (
-        changed(measure={"in_full": "best"}),
-        "measure.in_full='best': must be advised, or a share from 0 to 1",
-    ),
     "a key of steps that is none": (
         changed(measure={"measured_steps": {"at_lest": 5}}),
         "measure.measured_steps.at_lest: unknown key 'at_lest': did you mean 'at_least'?",
@@ -175,7 +171,7 @@ MALFORMED = {
     ),
     "words for what runs in full": (
         changed(measure={"in_full": "some"}),
-        "measure.in_full='some': allowed: advised",
+        "measure.in_full='some': must be advised, or a share from 0 to 1",
     ),
     "repeats for everybody": (
         changed(measure={"repeats": {"at_most": 3, "for": "all"}}),
