@@ -102,7 +102,9 @@ def first_rows_of(size, again=AGAIN):
     if PLAN.guide:
         paths = rows_in(checkpoints.choose.get(size=size).output[0])
         for turn in again:
-            paths += rows_in(checkpoints.choose_again.get(size=size, turn=turn).output[0])
+            paths += rows_in(
+                checkpoints.choose_again.get(size=size, turn=turn).output[0]
+            )
         return paths
     return [
         row(point_id)
