@@ -22,7 +22,7 @@ from scaling.layout.layout import Layout
 from scaling.study.point import Point
 
 STEPS = 2
-FEW, MANY = 32, 64  # replicas from which more are extrapolated
+FEW, MANY = 8, 16  # replicas from which more are extrapolated
 
 _Memory = dict[str, Any]  # of one rank, as a rehearsal tells it
 
@@ -61,6 +61,8 @@ def shortened(point: Point) -> Point:
         most = 2
     elif layout.pipeline_schedule == "1f1b":
         most = layout.pp + 1
+    elif layout.pipeline_schedule in ("interleaved", "zero_bubble"):
+        most = 3 * layout.pp  # whole rounds of the pipeline
     else:
         most = 2 * layout.pp + 2
     rounds = min(layout.gradient_accumulation_steps, most)

@@ -27,6 +27,7 @@ V_SCHEDULES = ("zbv", "dualpipev")
 ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
+Fp8Scaling = Literal["tensor", "row"]
 Engine = str  # of ENGINES
 Routing = str  # of ROUTINGS
 
@@ -162,6 +163,11 @@ class LayoutAxes:
     precision: Precision = _axis(
         "bf16", title="precision", name="{}", short="{}", label="{}", column="precision",
         said="always",
+    )  # fmt: skip
+    # of 8-bit products: a scale for each operand, or for each of its rows
+    fp8_scaling: Fp8Scaling = _axis(
+        "tensor", later=True, title="fp8 scaling", name="scaled by {}", short="by {}",
+        label="scaled-by-{}", column="fp8 scaling",
     )  # fmt: skip
     engine: Engine = _axis(
         "deepspeed", values=tuple(ENGINES), later=True, title="engine", name="{}", short="{}",

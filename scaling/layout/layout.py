@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.layout.axes import AXES, REPLICA, V_SCHEDULES, LayoutAxes, facts_of, label_of
+from scaling.layout.axes import (
+    AXES,
+    REPLICA,
+    V_SCHEDULES,
+    LayoutAxes,
+    Precision,
+    facts_of,
+    label_of,
+)
 from scaling.layout.routing import expert_refusals
 from scaling.layout.shapes import ModelShape
 
@@ -38,6 +46,11 @@ class Layout(LayoutAxes):
         if self.pp == 1:
             return 1
         return self.pp * (2 if self.pipeline_schedule in V_SCHEDULES else self.virtual_stages)
+
+    @property
+    def flow_precision(self) -> Precision:
+        """Of weights and of all that passes between products of matrices: of 8 bits it is bf16."""
+        return "bf16" if self.precision == "fp8" else self.precision
 
     @property
     def label(self) -> str:
@@ -115,7 +128,7 @@ def _sharding_refusals(layout: Layout) -> Iterator[str]:
             f"optimizer_offload={layout.optimizer_offload} moves the states that ZeRO shards "
             "and needs zero_stage of at least 1"
         )
-    if layout.optimizer_precision == "bf16" and layout.precision != "bf16":
+    if layout.optimizer_precision == "bf16" and layout.flow_precision != "bf16":
         yield (
             f"optimizer_precision=bf16 keeps master weights as the weights are and needs "
             f"precision=bf16, not {layout.precision}"
@@ -157,5 +170,10 @@ def _schedule_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
 def _kernel_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     if layout.fused_rope and shape.family != "llama":
         yield f"fused_rope rotates queries and keys; a {shape.family} has no rotary positions"
+    if layout.fp8_scaling != "tensor" and layout.precision != "fp8":
+        yield (
+            f"fp8_scaling={layout.fp8_scaling} is of products in 8 bits, and precision="
+            f"{layout.precision} has none"
+        )
     if layout.fused_mlp and not shape.gated_mlp:
         yield "fused_mlp joins a gate with its product, and this feed-forward has no gate"

@@ -15,7 +15,9 @@ from scaling.check.oracle import (
     ranks_of,
     shortened,
 )
+from scaling.cli import memory_table
 from scaling.cli.verbs import app
+from scaling.errors import InputError
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.memory import memory_of
@@ -43,6 +45,8 @@ LAYOUTS: list[tuple[ModelShape, dict[str, Any]]] = [
     (WIDE, {"zero_stage": 2, "dp": 4, "activation_checkpointing": "full"}),
     (WIDE, {"zero_stage": 1, "tp": 2, "pp": 2, "gradient_accumulation_steps": 3, **KERNELS}),
     (WIDE_T5, {"zero_stage": 2, "dp": 8, "attention": "math", "micro_batch_size": 2}),
+    (WIDE, {"engine": "torch", "zero_stage": 1, "dp": 8, "gradient_accumulation_steps": 2}),
+    (WIDE, {"engine": "torch", "zero_stage": 3, "dp": 8, "tp": 2, "sequence_parallel": True}),
 ]
 
 
@@ -105,13 +109,13 @@ def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only() -> Non
 
 
 def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse() -> None:
-    points = [wide_point(WIDE, {"zero_stage": 3, "dp": dp}) for dp in (32, 64, 128)]
+    points = [wide_point(WIDE, {"zero_stage": 3, "dp": dp}) for dp in (8, 16, 64)]
     orders = [
         json.dumps({"point": json.loads(each.to_json()), "rank": 0, "steps": 2}) for each in points
     ]
     with _Rehearsals(dataclasses.replace(points[0], gpu="cpu")) as rehearsals:
         few, many, more = (rehearsals.memory(order, points[0], 0) for order in orders)
-    told = extrapolated(few, many, replicas=128)
+    told = extrapolated(few, many, replicas=64)
     for phase, sizes in more["phases"].items():
         assert told["phases"][phase]["peak_bytes"] == pytest.approx(sizes["peak_bytes"], rel=1e-4)
 
@@ -130,3 +134,46 @@ def test_what_cannot_be_told_is_one_sentence(tmp_path, arguments: list[str], sai
         app, ["memory", *[str(path) if a == "{}" else a for a in arguments]]
     )
     assert said in str(result.exception)
+
+
+MIXTURE = dataclasses.replace(TINY, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=48)
+LEARNED = tiny_point(shape=MIXTURE, routing="learned")
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        (tiny_point(compile=True), "compile: true cannot be rehearsed"),
+        (LEARNED, "routing: learned cannot be rehearsed"),
+        (tiny_point(shape=MIXTURE, ep=2, dp=2), "ep=2: DeepSpeed"),
+        (tiny_point(dp=2, pp=2, zero_stage=3), "ZeRO-2 and ZeRO-3 are incompatible"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_point_that_cannot_be_rehearsed_is_refused_before_anything_starts(
+    tmp_path, point: Point, reason: str
+) -> None:
+    path = tmp_path / "P.json"
+    path.write_text(point.to_json())
+    result = CliRunner().invoke(app, ["memory", str(path)])
+    assert isinstance(result.exception, InputError)
+    assert reason in str(result.exception)
+
+
+def test_what_a_study_leaves_out_is_said_beside_the_rest(monkeypatch, tmp_path) -> None:
+    points = [LEARNED, LEARNED, tiny_point(shape=MIXTURE)]
+    monkeypatch.setattr(memory_table, "_points", lambda _: points)
+    monkeypatch.setattr(memory_table, "memories", lambda asked: iter([RANK for _ in asked]))
+    result = CliRunner().invoke(app, ["memory", "study", "--json"])
+    assert "2 of 3 points left out: routing: learned" in result.stderr
+    assert len(result.stdout.splitlines()) == 1
+
+
+RANK = RankMemory(rank=0, stage=0, peak_bytes=1, phases={}, owners=[])
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
+def test_few_micro_batches_stay_whole_rounds_of_a_pipeline(schedule: str) -> None:
+    layout = {"pp": 4, "pipeline_schedule": schedule, "virtual_stages": 2, "engine": "torch"}
+    point = tiny_point(shape=TINY, **layout, gradient_accumulation_steps=32, global_batch_size=32)
+    assert shortened(point).layout.gradient_accumulation_steps == 12

@@ -100,6 +100,18 @@ def test_fp8_casts_what_its_gemms_read_and_runs_them_at_its_own_rate(points):
     assert more == pytest.approx(casts)
 
 
+@pytest.mark.parametrize("framework", ["scaling", "scaling torch"])
+def test_this_engine_keeps_no_copies_in_eight_bits_and_casts_before_each_product(points, framework):
+    row = {"cluster": "h100-80gb-dgx", "fused_norm": True, "framework": framework, "dp": 8}
+    asked = [points({**row, "precision": precision}) for precision in ("bf16", "fp8")]
+    wide, narrow = map(memory, asked)
+    for name in ("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes"):
+        assert narrow.terms[name] == pytest.approx(wide.terms[name])
+    bf16, fp8 = map(ideal_step, asked)
+    assert fp8.terms["gemm_s"] < bf16.terms["gemm_s"]
+    assert fp8.terms["elementwise_s"] > bf16.terms["elementwise_s"]
+
+
 def test_copies_of_low_precision_stand_beside_the_weights_or_in_their_place(points):
     (bf16, fp8, instead) = (
         memory(points({**CORE, "framework": name, "precision": precision, "dp": 8}))

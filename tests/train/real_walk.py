@@ -15,12 +15,13 @@ import torch
 import torch.distributed as dist
 
 from scaling.launch.start.local import rank_variables
+from scaling.layout.engines import ENGINES, engine_module
 from scaling.study.point import Point, point_from_json
-from scaling.train.engines.deepspeed.engine import join
-from scaling.train.engines.deepspeed.rehearsal import answer_as_cuda
 from scaling.train.parallel.groups import Groups
 from scaling.train.rehearsal.rehearsal import walked
 from scaling.train.rehearsal.waits import Waits
+
+STEPS = 2  # the second begins with the optimizer's states
 
 
 def _be(point: Point, rank: int, folder: Path) -> NoReturn:
@@ -29,13 +30,13 @@ def _be(point: Point, rank: int, folder: Path) -> NoReturn:
         size = point.layout.world_size
         os.environ |= rank_variables(rank, size) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         waits = Waits()
-        answer_as_cuda(waits.note)
+        engine_module(point.layout.engine, "rehearsal").answer_as_cuda(waits.note)
         store = dist.FileStore(str(folder / "store"), size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-        join(0)
+        engine_module(point.layout.engine, "engine").join(0)
         groups = Groups(rank, point.layout, timeout_s=60)
         with mock.patch.object(torch.Tensor, "record_stream", return_value=None):
-            found = walked(point, groups, waits)
+            found = walked(point, groups, waits, steps=STEPS)
         answer = json.dumps(dataclasses.asdict(found.memory))
         (folder / f"rank{rank}").write_text(answer)
         dist.barrier()
@@ -49,6 +50,8 @@ def _be(point: Point, rank: int, folder: Path) -> NoReturn:
 def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # DeepSpeed prints
+    for name in ENGINES:
+        engine_module(name, "rehearsal")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for line in sys.stdin:

@@ -95,7 +95,6 @@ def test_flash2_and_math_agree() -> None:
         ({"attention": "flash4"}, "flash-attn-4 >= 4.0"),
         ({"attention": "fused_softmax"}, "apex built with --cuda_ext"),
         ({"attention": "cudnn"}, f"CUDNN_ATTENTION of torch {torch.__version__}"),
-        ({"precision": "fp8"}, "transformer-engine >= 1.0"),
         ({"precision": "fp16"}, "needs a CUDA device"),
         ({"fused_norm": True}, "liger-kernel == 0.8.5"),
     ],

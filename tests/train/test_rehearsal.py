@@ -1,5 +1,6 @@
 """What a rank's step asks of the host, counted in the engine itself on tensors without numbers."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 from scaling.launch.start.environment import rank_environment
 from scaling.study.point import Point
 from tests.points import TINY, TINY_GPT, tiny_point
+
+MIXTURE = dataclasses.replace(TINY, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=48)
 
 Answer = dict[str, Any]
 
@@ -76,11 +79,17 @@ WAITS: list[tuple[dict[str, Any], dict[str, int]]] = [
         },
         {},
     ),
+    # of four layers each reads how many tokens go where before they travel; else it reads nothing
+    ({"shape": MIXTURE, "engine": "torch", "zero_stage": 0, "routing": "skewed:2"}, {}),
+    ({"shape": MIXTURE, "engine": "torch", "dp": 2, "ep": 2, "zero_stage": 1}, {"tolist": 4}),
 ]  # fmt: skip
 
 
-def rehearse(asked: Sequence[tuple[Point, int]]) -> list[Answer]:
-    lines = [json.dumps({"point": json.loads(p.to_json()), "rank": rank}) for p, rank in asked]
+def rehearse(asked: Sequence[tuple[Point, int]], *, steps: int = 3) -> list[Answer]:
+    lines = [
+        json.dumps({"point": json.loads(point.to_json()), "rank": rank, "steps": steps})
+        for point, rank in asked
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "scaling.train.rehearsal.rehearsal"],
         input="\n".join(lines) + "\n",
@@ -99,7 +108,7 @@ def answers() -> list[Answer]:
     for layout, _ in WAITS:
         chosen = {"precision": "bf16", "attention": "flash2"} | layout
         rank = chosen.pop("rank", 0)
-        asked.append((tiny_point(shape=TINY, **chosen), rank))
+        asked.append((tiny_point(**({"shape": TINY} | chosen)), rank))
     return rehearse(asked)
 
 

@@ -17,12 +17,7 @@ checkpoint choose:
         guide=PLAN.guide,
         clusters=PLAN.clusters,
     shell:
-        SCALING
-        + " choose "
-        + quoted(PLAN.study)
-        + " {wildcards.size:q} {output:q} "
-        + quoted(*CHOSEN)
-        + " > {log:q} 2>&1"
+        f"{CHOOSE} {{wildcards.size:q}} {{output:q}} > {{log:q}} 2>&1"
 
 
 # What surprises among the rows of a choice add to it.
@@ -43,5 +38,4 @@ checkpoint choose_again:
         guide=PLAN.guide,
         clusters=PLAN.clusters,
     shell:
-        SCALING + " choose " + quoted(PLAN.study) + " {wildcards.size:q} {output:q}"
-        " --again {wildcards.turn:q} " + quoted(*CHOSEN) + " > {log:q} 2>&1"
+        f"{CHOOSE} {{wildcards.size:q}} {{output:q}} --again {{wildcards.turn:q}} > {{log:q}} 2>&1"

@@ -35,7 +35,10 @@ def quoted(*words):
     return text.replace("{", "{{").replace("}", "}}")
 
 
-SCALING = quoted(sys.executable, "-m", "scaling")
+# inside a container it is the container's own, which only --software-deployment-method asks for
+CONTAINED = "apptainer" in map(str, workflow.deployment_settings.deployment_method)
+SCALING = "scaling" if CONTAINED else quoted(sys.executable, "-m", "scaling")
+CHOOSE = f"{SCALING} choose {quoted(PLAN.study, *CHOSEN)}"
 REPORTS = paths.own_or_shipped("reports")
 SQL = sorted(str(path) for path in REPORTS.joinpath("sql").rglob("*.sql"))
 TABLES = sorted(path.stem for path in REPORTS.joinpath("sql").glob("*.sql"))

@@ -9,6 +9,7 @@ import numpy as np
 from scaling.foreign.arrays import Floats, Words
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
 from scaling.predict.cost.own_memory import own_memory_of
+from scaling.predict.cost.own_torch_memory import own_torch_memory_of
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
     Stages,
@@ -50,13 +51,14 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
-    Of this project's engine on DeepSpeed all is counted (own_memory.py), but for what is compiled,
-    experts, several chunks of the model on a rank and keys and values that are passed around.
+    Of this project's engines all is counted (own_memory.py, own_torch_memory.py), but for what is
+    compiled, experts, schedules but 1F1B and keys and values that are passed around.
     """
     modelled = _modelled(group, f, p)
-    if group.stack.prefix != OWN_FRAMEWORK:
+    counters = {OWN_FRAMEWORK: own_memory_of, f"{OWN_FRAMEWORK} torch": own_torch_memory_of}
+    if group.stack.prefix not in counters:
         return modelled
-    own = own_memory_of(group, f, p)
+    own = counters[group.stack.prefix](group, f, p)
     counted = f.counted & (f.expert_share == 0) & (f.virtual <= 1) & ~f.ring
     return Memory(
         np.where(counted, own.total, modelled.total),

@@ -70,7 +70,7 @@ class Features:
     fused_cross_entropy: Flags
     offload: Flags  # optimizer state and update on the host
     short_states: Flags  # master weights and moments in 16 bits
-    counted: Flags  # trained by the engine whose tensors are counted, and not compiled
+    counted: Flags  # by 1F1B or without a pipeline, and not compiled: where ours, counted
     element_bytes: Floats
     cast_bytes: Floats  # moved to bring one element of a GEMM's input to 8 or 4 bits, 0 without
     copy_bytes: Floats  # a layer's weight takes for its copies of low precision

@@ -53,7 +53,7 @@ def inputs_of(
     framework = frameworks_of(columns)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
-    engine = columns.words("engine", "deepspeed", WORDS["engine"], plain=True)
+    columns.words("engine", "deepspeed", WORDS["engine"], plain=True)  # a wrong one is refused
     schedule = columns.words("pipeline_schedule", "1f1b", WORDS["pipeline_schedule"], plain=True)
     optimizer_precision = columns.words(
         "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
@@ -79,7 +79,7 @@ def inputs_of(
         fused_cross_entropy=columns.flags("fused_cross_entropy", False),
         offload=offload == "cpu",
         short_states=optimizer_precision == "bf16",
-        counted=(engine == "deepspeed") & (schedule == "1f1b") & ~columns.flags("compile", False),
+        counted=(schedule == "1f1b") & ~columns.flags("compile", False),
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
         recomputes=recomputes(columns, framework),
@@ -174,7 +174,7 @@ def _layout(columns: Columns) -> dict[str, Floats]:
     known = completed(known)
     for name in BATCH_FACTORS[:2]:
         missing = np.isnan(known[name])
-        if missing.any() and name == "micro_batch_size":
+        if missing.any():
             columns.assumptions.append(f"{name} is not given in {missing.sum()} rows: taken as 1")
         known[name] = np.where(missing, 1.0, known[name])
         known = completed(known)

@@ -131,9 +131,7 @@ def inputs_of_layouts(
         fused_cross_entropy=numbers("fused_cross_entropy") > 0,
         offload=words("optimizer_offload") != "none",
         short_states=words("optimizer_precision") != "fp32",
-        counted=(words("engine") == "deepspeed")
-        & (words("pipeline_schedule") == "1f1b")
-        & (numbers("compile") == 0),
+        counted=(words("pipeline_schedule") == "1f1b") & (numbers("compile") == 0),
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         recomputes=np.zeros(n, dtype=bool),

@@ -18,17 +18,30 @@ _CAST_BYTES: Mapping[str, float] = {"fp8": 4.0, "mxfp8": 4.0, "nvfp4": 5.0}
 _COPY_BYTES: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0, "nvfp4": 1.125}
 # An element of an activation that only a GEMM's backward reads is kept in the GEMM's precision.
 _SAVED_BYTES: Mapping[str, float] = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
+# This project's engine (scaling/train/kernels/eight_bits.py): 2 bytes are read for the scale, 2
+# read and 2 written to apply it, 2 read and 1 written to cast it; for forward, and again for
+# backward, which then turns rows into columns.
+_CAST_AS_READ = 9.0 + 9.0 + 2.0
 
 
 def low_precision_costs(precision: Words, stack: Stack) -> dict[str, Floats]:
     """Bytes of casts, of copies of weights and of saved inputs, (n,) each, by Features' names.
 
     A stack with `low_precision_weights` holds the copies of fp8 and mxfp8 in the place of 16 bits.
+    One that `casts_as_read` keeps 16 bits of everything and no copy.
     """
 
     def of(table: Mapping[str, float], other: float) -> Floats:
         return np.array([table.get(name, other) for name in precision.tolist()], dtype=np.float64)
 
+    if stack.casts_as_read:
+        low = np.isin(precision, _LOW_PRECISIONS)
+        nothing = np.zeros(len(precision))
+        return {
+            "cast_bytes": np.where(low, _CAST_AS_READ, 0.0),
+            "copy_bytes": nothing,
+            "saved_bytes": nothing + 2.0,
+        }
     copies = of(_COPY_BYTES, 0.0)
     instead = stack.low_precision_weights & np.isin(precision, ["fp8", "mxfp8"])
     return {

@@ -33,6 +33,7 @@ class Stack:
     `newest_flash`: attention is cuDNN's or FlashAttention 3 where a table says only flash.
     `lean_kernels`: fused kernels keep no copies for backward beside what it reads (memory.py).
     `low_precision_weights`: weights of fp8 and mxfp8 layers are held in 8 bits, not also in 16.
+    `casts_as_read`: operands of fp8 are cast for each product, and everything is kept in 16 bits.
     `zero_stage`, `sequence_parallel`, `ring` (cp passes keys and values around) and
     `virtual_stages` are what it does where a table does not say.
     `defaults` moves a parameter's default.
@@ -62,6 +63,7 @@ class Stack:
     newest_flash: bool = False
     lean_kernels: bool = False
     low_precision_weights: bool = False
+    casts_as_read: bool = False
     defaults: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     source: str
 
@@ -118,6 +120,7 @@ STACKS = (
         split="slowest_least",
         scattered_messages=True,
         second_copy=True,
+        casts_as_read=True,
         reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
         # beyond the engine's own tensors, which scaling/predict/cost/own_memory.py counts
         defaults=MappingProxyType({"buffers_bytes": 0.3e9}),
@@ -126,6 +129,7 @@ STACKS = (
     Stack(
         prefix="scaling torch",
         gradient_bytes=2.0,
+        casts_as_read=True,
         split="slowest_least",
         reduces_late=True,
         hides_without_zero=True,
@@ -280,16 +284,18 @@ def with_release(framework: str, release: str) -> str:
     Entries of STACKS whose prefix is a framework's name and a release say so; releases sort as text
     (26.02.01, 26.04, 26.06).
     """
+    name = f"{framework} ".lower()
     since = [
         stack.prefix
         for stack in STACKS
-        if stack.prefix.startswith(f"{framework} ")
-        and stack.prefix.removeprefix(f"{framework} ") <= release
+        if stack.prefix.lower().startswith(name)
+        and stack.prefix.lower().removeprefix(name) <= release
     ]
     return max(since, default=framework)
 
 
 def stack_of(framework: str) -> Stack:
-    """The longest prefix that fits the framework's name; the plain stack if none does."""
-    fitting = [stack for stack in STACKS if framework.startswith(stack.prefix)]
+    """The longest prefix that fits the name, whatever its case; the plain stack if none does."""
+    name = framework.lower()
+    fitting = [stack for stack in STACKS if name.startswith(stack.prefix.lower())]
     return max(fitting, key=lambda stack: len(stack.prefix))

@@ -220,8 +220,8 @@ def _source(path: Path) -> str:
         raise InputError(f"{path}: is missing; the page is made of it") from error
 
 
-def _file_words(told: dict[str, Any]) -> str:
-    return f"{told['setting_id']}-{told['model']}-{told['cluster']}"
+def _file_words(story: dict[str, Any]) -> str:
+    return f"{story['setting_id']}-{story['model']}-{story['cluster']}"
 
 
 def _file_name(words: str) -> str:

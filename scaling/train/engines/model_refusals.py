@@ -6,6 +6,8 @@ from scaling.layout.kernels import NO_BIAS_GRADIENT
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 
+_EIGHT_BIT_TILE = 16  # elements along each side of a product (cublasLt)
+
 
 def model_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     """Why scaling/train/model cannot train this shape by this layout: one sentence each."""
@@ -18,6 +20,8 @@ def model_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield "fused_cross_entropy is wired to decoders only, not to a t5"
     if layout.compile and shape.num_experts:
         yield "compile needs sizes that stay, and those of experts change with every step's tokens"
+    if layout.precision == "fp8":
+        yield from _eight_bit_refusals(shape, layout)
     if layout.cp_style != "all_to_all":
         yield (
             f"cp_style={layout.cp_style} is predicted only: attention here trades tokens for heads "
@@ -32,3 +36,20 @@ def model_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield NO_BIAS_GRADIENT.format(attention=layout.attention)
     if shape.family == "t5" and shape.tied_embeddings:
         yield "a t5 is trained as mT5 is, with a head of its own: tied_embeddings must be false"
+
+
+def _eight_bit_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    if shape.num_experts:
+        yield "precision=fp8 with experts: their grouped products run in bf16 here"
+        return
+    sizes = {
+        "micro_batch_size x seq_length / cp": layout.micro_batch_size
+        * (layout.seq_length // layout.cp),
+        "hidden_size": shape.hidden_size,
+        "num_heads x head_dim / tp": shape.num_heads * shape.head_dim // layout.tp,
+        "num_kv_heads x head_dim / tp": shape.num_kv_heads * shape.head_dim // layout.tp,
+        "ffn_hidden_size / tp": shape.ffn_hidden_size // layout.tp,
+    }
+    for name, size in sizes.items():
+        if size % _EIGHT_BIT_TILE:
+            yield f"{name} = {size}: products in fp8 need multiples of {_EIGHT_BIT_TILE}"

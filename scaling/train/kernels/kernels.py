@@ -9,6 +9,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention
 from scaling.train.kernels.compiled import require_compiler
+from scaling.train.kernels.eight_bits import require_eight_bits
 from scaling.train.kernels.packages import require_package
 
 
@@ -18,7 +19,9 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
     Raises:
         KernelUnavailable: one of them is not there; it says what would bring it.
     """
-    dtype = _required_dtype(layout.precision, device)
+    if layout.precision == "fp8":
+        require_eight_bits(device)
+    dtype = _required_dtype(layout.flow_precision, device)
     _require_attention(shape, layout, dtype, device)
     for axis, kernel in FUSED.items():
         if getattr(layout, axis):
@@ -28,11 +31,6 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
 
 
 def _required_dtype(precision: Precision, device: torch.device) -> torch.dtype:
-    if precision == "fp8":
-        raise KernelUnavailable(
-            "precision=fp8 needs transformer-engine >= 1.0 on a GPU with fp8 matrix units, which "
-            f"this engine does not call yet (device: {device.type})"
-        )
     if precision == "fp16" and device.type == "cpu":
         raise KernelUnavailable("precision=fp16 needs a CUDA device: the engine has none on a CPU")
     if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
@@ -49,7 +47,7 @@ def _require_attention(
     name = layout.attention
     if name == "math":
         return
-    require_attention(name, layout.precision, device)
+    require_attention(name, layout.flow_precision, device)
     if shape.family == "t5":
         raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
     with named_if_unavailable(name):

@@ -65,7 +65,7 @@ class SelfAttention(nn.Module):
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
         shape = plan.shape
-        self.head_dim, self.cp = shape.head_dim, plan.cp
+        self.head_dim, self.cp, self.linear = shape.head_dim, plan.cp, plan.linear
         self.turned, self.fused_rope = shape.family == "llama", plan.layout.fused_rope
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         turned_by = shape.head_dim if self.turned else None
@@ -87,7 +87,7 @@ class SelfAttention(nn.Module):
         batch, held, _ = x.shape
 
         def heads(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-            return functional.linear(x, weight, bias).view(batch, held, -1, self.head_dim)
+            return self.linear(x, weight, bias).view(batch, held, -1, self.head_dim)
 
         query, key = heads(self.query, self.query_bias), heads(self.key, self.key_bias)
         if self.query_norm is not None and self.key_norm is not None:
@@ -99,7 +99,7 @@ class SelfAttention(nn.Module):
             else:
                 query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
         attended = self.attend(query, key, heads(self.value, self.value_bias))
-        return functional.linear(attended.reshape(batch, held, -1), self.output)
+        return self.linear(attended.reshape(batch, held, -1), self.output, None)
 
 
 def attention_core(plan: Blueprint) -> Attend:
@@ -126,6 +126,7 @@ class FeedForward(nn.Module):
         super().__init__()
         hidden_size, inner = plan.shape.hidden_size, width or plan.shape.ffn_hidden_size
         gated = plan.shape.gated_mlp
+        self.linear = plan.linear
         self.activate = _activation(plan.shape)
         self.fused = _fused_gate(plan) if plan.layout.fused_mlp else None
         self.gate = plan.sharded(f"{name}.gate", inner, hidden_size, dim=0) if gated else None
@@ -136,12 +137,12 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[b, s, h] -> this rank's part of the sum [b, s, h]."""
-        up = functional.linear(x, self.up, self.up_bias)
+        up = self.linear(x, self.up, self.up_bias)
         if self.gate is None:
-            return functional.linear(self.activate(up), self.down)
-        gate = functional.linear(x, self.gate, self.gate_bias)
+            return self.linear(self.activate(up), self.down, None)
+        gate = self.linear(x, self.gate, self.gate_bias)
         inner = self.activate(gate) * up if self.fused is None else self.fused(gate, up)
-        return functional.linear(inner, self.down)
+        return self.linear(inner, self.down, None)
 
 
 def _fused_gate(plan: Blueprint) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

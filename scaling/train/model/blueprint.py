@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.kernels.attention import DTYPES
+from scaling.train.kernels.eight_bits import Linear, linear_of
 from scaling.train.kernels.fused import halves
 from scaling.train.model.weights import initial_weight, shard
 from scaling.train.parallel.context import ContextParallel
@@ -37,7 +39,13 @@ class Blueprint:
     @property
     def dtype(self) -> torch.dtype:
         """Weights are built in the precision that trains: fp32 first would need twice the room."""
-        return DTYPES[self.layout.precision]
+        return DTYPES[self.layout.flow_precision]
+
+    @property
+    def linear(self) -> Linear:
+        """What multiplies activations with a layer's matrices: functional.linear, or in 8 bits."""
+        layout = self.layout
+        return linear_of(layout.fp8_scaling) if layout.precision == "fp8" else functional.linear
 
     def sharded(
         self,

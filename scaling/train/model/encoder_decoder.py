@@ -18,7 +18,6 @@ import functools
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from scaling.train.kernels.plain_attention import plain_attention
 from scaling.train.model.blocks import FeedForward, Norm
@@ -34,7 +33,7 @@ class Attention(nn.Module):
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
         shape = plan.shape
-        self.head_dim = shape.head_dim
+        self.head_dim, self.linear = shape.head_dim, plan.linear
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         # what others divide scores by, T5 divides the first queries by
         self.query = plan.sharded(
@@ -51,12 +50,12 @@ class Attention(nn.Module):
         """[b, s, h] twice -> this rank's part of the sum [b, s, h]."""
 
         def heads(stream: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-            return functional.linear(stream, weight).view(*stream.shape[:2], -1, self.head_dim)
+            return self.linear(stream, weight, None).view(*stream.shape[:2], -1, self.head_dim)
 
         attended = self.attend(
             heads(x, self.query), heads(seen, self.key), heads(seen, self.value), bias
         )
-        return functional.linear(attended.flatten(2), self.output)
+        return self.linear(attended.flatten(2), self.output, None)
 
 
 def _core(plan: Blueprint) -> Attend:

@@ -10,8 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from scaling.layout.routing import ROUTINGS
+from scaling.layout.shapes import ModelShape
 from scaling.train.model.blocks import FeedForward, gate_activation
 from scaling.train.model.blueprint import Blueprint
+from scaling.train.parallel.experts import on_host
 
 
 class Router(nn.Module):
@@ -36,29 +38,31 @@ class Router(nn.Module):
         if plan.layout.routing == "learned":
             chosen = scores.topk(shape.experts_per_token, dim=-1).indices
         else:
-            chosen = self._dealt(len(tokens) // batch, tokens.device).repeat(batch, 1)
+            held = len(tokens) // batch
+            first = plan.cp.rank * held
+            places = torch.arange(first, first + held, device=tokens.device)
+            chosen = dealt(places, shape, plan.layout.routing).repeat(batch, 1)
         taken = scores.gather(-1, chosen)
         if shape.normalised_router:
             taken = taken / taken.sum(-1, keepdim=True)
         return taken.to(tokens.dtype), chosen
 
-    def _dealt(self, held: int, device: torch.device) -> torch.Tensor:
-        """Experts of the tokens of one sequence by their places, int64 [tokens of this rank, k].
 
-        One after another; skewed:X gives expert 0 to so many of the tokens that it has X times the
-        mean, as far as there are tokens, and deals the others.
-        """
-        plan = self.plan
-        experts, k = plan.shape.num_experts, plan.shape.experts_per_token
-        places = torch.arange(held * plan.cp.size, device=device)
-        share = min(ROUTINGS[plan.layout.routing] * k / experts, 1.0)
-        slots = torch.arange(k, device=device)
-        if share == k / experts:
-            return plan.cp.share((places.unsqueeze(1) * k + slots) % experts, dim=0)
-        favoured = ((places + 1) * share).floor() > (places * share).floor()
-        others = 1 + (places.unsqueeze(1) * k + slots) % (experts - 1)
-        others[:, 0] = torch.where(favoured, 0, others[:, 0])
-        return plan.cp.share(others, dim=0)
+def dealt(places: torch.Tensor, shape: ModelShape, routing: str) -> torch.Tensor:
+    """Experts of the tokens at these places of a sequence, int64 [n] -> [n, k].
+
+    One after another; skewed:X gives expert 0 to so many of the tokens that it has X times the
+    mean, as far as there are tokens, and deals the others.
+    """
+    experts, k = shape.num_experts, shape.experts_per_token
+    share = min(ROUTINGS[routing] * k / experts, 1.0)
+    slots = torch.arange(k, device=places.device)
+    if share == k / experts:
+        return (places.unsqueeze(1) * k + slots) % experts
+    favoured = ((places + 1) * share).floor() > (places * share).floor()
+    others = 1 + (places.unsqueeze(1) * k + slots) % (experts - 1)
+    others[:, 0] = torch.where(favoured, 0, others[:, 0])
+    return others
 
 
 class Experts(nn.Module):
@@ -84,7 +88,7 @@ class Experts(nn.Module):
                 made: torch.Tensor = functional.grouped_mm(x, weights.transpose(1, 2), offs=ends)
                 return made
         else:  # torch's grouped kernels are of bf16
-            sizes = counts.tolist()
+            sizes = on_host(counts)
 
             def grouped(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
                 pairs = zip(x.split(sizes), weights, strict=True)
@@ -119,7 +123,8 @@ class Mixture(nn.Module):
         tokens = x.flatten(0, 1)
         taken, chosen = self.router(tokens, x.shape[0])
         order = chosen.flatten().argsort(stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=self.num_experts)
+        copies_of = torch.ones_like(chosen.flatten())  # torch.bincount would wait for the device
+        counts = torch.zeros_like(self.routed).index_add_(0, chosen.flatten(), copies_of)
         self.routed += counts
         made = self.ep.through(self.experts, tokens[order // chosen.shape[1]], counts)
         copies = torch.empty_like(made).index_copy(0, order, made).view(*chosen.shape, -1)

@@ -16,6 +16,12 @@ import torch.distributed as dist
 Apply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+def on_host(counts: torch.Tensor) -> list[Any]:
+    """The numbers themselves, which sizes are made of: the host waits for the device once."""
+    numbers: list[Any] = counts.tolist()
+    return numbers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertParallel:
     """This rank's place in its ep group. `group` is None where the group is this rank alone."""
@@ -45,10 +51,11 @@ class ExpertParallel:
         by_rank = counts.view(self.size, -1)
         coming = torch.empty_like(by_rank)  # from each rank for each expert of this one
         dist.all_to_all_single(coming, by_rank.contiguous(), group=self.group)
-        sent, received = by_rank.sum(1).tolist(), coming.sum(1).tolist()
+        sent, received = on_host(torch.stack((by_rank.sum(1), coming.sum(1))))
         arrived = _exchanged(tokens, sent, received, self)
         expert_of = torch.arange(coming.shape[1], device=counts.device).repeat(self.size)
-        by_expert = expert_of.repeat_interleave(coming.flatten()).argsort(stable=True)
+        of_tokens = expert_of.repeat_interleave(coming.flatten(), output_size=len(arrived))
+        by_expert = of_tokens.argsort(stable=True)
         made = experts(arrived[by_expert], coming.sum(0))
         back = torch.empty_like(made).index_copy(0, by_expert, made)
         return _exchanged(back, received, sent, self)

@@ -1,17 +1,21 @@
 """What lives in a rank's memory, allocation by allocation: peaks by phase, and whose they are."""
 
+import contextlib
 import functools
 import math
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -21,8 +25,9 @@ PHASES = ("build", "forward", "backward", "optimizer")
 
 _BLOCK = 512  # bytes: torch's allocator on CUDA hands out multiples of it
 _WHERE = torch.ops.prim.device.default
-_OURS = ("scaling", *ENGINES, "optim")  # folders whose lines explain an allocation
-_OWN = ("ledger", "rehearsal", "standins", "waits")  # whose wrappers explain nothing
+# Folders whose lines explain an allocation; of torch those of its engine.
+_OURS = {"scaling", "optim", "fsdp", "pipelining", *ENGINES} - {"torch"}
+_OWN = ("ledger", "rehearsal", "standins", "waits", "dealing")  # whose wrappers explain nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +67,8 @@ class Ledger(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase = PHASES[0]
-        self._live: dict[int, int] = {}  # bytes by storage
+        self._paused = False
+        self._live: dict[int, tuple[int, int]] = {}  # by storage: entry, bytes
         self._made: dict[int, tuple[str, str]] = {}  # by entry: who, in which phase
         self._entries: list[tuple[str, int, int]] = []  # phase, entry that it begins or ends, bytes
 
@@ -70,13 +76,44 @@ class Ledger(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operator, then look at what it returns."""
+        if any(issubclass(each, DTensor) for each in types):
+            return NotImplemented  # it calls the same operator on what this rank holds
         if func is _WHERE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # more than half of all calls, and none makes a tensor
         out = func(*args, **(kwargs or {}))
+        if self._paused:
+            return out
         for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(leaf, torch.Tensor) and _device_of(leaf).type != "meta":
-                self._see(leaf.untyped_storage(), func)
+                self._see(leaf.untyped_storage(), func.overloadpacket.__name__)
         return out
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, tensors are written down; also storage that changes its size, as FSDP2's does."""
+        resize = torch.UntypedStorage.resize_
+        propagate = ShardingPropagator._propagate_tensor_meta_non_cached
+
+        def resized(storage: torch.UntypedStorage, size: int) -> Any:
+            result = resize(storage, size)
+            if storage._cdata in self._live:
+                self._freed(storage._cdata)
+                self._write(storage, "resize_")
+            return result
+
+        def propagated(*args: Any) -> Any:
+            self._paused = True  # a DTensor's operators are tried on tensors that nobody keeps
+            try:
+                return propagate(*args)
+            finally:
+                self._paused = False
+
+        with (
+            mock.patch.object(torch.UntypedStorage, "resize_", resized),
+            mock.patch.object(ShardingPropagator, propagate.__name__, propagated),
+            self,
+        ):
+            yield
 
     def during(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """The call as a phase of its own, after which the one before goes on."""
@@ -110,28 +147,28 @@ class Ledger(TorchDispatchMode):
             owners=self._owners(at_peak)[:owners],
         )
 
-    def _see(self, storage: torch.UntypedStorage, func: Any) -> None:
-        key = storage._cdata
-        size = math.ceil(storage.nbytes() / _BLOCK) * _BLOCK
-        if key in self._live or not size:
-            return
-        entry = len(self._entries)
-        self._live[key] = entry
-        self._made[entry] = (f"{_maker()} {func.overloadpacket.__name__}", self.phase)
-        self._entries.append((self.phase, entry, size))
-        weakref.finalize(storage, self._freed, key, entry, size)
+    def _see(self, storage: torch.UntypedStorage, operator: str) -> None:
+        if storage._cdata not in self._live and storage.nbytes():
+            self._write(storage, operator)
+            weakref.finalize(storage, self._freed, storage._cdata)
 
-    def _freed(self, key: int, entry: int, size: int) -> None:
-        del self._live[key]
+    def _write(self, storage: torch.UntypedStorage, operator: str) -> None:
+        entry, size = len(self._entries), math.ceil(storage.nbytes() / _BLOCK) * _BLOCK
+        self._live[storage._cdata] = entry, size
+        self._made[entry] = (f"{_maker()} {operator}", self.phase)
+        self._entries.append((self.phase, entry, size))
+
+    def _freed(self, key: int) -> None:
+        entry, size = self._live.pop(key)
         self._entries.append((self.phase, entry, -size))
 
     def _owners(self, until: int) -> list[Owner]:
         held: dict[int, int] = {}
         for _, entry, size in self._entries[: until + 1]:
-            if size > 0:
-                held[entry] = size
-            else:
+            if size < 0:
                 del held[entry]
+            elif size:
+                held[entry] = size
         tensors, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
         for entry, size in held.items():
             tensors[self._made[entry]] += 1

@@ -9,12 +9,14 @@ any rank of any size, and can tell what the rank asks of the host and of its mem
 A line names a point and a rank, the answer is a line. Torch and engines keep what is made here in
 globals, so each rehearsal is a process of its own, forked from one that has imported them.
 
-Every rank of every layout runs but for `compile`: what a compiler keeps only it can say.
+Every rank of every layout runs but for what limits.py names. Where a router deals tokens by their
+places, what each expert gets is known, and is told where a rank would read it.
 """
 
 import contextlib
 import dataclasses
 import functools
+import gc
 import json
 import os
 import sys
@@ -36,7 +38,9 @@ from scaling.train.data import MicroBatch
 from scaling.train.engines.trainer import Trainer, build
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.parallel.groups import Groups
+from scaling.train.rehearsal.dealing import tokens_dealt
 from scaling.train.rehearsal.ledger import Ledger, Memory
+from scaling.train.rehearsal.limits import unrehearsable
 from scaling.train.rehearsal.standins import standing_in
 from scaling.train.rehearsal.waits import Waits
 
@@ -66,17 +70,12 @@ def rehearsed(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
     second has the optimizer's states from its beginning.
 
     Raises:
-        NotImplementedError: the layout is compiled.
+        NotImplementedError: the point cannot be rehearsed; it says why.
     """
-    layout = point.layout
-    if layout.compile:
-        raise NotImplementedError("compile cannot be rehearsed: what it keeps is the compiler's")
+    layout, reason = point.layout, unrehearsable(point)
+    if reason is not None:
+        raise NotImplementedError(reason)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size)}
-    if point.shape.num_experts:
-        raise NotImplementedError(
-            f"num_experts={point.shape.num_experts} cannot be rehearsed: how many tokens an expert "
-            "gets is a number of its router, and a rehearsal has none"
-        )
     waits = Waits()
     engine = engine_module(layout.engine, "rehearsal")
     engine.answer_as_cuda(waits.note)
@@ -86,6 +85,7 @@ def rehearsed(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
         standing_in(),
+        tokens_dealt(point, groups, waits.note),
         engine.answered(point, groups, waits.note),
         waits.counted(),
     ):
@@ -95,7 +95,8 @@ def rehearsed(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
 def walked(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS) -> Rehearsal:
     """The same on tensors of any kind, in the group that this process is in."""
     beats: list[str] = []
-    with Ledger() as ledger:
+    ledger = Ledger()
+    with ledger.watching():
         plan = Blueprint(
             shape=point.shape,
             layout=point.layout,
@@ -151,8 +152,10 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of addresses that a fake tensor has not got
     torch.set_num_threads(1)
     for name in ENGINES:
-        engine_module(name, "rehearsal")
+        for part in ("rehearsal", "engine"):
+            engine_module(name, part)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
+    gc.freeze()  # so that no child collects, and thereby copies, what is here
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()

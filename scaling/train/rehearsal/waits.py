@@ -76,11 +76,15 @@ def _summed(counts: Any) -> dict[str, int]:
 
 
 def _caller() -> str:
-    """The nearest line of code that is neither torch's nor this file's."""
+    """The nearest line of code that is neither torch's nor a rehearsal's."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
         path = Path(frame.f_code.co_filename)
-        if path != Path(__file__) and "torch" not in path.parts and path.name != "rehearsal.py":
+        if (
+            path.parent != Path(__file__).parent
+            and "torch" not in path.parts
+            and path.name != "rehearsal.py"
+        ):
             return f"{path.parent.name}/{path.name}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"

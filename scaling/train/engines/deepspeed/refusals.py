@@ -78,9 +78,9 @@ def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]
     if not gradient_clipping or layout.zero_stage > 0:
         return
     missed = None
-    if layout.pp > 1 and layout.precision != "bf16":
+    if layout.pp > 1 and layout.flow_precision != "bf16":
         missed = "later stages"
-    elif layout.tp > 1 and layout.pp == 1 and layout.precision in ("bf16", "fp16"):
+    elif layout.tp > 1 and layout.pp == 1 and layout.flow_precision in ("bf16", "fp16"):
         missed = "the other tp ranks"
     if missed is not None:
         yield (

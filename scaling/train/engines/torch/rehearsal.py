@@ -30,11 +30,14 @@ def answer_as_cuda(note: Note) -> None:
 @contextlib.contextmanager
 def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
     """Tell FSDP2 and the stages what they would read from a tensor or hear from a neighbour."""
-    made, finalized = sharding.mesh_of, FSDPParamGroup.finalize_backward
+    finalized = FSDPParamGroup.finalize_backward
 
-    def mesh_of(*place: Any) -> Any:
-        with unset_fake_temporarily():  # a mesh looks for this rank among its numbers
-            return made(*place)
+    def with_numbers(mesh_of: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*place: Any) -> Any:
+            with unset_fake_temporarily():  # a mesh looks for this rank among its numbers
+                return mesh_of(*place)
+
+        return made
 
     def warm_up(_: Any, stages: list[PipelineStage], *__: Any) -> None:
         for stage in stages:  # each was told what it is sent
@@ -48,7 +51,8 @@ def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for place, name, value in (
-            (sharding, "mesh_of", mesh_of),
+            (sharding, "mesh_of", with_numbers(sharding.mesh_of)),
+            (sharding, "mesh_of_experts", with_numbers(sharding.mesh_of_experts)),
             (schedules._PipelineSchedule, "_warmup_p2p", warm_up),
             (FSDPParamGroup, "finalize_backward", finalize),
         ):

@@ -65,9 +65,7 @@ class Sharding:
         self._experts: DeviceMesh | None = None  # of the ranks that hold the same experts
         if layout.ep > 1:
             self._parts += (Experts,)
-            self._experts = DeviceMesh.from_group(
-                groups.experts_group(), plan.device.type, mesh_dim_names=("experts",)
-            )
+            self._experts = mesh_of_experts(groups, plan.device.type)
         if self.applied:
             self._mesh = mesh_of(layout, groups, plan.device.type)
             shards = 1 if self._replicates else self._mesh.size(self._mesh.ndim - 1)
@@ -143,6 +141,11 @@ def tp_sharded(weight: nn.Parameter) -> bool:
 def copies_of(weight: nn.Parameter, otherwise: int) -> int:
     """Ranks of the data group that hold this part of a weight: of an expert's it is marked."""
     return int(getattr(weight, _COPIES, otherwise))
+
+
+def mesh_of_experts(groups: Groups, device: str) -> DeviceMesh:
+    """The ranks that hold the same experts."""
+    return DeviceMesh.from_group(groups.experts_group(), device, mesh_dim_names=("experts",))
 
 
 def mesh_of(layout: Layout, groups: Groups, device: str) -> DeviceMesh:

@@ -1,0 +1,16 @@
+"""Which points no rehearsal can walk, and why. No torch."""
+
+from scaling.layout.engines import engine_refusals
+from scaling.study.point import Point
+
+
+def unrehearsable(point: Point) -> str | None:
+    """Why this point cannot be rehearsed: one sentence, None if it can."""
+    if point.layout.compile:
+        return "compile: true cannot be rehearsed: what it keeps is the compiler's"
+    if point.layout.routing == "learned":
+        return (
+            "routing: learned cannot be rehearsed: how many tokens an expert gets is a number of "
+            "its router; balanced and skewed:X deal them by their places"
+        )
+    return next(iter(engine_refusals(point.shape, point.layout)), None)
