@@ -25,7 +25,7 @@ def accumulations(layout: Layout) -> tuple[int, ...]:
     else:
         counts = (2 * layout.pp, 3 * layout.pp, 4 * layout.pp)
         whole = layout.gradient_accumulation_steps % layout.pp == 0
-        if layout.pipeline_schedule not in ("1f1b", "dualpipev") and not whole:
+        if layout.pipeline_schedule in ("interleaved", "zero_bubble") and not whole:
             return ()
     return counts if layout.gradient_accumulation_steps > counts[-1] else ()
 

@@ -21,7 +21,7 @@ def test_short_steps_are_those_of_the_layout_whatever_the_engine():
     assert accumulations(layout(engine="torch")) == (2, 4, 6)
 
 
-@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble", "zbv"])
+@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
 def test_a_schedule_that_deals_in_rounds_is_shortened_where_the_full_step_has_whole_rounds(
     schedule,
 ):

@@ -39,6 +39,7 @@ def test_short_steps_reduce_and_update_as_full_ones_in_every_layout(
         counts = [4, 6, 8] if "pp" in layout else [2, 4, 6]
         assert first.short_accumulations == counts * 5
         assert first.step_times_s == []
+        assert first.stopped == "asked"
         assert first.losses is None
         assert first.short_losses is not None
         assert len(first.short_losses) == 1 + 15
