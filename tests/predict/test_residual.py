@@ -57,9 +57,11 @@ def test_a_process_gives_back_what_it_saw_and_nothing_far_away():
     assert residual.at(places[2:]) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_stalled_step_says_at_most_so_much_of_its_neighbours():
-    places = np.zeros((1, len(NAMES)))
-    assert fitted_residual(places, np.array([3.0])).at(places)[0] < 0.25
+def test_a_stalled_step_says_nothing_of_its_neighbours():
+    places = np.zeros((2, len(NAMES)))
+    calm = fitted_residual(places[:1], np.array([0.1])).at(places)
+    assert fitted_residual(places, np.array([0.1, 3.0])).at(places).tolist() == calm.tolist()
+    assert fitted_residual(places, np.array([3.0, 3.0])).at(places).tolist() == [0.0, 0.0]
 
 
 def test_layouts_beside_calibrated_ones_take_over_what_those_are_off_by(odd):

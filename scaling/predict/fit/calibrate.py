@@ -166,7 +166,9 @@ def _held_back_errors(
     order = np.random.default_rng(0).permutation(len(timed)) % _FOLDS
     random = [fold(order == one, order != one) for one in range(_FOLDS)]
     holds_in, random = _with_neighbours("interpolation", random, 0, 1.0)
-    bands = {"interpolation": band_of("interpolation", [one_fold([f.by_trust[0] for f in random])])}
+    lean = group.stack.lean_kernels
+    within = one_fold([one.by_trust[0] for one in random])
+    bands = {"interpolation": band_of("interpolation", [within], lean_kernels=lean)}
     trust = {}
     for axis, values in axes.items():
         folds = [
@@ -183,7 +185,8 @@ def _held_back_errors(
             if holds_in:
                 holds, folds = _with_neighbours(axis, folds, at, trust[axis])
                 holds_in += holds
-            bands[axis] = band_of(axis, [one.by_trust[at] for one in folds])
+            held = [one.by_trust[at] for one in folds]
+            bands[axis] = band_of(axis, held, lean_kernels=lean)
     residual = None
     if holds_in:
         everything = held_back(warm, np.ones(len(timed), dtype=bool))

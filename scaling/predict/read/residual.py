@@ -27,8 +27,9 @@ _SWITCHES = (
 NAMES = (*_DOUBLING, *_SWITCHES)
 # Variance of what no neighbour knows (repeats, chance) over that of what neighbours share.
 _NOISE = 0.1
-# A residual counts up to this, in logarithms: of a stalled step its neighbours know nothing.
-_LARGEST = 0.25
+# A row that is further off than this, in logarithms, stalled: that says nothing of its neighbours.
+_STALLED = 0.5
+_SANE = 1e6  # of any number in a file
 # Worth following where errors of rows held back fall below this share of what they were.
 _WORTH = 0.98
 
@@ -48,9 +49,8 @@ class Residual:
 
     def at(self, places: Floats) -> Floats:
         """Expected ln(measured / predicted) of the layouts at `places`, (n,)."""
-        return np.asarray(
-            _alike(places, np.array(self.places, dtype=np.float64)) @ np.array(self.weights)
-        )
+        known = np.array(self.places, dtype=np.float64).reshape(-1, len(NAMES))
+        return np.asarray(_alike(places, known) @ np.array(self.weights, dtype=np.float64))
 
     @property
     def is_sound(self) -> bool:
@@ -60,7 +60,7 @@ class Residual:
             self.names == NAMES
             and len(self.places) == len(self.weights) > 0
             and all(len(place) == len(NAMES) for place in self.places)
-            and bool(np.abs([*places, *self.weights]).max() < _LARGEST * 1e6)
+            and bool(np.abs([*places, *self.weights]).max() < _SANE)
         )
 
 
@@ -78,8 +78,10 @@ def fitted_residual(
     places: Floats, log_residual: Floats, holds_in: tuple[str, ...] = ()
 ) -> Residual:
     """The process through ln(measured / predicted) of layouts at `places`, (m,) and (m, k)."""
+    calm = np.abs(log_residual) <= _STALLED
+    places, log_residual = places[calm], log_residual[calm]
     among = _alike(places, places) + _NOISE * np.eye(len(places))
-    weights = np.linalg.solve(among, np.clip(log_residual, -_LARGEST, _LARGEST))
+    weights = np.linalg.solve(among, log_residual)
     return Residual(
         names=NAMES,
         places=tuple(map(tuple, np.round(places, 5).tolist())),
@@ -90,7 +92,7 @@ def fitted_residual(
 
 def is_worth(without: Floats, with_it: Floats) -> bool:
     """Whether errors of rows held back, ln(measured / predicted), are smaller with it."""
-    before, after = (np.minimum(np.abs(r), 2 * _LARGEST).mean() for r in (without, with_it))
+    before, after = (np.minimum(np.abs(r), _STALLED).mean() for r in (without, with_it))
     return bool(after < _WORTH * before)
 
 
