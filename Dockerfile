@@ -8,12 +8,12 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/scaling
-COPY requirements.lock torch.lock pyproject.toml hatch_build.py README.md LICENSE Snakefile ./
+COPY requirements.lock torch-cuda13.lock pyproject.toml hatch_build.py README.md LICENSE Snakefile ./
 # TORCH: another build of the same release where the driver asks for one, e.g. torch==2.13.0+cu126
 ARG TORCH=
 ENV DS_BUILD_OPS=0 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN pip install --require-hashes --no-deps -r requirements.lock \
- && pip install ${TORCH:--r torch.lock}
+ && pip install ${TORCH:---require-hashes --no-deps -r torch-cuda13.lock}
 COPY scaling scaling
 COPY workflow workflow
 COPY config config

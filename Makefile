@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart study test test-fast check gpu-check site licences format lock clean
+.PHONY: quickstart study test test-fast soak check gpu-check site licences format lock clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -13,17 +13,19 @@ STUDY ?= quickstart
 study: .venv/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
-# The whole suite as two halves at once: what starts ranks or waits for Slurm, one test after another,
-# beside what computes in one process. With ARGS, one pytest with those words.
+# The whole suite as three at once: what starts ranks, one test after another; what waits for Slurm;
+# and beside them what computes in one process. With ARGS, one pytest with those words.
 test: .venv/installed
 ifeq ($(strip $(ARGS)),)
-	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/ranks -m "ranks or slurm" > "$$log" 2>&1 & \
-	beside=$$!; \
+	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
+	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/ranks -m "ranks and not slurm" > "$$logs/ranks" 2>&1 & \
+	ranks=$$!; \
+	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/slurm -m slurm > "$$logs/slurm" 2>&1 & \
+	slurm=$$!; \
 	$(BIN)/python -m pytest -m "not ranks and not slurm"; code=$$?; \
-	echo "Meanwhile, what starts ranks or waits for Slurm:"; \
-	wait $$beside || code=$$?; \
-	cat "$$log"; exit $$code
+	echo "Meanwhile, what starts ranks:"; wait $$ranks || code=$$?; cat "$$logs/ranks"; \
+	echo "Meanwhile, what waits for Slurm:"; wait $$slurm || code=$$?; cat "$$logs/slurm"; \
+	exit $$code
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
@@ -31,6 +33,12 @@ endif
 # What needs neither ranks, Slurm, a browser nor Snakemake: run it while you work.
 test-fast: .venv/installed
 	$(BIN)/python -m pytest -m "not ranks and not slurm and not browser and not snakemake" $(ARGS)
+
+# A night on the Slurm of the tests: 1,000 points while ranks, launchers, snakemake, nodes and the
+# disk fail. SOAK="--points 200 --seed 3" for another.
+SOAK ?=
+soak: .venv/installed
+	$(BIN)/python -m tests.slurm.soak $(SOAK)
 
 check: .venv/installed
 	$(BIN)/ruff format --check .
@@ -59,15 +67,16 @@ format: .venv/installed
 	$(BIN)/snakefmt Snakefile workflow/rules
 
 # First what is locked, checked by its hashes; then torch, of which a machine may bring a build of
-# its own; then the project, for which nothing is left to fetch. deepspeed compiles nothing
+# its own (TORCH=torch-cuda13.lock: the one for CUDA 13, by its hashes); then the project, for which nothing is left to fetch. deepspeed compiles nothing
 # (DS_BUILD_OPS=0).
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-.venv/installed: pyproject.toml requirements.lock torch.lock
+TORCH ?= torch.lock
+.venv/installed: pyproject.toml requirements.lock $(TORCH)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; say PYTHON=python3.11 or newer" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	DS_BUILD_OPS=0 $(PIP) --require-hashes --no-deps -r requirements.lock
-	$(PIP) -r torch.lock
+	$(PIP) $(if $(filter torch.lock,$(TORCH)),,--require-hashes --no-deps) -r $(TORCH)
 	$(PIP) --no-build-isolation -e workflow/executor -e '.[dev]'
 	@touch $@
 
@@ -82,6 +91,13 @@ lock: .venv/installed
 	  | .venv/lock/bin/uv pip compile --quiet --no-deps --generate-hashes --no-annotate --no-header \
 	      --universal --python-version 3.11 - > .venv/lock/hashed
 	( sed -n '/^#/p' requirements.lock; cat .venv/lock/hashed ) > .venv/lock/rest
+	grep -o '^[a-zA-Z0-9_.-]*==[^ ;]*' .venv/lock/hashed > .venv/lock/pinned
+	.venv/lock/bin/uv pip compile --quiet --generate-hashes --no-annotate --no-header \
+	  --universal --python-version 3.11 -c .venv/lock/pinned \
+	  $$(sed 's/==.*//; s/^/--no-emit-package /' .venv/lock/pinned) .venv/lock/torch \
+	  | grep -v '^#' > .venv/lock/cuda13
+	( sed -n '/^#/p' torch-cuda13.lock; cat .venv/lock/cuda13 ) > .venv/lock/torch13
+	mv .venv/lock/torch13 torch-cuda13.lock
 	mv .venv/lock/rest requirements.lock
 	mv .venv/lock/torch torch.lock
 

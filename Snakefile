@@ -14,6 +14,10 @@
 # On a cluster:     snakemake --profile config/profiles/slurm --config study=NAME
 
 
+# all rules' software as one file, which apptainer.def builds; used with `--sdm apptainer` only
+container: "training-scaling.sif"
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/probe.smk"
 include: "workflow/rules/choose.smk"

@@ -1,12 +1,13 @@
 """The predicted memory of this project's engine beside the exact one, layout by layout.
 
-    python benchmarks/memory.py [--layouts 200] [--depth 0.15] [--rows ROWS.jsonl]
+    python benchmarks/memory.py [--layouts 200] [--depth 0.15] [--rows ROWS.jsonl] [--known]
 
 Layouts are drawn from all points of the published studies as they stand, refused ones included. The
 exact bytes are `scaling memory`'s, of the first and the last stage: the engine itself on tensors
 without numbers. `--depth` cuts every model to this share of its layers, at least two a stage: the
 exact peak of 80 layers takes minutes. What is in `--rows` is not asked again, so a drawing can go
-on where it was left (`--layouts 0` asks nothing); what the formula says of a row is computed anew.
+on where it was left; what the formula says of a row is computed anew. `--known` asks nothing and
+tells of what is there, studies of other days included.
 Prints a line for each layout beyond 2 %, then median, worst, and the seconds that a layout takes.
 """
 
@@ -97,17 +98,21 @@ def main() -> None:
     parser.add_argument("--layouts", type=int, default=200)
     parser.add_argument("--depth", type=float, default=0.15)
     parser.add_argument("--rows", type=Path, default=Path("benchmarks/results/memory.jsonl"))
+    parser.add_argument("--known", action="store_true")
     given = parser.parse_args()
     lines = given.rows.read_text(encoding="utf-8").splitlines() if given.rows.exists() else []
     known = {(row["point_id"], row["depth"]): row for row in map(json.loads, lines)}
-    points = drawn(given.layouts, given.depth)
-    missing = [point for point in points if (point.point_id, given.depth) not in known]
+    points = {point.point_id: point for point in drawn(given.layouts, given.depth)}
+    missing = [p for p in points.values() if (p.point_id, given.depth) not in known]
+    if given.known:
+        report([row for (_, depth), row in known.items() if depth == given.depth])
+        return
     with given.rows.open("a", encoding="utf-8") as out:
         for row in exact_rows(missing, given.depth):
             out.write(json.dumps(row) + "\n")
             out.flush()
             known[row["point_id"], given.depth] = row
-    report([row for (_, depth), row in known.items() if depth == given.depth])
+    report([known[point_id, given.depth] for point_id in points])
 
 
 def report(rows: list[dict[str, Any]]) -> None:

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import settings
 
 from tests.ran import Ran, scaling
 
 PROJECT = Path(__file__).parent.parent
 
 GOLDEN = PROJECT / "tests" / "golden"
+
+
+# The same examples on every machine and day; `--hypothesis-profile=wide` looks for new ones.
+settings.register_profile("same", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("wide", deadline=None, max_examples=500)
+settings.load_profile("same")
 
 
 def heed_signals():

@@ -11,8 +11,10 @@ import tomllib
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import scaling
+from scaling.cli.verbs import app
 from scaling.layout.axes import AXES
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row
@@ -128,13 +130,9 @@ def test_the_version_is_one():
 
 def test_help_lists_every_verb_with_an_example():
     def helps(*words):
-        asked = subprocess.run(
-            [sys.executable, "-m", "scaling", *words, "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return asked.stdout
+        asked = CliRunner().invoke(app, [*words, "--help"], prog_name="scaling")
+        assert asked.exit_code == 0
+        return asked.output
 
     listed = helps()
     verbs = re.findall(r"^│ (\w+) ", listed, re.MULTILINE)
@@ -145,13 +143,15 @@ def test_help_lists_every_verb_with_an_example():
 
 
 def test_nothing_is_pinned_twice_and_everything_the_project_needs_is_pinned():
-    lines = (PROJECT / "requirements.lock").read_text().splitlines()
+    torch = (PROJECT / "torch.lock").read_text().splitlines()[-1]
+    with_torch = (PROJECT / "torch-cuda13.lock").read_text()
+    assert f"{torch} \\\n" in with_torch
+    lines = [*(PROJECT / "requirements.lock").read_text().splitlines(), *with_torch.splitlines()]
     pins = [line.split("==")[0].lower() for line in lines if re.match(r"\w", line)]
     assert len(pins) == len(set(pins))
-    hashed = " ".join(lines).replace("\\", "").split("==")[1:]
+    hashed = re.split(r"^(?=\w)", "\n".join(lines), flags=re.MULTILINE)[1:]
     assert len(hashed) == len(pins)
     assert all("--hash=sha256:" in one for one in hashed)
-    pins += re.findall(r"^(torch)==", (PROJECT / "torch.lock").read_text(), re.MULTILINE)
     assert {"setuptools", "hatchling"} <= set(pins)  # what is built with them is built anywhere
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     plugin = tomllib.loads((EXECUTOR / "pyproject.toml").read_text())["project"]

@@ -126,10 +126,11 @@ def test_a_container_is_made_of_files_that_are_here_and_of_the_lock(recipe):
     text = (PROJECT / recipe).read_text()
     copied = re.findall(r"^COPY (.+) \S+$|^ {4}(\S+) /opt/scaling/\S+$", text, re.MULTILINE)
     names = {name for pair in copied for name in (pair[0] or pair[1]).split()}
-    assert {"requirements.lock", "torch.lock", "pyproject.toml", "Snakefile"} <= names
+    assert {"requirements.lock", "torch-cuda13.lock", "pyproject.toml", "Snakefile"} <= names
     assert {"scaling", "workflow", "config", "reports"} <= names
     assert all((PROJECT / name).exists() for name in names), names
-    assert "--require-hashes --no-deps -r requirements.lock" in text
+    for lock in ("requirements.lock", "torch-cuda13.lock"):
+        assert f"--require-hashes --no-deps -r {lock}" in text
 
 
 def test_the_documentation_builds_as_a_site_without_a_broken_link(tmp_path):

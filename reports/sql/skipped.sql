@@ -3,6 +3,5 @@
 -- reason: why.   predicted_step_time_s, best_step_time_s: seconds as predicted when its size was
 -- chosen, of this point and of the best of its size and setting.
 select * exclude (chosen)
-from study.chosen
-where not chosen
+from study.skipped
 order by world_size, model, cluster, predicted_step_time_s, point_id

@@ -1,25 +1,21 @@
-"""What the SQL files read: the Parquet files of a study and the catalogue of hardware, as views."""
+"""What the SQL files read: the Parquet files of a study, as views beside the catalogue."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from scaling.analyse import ties
-from scaling.analyse.series import SERIES
-from scaling.cluster.hardware import GPUS, Cluster
-from scaling.errors import InputError, shortened
-from scaling.layout.axes import AXES, levels_of
+from scaling.analyse.catalogue import attach_axes, attach_catalogue
+from scaling.analyse.views import make_view, select_from, unreadable
+from scaling.cluster.hardware import Cluster
+from scaling.errors import InputError
 from scaling.record.probe_row import Probe
 from scaling.record.row import PointColumns, fields_of
 from scaling.record.row_checks import COLUMNS, SQL_TYPES, probe_reason_sql
-from scaling.record.row_files import Unusable, files_in, kept_aside, read_rows, wrong_rows
+from scaling.record.row_files import Unusable, files_in, kept_aside, quoted, read_rows, wrong_rows
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
-from scaling.study.study_folder import read_about
 
 _LARGE_BYTES = 4 << 20  # a file of a great many rows is no point's
 ROW = COLUMNS
@@ -93,17 +89,17 @@ def attach(
     connection.execute("create schema study; create schema catalogue")
     planned = [points] if points.exists() else []
     chosen = sorted(paths.chosen.glob("*.parquet"))
-    _view(connection, "study.every_point", POINT, [[*planned, *imported]])
-    _view(connection, "study.impossible", _REFUSAL, [[refused] if planned else []])
-    _view(connection, "study.chosen", _CHOSEN, [chosen])
+    make_view(connection, "study.every_point", POINT, [[*planned, *imported]])
+    make_view(connection, "study.impossible", _REFUSAL, [[refused] if planned else []])
+    make_view(connection, "study.chosen", _CHOSEN, [chosen])
     _leave_out_skipped(connection, guided=bool(chosen))
     unusable = _rows(connection, study_dir, imported)
-    known = [paths.predictions] if paths.predictions.exists() else []
-    _view(connection, "study.predictions", _PREDICTION, [known])
+    predictions = [paths.predictions] if paths.predictions.exists() else []
+    make_view(connection, "study.predictions", _PREDICTION, [predictions])
     unusable += _probes(connection, paths.probes)
     _left_out(connection, study_dir, unusable)
-    _catalogue(connection, clusters)
-    _axes(connection)
+    attach_catalogue(connection, clusters)
+    attach_axes(connection)
     return unusable
 
 
@@ -120,31 +116,31 @@ def _rows(
         ("published", imported),
     ):
         sizes = {path: path.stat().st_size for path in sorted(files)}
-        found = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
-        unusable += found.unusable
-        connection.register(f"small_{series}", found.table)
-        parts.append(f"select {columns}, {_quoted(series)} as series from small_{series}")
+        small = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
+        unusable += small.unusable
+        connection.register(f"small_{series}", small.table)
+        parts.append(f"select {columns}, {quoted(series)} as series from small_{series}")
         for path in (path for path in sizes if sizes[path] > _LARGE_BYTES):
             readable, wrong = wrong_rows(path, series=series)
             unusable += wrong
             if readable:
                 out = ", ".join(str(one.row) for one in wrong)
                 where = f" where file_row_number not in ({out})" if wrong else ""
-                parts.append(_select(connection, ROW, [path], series, where))
+                parts.append(select_from(connection, ROW, [path], series, where))
     connection.execute("create view study.rows as " + " union all ".join(f"({p})" for p in parts))
     return unusable
 
 
 def _probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]:
     """study.probes without the rows that cannot be."""
-    _view(connection, "study.every_probe", _PROBE, [[path] if path.exists() else []])
+    make_view(connection, "study.every_probe", _PROBE, [[path] if path.exists() else []])
     try:
         connection.execute(
             f"create table study.judged_probe as select *, {probe_reason_sql()} as reason "
             "from study.every_probe"
         )
     except (duckdb.Error, UnicodeDecodeError) as error:
-        raise _unreadable([path], error) from error
+        raise unreadable([path], error) from error
     connection.execute(
         "create view study.probes as select * exclude (reason) from study.judged_probe "
         "where reason is null"
@@ -159,36 +155,21 @@ def _left_out(
     connection: duckdb.DuckDBPyConnection, study_dir: Path, unusable: Sequence[Unusable]
 ) -> None:
     """study.unusable (said): sentences about what was left out now, or set aside before."""
-    told = [*unusable, *kept_aside(StudyPaths(study_dir).rows)]
-    said = [str(one).removeprefix(f"{study_dir}/") for one in told]
-    connection.register("source", pa.table({"said": pa.array(said, pa.string())}))
+    sentences = [
+        str(one).removeprefix(f"{study_dir}/")
+        for one in (*unusable, *kept_aside(StudyPaths(study_dir).rows))
+    ]
+    connection.register("source", pa.table({"said": pa.array(sentences, pa.string())}))
     connection.execute("create table study.unusable as from source")
     connection.unregister("source")
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """What a study says to its tables: study.json, or the defaults of an imported one."""
-
-    mode: str  # measure | predict
-    knee_share: float  # of the doubling that perfect scaling would give
-
-
-def choices_of(study_dir: Path, *, knee_share: float | None = None) -> Choices:
-    """The study's choices; `knee_share` goes before its own.
-
-    Raises:
-        InputError: study.json is not what `scaling plan` writes, or a share is none.
-    """
-    said = read_about(study_dir)
-    share = said.knee_share if knee_share is None else knee_share
-    if not 0 < share <= 1:
-        raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
-    return Choices(said.mode, share)
-
-
 def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:
     """study.points and study.refused: what a guided sweep skips is refused with its reason."""
+    connection.execute(  # what one choice leaves out a later one may take
+        "create view study.skipped as from study.chosen where not chosen "
+        "and point_id not in (select point_id from study.chosen where chosen)"
+    )
     if not guided:
         connection.execute("create view study.points as from study.every_point")
         connection.execute("create view study.refused as from study.impossible")
@@ -196,132 +177,9 @@ def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -
     columns = ", ".join(_REFUSAL)
     connection.execute(
         "create view study.points as from study.every_point "
-        "anti join (from study.chosen where not chosen) using (point_id)"
+        "anti join study.skipped using (point_id)"
     )
     connection.execute(
         f"create view study.refused as select {columns} from study.impossible union all "
-        f"select {columns} from study.chosen where not chosen and repeat = 0"
+        f"select {columns} from study.skipped where repeat = 0"
     )
-
-
-def _view(
-    connection: duckdb.DuckDBPyConnection,
-    name: str,
-    types: Mapping[str, str],
-    parts: Sequence[Sequence[Path]],
-) -> None:
-    """A view over several lists of files in the stated columns."""
-    empty = ", ".join(f'null::{kind} as "{column}"' for column, kind in types.items())
-    selects = [f"select {empty} limit 0"]
-    selects += [_select(connection, types, files) for files in parts if files]
-    body = " union all ".join(f"({one})" for one in selects)
-    connection.execute(f"create view {name} as {body}")
-
-
-def _select(
-    connection: duckdb.DuckDBPyConnection,
-    types: Mapping[str, str],
-    files: Sequence[Path],
-    series: str | None = None,
-    where: str = "",
-) -> str:
-    """A query for the stated columns of several files, and of what series they are."""
-    listed = ", ".join(_quoted(str(file)) for file in files)
-    source = (
-        f"read_parquet([{listed}], union_by_name=true, file_row_number=true, "
-        "hive_partitioning=false)"
-    )
-    try:
-        kinds = {row[0]: row[1] for row in connection.execute(f"describe from {source}").fetchall()}
-    except (duckdb.Error, UnicodeDecodeError) as error:
-        raise _unreadable(files, error) from error
-    for column in types.keys() & kinds.keys():
-        if not _casts(kinds[column], types[column]):
-            place = files[0] if len(files) == 1 else files[0].parent
-            raise InputError(
-                f"{place}: column {column} holds {shortened(kinds[column])}, must hold "
-                f"{types[column]}: the file is of another version, write it anew"
-            )
-    columns = ", ".join(
-        f'"{column}"::{kind} as "{column}"' if column in kinds else f'null::{kind} as "{column}"'
-        for column, kind in types.items()
-    )
-    stated = f", {_quoted(series)} as series" if series else ""
-    return f"select {columns}{stated} from {source}{where}"
-
-
-def _casts(given: str, wanted: str) -> bool:
-    """Whether values of one SQL type can be those of another: text is no number, a list no cell."""
-    if given.startswith(("STRUCT", "MAP", "UNION")) or given.endswith("]") != wanted.endswith("]"):
-        return given == '"NULL"'
-    return wanted.startswith("varchar") or not given.startswith(("VARCHAR", "BLOB"))
-
-
-def _unreadable(files: Sequence[Path], error: Exception) -> InputError:
-    """The sentence about the first file that is none of ours; DuckDB may name another."""
-    for file in files:
-        try:
-            pq.read_schema(file)
-        except (pa.ArrowInvalid, OSError) as reason:
-            said = str(reason).splitlines()[0]
-            return InputError(f"{file}: is no Parquet file of this project: {said}")
-    return InputError(f"{files[0].parent}: its files do not go together: {error}")
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _catalogue(connection: duckdb.DuckDBPyConnection, clusters: Mapping[str, Cluster]) -> None:
-    gpus = pa.Table.from_pylist(
-        [
-            {
-                "name": gpu.name,
-                "vendor": gpu.vendor,
-                "memory_bytes": gpu.memory_bytes,
-                "tdp_w": gpu.tdp_w,
-            }
-            for gpu in GPUS.values()
-        ]
-    )
-    prices = pa.table(
-        {
-            "name": pa.array(list(clusters), pa.string()),
-            "usd_per_gpu_hour": pa.array(
-                [cluster.usd_per_gpu_hour for cluster in clusters.values()], pa.float64()
-            ),
-        }
-    )
-    for name, table in (("gpus", gpus), ("clusters", prices)):
-        _register(connection, name, table)
-
-
-def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
-    connection.register("source", table)
-    connection.execute(f"create table catalogue.{name} as from source")
-    connection.unregister("source")
-
-
-def _axes(connection: duckdb.DuckDBPyConnection) -> None:
-    """The table of axes as catalogue.axes and .levels, and its names as the variable `axes`."""
-    connection.execute("set variable axes = $1", [list(AXES)])
-    connection.execute("set variable series_order = $1", [list(SERIES)])
-    ties.set_variables(connection)
-    axes, levels = [], []
-    for order, axis in enumerate(AXES.values(), start=1):
-        counted = axis.values is None
-        axes.append(
-            {
-                "axis_order": order,
-                "name": axis.name,
-                "axis": axis.words.title,
-                "words": axis.words.name if counted else None,
-                "short": axis.words.short if counted else None,
-                "otherwise": axis.otherwise,
-                "degree": axis.ranks,
-                "always": axis.words.leading or axis.words.said == "always",
-            }
-        )
-        levels += [{"name": axis.name, **level} for level in levels_of(axis)]
-    _register(connection, "axes", pa.Table.from_pylist(axes))
-    _register(connection, "levels", pa.Table.from_pylist(levels))

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 
 from scaling.analyse import advice, being_best, drift, effects, laws, resampling, slow_hosts
 from scaling.analyse.replication import FOLDER
-from scaling.analyse.sources import attach, choices_of
+from scaling.analyse.sources import attach
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
-from scaling.record.row_files import Unusable
+from scaling.record.row_files import Unusable, quoted
 from scaling.study.paths import StudyPaths
 from scaling.study.study_folder import read_about
 
@@ -61,29 +61,32 @@ def tabulate(
         Row files, and rows, that were left out because they cannot be, each with its sentence.
 
     Raises:
-        InputError: no plan in `study_dir`, an unreadable Parquet file, or an SQL file that fails.
+        InputError: no plan in `study_dir`, a file that cannot be read, an SQL file that fails, or a
+            knee_share that is no share.
     """
     inner = _read(sql_dir / "inner")
     queries = _read(sql_dir) | inner
     if not queries:
         raise InputError(f"{sql_dir}: holds no .sql file, so there is no table to write")
+    about = read_about(study_dir)
+    share = about.knee_share if knee_share is None else knee_share
+    if not 0 < share <= 1:
+        raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
     with duckdb.connect() as connection:
         connection.execute("set preserve_insertion_order = false")
         unusable = attach(connection, study_dir, clusters or {})
-        choices = choices_of(study_dir, knee_share=knee_share)
         connection.execute(
             "create table study.choices as select ?::varchar as mode, ?::double as knee_share",
-            [choices.mode, choices.knee_share],
+            [about.mode, share],
         )
         needs = all_needs(queries, sql_dir)
-        made = execution_order(needs, sql_dir)
+        order = execution_order(needs, sql_dir)
         read_again = {other for needed in needs.values() for other in needed}
-        for name in made:
+        for name in order:
             _make(connection, name, queries, sql_dir, keep=name in read_again)
-        outer = [name for name in made if name not in inner]
+        outer = [name for name in order if name not in inner]
         # a page may be made meanwhile: old answers stand until `replicate` has put new ones there
-        replicates = read_about(study_dir).replicates is not None
-        kept = {f"{FOLDER}.parquet"} if replicates else set()
+        kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
         _write_tables(connection, outer, StudyPaths(study_dir).tables, sql_dir, kept=kept)
     return unusable
 
@@ -125,8 +128,8 @@ def all_needs(queries: Mapping[str, str], sql_dir: Path) -> dict[str, list[str]]
     for name, (needed, _) in COMPUTED.items():
         if all(other in queries or other in computed for other in needed):
             computed[name] = list(needed)
-    known = [*queries, *computed]
-    return {name: _needs(name, text, known, sql_dir) for name, text in queries.items()} | computed
+    tables = [*queries, *computed]
+    return {name: _needs(name, text, tables, sql_dir) for name, text in queries.items()} | computed
 
 
 def execution_order(needs: Mapping[str, list[str]], sql_dir: Path) -> list[str]:
@@ -142,14 +145,14 @@ def execution_order(needs: Mapping[str, list[str]], sql_dir: Path) -> list[str]:
         raise InputError(f"{sql_dir}: the tables need each other in a circle: {circle}") from error
 
 
-def _needs(name: str, text: str, known: list[str], sql_dir: Path) -> list[str]:
+def _needs(name: str, text: str, tables: list[str], sql_dir: Path) -> list[str]:
     for line in text.splitlines():
         if line.startswith(NEEDS):
             named = [word.strip() for word in line.removeprefix(NEEDS).split(",")]
             needed = [] if named == ["nothing"] else named
             for other in needed:
-                if other not in known:
-                    hint = did_you_mean(other, known)
+                if other not in tables:
+                    hint = did_you_mean(other, tables)
                     raise InputError(f"{sql_dir / name}.sql: needs no table {other!r}: {hint}")
             return needed
     raise InputError(f"{sql_dir / name}.sql: has no line '{NEEDS}...' (tables, or nothing)")
@@ -175,13 +178,13 @@ def _write_tables(
         for name in names:
             written = part(tables_dir / f"{name}.parquet")
             try:
-                connection.table(name).write_parquet(written, compression="snappy")
+                _copy(connection, f'"{name}"', written, "format parquet, compression snappy")
             except (duckdb.Error, UnicodeDecodeError) as error:
                 raise InputError(f"{sql_dir / name}.sql: {error}") from error
             if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
-                rows = connection.read_parquet(written)
-                inert = rows.project(_inert(rows))
-                inert.write_csv(part(tables_dir / f"{name}.csv"), header=True)
+                columns = _inert(pq.read_schema(written))
+                rows = f"(select {columns} from read_parquet([{quoted(written)}]))"
+                _copy(connection, rows, part(tables_dir / f"{name}.csv"), "format csv, header")
     except BaseException:
         for unfinished in parts.values():
             unfinished.unlink(missing_ok=True)
@@ -193,12 +196,16 @@ def _write_tables(
             path.unlink(missing_ok=True)
 
 
-def _inert(rows: duckdb.DuckDBPyRelation) -> str:
+def _copy(connection: duckdb.DuckDBPyConnection, source: str, path: str, how: str) -> None:
+    connection.execute(f"copy {source} to {quoted(path)} ({how})")
+
+
+def _inert(schema: pa.Schema) -> str:
     """Columns of a CSV in which no text is taken for a formula by who opens it; numbers stay."""
     columns = []
-    for column, kind in zip(rows.columns, rows.types, strict=True):
-        name = '"' + column.replace('"', '""') + '"'
+    for field in schema:
+        name = '"' + field.name.replace('"', '""') + '"'
         formula = f"regexp_matches({name}, '^[=+\\-@\\t\\r]')"
         inert = f"if({formula}, concat('''', {name}), {name}) as {name}"
-        columns.append(inert if str(kind) == "VARCHAR" else name)
+        columns.append(inert if pa.types.is_string(field.type) else name)
     return ", ".join(columns)

@@ -14,12 +14,12 @@ from scaling.check.facts import fact_lines, machine
 from scaling.check.kernels import LARGE, SMALL, kernel_lines
 from scaling.check.lines import Line, json_of, not_here, page_of
 from scaling.check.meters import clock_line, energy_line
+from scaling.check.outcomes import outcome_lines
 from scaling.check.training import (
     ALONE,
     TOGETHER,
     Machine,
     host_lines,
-    outcome_lines,
     training_lines,
     warm,
 )

@@ -4,14 +4,15 @@ import csv
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from scaling.check.lines import Line, held_to, not_here
+from scaling.check.lines import Line, State, held_to, not_here
 from scaling.cluster.hardware import GIB
+from scaling.cluster.node import gpus, near_cpus
 from scaling.probe.facts import GPU_FACTS, facts_of
 
 _SECTION = "facts"
@@ -21,8 +22,12 @@ _MOST_FOREIGN = GIB // 4  # a driver or a display keep a little
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """The raw facts, as a probe keeps them."""
-    return facts_of(device, first_on_host=True) | {"cpus": _cpus(), "numa_nodes": _numa_nodes()}
+    """The raw facts, as a probe keeps them, and which cores are near each GPU."""
+    return facts_of(device, first_on_host=True) | {
+        "cpus": len(os.sched_getaffinity(0)),
+        "numa_nodes": _numa_nodes(),
+        "near_cpus": {gpu.bus_id: sorted(near_cpus(gpu.bus_id)) for gpu in gpus()[0]},
+    }
 
 
 def fact_lines(
@@ -35,9 +40,14 @@ def fact_lines(
         device: that is checked.
         foreign_bytes: what other processes held of it before this one opened it.
     """
+    listed = list(csv.reader((facts["gpus"] or "").splitlines()[1:], skipinitialspace=True))
+    of_gpus = [dict(zip(GPU_FACTS, row, strict=True)) for row in listed]
     return [
         *_versions(facts),
-        _memory_errors(facts["gpus"]),
+        *_map(facts),
+        _clocks(of_gpus),
+        _same("error correction (ECC)", [gpu["ecc.mode.current"] for gpu in of_gpus]),
+        _memory_errors(of_gpus),
         *_limits(rdma=any(nic["kind"] == "rdma" for nic in facts["nics"])),
         _foreign(device, foreign_bytes),
     ]
@@ -59,12 +69,43 @@ def _versions(facts: dict[str, Any]) -> Iterator[Line]:
         yield held_to(_SECTION, "NUMA nodes", nodes, None, passes=True, said="of the host")
 
 
-def _memory_errors(gpus: str | None) -> Line:
+def _map(facts: dict[str, Any]) -> Iterator[Line]:
+    """Which cores are near each GPU, and what the node talks to others by."""
+    near = facts["near_cpus"]
+    if any(near.values()):
+        said = ", ".join(f"{bus_id}: {_ranges(cpus)}" for bus_id, cpus in near.items())
+        yield Line(section=_SECTION, name="cores near each GPU", state="pass", said=said)
+    else:
+        yield not_here(_SECTION, "cores near each GPU", "the kernel or NVML names none")
+    devices = [" ".join(filter(None, (nic["name"], nic["speed"]))) for nic in facts["nics"]]
+    if devices:
+        said = ", ".join(devices)
+        yield Line(section=_SECTION, name="network devices", state="pass", said=said)
+    else:
+        yield not_here(_SECTION, "network devices", "the kernel names none")
+
+
+def _clocks(of_gpus: Sequence[Mapping[str, str]]) -> Line:
+    """The highest clock, which all GPUs of a node must share, and what they run at now."""
+    now = ", ".join(gpu["clocks.sm"] for gpu in of_gpus)
+    return _same("highest clock in MHz", [gpu["clocks.max.sm"] for gpu in of_gpus], f"; now {now}")
+
+
+def _same(name: str, values: Sequence[str], more: str = "") -> Line:
+    """A fact in which the GPUs of a node must not differ."""
+    if not values:
+        return not_here(_SECTION, name, "this machine has no GPU that nvidia-smi lists")
+    differing = sorted(set(values))
+    state: State = "pass" if len(differing) == 1 else "fail"
+    said = f"{' and '.join(differing)} of {len(values)} GPUs{more}"
+    return Line(section=_SECTION, name=name, state=state, said=said)
+
+
+def _memory_errors(of_gpus: Sequence[Mapping[str, str]]) -> Line:
     """Of all GPUs since the driver was loaded; one that has any is to be reset or replaced."""
     name = "uncorrected memory errors"
-    rows = [] if gpus is None else list(csv.reader(gpus.splitlines(), skipinitialspace=True))[1:]
-    column = GPU_FACTS.index("ecc.errors.uncorrected.volatile.total")
-    counted = [int(row[column]) for row in rows if row[column].isdigit()]
+    counts = [gpu["ecc.errors.uncorrected.volatile.total"] for gpu in of_gpus]
+    counted = [int(count) for count in counts if count.isdigit()]
     if not counted:
         return not_here(_SECTION, name, "no device here counts them")
     errors = sum(counted)
@@ -106,8 +147,14 @@ def _foreign(device: torch.device, foreign_bytes: int | None) -> Line:
     )  # fmt: skip
 
 
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0))
+def _ranges(cpus: Sequence[int]) -> str:
+    """`0-3,8` for 0, 1, 2, 3 and 8."""
+    starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
+    ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
+    return ",".join(
+        str(one) if one == other else f"{one}-{other}"
+        for one, other in zip(starts, ends, strict=True)
+    )
 
 
 def _numa_nodes() -> int | None:

@@ -22,7 +22,7 @@ from scaling.layout.layout import Layout
 from scaling.study.point import Point
 
 STEPS = 2
-FEW, MANY = 32, 64  # replicas from which more are extrapolated
+FEW, MANY = 8, 16  # replicas from which more are extrapolated
 
 _Memory = dict[str, Any]  # of one rank, as a rehearsal tells it
 

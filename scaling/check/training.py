@@ -1,9 +1,7 @@
-"""Points trained as a study trains them: every layout against plain code, outcomes, warm hosts."""
+"""Points trained as a study trains them: every layout against plain code, and warm hosts."""
 
 import contextlib
-import dataclasses
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +30,6 @@ _BATCH, _STEPS = 8, 4
 _FAR = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 5e-2}  # of a loss that begins at ln(256) = 5.5
 _LIMIT_S = 120.0
 _COMPILED_LIMIT_S = 300.0
-_SILENT_S = 3.0
 _WORKED_S = 2.0  # of a rank that trains and no longer starts
 # What a row says of a step whatever the layout, and of each degree above 1.
 _SPLIT = ("compute_s", "comm_s", "exposed_comm_s", "idle_s", "optimizer_s")
@@ -222,40 +219,6 @@ def _held(server: psutil.Process) -> int:
         free, whole = torch.cuda.mem_get_info()
         return whole - free
     return sum(each.memory_info().rss for each in (server, *server.children(recursive=True)))
-
-
-def outcome_lines(machine: Machine) -> Iterator[Line]:
-    """Points that must fail, each as what it is, and after each one that is ok."""
-    huge = dataclasses.replace(
-        SHAPE, hidden_size=10**6, num_heads=10, num_kv_heads=10, head_dim=10**5
-    )
-    cases: list[tuple[str, str, Point, dict[str, Any]]] = [
-        ("a model beyond all memory", "oom", machine.point({}, shape=huge), {}),
-        (
-            "a rank that falls silent",
-            "hang",
-            machine.point({}),
-            {
-                "rank_command": [sys.executable, "-c", "import time; time.sleep(600)"],
-                "hang_after_s": _SILENT_S,
-            },
-        ),
-        (
-            "a limit that is too short",
-            "timeout",
-            machine.point({}, measured_steps=10**6, time_limit_s=8.0),
-            {},
-        ),
-    ]
-    for number, (name, expected, point, how) in enumerate(cases):
-        row = machine.measured(f"fails{number}", point, **how)
-        after = machine.measured(f"after{number}", machine.point({}))
-        yield Line(
-            section="outcomes", name=name,
-            state=_passes(row.outcome == expected and after.outcome == "ok"),
-            said=f"{row.outcome}, and the next point: {after.outcome}",
-        )  # fmt: skip
-    yield not_here("outcomes", "NCCL out of memory", "nothing makes NCCL run out at will")
 
 
 def _passes(right: bool) -> Any:

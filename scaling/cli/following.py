@@ -29,7 +29,7 @@ def status(
     """How a study is: points done, what runs and waits, what it cost, the best, the end."""
     from scaling.run import planning
     from scaling.run.guided import budget_gpu_hours
-    from scaling.run.progress import Watcher
+    from scaling.run.progress import watcher_of
     from scaling.run.status import status_of
     from scaling.study.study import load_study
     from scaling.study.study_folder import folder_of
@@ -38,7 +38,7 @@ def status(
     wanted = planning.to_measure(loaded, planning.fitting_plan(loaded))
     folder = folder_of(loaded, RESULTS)
     say_unreadable(folder)
-    watcher = Watcher(folder, wanted, contended=loaded.measure.repeats.only is not None)
+    watcher = watcher_of(loaded, wanted, folder)
     budget = budget_gpu_hours(loaded)
     while True:
         now = status_of(folder, wanted, watcher, budget_gpu_hours=budget)

@@ -75,6 +75,13 @@ def show_plan(
         console.print(_ways(study, ways))
     if study.measure.guided:
         console.print(_guidance(study), soft_wrap=True)
+    for one in ways:
+        if one.way == ("both" if study.measure.accumulation == "short" else "guided"):
+            console.print(
+                f"where measured steps surprise, a guided sweep adds at most {one.surprise_points} "
+                f"points, {one.surprise_gpu_hours:,.1f} {unit[:-1]}-hours",
+                soft_wrap=True,
+            )
     if study.measure.repeats.only:
         console.print(
             f"repeats of contenders come on top, at most {study.measure.repeats.at_most} runs of a "

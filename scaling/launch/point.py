@@ -1,5 +1,6 @@
 """One point from its file to its row."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,8 +14,7 @@ from scaling.launch.devices import missing_devices
 from scaling.launch.interrupts import exits_on_signals
 from scaling.launch.judge.verdict import Verdict
 from scaling.launch.point_files import read_point
-from scaling.launch.ranks import Ended, emptied, run_directory, run_ranks
-from scaling.launch.row import Run, row_of
+from scaling.launch.ranks import Ended, Run, emptied, run_directory, run_ranks
 from scaling.launch.start.choose import starter
 from scaling.launch.start.starter import Starter
 from scaling.launch.unsettled import KilledFromOutside, NodeLost, NoDevices, NotWritten
@@ -27,6 +27,7 @@ from scaling.study.point import Point
 from scaling.study.time_limits import STARTUP_S, limits
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
+_RELEASED = "SUBMITIT_RELEASED"  # a word of the executor's: the file that says so
 _TAKE_OVER_POLL_S = 0.2
 ATTEMPTS_ON_LOST_NODES = 3
 _MOST_OF = 0.9  # of a stop: ranks and their launcher are not stopped in one instant
@@ -86,6 +87,9 @@ def measure(
     try:
         with exits_on_signals(), marked(row_path, time_limit_s=point.time_limit_s):
             run = _run(point, command, start, row_path, hang_after_s)
+            # numpy and DuckDB come with it: the ranks need not wait for them
+            from scaling.launch.row import row_of
+
             row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
             if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:
                 _write(retried(row_path, attempt), row)
@@ -126,6 +130,8 @@ def _run(
             hang_after_s=hang_after_s or usual_hang_after_s,
             start_hang_after_s=hang_after_s or STARTUP_S,
         )
+        if ended.verdict.outcome == "ok":
+            _release_machine()
         for trace in directory.glob("rank*.trace.json.gz"):
             trace.replace(logs / trace.name)
         results, stacks = files.results(), files.stacks()
@@ -138,6 +144,16 @@ def _run(
         duration_s=ended.duration_s,
         load_average=load_average,
     )
+
+
+def _release_machine() -> None:
+    """Let the next point of this pack start: no rank runs any more, and a row is yet to be written.
+
+    A point that failed may have left something behind; its end is waited for.
+    """
+    if (released := os.environ.get(_RELEASED)) is not None:
+        with contextlib.suppress(OSError):  # then the next one starts when this one has ended
+            Path(released).touch()
 
 
 def _not_while_suspended(ended: Ended, results: Mapping[int, RankResult]) -> None:

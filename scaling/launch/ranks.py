@@ -3,10 +3,11 @@
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scaling.launch.judge.verdict import Verdict, verdict
@@ -16,7 +17,7 @@ from scaling.launch.start.rank_exits import last_line
 from scaling.launch.start.slurm import lost_nodes
 from scaling.launch.start.starter import LaunchError, Placement, Ranks, Starter
 from scaling.launch.unsettled import KilledFromOutside
-from scaling.record.rank_files import RankFiles
+from scaling.record.rank_files import RankFiles, RankResult, Stack
 from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S
 
 _MAY_BE_A_NODE = {"error", "hang", "timeout", "launch_failed"}  # the others are a rank's own word
@@ -33,6 +34,23 @@ class Ended:
     started_at: float
     duration_s: float
     suspensions_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a point's ranks, over. Times in seconds.
+
+    `started_at` is since the epoch, by the clock of the host they were launched on.
+    """
+
+    verdict: Verdict
+    results: dict[int, RankResult]
+    stacks: dict[int, Stack]
+    started_at: float
+    duration_s: float
+    load_average: float | None = None
+    excluded_hosts: list[str] = field(default_factory=list)
+    launched_on: str = field(default_factory=socket.gethostname)
 
 
 def run_ranks(

@@ -5,38 +5,21 @@ import datetime
 import math
 import os
 import socket
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from scaling.launch.judge.verdict import Verdict
 from scaling.launch.provenance import provenance_of
+from scaling.launch.ranks import Run
 from scaling.launch.start import slurm
 from scaling.record.extension import extended
 from scaling.record.files import table_of
 from scaling.record.interval import median_interval
-from scaling.record.rank_files import RankResult, Stack
+from scaling.record.rank_files import RankResult
 from scaling.record.row import Row
 from scaling.record.row_checks import reasons
 from scaling.study.point import Point, columns_of
 
 Known = TypeVar("Known", int, float)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run of a point's ranks, over. Times in seconds.
-
-    `started_at` is since the epoch, by the clock of the host they were launched on.
-    """
-
-    verdict: Verdict
-    results: dict[int, RankResult]
-    stacks: dict[int, Stack]
-    started_at: float
-    duration_s: float
-    load_average: float | None = None
-    excluded_hosts: list[str] = field(default_factory=list)
-    launched_on: str = field(default_factory=socket.gethostname)
 
 
 def row_of(point: Point, attempt: int, run: Run) -> Row:

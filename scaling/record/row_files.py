@@ -60,6 +60,9 @@ def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
     """
     unusable: list[Unusable] = []
     present = list(_plausible(paths, unusable))
+    if not present:
+        unusable.sort(key=lambda one: one.path)
+        return Rows(_PLACED.empty_table().drop_columns(["row_number"]), tuple(unusable))
     tables = [_PLACED.empty_table()]
     with _template() as template:
         for at in range(0, len(present), AT_ONCE):
@@ -87,7 +90,7 @@ def wrong_rows(path: Path, *, series: str = "measured") -> tuple[bool, list[Unus
         source = _source([template, path], by_name=True)
         query = (
             f"select file, row_number, reason from (select *, {reason_sql()} as reason "
-            f"from (select *, {_quoted(series)} as series from ({source}))) "
+            f"from (select *, {quoted(series)} as series from ({source}))) "
             "where reason is not null"
         )
         try:
@@ -132,7 +135,7 @@ def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> lis
 
 
 def _source(files: Sequence[Path], *, by_name: bool) -> str:
-    listed = ", ".join(_quoted(str(file)) for file in files)
+    listed = ", ".join(quoted(str(file)) for file in files)
     typed = ", ".join(  # by position every file is read as the template's types
         f'"{column}"::{kind} as "{column}"' if by_name else f'"{column}"'
         for column, kind in COLUMNS.items()
@@ -257,5 +260,6 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """The text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"

@@ -13,7 +13,7 @@ from scaling.errors import InputError
 from scaling.record.files import write_table
 from scaling.record.row_files import read_rows
 from scaling.run import exclusion
-from scaling.run.guided import choice_table, chosen_ids, same_layout
+from scaling.run.choices import choice_table, chosen_ids, same_layout
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point

@@ -21,7 +21,7 @@ from scaling.record.files import write_text_if_new
 from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.run import planning
-from scaling.run.guided import same_layout
+from scaling.run.choices import same_layout
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
 from scaling.study.point import Point

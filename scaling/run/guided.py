@@ -1,85 +1,212 @@
 """A guided sweep, size after size: what the smaller ones measured chooses the points of the next.
 
 chosen/<world_size>.parquet holds every point of a size: whether it is measured, else why not.
+chosen/<world_size>.again<n>.parquet holds what is measured too after a surprise among the points
+that the choice before had added.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from scaling.errors import InputError
-from scaling.record.files import arrow_schema, write_table
-from scaling.record.row import fields_of
+from scaling.record.files import write_table
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import planning, price
-from scaling.study.grid import Plan, Refusal
+from scaling.run.choices import choice_table, chosen_ids, same_layout
+from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
-from scaling.study.point import Point, columns_of
+from scaling.study.point import Point
 
 if TYPE_CHECKING:
-    from scaling.predict.advise.guide import Choice
+    from scaling.predict.advise.guide import Choice, Guide
+    from scaling.predict.advise.surprise import Seen
+    from scaling.predict.cost.model import Prediction
     from scaling.predict.read.calibration import Calibration
     from scaling.study.study import Study
 
+_COLUMNS = [
+    "file", "outcome", "duration_s", "world_size", "startup_s", "stack_fingerprint", "step_time_s",
+    "extended_step_time_s",
+]  # fmt: skip
 
-def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out: Path) -> str:
-    """Choose the points of one size and write them; a sentence about it.
+
+def choose(
+    study: "Study", planned: Plan, world_size: int, study_dir: Path, out: Path, *, turn: int = 0
+) -> str:
+    """Choose points of one size and write them; a sentence about it.
 
     A point that has a row already stays chosen, and its cost counts as spent.
+
+    Args:
+        study: that is guided.
+        planned: its points.
+        world_size: the size.
+        study_dir: its folder.
+        out: where the table goes.
+        turn: 0, or the so manieth time that the size is chosen for again, after a surprise.
 
     Raises:
         InputError: the study does not ask for it, or has no point of that size.
     """
-    from scaling.predict.advise.guide import choose as choose_rows
+    from scaling.predict.advise.surprise import TURNS
 
     if not study.measure.guided:
         raise InputError(f"{study.path}: measure: neither keep nor budget_gpu_hours is given")
-    once = [point for point in planned.points if point.repeat == 0]
-    if not any(point.world_size == world_size for point in once):
-        sizes = ", ".join(str(s) for s in sorted({point.world_size for point in once}))
+    if not 0 <= turn <= TURNS:
+        raise InputError(f"--again {turn}: a size is chosen for again {TURNS} times at most")
+    if not any(point.world_size == world_size for point in planned.points):
+        sizes = ", ".join(str(s) for s in sorted({point.world_size for point in planned.points}))
         raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
-    rows = _rows(study_dir, planned.points)
-    calibration, basis = _calibrated(study, study_dir, planned.points, rows, world_size)
-    points, prediction = planning.predict_points(study, once, calibration)
-    choices = choose_rows(
-        points,
-        prediction,
-        world_size,
-        guide_of(study, _startup_s(rows), price.run_s(study, once, prediction)),
-        spent_gpu_s=sum(row["duration_s"] * row["world_size"] for row in rows.values()),
-    )
-    # repeats of contenders are chosen by what the first runs say
-    every = once if study.measure.repeats.only else planned.points
-    table = _table(once, choices, every, set(rows))
+    sweep = _Sweep(study=study, points=planned.points, folder=StudyPaths(study_dir))
+    table, sentence = sweep.again(world_size, turn) if turn else sweep.first(world_size)
     write_table(out, table)
-    count = sum(table.column("chosen").to_pylist())
-    return f"world_size={world_size}: {count} of {table.num_rows} points are measured; {basis}"
+    return f"world_size={world_size}: {sentence}"
 
 
-def chosen_ids(path: Path) -> list[str]:
-    """The points of one size that are to be measured.
+@dataclass(frozen=True)
+class _Sweep:
+    """A study's points, and what has been measured of them."""
 
-    Raises:
-        InputError: the file is broken.
-    """
-    try:
-        table = pq.read_table(path, columns=["point_id", "chosen"])
-    except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: is no table of choices: {reason}; remove it and run") from None
-    return [one["point_id"] for one in table.to_pylist() if one["chosen"]]
+    study: "Study"
+    points: Sequence[Point]
+    folder: StudyPaths
+
+    @cached_property
+    def once(self) -> list[Point]:
+        """The points without their repeats."""
+        return [point for point in self.points if point.repeat == 0]
+
+    @cached_property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """What the rows that are there say, by point."""
+        paths = {self.folder.row(point.point_id): point.point_id for point in self.points}
+        table = read_measured([path for path in paths if path.exists()]).table.select(_COLUMNS)
+        return {paths[Path(row["file"])]: row for row in table.to_pylist()}
+
+    def first(self, world_size: int) -> tuple[pa.Table, str]:
+        """Which points of a size are measured, and a sentence."""
+        from scaling.predict.advise.guide import choose as choose_rows
+
+        calibration, basis = self._calibrated(self._smaller(world_size), "smaller sizes")
+        points, prediction = planning.predict_points(self.study, self.once, calibration)
+        guide = self._guide(prediction)
+        spent = self._spent_gpu_s
+        choices = choose_rows(points, prediction, world_size, guide, spent_gpu_s=spent)
+        # repeats of contenders are chosen by what the first runs say
+        every = self.once if self.study.measure.repeats.only else self.points
+        table = _table(self.once, choices, every, set(self.rows))
+        count = sum(table.column("chosen").to_pylist())
+        return table, f"{count} of {table.num_rows} points are measured; {basis}"
+
+    def again(self, world_size: int, turn: int) -> tuple[pa.Table, str]:
+        """Which points a surprise makes worth measuring; all as the files say, also after a kill.
+
+        What surprises is judged by the predictions that chose it, which knew of all chosen before.
+        """
+        from scaling.predict.advise.surprise import choose_again, surprises
+
+        earlier = [self.folder.choice(world_size)]
+        earlier += [self.folder.choice_again(world_size, before) for before in range(1, turn)]
+        *before, newest = [set(chosen_ids(path)) & self.rows.keys() for path in earlier]
+        known = self._smaller(world_size).union(*before)
+        calibration, _ = self._calibrated(known, "choices before")
+        points, foretold = planning.predict_points(self.study, self.once, calibration)
+        seen = self._seen()
+        new = np.array([point.point_id in newest for point in self.once])
+        surprised = surprises(foretold, seen) & new
+        if not surprised.any():
+            return choice_table([], {}), "no surprise, nothing is added"
+        calibration, basis = self._calibrated(known | newest, "this and smaller sizes")
+        _, prediction = planning.predict_points(self.study, self.once, calibration)
+        guide = self._guide(prediction)
+        spent = self._spent_gpu_s
+        rows = choose_again(
+            points, prediction, surprised, seen, world_size, guide, spent_gpu_s=spent
+        )
+        added = {same_layout(self.once[row]) for row in rows}
+        every = self.once if self.study.measure.repeats.only else self.points
+        table = choice_table([point for point in every if same_layout(point) in added], {})
+        text = f"{surprised.sum()} surprises, {table.num_rows} points are measured too; {basis}"
+        return table, text
+
+    def _smaller(self, world_size: int) -> set[str]:
+        return {
+            point.point_id
+            for point in self.points
+            if point.world_size < world_size and point.point_id in self.rows
+        }
+
+    @property
+    def _spent_gpu_s(self) -> float:
+        return math.fsum(row["duration_s"] * row["world_size"] for row in self.rows.values())
+
+    def _guide(self, prediction: "Prediction") -> "Guide":
+        seconds = price.run_s(self.study, self.once, prediction)
+        return guide_of(self.study, _startup_s(self.rows), seconds)
+
+    def _seen(self) -> "Seen":
+        """What the points have shown, repeats of a layout by their median."""
+        from scaling.predict.advise.surprise import Seen
+
+        runs: dict[Any, list[dict[str, Any]]] = {}
+        for point in self.points:
+            if point.point_id in self.rows:
+                runs.setdefault(same_layout(point), []).append(self.rows[point.point_id])
+        of_point = [runs.get(same_layout(point), []) for point in self.once]
+        times = [[t for row in of if (t := _full_step_s(row)) is not None] for of in of_point]
+        return Seen(
+            measured=np.array([bool(of) for of in of_point]),
+            step_time_s=np.array([np.median(of) if of else np.nan for of in times]),
+            out_of_memory=np.array(
+                [any(row["outcome"] == "oom" for row in of) for of in of_point], dtype=bool
+            ),
+        )
+
+    def _calibrated(self, known: set[str], whose: str) -> tuple["Calibration | None", str]:
+        """A calibration on these points' rows, of the software that left most of them."""
+        from scaling.foreign.columns import Columns
+        from scaling.foreign.reading import read_rows
+        from scaling.predict.fit.calibrate import calibrate
+        from scaling.predict.fit.probes import probed_parameters
+        from scaling.predict.read.observed import observed_of
+        from scaling.predict.read.points import points_of
+
+        if not known:
+            return None, "nothing smaller has been measured: data-sheet numbers"
+        stacks = {point_id: self.rows[point_id]["stack_fingerprint"] for point_id in sorted(known)}
+        stack, count = Counter(stacks.values()).most_common(1)[0]
+        paths = [self.folder.row(point_id) for point_id in stacks if stacks[point_id] == stack]
+        columns = Columns(read_measured(paths).table, str(self.folder.rows))
+        clusters, probed = self.study.clusters, None
+        if self.folder.probes.exists():
+            probes = Columns(read_rows(self.folder.probes), str(self.folder.probes))
+            probed = probed_parameters(probes, clusters)
+        calibration = calibrate(
+            points_of(columns, clusters=clusters),
+            observed_of(columns),
+            source=str(self.folder.rows),
+            bands=False,
+            probes=probed,
+        )
+        basis = f"calibrated on {count} rows of {whose}"
+        if count < len(known):
+            others = len(known) - count
+            basis += f", those of stack_fingerprint {stack}: {others} are of another"
+        return calibration, basis
 
 
-def _rows(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]:
-    """What the rows that are there say, by point."""
-    paths = {StudyPaths(study_dir).row(point.point_id): point for point in points}
-    wanted = ["file", "duration_s", "world_size", "startup_s", "stack_fingerprint"]
-    table = read_measured([path for path in paths if path.exists()]).table.select(wanted)
-    return {paths[Path(row["file"])].point_id: row for row in table.to_pylist()}
+def _full_step_s(row: Mapping[str, Any]) -> float | None:
+    """Seconds of a full step, as extended where no full one was measured; None: it did not run."""
+    step_time_s: float | None = row["step_time_s"] or row["extended_step_time_s"]
+    return step_time_s
 
 
 def _startup_s(rows: Mapping[str, Mapping[str, Any]]) -> float:
@@ -92,7 +219,7 @@ def _startup_s(rows: Mapping[str, Mapping[str, Any]]) -> float:
 
 def guide_of(
     study: "Study", startup_s: float, run_s: "price.Floats", *, keep: float | None = None
-) -> Any:
+) -> "Guide":
     """What the study says about what to measure.
 
     Args:
@@ -127,49 +254,6 @@ def budget_gpu_hours(study: "Study") -> float | None:
     return min([*bought, *([measure.budget_gpu_hours] if measure.budget_gpu_hours else [])])
 
 
-def _calibrated(
-    study: "Study",
-    study_dir: Path,
-    points: Sequence[Point],
-    rows: Mapping[str, Mapping[str, Any]],
-    world_size: int,
-) -> tuple["Calibration | None", str]:
-    """A calibration on the rows of smaller sizes, of the software that left most of them."""
-    from scaling.foreign.columns import Columns
-    from scaling.foreign.reading import read_rows
-    from scaling.predict.fit.calibrate import calibrate
-    from scaling.predict.fit.probes import probed_parameters
-    from scaling.predict.read.observed import observed_of
-    from scaling.predict.read.points import points_of
-
-    smaller = [p.point_id for p in points if p.point_id in rows and p.world_size < world_size]
-    if not smaller:
-        return None, "nothing smaller has been measured: data-sheet numbers"
-    prints = Counter(rows[point_id]["stack_fingerprint"] for point_id in smaller)
-    stack, count = prints.most_common(1)[0]
-    left = StudyPaths(study_dir)
-    paths = [
-        left.row(point_id) for point_id in smaller if rows[point_id]["stack_fingerprint"] == stack
-    ]
-    columns = Columns(read_measured(paths).table, str(left.rows))
-    probed = None
-    if left.probes.exists():
-        probed = probed_parameters(
-            Columns(read_rows(left.probes), str(left.probes)), study.clusters
-        )
-    calibration = calibrate(
-        points_of(columns, clusters=study.clusters),
-        observed_of(columns),
-        source=str(left.rows),
-        bands=False,
-        probes=probed,
-    )
-    basis = f"calibrated on {count} rows of smaller sizes"
-    if len(prints) > 1:
-        basis += f", those of stack_fingerprint {stack}: {len(smaller) - count} are of another"
-    return calibration, basis
-
-
 def _table(
     once: Sequence[Point],
     choices: Sequence["Choice"],
@@ -190,54 +274,3 @@ def _table(
         predicted={name: choice.predicted_step_time_s for name, choice in here.items()},
         best={name: choice.best_step_time_s for name, choice in here.items()},
     )
-
-
-def choice_table(
-    points: Sequence[Point],
-    reasons: Mapping[str, str],
-    *,
-    predicted: Mapping[str, float | None] | None = None,
-    best: Mapping[str, float | None] | None = None,
-    hosts: Mapping[str, list[str]] | None = None,
-) -> pa.Table:
-    """A row per point: chosen, or the reason why not.
-
-    Args:
-        points: of one size.
-        reasons: by point, of those that are not chosen.
-        predicted: seconds of a step, by point.
-        best: the same of the best of its size and setting.
-        hosts: that earlier runs of the layout were on.
-    """
-    names = [name for name in fields_of(Refusal) if name != "reason"]
-    records = []
-    for point in points:
-        known, name = columns_of(point), point.point_id
-        records.append(
-            {column: known[column] for column in names}
-            | {
-                "point_id": name,
-                "repeat": point.repeat,
-                "chosen": name not in reasons,
-                "reason": reasons.get(name),
-                "predicted_step_time_s": (predicted or {}).get(name),
-                "best_step_time_s": (best or {}).get(name),
-                "hosts": (hosts or {}).get(name),
-            }
-        )
-    own = {
-        "point_id": pa.string(),
-        "repeat": pa.int64(),
-        "chosen": pa.bool_(),
-        "predicted_step_time_s": pa.float64(),
-        "best_step_time_s": pa.float64(),
-        "hosts": pa.list_(pa.string()),
-    }
-    refusal_fields = [field.with_nullable(True) for field in arrow_schema(Refusal)]
-    schema = pa.schema([*refusal_fields, *(pa.field(name, kind) for name, kind in own.items())])
-    return pa.Table.from_pylist(records, schema=schema)
-
-
-def same_layout(point: Point) -> tuple[Any, ...]:
-    """What repeats of one layout share."""
-    return point.model, point.cluster, point.study_kind, point.layout

@@ -15,7 +15,7 @@ from scaling.cluster.site import resources
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan
 from scaling.record import files
-from scaling.run import planning
+from scaling.run import choices, planning
 from scaling.study import grid, plan_file
 from scaling.study.grid import Plan
 from scaling.study.order import shuffled
@@ -107,6 +107,7 @@ def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
         exclude=study.measure.exclude_slow_nodes,
         refused=len(made.plan.refusals),
         measured=study.mode == "measure",
+        again=choices.turns(study),
         guide=study.measure.guidance if study.mode == "measure" else "",
         asked=grid.fingerprint(made.plan),
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
@@ -186,15 +187,7 @@ def _tidy(paths: StudyPaths, made: StudyPlan) -> None:
 
     Last, and file by file: a choice that stands is never missing.
     """
-    study = made.study
-    guided = study.mode == "measure" and study.measure.guided
-    asked = {paths.choice(point.world_size) for point in made.plan.points} if guided else set()
-    if study.mode == "measure" and study.measure.repeats.only:
-        asked |= {
-            paths.choice_of_repeat(point.world_size, point.repeat)
-            for point in made.plan.points
-            if point.repeat
-        }
+    asked = choices.choices_of(made.study, made.plan.points, paths)
     for path in set(paths.chosen.glob("*.parquet")) - asked:
         path.unlink(missing_ok=True)
     for path in paths.folder.rglob(".*.part"):

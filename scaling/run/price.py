@@ -27,13 +27,19 @@ KEEP = 0.15  # what `scaling plan` shows of a guided sweep where a study is none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """One way to measure a study. GPU-hours; usd is null where the cluster has no price."""
+    """One way to measure a study. GPU-hours; usd is null where the cluster has no price.
+
+    `surprise_points`, `surprise_gpu_hours`: what a guided sweep adds on top at most, where every
+    size surprises each time that it is chosen for again.
+    """
 
     way: str  # full | guided | short | both
     points: int
     step_gpu_hours: float
     startup_gpu_hours: float
     usd: float | None
+    surprise_points: int = 0
+    surprise_gpu_hours: float = 0.0
 
     @property
     def gpu_hours(self) -> float:
@@ -95,6 +101,7 @@ def prices(study: "Study", planned: Plan) -> list[Price]:
     if study.mode == "predict" or not planning.predictable(planned.points):
         return []
     from scaling.predict.advise.guide import STARTUP_S, choose
+    from scaling.predict.advise.surprise import most_again
     from scaling.run.guided import guide_of
 
     once = [point for point in planned.points if point.repeat == 0]
@@ -114,12 +121,15 @@ def prices(study: "Study", planned: Plan) -> list[Price]:
         ("both", True, True),
     ):
         seconds = run_s(study, asked, prediction, short)
-        rows = counted.copy()
+        rows, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
         if guided:
             guide = guide_of(study, STARTUP_S, seconds, keep=KEEP)
-            rows &= _chosen(choose, points, prediction, guide)
+            chosen = _chosen(choose, points, prediction, guide)
+            surprising[most_again(points, prediction, chosen, guide)] = True
+            rows, surprising = rows & chosen, surprising & counted
         spent = repeats * points.world_size * np.where(rows, seconds, 0.0) / 3600
         startup = repeats * points.world_size * np.where(rows, STARTUP_S, 0.0) / 3600
+        added = points.world_size * np.where(surprising, seconds + STARTUP_S, 0.0)
         ways.append(
             Price(
                 way=way,
@@ -127,6 +137,8 @@ def prices(study: "Study", planned: Plan) -> list[Price]:
                 step_gpu_hours=float(spent.sum()),
                 startup_gpu_hours=float(startup.sum()),
                 usd=_usd(points, spent + startup),
+                surprise_points=repeats * int(surprising.sum()),
+                surprise_gpu_hours=repeats * float(added.sum()) / 3600,
             )
         )
     return ways

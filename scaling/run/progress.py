@@ -1,10 +1,11 @@
 """How far a study is: what is measured, failed, running and left, and how long that will take."""
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +13,12 @@ import pyarrow.parquet as pq
 from scaling.record import row_files
 from scaling.record.row import Outcome
 from scaling.record.running import is_alive
+from scaling.run.choices import choices_of
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
+
+if TYPE_CHECKING:
+    from scaling.study.study import Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,7 @@ class Progress:
     failed: Mapping[str, int] = field(default_factory=dict)  # outcome -> points
     running: int
     seconds_left: float | None  # None: nothing has finished yet to judge by
+    undecided: int = 0  # choices of points that are still to be made
 
     @property
     def left(self) -> int:
@@ -41,8 +47,8 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        """Every point has left its row."""
-        return self.done + sum(self.failed.values()) == self.total
+        """Every point has left its row, and no choice can add another."""
+        return not self.undecided and self.done + sum(self.failed.values()) == self.total
 
     def line(self) -> str:
         """One line for people: `12 done · 1 failed (oom 1) · 1 running · 10 left of 24 · ...`."""
@@ -53,6 +59,8 @@ class Progress:
             kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(self.failed.items()))
             parts.append(f"{sum(self.failed.values())} failed ({kinds})")
         parts += [f"{self.running} running", f"{self.left} left of {self.total}"]
+        if self.undecided:
+            parts.append(f"{self.undecided} choices to make")
         if not self.finished and self.seconds_left is not None:
             parts.append(f"about {duration(self.seconds_left)} to go")
         return " · ".join(parts)
@@ -99,20 +107,37 @@ def judge(points: Iterable[Point], settled: Mapping[str, Settled], running: set[
     )
 
 
+def watcher_of(study: "Study", points: Sequence[Point], study_dir: Path) -> "Watcher":
+    """The watcher of a study's folder, of the points that it shall measure."""
+    return Watcher(
+        study_dir,
+        points,
+        choices=choices_of(study, points, StudyPaths(study_dir)),
+        contended=study.measure.repeats.only is not None,
+    )
+
+
 class Watcher:
     """Reads a study's folder again and again, each finished row only once.
 
     Args:
         study_dir: the study's folder.
         points: that shall leave a row.
+        choices: files of the choices that are made while the study runs.
         contended: repeats are wanted only once they are chosen.
     """
 
     def __init__(
-        self, study_dir: Path, points: Iterable[Point], *, contended: bool = False
+        self,
+        study_dir: Path,
+        points: Iterable[Point],
+        *,
+        choices: Collection[Path] = (),
+        contended: bool = False,
     ) -> None:
         self._paths = StudyPaths(study_dir)
         self._points = list(points)
+        self._choices = choices
         self._contended = contended
         self._rows = {self._paths.row(point.point_id): point.point_id for point in self._points}
         self._markers = {running_marker(row): name for row, name in self._rows.items()}
@@ -136,7 +161,8 @@ class Watcher:
         running = {
             self._markers[path] for path in markers if path in self._markers and is_alive(path)
         }
-        return judge(wanted, self._settled, running)
+        undecided = sum(not path.exists() for path in self._choices)
+        return dataclasses.replace(judge(wanted, self._settled, running), undecided=undecided)
 
     def missing(self) -> list[Point]:
         """Points that had left no row when last looked at."""
@@ -146,11 +172,14 @@ class Watcher:
         """All points but those that somebody decided not to measure, or has yet to decide about."""
         files = self._paths.chosen.glob("*.parquet")
         tables = [_read(path, ["point_id", "chosen"]) for path in files]
-        chosen = {one["point_id"]: one["chosen"] for table in tables for one in table}
+        every = [one for table in tables for one in table]
+        chosen = {one["point_id"] for one in every if one["chosen"]}
+        skipped = {one["point_id"] for one in every} - chosen  # what any choice takes is wanted
         return [
             point
             for point in self._points
-            if chosen.get(point.point_id, not (self._contended and point.repeat))
+            if point.point_id in chosen
+            or not (point.point_id in skipped or (self._contended and point.repeat))
         ]
 
 

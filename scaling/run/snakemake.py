@@ -14,11 +14,15 @@ from rich.text import Text
 
 from scaling.errors import plain
 from scaling.launch.fork_server.local import local_fork_server
+from scaling.launch.start.slurm import queued
 from scaling.record import row_files
-from scaling.run import plan_writer, planning, stale_lock
-from scaling.run.progress import Progress, Watcher, duration
+from scaling.run import dry_run, plan_writer, planning, stale_lock
+from scaling.run.allocations import use_of_allocations
+from scaling.run.progress import Progress, Watcher, duration, watcher_of
+from scaling.study import plan_file
 from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
 
+_ASK_EVERY_S = 30.0  # Slurm, why jobs wait
 PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
 
 
@@ -42,10 +46,10 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
     folder = plan_writer.write_plan(made, results)
     loaded, plan = made.study, made.plan
     wanted = planning.to_measure(loaded, plan)
-    watcher = Watcher(folder, wanted, contended=loaded.measure.repeats.only is not None)
+    watcher = watcher_of(loaded, wanted, folder)
     command = _command(loaded.path, options, chosen)
-    if {"--dry-run", "--dryrun", "-n"} & set(options):
-        return subprocess.run(command, check=False).returncode
+    if dry_run.DRY_RUN & set(options):
+        return _dry_run(loaded.path, made, folder, options, chosen, watcher, console)
     stale_lock.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
@@ -78,8 +82,30 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
     else:
         took = duration(time.monotonic() - started)
         console.print(f"Finished in {took}: {after.line()}", markup=False)
+        if (use := use_of_allocations(folder)) is not None:
+            console.print(use, markup=False)
     console.print(f"The report: {report}", markup=False)
     return 0
+
+
+def _dry_run(
+    study: Path,
+    made: plan_writer.StudyPlan,
+    folder: Path,
+    options: list[str],
+    chosen: Mapping[str, str],
+    watcher: Watcher,
+    console: Console,
+) -> int:
+    watcher.look()
+    command = _command(study, dry_run.quietly(options), chosen)
+    code = subprocess.run(command, check=False).returncode
+    written = plan_file.read(folder, made.made_from)
+    if code == 0 and written is not None:
+        missing = [point.point_id for point in watcher.missing()]
+        for line in dry_run.allocations(written.points, missing, options):
+            console.print(line, markup=False)
+    return code
 
 
 def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
@@ -130,6 +156,7 @@ def _show(
     process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
 ) -> int:
     next_plain = time.monotonic() + PLAIN_LINE_EVERY_S
+    next_ask, waiting = 0.0, ""
     last = ""
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
@@ -141,12 +168,25 @@ def _show(
                 console.print("Stopping: what is measured is kept.", markup=False)
                 os.kill(process.pid, signal.SIGINT)
                 continue
-            line = _line(seen, time.monotonic() - started)
+            if time.monotonic() >= next_ask:
+                waiting = _waiting()
+                next_ask = time.monotonic() + _ASK_EVERY_S
+            line = _line(seen, time.monotonic() - started) + waiting
             live.update(Text(line))
-            plain = seen.line()
+            plain = seen.line() + waiting
             if not console.is_terminal and time.monotonic() >= next_plain and plain != last:
                 console.print(line, markup=False, soft_wrap=True)
                 next_plain, last = time.monotonic() + PLAIN_LINE_EVERY_S, plain
+
+
+def _waiting() -> str:
+    """The job of this folder that waits foremost, and how many more do; empty if none waits."""
+    waiting = [(one.position, one) for one in queued(Path.cwd()) if one.position is not None]
+    if not waiting:
+        return ""
+    _, foremost = min(waiting, key=lambda placed: placed[0])
+    more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    return f" · waits: {foremost.line}{more}"
 
 
 def _line(progress: Progress, elapsed: float) -> str:

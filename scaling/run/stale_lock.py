@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -22,7 +22,7 @@ def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> 
         InputError: the folder is shared, and the lock may belong to a run on another machine.
     """
     locks = folder / ".snakemake" / "locks"
-    if not locks.is_dir() or not any(locks.iterdir()) or any(_snakemakes_in(folder)):
+    if not locks.is_dir() or not any(locks.iterdir()) or snakemakes_in(folder):
         return
     if _is_shared(folder):
         raise InputError(
@@ -39,16 +39,15 @@ def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> 
     )
 
 
-def _snakemakes_in(folder: Path) -> Iterator[int]:
-    """Process ids of the other snakemakes that work in this folder."""
-    for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
-        words = process.info["cmdline"] or []
-        if (
-            process.info["pid"] != os.getpid()
-            and any("snakemake" in Path(word).name for word in words[:3])
-            and process.info["cwd"] == str(folder)
-        ):
-            yield process.info["pid"]
+def snakemakes_in(folder: Path) -> list[psutil.Process]:
+    """The other snakemakes of this machine that work in this folder; `info` holds their words."""
+    return [
+        process
+        for process in psutil.process_iter(["pid", "cmdline", "cwd"])
+        if process.info["pid"] != os.getpid()
+        and any("snakemake" in Path(word).name for word in (process.info["cmdline"] or [])[:3])
+        and process.info["cwd"] == str(folder)
+    ]
 
 
 def _is_shared(folder: Path) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from scaling.launch.start.slurm import Queued, queued
 from scaling.record.row_files import files_in, read_rows
 from scaling.record.running import is_alive, started_on
+from scaling.run.allocations import use_of_allocations
 from scaling.run.progress import Progress, Watcher, duration
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point, columns_of
@@ -62,6 +63,7 @@ class Status:
     gpu_hours_left: float | None
     best: tuple[Best, ...]
     ends_in_s: tuple[float, float] | None
+    allocations: str | None = None  # what they were used for, a sentence
 
     def to_json(self) -> str:
         """All of it in one line."""
@@ -76,12 +78,10 @@ class Status:
             f"  runs on {one.host} since {duration(one.seconds)}: {one.world_size} x {one.layout}"
             for one in self.running
         ]
-        for one in self.queue:
-            if one.position is not None:
-                lines.append(
-                    f"  waits: job {one.job_id}, place {one.position} of {one.waiting} in "
-                    f"{one.partition}, {one.nodes} nodes, {one.reason}"
-                )
+        lines += [f"  waits: {one.line}" for one in self.queue if one.position is not None]
+        nodes = sum(one.nodes for one in self.queue if one.position is None)
+        if nodes:
+            lines.append(f"  {nodes} nodes in use")
         if self.gpu_hours_spent and not self.progress.finished:
             left = self.gpu_hours_left
             budget = "" if left is None else f", {left:,.1f} left of the budget"
@@ -96,6 +96,8 @@ class Status:
                 + (f" ({one.model}, {one.seq_length})" if self._several else "")
                 for one in self.best
             ]
+        if self.allocations is not None:
+            lines.append(f"  {self.allocations}")
         return lines
 
     @property
@@ -123,6 +125,7 @@ def status_of(
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
         best=tuple(_best(points, rows)),
         ends_in_s=_ends_in(watcher.missing(), rows.values(), progress.running),
+        allocations=use_of_allocations(folder),
     )
 
 

@@ -1,6 +1,5 @@
 """`scaling stop`: a study ends for good, its snakemake alive or dead; what is measured stays."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from scaling.record.running import running_here
+from scaling.run.stale_lock import snakemakes_in
 from scaling.study import plan_file
 from scaling.study.paths import StudyPaths
 
@@ -36,7 +36,7 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     paths = StudyPaths(results / name)
     sentences, ended = _stop_allocations(f"{paths.folder}/", cluster)
     # a snakemake without the executor: it starts nothing more once its point has ended
-    snakemakes = _snakemakes_of(name, Path.cwd())
+    snakemakes = [one for one in snakemakes_in(Path.cwd()) if _runs(one, name)]
     _send(snakemakes, signal.SIGTERM)
     points = [psutil.Process(pid) for pid in running_here(paths.rows) if psutil.pid_exists(pid)]
     _send(points, signal.SIGTERM)
@@ -61,20 +61,10 @@ def _stop_allocations(prefix: str, cluster: str) -> tuple[list[str], bool]:
     return [*done.stdout.splitlines(), *done.stderr.splitlines()], done.returncode == 0
 
 
-def _snakemakes_of(name: str, folder: Path) -> list[psutil.Process]:
-    """Snakemakes that run this study in this folder."""
-    mine = []
-    for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
-        words = process.info["cmdline"] or []
-        asked = [Path(word.removeprefix("study=")).stem for word in words if "study=" in word[:6]]
-        if (
-            process.info["pid"] != os.getpid()
-            and any("snakemake" in Path(word).name for word in words[:3])
-            and process.info["cwd"] == str(folder)
-            and name in (asked or ["quickstart"])
-        ):
-            mine.append(process)
-    return mine
+def _runs(snakemake: psutil.Process, name: str) -> bool:
+    words = snakemake.info["cmdline"]
+    asked = [Path(word.removeprefix("study=")).stem for word in words if word.startswith("study=")]
+    return name in (asked or ["quickstart"])
 
 
 def _send(processes: list[psutil.Process], number: int) -> None:

@@ -61,6 +61,10 @@ class StudyPaths:
         """Which points of a size a guided sweep measures."""
         return self.chosen / f"{world_size}.parquet"
 
+    def choice_again(self, world_size: int | str, turn: int | str) -> Path:
+        """What surprises of a size add, for the so manieth time."""
+        return self.chosen / f"{world_size}.again{turn}.parquet"
+
     def choice_of_repeat(self, world_size: int | str, repeat: int | str) -> Path:
         """Which layouts of a size are measured once more, for the so manieth time."""
         return self.chosen / f"{world_size}.repeat{repeat}.parquet"

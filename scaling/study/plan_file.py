@@ -46,6 +46,7 @@ class PlanFile:
     exclude: bool  # slow nodes are left out of later points
     refused: int
     measured: bool
+    again: int  # times a size of a guided sweep is chosen for again, after surprises
     guide: str  # what a guided sweep chooses by; empty: every point is measured
     asked: str  # digest of points and refusals
     clusters: str  # digest of the data sheets, links and prices of the study's clusters

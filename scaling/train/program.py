@@ -35,7 +35,7 @@ from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.experts import routed_tokens
 from scaling.train.outcomes import failure_of
 from scaling.train.parallel.groups import Groups
-from scaling.train.parallel.meeting import RankId, meet, part
+from scaling.train.parallel.meeting import RankId, meet
 from scaling.train.stack import stack_of
 from scaling.train.stepping import Stepping, Timed
 
@@ -58,7 +58,9 @@ def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
     code = 0
     try:
         files.leave(rank_id.rank, measured(point, files, rank_id))
-        part()
+        # with gloo a rank that goes alone can abort the ones that still talk to it; groups, of
+        # which there may be hundreds, are not torn down: they die with the process
+        dist.barrier()
     except BaseException as error:
         traceback.print_exc()
         files.leave(rank_id.rank, failure_of(error))
@@ -138,7 +140,7 @@ def _trained(
         losses=losses or None,
         grad_norms=grad_norms if grad_norms and len(grad_norms) == full_steps else None,
         warmup_steps=full.warmup_steps,
-        stopped=full.stopped,
+        stopped=full.stopped if short is None or full.times_s else short.stopped,
         metered_steps=full.metered_steps,
         short_step_times_s=None if short is None else short.times_s,
         short_accumulations=None if short is None else short.accumulations,

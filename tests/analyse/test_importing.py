@@ -12,7 +12,7 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
-from tests.analyse.conftest import SQL, read, some_point
+from tests.analyse.conftest import SQL, needed_sql, read, some_point
 from tests.report.synthetic_study import timed_row
 
 ROW = {
@@ -38,8 +38,12 @@ def imported(tmp_path):
             writer.writeheader()
             writer.writerows(rows)
         import_rows(source, tmp_path / study, clusters or {})
-        tabulate(tmp_path / study, SQL)
-        return lambda name: read(tmp_path / study / "tables" / f"{name}.parquet")
+
+        def table(name):
+            tabulate(tmp_path / study, needed_sql(name, tmp_path / "sql" / name))
+            return read(tmp_path / study / "tables" / f"{name}.parquet")
+
+        return table
 
     return run
 

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.analyse import sources
-from scaling.analyse.sources import choices_of
 from scaling.analyse.warehouse import COMPUTED, all_needs, execution_order, tabulate
 from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_points, write_rows
@@ -18,6 +17,7 @@ from scaling.study.point import Point
 from tests.analyse.conftest import SQL, layout, read, some_point
 from tests.report.synthetic_study import point as point_of
 from tests.report.synthetic_study import timed_row
+from tests.rows import row_of
 
 
 @pytest.fixture
@@ -172,13 +172,17 @@ def test_the_study_says_the_share_at_the_knee_and_whether_it_only_predicts(study
     tabulate(study, SQL)
     (found,) = read(study / "tables" / "progress.parquet")
     assert (found["waiting"], found["predicted"]) == (0, 2)
-    assert choices_of(study).knee_share == 0.6
-    assert choices_of(study, knee_share=0.9).knee_share == 0.9
+    asked = sql(study / "asked", choices="-- Needs: nothing\nselect * from study.choices")
+    for share, expected in ((None, 0.6), (0.9, 0.9)):
+        tabulate(study, asked, knee_share=share)
+        assert read(study / "tables" / "choices.parquet") == [
+            {"mode": "predict", "knee_share": expected}
+        ]
 
 
 def test_a_share_above_one_or_a_broken_study_json_is_refused(study):
     with pytest.raises(InputError, match=r"knee_share=1.5: must be a ratio above 0"):
-        choices_of(study, knee_share=1.5)
+        tabulate(study, SQL, knee_share=1.5)
     (study / "study.json").write_text("[1]", encoding="utf-8")
     with pytest.raises(InputError, match=r"study\.json: is not what `scaling plan` writes"):
         tabulate(study, SQL)
@@ -198,6 +202,29 @@ def test_points_that_started_on_a_busy_machine_are_counted(study):
         {"cluster": "here", "own_ranks": 2, "rows_told": 2, "busy": 1,
          "highest_load_average": 9.0}
     ]  # fmt: skip
+
+
+def test_an_allocation_says_how_much_of_it_was_measured_steps_and_what_they_took(study):
+    points = tuple(cpu_point(size) for size in (1, 2, 4))
+    write_points(study, Plan(points=points, refusals=()))
+    of_rows = (
+        {"job_id": "7", "started_at": "2026-01-01T00:00:00Z", "duration_s": 40.0, "startup_s": 10.0,
+         "step_times_s": [10.0, 10.0], "step_time_s": 10.0, "energy_j": 5.0, "mean_power_w": 0.5,
+         "peak_memory_bytes": 3},
+        {"job_id": "7", "started_at": "2026-01-01T00:00:50Z", "duration_s": 50.0, "startup_s": 20.0,
+         "step_times_s": [10.0], "step_time_s": 10.0, "short_step_times_s": [5.0, 5.0],
+         "short_accumulations": [1, 1], "peak_memory_bytes": 2},
+        {"job_id": None},
+    )  # fmt: skip
+    for number, (point, changes) in enumerate(zip(points, of_rows, strict=True)):
+        write_rows(study / "rows" / f"{number}.parquet", [row_of(point, **changes)])
+    tabulate(study, SQL)
+    (allocation,) = read(study / "tables" / "allocations.parquet")
+    assert allocation["job_id"] == "7"
+    assert (allocation["points"], allocation["world_size"]) == (2, 2)
+    assert (allocation["span_s"], allocation["startup_s"]) == (100.0, 30.0)
+    assert (allocation["in_steps_s"], allocation["share_in_steps"]) == (40.0, 0.4)
+    assert (allocation["energy_j"], allocation["peak_memory_bytes"]) == (10.0, 3)
 
 
 def test_no_text_of_a_csv_is_taken_for_a_formula_and_numbers_stay_numbers(study, tmp_path):

@@ -17,7 +17,7 @@ KNOWN = {
     "gpus": GPUS.format(0, 0),
     "gpu_name": "NVIDIA H100 80GB HBM3", "driver_version": "driver_version\n570.1",
     "cuda_version": "12.8", "nccl_version": "2.27.5", "torch_version": "2.13.0", "cpus": 96,
-    "numa_nodes": 2, "nics": [RDMA],
+    "numa_nodes": 2, "nics": [RDMA], "near_cpus": {"0000:1b:00.0": [0, 1, 2, 3, 8]},
 }  # fmt: skip
 
 
@@ -44,6 +44,27 @@ def test_limits_that_rdma_and_many_peers_need_fail(monkeypatch: pytest.MonkeyPat
         "open files",
     }
     assert states(KNOWN | {"nics": []})["memory that may be pinned"] == "pass"
+
+
+def test_a_page_tells_how_gpus_and_networks_are_wired() -> None:
+    lines = {line.name: line.said for line in fact_lines(KNOWN, torch.device("cuda", 0), 0)}
+    assert lines["cores near each GPU"] == "0000:1b:00.0: 0-3,8"
+    assert lines["network devices"] == "mlx5_0 400 Gb/sec"
+    assert lines["highest clock in MHz"] == "1980 of 2 GPUs; now 345, 345"
+    assert lines["error correction (ECC)"] == "Enabled of 2 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("highest clock in MHz", "1980, 0", "1755, 0"),
+        ("error correction (ECC)", "Enabled", "Disabled"),
+    ],
+)
+def test_gpus_of_a_node_that_differ_fail(name: str, one: str, other: str) -> None:
+    first, second = GPUS.format(0, 0).rstrip().rsplit("\n", 1)
+    assert states(KNOWN)[name] == "pass"
+    assert states(KNOWN | {"gpus": f"{first}\n{second.replace(one, other)}"})[name] == "fail"
 
 
 @pytest.mark.parametrize(("foreign", "state"), [(0, "pass"), (GIB, "fail"), (None, "not here")])

@@ -148,6 +148,63 @@ def test_when_every_job_failed_so_did_the_allocation(pack):
     assert [settled(folder, n)["code"] for n in range(2)] == [3, 4]
 
 
+# a job that has released the machine and writes until `go` is there
+WRITES = "touch $SUBMITIT_RELEASED; until [ -e go ]; do sleep 0.05; done; touch written"
+
+
+def test_the_next_job_starts_while_one_that_has_released_the_machine_writes(pack):
+    folder = pack(WRITES, "[ ! -e written ]; code=$?; touch go; exit $code", "true")
+
+    assert Pack(str(folder), 0)() == 3
+
+    assert [settled(folder, n)["code"] for n in range(3)] == [0, 0, 0]
+
+
+def test_no_third_job_starts_while_one_writes(pack):
+    folder = pack(
+        "touch $SUBMITIT_RELEASED; sleep 1; touch written",
+        "touch $SUBMITIT_RELEASED; until [ -e written ]; do sleep 0.05; done",
+        "ls written",
+    )
+
+    Pack(str(folder), 0)()
+
+    assert settled(folder, 2)["code"] == 0
+
+
+def test_when_the_allocation_ends_what_only_writes_is_let_finish_and_what_works_stays_wanted(
+    pack, tmp_path
+):
+    folder = pack(WRITES, "trap 'touch go; exit 1' TERM; touch ready; while :; do sleep 0.1; done")
+    code = (
+        "import sys; from snakemake_executor_plugin_submitit.pack import Pack;"
+        "Pack(sys.argv[1], 0)()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.05)
+    process.terminate()
+
+    assert process.wait(timeout=300) == 128 + signal.SIGTERM
+    assert (tmp_path / "written").exists()
+    assert settled(folder, 0)["code"] == 0
+    assert not (folder / "1.settled.json").exists()
+    for number in range(2):
+        with pytest.raises(ProcessLookupError):
+            os.killpg(json.loads((folder / f"{number}.running.json").read_text())["pid"], 0)
+
+
+def test_a_job_that_cannot_write_what_it_has_takes_the_next_one_back(pack):
+    folder = pack("touch $SUBMITIT_RELEASED; until [ -e ready ]; do :; done; exit 74",
+                  "touch ready; sleep 300")  # fmt: skip
+
+    with pytest.raises(SystemExit, match="job 0 could not write its results"):
+        Pack(str(folder), 0)()
+
+    assert not list(folder.glob("*.settled*"))
+    assert not list(folder.glob("*.running.json"))  # both count as not begun
+
+
 @pytest.mark.parametrize(
     ("ending", "why"),
     [

@@ -255,3 +255,13 @@ def _running(pid: int) -> None:
     state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     if state == "Z":
         raise ProcessLookupError(signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("body", "outcome"), [("finish()", "ok"), ("sys.exit(1)", "error")])
+def test_only_a_point_whose_ranks_have_ended_well_lets_the_next_one_of_its_pack_start(
+    measured: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, outcome: str
+) -> None:
+    released = tmp_path / "released"
+    monkeypatch.setenv("SUBMITIT_RELEASED", str(released))
+    assert measured(body).outcome == outcome
+    assert released.exists() == (outcome == "ok")

@@ -12,7 +12,7 @@ from scaling.launch.point_files import read_point, read_probe_plan
 from scaling.probe.plan import plan_from_json
 from scaling.record.running import is_alive
 from scaling.run import planning
-from scaling.run.guided import chosen_ids
+from scaling.run.choices import chosen_ids
 from scaling.study.point import point_from_json
 from scaling.study.study import load_study
 from scaling.study.study_folder import read_about

@@ -13,7 +13,7 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise.guide import Guide, choose
 from scaling.predict.advise.guided_trial import play
-from scaling.predict.advise.surprise import Seen, choose_again, surprises
+from scaling.predict.advise.surprise import Seen, choose_again, most_again, surprises
 from scaling.predict.cost.model import predict
 from scaling.predict.read.points import points_of
 from tests.conftest import PROJECT
@@ -145,8 +145,18 @@ def test_after_a_surprise_what_may_beat_the_best_measured_is_measured_too():
     calm = np.zeros(4, dtype=bool)
     assert choose_again(points, prediction, calm, seen, **everything) == []
     # it would cost 8 GPUs x 10 steps x 2 s
-    poor = {**everything, "affordable_gpu_s": 159.0}
-    assert choose_again(points, prediction, surprised, seen, **poor) == []
+    poor = {**everything, "guide": dataclasses.replace(GUIDE, budget_gpu_s=400.0)}
+    assert choose_again(points, prediction, surprised, seen, **poor, spent_gpu_s=240.0) == [1]
+    assert choose_again(points, prediction, surprised, seen, **poor, spent_gpu_s=241.0) == []
+
+
+def test_surprises_add_at_most_the_fastest_of_what_was_not_chosen_within_the_budget():
+    points, prediction = sweep(1.0, 2.0, 3.0, 4.0)
+    first = np.array([True, False, False, False])
+    assert most_again(points, prediction, first, GUIDE) == [1, 2]
+    # 8 GPUs x 10 x (1 + 2) s and a little more
+    poor = dataclasses.replace(GUIDE, budget_gpu_s=250.0)
+    assert most_again(points, prediction, first, poor) == [1]
 
 
 def test_what_surely_does_not_fit_is_not_chosen_again():

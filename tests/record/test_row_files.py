@@ -183,14 +183,14 @@ def mutated(draw: random.Random, good: dict[str, Any], content: bytes) -> bytes 
 
 
 def test_every_file_is_taken_or_left_out_with_a_sentence(tmp_path, monkeypatch):
-    """A thousand of them, of one seed: none ends in an error, and what is taken can be."""
+    """Hundreds of them, of one seed: none ends in an error, and what is taken can be."""
     draw = random.Random(11)
     good = dataclasses.asdict(timed_row(POINTS[0], 2.0))
     write_rows(tmp_path / "good.parquet", [timed_row(POINTS[0], 2.0)])
     content = (tmp_path / "good.parquet").read_bytes()
     rows = tmp_path / "rows"
     rows.mkdir()
-    for number in range(1000):
+    for number in range(300):
         made = mutated(draw, good, content)
         if isinstance(made, bytes):
             (rows / f"{number}.parquet").write_bytes(made)
@@ -202,7 +202,7 @@ def test_every_file_is_taken_or_left_out_with_a_sentence(tmp_path, monkeypatch):
     left_out = {one.path for one in found.unusable}
     silent = set(files) - taken - left_out
     assert all(pq.read_metadata(path).num_rows == 0 for path in silent)
-    assert min(len(taken), len(left_out)) > 100
+    assert min(len(taken), len(left_out)) > 30
     for one in found.unusable:
         assert one.reason.isprintable()
         assert len(one.reason) < 400

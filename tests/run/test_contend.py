@@ -5,7 +5,7 @@ import pytest
 from scaling.errors import InputError
 from scaling.record.files import write_rows
 from scaling.run import contend, planning
-from scaling.run.guided import chosen_ids
+from scaling.run.choices import chosen_ids
 from scaling.study.paths import StudyPaths
 from scaling.study.study import load_study
 from tests.rows import row_of

@@ -7,7 +7,7 @@ import pytest
 
 from scaling.record.files import write_rows, write_table
 from scaling.run import contend, exclusion, planning
-from scaling.run.guided import choice_table, chosen_ids
+from scaling.run.choices import choice_table, chosen_ids
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
 from tests.rows import row_of

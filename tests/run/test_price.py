@@ -30,6 +30,15 @@ def test_short_steps_and_a_guide_each_make_it_cheaper_and_both_cheapest(config, 
     assert hours["short"] / hours["full"] < 0.1
 
 
+def test_what_surprises_add_at_most_is_priced_apart(config, write_study):
+    study = study_of(config, write_study, measure={"keep": 0.0, "spread": 0.0}, **GRID)
+    ways = {one.way: one for one in price.prices(study, planning.fitting_plan(study))}
+    # of each of two sizes one point of four is chosen, and twice one more at the most
+    assert (ways["guided"].points, ways["guided"].surprise_points) == (2, 4)
+    assert ways["both"].surprise_gpu_hours < ways["guided"].surprise_gpu_hours
+    assert (ways["full"].surprise_points, ways["full"].surprise_gpu_hours) == (0, 0.0)
+
+
 def test_the_predicted_best_and_one_of_each_size_run_in_full_as_well(config, write_study):
     study = study_of(config, write_study, measure=SHORT, **GRID)
     points, _ = planning.fitting_plan_and_spend(study)

@@ -4,10 +4,13 @@ import dataclasses
 import json
 import os
 
+import pyarrow as pa
 import pytest
 
-from scaling.record.files import write_rows
+from scaling.record.files import write_rows, write_table
 from scaling.record.running import marked
+from scaling.run import snakemake
+from scaling.run.allocations import use_of_allocations
 from scaling.run.progress import Watcher
 from scaling.run.status import _ends_in, status_of
 from scaling.study.paths import StudyPaths
@@ -16,9 +19,9 @@ from tests.rows import row_of
 
 SQUEUE = """\
 #!/bin/sh
-echo '7|gpu|PENDING|4|90|Priority|/elsewhere'
-echo '8|gpu|PENDING|2|50|Resources|{here}'
-echo '9|gpu|RUNNING|1|10|None|{here}'
+echo '7|gpu|PENDING|4|90|Priority|N/A|/elsewhere'
+echo '8|gpu|PENDING|2|50|Resources|2026-01-02T03:04:05|{here}'
+echo '9|gpu|RUNNING|1|10|None|2026-01-01T00:00:00|{here}'
 echo 'slurm_load_jobs error|no'
 """
 
@@ -65,8 +68,10 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     assert (best.kind, best.tokens_per_s) == ("extended", 8 * 32 / 1.0)
     text = "\n".join(sweep.lines())
     assert text.startswith("2 done · 1 running · 1 left of 4")
-    for words in ("job 8, place 2 of 2 in gpu, 2 nodes, Resources", "1.0 left of the budget"):
+    why = "job 8, place 2 of 2 in gpu, 2 nodes, Resources, expected to start 2026-01-02T03:04:05"
+    for words in (why, "1 nodes in use", "1.0 left of the budget"):
         assert words in text
+    assert snakemake._waiting() == f" · waits: {why}"
     assert "(extended)" in text
 
 
@@ -75,6 +80,21 @@ def test_a_script_gets_it_in_one_line(sweep):
     facts = json.loads(sweep.to_json())
     assert facts["progress"]["left"] == 1
     assert facts["queue"][0]["reason"] == "Resources"
+
+
+def test_what_allocations_were_used_for_is_a_sentence_from_their_table(tmp_path):
+    assert use_of_allocations(tmp_path) is None
+    table = StudyPaths(tmp_path).tables / "allocations.parquet"
+    facts = {"peak_memory_bytes": 2**30, "energy_j": 3.6e6}
+    used = [
+        {"job_id": "7", "span_s": 100.0, "in_steps_s": 40.0, "share_in_steps": 0.4, **facts},
+        {"job_id": "8", "span_s": 300.0, "in_steps_s": 240.0, "share_in_steps": 0.8, **facts},
+    ]
+    write_table(table, pa.Table.from_pylist(used))
+    assert use_of_allocations(tmp_path) == (
+        "2 allocations, 6 min 40 s in all: 70% in measured steps (least: job 7, 40%), "
+        "at most 1.0 GiB a rank, 2 kWh in full steps"
+    )
 
 
 def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():

@@ -1,4 +1,4 @@
-"""A thousand wrong studies and command lines: each is a plan, or one sentence and exit code 2."""
+"""Hundreds of wrong studies and command lines: each is a plan, or one sentence and exit code 2."""
 
 import random
 import string
@@ -16,7 +16,7 @@ from scaling.study import grid
 from scaling.study.study import load_study
 from tests.conftest import STUDY
 
-RUNS = 1000
+STUDIES, COMMAND_LINES = 1000, 300
 VERBS = {  # and words of which its arguments are made, more or less
     "plan": ["one"],
     "status": ["one"],
@@ -28,6 +28,7 @@ VERBS = {  # and words of which its arguments are made, more or less
     "report": ["results/one", "--no-tables"],
     "compare": ["results/one", "results/one"],
 }
+SLOW = {"tabulate", "report", "compare"}  # each reads or writes all tables: asked less often
 VALUES = [
     None, True, False, 0, 1, 2, 3, 8, -1, 1.5, 10**7, 2**63, 10**30, float("nan"), float("inf"),
     "", "yes", "010", "1:30", "mini", "here", "there", "bf16", "x" * 300, "[/b]", "\x1b[2J", "ü",
@@ -78,21 +79,21 @@ def test_every_study_is_a_plan_or_one_sentence(config, tmp_path):
     rng = random.Random(31)
     path = config / "studies" / "one.yaml"
     generated = studies(rng)
-    told = []
-    for number in range(RUNS):
+    refusals = []
+    for number in range(STUDIES):
         text = next(generated)
         path.write_text(text, encoding="utf-8", newline="")
         started = time.process_time()
         try:
             plan = grid.expand_grid(load_study(path, config))
         except InputError as error:
-            told.append(str(error))
+            refusals.append(str(error))
         else:
             if number % 10 == 0:  # and what is accepted fits into its tables
                 files.write_points(tmp_path / "results", plan)
         assert time.process_time() - started < 60, text[:2000]  # none hangs
-    assert RUNS / 4 < len(told) < RUNS
-    for sentence in told:
+    assert STUDIES / 4 < len(refusals) < STUDIES
+    for sentence in refusals:
         assert sentence.startswith(f"{path}: ")
         assert sentence.isprintable(), sentence
         assert len(sentence) < 1500, sentence
@@ -113,8 +114,9 @@ def test_every_command_line_ends_in_order(config, write_study, tmp_path, monkeyp
     rng = random.Random(32)
     plan_writer.write_plan(plan_writer.plan_study("one"))
     codes = []
-    for _ in range(RUNS):
-        verb = rng.choice(list(VERBS))
+    often = [1 if verb in SLOW else 8 for verb in VERBS]
+    for _ in range(COMMAND_LINES):
+        [verb] = rng.choices(list(VERBS), often)
         words = [verb, *(word if rng.random() < 0.8 else rng.choice(WORDS) for word in VERBS[verb])]
         for _ in range(rng.choice([0, 0, 1, 2])):
             words.insert(rng.randrange(1, len(words) + 1), rng.choice(WORDS))
@@ -122,12 +124,12 @@ def test_every_command_line_ends_in_order(config, write_study, tmp_path, monkeyp
         with pytest.raises(SystemExit) as ended:
             main()
         codes.append(ended.value.code or 0)
-        said = capsys.readouterr()
+        printed = capsys.readouterr()
         assert codes[-1] in (0, 2), words
-        assert codes[-1] == 0 or said.err.strip(), words
-        assert "\x1b[2J" not in said.err + said.out, words
-    assert codes.count(0) > 100
-    assert codes.count(2) > 100
+        assert codes[-1] == 0 or printed.err.strip(), words
+        assert "\x1b[2J" not in printed.err + printed.out, words
+    assert codes.count(0) > 30
+    assert codes.count(2) > 30
 
 
 @pytest.mark.parametrize("study", ["x" * 300, "x" * 300 + ".yaml", "a\x00b", ".", "..", "/"])

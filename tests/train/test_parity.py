@@ -85,6 +85,7 @@ def can_run(case: Case) -> bool:
 
 def _possible() -> Iterator[Case]:
     others = {name: values for name, values in VALUES.items() if name not in DEGREES}
+    in_order = dict.fromkeys(VALUES)
     for degrees in product({name: VALUES[name] for name in DEGREES}):
         replica = degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"]
         batch = degrees["dp"] * degrees["gradient_accumulation_steps"]
@@ -93,7 +94,7 @@ def _possible() -> Iterator[Case]:
         if any(True for _ in refusals(TINY, tiny_point(**degrees).layout)):
             continue
         for chosen in product(others):
-            case = {name: degrees.get(name, chosen.get(name)) for name in VALUES}
+            case = in_order | degrees | chosen
             if can_run(case):
                 yield case
 

@@ -195,3 +195,8 @@ def test_a_point_file_holds_what_a_job_needs(project):
         point = point_from_json(path.read_text())
         assert path.stem == point.point_id
         assert json.loads(path.read_text())["layout"]["precision"] in {"fp32", "bf16"}
+
+
+def test_snakemakes_linter_finds_nothing(project):
+    asked = snakemake(project, "--lint")
+    assert asked.returncode == 0, asked.stdout + asked.stderr

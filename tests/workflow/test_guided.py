@@ -75,7 +75,7 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
     taken = {one["point_id"] for one in choices if one["chosen"]}
     assert 4 <= len(taken) < len(choices)
     assert {row["point_id"] for row in rows_of(results)} == taken
-    skipped = [one for one in choices if not one["chosen"]]
+    skipped = [one for one in choices if one["point_id"] not in taken]
     assert all(one["reason"] for one in skipped)
     assert "more than the best of its size" in " ".join(one["reason"] for one in skipped)
 
@@ -84,6 +84,14 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
     assert "data-sheet numbers" in (logs / "8.log").read_text()
     smaller = [one["point_id"] for one in choices if one["chosen"] and one["world_size"] == 8]
     assert f"calibrated on {len(smaller)} rows of smaller sizes" in (logs / "16.log").read_text()
+    # all ran twice as long as predicted, and what was left may have been the better choice
+    assert "surprises" in (logs / "8.again1.log").read_text()
+    first = pq.read_table(results / "chosen" / "8.parquet").to_pylist()
+    turns = [results / "chosen" / f"8.again{turn}.parquet" for turn in (1, 2)]
+    added = {one["point_id"] for turn in turns for one in pq.read_table(turn).to_pylist()}
+    skipped_at_first = {one["point_id"] for one in first if not one["chosen"]}
+    assert added
+    assert added == skipped_at_first & taken
     rows = {path.stem: path.stat().st_mtime for path in (results / "rows").glob("*.parquet")}
     decided = (results / "chosen" / "16.parquet").stat().st_mtime
     assert max(rows[point_id] for point_id in smaller) <= decided
@@ -95,12 +103,21 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
     assert {one["reason"] for one in refused} == {one["reason"] for one in skipped}
     status = scaling(guided, "status", "guided").stdout
     assert status == f"{len(taken)} done · 0 running · 0 left of {len(taken)}\n"
-    again = scaling(guided, "run", "guided")
-    assert f"Nothing to do: all {len(taken)} points are measured." in again.stdout
+    # interrupted before a size was chosen for again: the same points are added, none runs twice
+    for name in added:
+        (results / "rows" / f"{name}.parquet").unlink()
+    for turn in turns:
+        turn.unlink()
+    assert "2 choices to make" in scaling(guided, "status", "guided").stdout
+    assert scaling(guided, "run", "guided").returncode == 0
+    assert {one["point_id"] for one in chosen(guided) if one["chosen"]} == taken
+    newer = {path.stem: path.stat().st_mtime for path in (results / "rows").glob("*.parquet")}
+    assert {name for name in newer if newer[name] != rows[name]} == added
 
     # a row set aside is wanted again, and nothing else
     next((results / "rows").glob("*.parquet")).unlink()
     assert planned_jobs(guided, "guided")["measure"] == 1
     # without the guide all the others are measured too
     write(guided, STUDY | {"measure": {}})
-    assert planned_jobs(guided, "guided")["measure"] == len(choices) - len(taken) + 1
+    every = {one["point_id"] for one in choices}
+    assert planned_jobs(guided, "guided")["measure"] == len(every - taken) + 1

@@ -17,9 +17,25 @@ checkpoint choose:
         guide=PLAN.guide,
         clusters=PLAN.clusters,
     shell:
-        SCALING
-        + " choose "
-        + quoted(PLAN.study)
-        + " {wildcards.size:q} {output:q} "
-        + quoted(*CHOSEN)
-        + " > {log:q} 2>&1"
+        f"{CHOOSE} {{wildcards.size:q}} {{output:q}} > {{log:q}} 2>&1"
+
+
+# What surprises among the rows of a choice add to it.
+checkpoint choose_again:
+    input:
+        ancient(str(LEFT.points_table)),
+        rows_before_turn,
+    output:
+        update(str(LEFT.choice_again("{size}", "{turn}"))),
+    log:
+        str(LOGS.rule("choose/{size}.again{turn}")),
+    wildcard_constraints:
+        size=r"\d+",
+        turn=r"\d+",
+    localrule: True
+    params:
+        points=PLAN.asked,
+        guide=PLAN.guide,
+        clusters=PLAN.clusters,
+    shell:
+        f"{CHOOSE} {{wildcards.size:q}} {{output:q}} --again {{wildcards.turn:q}} > {{log:q}} 2>&1"

@@ -35,7 +35,10 @@ def quoted(*words):
     return text.replace("{", "{{").replace("}", "}}")
 
 
-SCALING = quoted(sys.executable, "-m", "scaling")
+# inside a container it is the container's own, which only --software-deployment-method asks for
+CONTAINED = "apptainer" in map(str, workflow.deployment_settings.deployment_method)
+SCALING = "scaling" if CONTAINED else quoted(sys.executable, "-m", "scaling")
+CHOOSE = f"{SCALING} choose {quoted(PLAN.study, *CHOSEN)}"
 REPORTS = paths.own_or_shipped("reports")
 SQL = sorted(str(path) for path in REPORTS.joinpath("sql").rglob("*.sql"))
 TABLES = sorted(path.stem for path in REPORTS.joinpath("sql").glob("*.sql"))
@@ -78,11 +81,13 @@ def probes_before(wildcards):
     ]
 
 
+AGAIN = range(1, PLAN.again + 1)
 REPEATS = range(1, PLAN.contended + 1)
 
 
 def chosen():
     guided = [str(LEFT.choice(size)) for size in SIZES] if PLAN.guide else []
+    guided += [str(LEFT.choice_again(size, turn)) for size in SIZES for turn in AGAIN]
     return guided + [
         str(LEFT.choice_of_repeat(size, repeat)) for size in SIZES for repeat in REPEATS
     ]
@@ -90,14 +95,20 @@ def chosen():
 
 def rows_in(choice):
     # heavy, and only where something is chosen
-    from scaling.run.guided import chosen_ids
+    from scaling.run.choices import chosen_ids
 
     return [row(point_id) for point_id in chosen_ids(Path(choice))]
 
 
-def first_rows_of(size):
+def first_rows_of(size, again=AGAIN):
+    # after surprises a size is chosen for again, once the rows of the choices before are there
     if PLAN.guide:
-        return rows_in(checkpoints.choose.get(size=size).output[0])
+        paths = rows_in(checkpoints.choose.get(size=size).output[0])
+        for turn in again:
+            paths += rows_in(
+                checkpoints.choose_again.get(size=size, turn=turn).output[0]
+            )
+        return paths
     return [
         row(point_id)
         for point_id, asked in PLAN.points.items()
@@ -111,6 +122,11 @@ def rows_of(size, repeats=REPEATS):
     for repeat in repeats:
         paths += rows_in(checkpoints.contend.get(size=size, repeat=repeat).output[0])
     return paths
+
+
+def rows_before_turn(wildcards):
+    earlier = range(1, int(wildcards.turn))
+    return [ancient(path) for path in first_rows_of(int(wildcards.size), earlier)]
 
 
 def rows_before_repeat(wildcards):

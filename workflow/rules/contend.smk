@@ -16,5 +16,5 @@ checkpoint contend:
         points=PLAN.asked,
         contended=PLAN.contended,
     shell:
-        SCALING + " choose " + quoted(PLAN.study) + " {wildcards.size:q} {output:q}"
-        " --repeat {wildcards.repeat:q} " + quoted(*CHOSEN) + " > {log:q} 2>&1"
+        CHOOSE + " {wildcards.size:q} {output:q} --repeat {wildcards.repeat:q}"
+        " > {log:q} 2>&1"

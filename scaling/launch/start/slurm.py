@@ -21,7 +21,10 @@ OF_THIS_NODE = ("SLURM", "CUDA_VISIBLE", "ROCR")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A job of a folder. position: its place among the `waiting` of its partition; None: runs."""
+    """A job of a folder. position: its place among the `waiting` of its partition; None: runs.
+
+    starts_at: when Slurm expects it to start, in its words; None: it does not say, or it runs.
+    """
 
     job_id: str
     partition: str
@@ -29,6 +32,16 @@ class Queued:
     reason: str
     position: int | None
     waiting: int
+    starts_at: str | None
+
+    @property
+    def line(self) -> str:
+        """Where it waits and why, in Slurm's words."""
+        start = "" if self.starts_at is None else f", expected to start {self.starts_at}"
+        return (
+            f"job {self.job_id}, place {self.position} of {self.waiting} in {self.partition}, "
+            f"{self.nodes} nodes, {self.reason}{start}"
+        )
 
 
 def queued(folder: Path) -> list[Queued]:
@@ -38,22 +51,22 @@ def queued(folder: Path) -> list[Queued]:
     """
     if shutil.which("squeue") is None:
         return []
-    ask = ["squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i|%P|%T|%D|%Q|%r|%Z"]
+    ask = ["squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i|%P|%T|%D|%Q|%r|%S|%Z"]
     try:
         asked = subprocess.run(
             ask, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    jobs = [line.split("|", 6) for line in asked.stdout.splitlines()]
-    jobs = [job for job in jobs if len(job) == 7 and job[3].isdigit() and job[4].isdigit()]
-    found = []
-    for name, partition, state, nodes, priority, reason, place in jobs:
+    jobs = [line.split("|", 7) for line in asked.stdout.splitlines()]
+    jobs = [job for job in jobs if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
+    ours = []
+    for name, partition, state, nodes, priority, reason, start, place in jobs:
         if place.strip() != str(folder):
             continue
         rivals = [int(job[4]) for job in jobs if job[1] == partition and job[2] == "PENDING"]
         ahead = sum(other > int(priority) for other in rivals)
-        found.append(
+        ours.append(
             Queued(
                 job_id=name,
                 partition=partition,
@@ -61,9 +74,10 @@ def queued(folder: Path) -> list[Queued]:
                 reason=reason,
                 position=ahead + 1 if state == "PENDING" else None,
                 waiting=len(rivals),
+                starts_at=start if state == "PENDING" and start[:1].isdigit() else None,
             )
         )
-    return found
+    return ours
 
 
 def job_id(environment: Mapping[str, str]) -> str | None:

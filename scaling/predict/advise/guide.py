@@ -83,18 +83,14 @@ def choose(
         spent_gpu_s: GPU-seconds already spent.
     """
     cost = gpu_s(points, prediction, guide)
-    wanted = _wanted(points, prediction, world_size, guide)
-    rows = [one.row for one in wanted]
-    affordable = set(rows)
-    share = math.inf
-    if guide.budget_gpu_s is not None:
-        share = _share(points, prediction, world_size, guide, cost, guide.budget_gpu_s, spent_gpu_s)
-        affordable = set(_affordable(wanted, cost, share))
+    rows = [one.row for one in _wanted(points, prediction, world_size, guide)]
+    share = _share(points, prediction, world_size, guide, cost, spent_gpu_s)
+    chosen = set(affordable(rows, cost, share))
     best = _best(points, prediction, points.world_size == world_size)
     choices = []
     for row in np.flatnonzero(points.world_size == world_size).tolist():
         reason = None
-        if row not in affordable:
+        if row not in chosen:
             over_budget = row in rows
             reason = (
                 _over_budget(guide, world_size, share, float(cost[row]))
@@ -105,7 +101,7 @@ def choose(
         choices.append(
             Choice(
                 row=row,
-                chosen=row in affordable,
+                chosen=row in chosen,
                 reason=reason,
                 predicted_step_time_s=float(prediction.step_time_s[row]) if known else None,
                 best_step_time_s=float(best[row]) if known and np.isfinite(best[row]) else None,
@@ -157,11 +153,12 @@ def _share(
     world_size: int,
     guide: Guide,
     cost: Floats,
-    budget_gpu_s: float,
     spent_gpu_s: float,
 ) -> float:
-    """GPU-seconds for this size, of what is left for it and the larger ones."""
-    left = max(0.0, budget_gpu_s - spent_gpu_s)
+    """GPU-seconds for this size, of what is left for it and the larger ones; no bound: infinite."""
+    if guide.budget_gpu_s is None:
+        return math.inf
+    left = max(0.0, guide.budget_gpu_s - spent_gpu_s)
     sizes = sorted({size for size in points.world_size.tolist() if size >= world_size})
     asked = {
         size: sum(float(cost[one.row]) for one in _wanted(points, prediction, int(size), guide))
@@ -170,13 +167,13 @@ def _share(
     return left * asked[world_size] / max(sum(asked.values()), 1e-9)
 
 
-def _affordable(wanted: Sequence[_Wanted], cost: Floats, share: float) -> list[int]:
-    """From the most wanted on, leaving out what no longer fits into the share."""
+def affordable(rows: Sequence[int], cost: Floats, bound: float) -> list[int]:
+    """From the most wanted on, leaving out what no longer fits into the bound, in GPU-seconds."""
     taken, used = [], 0.0
-    for one in wanted:
-        if used + float(cost[one.row]) <= share * (1 + 1e-9):
-            taken.append(one.row)
-            used += float(cost[one.row])
+    for row in rows:
+        if used + float(cost[row]) <= bound * (1 + 1e-9):
+            taken.append(row)
+            used += float(cost[row])
     return taken
 
 

@@ -11,15 +11,13 @@ from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
 from scaling.layout.shapes import ModelShape
 from scaling.predict.advise.guide import Guide, choose
-from scaling.predict.advise.surprise import Seen, choose_again, surprises
+from scaling.predict.advise.surprise import TURNS, Seen, choose_again, surprises
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.validation import settings_of
 from scaling.predict.read.calibration import Calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-
-_ROUNDS = 3  # of choosing within a size, the first among them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,7 @@ def play(
             spent_gpu_s=float(cost[measured].sum()),
         )
         rows = [choice.row for choice in choices if choice.chosen]
-        for _ in range(_ROUNDS):
+        for _ in range(1 + TURNS):
             if not rows:
                 break
             measured[rows] = True
@@ -94,11 +92,9 @@ def play(
             rows = []
             if surprised.any():
                 prediction = predict(points, learned())
-                left = np.inf
-                if guide.budget_gpu_s is not None:
-                    left = guide.budget_gpu_s - float(cost[measured].sum())
+                spent = float(cost[measured].sum())
                 rows = choose_again(
-                    points, prediction, surprised, seen, size, guide, affordable_gpu_s=left
+                    points, prediction, surprised, seen, size, guide, spent_gpu_s=spent
                 )
         here = points.world_size == size
         regrets = []

@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.advise.guide import Guide, gpu_s
+from scaling.predict.advise.guide import Guide, affordable, gpu_s
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.fit.validation import settings_of
 from scaling.predict.read.features import Points
 
+# Times that a size is chosen for again: a surprise among the second choice still finds a third.
+TURNS = 2
 # A layout is worth a run if its odds to beat the best measured one are at least this.
 _WORTH_A_RUN = 0.1
 # So many of a setting's points are added at most, and one always may be.
@@ -49,12 +52,13 @@ def choose_again(
     world_size: float,
     guide: Guide,
     *,
-    affordable_gpu_s: float = np.inf,
+    spent_gpu_s: float = 0.0,
 ) -> list[int]:
     """More points of a size to measure, most promising first; none where nothing surprised.
 
     Of each setting that held a surprise: the points not measured yet whose odds to beat the best
-    one measured there are at least a tenth, by predictions that have learned of the surprise.
+    one measured there are at least a tenth, by predictions that have learned of the surprise. Of a
+    budget they may take all that is left: what the model is most wrong about comes first.
 
     Args:
         points: of the whole study.
@@ -63,9 +67,8 @@ def choose_again(
         seen: what was measured.
         world_size: the size.
         guide: what the study says.
-        affordable_gpu_s: GPU-seconds that may be spent on them.
+        spent_gpu_s: GPU-seconds already spent.
     """
-    cost = gpu_s(points, prediction, guide)
     promising: list[tuple[float, int]] = []
     for rows in settings_of(points, points.world_size == world_size).values():
         at = np.array(rows)
@@ -78,14 +81,38 @@ def choose_again(
             # the best one is measured: only the other's error counts
             sigma = ratio_sigma(prediction.own_sigma[left], 0.0)
             odds = chance_faster(prediction.ranked_s[left], float(times.min()), sigma)
-        most = max(1, int(_MOST_OF_A_SETTING * len(at)))
-        order = np.lexsort((prediction.ranked_s[left], -odds))[:most]
+        order = np.lexsort((prediction.ranked_s[left], -odds))[: _most(at)]
         promising += [
             (-float(odds[i]), int(left[i])) for i in order.tolist() if odds[i] >= _WORTH_A_RUN
         ]
-    taken, used = [], 0.0
-    for _, row in sorted(promising):
-        if used + float(cost[row]) <= affordable_gpu_s:
-            taken.append(row)
-            used += float(cost[row])
-    return taken
+    rows = [row for _, row in sorted(promising)]
+    return affordable(rows, gpu_s(points, prediction, guide), _budget(guide) - spent_gpu_s)
+
+
+def most_again(points: Points, prediction: Prediction, chosen: Flags, guide: Guide) -> list[int]:
+    """What surprises everywhere would add: of each setting the predicted fastest not chosen.
+
+    A bound for a price: as many as may be chosen again, within what is left of the budget.
+
+    Args:
+        points: of the whole study.
+        prediction: of these points.
+        chosen: what is measured without a surprise.
+        guide: what the study says.
+    """
+    rows: list[int] = []
+    for at in map(np.array, settings_of(points, prediction.predicted).values()):
+        left = at[~chosen[at] & ~prediction.passed_over[at]]
+        fastest = left[np.argsort(prediction.ranked_s[left], kind="stable")]
+        rows += fastest[: TURNS * _most(at)].tolist()
+    cost = gpu_s(points, prediction, guide)
+    return affordable(rows, cost, _budget(guide) - float(cost[chosen].sum()))
+
+
+def _budget(guide: Guide) -> float:
+    return np.inf if guide.budget_gpu_s is None else guide.budget_gpu_s
+
+
+def _most(setting: npt.NDArray[np.int64]) -> int:
+    """Points of a setting that one turn adds at most."""
+    return max(1, int(_MOST_OF_A_SETTING * len(setting)))

@@ -20,6 +20,7 @@ from scaling.predict.read.features import Features, Group
 PHASES = ("build", "forward", "backward", "optimizer")
 _BUCKET = 5e8  # elements of DeepSpeed's reduce_bucket_size (scaling/train/engines/deepspeed)
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
+_PREFETCH = 5e7  # elements of its stage3_prefetch_bucket_size
 _WIDE = 4.0  # bytes of fp32
 _NORM = 8.0  # bytes of fp64, in which DeepSpeed takes the norm of a gradient
 
@@ -196,7 +197,14 @@ def _moments_of_stage(
     working = layer.again + layer.above + e * own
     # of a matrix that is gathered for the second time the parts and the whole
     working = working + np.where((z >= 3) & f.full, e * h * f.ffn_hidden_size / f.tp, 0.0)
-    flushed = np.clip(1 - _BUCKET / np.maximum(weights, 1.0), 0.0, 1.0) * (weights > _BUCKET)
+    flushed = np.clip(1 - _BUCKET / np.maximum(weights, 1.0), 0.0, 1.0)
+    # ZeRO-3 joins a full bucket in a copy, at any matrix; where a layer is more than a bucket, not
+    # at its last one, with which its backward begins
+    anywhere = (z >= 3) & (layer_params(f) / f.tp <= _BUCKET)
+    down = e * h * f.ffn_hidden_size / f.tp
+    at_flush = (kept - np.where(has_head, final, 0.0)) * flushed + e * own
+    at_flush = at_flush + np.where(anywhere, layer.again + down, 0.0)
+    at_flush = np.where(weights > _BUCKET, at_flush, e * own)
     # the norm of the largest gradient in fp64, or flat copies in 16 and 32 bits
     in_norm = _NORM * np.minimum(part, largest)
     flat = np.where(f.short_states | ~low, e, e + _WIDE) * part
@@ -232,7 +240,7 @@ def _moments_of_stage(
         (
             2,
             at(
-                activations=kept * flushed + e * own,
+                activations=at_flush,
                 buffers=in_backward + np.where(z >= 1, bucket, 0.0),
             ),
         ),
@@ -246,13 +254,17 @@ def _gathered(f: Features, weights: Floats, table: Floats) -> Floats:
     """Elements that ZeRO-3 holds whole when the loss is computed, (n,).
 
     It gathers up to 1e9 and lets go what is not used again within as many: the head, the layers
-    before it, and of one more the feed-forward where that has room.
+    before it, and of one more the feed-forward where that has room, or else what a prefetch takes
+    (whole matrices; recomputing has let them go).
     """
     layer = layer_params(f) / f.tp
     feed_forward = (f.mlp_inputs + 1) * f.hidden_size * f.ffn_hidden_size / f.tp
     room = np.maximum(_LIVE - table, 0.0)
     rest = np.mod(room, layer)
-    filled = table + room - rest + np.where(rest >= feed_forward, feed_forward, 0.0)
+    matrix = f.hidden_size * f.ffn_hidden_size / f.tp
+    fetched = np.ceil(np.minimum(rest, _PREFETCH) / matrix) * matrix * ~f.full
+    part = np.where(rest >= feed_forward, feed_forward, np.minimum(fetched, feed_forward))
+    filled = table + room - rest + part
     held: Floats = np.minimum(weights, filled)
     return held
 

@@ -10,7 +10,7 @@ from scaling.report.charts.marks import (
     finish,
     layout_colour,
     log_amount_axis,
-    log_ticks,
+    log_time_axis,
     points,
     words,
 )
@@ -35,10 +35,7 @@ def cost() -> alt.LayerChart:
     x = alt.X(
         "days:Q", title="Time of the run (days, log scale)",
         scale=alt.Scale(type="log", nice=False, padding=30),
-        axis=alt.Axis(
-            values=log_ticks("x"), tickCount=5, format=",.3~r", labelOverlap="greedy",
-            labelSeparation=8,
-        ),
+        axis=log_time_axis(),
     )  # fmt: skip
     y = alt.Y(
         "cost:Q", title="{cost} (log scale)",

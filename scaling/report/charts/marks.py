@@ -222,6 +222,14 @@ def log_amount_axis() -> alt.Axis:
     )
 
 
+def log_time_axis() -> alt.Axis:
+    """Seconds or days on a log scale from left to right, with `log_ticks`."""
+    return alt.Axis(
+        values=log_ticks("x"), tickCount=5, format=",.3~r", labelOverlap="greedy",
+        labelSeparation=8,
+    )  # fmt: skip
+
+
 def log_ticks(channel: str) -> alt.ExprRef:
     """Values for a log axis: 1-2-5, finer below six-fold, Vega's own even ones below a half more.
 

@@ -19,7 +19,7 @@ from scaling.report.charts.marks import (
     chart,
     datum,
     finish,
-    log_ticks,
+    log_time_axis,
     rows_by,
 )
 from scaling.report.charts.tooltips import tooltips
@@ -57,24 +57,13 @@ def memory_time() -> alt.LayerChart:
         "step_time_s:Q",
         title="Seconds per step (log scale)",
         scale=alt.Scale(type="log", nice=False, padding=20),
-        axis=alt.Axis(
-            values=log_ticks("x"),
-            tickCount=5,
-            format=",.3~r",
-            labelOverlap="greedy",
-            labelSeparation=8,
-        ),
+        axis=log_time_axis(),
     )
     y = alt.Y(
         "memory:Q",
         title="Memory per {GPU}, largest rank (GiB)",
         scale=FROM_ZERO,
         axis=alt.Axis(tickCount=5),
-    )
-    capacity = (
-        chart("settings")
-        .transform_filter("isValid(datum.gpu_memory_bytes)")
-        .transform_calculate(edge=f"datum.gpu_memory_bytes / {GIB}")
     )
     stage = category("stage:N")
     tips = [
@@ -85,7 +74,7 @@ def memory_time() -> alt.LayerChart:
         *tooltips("share_of_best"),
     ]
     return finish(
-        capacity.mark_rule(color=BAD, strokeWidth=1.5).encode(y=alt.Y("edge:Q"), **ACROSS),
+        _capacity().encode(y=alt.Y("edge:Q"), **ACROSS),
         front.mark_line(color=SOFT, strokeWidth=1, interpolate="step-after").encode(
             x=x, y=y, order=alt.Order("step_time_s:Q")
         ),
@@ -124,11 +113,6 @@ def memory() -> alt.LayerChart:
         "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=FROM_ZERO,
         axis=alt.Axis(tickCount=5),
     )  # fmt: skip
-    capacity = (
-        chart("settings")
-        .transform_filter("isValid(datum.gpu_memory_bytes)")
-        .transform_calculate(edge=f"datum.gpu_memory_bytes / {GIB}")
-    )
     part = [
         *tooltips("world_size", "layout_name"),
         alt.Tooltip("part:N", title="part"),
@@ -148,7 +132,7 @@ def memory() -> alt.LayerChart:
         .mark_tick(thickness=3, height=15, yOffset=7, color=INK)
         .encode(x=x, tooltip=[*tooltips("world_size", "layout_name", "series"),
                               alt.Tooltip("peak:Q", title="measured peak GiB", format=".3~r")]),
-        capacity.mark_rule(color=BAD, strokeWidth=1.5).encode(x=alt.X("edge:Q"), **UPRIGHT),
+        _capacity().encode(x=alt.X("edge:Q"), **UPRIGHT),
         rows.mark_text(align="left", dy=-7, color=INK, limit={"expr": "width * 0.7"}).encode(
             x=LEFT, text=alt.Text("layout_name:N")
         ),
@@ -157,3 +141,14 @@ def memory() -> alt.LayerChart:
         ),
         height=alt.Step(32),
     )  # fmt: skip
+
+
+def _capacity() -> alt.Chart:
+    """A rule at what a GPU holds, in GiB, where that is known: column `edge`."""
+    capacity: alt.Chart = (
+        chart("settings")
+        .transform_filter("isValid(datum.gpu_memory_bytes)")
+        .transform_calculate(edge=f"datum.gpu_memory_bytes / {GIB}")
+        .mark_rule(color=BAD, strokeWidth=1.5)
+    )
+    return capacity

@@ -1,6 +1,6 @@
 """Charts of what more GPUs return: one function, one chart, no data inside."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import altair as alt
 
@@ -29,28 +29,19 @@ from scaling.report.charts.marks import (
 )
 from scaling.report.charts.tooltips import tooltips
 
-HALF_SHARE = 0.5  # of what a GPU gave at the smallest size
+_ENDS = (
+    alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
+    alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
+)
 
 
 def marginal_return() -> alt.LayerChart:
     """What each step between two sizes returned of what it cost, with its interval: 1 is all."""
-    y = alt.Y(
-        "step_return:Q",
-        title="Return of the step, share of what it costs",
-        scale=alt.Scale(nice=True),
-        axis=alt.Axis(format=".1f", tickCount=5),
-    )
-    ends: dict[str, Any] = {
-        "x": over_gpus("from_world_size:Q", padding=14),
-        "x2": alt.X2("to_world_size:Q"),
-    }
     steps = chart("returns").transform_filter("isValid(datum.step_return)")
-    base = steps.encode(**ends)
     one = steps.transform_aggregate(count="count()")
     knee = chart("knees").transform_calculate(least="2 * datum.knee_share - 1")
     tooltip = [
-        alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
-        alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
+        *_ENDS,
         alt.Tooltip("from_layout:N", title="layout before"),
         alt.Tooltip("to_layout:N", title="layout there"),
         alt.Tooltip("series:N", title="value is"),
@@ -60,61 +51,85 @@ def marginal_return() -> alt.LayerChart:
         alt.Tooltip("marginal_tokens_per_s:Q", title="tokens/s per added {GPU}", format=",.4~s"),
         alt.Tooltip("elasticity:Q", title="elasticity", format=".2f"),
     ]
-    middle = steps.transform_calculate(
-        middle="sqrt(datum.from_world_size * datum.to_world_size)",
-        words="format(datum.step_return, '.2f')",
-    ).encode(x=over_gpus("middle:Q", padding=14))
+    band, *segments = _segments(
+        steps,
+        "step_return",
+        title="Return of the step, share of what it costs",
+        axis=alt.Axis(format=".1f", tickCount=5),
+        number="format(datum.step_return, '.2f')",
+        tooltip=tooltip,
+    )
     return finish(
         one.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 0), **ACROSS),
         one.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 1), **ACROSS),
-        base.mark_rect(opacity=0.16, color=ACCENT).encode(
-            y=alt.Y("step_return_low:Q"), y2=alt.Y2("step_return_high:Q")
-        ),
+        band,
         knee.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y=alt.Y("least:Q"), **ACROSS),
-        *(
-            of(base, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
-            for series, look in SEGMENTS.items()
-        ),
-        *words(middle, colour=INK, dy=13)(y=y, text=alt.Text("words:N")),
+        *segments,
         height=260,
     )
 
 
 def marginal_watt() -> alt.LayerChart:
     """Tokens per second for each added watt, a segment per step."""
-    y = alt.Y(
-        "per_watt:Q", title="Tokens per second per added watt", scale=alt.Scale(nice=True),
-        axis=amount_axis(),
-    )  # fmt: skip
     steps = chart("returns").transform_filter("datum.watt_from === 'measured'")
-    base = steps.encode(x=over_gpus("from_world_size:Q", padding=14), x2=alt.X2("to_world_size:Q"))
     start = firmest(steps).transform_aggregate(start="max(yardstick_per_watt)")
     tooltip = [
-        alt.Tooltip("from_world_size:Q", title="from {GPUs}"),
-        alt.Tooltip("to_world_size:Q", title="to {GPUs}"),
+        *_ENDS,
         alt.Tooltip("to_layout:N", title="layout there"),
         alt.Tooltip("series:N", title="value is"),
         alt.Tooltip("per_watt:Q", title="tokens/s per added watt", format=",.4~s"),
         alt.Tooltip("per_watt_low:Q", title="{interval} from", format=",.4~s"),
         alt.Tooltip("per_watt_high:Q", title="{interval} to", format=",.4~s"),
     ]
-    middle = steps.transform_calculate(
-        middle="sqrt(datum.from_world_size * datum.to_world_size)",
-        words="format(datum.per_watt / datum.yardstick_per_watt, '.2f')",
-    ).encode(x=over_gpus("middle:Q", padding=14))
     return finish(
         start.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 0), **ACROSS),
         start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.Y("start:Q"), **ACROSS),
+        *_segments(
+            steps,
+            "per_watt",
+            title="Tokens per second per added watt",
+            axis=amount_axis(),
+            number="format(datum.per_watt / datum.yardstick_per_watt, '.2f')",
+            tooltip=tooltip,
+        ),
+        height=260,
+    )
+
+
+def _segments(
+    steps: alt.Chart,
+    column: str,
+    *,
+    title: str,
+    axis: alt.Axis,
+    number: str,
+    tooltip: Sequence[alt.Tooltip],
+) -> list[alt.Chart]:
+    """A step's value from one size to the next: first its interval as a band, then the rest.
+
+    Args:
+        steps: rows of `returns`.
+        column: the value; its interval's ends are `<column>_low` and `<column>_high`.
+        title: of the vertical axis.
+        axis: its labels.
+        number: an expression of the text below the middle of a segment.
+        tooltip: of the segments.
+    """
+    y = alt.Y(f"{column}:Q", title=title, scale=alt.Scale(nice=True), axis=axis)
+    base = steps.encode(x=over_gpus("from_world_size:Q", padding=14), x2=alt.X2("to_world_size:Q"))
+    middle = steps.transform_calculate(
+        middle="sqrt(datum.from_world_size * datum.to_world_size)", words=number
+    ).encode(x=over_gpus("middle:Q", padding=14))
+    return [
         base.mark_rect(opacity=0.16, color=ACCENT).encode(
-            y=alt.Y("per_watt_low:Q"), y2=alt.Y2("per_watt_high:Q")
+            y=alt.Y(f"{column}_low:Q"), y2=alt.Y2(f"{column}_high:Q")
         ),
         *(
-            of(base, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=tooltip)
+            of(base, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=list(tooltip))
             for series, look in SEGMENTS.items()
         ),
         *words(middle, colour=INK, dy=13)(y=y, text=alt.Text("words:N")),
-        height=260,
-    )
+    ]
 
 
 def scaling_law() -> alt.LayerChart:

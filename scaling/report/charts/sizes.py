@@ -1,5 +1,7 @@
 """Charts over the number of GPUs: one function, one chart, no data inside."""
 
+from typing import Any
+
 import altair as alt
 
 from scaling.report.charts.marks import (
@@ -27,6 +29,11 @@ _BEST = (
     "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
     "tokens_per_s_high", "tokens_per_s_per_gpu", "efficiency", "mfu",
 )  # fmt: skip
+# On the right half there is room to the left of a mark only.
+_BESIDE: dict[str, dict[str, Any]] = {
+    "!datum.right": {"align": "left", "baseline": "top", "dx": 7, "dy": 7},
+    "datum.right": {"align": "right", "baseline": "bottom", "dx": -7, "dy": -7},
+}
 
 
 def throughput() -> alt.LayerChart:
@@ -39,6 +46,10 @@ def throughput() -> alt.LayerChart:
     )
     base = chart("best").encode(x=over_gpus())
     ideal = firmest(base).encode(y=alt.Y("ideal_tokens_per_s:Q"))
+    named = base.transform_filter("isValid(datum.label)").transform_calculate(
+        right="datum.world_size * datum.world_size > sizes_[0] * sizes_[sizes_.length - 1]",
+        name="replace(datum.label, regexp('[|]', 'g'), ' ')",
+    )
     apart = "datum.world_size === sizes_[sizes_.length - 1] && datum.efficiency < 0.9"
     return finish(
         ideal.mark_line(color=FAINT, strokeWidth=1),
@@ -48,21 +59,13 @@ def throughput() -> alt.LayerChart:
         *intervals(base, y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")),
         *stretches(base.encode(y=y)),
         *points(base.encode(y=y), tooltips(*_BEST, "runner_up_layout_name")),
-        *words(
-            base.transform_filter("isValid(datum.label)").transform_calculate(
-                # on the right half there is room to the left of a mark only
-                right="datum.world_size * datum.world_size > sizes_[0] * sizes_[sizes_.length - 1]",
-                name="replace(datum.label, regexp('[|]', 'g'), ' ')",
-            ).transform_filter("!datum.right"),
-            colour=layout_colour(), align="left", baseline="top", dx=7, dy=7,
-        )(y=y, text=alt.Text("name:N")),
-        *words(
-            base.transform_filter("isValid(datum.label)").transform_calculate(
-                right="datum.world_size * datum.world_size > sizes_[0] * sizes_[sizes_.length - 1]",
-                name="replace(datum.label, regexp('[|]', 'g'), ' ')",
-            ).transform_filter("datum.right"),
-            colour=layout_colour(), align="right", baseline="bottom", dx=-7, dy=-7,
-        )(y=y, text=alt.Text("name:N")),
+        *(
+            layer
+            for side, look in _BESIDE.items()
+            for layer in words(
+                named.transform_filter(side), colour=layout_colour(), **look
+            )(y=y, text=alt.Text("name:N"))
+        ),
         height=280,
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ places, what each expert gets is known, and is told where a rank would read it.
 import contextlib
 import dataclasses
 import functools
+import gc
 import json
 import os
 import sys
@@ -151,8 +152,10 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of addresses that a fake tensor has not got
     torch.set_num_threads(1)
     for name in ENGINES:
-        engine_module(name, "rehearsal")
+        for part in ("rehearsal", "engine"):
+            engine_module(name, part)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
+    gc.freeze()  # so that no child collects, and thereby copies, what is here
     for line in sys.stdin:
         asked = json.loads(line)
         child = os.fork()

@@ -114,10 +114,12 @@ class Executor(RemoteExecutor):
         A child would cost two seconds, and set OMP_NUM_THREADS, which falsifies measurements.
         """
         rule = job.rule
+        deployed = self.workflow.deployment_settings.deployment_method and (
+            rule.container_img or rule.conda_env or rule.env_modules
+        )
         plain = job.is_shell and not (
-            job.benchmark or job.is_shadow or job.is_containerized or rule.container_img
-            or rule.conda_env or rule.env_modules or job.resources.get("shell_exec")
-        )  # fmt: skip
+            deployed or job.benchmark or job.is_shadow or job.resources.get("shell_exec")
+        )
         if plain:
             return f"{shell._get_process_prefix()}{job.shellcmd}{shell._process_suffix}"
         return str(self.format_job_exec(job))
@@ -230,7 +232,7 @@ class Executor(RemoteExecutor):
 
     def _tidy(self) -> None:
         if not self._settings.keep_folders:
-            tidy(self._ledger, self._scheduler)
+            tidy(self._ledger, self._scheduler, self._settings.keep_days)
 
 
 def _key(job: Any) -> str:

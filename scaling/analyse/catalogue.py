@@ -1,0 +1,69 @@
+"""What every study's tables read beside its rows: GPUs, prices and the table of axes."""
+
+from collections.abc import Mapping
+
+import duckdb
+import pyarrow as pa
+
+from scaling.analyse import ties
+from scaling.analyse.series import SERIES
+from scaling.cluster.hardware import GPUS, Cluster
+from scaling.layout.axes import AXES, levels_of
+
+
+def attach_catalogue(
+    connection: duckdb.DuckDBPyConnection, clusters: Mapping[str, Cluster]
+) -> None:
+    """Make catalogue.gpus and .clusters (prices)."""
+    gpus = pa.Table.from_pylist(
+        [
+            {
+                "name": gpu.name,
+                "vendor": gpu.vendor,
+                "memory_bytes": gpu.memory_bytes,
+                "tdp_w": gpu.tdp_w,
+            }
+            for gpu in GPUS.values()
+        ]
+    )
+    prices = pa.table(
+        {
+            "name": pa.array(list(clusters), pa.string()),
+            "usd_per_gpu_hour": pa.array(
+                [cluster.usd_per_gpu_hour for cluster in clusters.values()], pa.float64()
+            ),
+        }
+    )
+    for name, table in (("gpus", gpus), ("clusters", prices)):
+        _register(connection, name, table)
+
+
+def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
+    connection.register("source", table)
+    connection.execute(f"create table catalogue.{name} as from source")
+    connection.unregister("source")
+
+
+def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
+    """The table of axes as catalogue.axes and .levels, and its names as the variable `axes`."""
+    connection.execute("set variable axes = $1", [list(AXES)])
+    connection.execute("set variable series_order = $1", [list(SERIES)])
+    ties.set_variables(connection)
+    axes, levels = [], []
+    for order, axis in enumerate(AXES.values(), start=1):
+        counted = axis.values is None
+        axes.append(
+            {
+                "axis_order": order,
+                "name": axis.name,
+                "axis": axis.words.title,
+                "words": axis.words.name if counted else None,
+                "short": axis.words.short if counted else None,
+                "otherwise": axis.otherwise,
+                "degree": axis.ranks,
+                "always": axis.words.leading or axis.words.said == "always",
+            }
+        )
+        levels += [{"name": axis.name, **level} for level in levels_of(axis)]
+    _register(connection, "axes", pa.Table.from_pylist(axes))
+    _register(connection, "levels", pa.Table.from_pylist(levels))

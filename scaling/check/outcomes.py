@@ -1,0 +1,94 @@
+"""Points that must fail: whether each leaves the right outcome, and the next one is ok."""
+
+import contextlib
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from scaling.check.lines import Line, not_here
+from scaling.check.provoked import FOUND_ROOM
+from scaling.check.training import SHAPE, Machine
+from scaling.errors import plain
+from scaling.record.row import Outcome, Row
+from scaling.study.point import Point
+
+_SECTION = "outcomes"
+_NCCLS, _OTHERS = "NCCL out of memory", "a card that others have taken"
+_SILENT_S = 30.0  # longer than importing takes
+_LEFT_TO_A_POINT = 2 * 2**30  # bytes: contexts fit, and the weights of the point do not
+
+
+def outcome_lines(machine: Machine) -> Iterator[Line]:
+    """Points that must fail, each as what it is, and after each one that is ok."""
+    huge = dataclasses.replace(
+        SHAPE, hidden_size=10**6, num_heads=10, num_kv_heads=10, head_dim=10**5
+    )
+    replicas = {"dp": min(2, machine.ranks)}
+    cases: list[tuple[str, Outcome, str, Point, dict[str, Any]]] = [
+        ("a model beyond all memory", "oom", "", machine.point({}, shape=huge), {}),
+        (
+            "a rank that falls silent", "hang", ": step ", machine.point(replicas),
+            {"rank_command": _provoked("silent"), "hang_after_s": _SILENT_S},
+        ),
+        (
+            "a limit that is too short", "timeout", "",
+            machine.point({}, measured_steps=10**6, time_limit_s=8.0), {},
+        ),
+    ]  # fmt: skip
+    full = {"rank_command": _provoked("full_card")}
+    if machine.gpu != "cpu":
+        every = machine.point({"dp": machine.ranks, "micro_batch_size": 1})
+        cases.append((_NCCLS, "oom", "NCCL", every, full))
+    for number, (name, expected, says, point, how) in enumerate(cases):
+        row = machine.measured(f"fails{number}", point, **how)
+        yield failed(name, expected, says, row, _after(machine, f"after{number}"))
+    if machine.gpu == "cpu":
+        yield not_here(_SECTION, _NCCLS, "no GPU, so no NCCL")
+        yield not_here(_SECTION, _OTHERS, "this machine has no GPU")
+        return
+    wide = dataclasses.replace(SHAPE, hidden_size=4096, ffn_hidden_size=16384, vocab_size=32000)
+    with _taken_card(_LEFT_TO_A_POINT):
+        row = machine.measured("taken", machine.point({}, shape=wide))
+    yield failed(_OTHERS, "oom", "taken by other processes", row, _after(machine, "after-taken"))
+
+
+def failed(name: str, expected: Outcome, says: str, row: Row, after: Outcome) -> Line:
+    """Whether a point failed as it had to, and the next one did not.
+
+    Args:
+        name: of the line.
+        expected: the outcome that the row must have.
+        says: words that its message must hold.
+        row: of the point that had to fail.
+        after: the outcome of the point after it.
+    """
+    message = plain(row.error_message or "")
+    if FOUND_ROOM in message:
+        return not_here(_SECTION, name, message)
+    right = row.outcome == expected and says in message
+    told = row.outcome if right else f"{row.outcome}: {message}"[:300]
+    return Line(
+        section=_SECTION, name=name, state="pass" if right and after == "ok" else "fail",
+        said=f"{told}, and the next point: {after}",
+    )  # fmt: skip
+
+
+def _provoked(how: str) -> list[str]:
+    return [sys.executable, "-m", "scaling.check.provoked", how]
+
+
+def _after(machine: Machine, folder: str) -> Outcome:
+    return machine.measured(folder, machine.point({})).outcome
+
+
+@contextlib.contextmanager
+def _taken_card(left_bytes: int) -> Iterator[None]:
+    """Within, another process holds all of the first GPU but so many bytes."""
+    with subprocess.Popen(
+        [*_provoked("hold"), str(left_bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        yield  # its standard input is closed behind this

@@ -1,0 +1,109 @@
+"""Choices made while a study runs: which files hold them, and what such a file says.
+
+A file holds points of one size: whether each is measured, else why not.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scaling.errors import InputError
+from scaling.record.files import arrow_schema
+from scaling.record.row import fields_of
+from scaling.study.grid import Refusal
+from scaling.study.paths import StudyPaths
+from scaling.study.point import Point, columns_of
+
+if TYPE_CHECKING:
+    from scaling.study.study import Study
+
+
+def turns(study: "Study") -> int:
+    """Times that each size is chosen for again after surprises."""
+    if study.mode != "measure" or not study.measure.guided:
+        return 0
+    from scaling.predict.advise.surprise import TURNS
+
+    return TURNS
+
+
+def choices_of(study: "Study", points: Sequence[Point], paths: StudyPaths) -> set[Path]:
+    """The files of every choice that is made while the study runs."""
+    measure, sizes = study.measure, {point.world_size for point in points}
+    choices: set[Path] = set()
+    if study.mode == "measure" and measure.guided:
+        choices = {paths.choice(size) for size in sizes}
+        again = range(1, turns(study) + 1)
+        choices |= {paths.choice_again(size, turn) for size in sizes for turn in again}
+    if study.mode == "measure" and measure.repeats.only:
+        repeats = {(point.world_size, point.repeat) for point in points if point.repeat}
+        choices |= {paths.choice_of_repeat(*repeat) for repeat in repeats}
+    return choices
+
+
+def chosen_ids(path: Path) -> list[str]:
+    """The points of one size that are to be measured.
+
+    Raises:
+        InputError: the file is broken.
+    """
+    try:
+        table = pq.read_table(path, columns=["point_id", "chosen"])
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no table of choices: {reason}; remove it and run") from None
+    return [one["point_id"] for one in table.to_pylist() if one["chosen"]]
+
+
+def choice_table(
+    points: Sequence[Point],
+    reasons: Mapping[str, str],
+    *,
+    predicted: Mapping[str, float | None] | None = None,
+    best: Mapping[str, float | None] | None = None,
+    hosts: Mapping[str, list[str]] | None = None,
+) -> pa.Table:
+    """A row per point: chosen, or the reason why not.
+
+    Args:
+        points: of one size.
+        reasons: by point, of those that are not chosen.
+        predicted: seconds of a step, by point.
+        best: the same of the best of its size and setting.
+        hosts: that earlier runs of the layout were on.
+    """
+    names = [name for name in fields_of(Refusal) if name != "reason"]
+    records = []
+    for point in points:
+        known, name = columns_of(point), point.point_id
+        records.append(
+            {column: known[column] for column in names}
+            | {
+                "point_id": name,
+                "repeat": point.repeat,
+                "chosen": name not in reasons,
+                "reason": reasons.get(name),
+                "predicted_step_time_s": (predicted or {}).get(name),
+                "best_step_time_s": (best or {}).get(name),
+                "hosts": (hosts or {}).get(name),
+            }
+        )
+    own = {
+        "point_id": pa.string(),
+        "repeat": pa.int64(),
+        "chosen": pa.bool_(),
+        "predicted_step_time_s": pa.float64(),
+        "best_step_time_s": pa.float64(),
+        "hosts": pa.list_(pa.string()),
+    }
+    refusal_fields = [field.with_nullable(True) for field in arrow_schema(Refusal)]
+    schema = pa.schema([*refusal_fields, *(pa.field(name, kind) for name, kind in own.items())])
+    return pa.Table.from_pylist(records, schema=schema)
+
+
+def same_layout(point: Point) -> tuple[Any, ...]:
+    """What repeats of one layout share."""
+    return point.model, point.cluster, point.study_kind, point.layout

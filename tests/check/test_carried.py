@@ -1,0 +1,81 @@
+"""What is carried to a machine with a GPU and without network."""
+
+import importlib
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.conftest import PROJECT
+
+# What torch needs itself, and so is there; numpy comes with every build of it for a GPU.
+TORCHS_OWN = {
+    "torch",
+    "numpy",
+    "mpmath",
+    "markupsafe",
+    "cuda-bindings",
+    "cuda-pathfinder",
+    "triton",
+}
+UNNEEDED = {"colorama", "wcwidth"}  # tqdm and tabulate take them where they are
+_IMPORTED = """
+import json, sys
+import scaling.check.__main__, scaling.check.oracle, scaling.cli.verbs
+import scaling.train.program, scaling.train.rehearsal.rehearsal
+from scaling.layout.engines import ENGINES, engine_module
+for name in ENGINES:
+    engine_module(name, "engine")
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+@pytest.fixture
+def collect(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(PROJECT / "benchmarks" / "gpu")
+    return importlib.import_module("collect")
+
+
+def test_wheels_are_collected_at_the_versions_that_are_locked(collect: ModuleType) -> None:
+    lock = (
+        "# made\naltair==6 \\\n    --hash=a\ntqdm==4 \\\n    --hash=b \\\n    --hash=c\nyarl==1\n"
+    )
+    assert collect.locked(lock, ("tqdm",)) == "tqdm==4 \\\n    --hash=b \\\n    --hash=c\n"
+
+
+def test_a_carried_wheel_holds_what_the_published_one_does(
+    collect: ModuleType, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "one-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as files:
+        files.writestr("one/__init__.py", "x = 1\n" * 1000)
+    collect.pack([wheel], tmp_path / "wheels.tar.xz")
+    with tarfile.open(tmp_path / "wheels.tar.xz") as tar:
+        tar.extractall(tmp_path / "there", filter="data")
+    with zipfile.ZipFile(tmp_path / "there" / wheel.name) as files:
+        assert files.testzip() is None
+        assert files.read("one/__init__.py") == b"x = 1\n" * 1000
+
+
+def test_everything_that_a_check_imports_is_carried(collect: ModuleType) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True, cwd=PROJECT
+    )
+    modules = set(json.loads(done.stdout.splitlines()[-1]))
+    owners = importlib.metadata.packages_distributions()
+    imported = {_plain(owner) for name in modules for owner in owners.get(name, ())}
+    needs = importlib.metadata.requires("torch") or []
+    torchs = TORCHS_OWN | {_plain(re.split(r"[^\w.-]", each)[0]) for each in needs}
+    carried = {*collect.WANTED, collect.BUILT, collect.OPTIONAL.partition("==")[0]}
+    assert imported - torchs - carried - UNNEEDED - {"training-scaling"} == set()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

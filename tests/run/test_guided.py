@@ -1,0 +1,116 @@
+"""What a guided sweep of `scaling run` chooses for again, by the rows that are there."""
+
+import pytest
+
+from scaling.errors import InputError
+from scaling.record.files import write_rows
+from scaling.run import guided, planning
+from scaling.run.choices import choices_of, chosen_ids
+from scaling.run.progress import watcher_of
+from scaling.study.paths import StudyPaths
+from tests.rows import row_of
+from tests.run.test_planning import study_of
+
+GRID = {
+    "model": "mini",
+    "world_size": [8, 16],
+    "global_batch_size": 512,
+    "zero_stage": [0, 1, 2, 3],
+}
+
+
+class Sweep:
+    """A guided study in a folder, whose points take as many times what is predicted as said."""
+
+    def __init__(self, folder, config, write_study, **measure):
+        self.study = study_of(
+            config, write_study, measure={"keep": 0.0, "spread": 0.0} | measure, **GRID
+        )
+        self.planned, self.folder = planning.fitting_plan(self.study), folder
+        self.paths = StudyPaths(folder)
+
+    def choose(self, turn=0, world_size=8):
+        out = self.paths.choice_again(world_size, turn) if turn else self.paths.choice(world_size)
+        text = guided.choose(self.study, self.planned, world_size, self.folder, out, turn=turn)
+        return chosen_ids(out), text
+
+    def measure(self, names, times=1.0, **changes):
+        for point in self.planned.points:
+            if point.point_id in names:
+                seconds = times * point.expected_step_s
+                row = row_of(point, **{"step_time_s": seconds, "duration_s": 60.0} | changes)
+                write_rows(self.paths.row(point.point_id), [row])
+
+    def progress(self):
+        return watcher_of(self.study, self.planned.points, self.folder).look()
+
+
+@pytest.fixture
+def sweep(tmp_path, config, write_study):
+    return lambda **measure: Sweep(tmp_path / "sweep", config, write_study, **measure)
+
+
+def test_where_nothing_surprises_nothing_is_added(sweep):
+    calm = sweep()
+    names, _ = calm.choose()
+    calm.measure(names)
+    assert calm.choose(turn=1) == ([], "world_size=8: no surprise, nothing is added")
+
+
+def test_after_a_surprise_the_next_best_is_measured_too_and_its_own_surprise_is_the_next(sweep):
+    odd = sweep()
+    (first,), _ = odd.choose()
+    odd.measure([first], times=20)
+    (second,), text = odd.choose(turn=1)
+    assert second != first
+    assert text.startswith("world_size=8: 1 surprises, 1 points are measured too; calibrated on 1 ")
+    odd.measure([second], times=30)
+    (third,), _ = odd.choose(turn=2)
+    assert third not in (first, second)
+    # after a kill the files say the same: what a turn adds is not what it finds already measured
+    odd.paths.choice_again(8, 2).unlink()
+    assert odd.choose(turn=2)[0] == [third]
+    with pytest.raises(InputError, match="--again 3: a size is chosen for again 2 times at most"):
+        odd.choose(turn=3)
+
+
+def test_short_steps_and_an_out_of_memory_surprise_like_a_full_step(sweep):
+    for changes in (
+        {"step_time_kind": "extended", "step_time_s": None, "extended_step_time_s": 99.0},
+        {"outcome": "oom", "step_time_s": None},
+    ):
+        odd = sweep()
+        names, _ = odd.choose()
+        odd.measure(names, **changes)
+        assert len(odd.choose(turn=1)[0]) == 1
+
+
+def test_surprises_spend_no_more_than_is_left_of_the_budget(sweep):
+    odd = sweep(budget_gpu_hours=1.0)
+    names, _ = odd.choose()
+    odd.measure(names, times=20, duration_s=460.0)  # x 8 GPUs = 1.02 GPU-hours
+    assert odd.choose(turn=1)[0] == []
+    odd.measure(names, times=20, duration_s=60.0)
+    assert len(odd.choose(turn=1)[0]) == 1
+
+
+def test_all_repeats_of_what_is_added_run_and_status_counts_them_and_the_choices_to_come(sweep):
+    odd = sweep(repeats=2)
+    names, _ = odd.choose()
+    odd.choose(world_size=16)
+    odd.measure(names, times=20)
+    waiting = odd.progress()
+    assert (waiting.undecided, waiting.finished) == (4, False)
+    assert "4 choices to make" in waiting.line()
+    added, _ = odd.choose(turn=1)
+    assert len(added) == 2
+    after = odd.progress()
+    assert (after.total, after.undecided) == (waiting.total + 2, 3)
+
+
+def test_each_choice_has_its_file(sweep):
+    study = sweep()
+    names = {path.name for path in choices_of(study.study, study.planned.points, study.paths)}
+    assert names == {
+        f"{size}{turn}.parquet" for size in (8, 16) for turn in ("", ".again1", ".again2")
+    }
