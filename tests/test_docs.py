@@ -123,6 +123,15 @@ def test_the_configs_readme_lists_every_axis_with_its_values(request):
     assert path.read_text() == text
 
 
+def test_a_change_touches_no_more_files_than_is_said():
+    counted = re.findall(r"`([\w-]+)`: (\d+)", (PROJECT / "docs" / "extending.md").read_text())
+    assert len(counted) > 5
+    for name, most in counted:
+        command = ["git", "grep", "-lw", "-e", name, "--", "scaling/*.py", "workflow", "reports"]
+        naming = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+        assert 0 < len(naming.stdout.splitlines()) <= int(most), (name, naming.stdout)
+
+
 def test_the_version_is_one():
     citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
     assert citation["version"] == scaling.__version__
