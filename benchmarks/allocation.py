@@ -1,17 +1,18 @@
 """What packing saves: N points of two ranks in one allocation beside one job for each point.
 
-    python -m benchmarks.allocation [--points 6] [--steps 50]
+    python -m benchmarks.allocation [--points 6] [--steps 50] [--forked-only]
 
 Real DeepSpeed ranks on the CPU, on a Slurm of our own. Three ways, one after another: a pack whose
 ranks are forked by hosts that have imported torch once; a pack whose ranks start from nothing; one
 job per point. Prints the wall time of the study, the share of the allocations spent in training
-steps (allocated seconds as accounting has them), and the seconds from the end of one point to the
-first step of the next.
+steps (allocated seconds as accounting has them), and the seconds from the end of one point's ranks
+to the first step of the next.
 """
 
 import argparse
 import json
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -42,7 +43,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=6)
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--forked-only", action="store_true", help="the first way alone")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the cluster ends too
     ways = (
         Way(name="packed, forked ranks", pack=options.points, hosts=True),
         Way(name="packed, ranks from nothing", pack=options.points, hosts=False),
@@ -50,7 +53,7 @@ def main() -> None:
     )
     with Lab.running() as lab, tempfile.TemporaryDirectory(prefix="alloc-") as folder:
         print(f"{'':28}  wall s  in steps  start-up s  end to next first step s")
-        for number, way in enumerate(ways):
+        for number, way in enumerate(ways[:1] if options.forked_only else ways):
             _measure(lab, Path(folder) / f"way{number}", way, options)
 
 
@@ -89,9 +92,9 @@ def _measure(lab: Lab, root: Path, way: Way, options: argparse.Namespace) -> Non
             row = rows[name]
             steps += sum(row["step_times_s"])
             if number:
-                # the launcher's own start (its end is counted too, so this is too much), the ranks'
-                own = end["ended"] - end["began"] - row["duration_s"]
-                gaps.append(end["began"] - ends[number - 1]["ended"] + own + row["startup_s"])
+                # what a launcher does after its ranks have ended lasts equally long in both
+                first_step = end["ended"] - row["duration_s"] + row["startup_s"]
+                gaps.append(first_step - ends[number - 1]["ended"])
     time.sleep(3)  # accounting lags behind
     lines = lab.ask("sacct", "-X", "-n", "-P", "--format=ElapsedRaw", f"--jobs={','.join(jobs)}")
     allocated = sum(map(float, lines.split()))

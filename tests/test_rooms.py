@@ -20,6 +20,8 @@ HELD_BY = {
     "predict.cost.own_memory": "predict/test_own_stack.py",
     "predict.read.precisions": "predict/test_modern_stacks.py",
     "train.rehearsal.standins": "train/test_rehearsal.py",
+    "foreign.spellings": "predict/test_tables_people_hand_us.py",
+    "predict.read.attention": "predict/test_step_arithmetic.py",
     "foreign.arrays": "foreign/test_reading.py",
     "foreign.layouts": "foreign/test_reading.py",
     "layout.routing": "predict/test_experts.py",

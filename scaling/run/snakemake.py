@@ -16,9 +16,10 @@ from scaling.errors import plain
 from scaling.launch.fork_server.local import local_fork_server
 from scaling.launch.start.slurm import queued
 from scaling.record import row_files
-from scaling.run import plan_writer, planning, stale_lock
+from scaling.run import dry_run, plan_writer, planning, stale_lock
 from scaling.run.allocations import use_of_allocations
 from scaling.run.progress import Progress, Watcher, duration, watcher_of
+from scaling.study import plan_file
 from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
 
 _ASK_EVERY_S = 30.0  # Slurm, why jobs wait
@@ -47,8 +48,8 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
     wanted = planning.to_measure(loaded, plan)
     watcher = watcher_of(loaded, wanted, folder)
     command = _command(loaded.path, options, chosen)
-    if {"--dry-run", "--dryrun", "-n"} & set(options):
-        return subprocess.run(command, check=False).returncode
+    if dry_run.DRY_RUN & set(options):
+        return _dry_run(loaded.path, made, folder, options, chosen, watcher, console)
     stale_lock.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
@@ -85,6 +86,26 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
             console.print(use, markup=False)
     console.print(f"The report: {report}", markup=False)
     return 0
+
+
+def _dry_run(
+    study: Path,
+    made: plan_writer.StudyPlan,
+    folder: Path,
+    options: list[str],
+    chosen: Mapping[str, str],
+    watcher: Watcher,
+    console: Console,
+) -> int:
+    watcher.look()
+    command = _command(study, dry_run.quietly(options), chosen)
+    code = subprocess.run(command, check=False).returncode
+    written = plan_file.read(folder, made.made_from)
+    if code == 0 and written is not None:
+        missing = [point.point_id for point in watcher.missing()]
+        for line in dry_run.allocations(written.points, missing, options):
+            console.print(line, markup=False)
+    return code
 
 
 def _wait_for_orphans(watcher: Watcher, console: Console) -> None:

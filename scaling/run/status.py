@@ -144,12 +144,12 @@ def _set_aside(folder: Path) -> list[dict[str, Any]]:
 
 
 def _running(folder: Path, points: Sequence[Point]) -> list[Running]:
-    found = []
+    running = []
     for point in points:
         marker = running_marker(StudyPaths(folder).row(point.point_id))
         where = started_on(marker) if marker.exists() and is_alive(marker) else None
         if where is not None:
-            found.append(
+            running.append(
                 Running(
                     point_id=point.point_id,
                     layout=point.layout.label,
@@ -158,7 +158,7 @@ def _running(folder: Path, points: Sequence[Point]) -> list[Running]:
                     seconds=max(0.0, time.time() - where[1]),
                 )
             )
-    return found
+    return running
 
 
 def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
@@ -198,13 +198,13 @@ def _ends_in(missing: Sequence[Point], rows: Any, active: int) -> tuple[float, f
     durations: dict[int, list[float]] = {}
     for row in rows:
         durations.setdefault(row["world_size"], []).append(row["duration_s"])
-    known = [seconds for listed in durations.values() for seconds in listed]
-    if not known or not missing:
+    of_all_sizes = [seconds for listed in durations.values() for seconds in listed]
+    if not of_all_sizes or not missing:
         return None
     total = variance = 0.0
     for size in {point.world_size for point in missing}:
         n = sum(point.world_size == size for point in missing)
-        listed = durations.get(size, known)
+        listed = durations.get(size, of_all_sizes)
         k, mean = len(listed), math.fsum(listed) / len(listed)
         square = math.fsum((seconds - mean) ** 2 for seconds in listed) / max(1, k - 1)
         spread = math.sqrt(square) if k > 1 else _USUAL_SPREAD * mean

@@ -12,7 +12,7 @@ from snakemake_executor_plugin_submitit.ledger import Item, Ledger, digest_of, k
 from snakemake_executor_plugin_submitit.pack import write_json
 from snakemake_executor_plugin_submitit.schedulers import Refused
 from snakemake_executor_plugin_submitit.schedulers.slurm.resources import avoiding, request_of
-from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import kind_of, state_of
+from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
 
 
 class Cluster:

@@ -2,7 +2,7 @@
 
 import pytest
 from snakemake_executor_plugin_submitit.pack import write_json
-from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import state_of
+from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wishes
 

@@ -3,7 +3,7 @@
 import pytest
 from snakemake_executor_plugin_submitit.ledger import Ledger
 from snakemake_executor_plugin_submitit.schedulers import Refused
-from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import kind_of, state_of
+from snakemake_executor_plugin_submitit.schedulers.slurm.words import kind_of, state_of
 
 from tests.executor.conftest import wishes
 

@@ -153,7 +153,7 @@ WRITES = "touch $SUBMITIT_RELEASED; until [ -e go ]; do sleep 0.05; done; touch 
 
 
 def test_the_next_job_starts_while_one_that_has_released_the_machine_writes(pack):
-    folder = pack(WRITES, "touch go; [ ! -e written ]", "[ -e written ]")
+    folder = pack(WRITES, "[ ! -e written ]; code=$?; touch go; exit $code", "true")
 
     assert Pack(str(folder), 0)() == 3
 

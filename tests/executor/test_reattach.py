@@ -1,6 +1,6 @@
 """A second run, and what the first one has sent."""
 
-from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import state_of
+from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
 
 from tests.executor.conftest import wishes
 

@@ -20,7 +20,10 @@ def sbatch_file(**resources):
 
     request = request_of("measure", resources)
     parameters = submitit_parameters(
-        request, name="measure p +3", comment="snakemake in study, b", minutes=request.minutes(4)
+        request,
+        name="measure p +3",
+        comment="snakemake in study, b",
+        minutes=4 * request.runtime_min + MARGIN_MIN,
     )
     return _make_sbatch_string(command="exec python pack", folder="/shared/b", **parameters)
 
@@ -86,22 +89,29 @@ def test_resources_that_are_not_for_slurm_are_left_alone():
 
 
 @given(
-    jobs=st.lists(st.tuples(st.sampled_from([3, 10, 45]), st.integers()), max_size=60),
+    jobs=st.lists(st.sampled_from([3, 10, 45]), max_size=60),
     most=st.integers(1, 9),
     most_minutes=st.none() | st.integers(1, 120),
 )
 def test_packs_hold_every_job_once_and_stay_within_their_limits(jobs, most, most_minutes):
-    waiting = [(request_of("r", {"runtime": runtime}), job) for runtime, job in jobs]
+    waiting = [(request_of("r", {"runtime": runtime}), n) for n, runtime in enumerate(jobs)]
 
     packs = packs_of(waiting, most=most, most_minutes=most_minutes)
 
-    packed = [(request.runtime_min, job) for request, pack in packs for job in pack]
-    assert sorted(packed) == sorted(jobs)
+    assert sorted(job for _, pack in packs for job in pack) == list(range(len(jobs)))
     for request, pack in packs:
         assert 1 <= len(pack) <= most
-        limit = request.runtime_min * len(pack) + MARGIN_MIN
-        assert limit == request.minutes(len(pack))
-        assert len(pack) == 1 or most_minutes is None or limit <= most_minutes
+        assert request.minutes == sum(jobs[job] for job in pack) + MARGIN_MIN
+        assert len(pack) == 1 or most_minutes is None or request.minutes <= most_minutes
+
+
+def test_jobs_that_differ_in_time_only_share_an_allocation():
+    waiting = [(request_of("r", {"runtime": runtime}), runtime) for runtime in (3, 10, 45)]
+
+    ((request, pack),) = packs_of(waiting, most=3, most_minutes=None)
+
+    assert pack == [3, 10, 45]
+    assert request.runtime_min == 58
 
 
 def test_jobs_of_unequal_requests_never_share_an_allocation():

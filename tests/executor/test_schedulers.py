@@ -68,6 +68,18 @@ def test_jobs_on_another_cluster_are_asked_for_and_cancelled_there(command, slur
     assert scancel.read_text() == "--clusters=east 7\n"
 
 
+def test_a_site_may_have_accounting_asked_alone_and_no_answer_is_no_news(command):
+    squeue, sacct = command("squeue", b""), command("sacct", b"7|RUNNING\n8|CANCELLED by 0\n")
+    slurm = Slurm(ExecutorSettings(status_command="sacct"))
+
+    states = slurm.states([{"job": "7"}, {"job": "8"}, {"job": "9"}])
+    (sacct.parent / "sacct").write_text("#!/bin/sh\nexit 1\n")
+
+    assert {job: state.live for job, state in states.items()} == {"7": True, "8": False}
+    assert slurm.states([{"job": "7"}]) is None
+    assert not squeue.exists()
+
+
 class Nowhere:
     """A scheduler that somebody has made up."""
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from snakemake_executor_plugin_submitit.ledger import Ledger, key_of
-from snakemake_executor_plugin_submitit.schedulers.slurm.scheduler import state_of
-from snakemake_executor_plugin_submitit.tidying import OLD_S, tidy
+from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
+from snakemake_executor_plugin_submitit.tidying import tidy
 
 from tests.executor.conftest import wishes
 
@@ -40,12 +40,12 @@ def test_what_failed_is_thrown_away_when_it_is_old_unless_it_may_yet_run(
     dispatcher.take(wishes(tmp_path, "a"))
     batch = cluster.folders["100"].parent
     cluster.known["100"] = state_of(state)
-    tidy(ledger, cluster)
+    tidy(ledger, cluster, keep_days=3)
     assert batch.exists()
-    long_ago = time.time() - OLD_S - 1
+    long_ago = time.time() - 3 * 86400 - 1
     for path in [*batch.rglob("*"), batch]:
         os.utime(path, (long_ago, long_ago))
 
-    tidy(ledger, cluster)
+    tidy(ledger, cluster, keep_days=3)
 
     assert batch.exists() == (state == "PENDING")

@@ -9,6 +9,7 @@ as long as something is wanted, as a user would. Exit code 1, with what is wrong
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -24,11 +25,12 @@ import psutil
 import pyarrow.parquet as pq
 
 from tests.points import tiny_point
-from tests.slurm.lab import Lab, Study, end
+from tests.slurm.lab import Lab, Study, end, until
 
 OPTIONS = ("--submitit-pack", "10", "--submitit-max-allocations", "8", "--quiet", "rules")
 ROUNDS = 20  # of the command, until all is done
 _FULL_S = 4.0
+_PATIENCE_S = 15.0  # for something to be there that can be struck
 _PARTING_S = 60.0  # for what was killed to be gone
 
 
@@ -36,14 +38,16 @@ class Soak:
     """One study, its faults and what must hold at the end."""
 
     def __init__(
-        self, study: Study, *, points: int, real: int, seed: int, every_s: tuple[float, float]
-    ) -> None:
+        self, study: Study, *, points: int, real: int, seed: int, every_s: tuple[float, float],
+        rounds: int | None = None,
+    ) -> None:  # fmt: skip
+        """Rounds: how often every kind of fault strikes; None: for as long as points are left."""
         self.study, self.lab = study, study.lab
         self.real = [f"p{n}" for n in range(0, points, max(1, points // real))] if real else []
         self.points = [f"p{n}" for n in range(points)]
         self.struck: Counter[str] = Counter()
         self._random = random.Random(seed)
-        self._every_s = every_s
+        self._every_s, self._rounds = every_s, rounds
         self._run: subprocess.Popen[bytes] | None = None
         self._kinds: dict[str, Callable[[], bool]] = {
             "rank killed": lambda: self._kill(lambda p: p.name() == "sleep"),
@@ -54,9 +58,10 @@ class Soak:
             "allocation requeued": lambda: self._tell_a_job("scontrol", "requeue"),
             "node drained": lambda: self._lose_node("drain"),
             "node lost": lambda: self._lose_node("down"),
-            "controller killed": self._kill_controller,
-            "disk full": self._fill_disk,
+            "controller silent": self._silence_controller,
         }
+        if os.path.ismount(study.folder.parent):  # a small file system of the study's own
+            self._kinds["disk full"] = self._fill_disk
 
     def run(self) -> list[str]:
         """Strike until all points are there; what is wrong then, a sentence each."""
@@ -68,7 +73,7 @@ class Soak:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._run.wait(self._random.uniform(*self._every_s))
                     break
-                self._strike(next(faults))
+                self._strike(next(faults, None))
             if self._run.wait() == 0 and len(self.study.done()) == len(self.points):
                 break
         return self.wrong()
@@ -83,8 +88,8 @@ class Soak:
             if not row.exists() or len(pq.read_table(row)) != 1:
                 sentences.append(f"{row.name} holds no row")
         sentences += [f"{name} ran twice at once: {when}" for name, when in self._doubled()]
-        until = time.monotonic() + _PARTING_S
-        while (left := [*self._processes(), *self.lab.queue()]) and time.monotonic() < until:
+        latest = time.monotonic() + _PARTING_S
+        while (left := [*self._processes(), *self.lab.queue()]) and time.monotonic() < latest:
             time.sleep(0.5)
         return sentences + [f"left over: {one}" for one in left]
 
@@ -103,12 +108,18 @@ class Soak:
 
     def _faults(self) -> Iterator[str]:
         """Every kind once before any comes again, in an order that the seed says."""
-        while True:
+        for _ in itertools.count() if self._rounds is None else range(self._rounds):
             yield from self._random.sample(sorted(self._kinds), len(self._kinds))
 
-    def _strike(self, kind: str) -> None:
-        if self._kinds[kind]():
-            self.struck[kind] += 1
+    def _strike(self, kind: str | None) -> None:
+        """Once there is something to strike, unless all is over before."""
+        assert self._run is not None
+        latest = time.monotonic() + _PATIENCE_S
+        while kind is not None and self._run.poll() is None and time.monotonic() < latest:
+            if self._kinds[kind]():
+                self.struck[kind] += 1
+                return
+            time.sleep(0.1)
 
     def _processes(self) -> list[psutil.Process]:
         """All that work in the study's folder, but its snakemake."""
@@ -151,23 +162,37 @@ class Soak:
         node = f"node{self._random.randint(1, 4)}"
         self.lab.ask("scontrol", "update", f"node={node}", f"state={state}", "reason=soak")
         time.sleep(self._random.uniform(1.0, 4.0))
-        # one that was set down may be back by itself
-        subprocess.run(
-            ["scontrol", "update", f"node={node}", "state=resume"],
-            env=self.lab.environment, capture_output=True,
-        )  # fmt: skip
+        self._heal()
         return True
 
-    def _kill_controller(self) -> bool:
-        self.lab.end("slurmctld", signal.SIGKILL)
-        time.sleep(1.0)
-        self.lab.start()
+    def _heal(self) -> None:
+        """Until all nodes are there again: one that was set down may be back by itself."""
+
+        def healthy() -> bool:
+            states = dict(self._words("sinfo", "-h", "-N", "-o", "%N %t"))
+            ill = [
+                n for n, state in states.items() if state not in ("idle", "mix", "alloc", "comp")
+            ]
+            for node in ill:
+                self._words("scontrol", "update", f"node={node}", "state=resume")
+            return len(states) == 4 and not ill
+
+        until("all nodes are there", healthy, 120)
+
+    def _words(self, *command: str) -> list[list[str]]:
+        """The words of each line that a command prints; none where Slurm refuses."""
+        done = subprocess.run(command, env=self.lab.environment, capture_output=True, text=True)
+        return [line.split() for line in done.stdout.splitlines()]
+
+    def _silence_controller(self) -> bool:
+        self.lab.end("slurmctld", signal.SIGSTOP)
+        try:
+            time.sleep(self._random.uniform(3.0, 8.0))
+        finally:
+            self.lab.end("slurmctld", signal.SIGCONT)
         return True
 
     def _fill_disk(self) -> bool:
-        """Only where the study has a small file system of its own."""
-        if not os.path.ismount(self.study.folder.parent):
-            return False
         filler = self.study.folder.parent / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:

@@ -12,9 +12,9 @@ def test_whatever_is_killed_meanwhile_every_point_has_its_row_and_nothing_is_dou
     lab.start()
     with small_disk(128) as folder:
         study = Study(lab, folder / "study")
-        soak = Soak(study, points=40, real=1, seed=7, every_s=(1.0, 3.0))
+        soak = Soak(study, points=30, real=1, seed=7, every_s=(0.5, 2.0), rounds=1)
         try:
             assert soak.run() == [], study.said
         finally:
             end(study.runs)
-    assert len(soak.struck) >= 4
+    assert len(soak.struck) >= 3  # which is a matter of the machine

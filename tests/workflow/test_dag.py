@@ -200,3 +200,20 @@ def test_a_point_file_holds_what_a_job_needs(project):
 def test_snakemakes_linter_finds_nothing(project):
     asked = snakemake(project, "--lint")
     assert asked.returncode == 0, asked.stdout + asked.stderr
+
+
+def test_a_rule_calls_the_scaling_of_its_container_where_one_is_asked_for(
+    project, tmp_path, monkeypatch
+):
+    (tmp_path / "bin").mkdir()
+    apptainer = tmp_path / "bin/apptainer"
+    apptainer.write_text("#!/bin/sh\necho apptainer version 1.3.0\n")
+    apptainer.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    words = ("--dry-run", "--printshellcmds", "--config", "study=quickstart")
+
+    inside = snakemake(project, "--software-deployment-method", "apptainer", *words).stdout
+    outside = snakemake(project, *words).stdout
+
+    assert "Shell command: scaling measure" in inside
+    assert f"{sys.executable} -m scaling measure" in outside

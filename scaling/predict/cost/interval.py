@@ -81,6 +81,7 @@ def spread_of(
     roughness: Floats,
     stack: StackCalibration | None,
     *,
+    unfollowed: Floats | float = 0.0,
     world_size: Floats,
     seq_length: Floats,
     model: Words,
@@ -96,7 +97,8 @@ def spread_of(
     Rows with a world_size, seq_length, model or hidden_size that was not calibrated take the errors
     of the folds that left such a value out. Beyond the largest calibrated size what rows share
     grows as the root of the doublings, as in a random walk, and their own part with every doubling
-    of the nodes.
+    of the nodes. `unfollowed` is ln(step by the whole fit / step_s) of rows that follow a fit in
+    part (trust.py): it may be right all the same, so that far is one standard deviation.
     """
     n = len(step_s)
     if stack is None or other_cluster:
@@ -126,6 +128,7 @@ def spread_of(
             own = own * (1 + _OWN_PER_DOUBLING[lossy_transport] * nodes)
         else:
             common = np.where(new, np.hypot(common, shared), common)
+    common = np.hypot(common, unfollowed)
     return _spread(step_s, own * roughness, size, common)
 
 

@@ -232,7 +232,7 @@ class Executor(RemoteExecutor):
 
     def _tidy(self) -> None:
         if not self._settings.keep_folders:
-            tidy(self._ledger, self._scheduler)
+            tidy(self._ledger, self._scheduler, self._settings.keep_days)
 
 
 def _key(job: Any) -> str:

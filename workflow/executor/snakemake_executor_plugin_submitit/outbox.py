@@ -91,7 +91,7 @@ class Outbox:
             request, first = packs.pop(0)
             gpus_each = request.gpus if self._scheduler.gpus is not None else 0
             room = self._open.room(gpus_each)
-            if room == 0 or self._backoff.holds(request.key):
+            if room == 0 or self._backoff.holds(request.kind):
                 self._waiting += first
                 continue
             together = [first]
@@ -130,7 +130,7 @@ class Outbox:
                 request,
                 name=name if count == 1 else f"{name} +{count - 1}",
                 comment=f"snakemake in {self._directory.name}, {batch.name}",
-                minutes=request.minutes(len(packs[0])),
+                minutes=request.minutes,
                 gpus=allocations[0].gpus,
             )
         except (Refused, OSError) as problem:  # OSError: a file system that is full or away
@@ -147,15 +147,14 @@ class Outbox:
             if batch is not None:
                 self._strays.add(batch, request)
             raise
-        self._backoff.taken(request.key)
+        self._backoff.taken(request.kind)
         self.allocations_sent += len(allocations)
         for allocation, identity, wishes in zip(allocations, identities, packs, strict=True):
             allocation.identity = identity
             with contextlib.suppress(OSError):  # a full disk: a later run finds it by its name
                 self._ledger.write_submitted(allocation.folder, identity)
             held = wishes[0].item.name + (f" +{len(wishes) - 1}" if len(wishes) > 1 else "")
-            minutes = request.minutes(len(wishes))
-            self._listener.say(f"job {allocation.job}: {held}, at most {minutes} min")
+            self._listener.say(f"job {allocation.job}: {held}, at most {request.minutes} min")
             for number, wish in enumerate(wishes):
                 allocation.waited_for[number] = wish
                 self._listener.sent(wish, allocation.job)
@@ -165,14 +164,14 @@ class Outbox:
     ) -> None:
         """Keep wishes back until it is time to ask again, or give them up."""
         words = str(problem)
-        tries = self._backoff.refused(request.key)
+        tries = self._backoff.refused(request.kind)
         if isinstance(problem, Refused):
             # other words may yet be those of a limit that what is in flight has reached
             hopeless = problem.kind == "unknown" and tries >= MOST_TRIES and not len(self._open)
             if problem.kind == "refused":
                 self._refusals[request.key] = words
             if problem.kind == "refused" or hopeless:
-                self._backoff.taken(request.key)
+                self._backoff.taken(request.kind)
                 self._refuse(packs, words)
                 return
         if words not in self._announced:

@@ -13,11 +13,11 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What one allocation needs; jobs with equal requests may share one.
+    """What one allocation needs; jobs of requests of one kind may share one.
 
     `options` are words of the scheduler's own (True: a flag), sorted; `setup` are shell lines that
     run before the worker; `environment` is handed to the jobs; `gpus` are those of all nodes;
-    `runtime_min` is the time limit of one job, not of the allocation.
+    `runtime_min` is the time limit of one job, or of all that share the allocation together.
     """
 
     runtime_min: int
@@ -28,10 +28,16 @@ class Request:
     environment: tuple[tuple[str, str], ...]
 
     @property
+    def kind(self) -> str:
+        """Equal for requests that differ in time only."""
+        return json.dumps([self.options, self.setup, self.environment])
+
+    @property
     def key(self) -> str:
         """Equal for equal requests."""
-        return json.dumps([self.runtime_min, self.options, self.setup, self.environment])
+        return f"{self.runtime_min} {self.kind}"
 
-    def minutes(self, jobs: int) -> int:
-        """Time limit of an allocation that runs so many jobs one after another."""
-        return jobs * self.runtime_min + MARGIN_MIN
+    @property
+    def minutes(self) -> int:
+        """Time limit of the allocation, whose jobs run one after another."""
+        return self.runtime_min + MARGIN_MIN

@@ -50,6 +50,14 @@ class ExecutorSettings(ExecutorSettingsBase):
     on_interrupt: Literal["cancel", "detach"] = _option(
         "cancel", "What Ctrl-C does: cancel the jobs, or detach, and the next run re-attaches."
     )
+    status_command: Literal["squeue", "sacct"] = _option(
+        "squeue",
+        "What tells how jobs are: squeue (sacct for what has left it), or sacct alone, which knows "
+        "no reason why a job waits.",
+    )
+    keep_days: int = _option(
+        30, "Days until records and logs of allocations in which a job failed are removed."
+    )
     gpus: int = _option(0, "With cluster=local: GPUs of this machine that jobs are given.")
     keep_folders: bool = _option(
         False, "Keep the records and logs of allocations in which every job succeeded."

@@ -3,15 +3,17 @@
 from .ledger import Ledger
 from .schedulers import Scheduler
 
-# what failed is kept so long for people to look at
-OLD_S = 30 * 86400.0
+_DAY_S = 86400.0
 
 
-def tidy(ledger: Ledger, scheduler: Scheduler) -> None:
-    """Remove batches in which all went well, and those that are old; never one that may yet run."""
+def tidy(ledger: Ledger, scheduler: Scheduler, keep_days: float) -> None:
+    """Remove batches in which all went well, and those that are old; never one that may yet run.
+
+    What failed is kept for so many days, for people to look at.
+    """
     for batch in ledger.batches():
         ledger.tidy(batch)
-    old = ledger.old(OLD_S)
+    old = ledger.old(keep_days * _DAY_S)
     sent = [identity for identities in old.values() for identity in identities]
     states = scheduler.states(sent) if sent else {}
     if states is None:

@@ -1,7 +1,6 @@
 """Slurm: sbatch through submitit, and one squeue a poll for everything."""
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -13,38 +12,14 @@ from typing import Any
 
 from ...pack import Pack
 from ...request import Request
-from ..base import Kind, Refused, State, pickle_by_value
+from ..base import Refused, State, pickle_by_value
 from . import allocation, resources
 from .allocation import SlurmAllocation, own_environment
+from .words import kind_of, sentence, state_of
 
 # our worker is the batch script itself, so the signal of a coming end must go to the batch step
 SIGNAL_DELAY_S = 30
-# final states; a word that is not here means that the job may still run
-ENDED = {
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
-    "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
-}  # fmt: skip
 _ANSWER_S = 60
-
-# What sbatch says; the first kind with a word in it counts. What is in none of them is "unknown".
-_SAID: tuple[tuple[Kind, str], ...] = (
-    (
-        "away",
-        "unable to contact|timed out|slurm_receive_msg|connection refused|zero bytes"
-        "|connect failure|standby mode",
-    ),
-    ("busy", "submit job limit|SubmitJob|temporarily un|try again"),
-    (
-        "refused",
-        # one job asks for more than any may have: QOSMaxWallDurationPerJobLimit and its like
-        r"(Assoc|QOS)\w*(Wall|Time|CPU|Node|GRES|TRES|Mem|Lic|Billing|BB)"
-        r"|invalid (?!authentication|credential|user id|job credential|protocol)"
-        "|unrecognized option|not permitted|permission denied|access denied|specification invalid"
-        "|more processors requested|node configuration is not available|nodes not in this partition"
-        "|time limit is invalid|reservation is invalid|no partition specified|not supported"
-        "|can not be satisfied|insufficient GRES|unsupported",
-    ),
-)
 
 # What a failing line of the site's set-up says, and the code it ends the job with. Lines within
 # what a line sources may fail as they like.
@@ -54,28 +29,8 @@ _STOP_AT_A_FAILING_LINE = (
 )
 
 
-def state_of(word: str, reason: str = "") -> State:
-    """What a word of Slurm's says."""
-    return State(
-        word,
-        reason,
-        live=word not in ENDED,
-        failed=word == "FAILED",
-        preempted=word == "PREEMPTED",
-        stuck="held" in reason.lower() or reason.endswith("Limit"),
-    )
-
-
-def kind_of(message: str) -> Kind:
-    """What becomes of a request to which sbatch says this."""
-    for kind, words in _SAID:
-        if re.search(words, message, re.IGNORECASE):
-            return kind
-    return "unknown"
-
-
 class Slurm:
-    """See `Scheduler`. sacct is asked only for what has vanished from squeue."""
+    """See `Scheduler`. Unless told otherwise, sacct is asked for what has left squeue only."""
 
     largest_array = 1000  # below the default MaxArraySize of 1001
     forgets = True
@@ -150,7 +105,7 @@ class Slurm:
                 with executor.batch():
                     jobs = [executor.submit(self._pack(a)) for a in allocations]
         except (FailedJobError, FailedSubmissionError) as refusal:
-            message = _sentence(str(refusal))
+            message = sentence(str(refusal))
             raise Refused(message, kind_of(message)) from refusal
         for pickled in batch.glob("*.pkl"):
             pickled.chmod(0o600)
@@ -162,18 +117,18 @@ class Slurm:
 
     def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
         """See `Scheduler`. squeue still knows jobs that ended within MinJobAge (5 minutes)."""
-        by_clusters: dict[str | None, list[str]] = {}
-        for identity in identities:
-            by_clusters.setdefault(identity.get("clusters"), []).append(str(identity["job"]))
         states: dict[str, State] = {}
-        for clusters, wanted in by_clusters.items():
-            listed = self._squeue(clusters)
-            if listed is None:
+        for clusters, wanted in _by_clusters(identities).items():
+            if self._settings.status_command == "sacct":
+                answered = self._sacct(clusters, wanted)
+            elif (listed := self._squeue(clusters)) is None:
+                answered = None
+            else:
+                answered = {job: state for job, (state, _) in listed.items()}
+                if vanished := [job for job in wanted if job not in answered]:
+                    answered |= self._sacct(clusters, vanished) or {}
+            if answered is None:
                 return None
-            answered = {job: state for job, (state, _) in listed.items()}
-            vanished = [job for job in wanted if job not in answered]
-            if vanished:
-                answered |= self._sacct(clusters, vanished)
             states |= {job: answered[job] for job in wanted if job in answered}
         return states
 
@@ -191,10 +146,7 @@ class Slurm:
 
     def cancel(self, identities: Sequence[Mapping[str, Any]]) -> None:
         """See `Scheduler`."""
-        by_clusters: dict[str | None, list[str]] = {}
-        for identity in identities:
-            by_clusters.setdefault(identity.get("clusters"), []).append(str(identity["job"]))
-        for clusters, jobs in by_clusters.items():
+        for clusters, jobs in _by_clusters(identities).items():
             for first in range(0, len(jobs), 200):  # the length of a command line is limited
                 self._ask("scancel", clusters, *jobs[first : first + 200])
 
@@ -213,18 +165,17 @@ class Slurm:
                 jobs[job.strip()] = state_of(word, reason), comment.strip()
         return jobs
 
-    def _sacct(self, clusters: str | None, jobs: Iterable[str]) -> dict[str, State]:
-        """Final states from accounting; empty where there is none."""
+    def _sacct(self, clusters: str | None, jobs: Iterable[str]) -> dict[str, State] | None:
+        """States as accounting has them; None where there is none, or no answer."""
         answer = self._ask(
             "sacct", clusters, "--allocations", "--noheader", "--parsable2",
             "--format=JobID,State", f"--jobs={','.join(jobs)}",
         )  # fmt: skip
-        states = {}
-        for line in (answer or "").splitlines():
-            job, _, words = line.partition("|")
-            if words:  # "CANCELLED by 1000"
-                states[job] = state_of(words.split()[0])
-        return states
+        if answer is None:
+            return None
+        lines = [line.partition("|") for line in answer.splitlines()]
+        # "CANCELLED by 1000"
+        return {job: state_of(words.split()[0]) for job, _, words in lines if words}
 
     def _ask(self, program: str, clusters: str | None, *options: str) -> str | None:
         """What Slurm answers; None if it does not, which is no news about any job."""
@@ -292,11 +243,12 @@ def _clusters(request: Request) -> str | None:
     return str(named) if named else None
 
 
+def _by_clusters(identities: Iterable[Mapping[str, Any]]) -> dict[str | None, list[str]]:
+    jobs: dict[str | None, list[str]] = {}
+    for identity in identities:
+        jobs.setdefault(identity.get("clusters"), []).append(str(identity["job"]))
+    return jobs
+
+
 def _identity(job: str, clusters: str | None) -> dict[str, Any]:
     return {"job": job} if clusters is None else {"job": job, "clusters": clusters}
-
-
-def _sentence(text: str) -> str:
-    """What sbatch said, on one line and without its own name on each."""
-    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines()]
-    return "; ".join(line.strip() for line in lines if line.strip()) or "nothing"
