@@ -123,13 +123,14 @@ def test_the_configs_readme_lists_every_axis_with_its_values(request):
     assert path.read_text() == text
 
 
-def test_a_change_touches_no_more_files_than_is_said():
+def test_a_change_touches_about_as_many_files_as_is_said():
     counted = re.findall(r"`([\w-]+)`: (\d+)", (PROJECT / "docs" / "extending.md").read_text())
     assert len(counted) > 5
-    for name, most in counted:
+    for name, said in counted:
         command = ["git", "grep", "-lw", "-e", name, "--", "scaling/*.py", "workflow", "reports"]
         naming = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
-        assert 0 < len(naming.stdout.splitlines()) <= int(most), (name, naming.stdout)
+        files = len(naming.stdout.splitlines())
+        assert abs(files - int(said)) <= 2, f"{name}: {files} files\n{naming.stdout}"
 
 
 def test_the_version_is_one():

@@ -103,11 +103,7 @@ def clock(monkeypatch):
     """What the clock says: its one item."""
     now = [1000.0]
     ours = SimpleNamespace(monotonic=lambda: now[0])
-    for module in (
-        backoff,
-        dispatch,
-        strays,
-    ):  # who else asks for the time, on any thread, is answered
+    for module in (backoff, dispatch, strays):  # nobody else's time stands still
         monkeypatch.setattr(module, "time", ours)
     return now
 
