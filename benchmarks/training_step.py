@@ -1,6 +1,7 @@
 """One device: our engine beside transformers' Llama or mT5, same shape and batch, in turns.
 
     python benchmarks/training_step.py                     # a tiny shape on the CPU
+    python benchmarks/training_step.py --model 25m 50m --engine deepspeed torch --zero-stage 0
     python benchmarks/training_step.py --gpu h200-141gb --model llama2_7b --seq-length 2048 4096 \
         --micro-batch-size 1 2 4 --gradient-accumulation-steps 1 8 --zero-stage 0 1 --compile \
         --fused-cross-entropy --rival liger
@@ -50,21 +51,36 @@ GRID = {
     "gradient_accumulation_steps": [1],
     "zero_stage": [1],
     "activation_checkpointing": ["none"],
+    "engine": ["deepspeed"],
 }
+# Llamas that a CPU trains in seconds a step and that are large enough for matrices to count.
+SHAPES = {
+    name: ModelShape(
+        num_layers=8, hidden_size=width, num_heads=width // 64, num_kv_heads=width // 64,
+        head_dim=64, ffn_hidden_size=8 * width // 3, vocab_size=16384,
+    )
+    for name, width in {"25m": 384, "50m": 576}.items()
+}  # fmt: skip
 DRAWN = ("mean_power_w", "clock_hz", "throttled_share")
 Turn = dict[str, Any]  # outcome, message, and what was measured if the outcome is ok
 
 
 def main() -> None:
     asked = _asked()
-    shape = load_models(Path(__file__).parents[1] / "config" / "models.yaml")[asked.model]
+    shapes = SHAPES | load_models(Path(__file__).parents[1] / "config" / "models.yaml")
+    for model in asked.model:
+        compare(model, shapes[model], asked)
+
+
+def compare(model: str, shape: ModelShape, asked: argparse.Namespace) -> None:
+    """Print a line for each case of a model."""
     if shape.family == "gpt" or (shape.family == "t5" and asked.rival == "liger"):
         raise SystemExit(
-            f"--model {asked.model}: compared are llama with --rival plain or liger, and t5 with "
+            f"--model {model}: compared are llama with --rival plain or liger, and t5 with "
             "--rival plain"
         )
     for layout in _layouts(asked):
-        point = _point(asked.model, shape, layout, asked.gpu, asked.steps)
+        point = _point(model, shape, layout, asked.gpu, asked.steps)
         refused = [*refusals(shape, layout), *engine_refusals(shape, layout)]
         if refused:
             print(json.dumps(_case(point) | {"refused": refused}), flush=True)
@@ -172,7 +188,7 @@ def _theirs(point: Point, liger: bool) -> Turn:
 
 
 def _layouts(asked: argparse.Namespace) -> Iterator[Layout]:
-    chosen = {name: getattr(asked, name) for name in (*FLAGS, *_optional())}
+    chosen = {name: getattr(asked, name) for name in (*FLAGS, "optimizer_precision")}
     for values in itertools.product(*(getattr(asked, name) for name in GRID)):
         yield Layout(
             **dict(zip(GRID, values, strict=True)),
@@ -182,17 +198,12 @@ def _layouts(asked: argparse.Namespace) -> Iterator[Layout]:
         )
 
 
-def _optional() -> list[str]:
-    """Axes of which a run of this benchmark has one value."""
-    return [name for name in ("optimizer_precision", "engine") if name in AXES]
-
-
 def _case(point: Point) -> dict[str, object]:
     return {
         "model": point.model,
         "gpu": point.gpu,
         "layout": point.layout.label,
-        **{name: getattr(point.layout, name) for name in (*GRID, *FLAGS, *_optional())},
+        **{name: getattr(point.layout, name) for name in (*GRID, *FLAGS, "optimizer_precision")},
     }
 
 
@@ -220,21 +231,21 @@ def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--model", nargs="+", default=["tiny"])
     parser.add_argument("--gpu", default="cpu")
     for name, default in GRID.items():
         option = "--" + name.replace("_", "-")
-        parser.add_argument(option, type=type(default[0]), nargs="+", default=default)
+        values = AXES[name].values if name in AXES else None
+        parser.add_argument(
+            option, type=type(default[0]), nargs="+", default=default, choices=values
+        )
     for flag in FLAGS:
         both = "both, theirs with its loss" if flag == "compile" else "ours"
         parser.add_argument("--" + flag.replace("_", "-"), action="store_true", help=both)
-    for name in _optional():
-        parser.add_argument(
-            "--" + name.replace("_", "-"),
-            default=AXES[name].default,
-            choices=AXES[name].values,
-            help="ours",
-        )
+    parser.add_argument(
+        "--optimizer-precision", choices=AXES["optimizer_precision"].values, default="fp32",
+        help="ours",
+    )  # fmt: skip
     parser.add_argument("--rival", choices=["plain", "liger"], default="plain")
     parser.add_argument("--attention", default="flash2", help="ours; theirs is torch's choice")
     parser.add_argument("--steps", type=int, default=10, help="measured, of a turn")

@@ -16,10 +16,12 @@ def plain(text: str) -> str:
 def did_you_mean(value: object, allowed: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the nearest name, or all of them."""
     names = sorted(allowed)
-    asked = str(value)[:100]  # a name is short; comparing takes time that grows with its square
-    close = difflib.get_close_matches(asked, names, n=1)
-    starting = [name for name in names if value and name.startswith(asked)]
-    close = close or sorted(starting, key=len)
+    by_small = {name.lower(): name for name in names}
+    # a name is short; comparing takes time that grows with its square
+    asked = str(value)[:100].lower()
+    close = difflib.get_close_matches(asked, by_small, n=1)
+    starting = [name for name in by_small if value and name.startswith(asked)]
+    close = [by_small[name] for name in close or sorted(starting, key=len)]
     return f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(names)}"
 
 

@@ -123,6 +123,16 @@ def test_the_configs_readme_lists_every_axis_with_its_values(request):
     assert path.read_text() == text
 
 
+def test_a_change_touches_about_as_many_files_as_is_said():
+    counted = re.findall(r"`([\w-]+)`: (\d+)", (PROJECT / "docs" / "extending.md").read_text())
+    assert len(counted) > 5
+    for name, said in counted:
+        command = ["git", "grep", "-lw", "-e", name, "--", "scaling/*.py", "workflow", "reports"]
+        naming = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+        files = len(naming.stdout.splitlines())
+        assert abs(files - int(said)) <= 2, f"{name}: {files} files\n{naming.stdout}"
+
+
 def test_the_version_is_one():
     citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
     assert citation["version"] == scaling.__version__

@@ -1,7 +1,8 @@
 -- Grain: one row per measured point that ran and kept its losses.
 -- Needs: planned
--- Layouts of one training (same model, seed, batch, length, precision, clipping, steps and stack) start
--- from the same weights and see the same tokens, so their losses are the same but for rounding.
+-- Layouts of one training (same model, routing, seed, batch, length, precision, clipping, steps and
+-- stack) start from the same weights and see the same tokens, so their losses are the same but for
+-- rounding. Routing says which experts a token meets.
 -- layouts: how many of that training, each with its size, were compared; repeats count once.
 -- largest_gap: ratio, the farthest of the first ten losses from the median of the layouts at that
 -- step (of losses below 1 the difference); at_step counts from 1. The median is what most agree on: an
@@ -13,7 +14,7 @@ with told as (
     select
         point_id, concat(layout, ' on ', world_size) as placed, list_slice(losses, 1, 10) as losses,
         dense_rank() over (order by
-            model, cluster, gpu, total_params, seed, global_batch_size, seq_length, precision,
+            model, routing, cluster, gpu, total_params, seed, global_batch_size, seq_length, precision,
             gradient_clipping, len(losses), stack_fingerprint
         ) as training,
         case precision when 'fp32' then 1e-3 when 'fp8' then 5e-2 else 1e-2 end as tolerance

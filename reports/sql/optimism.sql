@@ -1,9 +1,12 @@
 -- Grain: one row per setting, series, world_size and stack with a layout that ran.
--- Needs: best_odds
+-- Needs: best_odds, names
+-- layout: the likeliest to be the fastest.
 -- optimism: ratio; the winner of so many is measured so much faster than it is to be expected again.
 -- contenders: layouts whose order is not resolved.   runs: of all layouts together.
 select
     setting_id, series, world_size, stack_fingerprint,
+    arg_max(layout, probability_best) as layout,
+    arg_max(layout_name, probability_best) as layout_name,
     count(*) as layouts,
     sum(runs)::bigint as runs,
     count(*) filter (where contender) as contenders,
@@ -11,5 +14,6 @@ select
     any_value(between_run_sigma) as between_run_sigma,
     any_value(optimism) as optimism
 from best_odds
+join names using (setting_id, layout)
 group by setting_id, series, world_size, stack_fingerprint
 order by setting_id, series, world_size, stack_fingerprint

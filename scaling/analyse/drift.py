@@ -3,7 +3,6 @@
 A drift that falls on some layouts only would look like a property of theirs.
 """
 
-import datetime
 import math
 from collections.abc import Sequence
 
@@ -17,7 +16,7 @@ Values = npt.NDArray[np.float64]
 _SHUFFLES = 2000
 _SEED = 20_200
 _FEWEST = 5  # runs with a residual, below which nothing is tested
-_HOURS = 24.0
+_SHUFFLED = 2000  # runs, above which the effects of shuffles are drawn from their distribution
 
 SCHEMA = pa.schema(
     [
@@ -26,6 +25,8 @@ SCHEMA = pa.schema(
         ("runs", pa.int64()), ("effect", pa.float64()), ("p_value", pa.float64()),
     ]
 )  # fmt: skip
+
+_GROUP = ("series", "cluster", "stack_fingerprint")
 
 # Of a run against the mean of all runs of its point's layout; where nothing was repeated, against
 # the prediction, less its median error over the runs of the same stack.
@@ -40,14 +41,24 @@ with timed as (
     where measurements.step_time_s is not null and measurements.series in ('measured', 'extended')
         and rows.series = 'measured'
 )
-select series, cluster, stack_fingerprint, started_at, hosts,
-    if(count(*) over same > 1, y - avg(y) over same, null) as against_repeats,
-    off - median(off) over (partition by series, cluster, stack_fingerprint) as against_prediction,
-    count(*) over same as runs_of_layout
-from timed
-window same as (
-    partition by setting_id, series, cluster, stack_fingerprint, world_size, layout
+select series, cluster, stack_fingerprint,
+    list(
+        {day: epoch(try_cast(started_at as timestamp)) / 86400, hosts: hosts,
+            repeats: against_repeats, prediction: against_prediction}
+        order by started_at, hosts, against_repeats, against_prediction
+    ) as runs
+from (
+    select *,
+        if(count(*) over same > 1, y - avg(y) over same, null) as against_repeats,
+        off - median(off) over (partition by series, cluster, stack_fingerprint)
+            as against_prediction
+    from timed
+    window same as (
+        partition by setting_id, series, cluster, stack_fingerprint, world_size, layout
+    )
 )
+where try_cast(started_at as timestamp) is not null
+group by all
 order by all
 """
 
@@ -61,26 +72,28 @@ def drift_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     is at least as large; of `node` that of the largest of all hosts, so that many hosts are no
     many chances.
     """
-    groups: dict[tuple[str, str, str], list[tuple[str, list[str], float | None, float | None]]] = {}
-    for series, cluster, stack, at, hosts, repeats, foretold, _ in connection.execute(
-        _RUNS
-    ).fetchall():
-        groups.setdefault((series, cluster, stack), []).append((at, hosts, repeats, foretold))
     records = []
-    for (series, cluster, stack), runs in groups.items():
-        for place, residual_of in ((2, "repeats"), (3, "prediction")):
-            used = [run for run in runs if run[place] is not None]
-            if len(used) < _FEWEST:
-                continue
-            values = np.array([run[place] for run in used], dtype=float)
-            days = np.array([_days(run[0]) for run in used])
-            common = {
-                "series": series, "cluster": cluster, "stack_fingerprint": stack,
-                "residual_of": residual_of, "runs": len(used),
-            }  # fmt: skip
-            for record in residual_tests(values, days, [run[1] for run in used]):
-                records.append(common | record)
-            break
+    for group in connection.sql(_RUNS).to_arrow_table().to_batches():
+        for row, (series, cluster, stack) in enumerate(
+            zip(*(group[name].to_pylist() for name in _GROUP), strict=True)
+        ):
+            runs = group["runs"][row].values
+            for residual_of in ("repeats", "prediction"):
+                residuals = runs.field(residual_of)
+                if len(residuals) - residuals.null_count < _FEWEST:
+                    continue
+                used = runs.filter(residuals.is_valid())
+                common = {
+                    "series": series, "cluster": cluster, "stack_fingerprint": stack,
+                    "residual_of": residual_of, "runs": len(used),
+                }  # fmt: skip
+                tests = residual_tests(
+                    used.field(residual_of).to_numpy(),
+                    used.field("day").to_numpy(),
+                    used.field("hosts").to_pylist(),
+                )
+                records += [common | test for test in tests]
+                break
     return pa.Table.from_pylist(records, schema=SCHEMA)
 
 
@@ -94,46 +107,67 @@ def residual_tests(
         days: when each run began, in days.
         hosts: that each run was on.
     """
-    random = np.random.default_rng(_SEED)
-    shuffled = np.stack([random.permutation(residuals) for _ in range(_SHUFFLES)])
-    every = np.concatenate([residuals[None], shuffled])
-    found: list[dict[str, object]] = []
+    tests: list[tuple[str, str | None]] = []
+    weights: list[Values] = []  # of each residual: their weighted sums are the effects
     if np.ptp(days) > 0:
-        slopes = _slopes(every, days)
-        found.append(_result("time", None, float(np.expm1(slopes[0])), slopes))
+        away = days - days.mean()
         angle = 2 * math.pi * (days % 1.0)
-        waves = np.hypot(_mean_product(every, np.cos(angle)), _mean_product(every, np.sin(angle)))
-        found.append(_result("hour", None, float(np.expm1(4 * waves[0])), waves))
-    names = sorted({host for run in hosts for host in run})
-    on = {name: np.array([name in run for run in hosts]) for name in names}
-    effects = {
-        name: every[:, here].mean(axis=1) - every[:, ~here].mean(axis=1)
-        for name, here in on.items()
-        if here.any() and not here.all()
-    }
-    if effects:
-        largest = np.max(np.abs(np.stack(list(effects.values()))), axis=0)
-        for name, effect in effects.items():
-            beyond = float((largest[1:] >= abs(effect[0]) - 1e-12).mean())
-            found.append(
-                {"test": "node", "host": name, "effect": math.expm1(effect[0]), "p_value": beyond}
-            )
-    return found
+        waves = (_away(np.cos(angle)) / len(days), _away(np.sin(angle)) / len(days))
+        tests += [("time", None), ("hour", None)]
+        weights += [away / float(away @ away), *waves]
+    nodes = [(name, here) for name, here in _runs_on(hosts).items() if not here.all()]
+    tests += [("node", name) for name, _ in nodes]
+    weights += [here / here.sum() - ~here / (~here).sum() for _, here in nodes]
+    if not tests:
+        return []
+    sums = np.stack(weights)
+    effects, shuffled = sums @ residuals, _shuffled_effects(residuals, sums)
+    if tests[0][0] == "time":  # a wave has two weighted sums and one height
+        effects = np.delete(effects, 2)
+        effects[1] = np.hypot(*(sums[1:3] @ residuals))
+        shuffled[:, 1] = np.hypot(shuffled[:, 1], shuffled[:, 2])
+        shuffled = np.delete(shuffled, 2, axis=1)
+    sizes = np.abs(shuffled)
+    first_node = len(tests) - len(nodes)
+    if nodes:
+        sizes[:, first_node:] = sizes[:, first_node:].max(axis=1, keepdims=True)
+    beyond = (sizes >= np.abs(effects) - 1e-12).mean(axis=0)
+    return [
+        {
+            "test": test, "host": host, "p_value": float(beyond[row]),
+            "effect": math.expm1(effects[row] * (4 if test == "hour" else 1)),
+        }
+        for row, (test, host) in enumerate(tests)
+    ]  # fmt: skip
 
 
-def _result(test: str, host: str | None, effect: float, values: Values) -> dict[str, object]:
-    beyond = float((np.abs(values[1:]) >= abs(values[0]) - 1e-12).mean())
-    return {"test": test, "host": host, "effect": effect, "p_value": beyond}
+def _shuffled_effects(residuals: Values, weights: Values) -> Values:
+    """What the weighted sums of 2,000 shuffles of the residuals are: (shuffles, sums).
+
+    Of many runs they are drawn: a sum with weights w that add up to 0 has the mean 0 over all
+    shuffles and, with another of weights v, the covariance (w . v) s^2, s^2 being the residuals'
+    variance (ddof 1); of many it is normal (Hoeffding, "A combinatorial central limit theorem",
+    Annals of Mathematical Statistics 22, 1951).
+    """
+    random = np.random.default_rng(_SEED)
+    if len(residuals) <= _SHUFFLED:
+        shuffled = np.stack([random.permutation(residuals) for _ in range(_SHUFFLES)])
+        return np.asarray(shuffled @ weights.T)
+    covariance = weights @ weights.T * residuals.var(ddof=1)
+    return random.multivariate_normal(np.zeros(len(weights)), covariance, _SHUFFLES, method="eigh")
 
 
-def _slopes(every: Values, days: Values) -> Values:
-    away = days - days.mean()
-    return np.asarray(every @ away / float(away @ away))
+def _runs_on(hosts: Sequence[Sequence[str]]) -> dict[str, npt.NDArray[np.bool_]]:
+    """Which runs each host took part in, by its name."""
+    rows: dict[str, list[int]] = {}
+    for row, names in enumerate(hosts):
+        for name in names:
+            rows.setdefault(name, []).append(row)
+    runs = {name: np.zeros(len(hosts), dtype=bool) for name in sorted(rows)}
+    for name, here in runs.items():
+        here[rows[name]] = True
+    return runs
 
 
-def _mean_product(every: Values, wave: Values) -> Values:
-    return np.asarray(every @ (wave - wave.mean()) / len(wave))
-
-
-def _days(started_at: str) -> float:
-    return datetime.datetime.fromisoformat(started_at).timestamp() / (_HOURS * 3600)
+def _away(wave: Values) -> Values:
+    return np.asarray(wave - wave.mean())

@@ -97,14 +97,14 @@ def import_rows(source: Path, study_dir: Path, clusters: Mapping[str, Cluster]) 
 
 def _cells(columns: Columns) -> list[dict[str, Any]]:
     """The known cells of each row that are not empty, and who published it."""
-    known: dict[str, list[Any]] = {}
+    stated: dict[str, list[Any]] = {}
     for name, (kind, _) in fields_of(Row).items():
         if name in columns:
-            known[name] = _values(columns, name, kind)
+            stated[name] = _values(columns, name, kind)
     named = {n: columns.words(n, "").tolist() for n in ("framework", "source")}
     return [
         {name: values[row] or None for name, values in named.items()}
-        | {name: values[row] for name, values in known.items() if values[row] is not None}
+        | {name: values[row] for name, values in stated.items() if values[row] is not None}
         for row in range(len(columns))
     ]
 
@@ -137,12 +137,12 @@ def _completed(columns: Columns) -> list[dict[str, int]]:
     Raises:
         InputError: a row's do not fit together.
     """
-    known = completed(layout_of(columns))
-    for reason, (name, rows) in misfits(known).items():
+    layouts = completed(layout_of(columns))
+    for reason, (name, rows) in misfits(layouts).items():
         if rows.any():
             raise columns.cell_error(name, int(np.flatnonzero(rows)[0]), reason)
     return [
-        {name: int(values[row]) for name, values in known.items() if np.isfinite(values[row])}
+        {name: int(values[row]) for name, values in layouts.items() if np.isfinite(values[row])}
         for row in range(len(columns))
     ]
 
@@ -152,13 +152,13 @@ def _check(columns: Columns, row: int, cells: dict[str, Any]) -> None:
     for name in NEEDED:
         if name not in cells:
             raise InputError(f"{columns.place(row)}: {name} is empty, and is needed")
-    said = cells["outcome"]
-    if said in OTHER_OUTCOMES:
-        outcome, sentence = OTHER_OUTCOMES[said]
-        cells |= {"outcome": outcome, "error_message": cells.get("error_message", sentence)}
-    elif said not in typing.get_args(Outcome):
+    outcome = cells["outcome"]
+    if outcome in OTHER_OUTCOMES:
+        ours, sentence = OTHER_OUTCOMES[outcome]
+        cells |= {"outcome": ours, "error_message": cells.get("error_message", sentence)}
+    elif outcome not in typing.get_args(Outcome):
         allowed = [*typing.get_args(Outcome), *OTHER_OUTCOMES]
-        raise columns.cell_error("outcome", row, did_you_mean(said[:60], allowed))
+        raise columns.cell_error("outcome", row, did_you_mean(outcome[:60], allowed))
     if cells["outcome"] == "ok" and not cells.get("step_time_s"):
         raise InputError(f"{columns.place(row)}: outcome=ok without a step_time_s above 0")
 
@@ -207,29 +207,29 @@ def _record(
 
 def _derived(facts: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
     """What follows from the columns that are there; nothing where one is missing."""
-    made: dict[str, Any] = {}
-    known = facts.get
-    if known("tokens_per_step") is None:
-        made["tokens_per_step"] = facts["global_batch_size"] * facts["seq_length"]
+    derived: dict[str, Any] = {}
+    stated = facts.get
+    if stated("tokens_per_step") is None:
+        derived["tokens_per_step"] = facts["global_batch_size"] * facts["seq_length"]
     parts = stated_parts(facts)
-    whole = all(known(name) is not None for name in _SHAPE)
+    whole = all(stated(name) is not None for name in _SHAPE)
     whole = whole and (plain or bool(parts.get("key_value_rank") or parts.get("window")))
-    if whole and (known("head_dim") or facts["hidden_size"] % facts["num_heads"] == 0):
+    if whole and (stated("head_dim") or facts["hidden_size"] % facts["num_heads"] == 0):
         shape = ModelShape(
             **{name: facts[name] for name in _SHAPE},
-            head_dim=known("head_dim") or facts["hidden_size"] // facts["num_heads"],
+            head_dim=stated("head_dim") or facts["hidden_size"] // facts["num_heads"],
             **parts,
         )
         if mistakes(shape):  # what its experts are is not all stated
-            return {name: value for name, value in made.items() if known(name) is None}
+            return {name: value for name, value in derived.items() if stated(name) is None}
         length = facts["seq_length"]
-        made |= {
+        derived |= {
             "head_dim": shape.head_dim,
             "total_params": shape.total_params,
             "active_params": shape.active_params,
             "model_flops_per_token": model_flops_per_token(shape, length),
             "matmul_flops_per_token": matmul_flops_per_token(shape, length),
         }
-        if (kept := known("activation_checkpointing")) is not None:
-            made["hardware_flops_per_token"] = hardware_flops_per_token(shape, length, kept)
-    return {name: value for name, value in made.items() if known(name) is None}
+        if (kept := stated("activation_checkpointing")) is not None:
+            derived["hardware_flops_per_token"] = hardware_flops_per_token(shape, length, kept)
+    return {name: value for name, value in derived.items() if stated(name) is None}

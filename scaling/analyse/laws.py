@@ -81,10 +81,11 @@ class Law:
 
     def peak_world_size(self) -> float | None:
         """Where more GPUs begin to cost throughput: sqrt((1 - s) / k) of a usl, else unknown."""
-        found = self.parameters()
-        if self.name != "usl" or not found or found["coherency"] <= 0 or found["serial"] >= 1:
+        if self.name != "usl" or not (usl := self.parameters()):
             return None
-        return float(np.sqrt((1 - found["serial"]) / found["coherency"]))
+        if usl["coherency"] <= 0 or usl["serial"] >= 1:
+            return None
+        return float(np.sqrt((1 - usl["serial"]) / usl["coherency"]))
 
 
 def fit(name: str, world_size: Floats, tokens_per_s: Floats) -> Law:
@@ -103,10 +104,10 @@ def fit(name: str, world_size: Floats, tokens_per_s: Floats) -> Law:
 def held_out_errors(name: str, world_size: Floats, tokens_per_s: Floats) -> Floats:
     """|predicted / seen - 1| of each size from the fourth on, fitted to the smaller sizes only."""
     errors = []
-    for known in range(LEAST_SIZES - 1, len(world_size)):
-        law = fit(name, world_size[:known], tokens_per_s[:known])
-        seen = tokens_per_s[known]
-        errors.append(abs(law.tokens_per_s(world_size[known : known + 1])[0] / seen - 1))
+    for fitted in range(LEAST_SIZES - 1, len(world_size)):
+        law = fit(name, world_size[:fitted], tokens_per_s[:fitted])
+        seen = tokens_per_s[fitted]
+        errors.append(abs(law.tokens_per_s(world_size[fitted : fitted + 1])[0] / seen - 1))
     return np.asarray(errors)
 
 
@@ -135,7 +136,7 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     `chosen` is the law with the smallest mean error on sizes it had not seen. Intervals are 95 %
     percentiles of the refits; a refit that leaves t1 undetermined counts for none of them.
     """
-    found = connection.execute(
+    rows = connection.execute(
         """
         select setting_id, series, world_size, tokens_per_s,
             coalesce((tokens_per_s_high - tokens_per_s_low) / 2 / tokens_per_s, 0)
@@ -144,7 +145,7 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
         """
     ).fetchall()
     curves: dict[tuple[int, str], list[tuple[float, float, float]]] = {}
-    for setting, series, *values in found:
+    for setting, series, *values in rows:
         curves.setdefault((setting, series), []).append((values[0], values[1], values[2]))
     records = []
     for (setting, series), values in curves.items():
@@ -175,10 +176,10 @@ def _record(name: str, sizes: Floats, rates: Floats, sd: Floats) -> dict[str, ob
         "draws": [law.coefficients.tolist(), *(one.coefficients.tolist() for one in drawn)],
         **law.parameters(),
     }
-    known = [parameters for one in drawn if (parameters := one.parameters())]
+    fitted = [parameters for one in drawn if (parameters := one.parameters())]
     for parameter in PARAMETERS[name]:
-        if known and parameter in record:
-            values = [one[parameter] for one in known]
+        if fitted and parameter in record:
+            values = [one[parameter] for one in fitted]
             low, high = np.quantile(values, [0.025, 0.975])
             record |= {f"{parameter}_low": float(low), f"{parameter}_high": float(high)}
     return record
@@ -189,7 +190,7 @@ def law_curves(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
     The band is what the parameters' uncertainty does, not the chance that the law itself is wrong.
     """
-    found = connection.execute(
+    rows = connection.execute(
         """
         select setting_id, series, law, leaves_data_at, draws,
             (select min(world_size) from best
@@ -198,7 +199,7 @@ def law_curves(connection: duckdb.DuckDBPyConnection) -> pa.Table:
         """
     ).fetchall()
     records = []
-    for setting, series, name, last, draws, first in found:
+    for setting, series, name, last, draws, first in rows:
         sizes = np.unique(np.append(np.geomspace(first, REACH * last, 33), float(last)))
         curves = [Law(name, np.asarray(one)).tokens_per_s(sizes) for one in draws]
         low, high = np.quantile(np.stack(curves[1:]), [0.025, 0.975], axis=0)

@@ -47,20 +47,20 @@ def replicate(study_dir: Path, folder: Path) -> None:
         InputError: a file without its header, one that fails, or a row of the wrong columns.
     """
     paths = StudyPaths(study_dir)
-    found: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     with duckdb.connect() as connection:
-        known = {path.stem for path in paths.tables.glob("*.parquet")} - {FOLDER}
-        for name in sorted(known):
+        names = {path.stem for path in paths.tables.glob("*.parquet")} - {FOLDER}
+        for name in sorted(names):
             source = str(paths.table(name)).replace("'", "''")
             quoted = name.replace('"', '""')
             connection.execute(f"create view \"{quoted}\" as from read_parquet('{source}')")
         for path in sorted(folder.glob("*.sql")):
-            found += _asked(connection, path, known)
-    write_table(paths.table(FOLDER), pa.Table.from_pylist(found, schema=SCHEMA))
+            answers += _asked(connection, path, names)
+    write_table(paths.table(FOLDER), pa.Table.from_pylist(answers, schema=SCHEMA))
 
 
 def _asked(
-    connection: duckdb.DuckDBPyConnection, path: Path, known: set[str]
+    connection: duckdb.DuckDBPyConnection, path: Path, names: set[str]
 ) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     header = _header(text, path)
@@ -70,7 +70,7 @@ def _asked(
         "source": header["Source"],
         "criterion": header["Holds"],
     }
-    missing = sorted({name.strip() for name in header["Reads"].split(",")} - known)
+    missing = sorted({name.strip() for name in header["Reads"].split(",")} - names)
     if missing:
         why = f"there is no table {', '.join(missing)}"
         return [{**finding, "observed": why, "verdict": NOT_TESTABLE}]
@@ -99,7 +99,7 @@ def _asked(
 
 def _header(text: str, path: Path) -> dict[str, str]:
     """The comment lines before the query; a line without a key goes on with the one before."""
-    found: dict[str, str] = {}
+    header: dict[str, str] = {}
     last = None
     for line in text.splitlines():
         if not line.startswith("-- "):
@@ -107,10 +107,10 @@ def _header(text: str, path: Path) -> dict[str, str]:
         words = line.removeprefix("-- ").strip()
         key, colon, value = words.partition(": ")
         if colon and key in _HEADER:
-            found[key], last = value, key
+            header[key], last = value, key
         elif last is not None:
-            found[last] += f" {words}"
-    missing = [key for key in _HEADER if key not in found]
+            header[last] += f" {words}"
+    missing = [key for key in _HEADER if key not in header]
     if missing:
         raise InputError(f"{path}: has no line '-- {missing[0]}: ...' before its query")
-    return found
+    return header

@@ -42,9 +42,9 @@ def resampled_steps(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     drawn repeat (scaling.record.interval), so that the difference between runs is inside as far as
     repeats have sampled it. With one repeat it is of one run.
     """
-    found = connection.execute(_STEPS).fetchall()
+    groups = connection.execute(_STEPS).fetchall()
     runs: dict[tuple[int, str], dict[int, list[Rates]]] = {}
-    for setting, series, size, tokens, seconds in found:
+    for setting, series, size, tokens, seconds in groups:
         sizes = runs.setdefault((setting, series), {})
         sizes.setdefault(size, []).append(tokens / np.asarray(seconds, dtype=float))
     records = []

@@ -45,12 +45,12 @@ def slow_hosts(rows: Iterable[Probe], *, slow_from: float = SLOW_FROM) -> list[S
     by_kind: dict[tuple[str, ProbeKind], list[float]] = {}
     for (host, kind, _), slowdowns in pairs.items():
         by_kind.setdefault((host, kind), []).append(min(slowdowns))
-    found = [
+    slow = [
         SlowHost(host=host, kind=kind, slowdown=median, probes=len(slowdowns))
         for (host, kind), slowdowns in by_kind.items()
         if (median := statistics.median(slowdowns)) >= slow_from
     ]
-    return sorted(found, key=lambda one: -one.slowdown)
+    return sorted(slow, key=lambda one: -one.slowdown)
 
 
 SCHEMA = pa.schema(
@@ -63,10 +63,10 @@ SCHEMA = pa.schema(
 
 def slow_host_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """One row per cluster, host and kind of work at which the host lags behind its peers."""
-    found = connection.execute("from compared_probes")
-    names = [column[0] for column in found.description]
+    rows = connection.execute("from compared_probes")
+    names = [column[0] for column in rows.description]
     by_cluster: dict[str, list[Probe]] = {}
-    for record in found.fetchall():
+    for record in rows.fetchall():
         probe = Probe(**dict(zip(names, record, strict=True)))
         by_cluster.setdefault(probe.cluster, []).append(probe)
     records = [

@@ -48,9 +48,3 @@ def margin_of(floor: float) -> float:
 def told_apart(faster: float, slower: float, margins: tuple[float, float]) -> bool:
     """Whether the lead of one rate over another exceeds the interval of their ratio."""
     return math.log(faster / slower) > math.hypot(*margins)
-
-
-def ratio_interval(ratio: float, margins: tuple[float, float]) -> tuple[float, float]:
-    """The interval of a ratio of two rates whose errors are independent."""
-    factor = math.exp(math.hypot(*margins))
-    return ratio / factor, ratio * factor

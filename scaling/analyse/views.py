@@ -70,6 +70,6 @@ def unreadable(files: Sequence[Path], error: Exception) -> InputError:
         try:
             pq.read_schema(file)
         except (pa.ArrowInvalid, OSError) as reason:
-            said = str(reason).splitlines()[0]
-            return InputError(f"{file}: is no Parquet file of this project: {said}")
+            sentence = str(reason).splitlines()[0]
+            return InputError(f"{file}: is no Parquet file of this project: {sentence}")
     return InputError(f"{files[0].parent}: its files do not go together: {error}")

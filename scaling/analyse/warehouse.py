@@ -128,8 +128,8 @@ def all_needs(queries: Mapping[str, str], sql_dir: Path) -> dict[str, list[str]]
     for name, (needed, _) in COMPUTED.items():
         if all(other in queries or other in computed for other in needed):
             computed[name] = list(needed)
-    known = [*queries, *computed]
-    return {name: _needs(name, text, known, sql_dir) for name, text in queries.items()} | computed
+    tables = [*queries, *computed]
+    return {name: _needs(name, text, tables, sql_dir) for name, text in queries.items()} | computed
 
 
 def execution_order(needs: Mapping[str, list[str]], sql_dir: Path) -> list[str]:
@@ -145,14 +145,14 @@ def execution_order(needs: Mapping[str, list[str]], sql_dir: Path) -> list[str]:
         raise InputError(f"{sql_dir}: the tables need each other in a circle: {circle}") from error
 
 
-def _needs(name: str, text: str, known: list[str], sql_dir: Path) -> list[str]:
+def _needs(name: str, text: str, tables: list[str], sql_dir: Path) -> list[str]:
     for line in text.splitlines():
         if line.startswith(NEEDS):
             named = [word.strip() for word in line.removeprefix(NEEDS).split(",")]
             needed = [] if named == ["nothing"] else named
             for other in needed:
-                if other not in known:
-                    hint = did_you_mean(other, known)
+                if other not in tables:
+                    hint = did_you_mean(other, tables)
                     raise InputError(f"{sql_dir / name}.sql: needs no table {other!r}: {hint}")
             return needed
     raise InputError(f"{sql_dir / name}.sql: has no line '{NEEDS}...' (tables, or nothing)")

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from scaling.train import __main__ as rank
 from scaling.train import program
-from scaling.train.engines.trainer import build
+from scaling.train.engines import trainer
 
 FOUND_ROOM = "NCCL found room in a full card"
 _BLOCKS = tuple(2**power for power in (30, 26, 21))  # bytes; the allocator asks for 2 MiB at least
@@ -68,17 +68,19 @@ def _taken(size: int) -> torch.Tensor:
 
 
 def _silent() -> Any:
-    def built(*arguments: Any) -> Any:
-        trainer, forwards = build(*arguments), iter(range(2))
+    build = trainer.build
+
+    def build_silent(*arguments: Any) -> Any:
+        built, forwards = build(*arguments), iter(range(2))
 
         def wait(*_: Any) -> None:
             if dist.get_rank() == dist.get_world_size() - 1 and next(forwards):
                 time.sleep(10 * 60)
 
-        trainer.engine.module.register_forward_pre_hook(wait)
-        return trainer
+        built.engine.module.register_forward_pre_hook(wait)
+        return built
 
-    return mock.patch.object(program, "build", built)
+    return mock.patch.object(program, "build", build_silent)
 
 
 def _with_full_card() -> Any:

@@ -27,8 +27,8 @@ def new(
     site = ask_slurm()
     for path in make_folder(folder, site):
         typer.echo(path)
-    asked = "what Slurm says of this site" if site else "no cluster: no Slurm answers here"
-    typer.echo(f"config/clusters.yaml holds {asked}. Next: cd {folder} && scaling plan first")
+    origin = "what Slurm says of this site" if site else "no cluster: no Slurm answers here"
+    typer.echo(f"config/clusters.yaml holds {origin}. Next: cd {folder} && scaling plan first")
 
 
 def export(

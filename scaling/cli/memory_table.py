@@ -19,6 +19,8 @@ from scaling.study.point import Point, point_from_json
 from scaling.study.study import load_study
 from scaling.train.rehearsal.limits import unrehearsable
 
+_WIDTH = 100  # columns: a terminal that has fewer wraps lines, where a table would cut numbers
+
 
 def show(what: str, stages: Sequence[str], *, as_json: bool) -> None:
     """Print every point of a study, or one, as soon as its ranks are known.
@@ -65,8 +67,9 @@ def _memories(
 
 def _show(point: Point, ranks: list[RankMemory], *, owners: bool) -> None:
     console = Console(highlight=False)
-    console.print(f"{point.point_id}: GiB at most in a phase, and after it")
-    table = Table()
+    console.width = max(console.width, _WIDTH)
+    console.print(f"{point.point_id}: GiB at most in a phase, and after it", soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
     phases = list(ranks[0].phases)
     for name in ("rank", "stage", *phases, "peak"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -131,11 +131,11 @@ def _of_points(table: "pa.Table", source: str, points: Path) -> "Flags":
 
     from scaling.foreign.reading import read_table
 
-    asked = read_table(points)
-    for name, each in ((source, table), (str(points), asked)):
+    chosen_points = read_table(points)
+    for name, each in ((source, table), (str(points), chosen_points)):
         if "point_id" not in each.column_names:
             raise InputError(f"{name}: has no column point_id, by which --points chooses rows")
-    chosen = pc.is_in(table["point_id"], value_set=asked["point_id"].combine_chunks())
+    chosen = pc.is_in(table["point_id"], value_set=chosen_points["point_id"].combine_chunks())
     return cast("Flags", chosen.to_numpy())
 
 
@@ -223,9 +223,9 @@ def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
 def _precision(text: str | None) -> "Precision | None":
     if text is None:
         return None
-    for known in get_args(Precision):
-        if text == known:
-            return cast(Precision, known)
+    for precision in get_args(Precision):
+        if text == precision:
+            return cast(Precision, precision)
     raise InputError(
         f"--precision {shortened(text)}: {did_you_mean(text[:60], get_args(Precision))}"
     )

@@ -3,18 +3,15 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from scaling.cli import accuracy, folders, following, logs
+from scaling.cli import accuracy, folders, following, logs, tables
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.errors import InputError, plain
-from scaling.study.paths import RESULTS, own_or_shipped
-
-if TYPE_CHECKING:
-    from scaling.cluster.hardware import Cluster
+from scaling.study.paths import RESULTS
 
 app = typer.Typer(
     name="scaling",
@@ -28,18 +25,11 @@ app = typer.Typer(
 StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
 ]
-StudyDir = Annotated[
-    Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, e.g. results/quickstart.")
-]
 ModeOption = Annotated[
     str | None, typer.Option(help="measure or predict, instead of what the study says.")
 ]
 ClusterOption = Annotated[
     str | None, typer.Option(help="One of config/clusters.yaml, instead of the study's.")
-]
-KneeShare = Annotated[
-    float | None,
-    typer.Option(help="Share of twice the speed a doubling must give; else the study's own."),
 ]
 
 
@@ -180,79 +170,6 @@ def retry(
         typer.echo(f"No point of {loaded.name} ended as {outcome}; nothing to run again.")
 
 
-@app.command(epilog="Example:  scaling tabulate results/quickstart")
-def tabulate(
-    study_dir: StudyDir,
-    sql: Annotated[Path, typer.Option(help="The folder of SQL files.")] = Path("reports/sql"),
-    knee_share: KneeShare = None,
-) -> None:
-    """Turn a study's rows into tables: one SQL file, one Parquet file."""
-    _tabulate(study_dir, own_or_shipped(sql), knee_share)
-
-
-def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
-    from scaling.analyse import replication, warehouse
-    from scaling.study.study_folder import read_about
-
-    for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
-        typer.echo(f"Left out: {unusable}", err=True)
-    replicates = read_about(study_dir).replicates
-    if replicates is not None:
-        replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)
-
-
-@app.command(epilog="Example:  scaling report results/quickstart")
-def report(
-    study_dir: StudyDir,
-    reports: Annotated[Path, typer.Option(help="Captions, SQL and the page.")] = Path("reports"),
-    tables: Annotated[bool, typer.Option(help="Make the tables anew first.")] = True,
-    charts: Annotated[bool, typer.Option(help="Write every chart as SVG and PNG.")] = True,
-    knee_share: KneeShare = None,
-) -> None:
-    """Write report.html from whatever has been measured so far."""
-    from scaling.report.page import page
-
-    reports = own_or_shipped(reports)
-    if tables:
-        _tabulate(study_dir, reports / "sql", knee_share)
-    typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
-
-
-@app.command(name="import", epilog="Example:  scaling import published.csv results/published")
-def import_(
-    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of published rows.")],
-    study_dir: StudyDir,
-) -> None:
-    """Take rows that others published into a study, as a series of their own."""
-    from scaling.analyse import importing
-
-    count = importing.import_rows(rows, study_dir, _clusters())
-    typer.echo(f"{count} published rows -> {study_dir}; next: scaling report {study_dir}")
-
-
-@app.command(epilog="Example:  scaling compare results/before results/after")
-def compare(
-    before: StudyDir,
-    after: Annotated[
-        Path | None,
-        typer.Argument(metavar="[AFTER]", help="Another study; without it give --split."),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="A UTC date: rows before it against rows from it on.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """Set two studies, or two times of one, side by side: what changed beyond the noise."""
-    from scaling.analyse.compare import Side
-    from scaling.analyse.compare import compare as side_by_side
-    from scaling.report.page import comparison
-
-    if after is None and split is None:
-        raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
-    records = side_by_side(Side(before, until=split), Side(after or before, since=split))
-    comparison.show(records, as_json=json)
-
-
 @app.command(epilog="Example:  scaling check check.json")
 def check(
     out: Annotated[Path, typer.Argument(help="Where the JSON goes; the page lies beside it.")],
@@ -268,15 +185,11 @@ def check(
     raise typer.Exit(subprocess.run(command, check=False).returncode)  # torch is imported there
 
 
-def _clusters() -> "dict[str, Cluster]":
-    """The site's clusters, for their prices; none where this folder has no config."""
-    from scaling.study.plan_file import CONFIG
-    from scaling.study.study import load_clusters
-
-    return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}
-
-
 for verb, example in (
+    (tables.tabulate, tables.TABULATE_EPILOG),
+    (tables.report, tables.REPORT_EPILOG),
+    (tables.import_, tables.IMPORT_EPILOG),
+    (tables.compare, tables.COMPARE_EPILOG),
     (folders.new, folders.NEW_EPILOG),
     (folders.export, folders.EXPORT_EPILOG),
     (folders.stop, folders.STOP_EPILOG),
@@ -288,7 +201,7 @@ for verb, example in (
     (logs.convert, logs.CONVERT_EPILOG),
     (exact.memory, exact.MEMORY_EPILOG),
 ):
-    app.command(epilog=example)(verb)
+    app.command(verb.__name__.rstrip("_"), epilog=example)(verb)
 
 
 def main() -> None:

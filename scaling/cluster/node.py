@@ -65,11 +65,11 @@ def visible(environment: Mapping[str, str]) -> list[str] | None:
     return named
 
 
-def by_number(named: Sequence[str], known: Sequence[Gpu]) -> list[str]:
+def by_number(named: Sequence[str], present: Sequence[Gpu]) -> list[str]:
     """The same with numbers for UUIDs, which an engine may not read; a slice has no number."""
     numbers = []
     for entry in named:
-        matching = [n for n, gpu in enumerate(known) if entry[:4] == "GPU-" and entry in gpu.uuid]
+        matching = [n for n, gpu in enumerate(present) if entry[:4] == "GPU-" and entry in gpu.uuid]
         numbers.append(str(matching[0]) if len(matching) == 1 else entry)
     return numbers
 
@@ -131,14 +131,14 @@ def settle(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
     if not on_gpu:
         return
     node_cpus = int(environment.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0)))
-    known, _ = gpus()
+    present, _ = gpus()
     named = visible(environment)
     if named is not None:
-        named = by_number(named, known)
+        named = by_number(named, present)
         environment[_VISIBLE] = ",".join(named)
         if len(named) == 1 and ranks_here > 1:
             environment["LOCAL_RANK"] = "0"
-    device = _device(environment, named, known)
+    device = _device(environment, named, present)
     if device is not None:
         near = near_cpus(device.bus_id) & os.sched_getaffinity(0)
         if near:
@@ -148,15 +148,15 @@ def settle(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
 
 
 def _device(
-    environment: Mapping[str, str], named: Sequence[str] | None, known: Sequence[Gpu]
+    environment: Mapping[str, str], named: Sequence[str] | None, present: Sequence[Gpu]
 ) -> Gpu | None:
     """The GPU of this rank; None where its number is not known."""
     local_rank = int(environment["LOCAL_RANK"])
-    names = named if named is not None else [str(number) for number in range(len(known))]
+    names = named if named is not None else [str(number) for number in range(len(present))]
     if local_rank >= len(names) or not names[local_rank].isdigit():
         return None
     number = int(names[local_rank])
-    return known[number] if number < len(known) else None
+    return present[number] if number < len(present) else None
 
 
 def _bus_id(pynvml: object, handle: object) -> str:

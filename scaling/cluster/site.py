@@ -27,7 +27,7 @@ def resources(site: Slurm) -> dict[str, str | int]:
 
     Lists of options become one string with the quotes a shell needs, lines of set-up one text.
     """
-    known: dict[str, str | int | None] = {
+    resources: dict[str, str | int | None] = {
         "slurm_partition": site.partition,
         "slurm_account": site.account,
         "slurm_qos": site.qos,
@@ -40,4 +40,4 @@ def resources(site: Slurm) -> dict[str, str | int]:
         "srun_args": shlex.join(site.srun_args) or None,
         "slurm_extra": shlex.join(site.extra) or None,
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in resources.items() if value is not None}

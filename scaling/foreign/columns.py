@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.reading import place_of
+from scaling.foreign.spellings import respelled
 
 # The most a study file allows for sizes and degrees, and the largest whole number that is exact in
 # double precision: bytes and FLOPs go up to it.
@@ -138,6 +139,7 @@ class Columns:
         codes, names = self._encoded(name, default)
         if allowed is not None:
             known = {*allowed, default}
+            names = [self._respelled(name, value, known) for value in names]
             for code, value in enumerate(names):
                 if value not in known and (codes == code).any():
                     row = int(np.flatnonzero(codes == code)[0])
@@ -200,6 +202,12 @@ class Columns:
     def place(self, row: int) -> str:
         """The file and where in it a row stands."""
         return f"{self.source}: {place_of(self.table, int(self._rows[row]))}"
+
+    def _respelled(self, name: str, value: str, known: set[str]) -> str:
+        meant = respelled(name, value, known)
+        if meant not in (value, value.lower()):
+            self.assumptions.append(f"{name}: {shortened(value)} is read as {meant}")
+        return meant
 
     def _assume(self, name: str, rows: int, default: object) -> None:
         if not rows:

@@ -90,5 +90,5 @@ def _dealt(costs: tuple[int, ...], stages: int) -> tuple[int, ...]:
             ]
             for end in range(stage, parts - stages + stage + 1)
         }
-        best = {end: min(found) for end, found in ways.items() if found}
+        best = {end: min(costs) for end, costs in ways.items() if costs}
     return best[parts][1]

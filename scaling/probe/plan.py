@@ -168,7 +168,7 @@ def probe_plan(points: Sequence[Point], *, world_size: int, time_limit_s: float)
 
 
 def _on_devices(points: Sequence[Point], limits: Limits) -> Iterator[Task]:
-    trained = [p for p in points if p.layout.precision != "fp8"]  # which torch alone cannot do
+    trained = [p for p in points if p.layout.precision != "fp8"]  # 8-bit products are not probed
     for precision in dict.fromkeys(point.layout.precision for point in trained):
         for size in limits.squares:
             yield Task(kind="gemm", precision=precision, m=size, n=size, k=size)

@@ -47,8 +47,9 @@ def extended(
     (the optimizer, the exchange of gradients and weights) together with the filling and draining
     of a pipeline, which lasts as many slots whatever m is: p - 1 of them under 1F1B, (p - 1) / v
     interleaved with v chunks, (p - 1) / 3 under zero-bubble H1 (arXiv 2104.04473 section 2.2,
-    2401.10241 section 2.3). That holds from m = 2 p on, where filling and draining do not meet;
-    so the schedule's count of slots is m + constant, and the constant is in F.
+    2401.10241 section 2.3); those in the shape of a V, ZBV and DualPipeV, have constants of their
+    own, as pairs of chunks meet at the turn. That holds from m = 2 p on, where filling and
+    draining do not meet; so the schedule's count of slots is m + constant, which is in F.
 
     The line is the least squares through the medians of the accumulations. Its interval is a
     bootstrap of whole rounds, blocks of them where they are alike, so that what slows a round down

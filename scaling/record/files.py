@@ -169,8 +169,8 @@ def write_points(directory: Path, plan: Plan) -> None:
 
 def _write_table_if_new(path: Path, table: pa.Table) -> None:
     try:
-        known = pq.read_table(path)
+        written = pq.read_table(path)
     except (OSError, pa.ArrowInvalid):  # none, or a broken one
-        known = None
-    if known is None or not known.equals(table):
+        written = None
+    if written is None or not written.equals(table):
         write_table(path, table)

@@ -38,11 +38,11 @@ def median_interval(values: Sequence[float], *, level: float = 0.95) -> MedianIn
     """
     if not values:
         raise ValueError("the median of no values is undefined")
-    known = np.asarray(values, dtype=float)
-    median = float(np.median(known))
-    if len(known) == 1:
+    numbers = np.asarray(values, dtype=float)
+    median = float(np.median(numbers))
+    if len(numbers) == 1:
         return MedianInterval(median=median, low=None, high=None)
-    medians = resampled_medians(known, _RESAMPLES, np.random.default_rng(_SEED))
+    medians = resampled_medians(numbers, _RESAMPLES, np.random.default_rng(_SEED))
     low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2])
     # blocks count the first and last steps less often, which must not push the median out
     return MedianInterval(median=median, low=min(float(low), median), high=max(float(high), median))

@@ -66,8 +66,8 @@ def judged(step_times_s: Sequence[float], *, at_least: int, until: float) -> Ver
     if dropped is None or len(step_times_s) - dropped < at_least:
         return Verdict(dropped=dropped or 0, steady=dropped is not None, precise=False)
     interval = median_interval(step_times_s[dropped:])
-    known = interval.low is not None and interval.high is not None
-    width = (interval.high - interval.low) / 2 if known else float("inf")  # type: ignore[operator]
+    has_ends = interval.low is not None and interval.high is not None
+    width = (interval.high - interval.low) / 2 if has_ends else float("inf")  # type: ignore[operator]
     return Verdict(dropped=dropped, steady=True, precise=width <= until * interval.median)
 
 

@@ -144,6 +144,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 # Tables for sentences, of which the page holds what the sentences make of them.
 SPOKEN: dict[str, tuple[str, ...]] = {
+    "optimism": (
+        "setting_id", "series", "world_size", "layout_name", "layouts", "runs", "contenders",
+        "probability_of_winner", "between_run_sigma", "optimism",
+    ),
+    "extension": ("setting_id", "linear", "error", "covered"),
+    "drift": ("series", "cluster", "test", "host", "residual_of", "runs", "effect", "p_value"),
+    "stops": ("setting_id", "stopped", "points"),
     "tails": ("setting_id", "series", "world_size", "step_time_s", "step_time_p95_s"),
     "advised": ("setting_id", "series", "world_size", "layout", "layout_name"),
     "decision": (

@@ -19,7 +19,7 @@ import pyarrow as pa
 from scaling.errors import InputError
 from scaling.record.files import write_table
 from scaling.record.row_files import read_rows as read_measured
-from scaling.run import planning, price
+from scaling.run import exclusion, planning, price
 from scaling.run.choices import choice_table, chosen_ids, same_layout
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = [
     "file", "outcome", "duration_s", "world_size", "startup_s", "stack_fingerprint", "step_time_s",
-    "extended_step_time_s",
+    "extended_step_time_s", "hosts",
 ]  # fmt: skip
 
 
@@ -68,7 +68,8 @@ def choose(
     sweep = _Sweep(study=study, points=planned.points, folder=StudyPaths(study_dir))
     table, sentence = sweep.again(world_size, turn) if turn else sweep.first(world_size)
     write_table(out, table)
-    return f"world_size={world_size}: {sentence}"
+    left_out = [f"; {host} is left out: {reason}" for host, reason in sweep.name_slow().items()]
+    return f"world_size={world_size}: {sentence}" + "".join(left_out)
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,15 @@ class _Sweep:
         table = choice_table([point for point in every if same_layout(point) in added], {})
         text = f"{surprised.sum()} surprises, {table.num_rows} points are measured too; {basis}"
         return table, text
+
+    def name_slow(self) -> dict[str, str]:
+        """The nodes that rows show to be slow, for later points to leave out, and why."""
+        timed = {
+            name: (seconds, row["hosts"])
+            for name, row in self.rows.items()
+            if (seconds := _full_step_s(row)) is not None
+        }
+        return exclusion.name_slow(self.study, self.points, timed, self.folder.excluded)
 
     def _smaller(self, world_size: int) -> set[str]:
         return {

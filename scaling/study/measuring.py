@@ -1,6 +1,6 @@
 """What `measure:` of a study may say, as pydantic models: how points are measured, and which."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
@@ -11,6 +11,7 @@ from pydantic import (
     TypeAdapter,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 Flag = Annotated[bool, Field(strict=True)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=7 * 86_400, allow_inf_nan=False)]
@@ -53,6 +54,8 @@ class Steps(File):
 def _as_steps(value: object) -> object:
     if isinstance(value, dict | Steps):
         return value
+    if not isinstance(value, int | float):
+        raise PydanticCustomError("kind", "must be a whole number, or {at_least, at_most, until}")
     number = TypeAdapter(StepCount).validate_python(value)
     return Steps(at_least=number, at_most=number, until=None)
 
@@ -67,13 +70,18 @@ class Repeats(File):
 def _as_repeats(value: object) -> object:
     if isinstance(value, dict | Repeats):
         return value
+    if not isinstance(value, int | float):
+        raise PydanticCustomError("kind", "must be a whole number, or {at_most, for: contenders}")
     number = TypeAdapter(RepeatCount).validate_python(value)
     return Repeats.model_validate({"at_most": number, "for": None})
 
 
 def _as_share(value: object) -> object:
-    kind: Any = Literal["advised"] if isinstance(value, str) else Share
-    return TypeAdapter(kind).validate_python(value)
+    if value == "advised":
+        return value
+    if not isinstance(value, int | float):
+        raise PydanticCustomError("kind", "must be advised, or a share from 0 to 1")
+    return TypeAdapter(Share).validate_python(value)
 
 
 class Measure(File):

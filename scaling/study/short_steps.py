@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from scaling.layout.axes import DEFAULTS
 from scaling.layout.layout import Layout
 
 # full: steps as the study asks; short: fewer micro-batches, extended; both: one after the other,
@@ -20,17 +19,13 @@ def accumulations(layout: Layout) -> tuple[int, ...]:
     takes 2, 3 and 4 times its stages: it is filled, runs steadily and is drained, as many
     micro-batches are in flight as ever, and DualPipeV has the 2 pp that it needs. A schedule that
     deals micro-batches in rounds of pp is only shortened where the full step has whole rounds too.
-    Of pipelines only the default engine's are: it lays its schedule out anew for each step, while
-    one that fixes the number of micro-batches would cut a short batch into as many smaller ones.
     """
     if layout.pp == 1:
         counts: tuple[int, ...] = (2, 4, 6)
     else:
-        if layout.engine != DEFAULTS["engine"]:
-            return ()
         counts = (2 * layout.pp, 3 * layout.pp, 4 * layout.pp)
         whole = layout.gradient_accumulation_steps % layout.pp == 0
-        if layout.pipeline_schedule not in ("1f1b", "dualpipev") and not whole:
+        if layout.pipeline_schedule in ("interleaved", "zero_bubble") and not whole:
             return ()
     return counts if layout.gradient_accumulation_steps > counts[-1] else ()
 

@@ -140,7 +140,7 @@ def _trained(
         losses=losses or None,
         grad_norms=grad_norms if grad_norms and len(grad_norms) == full_steps else None,
         warmup_steps=full.warmup_steps,
-        stopped=full.stopped,
+        stopped=full.stopped if short is None or full.times_s else short.stopped,
         metered_steps=full.metered_steps,
         short_step_times_s=None if short is None else short.times_s,
         short_accumulations=None if short is None else short.accumulations,

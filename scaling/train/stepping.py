@@ -45,6 +45,7 @@ class ShortSteps:
     times_s: list[float]
     accumulations: list[int]
     extension: Extension | None
+    stopped: Stopped
 
 
 class Stepping:
@@ -136,14 +137,23 @@ class Stepping:
             done, rest = divmod(len(counted), len(counts))
             if point.until is None or rest or not is_a_look(done, at_least):
                 return False
-            extension = of_all(counted)
-            precise = extension is not None and extension.half_width <= point.until
-            return bool(self._as_first_rank(int(precise)))
+            return self._is_precise(of_all(counted))
 
         feed = self._feed(count_of, range(begin, begin + at_least * len(counts)))
         times = self._timed(feed, warmup_steps + most * len(counts), begin, lambda: None, enough)
         counted = times[warmup_steps:]
-        return ShortSteps(times_s=counted, accumulations=run(counted), extension=of_all(counted))
+        extension = of_all(counted)
+        stopped: Stopped = "asked"
+        if point.until is not None:
+            stopped = "precise" if self._is_precise(extension) else "at_most"
+        return ShortSteps(
+            times_s=counted, accumulations=run(counted), extension=extension, stopped=stopped
+        )
+
+    def _is_precise(self, extension: Extension | None) -> bool:
+        until = self._point.until
+        precise = extension is not None and until is not None and extension.half_width <= until
+        return bool(self._as_first_rank(int(precise)))
 
     def is_linear(self, short: ShortSteps) -> bool:
         """Whether the accumulations lie on a line, as the first rank says for all."""

@@ -1,7 +1,9 @@
 """Drift over time and slow nodes are told from noise."""
 
 import numpy as np
+import pytest
 
+from scaling.analyse import drift
 from scaling.analyse.drift import residual_tests
 from tests.analyse.conftest import some_point
 from tests.report.synthetic_study import timed_row
@@ -50,3 +52,20 @@ def test_the_drift_of_repeats_is_a_table(tabulated):
     assert 0.05 < found["time", None]["effect"] < 0.15
     assert found["time", None]["p_value"] < 0.01
     assert found["node", "n2"]["effect"] > 0.05
+
+
+def test_of_many_runs_the_shuffles_are_drawn_from_what_they_are_distributed_as(monkeypatch):
+    random = np.random.default_rng(5)
+    runs = 600
+    residuals, days = 0.003 * random.standard_normal(runs), np.arange(runs) / 10
+    residuals += 1e-6 * days
+    hosts = [[f"n{place % 4}", f"m{place % 3}"] for place in range(runs)]
+    shuffled = residual_tests(residuals, days, hosts)
+    monkeypatch.setattr(drift, "_SHUFFLED", 0)
+    drawn = residual_tests(residuals, days, hosts)
+    for one, other in zip(shuffled, drawn, strict=True):
+        assert (one["test"], one["host"], one["effect"]) == (
+            other["test"], other["host"], other["effect"],
+        )  # fmt: skip
+        assert other["p_value"] == pytest.approx(one["p_value"], abs=0.06)
+    assert {one["test"] for one in drawn} == {"time", "hour", "node"}

@@ -67,13 +67,36 @@ def test_the_section_says_who_is_faster_and_what_is_refused(pairs: Any) -> None:
     section = engines(Tables({"engines": pairs}))
     assert section is not None
     assert section["headline"] == (
-        "Of 2 layouts that ran under both, torch is faster in 1 and deepspeed in 1; the others are "
-        "within their intervals (1 under torch alone)"
+        "Of 2 layouts that ran under both engines, torch is faster in 1 and deepspeed in 1 "
+        "(1 under torch alone)"
     )
     said = [pair["says"] for pair in section["pairs"]]
     assert said[0].startswith("1.500 x (")
     assert said[-1] == "deepspeed: refused, it cannot"
     assert section["more"] == 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "verdict"),
+    [
+        ([(0.9, 1.2), (0.8, 1.1)], "deepspeed and torch are told apart in none"),
+        (
+            [(1.1, 1.2), (0.8, 1.1)],
+            "torch is faster in 1 and deepspeed in 0; the others are within their intervals",
+        ),
+    ],
+)
+def test_what_no_interval_tells_apart_is_no_verdict(
+    pairs: Any, bounds: list[tuple[float, float]], verdict: str
+) -> None:
+    both = [pair for pair in pairs if pair["ratio"] is not None]
+    rows = [
+        {**pair, "ratio_low": low, "ratio_high": high}
+        for pair, (low, high) in zip(both, bounds, strict=True)
+    ]
+    section = engines(Tables({"engines": rows}))
+    assert section is not None
+    assert section["headline"] == f"Of 2 layouts that ran under both engines, {verdict}"
 
 
 def test_a_study_of_one_engine_has_no_section() -> None:

@@ -60,6 +60,19 @@ def test_rounding_is_allowed_by_precision(tabulated, precision, off, agrees):
     assert found == [True, True, agrees]
 
 
+def test_another_routing_of_tokens_among_experts_is_another_training(tabulated):
+    points = [
+        *(some_point(1, zero_stage=stage) for stage in (0, 1)),
+        some_point(1, routing="learned"),
+    ]
+    rows = [
+        ran(one, 100, losses=curve)
+        for one, curve in zip(points, (CURVE, CURVE, OTHER), strict=True)
+    ]
+    agree = {row["point_id"]: row["agrees"] for row in tabulated(points, rows)("losses")}
+    assert [agree[one.point_id] for one in points] == [True, True, None]
+
+
 def test_repeats_of_one_layout_do_not_outvote_the_others(tabulated):
     points = [some_point(1, zero_stage=3, repeat=repeat) for repeat in range(5)]
     others = [some_point(1, zero_stage=stage) for stage in (0, 1)]

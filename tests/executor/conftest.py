@@ -2,8 +2,10 @@
 
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
+from snakemake_executor_plugin_submitit import backoff, dispatch, strays
 from snakemake_executor_plugin_submitit.allocations import Limits, Wish
 from snakemake_executor_plugin_submitit.dispatch import Dispatcher
 from snakemake_executor_plugin_submitit.ledger import Item, Ledger, digest_of, key_of
@@ -100,7 +102,9 @@ def cluster():
 def clock(monkeypatch):
     """What the clock says: its one item."""
     now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    ours = SimpleNamespace(monotonic=lambda: now[0])
+    for module in (backoff, dispatch, strays):  # nobody else's time stands still
+        monkeypatch.setattr(module, "time", ours)
     return now
 
 

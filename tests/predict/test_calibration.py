@@ -221,6 +221,15 @@ def test_what_a_new_sequence_length_shares_leaves_ratios_alone(calibrated):
     assert larger.size_sigma > seen.size_sigma
 
 
+def test_a_fit_that_is_followed_in_part_may_be_right_after_all(calibrated):
+    stack = only(calibrated)
+    values = {"hidden_size": 8192.0, "model": "new"}
+    wide = spread(stack, **values, unfollowed=0.2)
+    # the whole fit's step lies inside, and it moves all layouts of a model alike
+    assert wide.high[0] > np.exp(0.2)
+    assert wide.own_sigma == spread(stack, **values).own_sigma
+
+
 def test_a_model_with_experts_is_less_sure_from_data_sheets_alone():
     assert band_width(None, experts=True) > 1.1 * band_width(None)
     assert spread(None, experts=True).own_sigma > spread(None).own_sigma

@@ -2,6 +2,8 @@ import re
 from pathlib import Path
 
 from benchmarks import accuracy
+from scaling.foreign.reading import read_table
+from scaling.predict.fit.trial import trial
 from scaling.predict.read.parameters import PARAMETERS
 
 NUMBER = re.compile(r"-?\d+\.?\d*")
@@ -21,6 +23,16 @@ def test_the_table_of_parameters_says_what_the_code_says():
         for q in PARAMETERS.values()
     }
     assert documented == expected
+
+
+def test_every_key_of_validate_json_is_documented(sweep_csv):
+    found = trial(read_table(sweep_csv), "sweep").to_dict()
+    part = TEXT.split("`scaling validate ROWS --json`**", 1)[1].split("With `--published`", 1)[0]
+    documented = set(re.findall(r"`(\w+)`", part))
+    keys = {*found, *found["groups"][0]}
+    for name in ("step_time", "regret", "memory"):
+        keys |= set(found[name])
+    assert keys == documented
 
 
 def test_the_accuracy_tables_are_what_the_published_rows_give():

@@ -42,6 +42,51 @@ def test_a_csv_and_a_parquet_file_of_the_same_rows_are_the_same_points(tmp_path:
     assert other.groups[0].features.mlp_inputs.tolist() == [2]
 
 
+@pytest.mark.parametrize(
+    ("column", "spelled", "meant"),
+    [
+        ("precision", "BF16", "bf16"),
+        ("precision", "bf16-mixed", "bf16"),
+        ("precision", "FP8_MX", "mxfp8"),
+        ("attention", "flash_attention_2", "flash2"),
+        ("activation_checkpointing", "Full", "full"),
+    ],
+)
+def test_words_of_other_tools_mean_ours(column: str, spelled: str, meant: str) -> None:
+    row = {"cluster": "b200-180gb", "dp": 8}
+    theirs, ours = (checked({**row, column: word}) for word in (spelled, meant))
+    assert theirs.note.tolist() == ours.note.tolist() == [None]
+    assert predict(theirs).step_time_s == predict(ours).step_time_s
+    # another word is said, another case goes without saying
+    said = any(f"{spelled} is read as {meant}" in text for text in theirs.assumptions)
+    assert said == (spelled.lower() != meant)
+
+
+def test_software_is_known_by_its_name_in_any_case() -> None:
+    usual, small = (
+        predict(checked({"tp": 2, "dp": 4, "framework": name})).step_time_s
+        for name in ("Megatron-Core r0.9", "megatron-core r0.9")
+    )
+    assert usual == small
+    assert usual != predict(checked({"tp": 2, "dp": 4, "framework": "unheard of"})).step_time_s
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        ({"cluster": "MI300X"}, "points.csv: row 1: cluster='MI300X': unknown cluster: did you "
+         "mean 'mi300x-192gb'?"),
+        ({"cluster": "quantum9000"}, "cluster='quantum9000': unknown cluster: allowed: a100"),
+        ({"precision": "fp9"}, "precision='fp9': did you mean 'fp8'?"),
+    ],
+)  # fmt: skip
+def test_a_word_nobody_knows_is_refused_with_what_would_be_right(
+    cell: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        checked({"dp": 8, **cell})
+
+
 def test_what_is_missing_follows_from_what_is_there() -> None:
     points = checked({"world_size": 16, "tp": 2, "pp": 2, "global_batch_size": 64})
     f = points.groups[0].features

@@ -78,6 +78,9 @@ def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
         "hidden_size": np.full(4, 4096.0),
     }
     assert trust_in(stack, axes).tolist() == [1.0, 0.25, 0.25, 0.5]
+    # the only length calibrated says half of longer ones, and nothing of shorter ones
+    axes["seq_length"] = np.array([4096.0, 4096.0, 8192.0, 2048.0])
+    assert trust_in(stack, axes).tolist() == [1.0, 0.25, 0.25, 0.0]
 
 
 def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):

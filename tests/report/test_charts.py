@@ -6,6 +6,7 @@ import re
 import pytest
 
 from scaling.report.charts.charts import CHARTS
+from scaling.report.charts.fabric import AXES
 from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
 from scaling.report.charts.palette import COLOURS
 from scaling.report.charts.selection import ALL, drawn
@@ -187,3 +188,9 @@ def test_failures_are_hatched_and_have_no_number():
     assert {"filter": "datum.outcome !== 'ok'"} in hatched[0]["transform"]
     fields = {part.get("field") for part in walk(hatched[0]["encoding"])}
     assert not fields & {"tokens_per_s", "memory"}
+
+
+def test_every_part_of_communication_that_is_tabled_has_a_colour():
+    """A part that the scale does not know is left out of the bar."""
+    query = (REPORTS / "sql" / "communication.sql").read_text(encoding="utf-8")
+    assert re.findall(r"'axis'.*'part': '(\w+)'", query) == AXES

@@ -108,6 +108,19 @@ def test_all_repeats_of_what_is_added_run_and_status_counts_them_and_the_choices
     assert (after.total, after.undecided) == (waiting.total + 2, 3)
 
 
+def test_a_node_that_the_rows_of_a_size_show_to_be_slow_is_left_out_of_the_larger_ones(sweep):
+    for forbidden in (True, False):
+        odd = sweep(keep=10.0, repeats=3, exclude_slow_nodes=not forbidden)
+        for place, point in enumerate(odd.planned.points):
+            if point.world_size == 8:
+                slow = place % 3 == 0
+                host = {"hosts": ["n0" if slow else f"n{place % 3}"]}
+                odd.measure([point.point_id], times=1.2 if slow else 1.0, **host)
+        _, text = odd.choose(world_size=16)
+        assert ("n0 is left out: its" in text) is not forbidden
+        assert odd.paths.excluded.exists() is not forbidden
+
+
 def test_each_choice_has_its_file(sweep):
     study = sweep()
     names = {path.name for path in choices_of(study.study, study.planned.points, study.paths)}

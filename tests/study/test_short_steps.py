@@ -16,9 +16,18 @@ def test_a_pipeline_is_filled_runs_steadily_and_is_drained_in_its_short_steps():
     assert accumulations(layout(pp=4, pipeline_schedule="dualpipev")) == (8, 12, 16)
 
 
-def test_a_pipeline_of_an_engine_that_fixes_its_micro_batches_is_not_shortened():
-    assert accumulations(layout(pp=4, engine="another")) == ()
-    assert accumulations(layout(engine="another")) == (2, 4, 6)
+def test_short_steps_are_those_of_the_layout_whatever_the_engine():
+    assert accumulations(layout(pp=4, engine="torch")) == (8, 12, 16)
+    assert accumulations(layout(engine="torch")) == (2, 4, 6)
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
+def test_a_schedule_that_deals_in_rounds_is_shortened_where_the_full_step_has_whole_rounds(
+    schedule,
+):
+    chosen = {"pp": 4, "pipeline_schedule": schedule, "engine": "torch"}
+    assert accumulations(layout(**chosen)) == (8, 12, 16)
+    assert accumulations(layout(**chosen, gradient_accumulation_steps=30)) == ()
 
 
 @pytest.mark.parametrize("chosen", [{"pp": 8}, {"gradient_accumulation_steps": 6}])

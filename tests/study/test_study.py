@@ -151,7 +151,11 @@ MALFORMED = {
     ),
     "steps that are no number": (
         changed(measure={"measured_steps": "many"}),
-        "measure.measured_steps='many': must be a whole number",
+        "measure.measured_steps='many': must be a whole number, or {at_least, at_most, until}",
+    ),
+    "repeats that are no number": (
+        changed(measure={"repeats": "twice"}),
+        "measure.repeats='twice': must be a whole number, or {at_most, for: contenders}",
     ),
     "a key of steps that is none": (
         changed(measure={"measured_steps": {"at_lest": 5}}),
@@ -167,7 +171,7 @@ MALFORMED = {
     ),
     "words for what runs in full": (
         changed(measure={"in_full": "some"}),
-        "measure.in_full='some': allowed: advised",
+        "measure.in_full='some': must be advised, or a share from 0 to 1",
     ),
     "repeats for everybody": (
         changed(measure={"repeats": {"at_most": 3, "for": "all"}}),

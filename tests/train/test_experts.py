@@ -118,9 +118,12 @@ LAYOUTS: list[dict[str, Any]] = [
         {"engine": "torch", "dp": 4, "ep": ep, "zero_stage": stage, "routing": "learned"}
         for ep, stage in ((2, 0), (2, 1), (2, 3), (4, 2), (4, 3))
     ),
-    {"engine": "torch", "dp": 2, "tp": 2, "ep": 2, "zero_stage": 3, "routing": "learned"},
-    {"engine": "torch", "dp": 2, "pp": 2, "ep": 2, "zero_stage": 1, "routing": "learned",
-     "gradient_accumulation_steps": 2},
+    # eight ranks: neighbours of the data group are not neighbours among ranks
+    {"engine": "torch", "dp": 4, "tp": 2, "ep": 2, "zero_stage": 3, "routing": "learned"},
+    {"engine": "torch", "dp": 2, "pp": 2, "tp": 2, "ep": 2, "zero_stage": 1, "routing": "learned",
+     "sequence_parallel": True, "gradient_accumulation_steps": 2},
+    {"engine": "torch", "dp": 2, "pp": 2, "ep": 2, "zero_stage": 3, "routing": "learned",
+     "pipeline_schedule": "interleaved", "virtual_stages": 2, "gradient_accumulation_steps": 2},
 ]  # fmt: skip
 
 

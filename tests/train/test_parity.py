@@ -62,9 +62,9 @@ SHAPES = {
 RANKS = 4  # two of the degrees at a time
 BATCH = 8  # sequences, tiny_point's
 STEPS = 5  # a weight that is wrong after the first one shows in the second loss
-# These are chosen first: most of what arithmetic refuses is refused by them alone.
+# These are chosen first: most of what is refused is refused by them alone.
 DEGREES = ("tp", "pp", "cp", "dp", "sequence_parallel", "pipeline_schedule", "virtual_stages",
-           "gradient_accumulation_steps")  # fmt: skip
+           "gradient_accumulation_steps", "engine")  # fmt: skip
 
 
 def point_of(case: Case) -> Point:
@@ -80,7 +80,11 @@ def can_run(case: Case) -> bool:
     shape = SHAPES[chosen.pop("family"), chosen.pop("tied")]
     micro_batch_size = BATCH // (case["dp"] * case["gradient_accumulation_steps"])
     layout = Layout(**chosen, micro_batch_size=micro_batch_size, seq_length=32)
-    return not any(True for said in (refusals, engine_refusals) for _ in said(shape, layout))
+    return not refused(shape, layout)
+
+
+def refused(shape: ModelShape, layout: Layout) -> bool:
+    return any(True for ask in (refusals, engine_refusals) for _ in ask(shape, layout))
 
 
 def _possible() -> Iterator[Case]:
@@ -91,7 +95,7 @@ def _possible() -> Iterator[Case]:
         batch = degrees["dp"] * degrees["gradient_accumulation_steps"]
         if replica > RANKS or batch > BATCH:
             continue
-        if any(True for _ in refusals(TINY, tiny_point(**degrees).layout)):
+        if refused(TINY, tiny_point(**degrees).layout):
             continue
         for chosen in product(others):
             case = in_order | degrees | chosen

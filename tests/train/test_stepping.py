@@ -6,8 +6,9 @@ import pytest
 
 from scaling.record.extension import extended
 from scaling.study.point import Point
+from scaling.study.short_steps import accumulations
 from tests.points import tiny_point
-from tests.train.conftest import Train
+from tests.train.conftest import Learn, Train
 
 pytestmark = [pytest.mark.ranks]
 
@@ -38,6 +39,7 @@ def test_short_steps_reduce_and_update_as_full_ones_in_every_layout(
         counts = [4, 6, 8] if "pp" in layout else [2, 4, 6]
         assert first.short_accumulations == counts * 5
         assert first.step_times_s == []
+        assert first.stopped == "asked"
         assert first.losses is None
         assert first.short_losses is not None
         assert len(first.short_losses) == 1 + 15
@@ -45,6 +47,31 @@ def test_short_steps_reduce_and_update_as_full_ones_in_every_layout(
     for other in losses[1:]:
         assert other == pytest.approx(losses[0], abs=2e-5)
     assert losses[0][-1] < losses[0][0]  # weights are updated
+
+
+def in_turns(**layout: object) -> Point:
+    return short_point("both", zero_stage=1, pp=2, measured_steps=7, **layout)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        in_turns(engine="torch"),
+        in_turns(engine="torch", pipeline_schedule="interleaved", virtual_stages=2),
+        in_turns(engine="torch", pipeline_schedule="zero_bubble", virtual_stages=2),
+        in_turns(engine="torch", pipeline_schedule="zbv"),
+        in_turns(engine="torch", pipeline_schedule="dualpipev"),
+        in_turns(pipeline_schedule="dualpipev"),
+    ],
+    ids=lambda point: point.layout.label,
+)
+def test_every_schedule_trains_alike_when_short_and_full_steps_take_turns(
+    learn: Learn, point: Point
+) -> None:
+    assert accumulations(point.layout) == (4, 6, 8)
+    losses = learn(point)[0]["losses"]
+    assert len(losses) == 8
+    assert losses == pytest.approx(learn(in_turns())[0]["losses"], abs=2e-5)
 
 
 def test_a_point_of_both_kinds_has_the_losses_of_its_full_steps_alone(train: Train) -> None:

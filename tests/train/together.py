@@ -23,6 +23,7 @@ from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
+from scaling.study.short_steps import accumulations
 from scaling.train.data import micro_batches
 from scaling.train.engines.trainer import build
 from scaling.train.model.blueprint import Blueprint
@@ -123,6 +124,9 @@ def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
         device=_CPU,
     )
     trainer = build(plan, groups)
+    whole = point.layout.gradient_accumulation_steps
+    short = () if point.accumulation == "full" else accumulations(point.layout)
+    counts = (*short, whole)  # in turns
     losses, norms = [], []
     for step in range(point.warmup_steps + point.measured_steps):
         trainer.step(
@@ -135,6 +139,7 @@ def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
                 cp_rank=groups.place.cp_rank,
                 device=_CPU,
                 pairs=point.shape.family == "t5",
+                count=counts[step % len(counts)],
             )
         )
         losses.append(trainer.loss())

@@ -22,19 +22,21 @@ _NARROWEST = 0.012
 # Standard deviation of what rows share when a new value of an axis is met, before any fold tells:
 # what leaving one out cost on published tables. `interpolation`: what a size is off within the fit.
 _SHARED_BEFORE = {
-    "interpolation": 0.02,
-    "world_size": 0.03,
-    "seq_length": 0.08,
-    "model": 0.06,
-    "hidden_size": 0.05,
+    "interpolation": 0.016,
+    "world_size": 0.025,
+    "seq_length": 0.065,
+    "model": 0.05,
+    "hidden_size": 0.04,
 }
 _WEIGHT_BEFORE = 1.0  # as many folds is that worth
 _OWN_BEFORE, _OWN_ROWS_BEFORE = 0.065, 15  # a layout's own part, and as many rows is that worth
+# Of both for stacks of lean kernels, as of their data sheets' errors below.
+_BEFORE = {False: 1.0, True: 0.6}
 # A layout's own error grows by this share of itself per doubling of the nodes beyond the data, over
 # a lossy transport and elsewhere: from 16 and 32 GPUs to 64 over EFA, from 128 to 2,304 without.
-_OWN_PER_DOUBLING = {True: 0.4, False: 0.05}
+_OWN_PER_DOUBLING = {True: 0.5, False: 0.05}
 # Tails are heavy: 8 in 10 single errors lie closer than 8 in 10 differences would have it.
-_SINGLE = 0.9
+_SINGLE = 0.8
 # Errors of published tables predicted from data sheets: own, shared by a size, by all sizes. Stacks
 # of lean kernels (every operator fused, nothing waits for the host) leave less to chance.
 _DATA_SHEET = {False: (0.085, 0.04, 0.07), True: (0.05, 0.03, 0.05)}
@@ -81,6 +83,7 @@ def spread_of(
     roughness: Floats,
     stack: StackCalibration | None,
     *,
+    unfollowed: Floats | float = 0.0,
     world_size: Floats,
     seq_length: Floats,
     model: Words,
@@ -96,7 +99,8 @@ def spread_of(
     Rows with a world_size, seq_length, model or hidden_size that was not calibrated take the errors
     of the folds that left such a value out. Beyond the largest calibrated size what rows share
     grows as the root of the doublings, as in a random walk, and their own part with every doubling
-    of the nodes.
+    of the nodes. `unfollowed` is ln(step by the whole fit / step_s) of rows that follow a fit in
+    part (trust.py): it may be right all the same, so that far is one standard deviation.
     """
     n = len(step_s)
     if stack is None or other_cluster:
@@ -119,13 +123,14 @@ def spread_of(
     for axis in AXES:
         new = ~np.isin(values[axis].astype(str), np.array(stack.seen[axis]).astype(str))
         band = stack.bands.get(axis)
-        axis_own, shared = _parts(band, axis) if band else (_OWN_BEFORE, _SHARED_BEFORE[axis])
+        axis_own, shared = _parts(band, axis) if band else _before(axis, lean_kernels)
         own = np.where(new, np.maximum(own, axis_own), own)
         if axis == "world_size":
             size = np.where(new, np.hypot(size, shared * np.sqrt(np.maximum(doublings, 1))), size)
             own = own * (1 + _OWN_PER_DOUBLING[lossy_transport] * nodes)
         else:
             common = np.where(new, np.hypot(common, shared), common)
+    common = np.hypot(common, unfollowed)
     return _spread(step_s, own * roughness, size, common)
 
 
@@ -147,6 +152,12 @@ def _parts(band: Band, axis: str) -> tuple[float, float]:
     return 0.85 * (band.high - band.low) / (2 * EIGHTY), _SHARED_BEFORE[axis]
 
 
+def _before(axis: str, lean_kernels: bool) -> tuple[float, float]:
+    """What own and shared parts are taken as before any fold tells."""
+    share = _BEFORE[lean_kernels]
+    return share * _OWN_BEFORE, share * _SHARED_BEFORE[axis]
+
+
 def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) -> Floats:
     """How many times the usual own error a layout's is, (n,).
 
@@ -163,7 +174,7 @@ def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) ->
     return np.asarray((1 + 4 * tp_share) * (1 + (crowded if lossy_transport else 0.0)))
 
 
-def band_of(axis: str, folds: Iterable[HeldBack]) -> Band:
+def band_of(axis: str, folds: Iterable[HeldBack], *, lean_kernels: bool = False) -> Band:
     """The error of rows held back, fold by fold; few rows widen `low` and `high` by 1 + 2 / n.
 
     own: 8 in 10 differences between rows of a setting lie within what independent normal errors of
@@ -179,8 +190,9 @@ def band_of(axis: str, folds: Iterable[HeldBack]) -> Band:
     if own is None:
         middle = np.median(residuals)
         own = 0.85 * float(np.quantile(np.abs(residuals - middle), 0.8)) / EIGHTY
-    own = math.sqrt((n * own**2 + _OWN_ROWS_BEFORE * _OWN_BEFORE**2) / (n + _OWN_ROWS_BEFORE))
-    squares = [_WEIGHT_BEFORE * _SHARED_BEFORE[axis] ** 2]
+    own_before, shared_before = _before(axis, lean_kernels)
+    own = math.sqrt((n * own**2 + _OWN_ROWS_BEFORE * own_before**2) / (n + _OWN_ROWS_BEFORE))
+    squares = [_WEIGHT_BEFORE * shared_before**2]
     squares += [_shared_square(fold, own) for fold in several]
     shared = np.sqrt(sum(squares) / (_WEIGHT_BEFORE + len(several)))
     return Band(

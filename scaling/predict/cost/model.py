@@ -12,7 +12,8 @@ from scaling.predict.cost.risk import possible_stall_s, ranked_by, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
 from scaling.predict.read.calibration import Calibration, StackCalibration
 from scaling.predict.read.features import BLOCK, Group, Points
-from scaling.predict.read.trust import shrunk, trust_in
+from scaling.predict.read.residual import places_of
+from scaling.predict.read.trust import residual_in, shrunk, trust_in
 
 # Two lines, because two mistakes differ in price. A plan refuses a point for good, on data-sheet
 # numbers: above this share of the capacity that hits 0 of 165, 7 of 673 and 0 of 139 published
@@ -104,19 +105,26 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
     source = calibration or Calibration(source="none", stacks={})
     for group in points.groups:
         p, stack, parameters_from = source.parameters_for(group)
-        trust = np.ones(len(group.rows))
+        trust, residual = np.ones(len(group.rows)), np.zeros(len(group.rows))
         if stack is not None and stack.cluster == group.cluster_name:
-            trust = trust_in(stack, axes_of(points, group))
+            axes = axes_of(points, group)
+            trust = trust_in(stack, axes)
+            if stack.residual is not None:
+                residual = residual_in(stack, axes, trust, places_of(group.features))
         start = group.start if stack is None else {**group.start, **stack.starts}
+        unfollowed = np.zeros(len(group.rows))
         for share in np.unique(trust).tolist():
             followed = shrunk(p, start, share)
             rows = np.flatnonzero(trust == share)
             for block in range(0, len(rows), BLOCK):
-                _predict_block(group, rows[block : block + BLOCK], followed, out)
+                some = rows[block : block + BLOCK]
+                _predict_block(group, some, followed, residual[some], out)
+                if share < 1:
+                    unfollowed[some] = _way_left(group, some, p, out)
         index = group.rows
         out.predicted[index] = True
         out.parameters_from[index] = parameters_from
-        _judge(points, group, out, stack)
+        _judge(points, group, out, stack, unfollowed)
     return out
 
 
@@ -130,7 +138,22 @@ def axes_of(points: Points, group: Group) -> dict[str, npt.NDArray[np.generic]]:
     }
 
 
-def _judge(points: Points, group: Group, out: Prediction, stack: StackCalibration | None) -> None:
+def _way_left(
+    group: Group, rows: npt.NDArray[np.int64], p: dict[str, float], out: Prediction
+) -> Floats:
+    """ln(step by the whole fit / predicted step) of rows that follow a fit in part, (n,)."""
+    f, index = group.features.take(rows), group.rows[rows]
+    step = step_of(group, f, p, out.memory_bytes[index] / group.capacity_bytes)
+    return np.log(step.total / out.step_time_s[index])
+
+
+def _judge(
+    points: Points,
+    group: Group,
+    out: Prediction,
+    stack: StackCalibration | None,
+    unfollowed: Floats,
+) -> None:
     """How wrong the group's predictions may be."""
     index, f = group.rows, group.features
     step_s = out.step_time_s[index]
@@ -142,6 +165,7 @@ def _judge(points: Points, group: Group, out: Prediction, stack: StackCalibratio
             lossy_transport=group.cluster.lossy_transport,
         ),
         stack,
+        unfollowed=unfollowed,
         world_size=points.world_size[index],
         seq_length=points.seq_length[index],
         model=points.model[index],
@@ -161,14 +185,18 @@ def _judge(points: Points, group: Group, out: Prediction, stack: StackCalibratio
 
 
 def _predict_block(
-    group: Group, rows: npt.NDArray[np.int64], p: dict[str, float], out: Prediction
+    group: Group,
+    rows: npt.NDArray[np.int64],
+    p: dict[str, float],
+    residual: Floats,
+    out: Prediction,
 ) -> None:
     whole = len(rows) == len(group.rows)
     f = group.features if whole else group.features.take(rows)
     index: npt.NDArray[np.int64] = group.rows[rows]
     memory = memory_of(group, f, p)
     need = need_of(memory, p)
-    step = step_of(group, f, p, memory.total / group.capacity_bytes)
+    step = step_of(group, f, p, memory.total / group.capacity_bytes).times(np.exp(residual))
     out.memory_bytes[index] = memory.total
     out.need_bytes[index] = need
     out.capacity_bytes[index] = group.capacity_bytes

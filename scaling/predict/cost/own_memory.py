@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.predict.cost import saved
 from scaling.predict.cost.sharding import sharding_of
 from scaling.predict.cost.stages import Stages, head_params, layer_params, stages_of
 from scaling.predict.read.features import Features, Group
@@ -76,15 +77,19 @@ def layer_of(f: Features, tokens: Floats) -> _Layer:
     scores = e * f.micro_batch_size * f.num_heads / f.tp * f.seq_length**2 / f.cp
     plain = f.math | f.fused_softmax
     gated = f.mlp_inputs > 1
-    # a norm keeps its input in fp32 and the normed in 16 bits, a fused one its input; then what
-    # the matrices behind it read, whole
-    norm = np.where(f.fused_norm, e, _WIDE + e) * own + e * whole
-    # query, key, value and output; of a flash kernel a logsumexp a row; a second all-to-all copies
-    logsumexp = np.where(plain, 0.0, _WIDE * tokens * f.num_heads / f.tp)
-    shared_heads = np.where(plain, queries, keys)  # repeated where a product needs them so
-    attention = 2 * queries + 2 * shared_heads + np.where(f.cp > 1, queries, 0.0)
-    gate = np.where(gated, np.where(f.fused_mlp, 3.0, 4.0), 2.0) * inner
-    in_core = f.attentions * (logsumexp + np.where(plain, scores, 0.0))
+    # a norm keeps its input in fp32 and the normed in 16 bits; then what the matrices behind it
+    # read, whole
+    fused_norm = saved.rms_norm(e * own, tokens / shared)
+    norm = np.where(f.fused_norm, fused_norm, (_WIDE + e) * own) + e * whole
+    # without a flash kernel keys are repeated where a product needs them so; a second all-to-all
+    # copies
+    none = np.zeros_like(queries)
+    flash = saved.flash_attention(queries, keys, none)
+    attention = np.where(plain, 4 * queries, flash) + np.where(f.cp > 1, queries, 0.0)
+    # what the last matrix reads, and what makes it
+    gate = inner + np.where(gated, np.where(f.fused_mlp, saved.gate(inner), 3 * inner), inner)
+    logsumexp = saved.flash_attention(none, none, tokens * f.num_heads / f.tp)
+    in_core = f.attentions * np.where(plain, scores, logsumexp)
     outside = (1 + f.attentions) * norm + f.attentions * attention + gate
     # backward comes to the feed-forward first, then to its norm, then to attention
     down = e * f.hidden_size * f.ffn_hidden_size / f.tp  # the gradient of its last matrix
@@ -284,7 +289,7 @@ def loss_of(
     pieces = np.ceil(f.vocab_size / (4 * width))
     rows = np.minimum(tokens, 2 ** np.ceil(np.log2(np.ceil(tokens / pieces))))
     fused = e * tokens * width + _WIDE * table + np.maximum(e * rows * f.vocab_size, e * table)
-    both = e * tokens * width + e * table
+    both = saved.linear_cross_entropy(e * tokens * width, e * table)
     return (
         np.where(joined, fused, forward + held),
         np.where(joined, both, backward + held_back),

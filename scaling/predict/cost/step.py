@@ -39,6 +39,10 @@ class Step:
     total: Floats
     terms: dict[str, Floats]
 
+    def times(self, factor: Floats) -> "Step":
+        """The same step, every term longer by a factor, (n,)."""
+        return Step(self.total * factor, {name: s * factor for name, s in self.terms.items()})
+
 
 def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floats) -> Step:
     """Step time of the layouts `f` (rows of `group`) under parameters `p`.

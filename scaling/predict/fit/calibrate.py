@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.errors import InputError
-from scaling.foreign.arrays import Flags, Words
+from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.interval import HeldBack, band_of, one_fold, rough_of
 from scaling.predict.cost.memory import memory_of, need_of
@@ -23,6 +23,12 @@ from scaling.predict.read.calibration import (
 )
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
+from scaling.predict.read.residual import (
+    Residual,
+    fitted_residual,
+    is_worth,
+    places_of,
+)
 from scaling.predict.read.trust import TRUSTS, chosen_trust, shrunk
 
 _FOLDS = 4
@@ -88,9 +94,10 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
     time = fit_time(group, seen, start)
     timed = seen.timed
     axes = {axis: values[timed] for axis, values in axes_of(points, group).items()}
-    found, trust = {"interpolation": _prior_band()}, dict[str, float]()
+    held_back = _HeldBackErrors(bands={"interpolation": _prior_band()}, trust={}, residual=None)
     if bands and timed.sum() >= _FEWEST_TO_FOLD:
-        found, trust = _bands(group, seen, start, time, axes, _settings(points, group)[timed])
+        settings = _settings(points, group)[timed]
+        held_back = _held_back_errors(group, seen, start, time, axes, settings)
     return StackCalibration(
         framework=group.framework,
         cluster=group.cluster_name,
@@ -99,9 +106,10 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         rows_out_of_memory=int(seen.out_of_memory.sum()),
         rows_with_peak_memory=int(np.isfinite(seen.peak_memory_bytes).sum()),
         parameters={**memory, **time},
-        bands=found,
+        bands=held_back.bands,
         seen={axis: tuple(sorted(set(values.tolist()))) for axis, values in axes.items()},
-        trust=trust,
+        trust=held_back.trust,
+        residual=held_back.residual,
     )
 
 
@@ -111,44 +119,100 @@ def _prior_band() -> Band:
     return Band(low=low, high=high, rows=0, own=0.055, shared=0.06)
 
 
-def _bands(
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _HeldBackErrors:
+    """What fits of part of the rows say of the others."""
+
+    bands: dict[str, Band]
+    trust: dict[str, float]
+    residual: Residual | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Fold:
+    """Rows held back from one fit, for each of `trusts`, and what their neighbours are off by."""
+
+    by_trust: list[HeldBack]
+    nearby: Floats
+
+
+def _held_back_errors(
     group: Group,
     seen: Observed,
     start: Mapping[str, float],
     fitted: Mapping[str, Fitted],
     axes: Mapping[str, npt.NDArray[np.generic]],
     settings: Words,
-) -> tuple[dict[str, Band], dict[str, float]]:
+) -> _HeldBackErrors:
     """Residuals of rows the fit has not seen: random folds, and whole values of an axis left out.
 
     World sizes are only ever predicted from smaller ones, as they are in use. What is left out also
-    says how far the fit is to be followed where a value is new: the second return value, by axis.
+    says how far the fit is to be followed where a value is new, and whether what neighbours are off
+    by makes a prediction better: within the rows, and by axis.
     """
     timed = np.flatnonzero(seen.timed)
     warm = {**start, **{name: one.value for name, one in fitted.items()}}
+    places = places_of(group.features.take(timed))
 
-    def fold(held: Flags, rest: Flags, trusts: Sequence[float] = (1.0,)) -> list[HeldBack]:
+    def held_back(p: Mapping[str, float], rows: Flags) -> HeldBack:
+        return _held_back(group, seen, p, timed[rows], settings[rows])
+
+    def fold(held: Flags, rest: Flags, trusts: Sequence[float] = (1.0,)) -> _Fold:
         fitted = _fit_of(group, seen, start, warm, timed[rest])
-        return [
-            _held_back(group, seen, shrunk(fitted, start, trust), timed[held], settings[held])
-            for trust in trusts
-        ]
+        neighbours = fitted_residual(places[rest], held_back(fitted, rest).log_residual)
+        by_trust = [held_back(shrunk(fitted, start, trust), held) for trust in trusts]
+        return _Fold(by_trust=by_trust, nearby=neighbours.at(places[held]))
 
     order = np.random.default_rng(0).permutation(len(timed)) % _FOLDS
-    random = [fold(order == one, order != one)[0] for one in range(_FOLDS)]
-    bands = {"interpolation": band_of("interpolation", [one_fold(random)])}
+    random = [fold(order == one, order != one) for one in range(_FOLDS)]
+    holds_in, random = _with_neighbours("interpolation", random, 0, 1.0)
+    lean = group.stack.lean_kernels
+    within = one_fold([one.by_trust[0] for one in random])
+    bands = {"interpolation": band_of("interpolation", [within], lean_kernels=lean)}
     trust = {}
     for axis, values in axes.items():
-        folds = []
-        for held, rest in _splits(axis, values):
-            if held.sum() >= _FEWEST_HELD_BACK and rest.sum() >= _FEWEST_TO_FOLD:
-                folds.append(fold(held, rest, TRUSTS))
+        folds = [
+            fold(held, rest, TRUSTS)
+            for held, rest in _splits(axis, values)
+            if held.sum() >= _FEWEST_HELD_BACK and rest.sum() >= _FEWEST_TO_FOLD
+        ]
         if folds:
-            by_trust = list(zip(*folds, strict=True))
-            residuals = [np.concatenate([one.log_residual for one in f]) for f in by_trust]
-            trust[axis] = chosen_trust(residuals)
-            bands[axis] = band_of(axis, by_trust[TRUSTS.index(trust[axis])])
-    return bands, trust
+            by_trust = zip(*(one.by_trust for one in folds), strict=True)
+            trust[axis] = chosen_trust(
+                [np.concatenate([one.log_residual for one in held]) for held in by_trust]
+            )
+            at = TRUSTS.index(trust[axis])
+            if holds_in:
+                holds, folds = _with_neighbours(axis, folds, at, trust[axis])
+                holds_in += holds
+            held = [one.by_trust[at] for one in folds]
+            bands[axis] = band_of(axis, held, lean_kernels=lean)
+    residual = None
+    if holds_in:
+        everything = held_back(warm, np.ones(len(timed), dtype=bool))
+        residual = fitted_residual(places, everything.log_residual, holds_in)
+    return _HeldBackErrors(bands=bands, trust=trust, residual=residual)
+
+
+def _with_neighbours(
+    axis: str, folds: list[_Fold], at: int, trust: float
+) -> tuple[tuple[str, ...], list[_Fold]]:
+    """(axis,) and the folds with what neighbours tell taken off, if that helps; else neither."""
+    without = [fold.by_trust[at] for fold in folds]
+    with_it = [
+        dataclasses.replace(held, log_residual=held.log_residual - trust * fold.nearby)
+        for held, fold in zip(without, folds, strict=True)
+    ]
+    before, after = (
+        np.concatenate([held.log_residual for held in each]) for each in (without, with_it)
+    )
+    if not is_worth(before, after):
+        return (), folds
+    changed = []
+    for fold, held in zip(folds, with_it, strict=True):
+        by_trust = [held if i == at else other for i, other in enumerate(fold.by_trust)]
+        changed.append(dataclasses.replace(fold, by_trust=by_trust))
+    return (axis,), changed
 
 
 def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[tuple[Flags, Flags]]:

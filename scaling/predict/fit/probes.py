@@ -9,9 +9,9 @@ from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.foreign.arrays import Flags, Floats
 from scaling.foreign.columns import Columns
 from scaling.layout.axes import Precision
+from scaling.predict.read.attention import flash_gain
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.parameters import PARAMETERS
-from scaling.predict.read.points import flash_gain
 from scaling.record.probe_row import ProbeKind
 
 # Bytes a ring moves per byte of message and rank, over (n - 1) / n (nccl-tests' bus factors).

@@ -109,6 +109,7 @@ def tried(
             *_notes(fitted, tested, observed, calibration, points.note),
             *([aside(impossible)] if impossible else []),
         ],
+        assumptions=list(points.assumptions),
     )
     return Trial(
         points=points,

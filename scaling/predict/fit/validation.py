@@ -51,13 +51,18 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """Scores over all test rows and per model, cluster and world_size."""
+    """Scores over all test rows and per model, cluster and world_size.
+
+    notes: rows set aside, and what flatters the scores. assumptions: what the table does not say
+    and the predictions took for granted, a sentence each.
+    """
 
     overall: Scores
     groups: list[tuple[dict[str, str | int], Scores]]
     calibrated_rows: int
     tested_rows: int
     notes: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `scaling validate --json`."""
@@ -66,6 +71,7 @@ class Validation:
             "calibrated_rows": self.calibrated_rows,
             "tested_rows": self.tested_rows,
             "notes": self.notes,
+            "assumptions": self.assumptions,
             "groups": [{**key, **scores.to_dict()} for key, scores in self.groups],
         }
 

@@ -11,6 +11,7 @@ from scaling import __version__
 from scaling.errors import InputError, shortened
 from scaling.predict.read.features import Group
 from scaling.predict.read.parameters import PARAMETERS
+from scaling.predict.read.residual import Residual
 from scaling.record.files import write_text
 
 SCHEMA = "scaling.calibration"
@@ -60,7 +61,8 @@ class StackCalibration:
     `bands` holds "interpolation" (random folds) and, where the rows allow it, one band per axis of
     AXES from folds that leave a whole value of that axis out. `seen` are the axis values of the
     calibration rows. `generation` is the GPU's. `trust`: by axis how far the fit is followed where
-    a row's value of it is new, see trust.py.
+    a row's value of it is new, see trust.py. `residual`: what the formulas leave of the calibrated
+    rows; None where rows held back are no better for it, and in older files.
     """
 
     framework: str
@@ -73,6 +75,7 @@ class StackCalibration:
     bands: Mapping[str, Band]
     seen: Mapping[str, tuple[float | str, ...]]
     trust: Mapping[str, float] = field(default_factory=dict)
+    residual: Residual | None = None
 
     @property
     def values(self) -> dict[str, float]:
@@ -208,6 +211,8 @@ def _checked(path: Path, record: dict[str, Any]) -> Calibration:
         missing += set(AXES) - stack.seen.keys()
         if missing:
             raise InputError(f"{place}: {sorted(missing)[0]} is missing; calibrate again")
+        if stack.residual is not None and not stack.residual.is_sound:
+            raise InputError(f"{place}: residual is none that fits this program; calibrate again")
         for name, fitted in stack.parameters.items():
             known = PARAMETERS.get(name)
             if known and not known.low * 0.999 <= fitted.value <= known.high * 1.001:

@@ -174,7 +174,7 @@ def _layout(columns: Columns) -> dict[str, Floats]:
     known = completed(known)
     for name in BATCH_FACTORS[:2]:
         missing = np.isnan(known[name])
-        if missing.any() and name == "micro_batch_size":
+        if missing.any():
             columns.assumptions.append(f"{name} is not given in {missing.sum()} rows: taken as 1")
         known[name] = np.where(missing, 1.0, known[name])
         known = completed(known)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from scaling.cluster.hardware import Cluster, Generation, Gpu, gpu_named
+from scaling.cluster.hardware import Cluster, Gpu, gpu_named
 from scaling.foreign.arrays import Floats, Words
 from scaling.foreign.columns import Columns
 from scaling.layout.kernels import ATTENTION
 from scaling.layout.shapes import ModelShape
+from scaling.predict.read.attention import flash_gain
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.features import Features, Group, Points
 from scaling.predict.read.foreign_points import inputs_of
@@ -275,27 +276,9 @@ def _features(
     )
 
 
-# Efficiency of flash kernels relative to FlashAttention-2 on an A100: of versions 1 and 2, and of
-# 3, 4 and cuDNN's. On Hopper FlashAttention-2 reaches 35 % of peak where it has 50 % on A100,
-# version 3 about twice that (arXiv 2407.08608). To other generations nothing is carried over.
-_FLASH_GAIN: Mapping[Generation, tuple[float, float]] = {
-    "hopper": (0.7, 1.4),
-    "blackwell": (0.5, 1.3),
-}
-
-
 def _cost_of(attention: Words) -> Words:
     """The kernel whose costs the prediction takes for each, (n,)."""
     costs = attention.astype(object)
     for name, kernel in ATTENTION.items():
         costs[attention == name] = kernel.cost
     return costs
-
-
-def flash_gain(attention: Words, gpu: Gpu) -> Floats:
-    """Efficiency of a flash kernel relative to FlashAttention-2 on an A100, (n,)."""
-    newer = attention == "flash3"
-    older_gain, newer_gain = 1.0, 1.0
-    if gpu.generation is not None:
-        older_gain, newer_gain = _FLASH_GAIN.get(gpu.generation, (1.0, 1.0))
-    return np.where(newer, newer_gain, older_gain)

@@ -284,16 +284,18 @@ def with_release(framework: str, release: str) -> str:
     Entries of STACKS whose prefix is a framework's name and a release say so; releases sort as text
     (26.02.01, 26.04, 26.06).
     """
+    name = f"{framework} ".lower()
     since = [
         stack.prefix
         for stack in STACKS
-        if stack.prefix.startswith(f"{framework} ")
-        and stack.prefix.removeprefix(f"{framework} ") <= release
+        if stack.prefix.lower().startswith(name)
+        and stack.prefix.lower().removeprefix(name) <= release
     ]
     return max(since, default=framework)
 
 
 def stack_of(framework: str) -> Stack:
-    """The longest prefix that fits the framework's name; the plain stack if none does."""
-    fitting = [stack for stack in STACKS if framework.startswith(stack.prefix)]
+    """The longest prefix that fits the name, whatever its case; the plain stack if none does."""
+    name = framework.lower()
+    fitting = [stack for stack in STACKS if name.startswith(stack.prefix.lower())]
     return max(fitting, key=lambda stack: len(stack.prefix))

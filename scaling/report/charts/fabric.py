@@ -6,7 +6,7 @@ from scaling.report.charts.categories import category, part_colour
 from scaling.report.charts.marks import FROM_ZERO, INK, SURFACE, chart, finish, rate_axis
 from scaling.report.charts.tooltips import tooltips
 
-AXES = ["tp", "cp", "dp", "pp"]
+AXES = ["tp", "cp", "dp", "pp", "ep"]
 
 
 def collectives() -> alt.LayerChart:

@@ -7,7 +7,7 @@ import altair as alt
 
 def tooltips(*fields: str) -> list[alt.Tooltip]:
     """Same words, same order in every chart."""
-    known = {
+    words_and_formats = {
         "world_size": ("{GPUs}", "d"),
         "layout_name": ("layout", None),
         "series": ("value is", None),
@@ -48,7 +48,7 @@ def tooltips(*fields: str) -> list[alt.Tooltip]:
     }
     tips = []
     for field in fields:
-        title, shown = known[field]
+        title, shown = words_and_formats[field]
         kind = "N" if shown is None else "Q"
         options: dict[str, Any] = {} if shown is None else {"format": shown}
         tips.append(alt.Tooltip(f"{field}:{kind}", title=title, **options))

@@ -21,8 +21,8 @@ def bundle() -> str:
     Bundling takes more than a second and holds Python's lock all the time, so it runs in a process
     of its own: a thread that waits here leaves the caller free to read tables and build charts.
     """
-    made = subprocess.run(
+    bundled = subprocess.run(
         [sys.executable, "-c", _PROGRAM, VEGA_LITE],
         check=True, stdout=subprocess.PIPE, encoding="utf-8",
     )  # fmt: skip
-    return made.stdout
+    return bundled.stdout

@@ -50,7 +50,7 @@ def _rate(outcome: str | None, tokens_per_s: float | None) -> str:
 def _ratio(one: dict[str, Any]) -> str:
     if one["ratio"] is None:
         return UNKNOWN
-    said = f"×{digits(one['ratio'], 3)}"
+    ratio = f"×{digits(one['ratio'], 3)}"
     if one["ratio_low"] is None or one["ratio_high"] is None:
-        return said
-    return f"{said} [{digits(one['ratio_low'], 3)}–{digits(one['ratio_high'], 3)}]"
+        return ratio
+    return f"{ratio} [{digits(one['ratio_low'], 3)}–{digits(one['ratio_high'], 3)}]"

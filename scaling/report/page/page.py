@@ -22,6 +22,7 @@ from scaling.report.charts.vega import bundle
 from scaling.report.page import decision
 from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.engines import engines
+from scaling.report.sections.order import order
 from scaling.report.sections.replication import replication
 from scaling.report.sections.sentences import story
 from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
@@ -36,6 +37,7 @@ TEMPLATES = (
     "decision.html.j2",
     "replication.html.j2",
     "engines.html.j2",
+    "order.html.j2",
     "method.html.j2",
 )
 STYLES = ("page.css", "tables.css", "paper.css")
@@ -47,7 +49,8 @@ RAIL = (
     ("returns", "Returns"), ("memory", "Memory"), ("time", "What bounds a step"),
     ("layouts", "Layouts of a size"), ("effects", "Effects"), ("cost", "Cost"),
     ("accuracy", "Prediction"), ("peers", "Other clusters"),
-    ("collectives", "Links and devices"), ("replication", "Replication"),
+    ("collectives", "Links and devices"), ("order", "Odds and drift"),
+    ("replication", "Replication"),
     ("statistics", "All points"), ("method", "Method"), ("downloads", "Downloads"),
 )  # fmt: skip
 
@@ -132,6 +135,7 @@ def _html(
         study=shown(study_dir.name),
         replication=replication(study_dir),
         engines=engines(tables),
+        order=order(tables),
         stories=stories,
         rail=RAIL,
         charts_of=charts_of,
@@ -216,8 +220,8 @@ def _source(path: Path) -> str:
         raise InputError(f"{path}: is missing; the page is made of it") from error
 
 
-def _file_words(told: dict[str, Any]) -> str:
-    return f"{told['setting_id']}-{told['model']}-{told['cluster']}"
+def _file_words(story: dict[str, Any]) -> str:
+    return f"{story['setting_id']}-{story['model']}-{story['cluster']}"
 
 
 def _file_name(words: str) -> str:

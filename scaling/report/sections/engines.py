@@ -53,9 +53,12 @@ def _headline(rows: list[Record]) -> str:
     faster = sum(row["ratio_low"] > 1 for row in sure)
     slower = sum(row["ratio_high"] < 1 for row in sure)
     predicted = all(row["series"] == "predicted" for row in both)
+    verdict = f"{second} is faster in {faster} and {first} in {slower}"
+    if not faster and not slower:
+        verdict = f"{first} and {second} are told apart in none"
     return (
-        f"Of {len(both)} layouts that ran under both, {second} is faster in {faster} and "
-        f"{first} in {slower}; the others are within their intervals"
+        f"Of {len(both)} layouts that ran under both engines, {verdict}"
+        + ("; the others are within their intervals" if 0 < faster + slower < len(both) else "")
         + (f" ({only})" if only else "")
         + (", by the prediction alone" if predicted else "")
     )

@@ -10,8 +10,8 @@ _UNKNOWN = margin_of(UNSTATED_FLOOR)  # of a row that says nothing of its noise
 
 def margin(row: Record) -> float:
     """Half the interval of ln(rate): of the table `ranking`, else that of an unstated noise."""
-    known = row.get("margin")
-    return _UNKNOWN if known is None else float(known)
+    tabled = row.get("margin")
+    return _UNKNOWN if tabled is None else float(tabled)
 
 
 def ahead(faster: Record, slower: Record, rate: str = "tokens_per_s") -> bool:

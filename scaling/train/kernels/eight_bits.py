@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.nn.functional import ScalingType
 
 from scaling.layout.axes import Fp8Scaling
 from scaling.train.failures import KernelUnavailable
@@ -81,7 +80,9 @@ def _times(
     a: torch.Tensor, b: torch.Tensor, scaling: Fp8Scaling, format_of_a: torch.dtype = _FORMAT
 ) -> torch.Tensor:
     """[n, k] and [m, k] -> [n, m], the sums over k in fp32."""
-    kind = ScalingType.TensorWise if scaling == "tensor" else ScalingType.RowWise
+    kind = (
+        functional.ScalingType.TensorWise if scaling == "tensor" else functional.ScalingType.RowWise
+    )
     narrow_a, scale_a = _cast(a, format_of_a, scaling)
     narrow_b, scale_b = _cast(b, _FORMAT, scaling)
     product: torch.Tensor = functional.scaled_mm(

@@ -1,7 +1,7 @@
 """What a layer is made of: norms, attention, feed-forward; one slice per tp rank.
 
-With b sequences of s tokens and hidden size h each block takes [b, s, h] and gives this rank's part
-of a sum over the tp ranks, of the same shape; norms take and give what a rank holds.
+With b sequences of s tokens and hidden size h each block takes what a rank holds, [b, s', h], and
+gives this rank's part of a sum over the tp ranks, [b, s, h]; norms take and give what a rank holds.
 """
 
 import functools
@@ -17,6 +17,7 @@ from scaling.train.kernels import fused
 from scaling.train.kernels.attention import attend
 from scaling.train.model.blueprint import Blueprint, recomputed
 from scaling.train.parallel.context import Attend, ContextParallel
+from scaling.train.parallel.tensor import TensorParallel
 
 _EPSILONS: dict[Family, float] = {"llama": 1e-5, "gpt": 1e-5, "t5": 1e-6}  # as released
 _ROTARY_BASE = 10_000.0
@@ -65,7 +66,8 @@ class SelfAttention(nn.Module):
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
         shape = plan.shape
-        self.head_dim, self.cp, self.linear = shape.head_dim, plan.cp, plan.linear
+        self.head_dim, self.tp, self.cp = shape.head_dim, plan.tp, plan.cp
+        self.linear = plan.linear
         self.turned, self.fused_rope = shape.family == "llama", plan.layout.fused_rope
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         turned_by = shape.head_dim if self.turned else None
@@ -83,13 +85,13 @@ class SelfAttention(nn.Module):
         self.attend = plan.cp.over_whole_sequences(attention_core(plan))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[b, s, h] -> this rank's part of the sum [b, s, h]."""
-        batch, held, _ = x.shape
-
-        def heads(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-            return self.linear(x, weight, bias).view(batch, held, -1, self.head_dim)
-
-        query, key = heads(self.query, self.query_bias), heads(self.key, self.key_bias)
+        """[b, s', h] -> this rank's part of the sum [b, s, h]."""
+        columns = self.tp.columns(
+            x, (self.query, self.query_bias), (self.key, self.key_bias),
+            (self.value, self.value_bias), linear=self.linear,
+        )  # fmt: skip
+        batch, held, _ = columns[0].shape
+        query, key, value = (each.view(batch, held, -1, self.head_dim) for each in columns)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.turned:
@@ -98,7 +100,7 @@ class SelfAttention(nn.Module):
                 query, key = fused.rotate(query, key, cosine, sine)
             else:
                 query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        attended = self.attend(query, key, heads(self.value, self.value_bias))
+        attended = self.attend(query, key, value)
         return self.linear(attended.reshape(batch, held, -1), self.output, None)
 
 
@@ -120,10 +122,14 @@ def attention_core(plan: Blueprint) -> Attend:
 
 
 class FeedForward(nn.Module):
-    """SwiGLU (arXiv 2002.05202; a t5: GEGLU) where the shape is gated, else GELU (a t5: ReLU)."""
+    """SwiGLU (arXiv 2002.05202; a t5: GEGLU) where the shape is gated, else GELU (a t5: ReLU).
+
+    One of a `width` of its own is part of a block that has entered the tp group already.
+    """
 
     def __init__(self, plan: Blueprint, name: str, width: int | None = None) -> None:
         super().__init__()
+        self.tp = TensorParallel() if width else plan.tp
         hidden_size, inner = plan.shape.hidden_size, width or plan.shape.ffn_hidden_size
         gated = plan.shape.gated_mlp
         self.linear = plan.linear
@@ -136,11 +142,12 @@ class FeedForward(nn.Module):
         self.down = plan.sharded(f"{name}.down", hidden_size, inner, dim=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[b, s, h] -> this rank's part of the sum [b, s, h]."""
-        up = self.linear(x, self.up, self.up_bias)
+        """[b, s', h] -> this rank's part of the sum [b, s, h]."""
+        up_product = (self.up, self.up_bias)
         if self.gate is None:
+            (up,) = self.tp.columns(x, up_product, linear=self.linear)
             return self.linear(self.activate(up), self.down, None)
-        gate = self.linear(x, self.gate, self.gate_bias)
+        gate, up = self.tp.columns(x, (self.gate, self.gate_bias), up_product, linear=self.linear)
         inner = self.activate(gate) * up if self.fused is None else self.fused(gate, up)
         return self.linear(inner, self.down, None)
 

@@ -72,16 +72,17 @@ class Layer(nn.Module):
         self.attention = SelfAttention(plan, f"layers.{index}.attention")
         mixed = plan.shape.num_experts and index >= plan.shape.dense_layers
         kind = Mixture if mixed else FeedForward
-        self.feed_forward = kind(plan, f"layers.{index}.feed_forward")
+        self.mixed, self.feed_forward = mixed, kind(plan, f"layers.{index}.feed_forward")
         # added once, to the sum, where the ranks' parts of it meet
         self.attention_bias, self.feed_forward_bias = plan.shift(), plan.shift()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[b, s', h] -> [b, s', h]."""
         tp = self.tp
-        attended = tp.leave(self.attention(tp.enter(self.attention_norm(x))))
+        attended = tp.leave(self.attention(self.attention_norm(x)))
         x = x + _shifted(attended, self.attention_bias)
-        fed = tp.leave(self.feed_forward(tp.enter(self.feed_forward_norm(x))))
+        normed = self.feed_forward_norm(x)
+        fed = tp.leave(self.feed_forward(tp.enter(normed) if self.mixed else normed))
         return x + _shifted(fed, self.feed_forward_bias)
 
 
@@ -102,7 +103,7 @@ class Head(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[b, s', h] -> [b, s, vocab / tp]."""
-        return functional.linear(self.tp.enter(x), self.weight)
+        return self.tp.columns(x, (self.weight, None))[0]
 
 
 class FusedHead(Head):

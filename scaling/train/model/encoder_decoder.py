@@ -90,7 +90,7 @@ class EncoderLayer(nn.Module):
         tp = self.tp
         normed = tp.enter(self.attention_norm(source))
         source = source + tp.leave(self.attention(normed, normed, bias))
-        return source + tp.leave(self.feed_forward(tp.enter(self.feed_forward_norm(source))))
+        return source + tp.leave(self.feed_forward(self.feed_forward_norm(source)))
 
 
 class DecoderLayer(nn.Module):
@@ -113,7 +113,7 @@ class DecoderLayer(nn.Module):
         target = target + tp.leave(self.attention(normed, normed, bias))
         crossing = self.cross_attention(tp.enter(self.cross_norm(target)), memory, None)
         target = target + tp.leave(crossing)
-        return target + tp.leave(self.feed_forward(tp.enter(self.feed_forward_norm(target))))
+        return target + tp.leave(self.feed_forward(self.feed_forward_norm(target)))
 
 
 def pair_of(embedding: Embedding, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,15 +3,19 @@
 A block's first matrices are split by columns and its last one by rows (arXiv 1909.08053), so that a
 block needs the other ranks only where it begins (`enter`) and where it ends (`leave`). With
 `sequence_parallel` the activations between blocks are split along the sequence
-(arXiv 2205.05198): `enter` then gathers them and `leave` scatters the sum.
+(arXiv 2205.05198): `enter` then gathers them and `leave` scatters the sum. In backward the input's
+gradient crosses the ranks while the gradients of the matrices are computed (`columns`), as in
+Megatron-LM.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
 
 # torch 2.13 renamed both collectives and warns about the old names; 2.11 has only those.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -32,6 +36,24 @@ class TensorParallel:
         if self.size == 1:
             return x
         return _run(_GatherSequence if self.sequence_parallel else _SumGradient, x, self)
+
+    def columns(
+        self,
+        x: torch.Tensor,
+        *products: tuple[torch.Tensor, torch.Tensor | None],
+        linear: Callable[..., torch.Tensor] = functional.linear,
+    ) -> Sequence[torch.Tensor]:
+        """`enter`, then the product with each column-split matrix, and its shift if it has one.
+
+        A compiler orders collectives itself, and 8-bit products have a backward of their own: there
+        the input's gradient crosses after those of the matrices.
+        """
+        if self.size == 1 or torch.compiler.is_compiling() or linear is not functional.linear:
+            x = self.enter(x)
+            return [linear(x, weight, bias) for weight, bias in products]
+        weights, biases = zip(*products, strict=True)
+        results: Sequence[torch.Tensor] = _Columns.apply(x, self, *weights, *biases)  # type: ignore[no-untyped-call]
+        return results
 
     def leave(self, x: torch.Tensor) -> torch.Tensor:
         """After row-split matrices: the ranks' partial results summed."""
@@ -83,11 +105,19 @@ def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
 def _scatter_sum(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     """[b, s, h] -> [b, s/tp, h], summed over the ranks, sequence by sequence."""
-    batch, tokens, width = x.shape
-    whole, part = x.contiguous(), x.new_empty(batch, tokens // tp.size, width)
-    for sequence in range(batch):
-        _reduce_scatter(part[sequence], whole[sequence], group=tp.group)
+    part, crossing = _begin_scatter_sum(x.contiguous(), tp)
+    for work in crossing:
+        work.wait()
     return part
+
+
+def _begin_scatter_sum(x: torch.Tensor, tp: TensorParallel) -> tuple[torch.Tensor, list[dist.Work]]:
+    batch, tokens, width = x.shape
+    part = x.new_empty(batch, tokens // tp.size, width)
+    pairs = zip(part, x, strict=True)
+    return part, [
+        _reduce_scatter(one, whole, group=tp.group, async_op=True) for one, whole in pairs
+    ]
 
 
 def _all_reduced(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
@@ -98,6 +128,48 @@ def _all_reduced(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     whole = x.contiguous()
     dist.all_reduce(whole, group=tp.group)
     return whole
+
+
+class _Columns(torch.autograd.Function):
+    """On CUDA collectives queue on a stream of their own, so to wait is not to stop the host."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, tp: TensorParallel, *matrices: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        weights: Sequence[Any] = matrices[: len(matrices) // 2]
+        biases = matrices[len(weights) :]
+        whole = _gather(x, tp) if tp.sequence_parallel else x
+        ctx.tp, ctx.shifted = tp, [bias is not None for bias in biases]
+        ctx.save_for_backward(whole, *weights)
+        return tuple(
+            functional.linear(whole, weight, bias)
+            for weight, bias in zip(weights, biases, strict=True)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        rows = [gradient.flatten(0, -2) for gradient in gradients]
+        summed = rows[0] @ weights[0]
+        for row, weight in zip(rows[1:], weights[1:], strict=True):
+            summed.addmm_(row, weight)
+        summed, crossing = _begin_sum(summed.view(x.shape), ctx.tp)
+        tokens = x.flatten(0, -2)
+        of_weights = [row.t() @ tokens for row in rows]
+        of_biases = [
+            row.sum(0) if shifted else None for row, shifted in zip(rows, ctx.shifted, strict=True)
+        ]
+        for work in crossing:
+            work.wait()
+        return summed, None, *of_weights, *of_biases
+
+
+def _begin_sum(x: torch.Tensor, tp: TensorParallel) -> tuple[torch.Tensor, list[dist.Work]]:
+    """The sum over the ranks, of this rank's part of the sequence where that is split."""
+    if not tp.sequence_parallel:
+        return x, [dist.all_reduce(x, group=tp.group, async_op=True)]
+    return _begin_scatter_sum(x, tp)
 
 
 class _SumGradient(torch.autograd.Function):

@@ -164,7 +164,7 @@ def _stages(plan: Blueprint) -> list[LayerSpec]:
 
 
 def _tied_logits(embedding: Embedding, x: torch.Tensor) -> torch.Tensor:
-    return nn.functional.linear(embedding.tp.enter(x), embedding.weight)
+    return embedding.tp.columns(x, (embedding.weight, None))[0]
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from torch.distributed.pipelining import (
 from scaling.layout.axes import V_SCHEDULES, PipelineSchedule
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_by_cost, part_costs
+from scaling.study.short_steps import accumulations
 from scaling.train.data import MicroBatch
 from scaling.train.engines.torch.sharding import LAYERS, Sharding
 from scaling.train.engines.torch.update import Engine, Tied, Update
@@ -108,7 +109,7 @@ class PipelineTrainer:
             self._chunks.append(chunk)
         beat("building the engine")
         group = groups.own_group_by(lambda o: (o.tp_rank, o.cp_rank, o.dp_rank))
-        stages = [
+        self._stages = [
             PipelineStage(
                 chunk,
                 index,
@@ -120,13 +121,7 @@ class PipelineTrainer:
             )
             for chunk, index in zip(self._chunks, self._indices, strict=True)
         ]
-        loss, rounds = loss_of(plan), layout.gradient_accumulation_steps
-        self._schedule = _SCHEDULES[layout.pipeline_schedule](
-            stages[0] if layout.pipeline_schedule == "1f1b" else stages,
-            rounds,
-            loss_fn=lambda logits, labels: loss(logits, labels) / rounds,
-            scale_grads=False,
-        )
+        self._schedules: dict[int, Any] = {}  # by their number of micro-batches
         weights = [weight for chunk in self._chunks for weight in chunk.parameters()]
         tied = _tied(plan, groups, self._chunks) if plan.shape.tied_embeddings else None
         update = Update(weights, plan, copies=sharding.copies, tied=tied)
@@ -135,14 +130,39 @@ class PipelineTrainer:
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on these micro-batches, one optimizer step."""
+        if len(batches) not in self._schedules:
+            self._schedule_all(len(batches))
+        schedule = self._schedules[len(batches)]
         self._losses = []
         ids = [torch.cat([ids for ids, _ in batches])] if self._chunks[0].first else []
         if self._chunks[-1].last:
             labels = torch.cat([labels for _, labels in batches])
-            self._schedule.step(*ids, target=labels, losses=self._losses, return_outputs=False)
+            schedule.step(*ids, target=labels, losses=self._losses, return_outputs=False)
         else:
-            self._schedule.step(*ids)
+            schedule.step(*ids)
         self.engine.update()
+
+    def _schedule_all(self, count: int) -> None:
+        """One schedule for each number of micro-batches to come: torch's fix theirs.
+
+        A step of fewer ones than the layout's is a short step, and its like follow. All are made
+        ready at once, in the warm-up, so that none of the steps that are timed does it; the largest
+        last, whose buffers all of them use, so that memory is as in full steps.
+        """
+        layout = self._plan.layout
+        whole, multiple = layout.gradient_accumulation_steps, layout.pipeline_schedule != "1f1b"
+        counts = {count, whole} | (set(accumulations(layout)) if count != whole else set())
+        loss = loss_of(self._plan)
+        for each in sorted(counts):
+            schedule = _SCHEDULES[layout.pipeline_schedule](
+                self._stages if multiple else self._stages[0],
+                each,
+                loss_fn=lambda logits, labels, each=each: loss(logits, labels) / each,
+                scale_grads=False,
+            )
+            prepare = schedule._initialize_stages if multiple else schedule._initialize_stage
+            prepare((), {})
+            self._schedules[each] = schedule
 
     def loss(self) -> float:
         """The mean over the micro-batches of all replicas, known where the last chunk is."""

@@ -1,0 +1,18 @@
+-- Grain: one row per setting, series and reason why no further step was measured.
+-- Needs: measurements
+-- series: extended where short steps alone ran.   stopped: asked (so many steps), precise, at_most (the
+-- limit came first), not_steady.   steps_*: of a point, warm-up apart.   points: that ran.
+select
+    measurements.setting_id, measurements.series, rows.stopped,
+    count(*) as points,
+    min(len(steps)) as steps_least,
+    median(len(steps)) as steps_median,
+    max(len(steps)) as steps_most
+from (
+    select *, coalesce(step_times_s, short_step_times_s) as steps from study.rows
+) as rows
+join measurements using (point_id, attempt, started_at)
+where rows.series = 'measured' and rows.outcome = 'ok' and rows.stopped is not null
+    and not measurements.beside_measured
+group by all
+order by all

@@ -1,0 +1,102 @@
+"""The verbs from rows to a report: tables, the page, rows of others, two studies side by side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scaling.errors import InputError
+from scaling.study.paths import own_or_shipped
+
+if TYPE_CHECKING:
+    from scaling.cluster.hardware import Cluster
+
+TABULATE_EPILOG = "Example:  scaling tabulate results/quickstart"
+REPORT_EPILOG = "Example:  scaling report results/quickstart"
+IMPORT_EPILOG = "Example:  scaling import published.csv results/published"
+COMPARE_EPILOG = "Example:  scaling compare results/before results/after"
+
+StudyDir = Annotated[
+    Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, e.g. results/quickstart.")
+]
+KneeShare = Annotated[
+    float | None,
+    typer.Option(help="Share of twice the speed a doubling must give; else the study's own."),
+]
+
+
+def tabulate(
+    study_dir: StudyDir,
+    sql: Annotated[Path, typer.Option(help="The folder of SQL files.")] = Path("reports/sql"),
+    knee_share: KneeShare = None,
+) -> None:
+    """Turn a study's rows into tables: one SQL file, one Parquet file."""
+    _tabulate(study_dir, own_or_shipped(sql), knee_share)
+
+
+def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
+    from scaling.analyse import replication, warehouse
+    from scaling.study.study_folder import read_about
+
+    for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
+        typer.echo(f"Left out: {unusable}", err=True)
+    replicates = read_about(study_dir).replicates
+    if replicates is not None:
+        replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)
+
+
+def report(
+    study_dir: StudyDir,
+    reports: Annotated[Path, typer.Option(help="Captions, SQL and the page.")] = Path("reports"),
+    tables: Annotated[bool, typer.Option(help="Make the tables anew first.")] = True,
+    charts: Annotated[bool, typer.Option(help="Write every chart as SVG and PNG.")] = True,
+    knee_share: KneeShare = None,
+) -> None:
+    """Write report.html from whatever has been measured so far."""
+    from scaling.report.page import page
+
+    reports = own_or_shipped(reports)
+    if tables:
+        _tabulate(study_dir, reports / "sql", knee_share)
+    typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
+
+
+def import_(
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of published rows.")],
+    study_dir: StudyDir,
+) -> None:
+    """Take rows that others published into a study, as a series of their own."""
+    from scaling.analyse import importing
+
+    count = importing.import_rows(rows, study_dir, _clusters())
+    typer.echo(f"{count} published rows -> {study_dir}; next: scaling report {study_dir}")
+
+
+def compare(
+    before: StudyDir,
+    after: Annotated[
+        Path | None,
+        typer.Argument(metavar="[AFTER]", help="Another study; without it give --split."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="A UTC date: rows before it against rows from it on.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Set two studies, or two times of one, side by side: what changed beyond the noise."""
+    from scaling.analyse.compare import Side
+    from scaling.analyse.compare import compare as side_by_side
+    from scaling.report.page import comparison
+
+    if after is None and split is None:
+        raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
+    records = side_by_side(Side(before, until=split), Side(after or before, since=split))
+    comparison.show(records, as_json=json)
+
+
+def _clusters() -> "dict[str, Cluster]":
+    """The site's clusters, for their prices; none where this folder has no config."""
+    from scaling.study.plan_file import CONFIG
+    from scaling.study.study import load_clusters
+
+    return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}

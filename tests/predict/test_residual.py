@@ -1,0 +1,124 @@
+"""What neighbours are off by, on top of the formulas: confirmed by folds, or left out."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from scaling.errors import InputError
+from scaling.foreign.columns import Columns
+from scaling.foreign.reading import read_table
+from scaling.predict.cost.model import predict
+from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.read.calibration import read_calibration
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_of
+from scaling.predict.read.residual import NAMES, fitted_residual, is_worth, places_of
+from scaling.predict.read.trust import residual_in
+from tests.predict import reference
+
+
+@pytest.fixture(scope="module")
+def odd_sweep(tmp_path_factory):
+    """Rows of the reference machine whose two-stage pipelines take a fifth longer."""
+    rows = reference.rows()
+    for row in rows:
+        if row["step_time_s"] and int(row["pp"]) == 2:
+            row["step_time_s"] = 1.2 * float(row["step_time_s"])
+    return read_table(reference.write_csv(tmp_path_factory.mktemp("odd") / "odd.csv", rows))
+
+
+@pytest.fixture(scope="module")
+def odd(odd_sweep):
+    """(points, observed, which rows were calibrated on, the calibration)."""
+    columns = Columns(odd_sweep, "odd")
+    fitted = np.arange(len(columns)) % 2 == 0
+    part = columns.filter(fitted)
+    calibration = calibrate(points_of(part), observed_of(part), source="odd")
+    return points_of(columns), observed_of(columns), fitted, calibration
+
+
+def stack_of(calibration):
+    (stack,) = calibration.stacks.values()
+    return stack
+
+
+def without(calibration):
+    bare = {k: dataclasses.replace(s, residual=None) for k, s in calibration.stacks.items()}
+    return dataclasses.replace(calibration, stacks=bare)
+
+
+def test_a_process_gives_back_what_it_saw_and_nothing_far_away():
+    places = np.zeros((3, len(NAMES)))
+    places[:, 0] = [0.0, 0.5, 40.0]
+    residual = fitted_residual(places[:2], np.array([0.1, 0.1]))
+    assert residual.at(places[:2]) == pytest.approx(0.095, abs=0.01)
+    assert residual.at(places[2:]) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_stalled_step_says_nothing_of_its_neighbours():
+    places = np.zeros((2, len(NAMES)))
+    calm = fitted_residual(places[:1], np.array([0.1])).at(places)
+    assert fitted_residual(places, np.array([0.1, 3.0])).at(places).tolist() == calm.tolist()
+    assert fitted_residual(places, np.array([3.0, 3.0])).at(places).tolist() == [0.0, 0.0]
+
+
+def test_layouts_beside_calibrated_ones_take_over_what_those_are_off_by(odd):
+    points, observed, fitted, calibration = odd
+    assert "interpolation" in stack_of(calibration).residual.holds_in
+    held = ~fitted & observed.timed
+    off = {
+        name: np.abs(predict(points, one).step_time_s / observed.step_time_s - 1)[held].mean()
+        for name, one in (("with", calibration), ("without", without(calibration)))
+    }
+    assert off["with"] < 0.8 * off["without"]
+
+
+def test_the_terms_of_a_step_still_add_up(odd):
+    points, _, _, calibration = odd
+    found = predict(points, calibration)
+    assert sum(found.time_terms.values()) == pytest.approx(found.step_time_s)
+
+
+def test_a_row_that_is_new_where_no_fold_confirmed_it_is_left_to_the_formulas(odd):
+    points, _, _, calibration = odd
+    (group,) = points.groups
+    stack = stack_of(calibration)
+    here = {axis: np.array([values[0]] * 2, dtype=object) for axis, values in stack.seen.items()}
+    here["seq_length"] = np.array([stack.seen["seq_length"][0], 77.0], dtype=object)
+    places = places_of(group.features)[[0, 0]]
+    residual = dataclasses.replace(stack.residual, holds_in=("interpolation",))
+    shown = residual_in(dataclasses.replace(stack, residual=residual), here, np.ones(2), places)
+    assert shown[0] != 0.0
+    assert shown[1] == 0.0
+    half = residual_in(dataclasses.replace(stack, residual=residual), here, np.full(2, 0.5), places)
+    assert half[0] == pytest.approx(shown[0] / 2)
+
+
+def test_what_does_not_help_held_back_rows_is_no_part_of_a_calibration(tmp_path):
+    # repeats that differ by 8 % and a machine the formulas know: neighbours tell nothing
+    rows = reference.rows(seed=3, noise=0.08)
+    columns = Columns(read_table(reference.write_csv(tmp_path / "noisy.csv", rows)), "noisy")
+    calibration = calibrate(points_of(columns), observed_of(columns), source="noisy")
+    assert stack_of(calibration).residual is None
+    assert is_worth(np.array([0.1, -0.1]), np.array([0.09, -0.1]))
+    assert not is_worth(np.array([0.1, -0.1]), np.array([0.099, -0.1]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda residual: residual.update(names=["tp"]),
+        lambda residual: residual["weights"].pop(),
+        lambda residual: residual["places"][0].pop(),
+        lambda residual: residual["weights"].__setitem__(0, float("nan")),
+    ],
+)
+def test_a_file_with_another_residual_is_one_sentence(tmp_path, odd, change):
+    record = json.loads(odd[3].to_json())
+    (stack,) = record["stacks"].values()
+    change(stack["residual"])
+    (tmp_path / "c.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match="residual is none that fits this program; calibrate"):
+        read_calibration(tmp_path / "c.json")

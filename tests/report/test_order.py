@@ -1,0 +1,146 @@
+"""How far the order can be trusted: the page says odds, optimism, short steps, drift and stops."""
+
+import dataclasses
+import random
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from scaling.analyse.warehouse import tabulate
+from scaling.record.files import write_points, write_rows
+from scaling.record.row import Row
+from scaling.report.page.page import write_report
+from scaling.report.sections.order import order
+from scaling.report.tables import Tables, read_tables
+from scaling.study.grid import Plan
+from scaling.study.point import Point
+from tests.report.conftest import REPORTS, SMALL_AXES
+from tests.report.synthetic_study import gpu_plan, point, step_time_s, timed_row
+
+STARTED = datetime.fromisoformat("2026-11-20T08:00:00+00:00")
+SLOW_NODE = "node-3"
+
+
+def short_row(point: Point, seconds: float, *, also_full: bool, **facts: object) -> Row:
+    """A row of short steps, which are right to half a per cent; of some full ones ran too."""
+    per = seconds / 30
+    short = {
+        "short_step_times_s": [2 * per, 4 * per, 6 * per] * 5,
+        "short_accumulations": [2, 4, 6] * 5,
+        "extended_step_time_s": seconds * 1.005,
+        "extended_low_s": seconds * 0.998,
+        "extended_high_s": seconds * 1.012,
+        "extension_is_linear": True,
+    }
+    full = timed_row(point, seconds, step_time_kind="measured", **short, **facts)
+    nothing = dict.fromkeys(
+        ("step_times_s", "step_time_s", "step_time_low_s", "step_time_high_s", "losses")
+    )
+    return full if also_full else dataclasses.replace(full, step_time_kind="extended", **nothing)
+
+
+def write_short_study(folder: Path) -> Path:
+    """Short steps, repeats of the fastest two, a node that is slow, steps that stopped."""
+    plan = gpu_plan(axes=SMALL_AXES)
+    firsts = [p for p in plan.points if p.repeat == 0 and p.model == plan.points[0].model]
+    rng, rows, points = random.Random(3), [], []
+    by_size: dict[int, list[Point]] = {}
+    for each in firsts:
+        by_size.setdefault(each.world_size, []).append(each)
+    for here in by_size.values():
+        fastest = sorted(here, key=step_time_s)
+        for place, each in enumerate(fastest):
+            for repeat in range(3 if place < 2 else 1):
+                again = point(each.layout, model=each.model, repeat=repeat)
+                host = f"node-{rng.randrange(4)}"
+                seconds = (
+                    step_time_s(fastest[0]) * (1 + 0.004 * place) * rng.gauss(1, 0.002)
+                    if place < 2
+                    else step_time_s(each)
+                ) * (1.06 if host == SLOW_NODE else 1)
+                facts = {
+                    "hosts": [host],
+                    "started_at": (STARTED + timedelta(minutes=23 * len(rows))).isoformat(),
+                    "stopped": "at_most" if len(rows) % 7 == 0 else "precise",
+                }
+                rows.append(short_row(again, seconds, also_full=not repeat and place < 2, **facts))
+                points.append(again)
+    write_points(folder, Plan(points=tuple(points), refusals=plan.refusals))
+    for row in rows:
+        write_rows(folder / "rows" / f"{row.point_id}.parquet", [row])
+    tabulate(folder, REPORTS / "sql")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_short_study(tmp_path_factory.mktemp("order") / "short")
+
+
+def test_the_page_says_how_sure_the_order_is_and_what_was_tested(study: Path) -> None:
+    html = write_report(study, REPORTS, charts=False).read_text()
+    section = html.split('<section id="order">')[1].split("</section>")[0]
+    for words in (
+        "At no size is it beyond doubt which layout is the best</a>",
+        "the step is wrong by 0.5\u202f% in the median and 0.5\u202f% at most",
+        "lies in the 80 % interval of",
+        "Drift: over ",
+        f"runs on {SLOW_NODE} take ",
+        "stopped once the median was precise enough",
+        "ended at the limit of steps before it was",
+        "<th>probability</th>",
+        "<th>optimism</th>",
+    ):
+        assert words in section, words
+    assert section.count("<tr>") == 1 + len(order(read_tables(study))["sizes"])
+
+
+def rows(**changes: object) -> dict[str, list[dict[str, object]]]:
+    """The tables of a study of one size whose winner is beyond doubt."""
+    tables: dict[str, list[dict[str, object]]] = {
+        "settings": [{"setting_id": 1, "model": "m", "cluster": "c", "vendor": "nvidia"}],
+        "optimism": [
+            {
+                "setting_id": 1, "series": "measured", "world_size": 8, "layout_name": "ZeRO 1",
+                "layouts": 3, "runs": 3, "contenders": 0, "probability_of_winner": 0.99,
+                "between_run_sigma": 0.007, "optimism": 0.0,
+            }
+        ],
+        "contenders": [],
+        "extension": [],
+        "drift": [],
+        "stops": [],
+    }  # fmt: skip
+    return tables | changes  # type: ignore[return-value]
+
+
+def test_a_winner_beyond_doubt_is_called_one_and_nothing_is_said_of_what_was_not_tested() -> None:
+    said = order(Tables(rows()))
+    assert said is not None
+    assert said["headline"] == "At every size the fastest layout is the best beyond doubt"
+    assert said["notes"] == []
+
+
+def test_no_drift_says_what_was_tested_and_a_point_on_no_line_is_counted() -> None:
+    drift = [
+        {"test": "time", "host": None, "residual_of": "repeats", "runs": 9, "effect": 0.01,
+         "p_value": 0.4}
+    ]  # fmt: skip
+    extension = [
+        {"linear": False, "error": None, "covered": None},
+        {"linear": True, "error": -0.02, "covered": True},
+    ]
+    said = order(Tables(rows(drift=drift, extension=extension)))
+    assert said is not None
+    assert said["notes"] == [
+        "2 points ran full steps beside short ones: extended from these the step is wrong by "
+        "2.0\u202f% in the median and 2.0\u202f% at most, and the measured one lies in the 80 % "
+        "interval of 1 of 1. The accumulations of 1 were on no line, and were measured in full.",
+        "No drift: over 9 runs, each held against the other runs of its layout, a step's time does "
+        "not depend on time (shuffled residuals, p above 0.01).",
+    ]
+
+
+def test_what_only_predicts_has_no_such_section() -> None:
+    assert order(Tables(rows(optimism=[]))) is None
