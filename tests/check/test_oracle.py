@@ -103,12 +103,12 @@ def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only() -> Non
         assert many["phases"][phase] == more
 
 
-@pytest.mark.parametrize("shard", [None, 8])
+@pytest.mark.parametrize(("shard", "replicas"), [(None, 32), (8, 64)])
 def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse(
-    shard: int | None,
+    shard: int | None, replicas: int
 ) -> None:
     """Of shards that are held twice one group alone is another engine: it holds nothing twice."""
-    point = wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": 64})
+    point = wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": replicas})
     (told,) = memories([(point, 0)])
     with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
         order = {"point": json.loads(shortened(point).to_json()), "rank": 0, "steps": 2}
