@@ -22,7 +22,7 @@ from scaling.layout.layout import Layout
 from scaling.study.point import Point
 
 STEPS = 2
-FEW, MANY = 8, 16  # replicas from which more are extrapolated
+FEW = 8  # replicas from which, and from twice as many, more are extrapolated
 
 _Memory = dict[str, Any]  # of one rank, as a rehearsal tells it
 
@@ -83,24 +83,25 @@ def memories(asked: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
         for each in points:
             order = {"point": json.loads(shortened(each).to_json()), "rank": rank, "steps": STEPS}
             lines.append(json.dumps(order))
-        wanted.append((point, rank, len(points)))
+        wanted.append((point, rank, [each.layout.dp for each in points]))
     if not lines:
         return
     with _Rehearsals(dataclasses.replace(wanted[0][0], gpu="cpu")) as rehearsals:
         orders = iter(lines)
-        for point, rank, count in wanted:
-            told = [rehearsals.memory(next(orders), point, rank) for _ in range(count)]
-            memory = told[-1] if count == 1 else extrapolated(*told, replicas=point.layout.dp)
+        for point, rank, walked in wanted:
+            memory, *more = (rehearsals.memory(next(orders), point, rank) for _ in walked)
+            if more:
+                memory = extrapolated(memory, *more, replicas=point.layout.dp, walked=walked[0])
             stage = rank * point.layout.pp // point.layout.world_size
             yield RankMemory(rank=rank, stage=stage, **memory)
 
 
-def extrapolated(few: _Memory, many: _Memory, *, replicas: int) -> _Memory:
-    """The memory of more `replicas` than FEW and MANY: a + b / replicas, phase by phase."""
+def extrapolated(few: _Memory, many: _Memory, *, replicas: int, walked: int = FEW) -> _Memory:
+    """The memory of more `replicas` than `walked` and twice as many: a + b / replicas."""
 
     def at(one: int, other: int) -> int:
-        divided = (one - other) / (1 / FEW - 1 / MANY)
-        return round(other + divided * (1 / replicas - 1 / MANY))
+        divided = (one - other) * 2 * walked
+        return round(other + divided * (1 / replicas - 1 / (2 * walked)))
 
     phases = {
         phase: {name: at(few["phases"][phase][name], size) for name, size in sizes.items()}
@@ -111,13 +112,15 @@ def extrapolated(few: _Memory, many: _Memory, *, replicas: int) -> _Memory:
 
 
 def _stand_ins(point: Point) -> list[Point]:
+    """The point, or two with fewer replicas; of shards held twice two groups at least."""
     layout = point.layout
     shard = layout.zero_shard_size or 1
-    if layout.zero_stage < 3 or layout.dp <= MANY or FEW % shard:
+    few = max(FEW, 2 * shard)
+    if layout.zero_stage < 3 or layout.dp <= 2 * few or few % shard:
         return [point]
     return [
         dataclasses.replace(point, layout=dataclasses.replace(layout, dp=replicas))
-        for replicas in (FEW, MANY)
+        for replicas in (few, 2 * few)
     ]
 
 

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from scaling.check.oracle import (
     RankMemory,
     _Rehearsals,
-    extrapolated,
     memories,
     ranks_of,
     shortened,
@@ -108,16 +107,18 @@ def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only() -> Non
         assert many["phases"][phase] == more
 
 
-def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse() -> None:
-    points = [wide_point(WIDE, {"zero_stage": 3, "dp": dp}) for dp in (8, 16, 64)]
-    orders = [
-        json.dumps({"point": json.loads(each.to_json()), "rank": 0, "steps": 2}) for each in points
-    ]
-    with _Rehearsals(dataclasses.replace(points[0], gpu="cpu")) as rehearsals:
-        few, many, more = (rehearsals.memory(order, points[0], 0) for order in orders)
-    told = extrapolated(few, many, replicas=64)
-    for phase, sizes in more["phases"].items():
-        assert told["phases"][phase]["peak_bytes"] == pytest.approx(sizes["peak_bytes"], rel=1e-4)
+@pytest.mark.parametrize(("shard", "replicas"), [(None, 32), (8, 64)])
+def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse(
+    shard: int | None, replicas: int
+) -> None:
+    """Of shards that are held twice one group alone is another engine: it holds nothing twice."""
+    point = wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": replicas})
+    (told,) = memories([(point, 0)])
+    with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
+        order = {"point": json.loads(shortened(point).to_json()), "rank": 0, "steps": 2}
+        walked = rehearsals.memory(json.dumps(order), point, 0)
+    for phase, sizes in walked["phases"].items():
+        assert told.phases[phase]["peak_bytes"] == pytest.approx(sizes["peak_bytes"], rel=1e-4)
 
 
 @pytest.mark.parametrize(
