@@ -1,6 +1,7 @@
 """The predicted memory of this project's engine beside the exact one, layout by layout.
 
     python benchmarks/memory.py [--layouts 200] [--depth 0.15] [--rows ROWS.jsonl] [--known]
+                                [--studies engines]
 
 Layouts are drawn from all points of the published studies as they stand, refused ones included. The
 exact bytes are `scaling memory`'s, of the first and the last stage: the engine itself on tensors
@@ -17,7 +18,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ SEED = 0
 _NEAR = 0.02
 
 
-def drawn(count: int, depth: float) -> list[Point]:
+def drawn(count: int, depth: float, studies: Sequence[str] = STUDIES) -> list[Point]:
     """Points of all studies in turn, models cut to `depth` of their layers."""
     chosen = random.Random(SEED)
-    grids = [list(expand_grid(load_study(study)).points) for study in STUDIES]
+    grids = [list(expand_grid(load_study(study)).points) for study in studies]
     for grid in grids:
         chosen.shuffle(grid)
     turns = [point for round_ in zip(*grids, strict=False) for point in round_]
@@ -52,7 +53,7 @@ def runs(point: Point) -> bool:
 def cut(point: Point, depth: float) -> Point:
     """The same with fewer layers."""
     shape, layout = point.shape, point.layout
-    least = 2 * layout.pp
+    least = 2 * layout.model_chunks
     layers = max(round(shape.num_layers * depth), least)
     encoder = max(round(shape.num_encoder_layers * depth), least if shape.num_encoder_layers else 0)
     fewer = dataclasses.replace(
@@ -96,13 +97,17 @@ def main() -> None:
     """Ask what is missing, then print the errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layouts", type=int, default=200)
+    parser.add_argument("--studies", default=",".join(STUDIES))
     parser.add_argument("--depth", type=float, default=0.15)
     parser.add_argument("--rows", type=Path, default=Path("benchmarks/results/memory.jsonl"))
     parser.add_argument("--known", action="store_true")
     given = parser.parse_args()
     lines = given.rows.read_text(encoding="utf-8").splitlines() if given.rows.exists() else []
     known = {(row["point_id"], row["depth"]): row for row in map(json.loads, lines)}
-    points = {point.point_id: point for point in drawn(given.layouts, given.depth)}
+    points = {
+        point.point_id: point
+        for point in drawn(given.layouts, given.depth, given.studies.split(","))
+    }
     missing = [p for p in points.values() if (p.point_id, given.depth) not in known]
     if given.known:
         report([row for (_, depth), row in known.items() if depth == given.depth])
