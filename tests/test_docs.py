@@ -60,8 +60,9 @@ def test_every_room_of_the_house_is_described():
     assert described == rooms
 
 
-def test_the_columns_that_are_explained_exist():
-    table = REFERENCE.split("<!-- columns: row -->")[1]
+@pytest.mark.parametrize(("part", "kind"), [("row", Row), ("probe", Probe)])
+def test_the_columns_that_are_explained_exist(part, kind):
+    table = REFERENCE.split(f"<!-- columns: {part} -->")[1].split("###")[0]
     named = {
         name
         for line in table.splitlines()
@@ -69,19 +70,7 @@ def test_the_columns_that_are_explained_exist():
         for name in re.findall(r"`(\w+)`", line.split("|")[1])
     }
     assert len(named) > 10
-    assert named <= {field.name for field in dataclasses.fields(Row)}
-
-
-def test_the_columns_of_a_probe_that_are_explained_exist():
-    table = REFERENCE.split("<!-- columns: probe -->")[1].split("###")[0]
-    named = {
-        name
-        for line in table.splitlines()
-        if line.startswith("| `")
-        for name in re.findall(r"`(\w+)`", line.split("|")[1])
-    }
-    assert len(named) > 10
-    assert named <= {field.name for field in dataclasses.fields(Probe)}
+    assert named <= {field.name for field in dataclasses.fields(kind)}
 
 
 def test_the_readmes_study_is_a_study(project):

@@ -1,8 +1,5 @@
 """What a site wants to be told reaches the rule's resources."""
 
-import subprocess
-import sys
-
 import pytest
 import yaml
 
@@ -10,6 +7,7 @@ from scaling.cluster.site import Slurm, resources
 from scaling.errors import InputError
 from scaling.study.study import load_clusters
 from tests.conftest import CLUSTERS
+from tests.workflow.test_dag import two_nodes_asked
 
 SAID = {
     "partition": "gpu",
@@ -61,30 +59,12 @@ def test_a_mistake_is_told_in_one_sentence(said, sentence, config):
     assert sentence in str(told.value)
 
 
+@pytest.mark.snakemake
 def test_a_jobs_resources_are_the_sites_and_the_layouts(project):
     clusters = yaml.safe_load((project / "config" / "clusters.yaml").read_text())
     clusters["h100-80gb-dgx"]["slurm"] = {**SAID, "gres": "gpu:h100"}
     (project / "config" / "clusters.yaml").write_text(yaml.safe_dump(clusters))
-    axes = {
-        "model": "llama2_7b",
-        "cluster": "h100-80gb-dgx",
-        "world_size": 16,
-        "global_batch_size": 64,
-        "seq_length": 4096,
-        "tp": 2,
-        "zero_stage": 1,
-    }
-    study = {"title": "Two nodes", "kind": "strong", "axes": axes}
-    (project / "config" / "studies" / "two_nodes.yaml").write_text(yaml.safe_dump(study))
-    options = ["--profile", "config/profiles/local", "--dry-run", "--config", "study=two_nodes"]
-    asked = subprocess.run(
-        [sys.executable, "-m", "snakemake", *options],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    said = asked.stdout + asked.stderr
+    printed = two_nodes_asked(project)
     for resource in ("nodes=2", "tasks_per_node=8", "gres=gpu:h100:8", "slurm_partition=gpu"):
-        assert resource in said
-    assert "gpus_per_node" not in said
+        assert resource in printed
+    assert "gpus_per_node" not in printed

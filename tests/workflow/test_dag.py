@@ -160,7 +160,8 @@ def test_a_broken_study_stops_snakemake_with_the_sentence_and_exit_code_2(projec
     assert "Traceback" not in asked.stdout + asked.stderr
 
 
-def test_a_point_asks_for_the_nodes_and_gpus_of_its_layout(project):
+def two_nodes_asked(project):
+    """What a dry run says of one point on two nodes of a cluster of the shipped ones."""
     study = {
         "title": "Two nodes",
         "kind": "strong",
@@ -177,9 +178,14 @@ def test_a_point_asks_for_the_nodes_and_gpus_of_its_layout(project):
     }
     (project / "config" / "studies" / "two_nodes.yaml").write_text(yaml.safe_dump(study))
     asked = snakemake(project, "--dry-run", "--config", "study=two_nodes")
-    said = asked.stdout + asked.stderr
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    return asked.stdout + asked.stderr
+
+
+def test_a_point_asks_for_the_nodes_and_gpus_of_its_layout(project):
+    printed = two_nodes_asked(project)
     for resource in ("nodes=2", "tasks_per_node=8", "gpus_per_node=8", "runtime=10"):
-        assert resource in said, said
+        assert resource in printed, printed
 
 
 def test_a_point_file_holds_what_a_job_needs(project):
