@@ -124,7 +124,7 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, opened
         "scaling law: a law is fitted where at least four sizes ran."
     ]
     assert len(drawn(page)) == len(CHARTS) - 1
-    assert page.evaluate("document.documentElement.scrollHeight") < (8100 if width > 400 else 16000)
+    assert page.evaluate("document.documentElement.scrollHeight") < (8000 if width > 400 else 16000)
     assert page.locator("figure[data-chart=collectives] .panels h3").all_inner_texts() == [
         "all-gather", "all-reduce", "send-recv",
     ]  # fmt: skip
