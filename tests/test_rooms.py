@@ -21,6 +21,7 @@ HELD_BY = {
     "predict.read.precisions": "predict/test_modern_stacks.py",
     "train.rehearsal.standins": "train/test_rehearsal.py",
     "foreign.spellings": "predict/test_tables_people_hand_us.py",
+    "predict.read.stack_facts": "predict/test_modern_stacks.py",
     "predict.read.attention": "predict/test_step_arithmetic.py",
     "foreign.arrays": "foreign/test_reading.py",
     "foreign.layouts": "foreign/test_reading.py",

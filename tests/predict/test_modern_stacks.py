@@ -7,6 +7,7 @@ import pytest
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.foreign.columns import Columns
+from scaling.predict.cost.compute import layer_of
 from scaling.predict.cost.memory import in_flight, memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
@@ -43,6 +44,27 @@ def test_interleaving_holds_more_micro_batches_and_on_the_last_stage_nearly_as_m
     _, f = features(points, **{"gradient_accumulation_steps": 64, **layout})
     held = in_flight(f)
     assert (held[0][0], held[1][0]) == (pytest.approx(first), pytest.approx(last))
+
+
+def test_a_compiled_layer_has_its_norms_in_one_kernel_each(points):
+    row = {"framework": "torchtitan", "cluster": "h100-80gb-dgx"}
+    compiled, fused, plain = (
+        features(points, **row, **{name: "true"})[1].fused_norm[0]
+        for name in ("compile", "fused_norm", "fused_mlp")
+    )
+    assert (compiled, fused, plain) == (True, True, False)
+
+
+def test_torchtitan_recomputes_half_a_layer_where_checkpointing_is_selective(points):
+    kept, gemms = {}, {}
+    for again in ("none", "selective", "full"):
+        group, f = features(
+            points, framework="torchtitan", cluster="h100-80gb-dgx", activation_checkpointing=again
+        )
+        kept[again] = memory_of(group, f, group.start).terms["activations_bytes"][0]
+        gemms[again] = layer_of(group, f, group.start).gemm[0]
+    assert gemms["selective"] == pytest.approx((gemms["none"] + gemms["full"]) / 2)
+    assert kept["full"] < kept["selective"] < kept["none"]
 
 
 def test_interleaving_shortens_the_fill_and_sends_more_messages(points):

@@ -298,7 +298,7 @@ def test_what_a_prediction_leaves_out_is_said(points):
     found = points({"dp": 8, "compile": "true", "fused_rope": "true"}, {"dp": 8})
     assert {text for text in found.assumptions if "asked for" in text} == {
         "fused_rope is asked for in 1 rows: predicted as without it",
-        "compile is asked for in 1 rows: predicted as without it",
+        "compile is asked for in 1 rows: predicted with fused norms and nothing else of it",
     }
 
 

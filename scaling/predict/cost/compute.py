@@ -31,7 +31,8 @@ class Layer:
 def layer_of(group: Group, f: Features, p: Mapping[str, float]) -> Layer:
     """GEMMs by shape, attention by kernel, element-wise operators by the bytes they move."""
     tokens = f.micro_batch_size * f.seq_length / f.cp
-    again = f.full * 1.0  # full checkpointing computes forward once more
+    # full checkpointing computes forward once more
+    again = f.full * 1.0 + f.selective * group.stack.selective_share
     scores_again = (f.full | f.selective) * 1.0
     hbm = _hbm(group)
     gemm = _gemms(f, p, tokens, again)

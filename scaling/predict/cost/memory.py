@@ -202,9 +202,11 @@ def _kept_per_layer(
         without_scores = without_scores + wide * kept_bytes(group, f, p, tokens)
     everything = without_scores + wide * per_score * scores * f.attentions
     boundary = wide * 2 * tokens * h / shard
-    kept = np.where(f.full, boundary, np.where(f.selective, without_scores, everything))
+    again = group.stack.selective_share
+    selected = without_scores + again * (boundary - without_scores)
+    kept = np.where(f.full, boundary, np.where(f.selective, selected, everything))
     working = np.where(f.full, everything * p["recompute_layers"], 0.0)
-    return kept, working + np.where(f.selective, everything - without_scores, 0.0)
+    return kept, working + np.where(f.selective, everything - selected, 0.0)
 
 
 def _gpu_bound(group: Group, f: Features, tokens: Floats) -> Floats:

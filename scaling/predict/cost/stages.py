@@ -10,7 +10,7 @@ from scaling.layout.axes import ActivationCheckpointing
 from scaling.layout.partition import layer_cost, layers_by_cost
 from scaling.predict.cost.experts import held_params, routed_params
 from scaling.predict.read.features import Features
-from scaling.predict.read.stacks import Stack
+from scaling.predict.read.stack_facts import Stack
 
 
 @dataclass(frozen=True, slots=True)

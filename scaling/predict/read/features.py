@@ -10,7 +10,7 @@ from scaling.cluster.hardware import Cluster, Gpu, gpu_named
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
 from scaling.predict.read.inputs import OWN_FRAMEWORK
-from scaling.predict.read.stacks import Stack
+from scaling.predict.read.stack_facts import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

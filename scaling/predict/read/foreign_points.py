@@ -74,7 +74,8 @@ def inputs_of(
         seq_length=columns.counts("seq_length"),
         gpus_per_node=columns.counts("gpus_per_node"),
         **_of_the_software(columns, framework, shape["num_layers"], layout),
-        fused_norm=columns.flags("fused_norm", False),
+        # Inductor makes one kernel of a norm's chain
+        fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
         fused_mlp=columns.flags("fused_mlp", False),
         fused_cross_entropy=columns.flags("fused_cross_entropy", False),
         offload=offload == "cpu",

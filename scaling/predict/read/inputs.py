@@ -22,6 +22,7 @@ SHAPE = (
 
 # Choices that came after the formulas and that none of them knows: on or off, later.
 UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and axis.later)
+_PREDICTED_AS = {"compile": "with fused norms and nothing else of it"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,8 @@ def inputs_of_layouts(
         virtual_stages=_optional_numbers(layouts, "virtual_stages", 1.0),
         ring=np.array([getattr(one, "cp_style", "") == "ring" for one in layouts], dtype=bool),
         sequence_parallel=numbers("sequence_parallel") > 0,
-        fused_norm=numbers("fused_norm") > 0,
+        # Inductor makes one kernel of a norm's chain
+        fused_norm=(numbers("fused_norm") > 0) | (numbers("compile") > 0),
         fused_mlp=numbers("fused_mlp") > 0,
         fused_cross_entropy=numbers("fused_cross_entropy") > 0,
         offload=words("optimizer_offload") != "none",
@@ -161,9 +163,10 @@ def usable_rows(note: Words) -> Flags:
 
 
 def without(chosen: Mapping[str, Flags]) -> list[str]:
-    """A sentence for every choice, bool (n,), that a prediction leaves out of account."""
+    """A sentence for every choice, bool (n,), that a prediction leaves out of account in part."""
     return [
-        f"{name} is asked for in {int(rows.sum())} rows: predicted as without it"
+        f"{name} is asked for in {int(rows.sum())} rows: predicted "
+        + _PREDICTED_AS.get(name, "as without it")
         for name, rows in chosen.items()
         if rows.any()
     ]

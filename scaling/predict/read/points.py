@@ -18,7 +18,8 @@ from scaling.predict.read.foreign_points import inputs_of
 from scaling.predict.read.inputs import Inputs, usable_rows
 from scaling.predict.read.parameters import LOSSY, defaults_for
 from scaling.predict.read.precisions import low_precision_costs, rates
-from scaling.predict.read.stacks import Stack, stack_of
+from scaling.predict.read.stack_facts import Stack
+from scaling.predict.read.stacks import stack_of
 
 
 def points_of(

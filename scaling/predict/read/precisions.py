@@ -6,7 +6,7 @@ import numpy as np
 
 from scaling.cluster.hardware import Gpu
 from scaling.foreign.arrays import Floats, Words
-from scaling.predict.read.stacks import Stack
+from scaling.predict.read.stack_facts import Stack
 
 # FLOPs outside the layers' GEMMs (attention, head) run in bf16 where those run in 8 or 4 bits.
 _LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
