@@ -142,7 +142,7 @@ def compare(point: Point, ranks: Curves) -> None:
     curve = expected(point.shape, point.gradient_clipping)
     assert len(ranks) == point.layout.world_size
     for rank in ranks:
-        steps = point.measured_steps
+        steps = point.warmup_steps + point.measured_steps
         assert rank["losses"] == pytest.approx(curve.losses[:steps], abs=loss)
         if rank["grad_norms"] is not None:
             assert rank["grad_norms"] == pytest.approx(curve.grad_norms[:steps], rel=norm)
