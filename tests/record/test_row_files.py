@@ -105,7 +105,9 @@ def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys
     monkeypatch.setattr(
         study,
         "load_study",
-        lambda *_given, **_named: SimpleNamespace(name="s", path=Path("s.yaml"), measure=Measure()),
+        lambda *_given, **_named: SimpleNamespace(
+            name="s", path=Path("s.yaml"), mode="measure", measure=Measure()
+        ),
     )
     monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)
     monkeypatch.setattr(planning, "to_measure", lambda _study, _plan: POINTS)
