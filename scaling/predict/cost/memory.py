@@ -19,7 +19,7 @@ from scaling.predict.cost.stages import (
     stages_of,
 )
 from scaling.predict.read.features import Features, Group
-from scaling.predict.read.inputs import OWN_FRAMEWORK
+from scaling.predict.read.inputs import own_framework
 
 MEMORY_TERMS = (
     "weights_bytes",
@@ -29,6 +29,11 @@ MEMORY_TERMS = (
     "logits_bytes",
     "buffers_bytes",
 )
+
+_COUNTED = {  # of this project's engines, by the framework they are to the prediction
+    own_framework("deepspeed"): own_memory_of,
+    own_framework("torch"): own_torch_memory_of,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +60,10 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     compiled, experts, schedules but 1F1B and keys and values that are passed around.
     """
     modelled = _modelled(group, f, p)
-    counters = {OWN_FRAMEWORK: own_memory_of, f"{OWN_FRAMEWORK} torch": own_torch_memory_of}
-    if group.stack.prefix not in counters:
+    count = _COUNTED.get(group.stack.prefix)
+    if count is None:
         return modelled
-    own = counters[group.stack.prefix](group, f, p)
+    own = count(group, f, p)
     counted = f.counted & (f.expert_share == 0) & (f.virtual <= 1) & ~f.ring
     return Memory(
         np.where(counted, own.total, modelled.total),

@@ -40,7 +40,7 @@ class _Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
     """Bytes of one moment, (n,), by what they are."""
 
     weights: Floats
@@ -52,10 +52,14 @@ class _Held:
 
     @property
     def total(self) -> Floats:
+        """All of them."""
         return (
             self.weights + self.gradients + self.optimizer
             + self.activations + self.logits + self.buffers
         )  # fmt: skip
+
+
+Moment = tuple[int, Held]  # of PHASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,15 @@ def own_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> OwnMemor
     """The fullest moment of the fullest stage."""
     stages = stages_of(f, group.stack)
     first, last = (_moments_of_stage(group, f, p, stages, last=end) for end in (False, True))
+    return fullest_of(first, last)
+
+
+def fullest_of(first: list[Moment], last: list[Moment]) -> OwnMemory:
+    """The fullest of the moments of the first stage and of the last."""
     moments = first + last
     totals = np.stack([held.total for _, held in moments])
     fullest = totals.argmax(axis=0)
-    rows = np.arange(len(f))
+    rows = np.arange(totals.shape[1])
 
     def chosen(name: str) -> Floats:
         values: Floats = np.stack([getattr(held, name) for _, held in moments])[fullest, rows]
@@ -120,7 +129,7 @@ def own_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> OwnMemor
 
     return OwnMemory(
         total=totals[fullest, rows],
-        terms={f"{name}_bytes": chosen(name) for name in _Held.__dataclass_fields__},
+        terms={f"{name}_bytes": chosen(name) for name in Held.__dataclass_fields__},
         first_stage=totals[: len(first)].max(axis=0),
         phase=np.array([PHASES[phase] for phase, _ in moments], dtype=object)[fullest],
     )
@@ -139,7 +148,7 @@ def phases_of(
 
 def _moments_of_stage(
     group: Group, f: Features, p: Mapping[str, float], stages: Stages, *, last: bool
-) -> list[tuple[int, _Held]]:
+) -> list[Moment]:
     z, e, h, piped = f.zero_stage, f.element_bytes, f.hidden_size, stages.piped
     tokens = f.micro_batch_size * f.seq_length / f.cp
     own = tokens * h / np.where(f.sequence_parallel, f.tp, 1.0)
@@ -195,8 +204,8 @@ def _moments_of_stage(
         logits: Floats = nothing,
         buffers: Floats = kept_buckets,
         more: Floats = gathered,
-    ) -> _Held:
-        return _Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
+    ) -> Held:
+        return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
 
     residual = np.where(has_head & ~f.fused_norm, e * own, 0.0)
     working = layer.again + layer.above + e * own

@@ -11,32 +11,27 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.own_memory import PHASES, OwnMemory, layer_of, loss_of
+from scaling.predict.cost.own_memory import (
+    PHASES,
+    Held,
+    Moment,
+    OwnMemory,
+    fullest_of,
+    layer_of,
+    loss_of,
+)
 from scaling.predict.cost.sharding import sharding_of
 from scaling.predict.cost.stages import head_params, layer_params, stages_of
 from scaling.predict.read.features import Features, Group
 
 _WIDE = 4.0  # bytes of fp32
 _BUILD, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
-Moment = tuple[int, dict[str, Floats]]  # phase; bytes by what they are
 
 
 def own_torch_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> OwnMemory:
     """The fullest moment of the first and the last stage, of 1F1B or of a replica."""
     first, last = (_moments(group, f, p, last=end) for end in (False, True))
-    moments = first + last
-    totals = np.stack([sum(held.values(), np.zeros(len(f))) for _, held in moments])
-    fullest, rows = totals.argmax(axis=0), np.arange(len(f))
-    terms = {
-        f"{name}_bytes": np.stack([held[name] for _, held in moments])[fullest, rows]
-        for name in moments[0][1]
-    }
-    return OwnMemory(
-        total=totals[fullest, rows],
-        terms=terms,
-        first_stage=totals[: len(first)].max(axis=0),
-        phase=np.array([PHASES[phase] for phase, _ in moments], dtype=object)[fullest],
-    )
+    return fullest_of(first, last)
 
 
 def _moments(group: Group, f: Features, p: Mapping[str, float], *, last: bool) -> list[Moment]:
@@ -81,12 +76,9 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], *, last: bool) -
         more: Floats = nothing,
         held: Floats = held,
         optimizer: Floats = state,
-    ) -> dict[str, Floats]:
-        return {
-            "weights": held + more, "gradients": gradients, "optimizer": optimizer,
-            "activations": activations, "logits": logits,
-            "buffers": p["buffers_bytes"] + nothing,
-        }  # fmt: skip
+    ) -> Held:
+        unseen = p["buffers_bytes"] + nothing
+        return Held(held + more, gradients, optimizer, activations, logits, unseen)
 
     return [
         (_BUILD, at(nothing, optimizer=wide * part, held=whole)),
