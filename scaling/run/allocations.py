@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from scaling.cluster.hardware import GIB
 from scaling.run.progress import duration
 from scaling.study.paths import StudyPaths
 
-_GIB = 2**30
 _KWH_J = 3.6e6
 
 
@@ -35,7 +35,7 @@ def use_of_allocations(folder: Path) -> str | None:
         f" (least: job {least['job_id']}, {least['share_in_steps']:.0%})"
     ]
     if memory:
-        parts.append(f"at most {max(memory) / _GIB:,.1f} GiB a rank")
+        parts.append(f"at most {max(memory) / GIB:,.1f} GiB a rank")
     if energy:
         parts.append(f"{math.fsum(energy) / _KWH_J:,.3g} kWh in full steps")
     return ", ".join(parts)

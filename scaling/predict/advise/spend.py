@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scaling.cluster.hardware import GIB
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.model import REFUSE_ABOVE, REFUSE_COUNTED_ABOVE, Prediction
 from scaling.predict.read.features import Points
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
