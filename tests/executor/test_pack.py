@@ -41,6 +41,18 @@ def keep_signal_handler():
     signal.signal(signal.SIGTERM, before)
 
 
+def started(folder, awaited):
+    """A process that runs the pack, once the file `awaited` is there."""
+    code = (
+        "import sys; from snakemake_executor_plugin_submitit.pack import Pack;"
+        "Pack(sys.argv[1], 0)()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
+    while not awaited.exists():
+        time.sleep(0.05)
+    return process
+
+
 def settled(folder, number):
     return json.loads((folder / f"{number}.settled.json").read_text())
 
@@ -98,13 +110,7 @@ def test_a_withdrawn_job_is_ended_unsettled(pack):
 
 def test_sigterm_ends_the_job_and_leaves_it_wanted(pack, tmp_path):
     folder = pack("echo $$ > child; sleep 300")
-    code = (
-        "import sys; from snakemake_executor_plugin_submitit.pack import Pack;"
-        "Pack(sys.argv[1], 0)()"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
-    while not (folder / "0.running.json").exists():
-        time.sleep(0.05)
+    process = started(folder, folder / "0.running.json")
     process.terminate()
 
     assert process.wait(timeout=300) == 128 + signal.SIGTERM
@@ -124,13 +130,7 @@ def test_what_a_dead_shell_has_started_gets_time_to_clean_up(pack, tmp_path):
     )
     (tmp_path / "job.py").write_text(cleaning)
     folder = pack(f"{sys.executable} job.py; true", limit_s=60)
-    code = (
-        "import sys; from snakemake_executor_plugin_submitit.pack import Pack;"
-        "Pack(sys.argv[1], 0)()"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.05)
+    process = started(folder, tmp_path / "ready")
     shell = json.loads((folder / "0.running.json").read_text())["pid"]
     os.killpg(shell, signal.SIGTERM)  # as Slurm signals every process of the job
     process.terminate()
@@ -176,13 +176,7 @@ def test_when_the_allocation_ends_what_only_writes_is_let_finish_and_what_works_
     pack, tmp_path
 ):
     folder = pack(WRITES, "trap 'touch go; exit 1' TERM; touch ready; while :; do sleep 0.1; done")
-    code = (
-        "import sys; from snakemake_executor_plugin_submitit.pack import Pack;"
-        "Pack(sys.argv[1], 0)()"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder)])
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.05)
+    process = started(folder, tmp_path / "ready")
     process.terminate()
 
     assert process.wait(timeout=300) == 128 + signal.SIGTERM
