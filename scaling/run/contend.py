@@ -49,11 +49,11 @@ def contend(
         sizes = ", ".join(str(s) for s in sorted({p.world_size for p in planned.points}))
         raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
     rows = _rows(study_dir, planned.points)
-    sigma = between_runs([_runs(of) for of in _by_layout(planned.points, rows).values()])
+    sigma = between_runs(Runs.of([*_by_layout(planned.points, rows).values()]))
     probabilities: dict[Any, float] = {}
     contenders: set[Any] = set()
     for layouts in _by_setting(here, rows).values():
-        odds = odds_of([_runs(of) for _, of in layouts], sigma)
+        odds = odds_of(Runs.of([runs for _, runs in layouts]), sigma)
         keys = [key for key, _ in layouts]
         probabilities |= dict(zip(keys, odds.probabilities, strict=True))
         contenders |= {keys[row] for row in odds.contenders}

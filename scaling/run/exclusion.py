@@ -82,7 +82,7 @@ def name_slow(
     used = [row for row, residual in enumerate(residuals) if math.isfinite(residual)]
     hosts = [list(runs[row][2]) for row in used]
     values = np.array([residuals[row] for row in used])
-    for one in residual_tests(values, np.zeros(len(used)), hosts) if used else ():
+    for one in residual_tests(values, np.zeros(len(used)), pa.array(hosts)) if used else ():
         on = sum(one["host"] in names for names in hosts)
         many = min(on, len(hosts) - on) >= FEWEST_RUNS
         effect, p_value = float(str(one["effect"])), float(str(one["p_value"]))
