@@ -151,13 +151,16 @@ def _by_setting(
 ) -> dict[Setting, list[tuple[Any, list[tuple[float, float]]]]]:
     """The same of one size, by what is compared with each other."""
     settings = {
-        same_layout(p): (p.model, p.cluster, p.study_kind, p.layout.seq_length) for p in points
+        same_layout(p): (
+            p.model,
+            p.cluster,
+            p.study_kind,
+            p.layout.seq_length,
+            p.layout.setting_choices,
+        )
+        for p in points
     }
     grouped: dict[Setting, list[tuple[Any, list[tuple[float, float]]]]] = {}
     for key, runs in _by_layout(points, rows).items():
         grouped.setdefault(settings[key], []).append((key, runs))
     return grouped
-
-
-def _runs(timed: Sequence[tuple[float, float]]) -> Runs:
-    return Runs(step_times_s=[s for s, _ in timed], errors=[e for _, e in timed])

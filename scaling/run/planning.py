@@ -153,7 +153,10 @@ def in_full(
         sizes.setdefault(point.world_size, []).append(row)
         at = row if rows is None else rows[row]
         if prediction is not None and prediction.fits[at]:
-            setting = (point.model, point.cluster, point.layout.seq_length, point.world_size)
+            setting = (
+                point.model, point.cluster, point.layout.seq_length, point.world_size,
+                point.layout.setting_choices,
+            )  # fmt: skip
             ranked = (float(prediction.ranked_s[at]), row)
             best[setting] = min(best.get(setting, ranked), ranked)
     chosen = {row for _, row in best.values()} if share == "advised" else set()

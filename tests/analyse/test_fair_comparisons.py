@@ -14,6 +14,15 @@ from tests.report.synthetic_study import timed_row
 NOISE = margin_of(NOISE_FLOOR)
 
 
+def test_layouts_that_meet_other_traffic_among_experts_never_compete(tabulated):
+    points = [some_point(1, routing=routing) for routing in ("balanced", "learned")]
+    table = tabulated(points, [ran(points[0], 100), ran(points[1], 50)])
+    assert [row["kept_choices"] for row in table("settings")] == ["", "learned routing"]
+    assert [row["tokens_per_s"] for row in table("best")] == pytest.approx([100, 50])
+    assert [row["share_of_best"] for row in table("ranking")] == [1, 1]
+    assert table("pairs") == []
+
+
 def costs(*rates, kind="measured"):
     """The costs of sizes 1, 2, 4, ... at these rates, told apart from 2 % on."""
     best = [

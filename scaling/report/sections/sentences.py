@@ -88,6 +88,8 @@ def story(tables: Tables) -> dict[str, Any]:
 def batch_words(setting: Record, words: Mapping[str, str]) -> str:
     """What is kept equal while GPUs are added."""
     batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
+    if setting["kept_choices"]:
+        batch += f" with {setting['kept_choices']}"
     if setting["study_kind"] == "strong":
         return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
     return f"Weak scaling: {batch} a step for each {words['GPU']}"
@@ -95,7 +97,8 @@ def batch_words(setting: Record, words: Mapping[str, str]) -> str:
 
 def batch_short(setting: Record) -> str:
     """The same for a button: `strong 64 × 4096`."""
-    return f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
+    batch = f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
+    return ", ".join(filter(None, (batch, setting["kept_choices"])))
 
 
 def interval_words(tables: Tables) -> str:
