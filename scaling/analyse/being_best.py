@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy.special import log_ndtr
 
+from scaling.analyse.ties import Z80, Z95
+
 Values = npt.NDArray[np.float64]
 
 # Runs of one layout differ by 0.1 to 1.4 % in published repeats (standard deviation of ln time).
@@ -22,9 +24,6 @@ _FAR = 6.0  # standard errors, beyond which a layout is not the best
 _STEPS = 8  # of the integral, to a standard error: the fastest of thousands is a fourth as wide
 _MOST_STEPS = 4096
 _AT_ONCE = 1 << 20  # values of the integrand held in memory
-# of what its interval is: 95 % of a measured step, 80 % of an extended one; normal quantiles
-_EXTENDED_QUANTILE = 1.2816
-_QUANTILE = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +138,14 @@ def odds_of(layouts: Runs, sigma: float | None = None) -> Odds:
 
 
 def own_error(row: Mapping[str, float | None], series: str) -> float:
-    """The standard error of ln time that a run's own interval says; 0 where it has none."""
+    """The standard error of ln time that a run's own interval says; 0 where it has none.
+
+    The interval is of 95 % of a measured step, of 80 % of an extended one.
+    """
     low, high = row["step_time_low_s"], row["step_time_high_s"]
     if not low or not high:
         return 0.0
-    return math.log(high / low) / 2 / (_EXTENDED_QUANTILE if series == "extended" else _QUANTILE)
+    return math.log(high / low) / 2 / (Z80 if series == "extended" else Z95)
 
 
 SCHEMA = pa.schema(
@@ -181,7 +183,7 @@ def odds_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
     The spread between runs is pooled over all sizes of a series and stack.
     """
-    table = connection.sql(_RUNS, params=[_EXTENDED_QUANTILE, _QUANTILE]).to_arrow_table()
+    table = connection.sql(_RUNS, params=[Z80, Z95]).to_arrow_table()
     runs = Runs(
         counts=table["runs"].to_numpy().astype(float),
         log_means=table["log_mean"].to_numpy(),
