@@ -56,12 +56,7 @@ class Runs:
         return len(self.counts)
 
     def __getitem__(self, layouts: slice | npt.NDArray[np.bool_]) -> "Runs":
-        return Runs(
-            counts=self.counts[layouts],
-            log_means=self.log_means[layouts],
-            squares=self.squares[layouts],
-            error_squares=self.error_squares[layouts],
-        )
+        return Runs(**{name: getattr(self, name)[layouts] for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +160,8 @@ select
 from (
     select setting_id, series, world_size, layout, stack_fingerprint,
         count(*) as runs,
-        avg(ln(step_time_s)) as log_mean,
+        count(*)::double as counts,
+        avg(ln(step_time_s)) as log_means,
         var_pop(ln(step_time_s)) * count(*) as squares,
         coalesce(sum((
             ln(step_time_high_s / step_time_low_s) / 2 / if(series = 'extended', $1, $2)
@@ -184,27 +180,16 @@ def odds_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     The spread between runs is pooled over all sizes of a series and stack.
     """
     table = connection.sql(_RUNS, params=[Z80, Z95]).to_arrow_table()
-    runs = Runs(
-        counts=table["runs"].to_numpy().astype(float),
-        log_means=table["log_mean"].to_numpy(),
-        squares=table["squares"].to_numpy(),
-        error_squares=table["error_squares"].to_numpy(),
-    )
+    runs = Runs(**{name: table[name].to_numpy() for name in Runs.__slots__})
     pools = table["pool"].to_numpy()
     sigmas = [between_runs(runs[pools == pool]) for pool in np.unique(pools)]
     starts = np.flatnonzero(np.diff(table["field"].to_numpy(), prepend=-1))
-    parts = []
+    best, contender, sigma, optimism = np.zeros((4, len(runs)))
     for start, end in itertools.pairwise([*starts.tolist(), len(runs)]):
-        odds = odds_of(runs[start:end], sigmas[pools[start]])
-        contender = np.zeros(end - start, dtype=bool)
-        contender[list(odds.contenders)] = True
-        part = table.slice(start, end - start)
-        for name, values in (
-            ("probability_best", odds.probabilities),
-            ("contender", contender),
-            ("between_run_sigma", np.full(end - start, odds.sigma)),
-            ("optimism", np.full(end - start, odds.optimism)),
-        ):
-            part = part.append_column(name, pa.array(values))
-        parts.append(part.select(SCHEMA.names).cast(SCHEMA))
-    return pa.concat_tables([SCHEMA.empty_table(), *parts])
+        here = slice(start, end)
+        odds = odds_of(runs[here], sigmas[pools[start]])
+        best[here], sigma[here], optimism[here] = odds.probabilities, odds.sigma, odds.optimism
+        contender[here][list(odds.contenders)] = 1
+    for name, values in zip(SCHEMA.names[-4:], (best, contender > 0, sigma, optimism), strict=True):
+        table = table.append_column(name, pa.array(values))
+    return table.select(SCHEMA.names).cast(SCHEMA)
