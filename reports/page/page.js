@@ -66,6 +66,7 @@ function sentences() {
   $$('[data-line]').forEach(at => { at.textContent = story[at.dataset.line] ?? ''; at.hidden = !story[at.dataset.line]; });
   $$('[data-word]').forEach(at => { at.textContent = worded(`{${at.dataset.word}}`); });
   $$('[data-series]').forEach(at => { at.hidden = !present.has(at.dataset.series); });
+  $('.reading').hidden = !present.size;  // where nothing is drawn there is nothing to read
   $('#tokens').placeholder = amount(story.tokens);
   $('#price').placeholder = story.price || 'none';
   const switches = here(tables.switches);

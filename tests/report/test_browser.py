@@ -175,6 +175,7 @@ def test_a_model_named_script_is_text(reported, opened):
 def test_a_study_that_has_not_run_opens_without_charts_or_errors(reported, opened):
     report = opened(reported(gpu_plan(sizes=(1, 2)), ran=0.0))
     assert report.page.inner_text(".selection:visible h2").startswith("Nothing has run yet")
+    assert not report.page.is_visible(".reading")
     assert report.page.is_visible("#partial")
     # the map still shows what was refused
     assert drawn(report.page).keys() <= {"layout_map"}

@@ -103,6 +103,7 @@ def test_a_study_that_has_not_run_has_a_page_that_says_so(reported):
     count = len(plan.points)
     assert f"Partial sweep: 0 of {count} points have run; {count} have not run yet." in page
     assert f"Nothing has run yet: {count} points wait." in page
+    assert '<span class="tag measured">measured</span> <b>' not in page
 
 
 def test_a_model_named_script_is_text_in_the_file(tmp_path):
