@@ -26,9 +26,10 @@ from scaling.check.oracle import memories, ranks_of
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
+from scaling.study.catalogues import load_clusters
 from scaling.study.grid import expand_grid
 from scaling.study.point import Point, point_from_json
-from scaling.study.study import load_clusters, load_study
+from scaling.study.study import load_study
 
 STUDIES = ("hardware_scaling", "parallel_layouts", "zero_stages")
 SEED = 0

@@ -48,7 +48,6 @@ HELD_BY = {
     "study.yaml_files": "study/test_study.py",
     "train.engines.deepspeed.engine": "train/test_parity.py",
     "train.engines.deepspeed.unit": "train/test_parity.py",
-    "train.engines.model_refusals": "train/test_refusals.py",
     "train.engines.recipe": "train/test_parity.py",
     "train.engines.torch.engine": "train/test_parity.py",
     "train.engines.torch.rehearsal": "train/test_rehearsal.py",

@@ -214,7 +214,7 @@ def recommend(
 def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
     """The site's models, None where nobody describes any, and its clusters."""
     from scaling.predict.read.clusters import config_file, site_clusters
-    from scaling.study.study import load_models
+    from scaling.study.catalogues import load_models
 
     models = config_file("models.yaml")
     return load_models(models) if models else None, site_clusters()

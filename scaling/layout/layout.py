@@ -112,9 +112,9 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     if layout.cp > 1 and layout.seq_length % layout.cp:
         yield f"seq_length={layout.seq_length} is not divisible by cp={layout.cp}"
     yield from _sharding_refusals(layout)
-    yield from expert_refusals(shape, layout)
     yield from _schedule_refusals(shape, layout)
     yield from _kernel_refusals(shape, layout)
+    yield from expert_refusals(shape, layout)
 
 
 def _sharding_refusals(layout: Layout) -> Iterator[str]:

@@ -108,9 +108,8 @@ def _residuals(study: "Study", runs: Sequence[tuple[Point, float]]) -> list[floa
             residuals[rows] = logs[rows] - np.median(logs[rows])
     if np.isfinite(residuals).any() or not runs:
         return list(map(float, residuals))
-    points = [point for point, _ in runs]
-    if planning.predictable(points):
-        prediction = planning.predict_points(study, points)[1]
+    if study.predictable:
+        prediction = planning.predict_points(study, [point for point, _ in runs])[1]
         off = logs - np.log(np.where(prediction.predicted, prediction.step_time_s, np.nan))
         residuals = off - np.nanmedian(off)
     return list(map(float, residuals))

@@ -93,8 +93,8 @@ def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
     study, points = made.study, made.plan.points
     repeats = study.measure.repeats
     site = study.clusters[points[0].cluster].slurm  # a study that measures runs on one cluster
-    used = {point.cluster for point in points}
-    sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in sorted(used)]
+    used = sorted({point.cluster for point in points})
+    sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
     written = [paths.points_table, paths.refused, paths.study]
     written += [paths.probe_plan] if made.probing else []
     digests = {path.name: plan_file.digest_of(path) for path in written}
@@ -111,7 +111,7 @@ def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
         guide=study.measure.guidance if study.mode == "measure" else "",
         asked=grid.fingerprint(made.plan),
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
-        predicted=planning.predictable(points),
+        predicted=study.predictable,
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
         nodes=study.clusters[points[0].cluster].nodes,

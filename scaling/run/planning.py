@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.record.row import fields_of
@@ -48,7 +48,7 @@ def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
         InputError: as `fitting_plan`.
     """
     planned, known = _fitting_plan(study)
-    if study.mode == "predict" or not predictable(planned.points):
+    if study.mode == "predict" or not study.predictable:
         return planned, None
     from scaling.predict.advise.spend import spend_of
 
@@ -72,8 +72,9 @@ def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | No
     planned = grid.expand_grid(study)
     if study.mode == "predict":
         return planned, None  # in a study that only predicts, what does not fit is an answer
-    if not predictable(planned.points):
-        return _checked_in_full(study, planned, None), None
+    if not study.predictable:
+        short = study.measure.accumulation == "short"
+        return _checked_in_full(study, planned, None) if short else planned, None
     from scaling.predict.advise.spend import memory_refusals
 
     points, prediction = predict_points(study, planned.points)
@@ -87,16 +88,16 @@ def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | No
         whole = dataclasses.replace(planned, points=tuple(limited))
         return _checked_in_full(study, whole, prediction), (points, prediction)
     reasons = memory_refusals(points, prediction)
-    kept = tuple(p for row, p in enumerate(limited) if row not in reasons)
+    rows = [row for row in range(len(limited)) if row not in reasons]
+    kept = tuple(limited[row] for row in rows)
     refused = [
         _refusal(planned.points[row], f"{reason}; measure_oom: true runs it all the same")
         for row, reason in reasons.items()
         if planned.points[row].repeat == 0
     ]
     whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
-    rows = [row for row in range(len(limited)) if row not in reasons]
-    whole = _checked_in_full(study, grid.refuse_empty(study, whole), prediction, rows)
-    return whole, (points, prediction)
+    grid.refuse_empty(study, kept, whole.refusals)
+    return _checked_in_full(study, whole, prediction, rows), (points, prediction)
 
 
 def _checked_in_full(
@@ -237,11 +238,6 @@ def probe_allocation(probing: ProbePlan) -> Allocation:
         ranks_per_node=probing.ranks_per_node,
         minutes=int(probing.time_limit_s // 60) + PROBE_STARTUP_MINUTES,
     )
-
-
-def predictable(points: Sequence[Point]) -> bool:
-    """Whether these points run on GPUs with data sheets, not on ranks that share a CPU."""
-    return all(gpu_named(point.gpu).memory_bytes is not None for point in points)
 
 
 def predict_points(

@@ -98,7 +98,7 @@ def prices(study: "Study", planned: Plan) -> list[Price]:
     Each counts repeats that every point has; those of contenders come on top. A guided sweep is
     played through on data-sheet predictions, without what its small sizes will teach it.
     """
-    if study.mode == "predict" or not planning.predictable(planned.points):
+    if study.mode == "predict" or not study.predictable:
         return []
     from scaling.predict.advise.guide import STARTUP_S, choose
     from scaling.predict.advise.surprise import most_again

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from scaling.record import row_files
 from scaling.record.row import Outcome
-from scaling.record.running import is_alive
+from scaling.record.running import runner_of
 from scaling.run.choices import choices_of
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
@@ -159,7 +159,7 @@ class Watcher:
         wanted = self._wanted()
         markers = self._paths.rows.glob(running_marker(self._paths.row("*")).name)
         running = {
-            self._markers[path] for path in markers if path in self._markers and is_alive(path)
+            self._markers[path] for path in markers if path in self._markers and runner_of(path)
         }
         undecided = sum(not path.exists() for path in self._choices)
         return dataclasses.replace(judge(wanted, self._settled, running), undecided=undecided)

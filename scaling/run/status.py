@@ -12,7 +12,7 @@ from typing import Any
 
 from scaling.launch.start.slurm import Queued, queued
 from scaling.record.row_files import files_in, read_rows
-from scaling.record.running import is_alive, started_on
+from scaling.record.running import runner_of
 from scaling.run.allocations import use_of_allocations
 from scaling.run.progress import Progress, Watcher, duration
 from scaling.study.paths import StudyPaths, running_marker
@@ -147,15 +147,14 @@ def _running(folder: Path, points: Sequence[Point]) -> list[Running]:
     running = []
     for point in points:
         marker = running_marker(StudyPaths(folder).row(point.point_id))
-        where = started_on(marker) if marker.exists() and is_alive(marker) else None
-        if where is not None:
+        if (runner := runner_of(marker)) is not None:
             running.append(
                 Running(
                     point_id=point.point_id,
                     layout=point.layout.label,
                     world_size=point.world_size,
-                    host=where[0],
-                    seconds=max(0.0, time.time() - where[1]),
+                    host=runner.host,
+                    seconds=max(0.0, time.time() - runner.since),
                 )
             )
     return running

@@ -38,7 +38,9 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     # a snakemake without the executor: it starts nothing more once its point has ended
     snakemakes = [one for one in snakemakes_in(Path.cwd()) if _runs(one, name)]
     _send(snakemakes, signal.SIGTERM)
-    points = [psutil.Process(pid) for pid in running_here(paths.rows) if psutil.pid_exists(pid)]
+    points = [
+        psutil.Process(one.pid) for one in running_here(paths.rows) if psutil.pid_exists(one.pid)
+    ]
     _send(points, signal.SIGTERM)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:

@@ -18,6 +18,7 @@ _TYPES = {
     "float_parsing": "must be a number",
     "finite_number": "must be a finite number",
     "list_type": "must be a list",
+    "tuple_type": "must be a list",
     "model_type": "must hold keys and values",
     "model_attributes_type": "must hold keys and values",
     "dict_type": "must hold keys and values",

@@ -22,8 +22,8 @@ from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
+from scaling.study.catalogues import load_clusters
 from scaling.study.point import Point
-from scaling.study.study import load_clusters
 from tests.points import TINY, TINY_T5, tiny_point
 
 # Wide enough that what the formula leaves out, norms and tables of positions, is nothing.

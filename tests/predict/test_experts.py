@@ -12,7 +12,7 @@ from scaling.predict.cost.step import step_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of, with_release
-from scaling.study.study import load_models
+from scaling.study.catalogues import load_models
 from tests.conftest import PROJECT
 from tests.predict.conftest import table_of
 from tests.predict.test_memory_arithmetic import HEAD, memory

@@ -20,6 +20,7 @@ from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.read.parameters import defaults_for
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of
+from scaling.study.catalogues import load_clusters, load_models
 from scaling.study.point import point_from_json
 from scaling.study.study import load_clusters, load_models
 from scaling.train.engines.deepspeed.config import deepspeed_config

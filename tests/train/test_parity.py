@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaling.layout.axes import AXES, Axis
-from scaling.layout.engines import ENGINES, clipping_refusals, engine_refusals
+from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
@@ -222,7 +222,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(learn: Learn, point: P
     assert expected(point.shape, CLIPPING).losses[-1] != pytest.approx(
         expected(point.shape).losses[-1], abs=0.01
     )
-    assert not list(clipping_refusals(point.layout, CLIPPING))
+    assert not list(engine_refusals(point.shape, point.layout, CLIPPING))
     compare(point, learn(point))
 
 
@@ -238,7 +238,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(learn: Learn, point: P
 def test_gradients_that_deepspeed_would_clip_by_another_norm_are_refused(
     learn: Learn, point: Point, missed: str
 ) -> None:
-    (refused,) = clipping_refusals(point.layout, CLIPPING)
+    (refused,) = engine_refusals(point.shape, point.layout, CLIPPING)
     assert f"leaves out weights of {missed}" in refused
     off = 3e-3 if point.layout.precision == "bf16" else 1e-4
     assert abs(learn(point)[0]["losses"][-1] - expected(point.shape, CLIPPING).losses[-1]) > off

@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 
 from scaling.launch.fork_server.client import NoForkServer, can_fork, order_ranks
-from scaling.launch.fork_server.protocol import ForkServer, read
+from scaling.launch.fork_server.protocol import SERVER_COMMAND, ForkServer, read
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.local import start_local
-from scaling.launch.start.starter import Placement, Ranks
+from scaling.launch.start.starter import Placement, Ranks, spawn
 
 FORK_SERVER = "SCALING_HOST"
 FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: ranks are to start from nothing
@@ -51,21 +51,9 @@ def local_fork_server(point: Placement | None, logs: Path) -> Iterator[dict[str,
         if _is_dead(left):
             shutil.rmtree(left, ignore_errors=True)
     place = Path(tempfile.mkdtemp(prefix=".host-", dir=logs.absolute()))
-    with (place / "node0.log").open("wb") as log:
-        host = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "scaling.launch.fork_server.server",
-                str(place),
-                str(os.getpid()),
-            ],
-            env=rank_environment(point, os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is not meant for it
-        )
+    # in a session of its own: Ctrl-C is not meant for it
+    command = [*SERVER_COMMAND, str(place), str(os.getpid())]
+    host = spawn(command, rank_environment(point, os.environ), place / "node0.log")
     (place / _PID).write_text(f"{host.pid} {socket.gethostname()}")
     try:
         yield {FORK_SERVER: str(place)}

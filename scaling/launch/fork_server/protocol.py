@@ -10,12 +10,14 @@ import dataclasses
 import json
 import socket
 import struct
+import sys
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import TypeVar
 
+SERVER_COMMAND = (sys.executable, "-m", "scaling.launch.fork_server.server")  # then its folder
 DUMP, KILL = "dump", "kill"
 ANSWER_S = 10.0  # for each step of a greeting
 

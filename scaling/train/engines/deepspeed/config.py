@@ -4,6 +4,7 @@ from typing import Any
 
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
+from scaling.train.engines.deepspeed.refusals import cuts_messages
 from scaling.train.parallel.sharding import hpz_ranks
 
 _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
@@ -16,21 +17,6 @@ def overlaps_reduction(layout: Layout) -> bool:
     pipeline cannot, and a single replica has nothing to reduce.
     """
     return layout.zero_stage in (1, 2) and layout.pp == 1 and layout.dp * layout.cp > 1
-
-
-def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
-    """Whether stages hand each other activations cut over the tp ranks.
-
-    That is right only where these ranks hold the same ones: under sequence_parallel it would train
-    on wrong data, and a t5 sends each rank's own heads of the position tables along. DualPipeV
-    sends them whole.
-    """
-    return (
-        layout.pp > 1
-        and not layout.sequence_parallel
-        and shape.family != "t5"
-        and layout.pipeline_schedule == "1f1b"
-    )
 
 
 def buckets_of(held: int) -> dict[str, int]:
