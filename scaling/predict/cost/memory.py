@@ -60,7 +60,7 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     compiled, experts, schedules but 1F1B and keys and values that are passed around.
     """
     modelled = _modelled(group, f, p)
-    count = _COUNTED.get(group.stack.prefix)
+    count = _COUNTED.get(group.stack.name)
     if count is None:
         return modelled
     own = count(group, f, p)

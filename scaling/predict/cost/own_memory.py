@@ -30,13 +30,19 @@ _NORM = 8.0  # bytes of fp64, in which DeepSpeed takes the norm of a gradient
 class _Layer:
     """Bytes of one layer and micro-batch, (n,).
 
-    `kept` for backward, `again` what recomputing adds before backward begins, `above` what backward
-    needs at most beyond what lived when it came to the layer.
+    `kept` for backward, `again` what recomputing adds before backward begins, `in_ffn` and
+    `in_attention` what backward needs there beyond what lived when it came to the layer.
     """
 
     kept: Floats
     again: Floats
-    above: Floats
+    in_ffn: Floats
+    in_attention: Floats
+
+    @property
+    def above(self) -> Floats:
+        """The larger of the two."""
+        return np.maximum(self.in_ffn, self.in_attention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +108,12 @@ def layer_of(f: Features, tokens: Floats) -> _Layer:
     again = np.where(f.selective | f.full, 1.0, 0.0)
     at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
     at_scores = np.where(plain, at_scores * scores, 0.0) - gate - norm
-    above = np.maximum(np.maximum(at_gate, at_norm), at_scores)
     boundary = e * own
     kept = np.where(f.full, boundary, outside + np.where(f.selective, 0.0, in_core))
     recomputed = outside + in_core - np.where(f.fused_norm, boundary, 0.0)
-    return _Layer(kept, np.where(f.full, recomputed, 0.0) * again, above)
+    return _Layer(
+        kept, np.where(f.full, recomputed, 0.0) * again, np.maximum(at_gate, at_norm), at_scores
+    )
 
 
 def own_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> OwnMemory:
@@ -186,11 +193,17 @@ def _moments_of_stage(
     kept_gradients = kept_gradients + np.where((z == 2) & going_on, touched, 0.0)
     kept_buckets = np.where((z == 3) | ((z == 1) & going_on), buckets, 0.0)
     gathered = np.where(z >= 3, e * _gathered(f, weights, table), 0.0)
+    feed_forward = (f.mlp_inputs + 1) * h * f.ffn_hidden_size / f.tp
+    gathered_after_ffn = np.where(
+        z >= 3, np.minimum(gathered, e * (weights - table - feed_forward)), 0.0
+    )
     # activations when the last layer is done
     per_stage = flying * layers * layer.kept
     messages = np.where(piped, (flying / f.tp + 1.5) * e * own, 0.0)
+    # recomputing keeps the position tables of encoder and decoder, which every layer is given
     bias = np.where(f.attentions > 1, e * f.num_heads / f.tp * f.seq_length**2, 0.0)
     final = np.where(f.fused_norm, e, _WIDE + e) * own + e * tokens * h
+    per_stage = per_stage + np.where(f.full, 2 * bias, 0.0)
     kept = per_stage + messages + np.where(has_head, final, 0.0)
     logits = np.where(has_head, tokens * f.vocab_size / f.tp, 0.0)
     forward, backward, after = loss_of(f, logits, tokens, table, piped)
@@ -207,10 +220,11 @@ def _moments_of_stage(
     ) -> Held:
         return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
 
+    others = (per_stage + messages) * (1 - 1 / flying)  # of micro-batches still on their way
     residual = np.where(has_head & ~f.fused_norm, e * own, 0.0)
-    working = layer.again + layer.above + e * own
     # of a matrix that is gathered for the second time the parts and the whole
-    working = working + np.where((z >= 3) & f.full, e * h * f.ffn_hidden_size / f.tp, 0.0)
+    again = np.where((z >= 3) & f.full, e * h * f.ffn_hidden_size / f.tp, 0.0)
+    working = kept - np.where(has_head, final, 0.0) + layer.again + e * own + again
     flushed = np.clip(1 - _BUCKET / np.maximum(weights, 1.0), 0.0, 1.0)
     # ZeRO-3 joins a full bucket in a copy, at any matrix; where a layer is more than a bucket, not
     # at its last one, with which its backward begins
@@ -233,16 +247,22 @@ def _moments_of_stage(
     building = np.where((z == 1) | (z == 2), np.maximum(flat_copy, whole - e * table), building)
     sharded = np.maximum(buckets + _WIDE * part + e * part + e * table, 1.5 * whole)
     building = np.where(z >= 3, sharded, building)
+    # the first micro-batch of all: hpZ lets a weight go that the head's backward holds, and gathers
+    # it again; there are no moments yet
+    alone = np.where(sharding.second & ~f.offload, _WIDE * part, 0.0)
+    twice = np.where(sharding.second, 2 * e * table, 0.0)
+    gradient_of_head = np.where(sharding.second & has_head, e * (logits + table), 0.0)
     in_step = np.where(z >= 3, buckets, 0.0)
     in_backward = np.where(z >= 1, buckets, 0.0)
     remainder = e * np.mod(weights, _BUCKET)  # joined in a copy when the last weight is done
     grown = np.where((z == 0) | piped, gradients, kept_gradients - accumulated) + accumulated
     return [
         (0, at(nothing, building, buffers=nothing, more=nothing)),
-        (1, at(activations=kept + residual + bias, logits=forward)),
+        (1, at(activations=kept + residual, logits=forward)),
         (2, at(activations=kept, logits=backward)),
         (2, at(activations=kept, logits=np.where(has_head, e * (logits + table), 0.0))),
         (2, at(activations=kept, logits=after, buffers=in_backward)),
+        (2, at(accumulated, alone, kept, gradient_of_head, in_backward, twice)),
         (
             2,
             at(
@@ -250,7 +270,15 @@ def _moments_of_stage(
                 buffers=in_backward,
             ),
         ),
-        (2, at(activations=kept - np.where(has_head, final, 0.0) + working, buffers=in_backward)),
+        (2, at(activations=working + layer.in_ffn, buffers=in_backward)),
+        (
+            2,
+            at(
+                activations=working + layer.in_attention,
+                buffers=in_backward,
+                more=gathered_after_ffn,
+            ),
+        ),
         (
             2,
             at(
@@ -258,7 +286,7 @@ def _moments_of_stage(
                 buffers=in_backward + np.where(z >= 1, bucket, 0.0),
             ),
         ),
-        (2, at(grown, activations=e * own + e * table, buffers=in_backward)),
+        (2, at(grown, activations=others + e * own + e * first_table, buffers=in_backward)),
         (2, at(grown, activations=e * own, buffers=in_backward + remainder, more=nothing)),
         (3, at(left, state + stepping, logits=outputs, buffers=in_step, more=nothing)),
     ]
@@ -279,7 +307,9 @@ def _gathered(f: Features, weights: Floats, table: Floats) -> Floats:
     fetched = np.ceil(np.minimum(rest, _PREFETCH) / matrix) * matrix * ~f.full
     part = np.where(rest >= feed_forward, feed_forward, np.minimum(fetched, feed_forward))
     filled = table + room - rest + part
-    held: Floats = np.minimum(weights, filled)
+    # all of a model whose look-up alone is left: a prefetch does not look at what it begins
+    everything = weights - table < _LIVE
+    held: Floats = np.where(everything, weights, np.minimum(weights, filled))
     return held
 
 

@@ -1,6 +1,6 @@
 """Tables of others as inputs of the predictor: what is derived, assumed, or cannot be predicted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,15 @@ from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, 
 from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
-from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
+from scaling.predict.read.foreign_stacks import (
+    expert_slices,
+    frameworks_of,
+    recomputes,
+    stacks_of,
+    unfused_software,
+)
 from scaling.predict.read.inputs import SHAPE, UNPREDICTED, Inputs, usable_rows, without
-from scaling.predict.read.stacks import stack_of
+from scaling.predict.read.stack_facts import Stack
 
 # Published tables that name no cluster, by framework and GPUs per node.
 UNNAMED_CLUSTER = "other"
@@ -51,6 +57,8 @@ def inputs_of(
     layout = _layout(columns)
     _note_misfits(columns, shape, layout, note)
     framework = frameworks_of(columns)
+    unfused = unfused_software(columns, framework, cluster)
+    stacks = stacks_of(framework, cluster, unfused, clusters)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
     columns.words("engine", "deepspeed", WORDS["engine"], plain=True)  # a wrong one is refused
@@ -73,7 +81,7 @@ def inputs_of(
         gradient_accumulation_steps=layout["gradient_accumulation_steps"],
         seq_length=columns.counts("seq_length"),
         gpus_per_node=columns.counts("gpus_per_node"),
-        **_of_the_software(columns, framework, shape["num_layers"], layout),
+        **_of_the_software(columns, stacks, shape["num_layers"], layout),
         # Inductor makes one kernel of a norm's chain
         fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
         fused_mlp=columns.flags("fused_mlp", False),
@@ -83,7 +91,8 @@ def inputs_of(
         counted=(schedule == "1f1b") & ~columns.flags("compile", False),
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
-        recomputes=recomputes(columns, framework),
+        recomputes=recomputes(columns, stacks),
+        unfused=unfused,
         precision=words["precision"],
         ep=columns.counts("ep", default=1.0, plain=True),
         etp=expert_slices(columns, layout["tp"]),
@@ -97,13 +106,12 @@ def inputs_of(
 
 
 def _of_the_software(
-    columns: Columns, framework: Words, layers: Floats, layout: Mapping[str, Floats]
+    columns: Columns, stacks: Sequence[Stack], layers: Floats, layout: Mapping[str, Floats]
 ) -> dict[str, Any]:
     """What every software decides for itself where a table does not say: see stacks.py."""
 
     def usual(fact: str) -> Floats:
-        by_name = {name: float(getattr(stack_of(name), fact)) for name in set(framework.tolist())}
-        return np.array([by_name[name] for name in framework.tolist()], dtype=np.float64)
+        return np.array([getattr(stack, fact) for stack in stacks], dtype=np.float64)
 
     # chunks of two layers at least, unless a table asks for smaller ones
     most = np.maximum(np.floor(layers / layout["pp"] / 2), 1.0)

@@ -32,7 +32,8 @@ class Inputs:
     `shape` has the columns of SHAPE (flags as 0 and 1). `gpus_per_node` NaN: the cluster's own;
     `zero_shard_size` NaN: all dp ranks. `virtual_stages` are the model chunks of a pipeline rank,
     `ring` that cp passes keys and values around instead of trading tokens for heads, `recomputes`
-    that the software recomputes what does not fit, because nobody said what is recomputed. `etp`:
+    that the software recomputes what does not fit, because nobody said what is recomputed;
+    `unfused` that a table shows it to run norms as chains of operators. `etp`:
     ranks that share an expert; `imbalance`: tokens of the fullest expert over the mean. `note` says
     why a point cannot be predicted, None if it can; `assumptions` are sentences about what was
     taken for granted.
@@ -65,6 +66,7 @@ class Inputs:
     attention: Words
     checkpointing: Words
     recomputes: Flags
+    unfused: Flags
     precision: Words
     ep: Floats
     etp: Floats
@@ -137,6 +139,7 @@ def inputs_of_layouts(
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         recomputes=np.zeros(n, dtype=bool),
+        unfused=np.zeros(n, dtype=bool),
         precision=words("precision"),
         ep=numbers("ep"),
         etp=numbers("tp"),  # an expert is cut as a dense feed-forward is

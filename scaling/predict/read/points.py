@@ -78,7 +78,9 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
     for (framework, where), rows in groups_of:
         usable = rows[usable_rows(note[rows])]
         if usable.size:
-            stack, cluster = stack_of(framework), found[where]
+            cluster = found[where]
+            gpu = gpu_named(cluster.gpu)
+            stack = stack_of(framework, gpu, unfused=bool(inputs.unfused[usable[0]]))
             groups.append(
                 Group(
                     key=f"{framework}|{where}",
@@ -88,7 +90,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
                     cluster=cluster,
                     start=_start(stack, cluster),
                     rows=usable,
-                    features=_features(inputs, arrays, usable, gpu_named(cluster.gpu), stack),
+                    features=_features(inputs, arrays, usable, gpu, stack),
                 )
             )
     batch = inputs.micro_batch_size * inputs.gradient_accumulation_steps * inputs.dp
