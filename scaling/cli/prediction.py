@@ -225,13 +225,13 @@ def _precision(text: str | None) -> "Precision | None":
 
 
 def _counts(text: str) -> list[int]:
-    given = shortened(text)
+    shown = shortened(text)
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--gpus {given}: give GPU counts with commas, e.g. 8,64,512") from None
+        raise InputError(f"--gpus {shown}: give GPU counts with commas, e.g. 8,64,512") from None
     if min(counts) < 1:
-        raise InputError(f"--gpus {given}: a GPU count is at least 1")
+        raise InputError(f"--gpus {shown}: a GPU count is at least 1")
     return sorted(set(counts))
 
 

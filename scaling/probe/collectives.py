@@ -135,20 +135,20 @@ def _reduce_scatter_of(ring: Ring, elements: int) -> Exchange:
 
 def _all_to_all_of(ring: Ring, elements: int) -> Exchange:
     own = _factor(ring.ranks[ring.index])
-    given = torch.empty(elements, device=ring.device)
-    taken = torch.empty_like(given)
+    sent = torch.empty(elements, device=ring.device)
+    received = torch.empty_like(sent)
     size = elements // len(ring.ranks)
 
     def fill() -> None:
-        _fill(given, own)
-        taken.zero_()
+        _fill(sent, own)
+        received.zero_()
 
     return Exchange(
         fill=fill,
-        send=lambda: dist.all_to_all_single(taken, given, group=ring.group),
+        send=lambda: dist.all_to_all_single(received, sent, group=ring.group),
         wrong=lambda: any(
             _differs(part, _factor(rank), ring.index * size)
-            for rank, part in zip(ring.ranks, taken.chunk(len(ring.ranks)), strict=True)
+            for rank, part in zip(ring.ranks, received.chunk(len(ring.ranks)), strict=True)
         ),
     )
 
@@ -157,22 +157,22 @@ def _send_recv_of(ring: Ring, elements: int) -> Exchange:
     """Every rank sends to the next and receives from the one before, as nccl-tests' sendrecv."""
     count = len(ring.ranks)
     after, before = ring.ranks[(ring.index + 1) % count], ring.ranks[(ring.index - 1) % count]
-    given = torch.empty(elements, device=ring.device)
-    taken = torch.empty_like(given)
+    sent = torch.empty(elements, device=ring.device)
+    received = torch.empty_like(sent)
 
     def fill() -> None:
-        _fill(given, _factor(ring.ranks[ring.index]))
-        taken.zero_()
+        _fill(sent, _factor(ring.ranks[ring.index]))
+        received.zero_()
 
     def send() -> None:
         operations = [
-            dist.P2POp(dist.isend, given, after, ring.group),
-            dist.P2POp(dist.irecv, taken, before, ring.group),
+            dist.P2POp(dist.isend, sent, after, ring.group),
+            dist.P2POp(dist.irecv, received, before, ring.group),
         ]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
-    return Exchange(fill=fill, send=send, wrong=lambda: _differs(taken, _factor(before)))
+    return Exchange(fill=fill, send=send, wrong=lambda: _differs(received, _factor(before)))
 
 
 _MAKERS: Mapping[Collective, Callable[[Ring, int], Exchange]] = {

@@ -39,8 +39,8 @@ def allocations(
     settings = _settings(options)
     if settings["executor"] != "submitit":
         return []
-    asked = [points[name] for name in sorted(missing)]
-    jobs = [(one.nodes, one.ranks_per_node, one.minutes) for one in asked]
+    wanted = [points[name] for name in sorted(missing)]
+    jobs = [(one.nodes, one.ranks_per_node, one.minutes) for one in wanted]
     limits = {"most": settings["pack"] or 1, "most_minutes": settings["pack_minutes"]}
     packed = subprocess.run(
         [sys.executable, "-m", _PACKING],
@@ -71,16 +71,16 @@ def _settings(options: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--executor")
     parser.add_argument("--submitit-pack", dest="pack", type=int)
     parser.add_argument("--submitit-pack-minutes", dest="pack_minutes", type=int)
-    given, _ = parser.parse_known_args(list(options))
+    stated, _ = parser.parse_known_args(list(options))
     profile: dict[str, Any] = {}
-    if given.profile is not None:
-        path = given.profile / "config.yaml"
+    if stated.profile is not None:
+        path = stated.profile / "config.yaml"
         try:
             profile = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         except (OSError, yaml.YAMLError) as error:
             raise InputError(f"{path}: is no profile of Snakemake: {error}") from error
     return {
-        "executor": given.executor or profile.get("executor"),
-        "pack": given.pack or profile.get("submitit-pack"),
-        "pack_minutes": given.pack_minutes or profile.get("submitit-pack-minutes"),
+        "executor": stated.executor or profile.get("executor"),
+        "pack": stated.pack or profile.get("submitit-pack"),
+        "pack_minutes": stated.pack_minutes or profile.get("submitit-pack-minutes"),
     }

@@ -187,8 +187,8 @@ def _tidy(paths: StudyPaths, planned: StudyPlan) -> None:
 
     Last, and file by file: a choice that stands is never missing.
     """
-    asked = choices.choices_of(planned.study, planned.plan.points, paths)
-    for path in set(paths.chosen.glob("*.parquet")) - asked:
+    current = choices.choices_of(planned.study, planned.plan.points, paths)
+    for path in set(paths.chosen.glob("*.parquet")) - current:
         path.unlink(missing_ok=True)
     for path in paths.folder.rglob(".*.part"):
         with contextlib.suppress(FileNotFoundError):  # its writer lives and has just ended

@@ -65,8 +65,10 @@ def _stop_allocations(prefix: str, cluster: str) -> tuple[list[str], bool]:
 
 def _runs(snakemake: psutil.Process, name: str) -> bool:
     words = snakemake.info["cmdline"]
-    asked = [Path(word.removeprefix("study=")).stem for word in words if word.startswith("study=")]
-    return name in (asked or ["quickstart"])
+    studies = [
+        Path(word.removeprefix("study=")).stem for word in words if word.startswith("study=")
+    ]
+    return name in (studies or ["quickstart"])
 
 
 def _send(processes: list[psutil.Process], number: int) -> None:

@@ -86,11 +86,11 @@ def columns_of(point: Point) -> dict[str, Any]:
     """The row's columns that are known before the point has run, by name."""
     shape, layout = point.shape, point.layout
     tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
-    known = dataclasses.asdict(point)
+    columns = dataclasses.asdict(point)
     for name in _NO_COLUMNS:
-        del known[name]
+        del columns[name]
     return {
-        **known,
+        **columns,
         **dataclasses.asdict(shape),
         **dataclasses.asdict(layout),
         "layout": layout.label,

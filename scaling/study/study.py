@@ -177,13 +177,13 @@ def _check_axes(study: Study) -> None:
                     f"{study.path}: axes.{name}: is missing, and layouts[{index}] does not "
                     "give it either; a study needs one value or a list"
                 )
-        for key, known in (("model", study.models), ("cluster", study.clusters)):
+        for key, named in (("model", study.models), ("cluster", study.clusters)):
             for value in axes[key]:
-                if value not in known:
+                if value not in named:
                     where = f"layouts[{index}]" if key in block else "axes"
                     raise InputError(
                         f"{study.path}: {where}.{key}: unknown {key} {value!r}: "
-                        f"{did_you_mean(value, known)}"
+                        f"{did_you_mean(value, named)}"
                     )
     if study.mode == "predict":
         return

@@ -53,12 +53,12 @@ def queued(folder: Path) -> list[Queued]:
         return []
     ask = ["squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i|%P|%T|%D|%Q|%r|%S|%Z"]
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             ask, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    jobs = [line.split("|", 7) for line in asked.stdout.splitlines()]
+    jobs = [line.split("|", 7) for line in answer.stdout.splitlines()]
     jobs = [job for job in jobs if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
     ours = []
     for name, partition, state, nodes, priority, reason, start, place in jobs:

@@ -88,9 +88,11 @@ class Dispatcher:
         with self._mutex:
             if self._cancelled:
                 return
-            asked = [a for a in self._open if a.identity is not None]
+            submitted = [a for a in self._open if a.identity is not None]
             states = (
-                self._scheduler.states([a.identity for a in asked if a.identity]) if asked else {}
+                self._scheduler.states([a.identity for a in submitted if a.identity])
+                if submitted
+                else {}
             )
             if (states is not None) != self._answers:
                 self._answers = states is not None
@@ -101,7 +103,7 @@ class Dispatcher:
                 )
             self._outbox.look_for_strays()
             self._just_ended.clear()
-            for allocation in asked:
+            for allocation in submitted:
                 self._settle(allocation)
                 if allocation.waited_for and states is not None:
                     self._judge(allocation, states.get(allocation.job))

@@ -108,7 +108,7 @@ class Outbox:
             return
         allocations: list[Allocation] = []
         count, name = sum(map(len, packs)), packs[0][0].item.name
-        batch, asked = None, False
+        batch, was_sent = None, False
         try:
             _try_to_write({output.parent for wish in packs[0] for output in wish.outputs})
             batch = self._ledger.open_batch()
@@ -123,7 +123,7 @@ class Outbox:
                 )
                 allocations.append(Allocation(folder=folder, identity=None))
                 self._open.add(allocations[-1], gpus=gpus_each)
-            asked = True
+            was_sent = True
             identities = self._scheduler.send(
                 batch,
                 [allocation.folder for allocation in allocations],
@@ -137,7 +137,7 @@ class Outbox:
             for allocation in allocations:
                 self._open.close(allocation)
             if batch is not None:
-                if asked and (isinstance(problem, OSError) or problem.unsure):
+                if was_sent and (isinstance(problem, OSError) or problem.unsure):
                     self._strays.add(batch, request)
                 else:
                     self._ledger.remove(batch)

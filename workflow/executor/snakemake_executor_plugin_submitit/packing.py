@@ -43,15 +43,15 @@ def packs_of(
 
 def main() -> None:
     """See the module."""
-    asked = json.load(sys.stdin)
+    wanted = json.load(sys.stdin)
     waiting = []
-    for nodes, ranks, minutes in asked["jobs"]:
+    for nodes, ranks, minutes in wanted["jobs"]:
         options = (("nodes", nodes), ("ntasks-per-node", ranks))
         request = Request(
             runtime_min=minutes, nodes=nodes, gpus=0, options=options, setup=(), environment=()
         )
         waiting.append((request, (nodes, ranks)))
-    packs = packs_of(waiting, most=asked["most"], most_minutes=asked["most_minutes"])
+    packs = packs_of(waiting, most=wanted["most"], most_minutes=wanted["most_minutes"])
     records = [[*jobs[0], request.minutes, len(jobs)] for request, jobs in packs]
     print(json.dumps(records))  # noqa: T201 (a command)
 
