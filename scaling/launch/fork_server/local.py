@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from scaling.launch.fork_server.client import NoForkServer, can_fork, order_ranks
+from scaling.launch.fork_server.client import NoForkServer, order_ranks
 from scaling.launch.fork_server.protocol import SERVER_COMMAND, ForkServer, read
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.local import start_local
 from scaling.launch.start.starter import Placement, Ranks, spawn
 
 FORK_SERVER = "SCALING_HOST"
@@ -70,21 +68,19 @@ def local_fork_server(point: Placement | None, logs: Path) -> Iterator[dict[str,
 def start_on_local_fork_server(
     command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
-    """Have the host of this run fork the ranks, or start them from nothing where it cannot.
+    """Have the fork server of this run start the ranks.
 
     Raises:
-        LaunchError: they could not be started that way either.
+        NoForkServer: there is none, or more than one node is needed.
+        OSError: it does not answer.
     """
-    if can_fork(command) and point.world_size <= point.gpus_per_node:
-        try:
-            host = _host(Path(environment[FORK_SERVER]))
-            return order_ranks([host], command, point, environment, logs)
-        except (NoForkServer, OSError) as why:
-            print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
-    return start_local(command, point, environment, logs)
+    if point.world_size > point.gpus_per_node:
+        raise NoForkServer("it serves one machine")
+    server = _server(Path(environment[FORK_SERVER]))
+    return order_ranks([server], command, point, environment, logs)
 
 
-def _host(place: Path) -> ForkServer:
+def _server(place: Path) -> ForkServer:
     record = place / "node0.json"
     end = time.monotonic() + _IMPORT_LIMIT_S
     while not record.exists():
