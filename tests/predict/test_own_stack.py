@@ -22,7 +22,6 @@ from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of
 from scaling.study.catalogues import load_clusters, load_models
 from scaling.study.point import point_from_json
-from scaling.study.study import load_clusters, load_models
 from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.points import TINY
 from tests.predict.conftest import table_of
