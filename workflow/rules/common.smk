@@ -102,7 +102,7 @@ def rows_in(choice):
 
 
 def first_rows_of(size, again=AGAIN):
-    # after surprises a size is chosen for again, once the rows of the choices before are there
+    # a size is chosen for again once the rows of the choices before are there
     if PLAN.guide:
         paths = rows_in(checkpoints.choose.get(size=size).output[0])
         for turn in again:
