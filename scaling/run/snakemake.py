@@ -103,7 +103,8 @@ def _dry_run(
     written = plan_file.read(folder, made.made_from)
     if code == 0 and written is not None:
         missing = [point.point_id for point in watcher.missing()]
-        for line in dry_run.allocations(written.points, missing, options):
+        asked = {point.point_id: planning.allocation(point) for point in watcher.points}
+        for line in dry_run.allocations(asked, missing, options):
             console.print(line, markup=False)
     return code
 
