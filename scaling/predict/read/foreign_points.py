@@ -15,7 +15,14 @@ from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import names_of
 from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
-from scaling.predict.read.inputs import SHAPE, UNPREDICTED, Inputs, usable_rows, without
+from scaling.predict.read.inputs import (
+    SHAPE,
+    UNPREDICTED,
+    Inputs,
+    schedule_codes,
+    usable_rows,
+    without,
+)
 from scaling.predict.read.stacks import stack_of
 
 # Published tables that name no cluster, by framework and GPUs per node.
@@ -80,7 +87,8 @@ def inputs_of(
         fused_cross_entropy=columns.flags("fused_cross_entropy", False),
         offload=offload == "cpu",
         short_states=optimizer_precision == "bf16",
-        counted=(schedule == "1f1b") & ~columns.flags("compile", False),
+        compiled=columns.flags("compile", False),
+        schedule=schedule_codes(schedule),
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
         recomputes=recomputes(columns, framework),
