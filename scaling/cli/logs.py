@@ -7,11 +7,6 @@ import typer
 
 from scaling.errors import InputError, did_you_mean, shortened
 
-CONVERT_EPILOG = (
-    "Example:  scaling convert train.log rows.parquet --tool megatron --cluster h100-80gb-dgx "
-    "--column model=llama3_8b"
-)
-
 
 def convert(
     logs: Annotated[list[Path], typer.Argument(metavar="LOG... OUT", help="Logs, then the table.")],

@@ -10,6 +10,7 @@ import typer
 from scaling.cli import accuracy, folders, following, logs, tables
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
+from scaling.cli.options import ClusterName, Mode, StudyName
 from scaling.errors import InputError, plain
 from scaling.study.paths import RESULTS, StudyPaths
 
@@ -22,25 +23,15 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-StudyArgument = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
-]
-ModeOption = Annotated[
-    str | None, typer.Option(help="measure or predict, instead of what the study says.")
-]
-ClusterOption = Annotated[
-    str | None, typer.Option(help="One of config/clusters.yaml, instead of the study's.")
-]
-
 
 @app.command(epilog="Example:  scaling plan quickstart")
 def plan(
-    study: StudyArgument,
+    study: StudyName,
     write: Annotated[
         bool, typer.Option(help="Write points/*.json, points.parquet and refused.parquet.")
     ] = True,
-    mode: ModeOption = None,
-    cluster: ClusterOption = None,
+    mode: Mode = None,
+    cluster: ClusterName = None,
 ) -> None:
     """Expand a study: what would run, and what is refused and why."""
     from scaling.cli import show
@@ -68,23 +59,18 @@ def plan(
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")
 def run(
-    study: StudyArgument,
+    study: StudyName,
     snakemake: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- SNAKEMAKE OPTIONS]", help="Passed on to snakemake."),
     ] = None,
-    mode: ModeOption = None,
-    cluster: ClusterOption = None,
+    mode: Mode = None,
+    cluster: ClusterName = None,
 ) -> None:
     """Run what is missing of a study with Snakemake, with a line that tells how far it is."""
     from scaling.run.snakemake import run_study
 
-    chosen = {"mode": mode, "cluster": cluster}
-    raise typer.Exit(
-        run_study(
-            study, snakemake or [], RESULTS, {k: v for k, v in chosen.items() if v is not None}
-        )
-    )
+    raise typer.Exit(run_study(study, snakemake or [], RESULTS, mode=mode, cluster=cluster))
 
 
 @app.command(epilog="Example:  scaling measure results/S/points/P.json results/S/rows/P.parquet")
@@ -110,7 +96,7 @@ def measure(
 
 @app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
 def choose(
-    study: StudyArgument,
+    study: StudyName,
     world_size: Annotated[int, typer.Argument(metavar="WORLD_SIZE", help="One of its sizes.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
     repeat: Annotated[
@@ -124,8 +110,8 @@ def choose(
     elsewhere: Annotated[
         bool, typer.Option(help="Choose what ran on slow nodes only and runs once more instead.")
     ] = False,
-    mode: ModeOption = None,
-    cluster: ClusterOption = None,
+    mode: Mode = None,
+    cluster: ClusterName = None,
 ) -> None:
     """Choose which points of a size are measured: what predictions say, or who may be the best."""
     from scaling.run import contend, guided, planning
@@ -168,7 +154,7 @@ def probe(
 
 @app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")
 def retry(
-    study: StudyArgument,
+    study: StudyName,
     outcome: Annotated[
         str, typer.Option(help="Outcomes to run again, separated by commas.")
     ] = "timeout,hang,launch_failed,node_failed",
@@ -205,22 +191,26 @@ def check(
 
 
 for verb, example in (
-    (tables.tabulate, tables.TABULATE_EPILOG),
-    (tables.report, tables.REPORT_EPILOG),
-    (tables.import_, tables.IMPORT_EPILOG),
-    (tables.compare, tables.COMPARE_EPILOG),
-    (folders.new, folders.NEW_EPILOG),
-    (folders.export, folders.EXPORT_EPILOG),
-    (folders.stop, folders.STOP_EPILOG),
-    (following.status, following.STATUS_EPILOG),
-    (predicting.predict, predicting.PREDICT_EPILOG),
-    (predicting.calibrate, predicting.CALIBRATE_EPILOG),
-    (accuracy.validate, accuracy.VALIDATE_EPILOG),
-    (predicting.recommend, predicting.RECOMMEND_EPILOG),
-    (logs.convert, logs.CONVERT_EPILOG),
-    (exact.memory, exact.MEMORY_EPILOG),
+    (tables.tabulate, "tabulate results/quickstart"),
+    (tables.report, "report results/quickstart"),
+    (tables.import_, "import published.csv results/published"),
+    (tables.compare, "compare results/before results/after"),
+    (folders.new, "new my-sweeps"),
+    (folders.export, "export results/quickstart quickstart.zip"),
+    (folders.stop, "stop quickstart"),
+    (following.status, "status quickstart --watch"),
+    (predicting.predict, "predict points.csv predictions.parquet -c calibration.json"),
+    (predicting.calibrate, "calibrate rows.csv calibration.json --where 'world_size <= 64'"),
+    (accuracy.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),
+    (predicting.recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"),
+    (
+        logs.convert,
+        "convert train.log rows.parquet --tool megatron --cluster h100-80gb-dgx "
+        "--column model=llama3_8b",
+    ),
+    (exact.memory, "memory results/my_study/points/P.json --ranks first,last"),
 ):
-    app.command(verb.__name__.rstrip("_"), epilog=example)(verb)
+    app.command(verb.__name__.rstrip("_"), epilog=f"Example:  scaling {example}")(verb)
 
 
 def main() -> None:

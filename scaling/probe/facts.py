@@ -63,8 +63,7 @@ def nics_of(classes: Path) -> list[dict[str, str]]:
     for device in sorted((classes / "net").glob("*")):
         if device.name != "lo":
             mbit = _text(device / "speed")
-            known = mbit.isdigit()  # a virtual one says -1
-            speed = f"{mbit} Mb/sec" if known else ""
+            speed = f"{mbit} Mb/sec" if mbit.isdigit() else ""  # a virtual one says -1
             devices.append({"name": device.name, "kind": "net", "speed": speed})
     return devices
 

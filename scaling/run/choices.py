@@ -98,9 +98,9 @@ def choice_table(
     names = [name for name in fields_of(Refusal) if name != "reason"]
     records = []
     for point in points:
-        known, name = columns_of(point), point.point_id
+        columns, name = columns_of(point), point.point_id
         records.append(
-            {column: known[column] for column in names}
+            {column: columns[column] for column in names}
             | {
                 "point_id": name,
                 "repeat": point.repeat,

@@ -135,8 +135,8 @@ def _slow_by_probes(path: Path, time_ns: int | None) -> tuple[str, ...]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException):
         return ()
-    known = fields_of(Probe)
-    records = [{k: v for k, v in one.items() if k in known} for one in table.to_pylist()]
+    columns = [name for name in fields_of(Probe) if name in table.column_names]
+    records = table.select(columns).to_pylist()
     return tuple(sorted({one.host for one in slow_hosts(Probe(**one) for one in records)}))
 
 

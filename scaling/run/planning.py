@@ -47,7 +47,7 @@ def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
     Raises:
         InputError: as `fitting_plan`.
     """
-    planned, known = _fitting_plan(study)
+    planned, predicted = _fitting_plan(study)
     if study.mode == "predict" or not study.predictable:
         return planned, None
     from scaling.predict.advise.spend import spend_of
@@ -56,7 +56,7 @@ def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
     measure = study.measure
     steps = measure.warmup_steps + measure.measured_steps.at_least
     if measure.accumulation == "full" and not measure.repeats.only:
-        points, prediction = known or predict_points(study, planned.points)
+        points, prediction = predicted or predict_points(study, planned.points)
         return planned, spend_of(points, prediction, steps=steps)
     from scaling.run.price import run_s
 
@@ -74,19 +74,20 @@ def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | No
         return planned, None  # in a study that only predicts, what does not fit is an answer
     if not study.predictable:
         short = study.measure.accumulation == "short"
-        return _checked_in_full(study, planned, None) if short else planned, None
+        return _checked_in_full(study, planned) if short else planned, None
     from scaling.predict.advise.spend import memory_refusals
 
     points, prediction = predict_points(study, planned.points)
     limited = [
-        _limited(study, point, float(step_time_s) if known else None)
-        for point, step_time_s, known in zip(
+        _limited(study, point, float(step_time_s) if is_predicted else None)
+        for point, step_time_s, is_predicted in zip(
             planned.points, prediction.step_time_s, prediction.predicted, strict=True
         )
     ]
+    ranked_s = ranked_of(prediction)
     if study.measure.measure_oom:
         whole = dataclasses.replace(planned, points=tuple(limited))
-        return _checked_in_full(study, whole, prediction), (points, prediction)
+        return _checked_in_full(study, whole, ranked_s), (points, prediction)
     reasons = memory_refusals(points, prediction)
     rows = [row for row in range(len(limited)) if row not in reasons]
     kept = tuple(limited[row] for row in rows)
@@ -97,26 +98,21 @@ def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | No
     ]
     whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
     grid.refuse_empty(study, kept, whole.refusals)
-    return _checked_in_full(study, whole, prediction, rows), (points, prediction)
+    kept_s = [ranked_s[row] for row in rows]
+    return _checked_in_full(study, whole, kept_s), (points, prediction)
+
+
+def ranked_of(prediction: "Prediction") -> list[float | None]:
+    """By what points are ranked, predicted seconds of a step; None where one does not fit."""
+    pairs = zip(prediction.ranked_s, prediction.fits, strict=True)
+    return [float(seconds) if fits else None for seconds, fits in pairs]
 
 
 def _checked_in_full(
-    study: "Study",
-    planned: Plan,
-    prediction: "Prediction | None",
-    rows: Sequence[int] | None = None,
+    study: "Study", planned: Plan, ranked_s: Sequence[float | None] | None = None
 ) -> Plan:
-    """The plan in which the short points that check the others run in full as well.
-
-    Args:
-        study: of the plan.
-        planned: the points.
-        prediction: None where nothing is predicted.
-        rows: of the prediction, one for each point; by default they are the same.
-    """
-    chosen = in_full(study, planned.points, prediction, rows)
-    if not chosen:
-        return planned
+    """The plan in which the short points that check the others run in full as well."""
+    chosen = in_full(study, planned.points, ranked_s)
     points = [
         dataclasses.replace(point, accumulation="both") if row in chosen else point
         for row, point in enumerate(planned.points)
@@ -127,8 +123,7 @@ def _checked_in_full(
 def in_full(
     study: "Study",
     points: Sequence[Point],
-    prediction: "Prediction | None",
-    rows: Sequence[int] | None = None,
+    ranked_s: Sequence[float | None] | None = None,
     *,
     every: bool = False,
 ) -> set[int]:
@@ -140,8 +135,7 @@ def in_full(
     Args:
         study: of the points.
         points: the candidates.
-        prediction: None where nothing is predicted.
-        rows: of the prediction, one for each point; by default they are the same.
+        ranked_s: of each point, see `ranked_of`; None where nothing is predicted.
         every: whether points that are not short are asked about as if they were.
     """
     share = study.measure.in_full
@@ -152,11 +146,9 @@ def in_full(
         if not short or point.repeat:
             continue
         sizes.setdefault(point.world_size, []).append(row)
-        at = row if rows is None else rows[row]
-        if prediction is not None and prediction.fits[at]:
+        if ranked_s is not None and (seconds := ranked_s[row]) is not None:
             setting = (point.model, point.cluster, point.layout.seq_length, point.world_size)
-            ranked = (float(prediction.ranked_s[at]), row)
-            best[setting] = min(best.get(setting, ranked), ranked)
+            best[setting] = min(best.get(setting, (seconds, row)), (seconds, row))
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for of_size in sizes.values():
         count = 1 if share == "advised" else max(1, round(share * len(of_size)))
@@ -256,14 +248,14 @@ def predict_points(
         gpus_per_node=[point.gpus_per_node for point in points],
         point_id=[point.point_id for point in points],
     )
-    asked = points_from(inputs, study.clusters)
-    return asked, predict(asked, calibration)
+    checked = points_from(inputs, study.clusters)
+    return checked, predict(checked, calibration)
 
 
 def _refusal(point: Point, reason: str) -> Refusal:
-    known = columns_of(point)
+    columns = columns_of(point)
     names = [name for name in fields_of(Refusal) if name != "reason"]
-    return Refusal(**{name: known[name] for name in names}, reason=reason)
+    return Refusal(**{name: columns[name] for name in names}, reason=reason)
 
 
 def to_measure(study: "Study", planned: Plan) -> tuple[Point, ...]:

@@ -122,8 +122,8 @@ def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[P
 
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = planning.predict_points(study, once)
-    in_full = planning.in_full(study, once, prediction, every=True)
-    asked = [
+    in_full = planning.in_full(study, once, planning.ranked_of(prediction), every=True)
+    candidates = [
         dataclasses.replace(point, accumulation="both" if row in in_full else "short")
         for row, point in enumerate(once)
     ]
@@ -132,7 +132,7 @@ def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[P
     ways = []
     for way in which:
         guided, short = way in ("guided", "both"), way in ("short", "both")
-        seconds = run_s(study, asked, prediction, short)
+        seconds = run_s(study, candidates, prediction, short)
         rows, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
         if guided:
             guide = guide_of(study, STARTUP_S, seconds, keep=KEEP)

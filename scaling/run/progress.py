@@ -92,11 +92,11 @@ def judge(points: Iterable[Point], settled: Mapping[str, Settled], running: set[
     outcomes = Counter(settled[p.point_id].outcome for p in wanted if p.point_id in settled)
     missing = [p for p in wanted if p.point_id not in settled]
     active = {p.point_id for p in missing} & running
-    known = [seconds for listed in durations.values() for seconds in listed]
+    every = [seconds for listed in durations.values() for seconds in listed]
     seconds_left = None
-    if known:
+    if every:
         per_size = {size: sum(listed) / len(listed) for size, listed in durations.items()}
-        mean = sum(known) / len(known)
+        mean = sum(every) / len(every)
         total = sum(per_size.get(point.layout.world_size, mean) for point in missing)
         seconds_left = total / max(1, len(active))
     return Progress(
