@@ -12,7 +12,7 @@ from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.cli.options import ClusterName, Mode, StudyName
 from scaling.errors import InputError, plain
-from scaling.study.paths import RESULTS
+from scaling.study.paths import RESULTS, StudyPaths
 
 app = typer.Typer(
     name="scaling",
@@ -36,12 +36,25 @@ def plan(
     """Expand a study: what would run, and what is refused and why."""
     from scaling.cli import show
     from scaling.run import plan_writer, price
+    from scaling.run.choices import repeats_elsewhere
+    from scaling.run.elsewhere import expected
+    from scaling.study.study_folder import folder_of
 
     planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
     if write:
         plan_writer.write_plan(planned)
-    ways = price.prices(planned.study, planned.plan)
-    show.show_plan(planned.study, planned.plan, planned.spend, planned.probing, ways)
+    loaded, points = planned.study, planned.plan.points
+    paths = StudyPaths(folder_of(loaded, RESULTS))
+    asked = repeats_elsewhere(loaded, points, paths)
+    show.show_plan(
+        loaded,
+        planned.plan,
+        planned.spend,
+        planned.probing,
+        price.prices(loaded, planned.plan),
+        affordable=price.cheapest(loaded, planned.plan),
+        elsewhere=expected(points, loaded.clusters[points[0].cluster].nodes) if asked else 0.0,
+    )
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")
@@ -92,13 +105,17 @@ def choose(
     ] = 0,
     again: Annotated[
         int,
-        typer.Option(help="Choose what surprises of the size make worth measuring: 1, then 2."),
+        typer.Option(help="Choose what rows of the size make worth measuring too: 1, then 2."),
     ] = 0,
+    elsewhere: Annotated[
+        bool, typer.Option(help="Choose what ran on slow nodes only and runs once more instead.")
+    ] = False,
     mode: Mode = None,
     cluster: ClusterName = None,
 ) -> None:
     """Choose which points of a size are measured: what predictions say, or who may be the best."""
     from scaling.run import contend, guided, planning
+    from scaling.run import elsewhere as repeated_elsewhere
     from scaling.study.study import load_study
     from scaling.study.study_folder import folder_of
 
@@ -107,6 +124,8 @@ def choose(
     folder = folder_of(loaded, RESULTS)
     if repeat:
         typer.echo(contend.contend(loaded, planned, world_size, repeat, folder, out))
+    elif elsewhere:
+        typer.echo(repeated_elsewhere.choose(loaded, planned, world_size, folder, out))
     else:
         typer.echo(guided.choose(loaded, planned, world_size, folder, out, turn=again))
 

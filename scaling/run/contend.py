@@ -48,7 +48,7 @@ def contend(
     if not here:
         sizes = ", ".join(str(s) for s in sorted({p.world_size for p in planned.points}))
         raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
-    rows = _rows(study_dir, planned.points)
+    rows = rows_of(study_dir, planned.points)
     sigma = between_runs([_runs(of) for of in _by_layout(planned.points, rows).values()])
     probabilities: dict[Any, float] = {}
     contenders: set[Any] = set()
@@ -58,9 +58,9 @@ def contend(
         probabilities |= dict(zip(keys, odds.probabilities, strict=True))
         contenders |= {keys[row] for row in odds.contenders}
     again = [point for point in here if point.repeat == repeat]
-    timed = {name: (each[0], rows[name]["hosts"]) for name in rows if (each := _timed(rows[name]))}
+    timed = timed_on(rows)
     slow = exclusion.name_slow(study, planned.points, timed, StudyPaths(study_dir).excluded)
-    suspect = _only_on_slow(here, timed, set(slow))
+    suspect = only_on_slow(here, timed, set(slow))
     reasons = {
         point.point_id: _reason(
             probabilities.get(same_layout(point)), same_layout(point), contenders | suspect
@@ -83,12 +83,11 @@ def contend(
     count = len(chosen_ids(out))
     return (
         f"world_size={world_size}, repeat {repeat}: {count} of {len(again)} layouts are measured "
-        f"once more; runs of one layout differ by {sigma:.2%}"
-        + "".join(f"; {host} is left out: {reason}" for host, reason in slow.items())
+        f"once more; runs of one layout differ by {sigma:.2%}" + exclusion.left_out(slow)
     )
 
 
-def _only_on_slow(
+def only_on_slow(
     points: Sequence[Point], timed: Mapping[str, exclusion.Timed], slow: set[str]
 ) -> set[Any]:
     """Layouts of which every run was on a node that is slow: they are repeated elsewhere."""
@@ -114,11 +113,16 @@ def _reason(probability: float | None, key: Any, contenders: set[Any]) -> str | 
     return f"is not repeated: the probability that it is the best of its size is {probability:.1%}"
 
 
-def _rows(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]:
+def rows_of(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]:
     """The rows that are there, by point."""
     paths = {StudyPaths(study_dir).row(point.point_id): point.point_id for point in points}
     table = read_rows([path for path in paths if path.exists()]).table.select(_COLUMNS)
     return {paths[Path(row["file"])]: row for row in table.to_pylist()}
+
+
+def timed_on(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, exclusion.Timed]:
+    """Seconds of a step and the hosts of each row that has a step time."""
+    return {name: (each[0], row["hosts"]) for name, row in rows.items() if (each := _timed(row))}
 
 
 def _timed(row: Mapping[str, Any]) -> tuple[float, float] | None:

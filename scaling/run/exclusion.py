@@ -51,7 +51,7 @@ def hosts_to_avoid(
     slow: set[str] = set()
     if slow_ones:
         slow |= set(named_slow(paths.excluded))
-        slow |= set(_slow_by_probes(paths.probes, _time(paths.probes)))
+        slow |= slow_by_probes(paths)
     avoided = sorted(slow) if nodes - len(slow) >= asked.nodes else []
     seen = slow | set(_seen(paths, point_id, asked)) if asked.repeat else slow
     return sorted(seen) if nodes - len(seen) >= asked.nodes else avoided
@@ -115,8 +115,15 @@ def _residuals(study: "Study", runs: Sequence[tuple[Point, float]]) -> list[floa
     return list(map(float, residuals))
 
 
-def _time(path: Path) -> int | None:
-    return path.stat().st_mtime_ns if path.exists() else None
+def left_out(slow: Mapping[str, str]) -> str:
+    """The end of a sentence that names these hosts and why they are slow."""
+    return "".join(f"; {host} is left out: {reason}" for host, reason in slow.items())
+
+
+def slow_by_probes(paths: StudyPaths) -> set[str]:
+    """Hosts that the study's probes name."""
+    time_ns = paths.probes.stat().st_mtime_ns if paths.probes.exists() else None
+    return set(_slow_by_probes(paths.probes, time_ns))
 
 
 @functools.cache

@@ -105,6 +105,7 @@ def _file(planned: StudyPlan, paths: StudyPaths) -> PlanFile:
         points=_in_order(study, points),
         contended=repeats.at_most - 1 if repeats.only and study.mode == "measure" else 0,
         exclude=study.measure.exclude_slow_nodes,
+        elsewhere=choices.repeats_elsewhere(study, points, paths),
         refused=len(planned.plan.refusals),
         measured=study.mode == "measure",
         again=choices.turns(study),

@@ -14,6 +14,7 @@ from scaling.record import row_files
 from scaling.record.row import Outcome
 from scaling.record.running import runner_of
 from scaling.run.choices import choices_of
+from scaling.run.elsewhere import once_more
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 
@@ -109,11 +110,14 @@ def judge(points: Iterable[Point], settled: Mapping[str, Settled], running: set[
 
 def watcher_of(study: "Study", points: Sequence[Point], study_dir: Path) -> "Watcher":
     """The watcher of a study's folder, of the points that it shall measure."""
+    paths = StudyPaths(study_dir)
+    added = once_more(study, points, paths) if points else []
+    repeats = [p for p in points if p.repeat] if study.measure.repeats.only else []
     return Watcher(
         study_dir,
-        points,
-        choices=choices_of(study, points, StudyPaths(study_dir)),
-        contended=study.measure.repeats.only is not None,
+        [*points, *added],
+        choices=choices_of(study, points, paths) if points else (),
+        optional={point.point_id for point in (*repeats, *added)},
     )
 
 
@@ -124,7 +128,7 @@ class Watcher:
         study_dir: the study's folder.
         points: that shall leave a row.
         choices: files of the choices that are made while the study runs.
-        contended: repeats are wanted only once they are chosen.
+        optional: those of them that are wanted only once they are chosen.
     """
 
     def __init__(
@@ -133,13 +137,13 @@ class Watcher:
         points: Iterable[Point],
         *,
         choices: Collection[Path] = (),
-        contended: bool = False,
+        optional: Collection[str] = (),
     ) -> None:
         self._paths = StudyPaths(study_dir)
-        self._points = list(points)
+        self.points = list(points)
         self._choices = choices
-        self._contended = contended
-        self._rows = {self._paths.row(point.point_id): point.point_id for point in self._points}
+        self._optional = optional
+        self._rows = {self._paths.row(point.point_id): point.point_id for point in self.points}
         self._markers = {running_marker(row): name for row, name in self._rows.items()}
         self._settled: dict[str, Settled] = {}
 
@@ -177,9 +181,9 @@ class Watcher:
         skipped = {one["point_id"] for one in every} - chosen  # what any choice takes is wanted
         return [
             point
-            for point in self._points
+            for point in self.points
             if point.point_id in chosen
-            or not (point.point_id in skipped or (self._contended and point.repeat))
+            or not (point.point_id in skipped or point.point_id in self._optional)
         ]
 
 

@@ -107,7 +107,8 @@ def _dry_run(
     code = subprocess.run(command, check=False).returncode
     if code == 0 and plan is not None:
         missing = [point.point_id for point in watcher.missing()]
-        for line in dry_run.allocations(plan.points, missing, options):
+        asked = {point.point_id: planning.allocation(point) for point in watcher.points}
+        for line in dry_run.allocations(asked, missing, options):
             print(line)  # noqa: T201 (what a dry run says)
     return code
 

@@ -1,7 +1,6 @@
 """What a rank holds: the engine's own bytes, and the predicted ones beside them."""
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ def wide_point(shape: ModelShape, layout: dict[str, Any]) -> Point:
 
 
 POINTS = [wide_point(shape, layout) for shape, layout in LAYOUTS]
-RANKS = [[rank for name, rank in ranks_of(p.layout).items() if name != "middle"] for p in POINTS]
+RANKS = [[*ranks_of(point.layout).values()] for point in POINTS]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,7 @@ def test_the_predicted_memory_is_the_engines_own(exact: list[list[RankMemory]], 
 def test_each_pipeline_stage_is_told_once() -> None:
     assert ranks_of(Layout(pp=4, tp=2, dp=3, seq_length=8)) == {
         "first": 0,
-        "middle": 12,
+        "middle": 6,
         "last": 18,
     }
     assert ranks_of(Layout(pp=2, dp=3, seq_length=8)) == {"first": 0, "last": 3}
@@ -95,16 +94,33 @@ def test_each_pipeline_stage_is_told_once() -> None:
 def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only() -> None:
     """Ids and labels of two rounds more than `shortened` leaves, 8 bytes each."""
     point = wide_point(TINY, {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 5})
-    orders = [
-        json.dumps({"point": json.loads(each.to_json()), "rank": 0, "steps": steps})
-        for each, steps in ((point, 3), (shortened(point), 2))
-    ]
     with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
-        many, few = (rehearsals.memory(order, point, 0) for order in orders)
+        many = rehearsals.memory(point, 0, steps=3)
+        few = rehearsals.memory(shortened(point), 0)
     tokens = 2 * 1024 * 2 * 8
     for phase in ("forward", "backward", "optimizer"):
         more = {name: size + tokens for name, size in few["phases"][phase].items()}
         assert many["phases"][phase] == more
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zbv"])
+def test_a_stage_of_torchs_pipelines_holds_buffers_for_every_micro_batch(schedule: str) -> None:
+    """What is said of twelve is what a rehearsal of all twelve finds."""
+    virtual = {"virtual_stages": 2} if schedule == "interleaved" else {}
+    layout = {"engine": "torch", "pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 12}
+    shape = dataclasses.replace(TINY, num_layers=4)
+    point = wide_point(shape, layout | {"pipeline_schedule": schedule} | virtual)
+    (continued,) = memories([(point, 0)])
+    with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
+        walked = rehearsals.memory(point, 0)
+        few = rehearsals.memory(shortened(point), 0)
+    assert continued.phases == {
+        phase: {name: pytest.approx(size, abs=1024) for name, size in sizes.items()}
+        for phase, sizes in walked["phases"].items()
+    }
+    assert few["peak_bytes"] < walked["peak_bytes"]
+    buffers = [each["bytes"] for each in continued.owners if "pipelining" in each["made_by"]]
+    assert max(buffers) >= 12 * 1024 * shape.hidden_size * 2
 
 
 @pytest.mark.parametrize(("shard", "replicas"), [(None, 32), (8, 64)])
@@ -115,8 +131,7 @@ def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inve
     point = wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": replicas})
     (told,) = memories([(point, 0)])
     with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
-        order = {"point": json.loads(shortened(point).to_json()), "rank": 0, "steps": 2}
-        walked = rehearsals.memory(json.dumps(order), point, 0)
+        walked = rehearsals.memory(shortened(point), 0)
     for phase, sizes in walked["phases"].items():
         assert told.phases[phase]["peak_bytes"] == pytest.approx(sizes["peak_bytes"], rel=1e-4)
 

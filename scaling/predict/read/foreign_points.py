@@ -21,7 +21,14 @@ from scaling.predict.read.foreign_stacks import (
     stacks_of,
     unfused_software,
 )
-from scaling.predict.read.inputs import SHAPE, UNPREDICTED, Inputs, usable_rows, without
+from scaling.predict.read.inputs import (
+    SHAPE,
+    UNPREDICTED,
+    Inputs,
+    schedule_codes,
+    usable_rows,
+    without,
+)
 from scaling.predict.read.stack_facts import Stack
 
 # Published tables that name no cluster, by framework and GPUs per node.
@@ -88,7 +95,8 @@ def inputs_of(
         fused_cross_entropy=columns.flags("fused_cross_entropy", False),
         offload=offload == "cpu",
         short_states=optimizer_precision == "bf16",
-        counted=(schedule == "1f1b") & ~columns.flags("compile", False),
+        compiled=columns.flags("compile", False),
+        schedule=schedule_codes(schedule),
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
         recomputes=recomputes(columns, stacks),

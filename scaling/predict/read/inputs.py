@@ -1,12 +1,13 @@
 """What the predictor is asked: layouts as arrays, wherever they come from."""
 
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.layout.axes import AXES, DEFAULTS
+from scaling.layout.axes import AXES, DEFAULTS, PipelineSchedule
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import SIZES
 from scaling.layout.routing import ROUTINGS
@@ -14,6 +15,8 @@ from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own: this name is that of its first engine.
 OWN_FRAMEWORK = "scaling"
+
+SCHEDULES = typing.get_args(PipelineSchedule)
 
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
@@ -33,10 +36,10 @@ class Inputs:
     `zero_shard_size` NaN: all dp ranks. `virtual_stages` are the model chunks of a pipeline rank,
     `ring` that cp passes keys and values around instead of trading tokens for heads, `recomputes`
     that the software recomputes what does not fit, because nobody said what is recomputed;
-    `unfused` that a table shows it to run norms as chains of operators. `etp`:
-    ranks that share an expert; `imbalance`: tokens of the fullest expert over the mean. `note` says
-    why a point cannot be predicted, None if it can; `assumptions` are sentences about what was
-    taken for granted.
+    `unfused` that a table shows it to run norms as chains of operators. `etp`: ranks that share an
+    expert; `imbalance`: tokens of the fullest expert over the mean; `schedule`: of the pipeline,
+    its place in SCHEDULES. `note` says why a point cannot be predicted, None if it can;
+    `assumptions` are sentences about what was taken for granted.
     """
 
     model: Words
@@ -62,7 +65,8 @@ class Inputs:
     fused_cross_entropy: Flags
     offload: Flags
     short_states: Flags
-    counted: Flags
+    compiled: Flags
+    schedule: Floats
     attention: Words
     checkpointing: Words
     recomputes: Flags
@@ -135,7 +139,8 @@ def inputs_of_layouts(
         fused_cross_entropy=numbers("fused_cross_entropy") > 0,
         offload=words("optimizer_offload") != "none",
         short_states=words("optimizer_precision") != "fp32",
-        counted=(words("pipeline_schedule") == "1f1b") & (numbers("compile") == 0),
+        compiled=numbers("compile") > 0,
+        schedule=schedule_codes(words("pipeline_schedule")),
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         recomputes=np.zeros(n, dtype=bool),
@@ -158,6 +163,12 @@ def own_framework(engine: str) -> str:
 def _optional_numbers(layouts: Sequence[Layout], name: str, default: float) -> Floats:
     """An axis that not every layout has."""
     return np.array([getattr(one, name, default) for one in layouts], dtype=np.float64)
+
+
+def schedule_codes(schedules: Words) -> Floats:
+    """The place of each in SCHEDULES, (n,)."""
+    code = {name: float(place) for place, name in enumerate(SCHEDULES)}
+    return np.array([code[name] for name in schedules.tolist()], dtype=np.float64)
 
 
 def usable_rows(note: Words) -> Flags:

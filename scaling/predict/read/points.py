@@ -173,6 +173,7 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
             inputs.pp > 1, np.clip(inputs.virtual_stages, 1.0, np.ceil(blocks / inputs.pp)), 1.0
         ),
         "micro_batch_size": inputs.micro_batch_size,
+        "schedule": inputs.schedule,
         "accumulation": inputs.gradient_accumulation_steps,
     }
 
@@ -265,7 +266,7 @@ def _features(
         fused_cross_entropy=inputs.fused_cross_entropy[rows],
         offload=inputs.offload[rows],
         short_states=inputs.short_states[rows],
-        counted=inputs.counted[rows],
+        compiled=inputs.compiled[rows],
         recomputes=inputs.recomputes[rows],
         full=checkpointing == "full",
         selective=checkpointing == "selective",
