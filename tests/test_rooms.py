@@ -14,6 +14,7 @@ HELD_BY = {
     "analyse.series": "analyse/test_short_step_tables.py",
     "analyse.views": "analyse/test_warehouse.py",
     "cli.tables": "study/test_hostile_input.py",
+    "cli.options": "cli/test_following.py",
     "cli.memory": "check/test_oracle.py",
     "cli.memory_table": "check/test_oracle.py",
     "predict.cost.context": "predict/test_step_arithmetic.py",
