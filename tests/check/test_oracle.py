@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ from scaling.predict.read.points import points_from
 from scaling.study.point import Point
 from scaling.study.study import load_clusters
 from tests.points import TINY, TINY_T5, tiny_point
+
+Walk = Callable[[Point, int], dict[str, Any]]  # a point and its steps: rank 0's memory
 
 # Wide enough that what the formula leaves out, norms and tables of positions, is nothing.
 WIDE = dataclasses.replace(
@@ -60,10 +63,40 @@ POINTS = [wide_point(shape, layout) for shape, layout in LAYOUTS]
 RANKS = [[rank for name, rank in ranks_of(p.layout).items() if name != "middle"] for p in POINTS]
 
 
+# Of shards that are held twice one group alone is another engine: it holds nothing twice.
+EXTRAPOLATED = [
+    wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": replicas})
+    for shard, replicas in ((None, 32), (8, 64))
+]
+
+
 @pytest.fixture(scope="module")
-def exact() -> list[list[RankMemory]]:
-    told = memories((p, rank) for p, ranks in zip(POINTS, RANKS, strict=True) for rank in ranks)
+def told() -> Iterator[RankMemory]:
+    """Of one process, whose imports are most of it: the ends of POINTS, then EXTRAPOLATED."""
+    ends = [(p, rank) for p, ranks in zip(POINTS, RANKS, strict=True) for rank in ranks]
+    return memories([*ends, *((point, 0) for point in EXTRAPOLATED)])
+
+
+@pytest.fixture(scope="module")
+def exact(told: Iterator[RankMemory]) -> list[list[RankMemory]]:
     return [[next(told) for _ in ranks] for ranks in RANKS]
+
+
+@pytest.fixture(scope="module")
+def extrapolated(exact: object, told: Iterator[RankMemory]) -> list[RankMemory]:
+    return list(told)
+
+
+@pytest.fixture(scope="module")
+def walk() -> Iterator[Walk]:
+    """What rank 0 of a point holds, walked as it is."""
+    with _Rehearsals(dataclasses.replace(POINTS[0], gpu="cpu")) as rehearsals:
+
+        def walked(point: Point, steps: int) -> dict[str, Any]:
+            order = {"point": json.loads(point.to_json()), "rank": 0, "steps": steps}
+            return rehearsals.memory(json.dumps(order), point, 0)
+
+        yield walked
 
 
 @pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for _, layout in LAYOUTS])
@@ -92,33 +125,24 @@ def test_each_pipeline_stage_is_told_once() -> None:
     assert ranks_of(Layout(dp=3, seq_length=8)) == {"first": 0}
 
 
-def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only() -> None:
+def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only(walk: Walk) -> None:
     """Ids and labels of two rounds more than `shortened` leaves, 8 bytes each."""
     point = wide_point(TINY, {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 5})
-    orders = [
-        json.dumps({"point": json.loads(each.to_json()), "rank": 0, "steps": steps})
-        for each, steps in ((point, 3), (shortened(point), 2))
-    ]
-    with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
-        many, few = (rehearsals.memory(order, point, 0) for order in orders)
+    many, few = walk(point, 3), walk(shortened(point), 2)
     tokens = 2 * 1024 * 2 * 8
     for phase in ("forward", "backward", "optimizer"):
         more = {name: size + tokens for name, size in few["phases"][phase].items()}
         assert many["phases"][phase] == more
 
 
-@pytest.mark.parametrize(("shard", "replicas"), [(None, 32), (8, 64)])
+@pytest.mark.parametrize("case", range(len(EXTRAPOLATED)), ids=["over all", "over eight"])
 def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse(
-    shard: int | None, replicas: int
+    extrapolated: list[RankMemory], walk: Walk, case: int
 ) -> None:
-    """Of shards that are held twice one group alone is another engine: it holds nothing twice."""
-    point = wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": replicas})
-    (told,) = memories([(point, 0)])
-    with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
-        order = {"point": json.loads(shortened(point).to_json()), "rank": 0, "steps": 2}
-        walked = rehearsals.memory(json.dumps(order), point, 0)
+    walked = walk(shortened(EXTRAPOLATED[case]), 2)
     for phase, sizes in walked["phases"].items():
-        assert told.phases[phase]["peak_bytes"] == pytest.approx(sizes["peak_bytes"], rel=1e-4)
+        peak = extrapolated[case].phases[phase]["peak_bytes"]
+        assert peak == pytest.approx(sizes["peak_bytes"], rel=1e-4)
 
 
 @pytest.mark.parametrize(
