@@ -41,9 +41,10 @@ def join(port: int) -> None:
     """
     os.environ["MASTER_PORT"] = str(port)
     _log.setLevel(logging.WARNING)
-    # A shared-memory all-reduce for inference on CPUs: training never calls it, and building it
-    # takes a compiler and half a minute.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # What DeepSpeed asks before it builds a shared-memory all-reduce for inference on CPUs, which
+    # training never calls: building takes half a minute, and finding out what could be built
+    # starts a compiler in every rank.
+    vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
     deepspeed.init_distributed()
 
 
