@@ -15,7 +15,7 @@ from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_table, write_text_if_new
 from scaling.record.row import PointColumns
 from scaling.run import contend, exclusion, planning
-from scaling.run.choices import chosen_ids, repeats_elsewhere, same_layout
+from scaling.run.choices import chosen_ids, repeats_elsewhere, rows_of, same_layout
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
@@ -58,7 +58,7 @@ def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out:
     if world_size not in {point.world_size for point in points}:
         raise InputError(f"{study.path}: world_size={world_size}: the study has no such size")
     looked_at = [point for point in points if point.world_size <= world_size]
-    rows = contend.rows_of(study_dir, looked_at)
+    rows = rows_of(paths, looked_at, contend.COLUMNS)
     timed = contend.timed_on(rows)
     slow = exclusion.name_slow(study, points, timed, paths.excluded)
     named = set(slow) | exclusion.slow_by_probes(paths)
