@@ -224,6 +224,7 @@ def _turns(layout: Layout) -> list[int]:
 
 
 def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what engines print would stand in the table
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(point.world_size),

@@ -3,7 +3,7 @@
 A file holds points of one size: whether each is measured, else why not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from scaling.cluster.hardware import gpu_named
 from scaling.errors import InputError
 from scaling.record.files import arrow_schema
 from scaling.record.row import fields_of
+from scaling.record.row_files import read_rows
 from scaling.study import plan_file
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
@@ -76,6 +77,16 @@ def chosen_ids(path: Path) -> list[str]:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: is no table of choices: {reason}; remove it and run") from None
     return [one["point_id"] for one in table.to_pylist() if one["chosen"]]
+
+
+def rows_of(
+    paths: StudyPaths, points: Iterable[Point], columns: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """These columns of the rows that are there, by point."""
+    by_path = {paths.row(point.point_id): point.point_id for point in points}
+    table = read_rows([path for path in by_path if path.exists()]).table
+    records = table.select(["file", *columns]).to_pylist()
+    return {by_path[Path(row["file"])]: row for row in records}
 
 
 def choice_table(

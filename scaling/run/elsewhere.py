@@ -15,7 +15,7 @@ from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_table, write_text_if_new
 from scaling.record.row import PointColumns
 from scaling.run import contend, exclusion, planning
-from scaling.run.choices import chosen_ids, repeats_elsewhere, same_layout
+from scaling.run.choices import chosen_ids, repeats_elsewhere, rows_of, same_layout
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
@@ -58,16 +58,17 @@ def choose(study: "Study", planned: Plan, world_size: int, study_dir: Path, out:
     if world_size not in {point.world_size for point in points}:
         raise InputError(f"{study.path}: world_size={world_size}: the study has no such size")
     looked_at = [point for point in points if point.world_size <= world_size]
-    rows = contend.rows_of(study_dir, looked_at)
-    timed = contend.timed_on(rows)
-    slow = exclusion.name_slow(study, points, timed, paths.excluded)
+    spare = once_more(study, looked_at, paths)
+    runs = [*looked_at, *spare]
+    timed = contend.timed_on(rows_of(paths, runs, contend.COLUMNS))
+    slow = exclusion.name_slow(study, runs, timed, paths.excluded)
     named = set(slow) | exclusion.slow_by_probes(paths)
-    suspects = contend.only_on_slow(looked_at, timed, named)
+    suspects = contend.only_on_slow(runs, timed, named)
     before = _chosen_before(paths, out)
     nodes = study.clusters[points[0].cluster].nodes
     added = [
         point
-        for point in once_more(study, looked_at, paths)
+        for point in spare
         if point.point_id not in before
         and (same_layout(point) in suspects or paths.row(point.point_id).exists())
         and planning.allocation(point).nodes <= nodes - len(named)

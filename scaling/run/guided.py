@@ -20,7 +20,7 @@ from scaling.errors import InputError
 from scaling.record.files import write_table
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import exclusion, planning, price
-from scaling.run.choices import choice_table, chosen_ids, same_layout
+from scaling.run.choices import choice_table, chosen_ids, rows_of, same_layout
 from scaling.run.elsewhere import once_more
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scaling.study.study import Study
 
 _COLUMNS = [
-    "file", "outcome", "duration_s", "world_size", "startup_s", "stack_fingerprint", "step_time_s",
+    "duration_s", "world_size", "startup_s", "stack_fingerprint", "step_time_s",
     "extended_step_time_s", "hosts",
 ]  # fmt: skip
 
@@ -95,9 +95,7 @@ class _Sweep:
     @cached_property
     def rows(self) -> dict[str, dict[str, Any]]:
         """What the rows that are there say, by point."""
-        paths = {self.folder.row(point.point_id): point.point_id for point in self.runs}
-        table = read_measured([path for path in paths if path.exists()]).table.select(_COLUMNS)
-        return {paths[Path(row["file"])]: row for row in table.to_pylist()}
+        return rows_of(self.folder, self.runs, _COLUMNS)
 
     def first(self, world_size: int) -> tuple[pa.Table, str]:
         """Which points of a size are measured, and a sentence."""

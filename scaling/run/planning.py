@@ -32,65 +32,48 @@ STARTUP_MINUTES = 5
 PROBE_STARTUP_MINUTES = 10
 
 
-def fitting_plan(study: "Study") -> Plan:
-    """The study's plan; with `measure_oom: true` what cannot fit is run all the same.
-
-    Raises:
-        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
-    """
-    return _fitting_plan(study)[0]
-
-
 def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
     """The plan and what measuring it is predicted to take, None if nothing runs or is known.
 
     Raises:
         InputError: as `fitting_plan`.
     """
-    planned, predicted = _fitting_plan(study)
+    planned = fitting_plan(study)
     if study.mode == "predict" or not study.predictable:
         return planned, None
     from scaling.predict.advise.spend import spend_of
-
-    # what is refused does not fit, and what does not fit is not counted
-    measure = study.measure
-    steps = measure.warmup_steps + measure.measured_steps.at_least
-    if measure.accumulation == "full" and not measure.repeats.only:
-        points, prediction = predicted or predict_points(study, planned.points)
-        return planned, spend_of(points, prediction, steps=steps)
     from scaling.run.price import run_s
 
     # repeats of contenders come as they are needed
-    wanted = [p for p in planned.points if not (measure.repeats.only and p.repeat)]
+    wanted = [p for p in planned.points if not (study.measure.repeats.only and p.repeat)]
     points, prediction = predict_points(study, wanted)
-    seconds = run_s(study, wanted, prediction)
-    return planned, spend_of(points, prediction, steps=steps, run_s=seconds)
+    return planned, spend_of(points, prediction, run_s=run_s(study, wanted, prediction))
 
 
-def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
-    """The plan, and the prediction of the grid's points where there is one."""
+def fitting_plan(study: "Study") -> Plan:
+    """The study's plan; with `measure_oom: true` what cannot fit is run all the same.
+
+    Raises:
+        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
+    """
     planned = grid.expand_grid(study)
     if study.mode == "predict":
-        return planned, None  # in a study that only predicts, what does not fit is an answer
+        return planned  # in a study that only predicts, what does not fit is an answer
     if not study.predictable:
-        short = study.measure.accumulation == "short"
-        return _checked_in_full(study, planned) if short else planned, None
+        return _checked_in_full(study, planned)
     from scaling.predict.advise.spend import memory_refusals
 
     points, prediction = predict_points(study, planned.points)
-    limited = [
-        _limited(study, point, float(step_time_s) if is_predicted else None)
-        for point, step_time_s, is_predicted in zip(
-            planned.points, prediction.step_time_s, prediction.predicted, strict=True
+    reasons = {} if study.measure.measure_oom else memory_refusals(points, prediction)
+    rows = [row for row in range(len(planned.points)) if row not in reasons]
+    kept = tuple(
+        _limited(
+            study,
+            planned.points[row],
+            float(prediction.step_time_s[row]) if prediction.predicted[row] else None,
         )
-    ]
-    ranked_s = ranked_of(prediction)
-    if study.measure.measure_oom:
-        whole = dataclasses.replace(planned, points=tuple(limited))
-        return _checked_in_full(study, whole, ranked_s), (points, prediction)
-    reasons = memory_refusals(points, prediction)
-    rows = [row for row in range(len(limited)) if row not in reasons]
-    kept = tuple(limited[row] for row in rows)
+        for row in rows
+    )
     refused = [
         _refusal(planned.points[row], f"{reason}; measure_oom: true runs it all the same")
         for row, reason in reasons.items()
@@ -98,8 +81,8 @@ def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | No
     ]
     whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
     grid.refuse_empty(study, kept, whole.refusals)
-    kept_s = [ranked_s[row] for row in rows]
-    return _checked_in_full(study, whole, kept_s), (points, prediction)
+    ranked_s = ranked_of(prediction)
+    return _checked_in_full(study, whole, [ranked_s[row] for row in rows])
 
 
 def ranked_of(prediction: "Prediction") -> list[float | None]:
@@ -113,6 +96,8 @@ def _checked_in_full(
 ) -> Plan:
     """The plan in which the short points that check the others run in full as well."""
     chosen = in_full(study, planned.points, ranked_s)
+    if not chosen:
+        return planned
     points = [
         dataclasses.replace(point, accumulation="both") if row in chosen else point
         for row, point in enumerate(planned.points)

@@ -129,6 +129,8 @@ def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[P
     ]
     repeats = 1 if study.measure.repeats.only else study.measure.repeats.at_most
     counted = prediction.predicted & prediction.fits
+    nodes = study.clusters[once[0].cluster].nodes
+    on_a_node = np.array([min(1.0, planning.allocation(point).nodes / nodes) for point in once])
     ways = []
     for way in which:
         guided, short = way in ("guided", "both"), way in ("short", "both")
@@ -142,8 +144,6 @@ def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[P
         spent = repeats * points.world_size * np.where(rows, seconds, 0.0) / 3600
         startup = repeats * points.world_size * np.where(rows, STARTUP_S, 0.0) / 3600
         added = points.world_size * np.where(surprising, seconds + STARTUP_S, 0.0)
-        nodes = study.clusters[once[0].cluster].nodes
-        on_a_node = np.array([min(1, planning.allocation(point).nodes / nodes) for point in once])
         ways.append(
             Price(
                 way=way,

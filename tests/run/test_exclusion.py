@@ -54,13 +54,13 @@ def plain(config, write_study):
     return make
 
 
-def measured(points, study, paths, slow):
-    """Rows of these points: those that are `slow` on n1, a tenth slower than is predicted."""
+def measured(points, study, paths, slow, host="n1"):
+    """Rows of these points: those that are `slow` on that host, a tenth slower than predicted."""
     prediction = planning.predict_points(study, points)[1]
     for place, point in enumerate(points):
         seconds = float(prediction.step_time_s[place]) * (1.1 if slow(place) else 1.0)
-        host = "n1" if slow(place) else "n0"
-        row = row_of(point, step_time_s=seconds * (1 + 0.001 * (place % 3)), hosts=[host])
+        hosts = [host if slow(place) else "n0"]
+        row = row_of(point, step_time_s=seconds * (1 + 0.001 * (place % 3)), hosts=hosts)
         write_rows(paths.row(point.point_id), [row])
 
 
@@ -105,8 +105,7 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
     now = watcher.look()
     assert (now.total, now.done, now.undecided) == (18, 12, 0)
     # made anew, also after its rows are there, the choice is the same
-    for point in again:
-        write_rows(paths.row(point.point_id), [row_of(point, hosts=["n0"])])
+    measured(again, study, paths, slow=lambda place: False)
     elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
     assert sorted(chosen_ids(paths.choice_elsewhere(8))) == sorted(added)
     assert watcher.look().finished
@@ -134,6 +133,23 @@ def test_a_node_that_a_larger_size_names_sends_the_smaller_ones_points_elsewhere
     added = chosen_ids(paths.choice_elsewhere(16))
     sizes = [point_from_json(paths.point(name).read_text()).world_size for name in added]
     assert sizes.count(8) == 1
+
+
+def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain, tmp_path):
+    study, plan = plain(world_size=[8, 16])
+    paths = StudyPaths(tmp_path)
+    of_size = {
+        size: [point for point in plan.points if point.world_size == size] for size in (8, 16)
+    }
+    measured(of_size[8], study, paths, slow=lambda place: place % 2)
+    elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    names = chosen_ids(paths.choice_elsewhere(8))
+    again = [point_from_json(paths.point(name).read_text()) for name in names]
+    measured(again, study, paths, slow=lambda place: False)
+    measured(of_size[16], study, paths, slow=lambda place: place % 2, host="n2")
+    text = elsewhere.choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16))
+    assert exclusion.named_slow(paths.excluded).keys() == {"n1", "n2"}
+    assert text.startswith(f"world_size=16: {len(of_size[16]) // 2} layouts ran on slow nodes only")
 
 
 @pytest.mark.parametrize(
