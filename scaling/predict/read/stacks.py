@@ -152,15 +152,8 @@ STACKS = (
         source="arXiv 2104.04473: fused kernels, interleaved schedule; 2 chunks are an assumption",
     ),
     _megatron(
-        "Megatron",
-        generations=_MODERN,
-        virtual_stages=4,
-        source="Megatron-LM is built on Megatron-Core since 2023",
-    ),
-    _megatron(
         "Megatron-Core",
-        also=("mcore", "Primus"),
-        gradient_bytes=4.0,
+        also=("mcore", "Primus", "Megatron"),  # Megatron-LM is built on it since 2023
         virtual_stages=4,
         source="Megatron-LM README: tp, dp and pp traffic overlapped; 4 chunks are an assumption",
     ),
