@@ -206,8 +206,14 @@ class Columns:
     def _respelled(self, name: str, value: str, known: set[str]) -> str:
         meant = respelled(name, value, known)
         if meant not in (value, value.lower()):
-            self.assumptions.append(f"{name}: {shortened(value)} is read as {meant}")
+            self.assume_read(name, value, meant)
         return meant
+
+    def assume_read(self, name: str, value: str, meant: str) -> None:
+        """Say once that a word of a column is taken for another."""
+        sentence = f"{name}: {shortened(value)} is read as {meant}"
+        if sentence not in self.assumptions:
+            self.assumptions.append(sentence)
 
     def _assume(self, name: str, rows: int, default: object) -> None:
         if not rows:

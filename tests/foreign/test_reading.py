@@ -77,8 +77,9 @@ def test_a_table_of_another_tool_is_read_as_one_of_ours(tmp_path: Path) -> None:
     points = points_of(columns)
     assert points.world_size[0] == 1024
     assert points.cluster[0] == "h100-80gb"
+    assert "cluster: NVIDIA H100-SXM5 is read as h100-80gb" in points.assumptions
     assert points.note[0] is None
-    assert points.note[1].startswith("unknown cluster: ")
+    assert points.note[1] == "cluster=abacus is unknown"
     assert np.isnan(columns.numbers("tokens")).all()
 
 

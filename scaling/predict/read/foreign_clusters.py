@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.cluster.hardware import Cluster
-from scaling.errors import did_you_mean
+from scaling.errors import did_you_mean, shortened
 from scaling.foreign.arrays import Words
 from scaling.foreign.columns import Columns
 from scaling.foreign.spellings import gpu_meant
@@ -54,10 +54,13 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
         meant = next((each for each in candidates if each in known), None)
         if meant is not None:
             cluster[row] = meant
+            if name != UNNAMED_CLUSTER:
+                columns.assume_read("cluster", name, meant)
         elif name == UNNAMED_CLUSTER:
             note[row] = f"cluster={UNNAMED_CLUSTER} says no hardware, and its source is not known"
         else:
-            note[row] = f"unknown cluster: {did_you_mean(name[:60], known)}"
+            note[row] = f"cluster={shortened(name)} is unknown"
     if not usable_rows(note).any() and (cluster != UNNAMED_CLUSTER).all():
-        raise columns.cell_error("cluster", 0, note[0])
+        hint = did_you_mean(cluster[0][:60], known)
+        raise columns.cell_error("cluster", 0, f"unknown cluster: {hint}")
     return cluster
