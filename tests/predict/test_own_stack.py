@@ -40,7 +40,7 @@ def asked(**layout):
 
 def test_gradients_are_kept_in_the_precision_of_the_model():
     assert "data_types" not in asked(dp=8, zero_stage=1)
-    assert stack_of(OWN_FRAMEWORK).gradient_bytes == 2
+    assert stack_of(OWN_FRAMEWORK, None).gradient_bytes == 2
 
 
 def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
@@ -62,7 +62,7 @@ def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
 
 def test_stages_exchange_parts_of_activations():
     assert asked(tp=2, pp=2)["pipeline"]["pipe_partitioned"]
-    assert stack_of(OWN_FRAMEWORK).scattered_messages
+    assert stack_of(OWN_FRAMEWORK, None).scattered_messages
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])

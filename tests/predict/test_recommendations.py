@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from scaling.cluster.hardware import Cluster
+from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.layout.engines import engine_refusals
@@ -214,7 +214,7 @@ def searched(shape, cluster, gpus, batch, seq_length, precision, framework):
     search = Search(
         shape=shape, gpus=gpus, global_batch_size=batch, seq_length=seq_length,
         precision=precision, engine=None, gpus_per_node=LARGE[cluster].gpus_per_node,
-        ring=stack_of(framework).ring,
+        ring=stack_of(framework, gpu_named(LARGE[cluster].gpu)).ring,
     )  # fmt: skip
     layouts = list(candidates(search))
     n = len(layouts)

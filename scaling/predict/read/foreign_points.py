@@ -13,7 +13,7 @@ from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
 from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
-from scaling.predict.read.clusters import names_of
+from scaling.predict.read.foreign_clusters import clusters_of
 from scaling.predict.read.foreign_stacks import (
     expert_slices,
     frameworks_of,
@@ -30,17 +30,6 @@ from scaling.predict.read.inputs import (
     without,
 )
 from scaling.predict.read.stack_facts import Stack
-
-# Published tables that name no cluster, by framework and GPUs per node.
-UNNAMED_CLUSTER = "other"
-CLUSTER_OF = {
-    # arXiv 1909.08053, section 5: DGX-2H servers of 16 V100 SXM3 32 GB; the same README's rows on 8
-    # GPUs a node are twice as fast: DGX A100, of which only the 40 GB one existed then
-    ("Megatron-LM (2020)", 16): "v100-32gb-dgx2h",
-    ("Megatron-LM (2020)", 8): "a100-40gb-dgx",
-    # Megatron-LM README, table of model sizes: H100 GPUs, up to 6,144 of them
-    ("Megatron-Core r0.8.0", 8): "h100-80gb-dgx",
-}
 
 _GPT2_VOCABULARY = 50304.0  # padded to a multiple of 128
 _LAYERS_TO_WIDTH = 128.0  # hidden_size / num_layers of GPT-3 175B (12288 / 96)
@@ -59,7 +48,7 @@ def inputs_of(
         raise columns.missing("cluster", "the hardware is never guessed")
     note = np.full(n, None, dtype=object)
     model = columns.words("model", "unnamed")
-    cluster = _clusters(columns, clusters, note)
+    cluster = clusters_of(columns, clusters, note)
     shape = _shapes(columns, model, models)
     layout = _layout(columns)
     _note_misfits(columns, shape, layout, note)
@@ -145,37 +134,6 @@ def _of_the_software(
 
 
 _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
-
-
-def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) -> Words:
-    """The cluster column, as far as possible in names somebody describes.
-
-    A cluster nobody here describes is its `gpu`, where the table says so (then in the vendor's
-    reference node); a published table that names none is resolved by what its source says.
-
-    Raises:
-        InputError: a cluster is unknown.
-    """
-    cluster = columns.words("cluster", "")
-    known = names_of(clusters)
-    strange = np.flatnonzero([name not in known for name in cluster.tolist()])
-    if not strange.size:
-        return cluster
-    gpu = columns.words("gpu", "")
-    framework = frameworks_of(columns)
-    per_node = columns.counts("gpus_per_node")
-    for row in strange:
-        said = CLUSTER_OF.get((framework[row], per_node[row]))
-        if gpu[row] in known:
-            cluster[row] = gpu[row]
-        elif cluster[row] != UNNAMED_CLUSTER:
-            hint = did_you_mean(cluster[row][:60], known)
-            raise columns.cell_error("cluster", int(row), f"unknown cluster: {hint}")
-        elif said in known:
-            cluster[row] = said
-        else:
-            note[row] = f"cluster={UNNAMED_CLUSTER} says no hardware, and its source is not known"
-    return cluster
 
 
 def _layout(columns: Columns) -> dict[str, Floats]:

@@ -19,10 +19,13 @@ from scaling.predict.read.stacks import stack_of, with_release
 def frameworks_of(columns: Columns) -> Words:
     """Each row's framework, with its release where that changes what is known of it, (n,).
 
-    This project's own where none is named, by the engine.
+    This project's own where none is named, by the engine; a row with a `source` is of others.
     """
     stated, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
-    whose = [name or own_framework(by) for name, by in zip(stated, engine, strict=True)]
+    whose = [
+        name or ("unnamed" if source else own_framework(by))
+        for name, source, by in zip(stated, columns.words("source", ""), engine, strict=True)
+    ]
     framework: Words = np.array(whose, dtype=object)
     release = columns.words("release", "")
     named = {

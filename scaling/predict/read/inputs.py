@@ -130,8 +130,8 @@ def inputs_of_layouts(
         ),
         zero_stage=numbers("zero_stage"),
         zero_shard_size=numbers("zero_shard_size"),
-        virtual_stages=_optional_numbers(layouts, "virtual_stages", 1.0),
-        ring=np.array([getattr(one, "cp_style", "") == "ring" for one in layouts], dtype=bool),
+        virtual_stages=numbers("virtual_stages"),
+        ring=words("cp_style") == "ring",
         sequence_parallel=numbers("sequence_parallel") > 0,
         # Inductor makes one kernel of a norm's chain
         fused_norm=(numbers("fused_norm") > 0) | (numbers("compile") > 0),
@@ -158,11 +158,6 @@ def inputs_of_layouts(
 def own_framework(engine: str) -> str:
     """The framework that an engine of this project is to the prediction."""
     return OWN_FRAMEWORK if engine == DEFAULTS["engine"] else f"{OWN_FRAMEWORK} {engine}"
-
-
-def _optional_numbers(layouts: Sequence[Layout], name: str, default: float) -> Floats:
-    """An axis that not every layout has."""
-    return np.array([getattr(one, name, default) for one in layouts], dtype=np.float64)
 
 
 def schedule_codes(schedules: Words) -> Floats:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from scaling.cluster.hardware import Generation
+
 SplitRule = Literal["even", "even_or_ends", "by_cost", "slowest_least"]
 
 
@@ -12,7 +14,7 @@ class Stack:
     """Facts about one framework that change bytes or traffic, never a fitted number.
 
     `name` is what the framework's name has in it, or one of `also`. `since` is the release from
-    which this holds; `early`: on GPUs before Hopper only, or (False) on later ones only.
+    which this holds, `generations` are the GPUs on which it does (none named: all).
     `gradient_bytes` and `master_bytes` are per
     parameter (master: the fp32 copy and two Adam moments). `gathered_logits`: the loss sees the
     whole vocabulary on every tp rank. `split`: how layers are dealt to pipeline stages (stages.py).
@@ -44,7 +46,7 @@ class Stack:
     name: str
     also: tuple[str, ...] = ()
     since: str = ""
-    early: bool | None = None
+    generations: tuple[Generation, ...] = ()
     gradient_bytes: float = 4.0
     master_bytes: float = 12.0
     gathered_logits: bool = False

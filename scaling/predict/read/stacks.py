@@ -72,6 +72,10 @@ OWN_STACKS = {
     )
 }
 
+# Software is of the time of the GPUs it runs on.
+_EARLY: tuple[Generation, ...] = ("volta", "ampere", "cdna2")
+_MODERN: tuple[Generation, ...] = ("hopper", "blackwell", "cdna3", "cdna4")
+
 # Of names that no other entry fits, one for each era of GPUs; then the software whose facts are
 # known. Defaults were set with published rows of that software in sight, and of an entry without a
 # second file behind it they are no better than that: benchmarks/held_out.py says what predicting
@@ -79,12 +83,12 @@ OWN_STACKS = {
 STACKS = (
     Stack(
         name="",
-        early=True,
+        generations=_EARLY,
         source="assumed: DeepSpeed or Megatron-LM with fp32 gradient accumulation, 1F1B",
     ),
     _megatron(
         "",
-        early=False,
+        generations=_MODERN,
         also=("Megatron-DeepSpeed",),
         virtual_stages=2,
         # between what Megatron-Core hides and software that hides half: what other software of
@@ -132,7 +136,7 @@ STACKS = (
     ),
     Stack(
         name="Megatron-DeepSpeed",
-        early=True,
+        generations=_EARLY,
         gradient_bytes=2.0,
         softmax_rule=True,
         node_link_gbit_per_s=800.0,
@@ -140,7 +144,7 @@ STACKS = (
     ),
     Stack(
         name="Megatron-LM",
-        early=True,
+        generations=_EARLY,
         softmax_rule=True,
         fused_norms=True,
         scattered_messages=True,
@@ -148,15 +152,8 @@ STACKS = (
         source="arXiv 2104.04473: fused kernels, interleaved schedule; 2 chunks are an assumption",
     ),
     _megatron(
-        "Megatron",
-        early=False,
-        virtual_stages=4,
-        source="Megatron-LM is built on Megatron-Core since 2023",
-    ),
-    _megatron(
         "Megatron-Core",
-        also=("mcore", "Primus"),
-        gradient_bytes=4.0,
+        also=("mcore", "Primus", "Megatron"),  # Megatron-LM is built on it since 2023
         virtual_stages=4,
         source="Megatron-LM README: tp, dp and pp traffic overlapped; 4 chunks are an assumption",
     ),
@@ -179,9 +176,10 @@ STACKS = (
     _megatron(
         "Megatron-Bridge",
         since="26.06",
-        defaults={"ep_exposed": 0.3, "host_waits_s": 0.1e-3},
-        source="as before; on equal layouts its rows with experts are 1.2 to 1.6 times as fast, by "
-        "about as much as the bytes of their all-to-alls",
+        generations=("blackwell",),
+        defaults={"ep_exposed": 0.3, "host_waits_s": 0.1e-3, "expert_half_size": 300.0},
+        source="as before; on GB200 equal layouts with experts are 1.17 to 1.56 times as fast, the "
+        "more the narrower the experts are (2048, 1536, 768); on H100 no faster",
     ),
     Stack(
         name="Automodel",
@@ -204,8 +202,8 @@ STACKS = (
         newest_flash=True,
         lean_kernels=True,
         zero_stage=3,
-        # XLA launches a compiled step
-        defaults={"host_layer_s": 0.4e-3},
+        # XLA launches a compiled step; what it hides of tp is taken as unknown software's
+        defaults={"host_layer_s": 0.4e-3, "tp_exposed": 0.3},
         source="JAX: XLA fuses element-wise operators, cuDNN attention, fsdp axis by default",
     ),
     Stack(
@@ -230,14 +228,13 @@ STACKS = (
     ),
     Stack(
         name="DeepSpeed ZeRO-3",
-        early=True,
+        generations=_EARLY,
         gradient_bytes=2.0,
         defaults={"zero3_exposed": 0.3, "network_efficiency": 0.10},
         source="arXiv 2104.04473, table 2: as slow at 1,536 GPUs as at 768, so gathers decide",
     ),
 )
 
-_EARLY: tuple[Generation, ...] = ("volta", "ampere", "cdna2")  # GPUs sold before 2022
 _RELEASE = re.compile(r"\b\d\d\.\d\d(\.\d+)?\b")
 
 
@@ -261,14 +258,14 @@ def stack_of(framework: str, gpu: Gpu | None, *, unfused: bool = False) -> Stack
 
     The longest entry whose words stand in the name, whatever its case and what parts them, of the
     latest release that is not after the name's. What fits no name is what was usual in the GPU's
-    time; `unfused`: a table says that its norms are chains of operators, as they were before.
+    time; `unfused`: a table says that its norms are chains of operators, as they were on A100.
     """
-    early = unfused or gpu is None or gpu.generation is None or gpu.generation in _EARLY
-    return _stack_of(framework, early)
+    generation = None if unfused or gpu is None else gpu.generation
+    return _stack_of(framework, generation or "ampere")
 
 
 @cache
-def _stack_of(framework: str, early: bool) -> Stack:
+def _stack_of(framework: str, generation: Generation) -> Stack:
     if framework in OWN_STACKS:
         return OWN_STACKS[framework]
     stated = _RELEASE.search(framework)
@@ -276,7 +273,9 @@ def _stack_of(framework: str, early: bool) -> Stack:
     fitting = [
         stack
         for stack in STACKS
-        if stack.early in (None, early) and stack.since <= release and _fits(stack, framework) >= 0
+        if generation in (stack.generations or (generation,))
+        and stack.since <= release
+        and _fits(stack, framework) >= 0
     ]
     return max(fitting, key=lambda stack: (_fits(stack, framework), stack.since))
 
