@@ -58,8 +58,8 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
-    Of this project's engines all is counted (own_memory.py, own_torch_memory.py), but for what is
-    compiled, experts, schedules but 1F1B and keys and values that are passed around.
+    Of this project's engines all is counted (own_memory.py, own_torch_memory.py) but for what is
+    compiled, keys and values that are passed around, and on DeepSpeed experts and DualPipeV.
     """
     modelled = _modelled(group, f, p)
     if group.stack.prefix not in _COUNTED:
