@@ -63,13 +63,14 @@ def in_flight(f: Features, rank: Floats, chunk: int) -> Floats:
 
 
 def chunks_of(group: Group, f: Features) -> Iterator[Chunks]:
-    """Of the first, the second and the last rank; where there is no second one, the last again."""
+    """Of the first, the second and the last rank, as far as any of the layouts has them."""
     each = np.where(f.schedule >= ZBV, 2.0, f.virtual)  # chunks of a rank
     each = np.where(f.pp > 1, each, 1.0)
     chunks = f.pp * each
     dealt = stages_of(dataclasses.replace(f, pp=chunks), group.stack)
     fuller = np.where(chunks > 1, f.num_layers - dealt.last - dealt.first * (chunks - 1), 0.0)
-    for rank in (np.zeros(len(f)), np.minimum(1.0, f.pp - 1), f.pp - 1):
+    ranks = (np.zeros(len(f)), np.minimum(1.0, f.pp - 1), f.pp - 1)
+    for rank in ranks[: int(f.pp.max(initial=1))]:
         layers, flying, passes, left, split, received, deferred = np.zeros((7, len(f)))
         looks_up, has_head = np.zeros((2, len(f)), dtype=bool)
         for chunk in range(int(each.max(initial=1))):

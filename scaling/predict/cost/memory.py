@@ -61,12 +61,13 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     Of this project's engines all is counted (own_memory.py, own_torch_memory.py) but for what is
     compiled, keys and values that are passed around, and on DeepSpeed experts and DualPipeV.
     """
-    modelled = _modelled(group, f, p)
     if group.stack.prefix not in _COUNTED:
-        return modelled
+        return _modelled(group, f, p)
     count, countable = _COUNTED[group.stack.prefix]
-    own = count(group, f, p)
-    counted = countable(f)
+    own, counted = count(group, f, p), countable(f)
+    if counted.all():
+        return own
+    modelled = _modelled(group, f, p)
     return Memory(
         np.where(counted, own.total, modelled.total),
         {name: np.where(counted, own.terms[name], modelled.terms[name]) for name in MEMORY_TERMS},

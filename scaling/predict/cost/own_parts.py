@@ -56,20 +56,27 @@ class Memory:
 
 def fullest_of(stages: list[list[Moment]]) -> Memory:
     """The fullest of the moments of the stages, of which the first comes first."""
-    moments = [moment for stage in stages for moment in stage]
-    totals = np.stack([held.total for _, held in moments])
-    fullest = totals.argmax(axis=0)
-    rows = np.arange(totals.shape[1])
-
-    def chosen(name: str) -> Floats:
-        values: Floats = np.stack([getattr(held, name) for _, held in moments])[fullest, rows]
-        return values
-
+    _, fullest = stages[0][0]
+    total = np.full_like(fullest.total, -1.0)
+    terms = {name: np.zeros_like(total) for name in Held.__dataclass_fields__}
+    phases = np.zeros(len(total), dtype=np.int64)
+    first_stage = total
+    for stage in stages:
+        for phase, held in stage:
+            here = held.total
+            fuller = here > total
+            if not fuller.any():
+                continue
+            np.copyto(phases, phase, where=fuller)
+            for name, values in terms.items():
+                np.copyto(values, getattr(held, name), where=fuller)
+            total = np.maximum(total, here)
+        first_stage = total if stage is stages[0] else first_stage
     return Memory(
-        total=totals[fullest, rows],
-        terms={f"{name}_bytes": chosen(name) for name in Held.__dataclass_fields__},
-        first_stage=totals[: len(stages[0])].max(axis=0),
-        phase=np.array([PHASES[phase] for phase, _ in moments], dtype=object)[fullest],
+        total=total,
+        terms={f"{name}_bytes": values for name, values in terms.items()},
+        first_stage=first_stage,
+        phase=np.array(PHASES, dtype=object)[phases],
     )
 
 
