@@ -9,6 +9,7 @@ on tensors without numbers. `--depth` cuts every model to this share of its laye
 stage: the exact peak of 80 layers takes minutes. What is in `--rows` is not asked again, so a
 drawing can go on where it was left; what the formula says of a row is computed anew. `--known` asks
 nothing and tells of what is there, studies of other days included.
+Prints a line for each layout beyond 2 %, then median, worst, and the seconds that a layout takes.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How many micro-batches a rank of torch's pipelines holds, beside torch's tables of actions."""
+"""How many micro-batches a rank of torch's pipelines holds, beside torch's own tables."""
 
 import dataclasses
 from collections import Counter

@@ -143,7 +143,7 @@ def test_a_whole_model_takes_what_its_engine_was_counted_to_take(model, layout, 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
-@pytest.mark.parametrize("file", ["memory.jsonl"])
+@pytest.mark.parametrize("file", ["memory.jsonl", "memory_torch.jsonl", "memory_experts.jsonl"])
 def test_all_layouts_that_were_counted_are_predicted_within_two_percent(file):
     """The fullest of a layout's ranks, models cut to a share of their layers."""
     rows = [json.loads(line) for line in (RESULTS / file).read_text().splitlines()]
@@ -160,5 +160,5 @@ def test_all_layouts_that_were_counted_are_predicted_within_two_percent(file):
         for row, bytes_predicted in zip(group.rows, memory.total, strict=True):
             counted = max(rank["peak_bytes"] for rank in rows[row]["ranks"])
             errors[rows[row]["point_id"]] = bytes_predicted / counted - 1
-    assert len(errors) == len({row["point_id"] for row in rows}) >= 200
+    assert len(errors) == len({row["point_id"] for row in rows})
     assert {name: error for name, error in errors.items() if abs(error) > 0.02} == {}

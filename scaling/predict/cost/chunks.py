@@ -24,14 +24,18 @@ class Chunks:
     """The chunks of one pipeline rank together, (n,).
 
     `flying` sums, over chunks, layers times the micro-batches whose activations the rank holds;
-    `passes` sums these micro-batches. `received` are messages that a micro-batch brings: what
-    enters each chunk but the first and the gradient of what leaves each but the last; `deferred`
-    those of them whose gradients stay for the step, where backward is in two parts.
+    `passes` sums these micro-batches. Where backward has two parts, `left` is what `flying` is when
+    most gradients of weights wait, and `split` the part of it whose gradients do. `received` are
+    messages that a micro-batch brings: what enters each chunk but the first and the gradient of
+    what leaves each but the last; `deferred` those of them whose gradients stay for the step, where
+    backward is in two parts.
     """
 
     layers: Floats
     flying: Floats
     passes: Floats
+    left: Floats
+    split: Floats
     received: Floats
     deferred: Floats
     looks_up: Flags
@@ -59,14 +63,15 @@ def in_flight(f: Features, rank: Floats, chunk: int) -> Floats:
 
 
 def chunks_of(group: Group, f: Features) -> Iterator[Chunks]:
-    """Of the first, the second and the last rank; where there is no second one, the last again."""
+    """Of the first, the second and the last rank, as far as any of the layouts has them."""
     each = np.where(f.schedule >= ZBV, 2.0, f.virtual)  # chunks of a rank
     each = np.where(f.pp > 1, each, 1.0)
     chunks = f.pp * each
     dealt = stages_of(dataclasses.replace(f, pp=chunks), group.stack)
     fuller = np.where(chunks > 1, f.num_layers - dealt.last - dealt.first * (chunks - 1), 0.0)
-    for rank in (np.zeros(len(f)), np.minimum(1.0, f.pp - 1), f.pp - 1):
-        layers, flying, passes, received, deferred = np.zeros((5, len(f)))
+    ranks = (np.zeros(len(f)), np.minimum(1.0, f.pp - 1), f.pp - 1)
+    for rank in ranks[: int(f.pp.max(initial=1))]:
+        layers, flying, passes, left, split, received, deferred = np.zeros((7, len(f)))
         looks_up, has_head = np.zeros((2, len(f)), dtype=bool)
         for chunk in range(int(each.max(initial=1))):
             there = chunk < each
@@ -78,8 +83,16 @@ def chunks_of(group: Group, f: Features) -> Iterator[Chunks]:
             layers = layers + count
             flying = flying + count * micro_batches
             passes = passes + micro_batches
+            # ZBV ends with pp + rank passes, of which it puts off 2 rank + 1 weights' gradients
+            at_end = np.where(f.schedule == ZBV, f.pp if chunk == 0 else rank, micro_batches)
+            last_waits = (f.schedule == ZERO_BUBBLE) & (chunk == each - 1)
+            waiting = np.where(f.schedule == ZBV, rank + (chunk == 0), rank * last_waits)
+            left = left + count * np.minimum(at_end, micro_batches)
+            split = split + count * np.minimum(waiting, micro_batches) * there
             received = received + (~first * 1.0 + ~last) * there
-            deferred = deferred + ~first * there * np.isin(f.schedule, (ZERO_BUBBLE, ZBV))
+            in_parts = (f.schedule == ZERO_BUBBLE) | (f.schedule == ZBV)
+            turn = (f.schedule == ZBV) & (index == f.pp)  # its gradient takes a buffer's place
+            deferred = deferred + (~first & there & in_parts & ~turn)
             looks_up |= first & there
             has_head |= last & there
-        yield Chunks(layers, flying, passes, received, deferred, looks_up, has_head)
+        yield Chunks(layers, flying, passes, left, split, received, deferred, looks_up, has_head)

@@ -58,15 +58,16 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
-    Of this project's engines all is counted (own_memory.py, own_torch_memory.py), but for what is
-    compiled, experts, schedules but 1F1B and keys and values that are passed around.
+    Of this project's engines all is counted (own_memory.py, own_torch_memory.py) but for what is
+    compiled, keys and values that are passed around, and on DeepSpeed experts and DualPipeV.
     """
-    modelled = _modelled(group, f, p)
     if group.stack.name not in _COUNTED:
-        return modelled
+        return _modelled(group, f, p)
     count, countable = _COUNTED[group.stack.name]
-    own = count(group, f, p)
-    counted = countable(f)
+    own, counted = count(group, f, p), countable(f)
+    if counted.all():
+        return own
+    modelled = _modelled(group, f, p)
     return Memory(
         np.where(counted, own.total, modelled.total),
         {name: np.where(counted, own.terms[name], modelled.terms[name]) for name in MEMORY_TERMS},

@@ -13,6 +13,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.predict.cost import saved
+from scaling.predict.cost.routed import routed_of
 from scaling.predict.cost.stages import layer_params
 from scaling.predict.read.features import Features
 
@@ -55,20 +56,27 @@ class Memory:
 
 def fullest_of(stages: list[list[Moment]]) -> Memory:
     """The fullest of the moments of the stages, of which the first comes first."""
-    moments = [moment for stage in stages for moment in stage]
-    totals = np.stack([held.total for _, held in moments])
-    fullest = totals.argmax(axis=0)
-    rows = np.arange(totals.shape[1])
-
-    def chosen(name: str) -> Floats:
-        values: Floats = np.stack([getattr(held, name) for _, held in moments])[fullest, rows]
-        return values
-
+    _, fullest = stages[0][0]
+    total = np.full_like(fullest.total, -1.0)
+    terms = {name: np.zeros_like(total) for name in Held.__dataclass_fields__}
+    phases = np.zeros(len(total), dtype=np.int64)
+    first_stage = total
+    for stage in stages:
+        for phase, held in stage:
+            here = held.total
+            fuller = here > total
+            if not fuller.any():
+                continue
+            np.copyto(phases, phase, where=fuller)
+            for name, values in terms.items():
+                np.copyto(values, getattr(held, name), where=fuller)
+            total = np.maximum(total, here)
+        first_stage = total if stage is stages[0] else first_stage
     return Memory(
-        total=totals[fullest, rows],
-        terms={f"{name}_bytes": chosen(name) for name in Held.__dataclass_fields__},
-        first_stage=totals[: len(stages[0])].max(axis=0),
-        phase=np.array([PHASES[phase] for phase, _ in moments], dtype=object)[fullest],
+        total=total,
+        terms={f"{name}_bytes": values for name, values in terms.items()},
+        first_stage=first_stage,
+        phase=np.array(PHASES, dtype=object)[phases],
     )
 
 
@@ -77,13 +85,15 @@ class Layer:
     """Bytes of one layer and micro-batch, (n,).
 
     `kept` for backward, `again` what recomputing adds before backward begins, `in_ffn` and
-    `in_attention` what backward needs there beyond what lived when it came to the layer.
+    `in_attention` what backward needs there beyond what lived when it came to the layer, `waiting`
+    the gradients from which those of the weights are made later.
     """
 
     kept: Floats
     again: Floats
     in_ffn: Floats
     in_attention: Floats
+    waiting: Floats
 
     @property
     def above(self) -> Floats:
@@ -112,26 +122,30 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
     none = np.zeros_like(queries)
     flash = saved.flash_attention(queries, keys, none)
     attention = np.where(plain, 4 * queries, flash) + np.where(f.cp > 1, queries, 0.0)
+    attention = attention + f.head_norms * (WIDE + e) * (queries + keys) / e
     # what the last matrix reads, and what makes it
     gate = inner + np.where(gated, np.where(f.fused_mlp, saved.gate(inner), 3 * inner), inner)
+    routed = routed_of(f, tokens, gradients_stay)
+    gate = gate + routed.kept
     logsumexp = saved.flash_attention(none, none, tokens * f.num_heads / f.tp)
     in_core = f.attentions * np.where(plain, scores, logsumexp)
     outside = (1 + f.attentions) * norm + f.attentions * attention + gate
     # backward comes to the feed-forward first, then to its norm, then to attention
     down = e * f.hidden_size * f.ffn_hidden_size / f.tp  # the gradient of its last matrix
     unfused = np.where(f.fused_mlp, 0.0, 2 * inner) + np.where(gradients_stay, down, 0.0)
-    at_gate = np.maximum(inner + down, unfused)
-    of_ffn = np.where(gradients_stay, (f.mlp_inputs + 1) * down, 0.0)
-    of_all = np.where(gradients_stay, e * layer_params(f) / f.tp, 0.0)
+    at_gate = np.maximum(np.maximum(inner + down, unfused), routed.above)
+    of_ffn = np.where(gradients_stay, (f.mlp_inputs + 1) * down + routed.weights, 0.0)
+    of_all = np.where(gradients_stay, e * layer_params(f) / f.tp + routed.weights, 0.0)
     at_norm = np.where(f.fused_norm, e * own, 16.0 * own) - gate
     at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
     at_scores = np.where(plain, at_scores * scores, 0.0) - gate - norm
     in_ffn = np.maximum(at_gate, np.maximum(at_norm, f.mlp_inputs * inner - gate) + of_ffn)
     in_attention = np.maximum(at_scores + of_ffn, of_all - outside - in_core + norm)
+    waiting = f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (own + whole)
     boundary = e * own
     kept = np.where(f.full, boundary, outside + np.where(f.selective, 0.0, in_core))
     recomputed = outside + in_core - np.where(f.fused_norm, boundary, 0.0)
-    return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention)
+    return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention, waiting)
 
 
 def loss_of(

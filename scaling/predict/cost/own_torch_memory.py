@@ -12,6 +12,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.chunks import Chunks, chunks_of
+from scaling.predict.cost.experts import expert_sharding_of, held_params, present
 from scaling.predict.cost.own_parts import (
     PHASES,
     WIDE,
@@ -42,13 +43,23 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
     nothing = np.zeros(len(f))
     tables = np.where(piped, c.looks_up * 1.0 + c.has_head, f.embeddings)
     weights = c.layers * layer_weights + tables * table
-    part = weights / sharding_of(group, f).state
+    gathered = weights
+    sharding, expert_sharding = sharding_of(group, f), expert_sharding_of(f)
+    part = weights / sharding.state
+    if present(f):
+        routed, over = held_params(f), expert_sharding.state
+        experts = np.maximum(f.num_experts / f.ep, 1.0)
+        padded = routed * np.ceil(experts / over) * over / experts  # FSDP2 deals whole experts
+        layer_weights = layer_weights + padded
+        weights = weights + c.layers * routed
+        gathered = gathered + c.layers * padded
+        part = part + c.layers * padded / over
     # a rank alone in fp32 has nothing to gather: FSDP2 does not stand around it
     gathers = (e < WIDE) | (f.dp * f.cp > 1) | f.offload
     wide = np.where(f.short_states, e, WIDE)
     state = np.where(f.offload, 0.0, 3 * wide * part)
     copies = np.where(gathers & ~(f.short_states & (f.dp * f.cp == 1)), e, 0.0)
-    held = np.where(z >= 3, 0.0, copies * weights)
+    held = np.where(z >= 3, 0.0, copies * gathered)
     sharded = np.where(f.offload, 0.0, wide * part)
     # pipelines reduce once a step; replicas after each micro-batch from zero_stage 2 on
     waits_for_all = piped | (z < 2)
@@ -66,14 +77,19 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
         c.has_head, np.where(f.fused_norm, e, WIDE + e) * own + e * tokens * f.hidden_size, 0.0
     )
     activations = c.flying * per_layer.kept + c.passes * message + done + final
+    put_off = c.left * per_layer.kept + c.split * per_layer.waiting + c.passes * message
+    put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
     logits = np.where(c.has_head, tokens * f.vocab_size / f.tp, 0.0)
     forward, backward, after = loss_of(f, logits, tokens, table, piped)
     at_loss = np.where((z >= 3) & c.has_head, e * table, 0.0)
     two_layers = np.where(z >= 3, 2 * e * layer_weights, 0.0)
     # while those of the layer before are computed: of the head, then of a layer, and their sum
     of_head = np.where(reduces, e * table, 0.0)
-    of_layer = np.where(reduces, e * layer_weights * (1 + 1 / sharding_of(group, f).state), 0.0)
+    of_layer = np.where(reduces, e * layer_weights * (1 + 1 / sharding.state), 0.0)
     working = per_layer.again + per_layer.above + e * own
+    # a pipeline reduces all when its last backward is over, a replica one layer after the other
+    unreduced = np.where(waits_for_all, e * weights, 0.0)
+    at_end = np.maximum(unreduced, sharded) + np.where(piped, e * layer_weights, 0.0)
     whole = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
 
     def at(
@@ -102,6 +118,7 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
                 more=two_layers,
             ),
         ),
-        (_BACKWARD, at(np.where(waits_for_all, e * weights, 0.0) + sharded, done + working)),
+        (_BACKWARD, at(activations=put_off)),
+        (_BACKWARD, at(at_end, np.where(piped, done, working))),
         (_OPTIMIZER, at(sharded, done, held=np.where(gathers, 0.0, nothing))),
     ]

@@ -36,6 +36,7 @@ class Features:
     embeddings: Floats  # vocabulary matrices held, 1 if tied
     attentions: Floats
     attention_weights: Floats  # of an attention block over those of plain attention so wide
+    head_norms: Floats  # 1 where each head's query and key are normalised
     num_experts: Floats
     experts_per_token: Floats
     expert_ffn: Floats

@@ -259,5 +259,6 @@ def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
         "num_encoder_layers": columns.counts("num_encoder_layers", low=0, default=0.0, plain=True),
         "gated_mlp": gated.astype(np.float64),
         "tied_embeddings": tied.astype(np.float64),
+        "query_key_norm": columns.flags("query_key_norm", False).astype(np.float64),
         **parts_of(columns, layers),
     }

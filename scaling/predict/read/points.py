@@ -147,6 +147,7 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
             shape["key_value_rank"] > 0, width, shape["num_kv_heads"] * shape["head_dim"]
         ),
         "attention_weights": weights,
+        "head_norms": shape["query_key_norm"],
         "ffn_hidden_size": ffn,
         "num_experts": shape["num_experts"],
         "experts_per_token": shape["experts_per_token"],
