@@ -85,11 +85,13 @@ def _model_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
         yield "compile needs sizes that stay, and those of experts change with every step's tokens"
     if layout.precision == "fp8":
         yield from _eight_bit_refusals(shape, layout)
-    if layout.cp_style != "all_to_all":
+    if layout.cp_style == "ring" and layout.attention != "flash2":
         yield (
-            f"cp_style={layout.cp_style} is predicted only: attention here trades tokens for heads "
-            "(cp_style=all_to_all), and torch's ring has kernels for GPUs alone"
+            "cp_style=ring merges what runs of keys give by torch's flash kernel (attention=flash2)"
+            f", not by attention={layout.attention}"
         )
+    if layout.cp_style == "ring" and layout.compile:
+        yield "cp_style=ring with compile: torch's loop around the ring is written for eager code"
     inside = [name for name in ("fused_norm", "fused_rope", "fused_mlp") if getattr(layout, name)]
     if layout.compile and inside:
         yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"

@@ -46,7 +46,9 @@ def _moments(
     held = e * weights * np.where(z >= 3, sharding.weights_share(z), 1.0)
     gradients = e * weights
     accumulated = np.where(z >= 3, e * part, 0.0)  # a buffer of its own
-    bucket = e * np.minimum(_BUCKET, weights)
+    # a single replica under ZeRO-1 or 2 leaves its gradients where they are
+    alone = (z >= 1) & (z <= 2) & (replicas == 1) & ~f.offload
+    bucket = np.where(alone, 0.0, e * np.minimum(_BUCKET, weights))
     overlapped = (z >= 1) & (z <= 2) & ~piped & (replicas > 1)
     buckets = np.where(z == 0, 0.0, np.where(overlapped, 2.0, 1.0)) * bucket
     # gradients of every weight that rank 0's part of the flat buffer touches
@@ -123,8 +125,12 @@ def _moments(
     gradient_of_head = np.where(sharding.second & has_head, e * (logits + table), 0.0)
     in_step = np.where(z >= 3, buckets, 0.0)
     in_backward = np.where(z >= 1, buckets, 0.0)
-    remainder = e * np.mod(weights, _BUCKET)  # joined in a copy when the last weight is done
-    grown = np.where((z == 0) | piped, gradients, kept_gradients - accumulated) + accumulated
+    # joined in a copy when the last weight is done
+    joined = (replicas > 1) | (z >= 3) | f.offload
+    remainder = np.where(joined, e * np.mod(weights, _BUCKET), 0.0)
+    grown = (
+        np.where((z == 0) | piped | alone, gradients, kept_gradients - accumulated) + accumulated
+    )
     return [
         (0, at(nothing, building, buffers=nothing, more=nothing)),
         (1, at(activations=kept + residual, logits=forward)),

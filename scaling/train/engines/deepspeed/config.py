@@ -8,6 +8,7 @@ from scaling.train.engines.deepspeed.refusals import cuts_messages
 from scaling.train.parallel.sharding import hpz_ranks
 
 _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
+_BUCKET_OF_ONE = 2_000_000
 
 
 def overlaps_reduction(layout: Layout) -> bool:
@@ -19,13 +20,27 @@ def overlaps_reduction(layout: Layout) -> bool:
     return layout.zero_stage in (1, 2) and layout.pp == 1 and layout.dp * layout.cp > 1
 
 
-def buckets_of(held: int) -> dict[str, int]:
+def reduces_nothing(layout: Layout) -> bool:
+    """Whether ZeRO-1 or 2 has a single replica: gradients need no copy to be sent in.
+
+    DeepSpeed runs the whole reduction all the same. Left where they are and taken in small buckets
+    they are copied half as often, and no bucket stands beside them.
+    """
+    return (
+        layout.zero_stage in (1, 2)
+        and layout.dp * layout.cp == 1
+        and layout.optimizer_offload == "none"  # which needs the copies
+    )
+
+
+def buckets_of(held: int, layout: Layout) -> dict[str, int]:
     """The buckets of `zero_optimization`, in elements, for a rank that holds so many parameters.
 
     DeepSpeed's default but never larger than what the rank holds, since they are allocated whole.
     It takes even sizes only.
     """
-    elements = min(_DEFAULT_BUCKET, held + held % 2)
+    elements = _BUCKET_OF_ONE if reduces_nothing(layout) else _DEFAULT_BUCKET
+    elements = min(elements, held + held % 2)
     return {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
 
 
@@ -55,6 +70,8 @@ def deepspeed_config(
     }
     if overlaps_reduction(layout):
         config["zero_optimization"]["overlap_comm"] = True
+    if reduces_nothing(layout):
+        config["zero_optimization"]["contiguous_gradients"] = False
     hpz = hpz_ranks(layout)
     if hpz is not None:
         config["zero_optimization"] |= {
