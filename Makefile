@@ -13,14 +13,15 @@ STUDY ?= quickstart
 study: .venv/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
-# The whole suite as three at once: what starts ranks, one test after another; what waits for Slurm;
-# and beside them what computes in one process. With ARGS, one pytest with those words.
+# The whole suite as three at once: what starts ranks, one test after another; what waits for Slurm,
+# all of it in one folder; and beside them what computes in one process. With ARGS, one pytest with
+# those words.
 test: .venv/installed
 ifeq ($(strip $(ARGS)),)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/ranks -m "ranks and not slurm" > "$$logs/ranks" 2>&1 & \
 	ranks=$$!; \
-	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/slurm -m slurm > "$$logs/slurm" 2>&1 & \
+	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/slurm -m slurm tests/slurm > "$$logs/slurm" 2>&1 & \
 	slurm=$$!; \
 	$(BIN)/python -m pytest -m "not ranks and not slurm"; code=$$?; \
 	echo "Meanwhile, what starts ranks:"; wait $$ranks || code=$$?; cat "$$logs/ranks"; \

@@ -4,7 +4,7 @@
 #     -> results/<study>/points/*.json     what each job needs           `scaling plan`, by common.smk
 #     -> results/<study>/probes.parquet    what nodes and links reach    probe.smk
 #     -> results/<study>/chosen/*.parquet  of a guided sweep, by size    choose.smk
-#                                          and repeats of contenders     contend.smk
+#                                          and what runs once more       contend.smk
 #     -> results/<study>/rows/*.parquet    real training steps measured  measure.smk
 #     -> results/<study>/predictions.parquet   calibrated on the rows    calibrate.smk predict.smk
 #     -> results/<study>/tables/*.parquet  DuckDB runs reports/sql/      tabulate.smk

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scaling.predict.fit.accuracy import Accuracy, accuracy_of, baseline_table_of, shipped_tasks
 from scaling.predict.fit.accuracy import table_of as accuracy_table_of
-from scaling.study.study import load_clusters
+from scaling.study.catalogues import load_clusters
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "prediction.md"
 BEGIN, END = "<!-- accuracy of the published rows -->", "<!-- end of it -->"

@@ -12,7 +12,7 @@ from pathlib import Path
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise.guide import Guide
 from scaling.predict.advise.guided_trial import play
-from scaling.study.study import load_clusters, load_models
+from scaling.study.catalogues import load_clusters, load_models
 
 
 def main() -> None:

@@ -1,14 +1,14 @@
 """The predicted memory of this project's engine beside the exact one, layout by layout.
 
     python benchmarks/memory.py [--layouts 200] [--depth 0.15] [--rows ROWS.jsonl] [--known]
-                                [--studies engines]
+                                [--studies engines,expert_layouts --engine torch]
 
 Layouts are drawn from all points of the published studies as they stand, refused ones included. The
-exact bytes are `scaling memory`'s, of the first and the last stage: the engine itself on tensors
-without numbers. `--depth` cuts every model to this share of its layers, at least two a stage: the
-exact peak of 80 layers takes minutes. What is in `--rows` is not asked again, so a drawing can go
-on where it was left; what the formula says of a row is computed anew. `--known` asks nothing and
-tells of what is there, studies of other days included.
+exact bytes are `scaling memory`'s, of the first, the second and the last stage: the engine itself
+on tensors without numbers. `--depth` cuts every model to this share of its layers, at least two a
+stage: the exact peak of 80 layers takes minutes. What is in `--rows` is not asked again, so a
+drawing can go on where it was left; what the formula says of a row is computed anew. `--known` asks
+nothing and tells of what is there, studies of other days included.
 Prints a line for each layout beyond 2 %, then median, worst, and the seconds that a layout takes.
 """
 
@@ -23,31 +23,37 @@ from pathlib import Path
 from typing import Any
 
 from scaling.check.oracle import memories, ranks_of
+from scaling.layout.engines import ENGINES
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
+from scaling.study.catalogues import load_clusters
 from scaling.study.grid import expand_grid
 from scaling.study.point import Point, point_from_json
-from scaling.study.study import load_clusters, load_study
+from scaling.study.study import load_study
+from scaling.train.rehearsal.limits import unrehearsable
 
 STUDIES = ("hardware_scaling", "parallel_layouts", "zero_stages")
 SEED = 0
 _NEAR = 0.02
 
 
-def drawn(count: int, depth: float, studies: Sequence[str] = STUDIES) -> list[Point]:
-    """Points of all studies in turn, models cut to `depth` of their layers."""
+def drawn(
+    count: int, depth: float, studies: Sequence[str] = STUDIES, engine: str = "deepspeed"
+) -> list[Point]:
+    """Points of one engine of all studies in turn, models cut to `depth` of their layers."""
     chosen = random.Random(SEED)
     grids = [list(expand_grid(load_study(study)).points) for study in studies]
     for grid in grids:
         chosen.shuffle(grid)
     turns = [point for round_ in zip(*grids, strict=False) for point in round_]
-    return [cut(point, depth) for point in turns if runs(point)][:count]
+    of_engine = (point for point in turns if point.layout.engine == engine)
+    return [cut(point, depth) for point in of_engine if runs(point)][:count]
 
 
 def runs(point: Point) -> bool:
-    """flash1 has no package for today's torch; the formula is of DeepSpeed alone."""
-    return point.layout.attention != "flash1" and point.layout.engine == "deepspeed"
+    """flash1 has no package for today's torch."""
+    return point.layout.attention != "flash1" and unrehearsable(point) is None
 
 
 def cut(point: Point, depth: float) -> Point:
@@ -77,9 +83,7 @@ def relative_error(row: dict[str, Any]) -> float:
 
 def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
     """The exact bytes of each point, as soon as they are known."""
-    ranks = [
-        [rank for name, rank in ranks_of(p.layout).items() if name != "middle"] for p in points
-    ]
+    ranks = [[*ranks_of(point.layout).values()] for point in points]
     exact = memories((p, rank) for p, asked in zip(points, ranks, strict=True) for rank in asked)
     for point, asked in zip(points, ranks, strict=True):
         began = time.monotonic()
@@ -98,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layouts", type=int, default=200)
     parser.add_argument("--studies", default=",".join(STUDIES))
+    parser.add_argument("--engine", default="deepspeed", choices=ENGINES)
     parser.add_argument("--depth", type=float, default=0.15)
     parser.add_argument("--rows", type=Path, default=Path("benchmarks/results/memory.jsonl"))
     parser.add_argument("--known", action="store_true")
@@ -106,7 +111,7 @@ def main() -> None:
     known = {(row["point_id"], row["depth"]): row for row in map(json.loads, lines)}
     points = {
         point.point_id: point
-        for point in drawn(given.layouts, given.depth, given.studies.split(","))
+        for point in drawn(given.layouts, given.depth, given.studies.split(","), given.engine)
     }
     missing = [p for p in points.values() if (p.point_id, given.depth) not in known]
     if given.known:

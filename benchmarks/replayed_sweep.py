@@ -26,8 +26,8 @@ from scaling.predict.advise.guided_trial import play
 from scaling.predict.fit.validation import settings_of
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
+from scaling.study.catalogues import load_clusters, load_models
 from scaling.study.short_steps import accumulations, rounds
-from scaling.study.study import load_clusters, load_models
 
 
 def main() -> None:

@@ -3,14 +3,18 @@
     python benchmarks/short_steps.py short_steps.jsonl     # 40 layouts on CPU ranks, two at most
     python benchmarks/short_steps.py short_steps.jsonl     # once more: what is missing of them
 
-Each layout trains once, in fresh processes, and leaves a line in the file; an interrupted run goes
-on with the next. Within one run short and full steps take turns, a full one after every round of
-short ones, so that what a busy machine does slower falls on both. error is the extended step over
-the median of the full ones, less 1; covered: that median lies in the 80 % interval. The median of
-few full steps has noise of its own, which error and covered include: full_against_full is every
-other full step over the rest, less 1, each the median of half as many steps. saved is what a point
-of ten measured steps takes less, of warm-up and steps. load is what else wanted a core: where that
-is more than one the lines say little.
+Each layout trains once, in one process group, and leaves a line in the file; an interrupted run
+goes on with the next. A round is one full step and one of each short kind, in a random order, and
+as many rounds run as fit into --seconds: what a busy machine or a drift slows down falls on short
+and full steps alike. In a line and in the table
+
+error    the extended step over the median of the full ones, less 1, from all rounds.
+floor    the median of every other round's full step over that of the rest, less 1: what full steps
+         are wrong by about themselves, each median from half of the steps.
+point    the median size of the error where only as many rounds count as a point of ten steps has.
+covered  share of such points whose 80 % interval holds the median of all full steps.
+saved    of the seconds that such a point takes in full, warm-up and steps.
+load     what wanted a core before it began: where that is more than one the lines say little.
 """
 
 import argparse
@@ -19,6 +23,7 @@ import multiprocessing
 import os
 import statistics
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,10 +32,10 @@ from scaling.launch.start.environment import rank_environment
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.record.extension import extended
+from scaling.record.extension import Extension, extended
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
-from scaling.study.short_steps import accumulations, rounds
+from scaling.study.short_steps import accumulations, in_random_turns, rounds
 
 SHAPE = ModelShape(
     num_layers=4,
@@ -43,6 +48,12 @@ SHAPE = ModelShape(
 )
 
 WARMUP, STEPS = 3, 10  # of a point as studies ask for it
+FEWEST_ROUNDS, MOST_ROUNDS = 10, 400
+IMPORTED = [
+    f"scaling.train.engines.{engine}.{part}"
+    for engine in ("deepspeed", "torch")
+    for part in ("engine", "pipeline")
+]
 
 # ZeRO 0 to 3 with dp, tp, cp, larger micro-batches and checkpointing, pipelines of every schedule.
 DEEPSPEED = [
@@ -91,28 +102,32 @@ def layouts(full: int) -> list[Layout]:
 
 
 def main() -> None:
-    """Measure what the file lacks, a line each, and sum all of it up."""
+    """Measure what the file lacks, a line each, and print all of it as one table."""
     asked = _asked()
     lines = asked.file.read_text().splitlines() if asked.file.exists() else []
     done = {(one["layout"], one["world_size"]): one for one in map(json.loads, lines)}
-    for layout in layouts(asked.full):
+    every = layouts(asked.full)
+    # imported once, under the ranks' environment: they are forked from what trains nothing itself
+    os.environ.update(rank_environment(_point(every[0]), os.environ))
+    multiprocessing.set_forkserver_preload(IMPORTED)
+    print(HEADER, flush=True)
+    for layout in every:
         key = layout.label, layout.world_size
-        if "error" not in done.get(key, {}):
-            done[key] = compared(layout, asked.rounds)
+        if "times" not in done.get(key, {}):
+            done[key] = measured(layout, asked.seconds)
             with asked.file.open("a") as file:
                 file.write(json.dumps(done[key]) + "\n")
-        print(json.dumps(done[key]), flush=True)
-    print(json.dumps(summary(list(done.values())), indent=1))
+        print(table_line(done[key]), flush=True)
+    print(summary([judged(one) for one in done.values() if "times" in one]))
 
 
-def compared(layout: Layout, turns: int) -> dict[str, Any]:
-    """One layout, trained on ranks of its own."""
-    point = _point(layout)
-    load = os.getloadavg()[0]
+def measured(layout: Layout, seconds: float) -> dict[str, Any]:
+    """One layout, trained on ranks of its own: the slowest rank's seconds of each step."""
+    case = {"layout": layout.label, "world_size": layout.world_size, "load": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as directory:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         ranks = [
-            context.Process(target=_rank, args=(point, directory, rank, turns))
+            context.Process(target=_rank, args=(_point(layout), directory, rank, seconds))
             for rank in range(layout.world_size)
         ]
         for each in ranks:
@@ -120,55 +135,96 @@ def compared(layout: Layout, turns: int) -> dict[str, Any]:
         for each in ranks:
             each.join()
         left = [json.loads(path.read_text()) for path in Path(directory).glob("times*.json")]
-    case = {"layout": layout.label, "world_size": layout.world_size, "load": load}
     if len(left) < layout.world_size:
-        return case | {"failed": True}
+        return case
     times = [max(steps) for steps in zip(*left, strict=True)]
-    kinds = [*accumulations(layout), layout.gradient_accumulation_steps]
-    full = times[len(kinds) - 1 :: len(kinds)]
-    short = [seconds for place, seconds in enumerate(times) if (place + 1) % len(kinds)]
-    extension = extended(kinds[:-1] * turns, short, kinds[-1])
-    assert extension is not None
-    measured = statistics.median(full)
-    medians = [statistics.median(short[place :: len(kinds) - 1]) for place in range(len(kinds) - 1)]
-    in_full = (WARMUP + STEPS) * measured
-    in_short = WARMUP * medians[0] + rounds(STEPS) * sum(medians)
-    return case | {
-        "error": extension.step_time_s / measured - 1,
-        "covered": extension.low_s <= measured <= extension.high_s,
-        "half_width": extension.half_width,
-        "linear": extension.linear,
-        "measured_s": measured,
-        "full_against_full": statistics.median(full[::2]) / statistics.median(full[1::2]) - 1,
+    return case | {"counts": _turns(layout)[: len(times)], "times": times}
+
+
+def judged(line: dict[str, Any]) -> dict[str, Any]:
+    """What a line's times say."""
+    counts, times, whole = line["counts"], line["times"], max(line["counts"])
+    full = [seconds for count, seconds in zip(counts, times, strict=True) if count == whole]
+    steps = [one for one in zip(counts, times, strict=True) if one[0] != whole]
+    kinds = len(set(counts)) - 1
+
+    def of(some: list[tuple[int, float]]) -> Extension:
+        extension = extended([c for c, _ in some], [s for _, s in some], whole)
+        assert extension is not None
+        return extension
+
+    step_time_s = statistics.median(full)
+    a_point = rounds(STEPS) * kinds
+    points = [of(steps[at : at + a_point]) for at in range(0, len(steps) - a_point + 1, a_point)]
+    smallest = statistics.median(s for c, s in steps if c == min(counts))
+    in_full = (WARMUP + STEPS) * step_time_s
+    in_short = WARMUP * smallest + rounds(STEPS) * sum(s for _, s in steps) / len(full)
+    return {
+        "error": of(steps).step_time_s / step_time_s - 1,
+        "floor": statistics.median(full[::2]) / statistics.median(full[1::2]) - 1,
+        "points": [point.step_time_s / step_time_s - 1 for point in points],
+        "covered": [point.low_s <= step_time_s <= point.high_s for point in points],
+        "linear": of(steps).linear,
+        "rounds": len(full),
+        "step_time_s": step_time_s,
         "seconds_in_full": in_full,
         "seconds_saved": in_full - in_short,
+        "load": line["load"],
     }
 
 
-def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
+HEADER = f"{'layout':58} ranks rounds  full s   error   floor   point  covered  saved  load"
+
+
+def table_line(line: dict[str, Any]) -> str:
+    """One layout."""
+    name = f"{line['layout']:58} {line['world_size']:5}"
+    if "times" not in line:
+        return f"{name} failed"
+    one = judged(line)
+    return (
+        f"{name} {one['rounds']:6} {one['step_time_s']:7.3f} {one['error']:+7.2%} "
+        f"{one['floor']:+7.2%} {_size(one['points']):7.2%} {_share(one['covered']):8.0%} "
+        f"{one['seconds_saved'] / one['seconds_in_full']:6.0%} {one['load']:5.1f}"
+        + ("" if one["linear"] else "  on no line: runs in full")
+    )
+
+
+def summary(every: list[dict[str, Any]]) -> str:
     """Over all layouts whose accumulations lie on a line; the others run in full."""
-    ran = [one for one in lines if "error" in one]
-    used = [one for one in ran if one["linear"]]
+    used = [one for one in every if one["linear"]]
     if not used:
-        return {"layouts": len(lines), "ran": len(ran)}
-    errors = [abs(one["error"]) for one in used]
-    floor = [abs(one["full_against_full"]) for one in ran]
-    return {
-        "layouts": len(lines),
-        "ran": len(ran),
-        "linear": len(used),
-        "median_error": statistics.median(errors),
-        "worst_error": max(errors),
-        "covered": sum(one["covered"] for one in used) / len(used),
-        "median_full_against_full": statistics.median(floor),
-        "worst_full_against_full": max(floor),
-        "seconds_in_full": sum(one["seconds_in_full"] for one in used),
-        "seconds_saved": sum(one["seconds_saved"] for one in used),
-        "median_load": statistics.median([one["load"] for one in lines]),
-    }
+        return "nothing to sum up"
+    errors, floors = ([abs(one[key]) for one in used] for key in ("error", "floor"))
+    points = [error for one in used for error in one["points"]]
+    covered = [held for one in used for held in one["covered"]]
+    saved = sum(one["seconds_saved"] for one in used)
+    return (
+        f"{len(used)} of {len(every)} layouts on a line: error median "
+        f"{statistics.median(errors):.2%}, worst {max(errors):.2%}; full steps against themselves "
+        f"median {statistics.median(floors):.2%}, worst {max(floors):.2%}; {len(points)} points of "
+        f"{STEPS} steps: median error {_size(points):.2%}, covered {_share(covered):.0%}; saved "
+        f"{saved:.0f} s of {sum(one['seconds_in_full'] for one in used):.0f} s; load "
+        f"{statistics.median(one['load'] for one in every):.1f}"
+    )
 
 
-def _rank(point: Point, directory: str, rank: int, turns: int) -> None:
+def _size(errors: list[float]) -> float:
+    return statistics.median(map(abs, errors)) if errors else float("nan")
+
+
+def _share(held: list[bool]) -> float:
+    return sum(held) / len(held) if held else float("nan")
+
+
+def _turns(layout: Layout) -> list[int]:
+    """Micro-batches of each counted step: the full one and all short ones, in random turns."""
+    kinds = (*accumulations(layout), layout.gradient_accumulation_steps)
+    return in_random_turns(kinds, MOST_ROUNDS, seed=0)
+
+
+def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what engines print would stand in the table
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(point.world_size),
@@ -204,10 +260,16 @@ def _rank(point: Point, directory: str, rank: int, turns: int) -> None:
         ),
         groups,
     )
-    kinds = [*accumulations(point.layout), point.layout.gradient_accumulation_steps]
-    counts = [kinds[-1], *kinds, *(kinds * turns)]  # a full step and a round to warm up
+    turns = _turns(point.layout)
+    kinds = sorted(set(turns))
+    counts = [kinds[-1], *kinds, *turns]  # a full step and a round to warm up
+    warmup = 1 + len(kinds)
+    until = 0.0
 
     def prepare(step: int) -> Any:
+        nonlocal until
+        if step == warmup:
+            until = time.monotonic() + seconds
         return micro_batches(
             point.layout,
             vocab_size=point.shape.vocab_size,
@@ -219,6 +281,14 @@ def _rank(point: Point, directory: str, rank: int, turns: int) -> None:
             count=counts[step],
         )
 
+    def enough(times: list[float]) -> bool:
+        done, rest = divmod(len(times) - warmup, len(kinds))
+        if rest or done < FEWEST_ROUNDS:
+            return False
+        late = torch.tensor([int(time.monotonic() > until)])
+        dist.broadcast(late, src=0)  # all ranks go on, or none
+        return bool(late.item())
+
     times = step_times_s(
         steps=len(counts),
         prepare=prepare,
@@ -226,8 +296,9 @@ def _rank(point: Point, directory: str, rank: int, turns: int) -> None:
         step=trainer.step,
         after=lambda _: None,
         stopwatch=HostStopwatch(),
+        enough=enough,
     )
-    Path(directory, f"times{rank}.json").write_text(json.dumps(times[1 + len(kinds) :]))
+    Path(directory, f"times{rank}.json").write_text(json.dumps(times[warmup:]))
     part()
     os._exit(0)
 
@@ -258,7 +329,7 @@ def _asked() -> argparse.Namespace:
     )
     parser.add_argument("file", type=Path, help="where the lines go")
     parser.add_argument("--full", type=int, default=24, help="micro-batches of the full step")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=13.0, help="of counted steps, a layout")
     return parser.parse_args()
 
 

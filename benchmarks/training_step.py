@@ -39,8 +39,8 @@ from scaling.layout.kernels import FUSED
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.record.rank_files import RankFiles
+from scaling.study.catalogues import load_models
 from scaling.study.point import Point
-from scaling.study.study import load_models
 
 WARMUP_STEPS = 3
 FLAGS = (*FUSED, "compile")

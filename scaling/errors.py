@@ -18,14 +18,14 @@ def did_you_mean(value: object, allowed: Iterable[str]) -> str:
     names = sorted(allowed)
     by_small = {name.lower(): name for name in names}
     # a name is short; comparing takes time that grows with its square
-    asked = str(value)[:100].lower()
-    close = difflib.get_close_matches(asked, by_small, n=1)
-    starting = [name for name in by_small if value and name.startswith(asked)]
+    typed = str(value)[:100].lower()
+    close = difflib.get_close_matches(typed, by_small, n=1)
+    starting = [name for name in by_small if value and name.startswith(typed)]
     close = [by_small[name] for name in close or sorted(starting, key=len)]
     return f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(names)}"
 
 
 def shortened(text: object, length: int = 60) -> str:
     """What somebody gave us, as a sentence can repeat it: on one line, and not all of a novel."""
-    said = " ".join(str(text).split())
-    return said if len(said) <= length else f"{said[:length]}..."
+    line = " ".join(str(text).split())
+    return line if len(line) <= length else f"{line[:length]}..."

@@ -60,6 +60,13 @@ def test_every_room_of_the_house_is_described():
     assert described == rooms
 
 
+def test_what_is_to_be_read_first_is_there():
+    reading = ARCHITECTURE.split("## Where to read")[1]
+    named = re.findall(r"`((?:scaling|reports)/[\w/.]+)`", reading)
+    assert len(named) > 10
+    assert [path for path in named if not (PROJECT / path).exists()] == []
+
+
 @pytest.mark.parametrize(("part", "kind"), [("row", Row), ("probe", Probe)])
 def test_the_columns_that_are_explained_exist(part, kind):
     table = REFERENCE.split(f"<!-- columns: {part} -->")[1].split("###")[0]

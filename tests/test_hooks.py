@@ -1,4 +1,4 @@
-"""What runs before a commit and on a forge is what `make check` and .ci/run do."""
+"""What runs before a commit and on a forge is what `make check`, `make test` and .ci/run do."""
 
 import re
 
@@ -6,6 +6,7 @@ import yaml
 
 from tests.conftest import PROJECT
 
+TESTS = PROJECT / "tests"
 HOOKS = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text())["repos"]
 
 
@@ -25,3 +26,14 @@ def test_a_forge_runs_what_ci_runs():
     (job,) = workflow["jobs"].values()
     assert job["steps"][-1] == {"run": ".ci/run"}
     assert "secrets" not in (PROJECT / ".github/workflows/ci.yml").read_text().split("jobs:")[1]
+
+
+def test_make_test_leaves_no_test_out():
+    makefile = (PROJECT / "Makefile").read_text()
+    (recipe,) = re.findall(r"^test:[^\n]*\n(.*?)^else", makefile, re.MULTILINE | re.DOTALL)
+    assert re.findall(r'pytest .*?-m ("[^"]*"|\w+)', recipe) == [
+        '"ranks and not slurm"', "slurm", '"not ranks and not slurm"',
+    ]  # fmt: skip
+    marked = [path for path in TESTS.rglob("*.py") if "mark.slurm" in path.read_text()]
+    assert marked
+    assert {path.parent for path in marked} <= {TESTS / "slurm", TESTS}  # this file names it

@@ -89,7 +89,8 @@ def attach(
     connection.execute("create schema study; create schema catalogue")
     planned = [points] if points.exists() else []
     chosen = sorted(paths.chosen.glob("*.parquet"))
-    make_view(connection, "study.every_point", POINT, [[*planned, *imported]])
+    added = sorted(paths.chosen.glob(paths.choice_elsewhere("*").name))
+    make_view(connection, "study.every_point", POINT, [[*planned, *added, *imported]])
     make_view(connection, "study.impossible", _REFUSAL, [[refused] if planned else []])
     make_view(connection, "study.chosen", _CHOSEN, [chosen])
     _leave_out_skipped(connection, guided=bool(chosen))

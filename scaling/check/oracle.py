@@ -2,8 +2,10 @@
 
 What repeats is walked once: memory needs two steps, of which the second begins with the optimizer's
 states, and as many micro-batches as are on their way at once and one more, which meets gradients.
-ZeRO-3 over many ranks, whose engine loops over all of them for each weight, is extrapolated: what a
-rank holds is a part that does not change with the replicas and a part divided by them.
+Two lines are continued from two rehearsals each. ZeRO-3 over many ranks, whose engine loops over
+all of them for each weight: what a rank holds is a part that does not change with the replicas and
+a part divided by them. A pipeline of torch, whose stages have a buffer for what each micro-batch of
+a step sends and gets: so much more for each one more.
 """
 
 import contextlib
@@ -23,6 +25,7 @@ from scaling.study.point import Point
 
 STEPS = 2
 FEW = 8  # replicas from which, and from twice as many, more are extrapolated
+OWNERS = 10  # that are told, from the largest
 
 _Memory = dict[str, Any]  # of one rank, as a rehearsal tells it
 
@@ -44,11 +47,14 @@ class RankMemory:
 
 
 def ranks_of(layout: Layout) -> dict[str, int]:
-    """The first rank of the first, a middle and the last pipeline stage, each stage once."""
+    """The first rank of the first, a middle and the last pipeline stage, each stage once.
+
+    Of those between the ends the second stage: it has most micro-batches on their way.
+    """
     per_stage = layout.world_size // layout.pp
     stages = {"first": 0}
     if layout.pp > 2:
-        stages["middle"] = layout.pp // 2
+        stages["middle"] = 1
     if layout.pp > 1:
         stages["last"] = layout.pp - 1
     return {name: stage * per_stage for name, stage in stages.items()}
@@ -66,9 +72,7 @@ def shortened(point: Point) -> Point:
     else:
         most = 2 * layout.pp + 2
     rounds = min(layout.gradient_accumulation_steps, most)
-    return dataclasses.replace(
-        point, layout=dataclasses.replace(layout, gradient_accumulation_steps=rounds)
-    )
+    return _with(point, gradient_accumulation_steps=rounds)
 
 
 def memories(asked: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
@@ -77,51 +81,66 @@ def memories(asked: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
     Raises:
         RuntimeError: a rehearsal failed; the text is its error.
     """
-    lines, wanted = [], []
-    for point, rank in asked:
-        points = _stand_ins(point)
-        for each in points:
-            order = {"point": json.loads(shortened(each).to_json()), "rank": rank, "steps": STEPS}
-            lines.append(json.dumps(order))
-        wanted.append((point, rank, [each.layout.dp for each in points]))
-    if not lines:
+    wanted = [(point, rank, _stand_ins(point)) for point, rank in asked]
+    if not wanted:
         return
     with _Rehearsals(dataclasses.replace(wanted[0][0], gpu="cpu")) as rehearsals:
-        orders = iter(lines)
-        for point, rank, walked in wanted:
-            memory, *more = (rehearsals.memory(next(orders), point, rank) for _ in walked)
-            if more:
-                memory = extrapolated(memory, *more, replicas=point.layout.dp, walked=walked[0])
+        for point, rank, stand_ins in wanted:
+            walked = [(rehearsals.memory(each, rank), weight) for each, weight in stand_ins]
             stage = rank * point.layout.pp // point.layout.world_size
-            yield RankMemory(rank=rank, stage=stage, **memory)
+            yield RankMemory(rank=rank, stage=stage, **joined(walked))
 
 
-def extrapolated(few: _Memory, many: _Memory, *, replicas: int, walked: int = FEW) -> _Memory:
-    """The memory of more `replicas` than `walked` and twice as many: a + b / replicas."""
+def joined(walked: list[tuple[_Memory, float]]) -> _Memory:
+    """The sum of memories, each times its weight; what the last one does not name is not in it."""
 
-    def at(one: int, other: int) -> int:
-        divided = (one - other) * 2 * walked
-        return round(other + divided * (1 / replicas - 1 / (2 * walked)))
+    def added(parts: list[dict[str, Any]], names: Iterable[str]) -> dict[str, int]:
+        weighed = list(zip(parts, (weight for _, weight in walked), strict=True))
+        return {name: round(sum(part[name] * weight for part, weight in weighed)) for name in names}
 
+    last = walked[-1][0]
     phases = {
-        phase: {name: at(few["phases"][phase][name], size) for name, size in sizes.items()}
-        for phase, sizes in many["phases"].items()
+        phase: added([memory["phases"][phase] for memory, _ in walked], sizes)
+        for phase, sizes in last["phases"].items()
     }
-    peak = max(sizes["peak_bytes"] for sizes in phases.values())
-    return {"peak_bytes": peak, "phases": phases, "owners": many["owners"]}
-
-
-def _stand_ins(point: Point) -> list[Point]:
-    """The point, or two with fewer replicas; of shards held twice two groups at least."""
-    layout = point.layout
-    shard = layout.zero_shard_size or 1
-    few = max(FEW, 2 * shard)
-    if layout.zero_stage < 3 or layout.dp <= 2 * few or few % shard:
-        return [point]
-    return [
-        dataclasses.replace(point, layout=dataclasses.replace(layout, dp=replicas))
-        for replicas in (few, 2 * few)
+    held = [
+        {(one["made_by"], one["phase"]): one for one in memory["owners"]} for memory, _ in walked
     ]
+    owners = [
+        one | added([each.get(key, one) for each in held], ("tensors", "bytes"))
+        for key, one in held[-1].items()
+    ]
+    return {
+        "peak_bytes": max(sizes["peak_bytes"] for sizes in phases.values()),
+        "phases": phases,
+        "owners": sorted(owners, key=lambda one: -one["bytes"])[:OWNERS],
+    }
+
+
+def _stand_ins(point: Point) -> list[tuple[Point, float]]:
+    """What is walked for the point, and with which weight each counts; weights add up to 1."""
+    layout = point.layout
+    stand_ins = [(point, 1.0)]
+    shard = layout.zero_shard_size or 1
+    few = max(FEW, 2 * shard)  # of shards held twice two groups at least
+    if layout.zero_stage == 3 and layout.dp > 2 * few and not few % shard:
+        more = 2 * few / layout.dp - 1
+        stand_ins = [(_with(point, dp=few), more), (_with(point, dp=2 * few), 1 - more)]
+    walked = shortened(point).layout.gradient_accumulation_steps
+    if layout.engine != "torch" or layout.pp == 1:
+        return [(shortened(each), weight) for each, weight in stand_ins]
+    further = (layout.gradient_accumulation_steps - walked) / layout.pp
+    if further <= 1:
+        return stand_ins
+    return [
+        (_with(each, gradient_accumulation_steps=count), weight * share)
+        for each, weight in stand_ins
+        for count, share in ((walked, 1 - further), (walked + layout.pp, further))
+    ]
+
+
+def _with(point: Point, **changes: int) -> Point:
+    return dataclasses.replace(point, layout=dataclasses.replace(point.layout, **changes))
 
 
 class _Rehearsals:
@@ -147,7 +166,8 @@ class _Rehearsals:
         self._process.communicate()
         self._errors.close()
 
-    def memory(self, order: str, point: Point, rank: int) -> _Memory:
+    def memory(self, point: Point, rank: int, steps: int = STEPS) -> _Memory:
+        order = json.dumps({"point": json.loads(point.to_json()), "rank": rank, "steps": steps})
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):

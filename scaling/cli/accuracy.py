@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scaling.cli.options import AsJson, print_json
 from scaling.cli.prediction import catalogues
 from scaling.errors import InputError, plain
 
 if TYPE_CHECKING:
     from scaling.predict.fit.accuracy import Accuracy
     from scaling.predict.fit.validation import Validation
-
-VALIDATE_EPILOG = "Example:  scaling validate rows.csv --calibrate-where 'world_size <= 32' --json"
 
 
 def validate(
@@ -35,13 +34,13 @@ def validate(
             help="The accuracy table of the published rows that come along, or of the tables ROWS.",
         ),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Calibrate on one part of the rows and say how wrong the predictions of the other are."""
     if published:
         if calibrate_where is not None or test_where is not None:
             raise InputError("--published has its own conditions: leave out --calibrate-where")
-        _published(rows, as_json=json)
+        _published(rows, as_json=as_json)
         return
     if rows is None:
         raise InputError("ROWS is missing: give a table, or --published for the shipped rows")
@@ -57,10 +56,8 @@ def validate(
         models=models,
         clusters=clusters,
     )
-    if json:
-        import json as text
-
-        typer.echo(text.dumps(validation.to_dict(), indent=1, allow_nan=False))
+    if as_json:
+        print_json(validation.to_dict())
     else:
         _show(validation)
 
@@ -76,9 +73,7 @@ def _published(rows: Path | None, *, as_json: bool) -> None:
             typer.echo(task.name, err=True)
         lines.append(accuracy_of(task, table, models=models, clusters=clusters))
     if as_json:
-        import json as text
-
-        typer.echo(text.dumps([line.to_dict() for line in lines], indent=1, allow_nan=False))
+        print_json([line.to_dict() for line in lines])
     else:
         _show_accuracy(lines)
     if not trees_available():

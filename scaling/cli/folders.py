@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-NEW_EPILOG = "Example:  scaling new my-sweeps"
-STOP_EPILOG = "Example:  scaling stop quickstart"
-EXPORT_EPILOG = "Example:  scaling export results/quickstart quickstart.zip"
+from scaling.cli.options import StudyDir, StudyName
 
 # Another project of this name is on the package index, and puts its files where ours lie.
 _OTHER = "scaling"
@@ -32,9 +30,7 @@ def new(
 
 
 def export(
-    study_dir: Annotated[
-        Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, tabulated.")
-    ],
+    study_dir: StudyDir,
     out: Annotated[Path, typer.Argument(metavar="OUT.zip", help="The file to hand on.")],
 ) -> None:
     """Pack tables, page and study for others (RO-Crate): no user names, no paths, no logs."""
@@ -46,9 +42,7 @@ def export(
 
 
 def stop(
-    study: Annotated[
-        str, typer.Argument(metavar="STUDY", help="A name in config/studies, or its YAML.")
-    ],
+    study: StudyName,
     scheduler: Annotated[
         str, typer.Option(help="Where its allocations were sent: slurm or local.")
     ] = "slurm",

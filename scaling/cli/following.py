@@ -6,25 +6,18 @@ from typing import Annotated
 
 import typer
 
+from scaling.cli.options import ClusterName, Mode, StudyName
 from scaling.study.paths import RESULTS, StudyPaths
 
-STATUS_EPILOG = "Example:  scaling status quickstart --watch"
 LOOK_EVERY_S = 5.0
 
 
 def status(
-    study: Annotated[
-        str,
-        typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML."),
-    ],
+    study: StudyName,
     watch: Annotated[bool, typer.Option(help="Say it again until all is measured.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One line of JSON, for scripts.")] = False,
-    mode: Annotated[
-        str | None, typer.Option(help="measure or predict, instead of what the study says.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="One of config/clusters.yaml, instead of the study's.")
-    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, for scripts.")] = False,
+    mode: Mode = None,
+    cluster: ClusterName = None,
 ) -> None:
     """How a study is: points done, what runs and waits, what it cost, the best, the end."""
     from scaling.run import planning
@@ -41,8 +34,8 @@ def status(
     watcher = watcher_of(loaded, wanted, folder)
     budget = budget_gpu_hours(loaded)
     while True:
-        now = status_of(folder, wanted, watcher, budget_gpu_hours=budget)
-        typer.echo(now.to_json() if json else "\n".join(now.lines()))
+        now = status_of(folder, watcher.points, watcher, budget_gpu_hours=budget)
+        typer.echo(now.to_json() if as_json else "\n".join(now.lines()))
         if not watch or now.progress.finished:
             return
         sleep(LOOK_EVERY_S)

@@ -7,11 +7,6 @@ import typer
 
 from scaling.errors import InputError, did_you_mean, shortened
 
-CONVERT_EPILOG = (
-    "Example:  scaling convert train.log rows.parquet --tool megatron --cluster h100-80gb-dgx "
-    "--column model=llama3_8b"
-)
-
 
 def convert(
     logs: Annotated[list[Path], typer.Argument(metavar="LOG... OUT", help="Logs, then the table.")],
@@ -32,10 +27,10 @@ def convert(
     if not sources:
         raise InputError(f"{out}: give at least one log, and last the table to write")
     stated = {"cluster": cluster}
-    for given in column or []:
-        name, equals, value = given.partition("=")
+    for pair in column or []:
+        name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"--column {shortened(given)}: give NAME=VALUE")
+            raise InputError(f"--column {shortened(pair)}: give NAME=VALUE")
         stated[name] = value
     table = table_of(sources, tool, stated)
     with writing(out):

@@ -6,8 +6,6 @@ import typer
 
 from scaling.errors import InputError
 
-MEMORY_EPILOG = "Example:  scaling memory results/my_study/points/P.json --ranks first,last"
-
 _STAGES = ("first", "middle", "last")
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from scaling.cli.options import AsJson, print_json
 from scaling.errors import InputError, did_you_mean, plain, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
@@ -15,12 +16,6 @@ if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
     from scaling.foreign.arrays import Flags
     from scaling.layout.shapes import ModelShape
-
-PREDICT_EPILOG = "Example:  scaling predict points.csv predictions.parquet -c calibration.json"
-CALIBRATE_EPILOG = (
-    "Example:  scaling calibrate rows.csv calibration.json --where 'world_size <= 64'"
-)
-RECOMMEND_EPILOG = "Example:  scaling recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"
 
 CalibrationFile = Annotated[
     Path | None,
@@ -160,7 +155,7 @@ def recommend(
         str, typer.Option(help=f"Whose layouts, of this project's engines: {' or '.join(ENGINES)}.")
     ] = DEFAULTS["engine"],
     calibration: CalibrationFile = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rank the layouts of a model on so many GPUs: speed, memory margin and cost."""
     from scaling.predict.advise.recommend import recommend as search
@@ -203,10 +198,8 @@ def recommend(
     ):
         typer.echo(plain(sentence), err=True)
     records = [record_of(one) for several in best.values() for one in several]
-    if json:
-        import json as text
-
-        typer.echo(text.dumps(records, indent=1, allow_nan=False))
+    if as_json:
+        print_json(records)
     else:
         _show_recommendations(records, calibrated=parameters is not None)
 
@@ -214,7 +207,7 @@ def recommend(
 def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
     """The site's models, None where nobody describes any, and its clusters."""
     from scaling.predict.read.clusters import config_file, site_clusters
-    from scaling.study.study import load_models
+    from scaling.study.catalogues import load_models
 
     models = config_file("models.yaml")
     return load_models(models) if models else None, site_clusters()
@@ -232,13 +225,13 @@ def _precision(text: str | None) -> "Precision | None":
 
 
 def _counts(text: str) -> list[int]:
-    given = shortened(text)
+    shown = shortened(text)
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--gpus {given}: give GPU counts with commas, e.g. 8,64,512") from None
+        raise InputError(f"--gpus {shown}: give GPU counts with commas, e.g. 8,64,512") from None
     if min(counts) < 1:
-        raise InputError(f"--gpus {given}: a GPU count is at least 1")
+        raise InputError(f"--gpus {shown}: a GPU count is at least 1")
     return sorted(set(counts))
 
 

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,8 +30,20 @@ def show_plan(
     spend: Spend | None,
     probing: ProbePlan | None,
     ways: Sequence[Price] = (),
+    affordable: tuple[Mapping[str, object], Price] | None = None,
+    elsewhere: float = 0.0,
 ) -> None:
-    """Print points and refusals by model and world size, and what they will take."""
+    """Print points and refusals by model and world size, and what they will take.
+
+    Args:
+        study: of the plan.
+        planned: its points.
+        spend: predicted, None where nothing is.
+        probing: what is probed first.
+        ways: prices of the ways to measure it.
+        affordable: keys of `measure` that make it cheap, and the price with them.
+        elsewhere: points that each slow node is expected to send elsewhere.
+    """
     console = Console(highlight=False)
     sizes = sorted({point.layout.world_size for point in planned.points})
     points = Counter((point.model, point.layout.world_size) for point in planned.points)
@@ -57,6 +70,8 @@ def show_plan(
     if study.mode == "predict":
         console.print(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
         return
+    if affordable is not None and 2 * affordable[1].gpu_hours <= ways[0].gpu_hours:
+        console.print(_affordable(study, ways, *affordable), soft_wrap=True, markup=False)
     cluster = study.clusters[planned.points[0].cluster]  # a study that measures runs on one
     asked = [planning.allocation(point) for point in planned.points]
     most = 60 * sum(one.minutes for one in asked)
@@ -75,13 +90,20 @@ def show_plan(
         console.print(_ways(study, ways))
     if study.measure.guided:
         console.print(_guidance(study), soft_wrap=True)
-    for one in ways:
-        if one.way == ("both" if study.measure.accumulation == "short" else "guided"):
-            console.print(
-                f"where measured steps surprise, a guided sweep adds at most {one.surprise_points} "
-                f"points, {one.surprise_gpu_hours:,.1f} {unit[:-1]}-hours",
-                soft_wrap=True,
-            )
+    own = next((one for one in ways if one.way == _own_way(study)), None)
+    if study.measure.guided and own is not None:
+        console.print(
+            f"as its rows make more worth measuring, it adds at most {own.surprise_points} points, "
+            f"{own.surprise_gpu_hours:,.1f} {unit[:-1]}-hours",
+            soft_wrap=True,
+        )
+    if elsewhere:
+        price = "" if own is None else f", about {own.slow_node_gpu_hours:,.1f} {unit[:-1]}-hours"
+        console.print(
+            f"each node that turns out to be slow sends about {elsewhere:,.1f} points elsewhere, "
+            f"once more{price} (exclude_slow_nodes: false forbids it)",
+            soft_wrap=True,
+        )
     if study.measure.repeats.only:
         console.print(
             f"repeats of contenders come on top, at most {study.measure.repeats.at_most} runs of a "
@@ -99,11 +121,21 @@ def show_plan(
         )
 
 
+def _affordable(
+    study: Study, ways: Sequence[Price], keys: Mapping[str, object], cheap: Price
+) -> str:
+    """The keys that make a sweep affordable, as they are written, and what it takes with them."""
+    text = yaml.safe_dump(dict(keys), default_flow_style=True, sort_keys=False, width=1000).strip()
+    full = ways[0].gpu_hours
+    return (
+        f"measured for about {cheap.gpu_hours:,.0f} GPU-hours instead of {full:,.0f} if "
+        f"{study.path} says\n  measure: {text}"
+    )
+
+
 def _ways(study: Study, ways: Sequence[Price]) -> Table:
     """Full, guided, short and both; the study's own is marked."""
     measure = study.measure
-    own = {(False, "full"): "full", (True, "full"): "guided", (False, "short"): "short"}
-    chosen = own.get((measure.guided, measure.accumulation), "both")
     table = Table(title="predicted GPU-hours, by what `measure:` says", title_justify="left")
     for name in ("", "points", "steps", "start-up", "all", "USD"):
         table.add_column(name, justify="right" if name else "left")
@@ -115,13 +147,18 @@ def _ways(study: Study, ways: Sequence[Price]) -> Table:
         "both": "guided and short",
     }
     for one in ways:
-        mark = " *" if one.way == chosen else ""
+        mark = " *" if one.way == _own_way(study) else ""
         numbers = [f"{one.points:,}", *(
             f"{hours:,.1f}" for hours in (one.step_gpu_hours, one.startup_gpu_hours, one.gpu_hours)
         )]  # fmt: skip
         usd = "–" if one.usd is None else f"{one.usd:,.0f}"
         table.add_row(Text(words[one.way] + mark), *numbers, usd)
     return table
+
+
+def _own_way(study: Study) -> str:
+    own = {(False, "full"): "full", (True, "full"): "guided", (False, "short"): "short"}
+    return own.get((study.measure.guided, study.measure.accumulation), "both")
 
 
 def _alike(reasons: Sequence[str]) -> list[tuple[str, int, bool]]:

@@ -5,20 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scaling.cli.options import AsJson, StudyDir
 from scaling.errors import InputError
 from scaling.study.paths import own_or_shipped
 
 if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
 
-TABULATE_EPILOG = "Example:  scaling tabulate results/quickstart"
-REPORT_EPILOG = "Example:  scaling report results/quickstart"
-IMPORT_EPILOG = "Example:  scaling import published.csv results/published"
-COMPARE_EPILOG = "Example:  scaling compare results/before results/after"
-
-StudyDir = Annotated[
-    Path, typer.Argument(metavar="STUDY_DIR", help="The study's results, e.g. results/quickstart.")
-]
 KneeShare = Annotated[
     float | None,
     typer.Option(help="Share of twice the speed a doubling must give; else the study's own."),
@@ -81,7 +74,7 @@ def compare(
     split: Annotated[
         str | None, typer.Option(help="A UTC date: rows before it against rows from it on.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Set two studies, or two times of one, side by side: what changed beyond the noise."""
     from scaling.analyse.compare import Side
@@ -91,12 +84,12 @@ def compare(
     if after is None and split is None:
         raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
     records = side_by_side(Side(before, until=split), Side(after or before, since=split))
-    comparison.show(records, as_json=json)
+    comparison.show(records, as_json=as_json)
 
 
 def _clusters() -> "dict[str, Cluster]":
     """The site's clusters, for their prices; none where this folder has no config."""
+    from scaling.study.catalogues import load_clusters
     from scaling.study.plan_file import CONFIG
-    from scaling.study.study import load_clusters
 
     return load_clusters() if (CONFIG / "clusters.yaml").is_file() else {}

@@ -10,8 +10,9 @@ import typer
 from scaling.cli import accuracy, folders, following, logs, tables
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
+from scaling.cli.options import ClusterName, Mode, StudyName
 from scaling.errors import InputError, plain
-from scaling.study.paths import RESULTS
+from scaling.study.paths import RESULTS, StudyPaths
 
 app = typer.Typer(
     name="scaling",
@@ -22,56 +23,54 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-StudyArgument = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
-]
-ModeOption = Annotated[
-    str | None, typer.Option(help="measure or predict, instead of what the study says.")
-]
-ClusterOption = Annotated[
-    str | None, typer.Option(help="One of config/clusters.yaml, instead of the study's.")
-]
-
 
 @app.command(epilog="Example:  scaling plan quickstart")
 def plan(
-    study: StudyArgument,
+    study: StudyName,
     write: Annotated[
         bool, typer.Option(help="Write points/*.json, points.parquet and refused.parquet.")
     ] = True,
-    mode: ModeOption = None,
-    cluster: ClusterOption = None,
+    mode: Mode = None,
+    cluster: ClusterName = None,
 ) -> None:
     """Expand a study: what would run, and what is refused and why."""
     from scaling.cli import show
     from scaling.run import plan_writer, price
+    from scaling.run.choices import repeats_elsewhere
+    from scaling.run.elsewhere import expected
+    from scaling.study.study_folder import folder_of
 
     planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
     if write:
         plan_writer.write_plan(planned)
-    ways = price.prices(planned.study, planned.plan)
-    show.show_plan(planned.study, planned.plan, planned.spend, planned.probing, ways)
+    loaded, points = planned.study, planned.plan.points
+    paths = StudyPaths(folder_of(loaded, RESULTS))
+    asked = repeats_elsewhere(loaded, points, paths)
+    show.show_plan(
+        loaded,
+        planned.plan,
+        planned.spend,
+        planned.probing,
+        price.prices(loaded, planned.plan),
+        affordable=price.cheapest(loaded, planned.plan),
+        elsewhere=expected(points, loaded.clusters[points[0].cluster].nodes) if asked else 0.0,
+    )
 
 
 @app.command(epilog="Example:  scaling run quickstart -- --dry-run")
 def run(
-    study: StudyArgument,
+    study: StudyName,
     snakemake: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- SNAKEMAKE OPTIONS]", help="Passed on to snakemake."),
     ] = None,
-    mode: ModeOption = None,
-    cluster: ClusterOption = None,
+    mode: Mode = None,
+    cluster: ClusterName = None,
 ) -> None:
     """Run what is missing of a study with Snakemake, with a line that tells how far it is."""
     from scaling.run.snakemake import run_study
 
-    chosen = {"mode": mode, "cluster": cluster}
-    raise typer.Exit(
-        run_study(
-            study, snakemake or [], RESULTS, {k: v for k, v in chosen.items() if v is not None}
-        )
-    )
+    raise typer.Exit(run_study(study, snakemake or [], RESULTS, mode=mode, cluster=cluster))
 
 
 @app.command(epilog="Example:  scaling measure results/S/points/P.json results/S/rows/P.parquet")
@@ -97,7 +96,7 @@ def measure(
 
 @app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
 def choose(
-    study: StudyArgument,
+    study: StudyName,
     world_size: Annotated[int, typer.Argument(metavar="WORLD_SIZE", help="One of its sizes.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the Parquet table goes.")],
     repeat: Annotated[
@@ -106,13 +105,17 @@ def choose(
     ] = 0,
     again: Annotated[
         int,
-        typer.Option(help="Choose what surprises of the size make worth measuring: 1, then 2."),
+        typer.Option(help="Choose what rows of the size make worth measuring too: 1, then 2."),
     ] = 0,
-    mode: ModeOption = None,
-    cluster: ClusterOption = None,
+    elsewhere: Annotated[
+        bool, typer.Option(help="Choose what ran on slow nodes only and runs once more instead.")
+    ] = False,
+    mode: Mode = None,
+    cluster: ClusterName = None,
 ) -> None:
     """Choose which points of a size are measured: what predictions say, or who may be the best."""
     from scaling.run import contend, guided, planning
+    from scaling.run import elsewhere as repeated_elsewhere
     from scaling.study.study import load_study
     from scaling.study.study_folder import folder_of
 
@@ -121,6 +124,8 @@ def choose(
     folder = folder_of(loaded, RESULTS)
     if repeat:
         typer.echo(contend.contend(loaded, planned, world_size, repeat, folder, out))
+    elif elsewhere:
+        typer.echo(repeated_elsewhere.choose(loaded, planned, world_size, folder, out))
     else:
         typer.echo(guided.choose(loaded, planned, world_size, folder, out, turn=again))
 
@@ -149,7 +154,7 @@ def probe(
 
 @app.command(epilog="Example:  scaling retry quickstart --outcome timeout,node_failed")
 def retry(
-    study: StudyArgument,
+    study: StudyName,
     outcome: Annotated[
         str, typer.Option(help="Outcomes to run again, separated by commas.")
     ] = "timeout,hang,launch_failed,node_failed",
@@ -186,22 +191,26 @@ def check(
 
 
 for verb, example in (
-    (tables.tabulate, tables.TABULATE_EPILOG),
-    (tables.report, tables.REPORT_EPILOG),
-    (tables.import_, tables.IMPORT_EPILOG),
-    (tables.compare, tables.COMPARE_EPILOG),
-    (folders.new, folders.NEW_EPILOG),
-    (folders.export, folders.EXPORT_EPILOG),
-    (folders.stop, folders.STOP_EPILOG),
-    (following.status, following.STATUS_EPILOG),
-    (predicting.predict, predicting.PREDICT_EPILOG),
-    (predicting.calibrate, predicting.CALIBRATE_EPILOG),
-    (accuracy.validate, accuracy.VALIDATE_EPILOG),
-    (predicting.recommend, predicting.RECOMMEND_EPILOG),
-    (logs.convert, logs.CONVERT_EPILOG),
-    (exact.memory, exact.MEMORY_EPILOG),
+    (tables.tabulate, "tabulate results/quickstart"),
+    (tables.report, "report results/quickstart"),
+    (tables.import_, "import published.csv results/published"),
+    (tables.compare, "compare results/before results/after"),
+    (folders.new, "new my-sweeps"),
+    (folders.export, "export results/quickstart quickstart.zip"),
+    (folders.stop, "stop quickstart"),
+    (following.status, "status quickstart --watch"),
+    (predicting.predict, "predict points.csv predictions.parquet -c calibration.json"),
+    (predicting.calibrate, "calibrate rows.csv calibration.json --where 'world_size <= 64'"),
+    (accuracy.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),
+    (predicting.recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"),
+    (
+        logs.convert,
+        "convert train.log rows.parquet --tool megatron --cluster h100-80gb-dgx "
+        "--column model=llama3_8b",
+    ),
+    (exact.memory, "memory results/my_study/points/P.json --ranks first,last"),
 ):
-    app.command(verb.__name__.rstrip("_"), epilog=example)(verb)
+    app.command(verb.__name__.rstrip("_"), epilog=f"Example:  scaling {example}")(verb)
 
 
 def main() -> None:

@@ -48,9 +48,6 @@ class Columns:
 
     def missing(self, name: str, why: str) -> InputError:
         """The sentence about a column that is not there and is needed."""
-        near = [known for known in self._present if known.lower() == name]
-        if near:
-            why = f"the header has {near[0]!r}, and names are written in lower case"
         return InputError(f"{self.source}: column {name} is missing: {why}")
 
     def counts(
@@ -108,6 +105,9 @@ class Columns:
         if pa.types.is_null(column.type):
             return np.full(len(self), np.nan)
         try:
+            if pa.types.is_string(column.type):  # 12,040; a dash where there is none
+                column = pc.replace_substring_regex(column, r"^\s*([-–/]|n/a|N/A)?\s*$", "nan")
+                column = pc.replace_substring_regex(column, r"(\d),(\d\d\d)", r"\1\2")
             cast = pc.cast(column, pa.float64(), safe=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             row = self._first_non_number(name)
@@ -206,8 +206,14 @@ class Columns:
     def _respelled(self, name: str, value: str, known: set[str]) -> str:
         meant = respelled(name, value, known)
         if meant not in (value, value.lower()):
-            self.assumptions.append(f"{name}: {shortened(value)} is read as {meant}")
+            self.assume_read(name, value, meant)
         return meant
+
+    def assume_read(self, name: str, value: str, meant: str) -> None:
+        """Say once that a word of a column is taken for another."""
+        sentence = f"{name}: {shortened(value)} is read as {meant}"
+        if sentence not in self.assumptions:
+            self.assumptions.append(sentence)
 
     def _assume(self, name: str, rows: int, default: object) -> None:
         if not rows:

@@ -13,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError, shortened
+from scaling.foreign.spellings import column_names
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
@@ -56,7 +57,7 @@ def read_rows(path: Path) -> pa.Table:
 
 
 def read_table(path: Path) -> pa.Table:
-    """A CSV or Parquet file as it is, names stripped, columns without a name left out.
+    """A CSV or Parquet file as it is, columns in our names, those without a name left out.
 
     Raises:
         InputError: the file is missing or neither, is not UTF-8, is separated by something else
@@ -77,7 +78,8 @@ def read_table(path: Path) -> pa.Table:
                 f"{path}: names the column {shortened(name)!r} {count} times; keep one"
             )
     metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
-    named = table.rename_columns(names).select([name for name in names if name])
+    ours = column_names(names)
+    named = table.rename_columns(ours).select([name for name in ours if name])
     return named.replace_schema_metadata(metadata)
 
 

@@ -21,8 +21,8 @@ from scaling.launch.unsettled import KilledFromOutside, NodeLost, NoDevices, Not
 from scaling.record.files import read_row, retried_attempts, write_rows
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.record.row import Row
-from scaling.record.running import marked, runs_here_already
-from scaling.study.paths import rank_logs, retried
+from scaling.record.running import marked, runner_of
+from scaling.study.paths import rank_logs, retried, running_marker
 from scaling.study.point import Point
 from scaling.study.time_limits import STARTUP_S, limits
 
@@ -203,8 +203,8 @@ def _write(path: Path, row: Row) -> None:
 
 def _by_another_process(row_path: Path) -> Row | None:
     """The row of a process that measures this point already, once it has ended; None if none."""
-    if not runs_here_already(row_path):
-        return None
-    while runs_here_already(row_path):
+    waited = False
+    while (runner := runner_of(running_marker(row_path))) is not None and runner.is_here:
+        waited = True
         time.sleep(_TAKE_OVER_POLL_S)
-    return read_row(row_path) if row_path.exists() else None
+    return read_row(row_path) if waited and row_path.exists() else None

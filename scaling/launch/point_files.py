@@ -13,10 +13,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, plan_from_json
+from scaling.study.catalogues import ModelEntry
 from scaling.study.measuring import Measure
 from scaling.study.mistakes import sentence
 from scaling.study.point import Point, point_from_json
-from scaling.study.schema import Axes, Count, ModelEntry, Name
+from scaling.study.schema import Axes, Count, Name
 
 T = TypeVar("T")
 

@@ -45,17 +45,17 @@ def with_slowdowns(rows: Sequence[Probe]) -> list[Probe]:
     alike: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
         if row.seconds is not None and row.host is not None:
-            alike.setdefault(_asked(row), []).append(row.seconds)
+            alike.setdefault(_task_of(row), []).append(row.seconds)
     done = []
     for row in rows:
-        peers = alike.get(_asked(row), [])
+        peers = alike.get(_task_of(row), [])
         if row.seconds is not None and row.host is not None and len(peers) >= _FEWEST_HOSTS:
             row = dataclasses.replace(row, slowdown=row.seconds / statistics.median(peers))
         done.append(row)
     return done
 
 
-def _asked(row: Probe) -> tuple[Any, ...]:
+def _task_of(row: Probe) -> tuple[Any, ...]:
     return (row.cluster, row.kind, *(getattr(row, name) for name in fields_asked()))
 
 
@@ -75,8 +75,8 @@ class _Writer:
 
     def row(self, task: Task, **columns: Any) -> Probe:
         """A row of this task; what is not `known` is null."""
-        asked = {f.name: getattr(task, f.name) for f in dataclasses.fields(Task)}
-        group: Group | None = asked.pop("group")
+        of_task = {f.name: getattr(task, f.name) for f in dataclasses.fields(Task)}
+        group: Group | None = of_task.pop("group")
         values: dict[str, Any] = {
             **dict.fromkeys(field.name for field in dataclasses.fields(Probe)),
             "cluster": self._plan.cluster,
@@ -84,7 +84,7 @@ class _Writer:
             "gpus_per_node": self._plan.gpus_per_node,
             "outcome": "ok",
             "started_at": self._started_at,
-            **asked,
+            **of_task,
         }
         if group is not None:
             members = group.members(self._plan.world_size)

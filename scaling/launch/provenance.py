@@ -31,13 +31,13 @@ def provenance_of(stack: Stack | None) -> dict[str, Any]:
     if stack is not None:
         columns |= dataclasses.asdict(stack)
         del columns["host"]
-    columns["stack_fingerprint"] = fingerprint(_told(columns))
+    columns["stack_fingerprint"] = fingerprint(_of_fingerprint(columns))
     columns["scaling_version"] = scaling.__version__
     columns["git_commit"] = git_commit(Path(__file__).parents[2])
     return columns
 
 
-def _told(columns: dict[str, Any]) -> dict[str, Any]:
+def _of_fingerprint(columns: dict[str, Any]) -> dict[str, Any]:
     """Without what came later and is not there: older rows of the same stack share the digest."""
     later = columns.get("liger_kernel_version")
     return columns if later else {k: v for k, v in columns.items() if k != "liger_kernel_version"}

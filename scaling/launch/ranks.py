@@ -15,7 +15,7 @@ from scaling.launch.judge.watch import Evidence, watch
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.rank_exits import last_line
 from scaling.launch.start.slurm import lost_nodes
-from scaling.launch.start.starter import LaunchError, Placement, Ranks, Starter
+from scaling.launch.start.starter import LaunchError, Placement, Starter
 from scaling.launch.unsettled import KilledFromOutside
 from scaling.record.rank_files import RankFiles, RankResult, Stack
 from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S
@@ -89,7 +89,8 @@ def run_ranks(
     except LaunchError as error:
         judged = Verdict(outcome="launch_failed", message=str(error))
     else:
-        with _killed_afterwards(ranks):
+        with contextlib.ExitStack() as at_the_end:
+            at_the_end.callback(ranks.kill)
             evidence = watch(
                 ranks,
                 files,
@@ -132,14 +133,6 @@ def run_directory(logs: Path) -> Iterator[Path]:
     """A fresh folder for the files of this run, where ranks on other nodes see it too."""
     with tempfile.TemporaryDirectory(prefix=".run-", dir=logs) as directory:
         yield Path(directory)
-
-
-@contextlib.contextmanager
-def _killed_afterwards(ranks: Ranks) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        ranks.kill()
 
 
 def _last_lines(logs: Path, evidence: Evidence) -> dict[int, str]:

@@ -5,7 +5,7 @@ import datetime
 import math
 import os
 import socket
-from typing import Any, TypeVar
+from typing import Any
 
 from scaling.launch.judge.verdict import Verdict
 from scaling.launch.provenance import provenance_of
@@ -15,11 +15,9 @@ from scaling.record.extension import extended
 from scaling.record.files import table_of
 from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankResult
-from scaling.record.row import Row
+from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import reasons
 from scaling.study.point import Point, columns_of
-
-Known = TypeVar("Known", int, float)
 
 
 def row_of(point: Point, attempt: int, run: Run) -> Row:
@@ -37,21 +35,23 @@ def row_of(point: Point, attempt: int, run: Run) -> Row:
 
 
 def _row(point: Point, attempt: int, run: Run) -> Row:
-    ok = run.verdict.outcome == "ok"
+    measured = _measured(point, run) if run.verdict.outcome == "ok" else _kind_of(point)
     first = run.stacks[min(run.stacks)] if run.stacks else None
     started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
+    values = _NOTHING | columns_of(point) | provenance_of(first) | measured
     return Row(
-        **(columns_of(point) | _NOTHING | (_measured(point, run) if ok else _asked(point))),
-        **provenance_of(first),
-        attempt=attempt,
-        outcome=run.verdict.outcome,
-        error_message=run.verdict.message,
-        duration_s=run.duration_s,
-        load_average=run.load_average,
-        hosts=_hosts(run),
-        excluded_hosts=run.excluded_hosts or None,
-        job_id=slurm.job_id(os.environ),
-        started_at=started.isoformat(timespec="seconds"),
+        **values
+        | {
+            "attempt": attempt,
+            "outcome": run.verdict.outcome,
+            "error_message": run.verdict.message,
+            "duration_s": run.duration_s,
+            "load_average": run.load_average,
+            "hosts": _hosts(run),
+            "excluded_hosts": run.excluded_hosts or None,
+            "job_id": slurm.job_id(os.environ),
+            "started_at": started.isoformat(timespec="seconds"),
+        }
     )
 
 
@@ -73,18 +73,18 @@ def _measured(point: Point, run: Run) -> dict[str, Any]:
         "losses": results[0].losses,
         "grad_norms": results[0].grad_norms,
         "peak_memory_bytes": max(result.peak_memory_bytes for result in results),
-        "peak_reserved_bytes": _largest([result.peak_reserved_bytes for result in results]),
-        "expert_imbalance": _largest([result.expert_imbalance for result in results]),
+        "peak_reserved_bytes": max(_stated(results, "peak_reserved_bytes"), default=None),
+        "expert_imbalance": max(_stated(results, "expert_imbalance"), default=None),
         "memory_meter": results[0].memory_meter,
-        "foreign_memory_bytes": _largest([result.foreign_memory_bytes for result in results]),
-        "library_memory_bytes": _largest([result.library_memory_bytes for result in results]),
+        "foreign_memory_bytes": max(_stated(results, "foreign_memory_bytes"), default=None),
+        "library_memory_bytes": max(_stated(results, "library_memory_bytes"), default=None),
         "startup_s": max(first_steps) - run.started_at if first_steps else None,
         **_drawn(results),
         **_spent(results),
     }
 
 
-def _asked(point: Point) -> dict[str, Any]:
+def _kind_of(point: Point) -> dict[str, Any]:
     """Of a failure: among which of the two kinds it stands."""
     return {"step_time_kind": "extended" if point.accumulation == "short" else "measured"}
 
@@ -111,12 +111,11 @@ def _full_steps(of_ranks: list[list[float]]) -> dict[str, Any]:
 
 def _short_steps(point: Point, results: list[RankResult]) -> dict[str, Any]:
     """The short steps, and what they say of the full one where they lie on a line."""
-    of_ranks = [result.short_step_times_s for result in results]
+    of_ranks = _stated(results, "short_step_times_s")
     accumulations = results[0].short_accumulations
-    known = [times for times in of_ranks if times is not None]
-    if accumulations is None or len(known) < len(results):
+    if accumulations is None or len(of_ranks) < len(results):
         return {}
-    times = _slowest(known)
+    times = _slowest(of_ranks)
     raw = {"short_step_times_s": times, "short_accumulations": accumulations}
     extension = extended(accumulations, times, point.layout.gradient_accumulation_steps)
     if extension is None:
@@ -137,60 +136,41 @@ def _first_known(*values: int | None) -> int | None:
     return next((value for value in values if value is not None), None)
 
 
-def _largest(measured: list[Known | None]) -> Known | None:
-    """The largest of what is known."""
-    return max((each for each in measured if each is not None), default=None)
+def _stated(results: list[RankResult], name: str) -> list[Any]:
+    """What the ranks that know it say."""
+    return [value for result in results if (value := getattr(result, name)) is not None]
+
+
+def _sum(values: list[float | None]) -> float | None:
+    """Of all ranks; a sum in which one is missing is not known."""
+    present = [value for value in values if value is not None]
+    return math.fsum(present) if len(present) == len(values) else None
 
 
 def _drawn(results: list[RankResult]) -> dict[str, float | None]:
-    """Every rank has a device of its own; a sum in which one is missing is not known."""
-    energy = [result.energy_j for result in results if result.energy_j is not None]
-    power = [result.mean_power_w for result in results if result.mean_power_w is not None]
-    clocks = [result.clock_hz for result in results if result.clock_hz is not None]
-    shares = [result.throttled_share for result in results if result.throttled_share is not None]
+    """Every rank has a device of its own."""
     steps = _first_known(results[0].metered_steps, len(results[0].step_times_s))
+    energy_j = _sum([result.energy_j for result in results])
     return {
-        "energy_j": math.fsum(energy) / steps if steps and len(energy) == len(results) else None,
-        "mean_power_w": math.fsum(power) if len(power) == len(results) else None,
-        "clock_hz": min(clocks, default=None),
-        "throttled_share": max(shares, default=None),
+        "energy_j": energy_j / steps if steps and energy_j is not None else None,
+        "mean_power_w": _sum([result.mean_power_w for result in results]),
+        "clock_hz": min(_stated(results, "clock_hz"), default=None),
+        "throttled_share": max(_stated(results, "throttled_share"), default=None),
     }
 
 
 def _spent(results: list[RankResult]) -> dict[str, float | None]:
     """The mean over ranks, so that the parts of a step still add up; empty without a window."""
-    measured = [result.spent for result in results if result.spent is not None]
-    if len(measured) < len(results):
+    windows: list[dict[str, float | None]] = _stated(results, "spent")
+    if len(windows) < len(results):
         return {}
-    return {name: _mean([each[name] for each in measured]) for name in measured[0]}
+    sums = {name: _sum([each[name] for each in windows]) for name in windows[0]}
+    return {name: None if of is None else of / len(results) for name, of in sums.items()}
 
 
-def _mean(values: list[float | None]) -> float | None:
-    """Of all ranks; a mean in which one is missing is not known."""
-    measured = [value for value in values if value is not None]
-    return math.fsum(measured) / len(measured) if len(measured) == len(values) else None
-
-
+# what was not measured is null
 _NOTHING: dict[str, Any] = dict.fromkeys(
-    (
-        "clock",
-        "step_times_s",
-        "step_time_s",
-        "step_time_low_s",
-        "step_time_high_s",
-        "losses",
-        "grad_norms",
-        "peak_memory_bytes",
-        "peak_reserved_bytes",
-        "memory_meter",
-        "startup_s",
-        "compute_s",
-        "comm_s",
-        "exposed_comm_s",
-        "idle_s",
-        "energy_j",
-        "mean_power_w",
-    )
+    name for name, (_, nullable) in fields_of(Row).items() if nullable
 )
 
 

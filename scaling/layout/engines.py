@@ -3,7 +3,8 @@
 A room holds
 
 - `refusals.py`, without torch: `layout_refusals(shape, layout)` and
-  `clipping_refusals(layout, gradient_clipping)`, one sentence for each thing the engine cannot do;
+  `clipping_refusals(layout, gradient_clipping)`, one sentence for each thing this engine cannot do
+  (what our model cannot do in any stands here);
 - `engine.py`, with torch: `join(port)` after the ranks have met, and `build(plan, groups, beat)`,
   which gives a `Trainer` (scaling/train/engines/trainer.py);
 - `rehearsal.py`, with torch: what it must be told where a rank runs without its device.
@@ -14,6 +15,8 @@ Rooms are loaded by name: a plan asks an engine what it refuses, and imports sti
 import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from scaling.layout.kernels import NO_BIAS_GRADIENT
 
 if TYPE_CHECKING:  # the table of axes lists the engines
     from scaling.layout.layout import Layout
@@ -31,6 +34,7 @@ def engine_module(engine: str, name: str) -> Any:
     return importlib.import_module(f"{ENGINES[engine]}.{name}")
 
 
+_EIGHT_BIT_TILE = 16  # elements along each side of a product (cublasLt)
 # What the model that all engines train has no code for; it is predicted only.
 _UNTRAINED = {
     "key_value_rank": "latent attention",
@@ -40,7 +44,7 @@ _UNTRAINED = {
 }
 
 
-def untrained_parts(shape: "ModelShape") -> Iterator[str]:
+def _untrained_parts(shape: "ModelShape") -> Iterator[str]:
     """One sentence for all parts of the model that nothing here trains, none if there is none."""
     parts = [name for name in _UNTRAINED if getattr(shape, name)]
     if parts:
@@ -51,12 +55,66 @@ def untrained_parts(shape: "ModelShape") -> Iterator[str]:
         )
 
 
-def engine_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
-    """Why the layout's engine cannot run what arithmetic allows: one sentence each."""
-    yield from untrained_parts(shape)
-    yield from engine_module(layout.engine, "refusals").layout_refusals(shape, layout)
+def engine_refusals(
+    shape: "ModelShape", layout: "Layout", gradient_clipping: float = 0.0
+) -> Iterator[str]:
+    """Why the layout's engine cannot run what arithmetic allows: one sentence each.
+
+    Args:
+        shape: the model.
+        layout: that arithmetic allows.
+        gradient_clipping: the norm above which gradients are scaled down; 0: never.
+    """
+    yield from _untrained_parts(shape)
+    yield from _model_refusals(shape, layout)
+    refusals = engine_module(layout.engine, "refusals")
+    yield from refusals.layout_refusals(shape, layout)
+    yield from refusals.clipping_refusals(layout, gradient_clipping)
 
 
-def clipping_refusals(layout: "Layout", gradient_clipping: float) -> Iterator[str]:
-    """Why the layout's engine cannot clip gradients by this norm: one sentence, none if it can."""
-    yield from engine_module(layout.engine, "refusals").clipping_refusals(layout, gradient_clipping)
+def _model_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
+    """What the model that all engines train cannot do by this layout: one sentence each."""
+    if layout.fused_cross_entropy and layout.tp > 1:
+        yield (
+            "fused_cross_entropy joins the head with a softmax over the whole vocabulary, which "
+            f"tp={layout.tp} ranks share"
+        )
+    if layout.fused_cross_entropy and shape.family == "t5":
+        yield "fused_cross_entropy is wired to decoders only, not to a t5"
+    if layout.compile and shape.num_experts:
+        yield "compile needs sizes that stay, and those of experts change with every step's tokens"
+    if layout.precision == "fp8":
+        yield from _eight_bit_refusals(shape, layout)
+    if layout.cp_style == "ring" and layout.attention != "flash2":
+        yield (
+            "cp_style=ring merges what runs of keys give by torch's flash kernel (attention=flash2)"
+            f", not by attention={layout.attention}"
+        )
+    if layout.cp_style == "ring" and layout.compile:
+        yield "cp_style=ring with compile: torch's loop around the ring is written for eager code"
+    inside = [name for name in ("fused_norm", "fused_rope", "fused_mlp") if getattr(layout, name)]
+    if layout.compile and inside:
+        yield f"compile writes a layer's fused kernels itself and takes none from {inside[0]}"
+    if shape.family == "gpt" and layout.fused_norm:
+        yield "fused_norm is a kernel of RMSNorm; a gpt's LayerNorm is always torch's fused one"
+    if shape.family == "t5" and layout.attention != "math":
+        yield NO_BIAS_GRADIENT.format(attention=layout.attention)
+    if shape.family == "t5" and shape.tied_embeddings:
+        yield "a t5 is trained as mT5 is, with a head of its own: tied_embeddings must be false"
+
+
+def _eight_bit_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
+    if shape.num_experts:
+        yield "precision=fp8 with experts: their grouped products run in bf16 here"
+        return
+    sizes = {
+        "micro_batch_size x seq_length / cp": layout.micro_batch_size
+        * (layout.seq_length // layout.cp),
+        "hidden_size": shape.hidden_size,
+        "num_heads x head_dim / tp": shape.num_heads * shape.head_dim // layout.tp,
+        "num_kv_heads x head_dim / tp": shape.num_kv_heads * shape.head_dim // layout.tp,
+        "ffn_hidden_size / tp": shape.ffn_hidden_size // layout.tp,
+    }
+    for name, size in sizes.items():
+        if size % _EIGHT_BIT_TILE:
+            yield f"{name} = {size}: products in fp8 need multiples of {_EIGHT_BIT_TILE}"

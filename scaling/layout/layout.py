@@ -109,12 +109,17 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"num_kv_heads={shape.num_kv_heads} over tp={layout.tp} is not divisible by "
             f"cp={layout.cp}: {few if heads < layout.cp else uneven}"
         )
-    if layout.cp > 1 and layout.seq_length % layout.cp:
+    if layout.cp_style == "ring" and layout.seq_length % (2 * layout.cp):
+        yield (
+            f"cp_style=ring gives each rank two runs of a sequence, and seq_length="
+            f"{layout.seq_length} is not divisible by 2 x cp={layout.cp}"
+        )
+    elif layout.cp > 1 and layout.seq_length % layout.cp:
         yield f"seq_length={layout.seq_length} is not divisible by cp={layout.cp}"
     yield from _sharding_refusals(layout)
-    yield from expert_refusals(shape, layout)
     yield from _schedule_refusals(shape, layout)
     yield from _kernel_refusals(shape, layout)
+    yield from expert_refusals(shape, layout)
 
 
 def _sharding_refusals(layout: Layout) -> Iterator[str]:

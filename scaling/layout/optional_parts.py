@@ -48,16 +48,12 @@ class OptionalParts:
     attention_sinks: bool = False
     linear_biases: bool = False
 
-    def absent(self) -> set[str]:
-        """The fields of this class that are at their default."""
-        fields = dataclasses.fields(OptionalParts)
-        return {each.name for each in fields if getattr(self, each.name) == each.default}
 
-
-NAMES = tuple(each.name for each in dataclasses.fields(OptionalParts))
+DEFAULTS = {each.name: each.default for each in dataclasses.fields(OptionalParts)}
 # Those that are sizes, which a formula over arrays takes as numbers.
 SIZES = tuple(each.name for each in dataclasses.fields(OptionalParts) if each.type is int)
 
+NAMES = tuple(DEFAULTS)
 _OF_EXPERTS = NAMES[: NAMES.index("query_rank")]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scaling.layout.axes import ActivationCheckpointing
+from scaling.layout.optional_parts import DEFAULTS as ABSENT
 from scaling.layout.optional_parts import OptionalParts
 
 Family = Literal["llama", "gpt", "t5"]
@@ -37,8 +38,11 @@ class ModelShape(OptionalParts):
 
     def facts(self) -> dict[str, Any]:
         """The fields by name, those of `OptionalParts` only where the model has the part."""
-        absent = self.absent()
-        return {name: each for name, each in dataclasses.asdict(self).items() if name not in absent}
+        return {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if name not in ABSENT or value != ABSENT[name]
+        }
 
     @property
     def attention_params(self) -> int:

@@ -4,7 +4,7 @@ Rank r fills element i with (r mod 8 + 1)(i mod 7 + 1): small whole numbers, so 
 300,000 ranks are exact in fp32 and a part in the wrong place or from the wrong rank is seen.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,12 +46,71 @@ def elements_of(message_bytes: int, ranks: int) -> int:
 
 
 def exchange(kind: Collective, ring: Ring, elements: int) -> Exchange:
-    """A collective whose whole tensor has so many elements.
+    """A collective whose whole tensor has so many elements; in place where torch allows it.
 
     Raises:
         torch.OutOfMemoryError: its buffers do not fit.
     """
-    return _MAKERS[kind](ring, elements)
+    ranks, group = ring.ranks, ring.group
+    factors = [_factor(rank) for rank in ranks]
+    own, total = factors[ring.index], sum(factors)
+    whole = torch.empty(elements, device=ring.device)
+    parts = whole.chunk(len(ranks))
+    size = parts[0].numel()
+    part, start = parts[ring.index], ring.index * size
+    if kind == "all_reduce":
+        return Exchange(
+            fill=lambda: _fill(whole, own),
+            send=lambda: dist.all_reduce(whole, group=group),
+            wrong=lambda: _differs(whole, total),
+        )
+    if kind == "broadcast":
+        return Exchange(
+            fill=lambda: _fill(whole, own),
+            send=lambda: dist.broadcast(whole, src=ranks[0], group=group),
+            wrong=lambda: _differs(whole, factors[0]),
+        )
+    if kind == "reduce_scatter":  # the sum's part comes to where that part of the input was
+        return Exchange(
+            fill=lambda: _fill(whole, own),
+            send=lambda: _reduce_scatter(part, whole, group=group),
+            wrong=lambda: _differs(part, total, start),
+        )
+    if kind == "all_gather":  # a rank's part is where it belongs in the whole
+        return Exchange(
+            fill=lambda: (whole.zero_(), _fill(part, own, start)),
+            send=lambda: _all_gather(whole, part, group=group),
+            wrong=lambda: any(
+                _differs(of_rank, factor, index * size)
+                for index, (factor, of_rank) in enumerate(zip(factors, parts, strict=True))
+            ),
+        )
+    received = torch.empty_like(whole)
+    if kind == "all_to_all":
+        return Exchange(
+            fill=lambda: (_fill(whole, own), received.zero_()),
+            send=lambda: dist.all_to_all_single(received, whole, group=group),
+            wrong=lambda: any(
+                _differs(of_rank, factor, start)
+                for factor, of_rank in zip(factors, received.chunk(len(ranks)), strict=True)
+            ),
+        )
+    # every rank sends to the next and receives from the one before, as nccl-tests' sendrecv
+    before, after = ring.index - 1, (ring.index + 1) % len(ranks)
+
+    def send() -> None:
+        operations = [
+            dist.P2POp(dist.isend, whole, ranks[after], group),
+            dist.P2POp(dist.irecv, received, ranks[before], group),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+
+    return Exchange(
+        fill=lambda: (_fill(whole, own), received.zero_()),
+        send=send,
+        wrong=lambda: _differs(received, factors[before]),
+    )
 
 
 def _factor(rank: int) -> int:
@@ -64,11 +123,12 @@ def _ramp(start: int, count: int, device: torch.device) -> torch.Tensor:
     return period.repeat(-(-count // _PERIOD))[:count]
 
 
-def _fill(target: torch.Tensor, factor: float, start: int = 0) -> None:
+def _fill(target: torch.Tensor, factor: float, start: int = 0) -> torch.Tensor:
     """Element i of `target` is what i + `start` should be. By pieces: it takes no second buffer."""
     for piece in target.split(_PIECE):
         piece.copy_(_ramp(start, piece.numel(), target.device)).mul_(factor)
         start += piece.numel()
+    return target
 
 
 def _differs(received: torch.Tensor, factor: float, start: int = 0) -> bool:
@@ -77,109 +137,3 @@ def _differs(received: torch.Tensor, factor: float, start: int = 0) -> bool:
             return True
         start += piece.numel()
     return False
-
-
-def _all_reduce_of(ring: Ring, elements: int) -> Exchange:
-    own = _factor(ring.ranks[ring.index])
-    whole = torch.empty(elements, device=ring.device)
-    total = sum(_factor(rank) for rank in ring.ranks)
-    return Exchange(
-        fill=lambda: _fill(whole, own),
-        send=lambda: dist.all_reduce(whole, group=ring.group),
-        wrong=lambda: _differs(whole, total),
-    )
-
-
-def _broadcast_of(ring: Ring, elements: int) -> Exchange:
-    own = _factor(ring.ranks[ring.index])
-    whole = torch.empty(elements, device=ring.device)
-    return Exchange(
-        fill=lambda: _fill(whole, own),
-        send=lambda: dist.broadcast(whole, src=ring.ranks[0], group=ring.group),
-        wrong=lambda: _differs(whole, _factor(ring.ranks[0])),
-    )
-
-
-def _all_gather_of(ring: Ring, elements: int) -> Exchange:
-    """In place: a rank's part is where it belongs in the whole."""
-    size = elements // len(ring.ranks)
-    whole = torch.empty(elements, device=ring.device)
-    parts = whole.chunk(len(ring.ranks))
-
-    def fill() -> None:
-        whole.zero_()
-        _fill(parts[ring.index], _factor(ring.ranks[ring.index]), ring.index * size)
-
-    return Exchange(
-        fill=fill,
-        send=lambda: _all_gather(whole, parts[ring.index], group=ring.group),
-        wrong=lambda: any(
-            _differs(part, _factor(rank), index * size)
-            for index, (rank, part) in enumerate(zip(ring.ranks, parts, strict=True))
-        ),
-    )
-
-
-def _reduce_scatter_of(ring: Ring, elements: int) -> Exchange:
-    """In place: the sum's part comes to where that part of the input was."""
-    own = _factor(ring.ranks[ring.index])
-    whole = torch.empty(elements, device=ring.device)
-    part = whole.chunk(len(ring.ranks))[ring.index]
-    total = sum(_factor(rank) for rank in ring.ranks)
-    return Exchange(
-        fill=lambda: _fill(whole, own),
-        send=lambda: _reduce_scatter(part, whole, group=ring.group),
-        wrong=lambda: _differs(part, total, ring.index * part.numel()),
-    )
-
-
-def _all_to_all_of(ring: Ring, elements: int) -> Exchange:
-    own = _factor(ring.ranks[ring.index])
-    given = torch.empty(elements, device=ring.device)
-    taken = torch.empty_like(given)
-    size = elements // len(ring.ranks)
-
-    def fill() -> None:
-        _fill(given, own)
-        taken.zero_()
-
-    return Exchange(
-        fill=fill,
-        send=lambda: dist.all_to_all_single(taken, given, group=ring.group),
-        wrong=lambda: any(
-            _differs(part, _factor(rank), ring.index * size)
-            for rank, part in zip(ring.ranks, taken.chunk(len(ring.ranks)), strict=True)
-        ),
-    )
-
-
-def _send_recv_of(ring: Ring, elements: int) -> Exchange:
-    """Every rank sends to the next and receives from the one before, as nccl-tests' sendrecv."""
-    count = len(ring.ranks)
-    after, before = ring.ranks[(ring.index + 1) % count], ring.ranks[(ring.index - 1) % count]
-    given = torch.empty(elements, device=ring.device)
-    taken = torch.empty_like(given)
-
-    def fill() -> None:
-        _fill(given, _factor(ring.ranks[ring.index]))
-        taken.zero_()
-
-    def send() -> None:
-        operations = [
-            dist.P2POp(dist.isend, given, after, ring.group),
-            dist.P2POp(dist.irecv, taken, before, ring.group),
-        ]
-        for work in dist.batch_isend_irecv(operations):
-            work.wait()
-
-    return Exchange(fill=fill, send=send, wrong=lambda: _differs(taken, _factor(before)))
-
-
-_MAKERS: Mapping[Collective, Callable[[Ring, int], Exchange]] = {
-    "all_reduce": _all_reduce_of,
-    "all_gather": _all_gather_of,
-    "reduce_scatter": _reduce_scatter_of,
-    "all_to_all": _all_to_all_of,
-    "broadcast": _broadcast_of,
-    "send_recv": _send_recv_of,
-}

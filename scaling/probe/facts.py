@@ -38,11 +38,13 @@ def facts_of(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
             "torch_version": torch.__version__,
             "cuda_version": torch.version.cuda,
             "nccl_version": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
-            "driver_version": _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv"),
-            "gpus": _said(
+            "driver_version": _output_of(
+                "nvidia-smi", "--query-gpu=driver_version", "--format=csv"
+            ),
+            "gpus": _output_of(
                 "nvidia-smi", f"--query-gpu={','.join(GPU_FACTS)}", "--format=csv,nounits"
             ),
-            "topology": _said("nvidia-smi", "topo", "-m"),
+            "topology": _output_of("nvidia-smi", "topo", "-m"),
             "nics": nics_of(Path("/sys/class")),
         }
     return facts
@@ -63,8 +65,7 @@ def nics_of(classes: Path) -> list[dict[str, str]]:
     for device in sorted((classes / "net").glob("*")):
         if device.name != "lo":
             mbit = _text(device / "speed")
-            known = mbit.isdigit()  # a virtual one says -1
-            speed = f"{mbit} Mb/sec" if known else ""
+            speed = f"{mbit} Mb/sec" if mbit.isdigit() else ""  # a virtual one says -1
             devices.append({"name": device.name, "kind": "net", "speed": speed})
     return devices
 
@@ -76,7 +77,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _said(*command: str) -> str | None:
+def _output_of(*command: str) -> str | None:
     """What a programme prints; None where it is not installed or fails."""
     if shutil.which(command[0]) is None:
         return None

@@ -104,36 +104,36 @@ class Prober:
         self._align()
         try:
             if work is not None:
-                taken = samples_s(work, drain=self._drain, budget_s=_DEVICE_TASK_S)
-                record["samples"] = taken
+                samples = samples_s(work, drain=self._drain, budget_s=_DEVICE_TASK_S)
+                record["samples"] = samples
         except (MemoryError, RuntimeError) as error:
             record["outcome"], record["message"] = _failure(error)
         self.records.append(record)
 
     def _in_groups(self, index: int, task: Task, ring: Ring | None) -> None:
         assert task.message_bytes is not None
-        made, failed = None, ""
+        collective, failed = None, ""
         if ring is not None:
             elements = elements_of(task.message_bytes, len(ring.ranks))
             try:
-                made = exchange(task.kind, ring, elements)  # type: ignore[arg-type]
-                made.fill()
+                collective = exchange(task.kind, ring, elements)  # type: ignore[arg-type]
+                collective.fill()
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-                made, failed = None, _failure(error)[1]
+                collective, failed = None, _failure(error)[1]
         if self._largest(float(bool(failed))):  # nobody may wait for a rank that cannot send
             if failed:
                 self.records.append({"task": index, "outcome": "oom", "message": failed})
             return
         wrong = False
-        if made is not None:
-            made.send()
+        if collective is not None:
+            collective.send()
             self._drain()
-            wrong = made.wrong()
-            made.fill()
-        taken = samples_s(
-            made.send if made is not None else lambda: None,
+            wrong = collective.wrong()
+            collective.fill()
+        samples = samples_s(
+            collective.send if collective is not None else lambda: None,
             drain=self._drain,
             budget_s=_MESSAGE_TASK_S,
             agree=self._largest,
@@ -141,7 +141,7 @@ class Prober:
         )
         if ring is None:
             return
-        slowest = torch.tensor(taken, dtype=torch.float64, device=self.device)
+        slowest = torch.tensor(samples, dtype=torch.float64, device=self.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX, group=ring.group)
         if ring.index == 0 or wrong:
             self.records.append(

@@ -41,12 +41,12 @@ def samples_s(
     once = max(agree(clock() - started), 1e-7)
     runs = min(_MOST_RUNS, max(1, math.ceil(_SAMPLE_S / once)))
     count = min(_MOST, max(_FEWEST, int(budget_s / (runs * once))))
-    taken = []
+    samples = []
     align()
     for _ in range(count):
         started = clock()
         for _ in range(runs):
             run()
         drain()
-        taken.append((clock() - started) / runs)
-    return taken
+        samples.append((clock() - started) / runs)
+    return samples

@@ -51,30 +51,35 @@ def extended(
     own, as pairs of chunks meet at the turn. That holds from m = 2 p on, where filling and
     draining do not meet; so the schedule's count of slots is m + constant, which is in F.
 
-    The line is the least squares through the medians of the accumulations. Its interval is a
-    bootstrap of whole rounds, blocks of them where they are alike, so that what slows a round down
-    moves F and s together; its deviations are widened as Student's t is wider than the normal
-    distribution, since few rounds show less than their spread. It is an interval of this run.
+    The line is the least squares through the mean of the middle half of each accumulation's steps:
+    seconds add up in the mean and not in the median, whose bootstrap is also too wide where steps
+    that follow each other are alike. Its interval is a bootstrap of whole rounds, blocks of them
+    where they are alike, so that what slows a round down moves F and s together; its deviations are
+    widened as Student's t is wider than the normal distribution, since few rounds show less than
+    their spread. It is an interval of this run.
 
     Args:
-        accumulations: micro-batches of each step: rounds of the same ones in the same order.
+        accumulations: micro-batches of each step: rounds of the same ones in any order.
         step_times_s: seconds of each step, (steps,).
         full: micro-batches of the full step.
 
     Returns:
         None if there are fewer than two rounds or two accumulations.
     """
-    kinds = list(dict.fromkeys(accumulations))
+    kinds = sorted(set(accumulations))
     rounds = len(accumulations) // len(kinds) if kinds else 0
     if rounds < 2 or len(kinds) < 2:
         return None
     used = rounds * len(kinds)
-    assert list(accumulations[:used]) == kinds * rounds
+    turns = np.asarray(accumulations[:used]).reshape(rounds, len(kinds))
+    assert (np.sort(turns) == kinds).all()
     times = np.asarray(step_times_s[:used], dtype=float).reshape(rounds, len(kinds))
+    times = np.take_along_axis(times, np.argsort(turns), axis=1)
     counts = np.asarray(kinds, dtype=float)
-    slope, fixed = _line(counts, np.median(times, axis=0)[None])
+    centres = _centres(times)
+    slope, fixed = _line(counts, centres[None])
     value = float(fixed[0] + full * slope[0])
-    drawn = np.median(times[_drawn_rounds(times)], axis=1)
+    drawn = _centres(times[_drawn_rounds(times)])
     slopes, fixeds = _line(counts, drawn)
     off = (fixeds + full * slopes - value) * _widened(rounds, LEVEL)
     low, high = np.quantile(off, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -84,10 +89,16 @@ def extended(
         high_s=value + max(float(high), 0.0),
         fixed_s=float(fixed[0]),
         micro_batch_s=float(slope[0]),
-        linear=_is_linear(
-            counts, np.median(times, axis=0), drawn, full, value, _widened(rounds, _SURE)
-        ),
+        linear=_is_linear(counts, centres, drawn, full, value, _widened(rounds, _SURE)),
     )
+
+
+def _centres(times: Values) -> Values:
+    """Of each accumulation the mean of the middle half of its rounds, (..., rounds, kinds)."""
+    rounds = times.shape[-2]
+    left_out = -(-(rounds - 1) // 4)  # at either end; of three rounds the median is left
+    middle = np.sort(times, axis=-2)[..., left_out : rounds - left_out, :]
+    return np.asarray(middle.mean(axis=-2))
 
 
 def _line(counts: Values, times: Values) -> tuple[Values, Values]:
@@ -122,7 +133,7 @@ def _widened(rounds: int, level: float) -> float:
 
 
 def _is_linear(
-    counts: Values, medians: Values, drawn: Values, full: int, value: float, widened: float
+    counts: Values, centres: Values, drawn: Values, full: int, value: float, widened: float
 ) -> bool:
     """Whether the line through the first two and that through the last two say the same.
 
@@ -138,7 +149,7 @@ def _is_linear(
             ends.append(fixed + full * slope)
         return np.asarray(ends[1] - ends[0])
 
-    seen = float(bend(medians[None])[0])
+    seen = float(bend(centres[None])[0])
     low, high = widened * np.quantile(bend(drawn) - seen, [(1 - _SURE) / 2, (1 + _SURE) / 2])
     surely = not low <= -seen <= high
     return not (surely and abs(seen) > _BENT * value)

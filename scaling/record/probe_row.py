@@ -5,33 +5,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from scaling.layout.axes import Attention, Precision
+from scaling.record.row import Outcome
 
 Collective = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"
 ]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
-ProbeKind = Literal[
-    "gemm",
-    "attention",
-    "memory_copy",
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "send_recv",
-]
-ProbeOutcome = Literal[
-    "ok",
-    "wrong",  # it ran and its result was not right
-    "oom",
-    "timeout",
-    "hang",
-    "kernel_unavailable",
-    "launch_failed",
-    "node_failed",
-    "error",
-]
+ProbeKind = Literal["gemm", "attention", "memory_copy", Collective]
+ProbeOutcome = Literal[Outcome, "wrong"]  # wrong: it ran and its result was not right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

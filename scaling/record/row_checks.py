@@ -92,22 +92,22 @@ def _rules() -> Rules:
         others = " and series = 'measured'" if name in _OWN else ""
         yield f"{name} is null{others}", f"'{name} is missing'"
     yield from _word_rules(Row)
-    yield "zero_stage not between 0 and 3", _said("zero_stage", "must be 0, 1, 2 or 3")
+    yield "zero_stage not between 0 and 3", _breach("zero_stage", "must be 0, 1, 2 or 3")
     for name in _COUNTS:
-        yield f'"{name}" < 1', _said(name, "must be at least 1")
+        yield f'"{name}" < 1', _breach(name, "must be at least 1")
     for name in _FROM_ZERO:
-        yield f'"{name}" < 0', _said(name, "must be at least 0")
+        yield f'"{name}" < 0', _breach(name, "must be at least 0")
     for name in _AMOUNTS:
         yield (
             f'not isfinite("{name}") or "{name}" < 0',
-            _said(name, "must be a finite number of at least 0"),
+            _breach(name, "must be a finite number of at least 0"),
         )
     for name in _SIGNED:
-        yield f'not isfinite("{name}")', _said(name, "must be a finite number")
+        yield f'not isfinite("{name}")', _breach(name, "must be a finite number")
     for name in (*_TIMES, *_EXTENDED, "peak_flop_per_s"):
         yield (
             f'not isfinite("{name}") or "{name}" <= 0',
-            _said(name, "must be a finite number above 0"),
+            _breach(name, "must be a finite number above 0"),
         )
     yield from _product("world_size", ("tp", "pp", "cp", "dp"))
     yield from _product(
@@ -116,7 +116,7 @@ def _rules() -> Rules:
     yield (
         "tokens_per_step != global_batch_size::double * seq_length * if(family = 't5', 2, 1)"
         " and (family is not null or series = 'measured')",
-        _said("tokens_per_step", "is not global_batch_size x seq_length"),
+        _breach("tokens_per_step", "is not global_batch_size x seq_length"),
     )
     yield (
         "outcome = 'ok' and step_time_s is null"
@@ -148,16 +148,16 @@ def _rules() -> Rules:
     )
     yield (
         "step_time_low_s > step_time_s * 1.000001 or step_time_s > step_time_high_s * 1.000001",
-        _said("step_time_s", "lies outside its own interval"),
+        _breach("step_time_s", "lies outside its own interval"),
     )
     yield (
         "extended_step_time_s not between extended_low_s * 0.999999 and extended_high_s * 1.000001",
-        _said("extended_step_time_s", "lies outside its own interval"),
+        _breach("extended_step_time_s", "lies outside its own interval"),
     )
     yield (
         "step_time_s not between list_min(step_times_s) * 0.999999"
         " and list_max(step_times_s) * 1.000001",
-        _said("step_time_s", "lies outside its own step_times_s"),
+        _breach("step_time_s", "lies outside its own step_times_s"),
     )
     # by the strict count: the convention of mfu counts all of causal attention, and so may pass 1
     # at long sequences without anything being wrong
@@ -165,7 +165,7 @@ def _rules() -> Rules:
         yield (
             f"matmul_flops_per_token::double * tokens_per_step / {name}"
             " > peak_flop_per_s * world_size",
-            _said(name, "would take more FLOP/s than peak_flop_per_s of every GPU"),
+            _breach(name, "would take more FLOP/s than peak_flop_per_s of every GPU"),
         )
 
 
@@ -177,10 +177,10 @@ def _probe_rules() -> Rules:
         if kind == "float":
             yield (
                 f'not isfinite("{name}") or "{name}" <= 0',
-                _said(name, "must be a finite number above 0"),
+                _breach(name, "must be a finite number above 0"),
             )
         if kind == "int":
-            yield f'"{name}" < 0', _said(name, "must be at least 0")
+            yield f'"{name}" < 0', _breach(name, "must be at least 0")
 
 
 def _first(rules: Rules) -> str:
@@ -196,18 +196,18 @@ def _word_rules(row_type: type) -> Rules:
             if typing.get_origin(part) is typing.Literal and isinstance(words[0], str):
                 allowed = ", ".join(f"'{word}'" for word in words)
                 wanted = f"must be one of {', '.join(words)}"
-                yield f"{name} not in ({allowed})", _said(name, wanted, quoted=True)
+                yield f"{name} not in ({allowed})", _breach(name, wanted, quoted=True)
 
 
 def _product(whole: str, parts: tuple[str, ...]) -> Rules:
     yield (
         # as doubles: exact for all that can be, and nothing overflows
         f"{whole}::double != {' * '.join(f'{part}::double' for part in parts)}",
-        _said(whole, f"is not {' x '.join(parts)}"),
+        _breach(whole, f"is not {' x '.join(parts)}"),
     )
 
 
-def _said(name: str, wanted: str, *, quoted: bool = False) -> str:
+def _breach(name: str, wanted: str, *, quoted: bool = False) -> str:
     """`name=value: what would be right`; a word of others is cut, without control characters."""
     column = f'"{name}"'  # `window` is a word of SQL's own
     shown = f"regexp_replace(left({column}, 40), '[[:cntrl:]]', '?', 'g')"

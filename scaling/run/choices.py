@@ -3,16 +3,19 @@
 A file holds points of one size: whether each is measured, else why not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scaling.cluster.hardware import gpu_named
 from scaling.errors import InputError
 from scaling.record.files import arrow_schema
 from scaling.record.row import fields_of
+from scaling.record.row_files import read_rows
+from scaling.study import plan_file
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point, columns_of
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def turns(study: "Study") -> int:
-    """Times that each size is chosen for again after surprises."""
+    """Times that each size is chosen for again, by its own rows."""
     if study.mode != "measure" or not study.measure.guided:
         return 0
     from scaling.predict.advise.surprise import TURNS
@@ -41,7 +44,25 @@ def choices_of(study: "Study", points: Sequence[Point], paths: StudyPaths) -> se
     if study.mode == "measure" and measure.repeats.only:
         repeats = {(point.world_size, point.repeat) for point in points if point.repeat}
         choices |= {paths.choice_of_repeat(*repeat) for repeat in repeats}
+    if repeats_elsewhere(study, points, paths):
+        choices |= {paths.choice_elsewhere(size) for size in sizes}
     return choices
+
+
+def repeats_elsewhere(study: "Study", points: Sequence[Point], paths: StudyPaths) -> bool:
+    """Whether what ran on slow nodes only runs once more, on others.
+
+    Where contenders are repeated their rounds do that. A study that had its report before there
+    was this choice is left alone.
+    """
+    measure, cluster = study.measure, study.clusters[points[0].cluster]
+    if study.mode != "measure" or not measure.exclude_slow_nodes or measure.repeats.only:
+        return False
+    if cluster.nodes == 1:
+        return False
+    if gpu_named(cluster.gpu).memory_bytes is None and measure.repeats.at_most == 1:
+        return False  # neither a prediction nor another run to compare a run with
+    return plan_file.chooses_elsewhere(paths) or not paths.report.exists()
 
 
 def chosen_ids(path: Path) -> list[str]:
@@ -56,6 +77,16 @@ def chosen_ids(path: Path) -> list[str]:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: is no table of choices: {reason}; remove it and run") from None
     return [one["point_id"] for one in table.to_pylist() if one["chosen"]]
+
+
+def rows_of(
+    paths: StudyPaths, points: Iterable[Point], columns: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """These columns of the rows that are there, by point."""
+    by_path = {paths.row(point.point_id): point.point_id for point in points}
+    table = read_rows([path for path in by_path if path.exists()]).table
+    records = table.select(["file", *columns]).to_pylist()
+    return {by_path[Path(row["file"])]: row for row in records}
 
 
 def choice_table(
@@ -78,9 +109,9 @@ def choice_table(
     names = [name for name in fields_of(Refusal) if name != "reason"]
     records = []
     for point in points:
-        known, name = columns_of(point), point.point_id
+        columns, name = columns_of(point), point.point_id
         records.append(
-            {column: known[column] for column in names}
+            {column: columns[column] for column in names}
             | {
                 "point_id": name,
                 "repeat": point.repeat,

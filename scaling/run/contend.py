@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from scaling.analyse.being_best import UNRESOLVED, Runs, between_runs, odds_of, own_error
 from scaling.errors import InputError
 from scaling.record.files import write_table
-from scaling.record.row_files import read_rows
 from scaling.run import exclusion
-from scaling.run.choices import choice_table, chosen_ids, same_layout
+from scaling.run.choices import choice_table, chosen_ids, rows_of, same_layout
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point
@@ -21,11 +20,11 @@ from scaling.study.point import Point
 if TYPE_CHECKING:
     from scaling.study.study import Study
 
-_COLUMNS = [
-    "file", "outcome", "step_time_s", "step_time_low_s", "step_time_high_s", "extended_step_time_s",
+COLUMNS = [
+    "outcome", "step_time_s", "step_time_low_s", "step_time_high_s", "extended_step_time_s",
     "extended_low_s", "extended_high_s", "hosts", "stack_fingerprint",
 ]  # fmt: skip
-Setting = tuple[object, ...]
+Timed = tuple[float, float]  # seconds of a step, and the error of their logarithm
 
 
 def contend(
@@ -48,19 +47,19 @@ def contend(
     if not here:
         sizes = ", ".join(str(s) for s in sorted({p.world_size for p in planned.points}))
         raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
-    rows = _rows(study_dir, planned.points)
+    rows = rows_of(StudyPaths(study_dir), planned.points, COLUMNS)
     sigma = between_runs(Runs.of([*_by_layout(planned.points, rows).values()]))
     probabilities: dict[Any, float] = {}
     contenders: set[Any] = set()
     for layouts in _by_setting(here, rows).values():
-        odds = odds_of(Runs.of([runs for _, runs in layouts]), sigma)
-        keys = [key for key, _ in layouts]
+        odds = odds_of(Runs.of([*layouts.values()]), sigma)
+        keys = list(layouts)
         probabilities |= dict(zip(keys, odds.probabilities, strict=True))
         contenders |= {keys[row] for row in odds.contenders}
     again = [point for point in here if point.repeat == repeat]
-    timed = {name: (each[0], rows[name]["hosts"]) for name in rows if (each := _timed(rows[name]))}
+    timed = timed_on(rows)
     slow = exclusion.name_slow(study, planned.points, timed, StudyPaths(study_dir).excluded)
-    suspect = _only_on_slow(here, timed, set(slow))
+    suspect = only_on_slow(here, timed, set(slow))
     reasons = {
         point.point_id: _reason(
             probabilities.get(same_layout(point)), same_layout(point), contenders | suspect
@@ -83,12 +82,11 @@ def contend(
     count = len(chosen_ids(out))
     return (
         f"world_size={world_size}, repeat {repeat}: {count} of {len(again)} layouts are measured "
-        f"once more; runs of one layout differ by {sigma:.2%}"
-        + "".join(f"; {host} is left out: {reason}" for host, reason in slow.items())
+        f"once more; runs of one layout differ by {sigma:.2%}" + exclusion.left_out(slow)
     )
 
 
-def _only_on_slow(
+def only_on_slow(
     points: Sequence[Point], timed: Mapping[str, exclusion.Timed], slow: set[str]
 ) -> set[Any]:
     """Layouts of which every run was on a node that is slow: they are repeated elsewhere."""
@@ -114,14 +112,12 @@ def _reason(probability: float | None, key: Any, contenders: set[Any]) -> str | 
     return f"is not repeated: the probability that it is the best of its size is {probability:.1%}"
 
 
-def _rows(study_dir: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]:
-    """The rows that are there, by point."""
-    paths = {StudyPaths(study_dir).row(point.point_id): point.point_id for point in points}
-    table = read_rows([path for path in paths if path.exists()]).table.select(_COLUMNS)
-    return {paths[Path(row["file"])]: row for row in table.to_pylist()}
+def timed_on(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, exclusion.Timed]:
+    """Seconds of a step and the hosts of each row that has a step time."""
+    return {name: (each[0], row["hosts"]) for name, row in rows.items() if (each := _timed(row))}
 
 
-def _timed(row: Mapping[str, Any]) -> tuple[float, float] | None:
+def _timed(row: Mapping[str, Any]) -> Timed | None:
     """Seconds of a step and the error of its logarithm: as extended where short steps ran."""
     if row["outcome"] != "ok":
         return None
@@ -136,9 +132,9 @@ def _timed(row: Mapping[str, Any]) -> tuple[float, float] | None:
 
 def _by_layout(
     points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]
-) -> dict[Any, list[tuple[float, float]]]:
+) -> dict[Any, list[Timed]]:
     """The timed runs of each layout."""
-    runs: dict[Any, list[tuple[float, float]]] = {}
+    runs: dict[Any, list[Timed]] = {}
     for point in points:
         timed = _timed(rows[point.point_id]) if point.point_id in rows else None
         if timed is not None:
@@ -148,19 +144,10 @@ def _by_layout(
 
 def _by_setting(
     points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]
-) -> dict[Setting, list[tuple[Any, list[tuple[float, float]]]]]:
+) -> dict[Any, dict[Any, list[Timed]]]:
     """The same of one size, by what is compared with each other."""
-    settings = {
-        same_layout(p): (
-            p.model,
-            p.cluster,
-            p.study_kind,
-            p.layout.seq_length,
-            p.layout.setting_choices,
-        )
-        for p in points
-    }
-    grouped: dict[Setting, list[tuple[Any, list[tuple[float, float]]]]] = {}
+    grouped: dict[Any, dict[Any, list[Timed]]] = {}
     for key, runs in _by_layout(points, rows).items():
-        grouped.setdefault(settings[key], []).append((key, runs))
+        *same, layout = key
+        grouped.setdefault((*same, layout.seq_length, layout.setting_choices), {})[key] = runs
     return grouped

@@ -1,6 +1,9 @@
 """What a dry run says: the jobs that Snakemake would start, the allocations they would share."""
 
 import argparse
+import json
+import subprocess
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,8 @@ from scaling.study.plan_file import Allocation
 
 DRY_RUN = {"--dry-run", "--dryrun", "-n"}
 QUIET = "rules"  # a job's inputs and outputs, which are paths without end, are left out
-_MARGIN_MIN = 2  # of an allocation beside its points, as the executor asks for them
+# The executor is a distribution of its own, and is asked by its command.
+_PACKING = "snakemake_executor_plugin_submitit.packing"
 
 
 def quietly(options: Sequence[str]) -> list[str]:
@@ -35,37 +39,29 @@ def allocations(
     settings = _settings(options)
     if settings["executor"] != "submitit":
         return []
-    packs = _packs(
-        [points[name] for name in sorted(missing)], settings["pack"] or 1, settings["pack_minutes"]
+    wanted = [points[name] for name in sorted(missing)]
+    jobs = [(one.nodes, one.ranks_per_node, one.minutes) for one in wanted]
+    limits = {"most": settings["pack"] or 1, "most_minutes": settings["pack_minutes"]}
+    packed = subprocess.run(
+        [sys.executable, "-m", _PACKING],
+        input=json.dumps(limits | {"jobs": jobs}),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
-    sizes: dict[tuple[int, int], list[list[Allocation]]] = {}
-    for pack in packs:
-        sizes.setdefault((pack[0].nodes, pack[0].ranks_per_node), []).append(pack)
+    packs = json.loads(packed.stdout)
+    sizes: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for nodes, ranks, minutes, count in packs:
+        sizes.setdefault((nodes, ranks), []).append((minutes, count))
     lines = []
     for (nodes, ranks), alike in sorted(sizes.items()):
-        minutes = [sum(point.minutes for point in pack) + _MARGIN_MIN for pack in alike]
-        count = sum(map(len, alike))
+        all_minutes, counts = zip(*alike, strict=True)
         lines.append(
-            f"  {len(alike)} of {nodes} nodes, {ranks} ranks on each: {count} points, "
-            f"at most {max(map(len, alike))} in one, of {min(minutes)} to {max(minutes)} min, "
-            f"at most {nodes * sum(minutes) / 60:,.1f} node-hours"
+            f"  {len(alike)} of {nodes} nodes, {ranks} ranks on each: {sum(counts)} points, "
+            f"at most {max(counts)} in one, of {min(all_minutes)} to {max(all_minutes)} min, "
+            f"at most {nodes * sum(all_minutes) / 60:,.1f} node-hours"
         )
     return [f"{len(missing)} points in {len(packs)} allocations:", *lines]
-
-
-def _packs(
-    points: Sequence[Allocation], most: int, most_minutes: int | None
-) -> list[list[Allocation]]:
-    """Points of as many nodes and ranks together, in their order, as the executor packs them."""
-    packs: dict[tuple[int, int], list[list[Allocation]]] = {}
-    for point in points:
-        alike = packs.setdefault((point.nodes, point.ranks_per_node), [[]])
-        minutes = sum(other.minutes for other in alike[-1]) + point.minutes + _MARGIN_MIN
-        full = len(alike[-1]) == most or (most_minutes is not None and minutes > most_minutes)
-        if alike[-1] and full:
-            alike.append([])
-        alike[-1].append(point)
-    return [pack for alike in packs.values() for pack in alike]
 
 
 def _settings(options: Sequence[str]) -> dict[str, Any]:
@@ -75,16 +71,16 @@ def _settings(options: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--executor")
     parser.add_argument("--submitit-pack", dest="pack", type=int)
     parser.add_argument("--submitit-pack-minutes", dest="pack_minutes", type=int)
-    given, _ = parser.parse_known_args(list(options))
+    stated, _ = parser.parse_known_args(list(options))
     profile: dict[str, Any] = {}
-    if given.profile is not None:
-        path = given.profile / "config.yaml"
+    if stated.profile is not None:
+        path = stated.profile / "config.yaml"
         try:
             profile = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         except (OSError, yaml.YAMLError) as error:
             raise InputError(f"{path}: is no profile of Snakemake: {error}") from error
     return {
-        "executor": given.executor or profile.get("executor"),
-        "pack": given.pack or profile.get("submitit-pack"),
-        "pack_minutes": given.pack_minutes or profile.get("submitit-pack-minutes"),
+        "executor": stated.executor or profile.get("executor"),
+        "pack": stated.pack or profile.get("submitit-pack"),
+        "pack_minutes": stated.pack_minutes or profile.get("submitit-pack-minutes"),
     }

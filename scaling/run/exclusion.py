@@ -6,12 +6,12 @@ round. What probes say is read where it stands.
 
 import functools
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,6 +33,7 @@ SLOWER_BY = 0.05  # ratio; what runs on the node take longer than others, on ave
 SURE = 0.01  # share of shuffles of the residuals in which some node looks as slow
 FEWEST_RUNS = 3  # on the node, and elsewhere
 
+Floats = npt.NDArray[np.float64]
 Timed = tuple[float, Sequence[str]]  # seconds of a step, and the hosts of the run
 
 
@@ -51,7 +52,7 @@ def hosts_to_avoid(
     slow: set[str] = set()
     if slow_ones:
         slow |= set(named_slow(paths.excluded))
-        slow |= set(_slow_by_probes(paths.probes, _time(paths.probes)))
+        slow |= slow_by_probes(paths)
     avoided = sorted(slow) if nodes - len(slow) >= asked.nodes else []
     seen = slow | set(_seen(paths, point_id, asked)) if asked.repeat else slow
     return sorted(seen) if nodes - len(seen) >= asked.nodes else avoided
@@ -71,53 +72,66 @@ def name_slow(
 ) -> dict[str, str]:
     """Name the nodes that rows show to be slow, and write excluded.json; none if the study forbids.
 
-    A residual is that of ln step time against the other runs of the same layout, or else against
-    the prediction less its median error (`scaling.analyse.drift`). A node once named stays so.
+    A residual is that of ln step time against the other runs of the same layout, or where it ran
+    once against the prediction less its median error (`scaling.analyse.drift`). A node once named
+    stays so.
     """
     if not study.measure.exclude_slow_nodes:
         return {}
     slow = named_slow(excluded)
     runs = [(point, *timed[point.point_id]) for point in points if point.point_id in timed]
-    residuals = _residuals(study, [(point, seconds) for point, seconds, _ in runs])
-    used = [row for row, residual in enumerate(residuals) if math.isfinite(residual)]
-    hosts = [list(runs[row][2]) for row in used]
-    values = np.array([residuals[row] for row in used])
-    for one in residual_tests(values, np.zeros(len(used)), pa.array(hosts)) if used else ():
-        on = sum(one["host"] in names for names in hosts)
-        many = min(on, len(hosts) - on) >= FEWEST_RUNS
-        effect, p_value = float(str(one["effect"])), float(str(one["p_value"]))
-        if many and effect >= SLOWER_BY and p_value <= SURE:
-            slow.setdefault(
-                str(one["host"]),
-                f"its {on} runs take {effect:.0%} longer than those elsewhere (p {p_value:.2g})",
-            )
+    for residuals in _residuals(study, runs):
+        used = np.flatnonzero(np.isfinite(residuals)).tolist()
+        hosts = [list(runs[row][2]) for row in used]
+        for one in (
+            residual_tests(residuals[used], np.zeros(len(used)), pa.array(hosts)) if used else ()
+        ):
+            on = sum(one["host"] in names for names in hosts)
+            many = min(on, len(hosts) - on) >= FEWEST_RUNS
+            effect, p_value = float(str(one["effect"])), float(str(one["p_value"]))
+            if many and effect >= SLOWER_BY and p_value <= SURE:
+                slow.setdefault(
+                    str(one["host"]),
+                    f"its {on} runs take {effect:.0%} longer than those elsewhere "
+                    f"(p {p_value:.2g})",
+                )
     if slow:
         write_text_if_new(excluded, json.dumps(slow, indent=1) + "\n")
     return slow
 
 
-def _residuals(study: "Study", runs: Sequence[tuple[Point, float]]) -> list[float]:
-    """Of ln step time, NaN where there is nothing to compare with."""
-    logs = np.log([seconds for _, seconds in runs])
+def _residuals(study: "Study", runs: Sequence[tuple[Point, float, Sequence[str]]]) -> list[Floats]:
+    """Of ln step time, (runs,): against other runs of a layout, and of single runs as predicted.
+
+    NaN where there is nothing to compare with. The two are apart: predictions err far more.
+    """
+    points = [point for point, _, _ in runs]
+    logs = np.log([seconds for _, seconds, _ in runs])
     alike: dict[Any, list[int]] = {}
-    for row, (point, _) in enumerate(runs):
+    for row, point in enumerate(points):
         alike.setdefault(same_layout(point), []).append(row)
-    residuals = np.full(len(runs), np.nan)
+    against_runs, against_predictions = np.full((2, len(runs)), np.nan)
     for rows in alike.values():
         if len(rows) > 1:
-            residuals[rows] = logs[rows] - np.median(logs[rows])
-    if np.isfinite(residuals).any() or not runs:
-        return list(map(float, residuals))
-    points = [point for point, _ in runs]
-    if planning.predictable(points):
+            against_runs[rows] = logs[rows] - np.median(logs[rows])
+    single = np.isnan(against_runs)
+    if single.any() and study.predictable:
         prediction = planning.predict_points(study, points)[1]
-        off = logs - np.log(np.where(prediction.predicted, prediction.step_time_s, np.nan))
-        residuals = off - np.nanmedian(off)
-    return list(map(float, residuals))
+        known = single & prediction.predicted
+        off = logs[known] - np.log(prediction.step_time_s[known])
+        against_predictions[known] = off - np.median(off) if off.size else off
+    return [against_runs, against_predictions]
 
 
-def _time(path: Path) -> int | None:
-    return path.stat().st_mtime_ns if path.exists() else None
+def left_out(slow: Mapping[str, str]) -> str:
+    """The end of a sentence that names these hosts and why they are slow."""
+    return "".join(f"; {host} is left out: {reason}" for host, reason in slow.items())
+
+
+def slow_by_probes(paths: StudyPaths) -> set[str]:
+    """Hosts that the study's probes name."""
+    time_ns = paths.probes.stat().st_mtime_ns if paths.probes.exists() else None
+    return set(_slow_by_probes(paths.probes, time_ns))
 
 
 @functools.cache
@@ -129,8 +143,8 @@ def _slow_by_probes(path: Path, time_ns: int | None) -> tuple[str, ...]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException):
         return ()
-    known = fields_of(Probe)
-    records = [{k: v for k, v in one.items() if k in known} for one in table.to_pylist()]
+    columns = [name for name in fields_of(Probe) if name in table.column_names]
+    records = table.select(columns).to_pylist()
     return tuple(sorted({one.host for one in slow_hosts(Probe(**one) for one in records)}))
 
 

@@ -20,7 +20,8 @@ from scaling.errors import InputError
 from scaling.record.files import write_table
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import exclusion, planning, price
-from scaling.run.choices import choice_table, chosen_ids, same_layout
+from scaling.run.choices import choice_table, chosen_ids, rows_of, same_layout
+from scaling.run.elsewhere import once_more
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from scaling.study.study import Study
 
 _COLUMNS = [
-    "file", "outcome", "duration_s", "world_size", "startup_s", "stack_fingerprint", "step_time_s",
+    "duration_s", "world_size", "startup_s", "stack_fingerprint", "step_time_s",
     "extended_step_time_s", "hosts",
 ]  # fmt: skip
 
@@ -65,19 +66,25 @@ def choose(
     if not any(point.world_size == world_size for point in planned.points):
         sizes = ", ".join(str(s) for s in sorted({point.world_size for point in planned.points}))
         raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
-    sweep = _Sweep(study=study, points=planned.points, folder=StudyPaths(study_dir))
+    paths = StudyPaths(study_dir)
+    sweep = _Sweep(
+        study=study,
+        points=planned.points,
+        runs=[*planned.points, *once_more(study, planned.points, paths)],
+        folder=paths,
+    )
     table, sentence = sweep.again(world_size, turn) if turn else sweep.first(world_size)
     write_table(out, table)
-    left_out = [f"; {host} is left out: {reason}" for host, reason in sweep.name_slow().items()]
-    return f"world_size={world_size}: {sentence}" + "".join(left_out)
+    return f"world_size={world_size}: {sentence}" + exclusion.left_out(sweep.name_slow())
 
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A study's points, and what has been measured of them."""
+    """A study's points, all runs there may be of them, and what has been measured."""
 
     study: "Study"
     points: Sequence[Point]
+    runs: Sequence[Point]
     folder: StudyPaths
 
     @cached_property
@@ -88,9 +95,7 @@ class _Sweep:
     @cached_property
     def rows(self) -> dict[str, dict[str, Any]]:
         """What the rows that are there say, by point."""
-        paths = {self.folder.row(point.point_id): point.point_id for point in self.points}
-        table = read_measured([path for path in paths if path.exists()]).table.select(_COLUMNS)
-        return {paths[Path(row["file"])]: row for row in table.to_pylist()}
+        return rows_of(self.folder, self.runs, _COLUMNS)
 
     def first(self, world_size: int) -> tuple[pa.Table, str]:
         """Which points of a size are measured, and a sentence."""
@@ -108,35 +113,29 @@ class _Sweep:
         return table, f"{count} of {table.num_rows} points are measured; {basis}"
 
     def again(self, world_size: int, turn: int) -> tuple[pa.Table, str]:
-        """Which points a surprise makes worth measuring; all as the files say, also after a kill.
-
-        What surprises is judged by the predictions that chose it, which knew of all chosen before.
-        """
-        from scaling.predict.advise.surprise import choose_again, surprises
+        """Which points are worth measuring too; all as the files say, also after a kill."""
+        from scaling.predict.advise.surprise import choose_again
 
         earlier = [self.folder.choice(world_size)]
         earlier += [self.folder.choice_again(world_size, before) for before in range(1, turn)]
         *before, newest = [set(chosen_ids(path)) & self.rows.keys() for path in earlier]
-        known = self._smaller(world_size).union(*before)
-        calibration, _ = self._calibrated(known, "choices before")
-        points, foretold = planning.predict_points(self.study, self.once, calibration)
-        seen = self._seen()
-        new = np.array([point.point_id in newest for point in self.once])
-        surprised = surprises(foretold, seen) & new
-        if not surprised.any():
-            return choice_table([], {}), "no surprise, nothing is added"
-        calibration, basis = self._calibrated(known | newest, "this and smaller sizes")
-        _, prediction = planning.predict_points(self.study, self.once, calibration)
-        guide = self._guide(prediction)
-        spent = self._spent_gpu_s
+        if not newest:
+            return choice_table([], {}), "nothing was added before, so nothing is now"
+        known = self._smaller(world_size).union(newest, *before)
+        calibration, basis = self._calibrated(known, "this and smaller sizes")
+        points, prediction = planning.predict_points(self.study, self.once, calibration)
         rows = choose_again(
-            points, prediction, surprised, seen, world_size, guide, spent_gpu_s=spent
+            points,
+            prediction,
+            self._seen(known),
+            world_size,
+            self._guide(prediction),
+            spent_gpu_s=self._spent_gpu_s,
         )
         added = {same_layout(self.once[row]) for row in rows}
         every = self.once if self.study.measure.repeats.only else self.points
         table = choice_table([point for point in every if same_layout(point) in added], {})
-        text = f"{surprised.sum()} surprises, {table.num_rows} points are measured too; {basis}"
-        return table, text
+        return table, f"{table.num_rows} points are measured too; {basis}"
 
     def name_slow(self) -> dict[str, str]:
         """The nodes that rows show to be slow, for later points to leave out, and why."""
@@ -145,12 +144,12 @@ class _Sweep:
             for name, row in self.rows.items()
             if (seconds := _full_step_s(row)) is not None
         }
-        return exclusion.name_slow(self.study, self.points, timed, self.folder.excluded)
+        return exclusion.name_slow(self.study, self.runs, timed, self.folder.excluded)
 
     def _smaller(self, world_size: int) -> set[str]:
         return {
             point.point_id
-            for point in self.points
+            for point in self.runs
             if point.world_size < world_size and point.point_id in self.rows
         }
 
@@ -162,22 +161,21 @@ class _Sweep:
         seconds = price.run_s(self.study, self.once, prediction)
         return guide_of(self.study, _startup_s(self.rows), seconds)
 
-    def _seen(self) -> "Seen":
-        """What the points have shown, repeats of a layout by their median."""
+    def _seen(self, known: set[str]) -> "Seen":
+        """What these points have shown, repeats of a layout by their median."""
         from scaling.predict.advise.surprise import Seen
 
-        runs: dict[Any, list[dict[str, Any]]] = {}
-        for point in self.points:
-            if point.point_id in self.rows:
-                runs.setdefault(same_layout(point), []).append(self.rows[point.point_id])
+        runs: dict[Any, list[float | None]] = {}
+        for point in self.runs:
+            if point.point_id in known:
+                runs.setdefault(same_layout(point), []).append(
+                    _full_step_s(self.rows[point.point_id])
+                )
         of_point = [runs.get(same_layout(point), []) for point in self.once]
-        times = [[t for row in of if (t := _full_step_s(row)) is not None] for of in of_point]
+        times = [[seconds for seconds in of if seconds is not None] for of in of_point]
         return Seen(
             measured=np.array([bool(of) for of in of_point]),
             step_time_s=np.array([np.median(of) if of else np.nan for of in times]),
-            out_of_memory=np.array(
-                [any(row["outcome"] == "oom" for row in of) for of in of_point], dtype=bool
-            ),
         )
 
     def _calibrated(self, known: set[str], whose: str) -> tuple["Calibration | None", str]:

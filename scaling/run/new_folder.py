@@ -67,12 +67,12 @@ def gpu_lines(partition: Partition) -> tuple[str, str]:
         return "cpu", "sinfo: no GPUs in this partition; ranks share a node's cores"
     name = (partition.gpu_type or "").lower().replace("_", "-")
     alike = [gpu for gpu in GPUS if name and (gpu.startswith(name) or name.startswith(gpu))]
-    said = f"sinfo: gpu:{partition.gpu_type}" if partition.gpu_type else "sinfo: gpu, of no type"
+    origin = f"sinfo: gpu:{partition.gpu_type}" if partition.gpu_type else "sinfo: gpu, of no type"
     if not alike:
-        return _CHANGE, f"{said}; one of {', '.join(gpu for gpu in GPUS if gpu != 'cpu')}"
+        return _CHANGE, f"{origin}; one of {', '.join(gpu for gpu in GPUS if gpu != 'cpu')}"
     if len(alike) > 1:
-        return alike[0], f"{said}; it may be {' or '.join(alike[1:])}: look with nvidia-smi"
-    return alike[0], said
+        return alike[0], f"{origin}; it may be {' or '.join(alike[1:])}: look with nvidia-smi"
+    return alike[0], origin
 
 
 def _study_facts(site: SlurmSite | None) -> dict[str, object]:

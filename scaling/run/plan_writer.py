@@ -68,7 +68,7 @@ def plan_study(study: str, *, mode: str | None = None, cluster: str | None = Non
     )
 
 
-def write_plan(made: StudyPlan, results: Path = RESULTS) -> Path:
+def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
     """Write a plan into its study's folder; files that say the same already keep their time.
 
     Returns:
@@ -77,48 +77,49 @@ def write_plan(made: StudyPlan, results: Path = RESULTS) -> Path:
     Raises:
         InputError: the folder holds another study, or rows of other points of the same ids.
     """
-    paths = StudyPaths(folder_of(made.study, results))
+    paths = StudyPaths(folder_of(planned.study, results))
     with _alone(paths):
-        _refuse_other_points(paths, made.plan.points)
-        files.write_points(paths.folder, made.plan)
-        files.write_text_if_new(paths.study, about(made.study))
-        if made.probing is not None:
-            files.write_text_if_new(paths.probe_plan, made.probing.to_json())
-        files.write_text_if_new(paths.plan, _file(made, paths).to_json())
-        _tidy(paths, made)
+        _refuse_other_points(paths, planned.plan.points)
+        files.write_points(paths.folder, planned.plan)
+        files.write_text_if_new(paths.study, about(planned.study))
+        if planned.probing is not None:
+            files.write_text_if_new(paths.probe_plan, planned.probing.to_json())
+        files.write_text_if_new(paths.plan, _file(planned, paths).to_json())
+        _tidy(paths, planned)
     return paths.folder
 
 
-def _file(made: StudyPlan, paths: StudyPaths) -> PlanFile:
-    study, points = made.study, made.plan.points
+def _file(planned: StudyPlan, paths: StudyPaths) -> PlanFile:
+    study, points = planned.study, planned.plan.points
     repeats = study.measure.repeats
     site = study.clusters[points[0].cluster].slurm  # a study that measures runs on one cluster
-    used = {point.cluster for point in points}
-    sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in sorted(used)]
+    used = sorted({point.cluster for point in points})
+    sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
     written = [paths.points_table, paths.refused, paths.study]
-    written += [paths.probe_plan] if made.probing else []
+    written += [paths.probe_plan] if planned.probing else []
     digests = {path.name: plan_file.digest_of(path) for path in written}
     return PlanFile(
-        made_from=made.made_from,
+        made_from=planned.made_from,
         files={name: digest for name, digest in digests.items() if digest},
         study=str(study.path),
         points=_in_order(study, points),
         contended=repeats.at_most - 1 if repeats.only and study.mode == "measure" else 0,
         exclude=study.measure.exclude_slow_nodes,
-        refused=len(made.plan.refusals),
+        elsewhere=choices.repeats_elsewhere(study, points, paths),
+        refused=len(planned.plan.refusals),
         measured=study.mode == "measure",
         again=choices.turns(study),
         guide=study.measure.guidance if study.mode == "measure" else "",
-        asked=grid.fingerprint(made.plan),
+        asked=grid.fingerprint(planned.plan),
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
-        predicted=planning.predictable(points),
+        predicted=study.predictable,
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
         nodes=study.clusters[points[0].cluster].nodes,
         gres=site.gres,
         resources=resources(site),
-        probe=_probe_allocation(made.probing),
-        probe_asked=made.probing.digest if made.probing else "",
+        probe=_probe_allocation(planned.probing),
+        probe_asked=planned.probing.digest if planned.probing else "",
     )
 
 
@@ -182,13 +183,13 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _tidy(paths: StudyPaths, made: StudyPlan) -> None:
+def _tidy(paths: StudyPaths, planned: StudyPlan) -> None:
     """Remove choices about sizes that are no longer asked for, and what writers that died left.
 
     Last, and file by file: a choice that stands is never missing.
     """
-    asked = choices.choices_of(made.study, made.plan.points, paths)
-    for path in set(paths.chosen.glob("*.parquet")) - asked:
+    current = choices.choices_of(planned.study, planned.plan.points, paths)
+    for path in set(paths.chosen.glob("*.parquet")) - current:
         path.unlink(missing_ok=True)
     for path in paths.folder.rglob(".*.part"):
         with contextlib.suppress(FileNotFoundError):  # its writer lives and has just ended

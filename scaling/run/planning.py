@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.record.row import fields_of
@@ -32,88 +32,70 @@ STARTUP_MINUTES = 5
 PROBE_STARTUP_MINUTES = 10
 
 
-def fitting_plan(study: "Study") -> Plan:
-    """The study's plan; with `measure_oom: true` what cannot fit is run all the same.
-
-    Raises:
-        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
-    """
-    return _fitting_plan(study)[0]
-
-
 def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
     """The plan and what measuring it is predicted to take, None if nothing runs or is known.
 
     Raises:
         InputError: as `fitting_plan`.
     """
-    planned, known = _fitting_plan(study)
-    if study.mode == "predict" or not predictable(planned.points):
+    planned = fitting_plan(study)
+    if study.mode == "predict" or not study.predictable:
         return planned, None
     from scaling.predict.advise.spend import spend_of
-
-    # what is refused does not fit, and what does not fit is not counted
-    measure = study.measure
-    steps = measure.warmup_steps + measure.measured_steps.at_least
-    if measure.accumulation == "full" and not measure.repeats.only:
-        points, prediction = known or predict_points(study, planned.points)
-        return planned, spend_of(points, prediction, steps=steps)
     from scaling.run.price import run_s
 
     # repeats of contenders come as they are needed
-    wanted = [p for p in planned.points if not (measure.repeats.only and p.repeat)]
+    wanted = [p for p in planned.points if not (study.measure.repeats.only and p.repeat)]
     points, prediction = predict_points(study, wanted)
-    seconds = run_s(study, wanted, prediction)
-    return planned, spend_of(points, prediction, steps=steps, run_s=seconds)
+    return planned, spend_of(points, prediction, run_s=run_s(study, wanted, prediction))
 
 
-def _fitting_plan(study: "Study") -> "tuple[Plan, tuple[Points, Prediction] | None]":
-    """The plan, and the prediction of the grid's points where there is one."""
+def fitting_plan(study: "Study") -> Plan:
+    """The study's plan; with `measure_oom: true` what cannot fit is run all the same.
+
+    Raises:
+        InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
+    """
     planned = grid.expand_grid(study)
     if study.mode == "predict":
-        return planned, None  # in a study that only predicts, what does not fit is an answer
-    if not predictable(planned.points):
-        return _checked_in_full(study, planned, None), None
+        return planned  # in a study that only predicts, what does not fit is an answer
+    if not study.predictable:
+        return _checked_in_full(study, planned)
     from scaling.predict.advise.spend import memory_refusals
 
     points, prediction = predict_points(study, planned.points)
-    limited = [
-        _limited(study, point, float(step_time_s) if known else None)
-        for point, step_time_s, known in zip(
-            planned.points, prediction.step_time_s, prediction.predicted, strict=True
+    reasons = {} if study.measure.measure_oom else memory_refusals(points, prediction)
+    rows = [row for row in range(len(planned.points)) if row not in reasons]
+    kept = tuple(
+        _limited(
+            study,
+            planned.points[row],
+            float(prediction.step_time_s[row]) if prediction.predicted[row] else None,
         )
-    ]
-    if study.measure.measure_oom:
-        whole = dataclasses.replace(planned, points=tuple(limited))
-        return _checked_in_full(study, whole, prediction), (points, prediction)
-    reasons = memory_refusals(points, prediction)
-    kept = tuple(p for row, p in enumerate(limited) if row not in reasons)
+        for row in rows
+    )
     refused = [
         _refusal(planned.points[row], f"{reason}; measure_oom: true runs it all the same")
         for row, reason in reasons.items()
         if planned.points[row].repeat == 0
     ]
     whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
-    rows = [row for row in range(len(limited)) if row not in reasons]
-    whole = _checked_in_full(study, grid.refuse_empty(study, whole), prediction, rows)
-    return whole, (points, prediction)
+    grid.refuse_empty(study, kept, whole.refusals)
+    ranked_s = ranked_of(prediction)
+    return _checked_in_full(study, whole, [ranked_s[row] for row in rows])
+
+
+def ranked_of(prediction: "Prediction") -> list[float | None]:
+    """By what points are ranked, predicted seconds of a step; None where one does not fit."""
+    pairs = zip(prediction.ranked_s, prediction.fits, strict=True)
+    return [float(seconds) if fits else None for seconds, fits in pairs]
 
 
 def _checked_in_full(
-    study: "Study",
-    planned: Plan,
-    prediction: "Prediction | None",
-    rows: Sequence[int] | None = None,
+    study: "Study", planned: Plan, ranked_s: Sequence[float | None] | None = None
 ) -> Plan:
-    """The plan in which the short points that check the others run in full as well.
-
-    Args:
-        study: of the plan.
-        planned: the points.
-        prediction: None where nothing is predicted.
-        rows: of the prediction, one for each point; by default they are the same.
-    """
-    chosen = in_full(study, planned.points, prediction, rows)
+    """The plan in which the short points that check the others run in full as well."""
+    chosen = in_full(study, planned.points, ranked_s)
     if not chosen:
         return planned
     points = [
@@ -126,8 +108,7 @@ def _checked_in_full(
 def in_full(
     study: "Study",
     points: Sequence[Point],
-    prediction: "Prediction | None",
-    rows: Sequence[int] | None = None,
+    ranked_s: Sequence[float | None] | None = None,
     *,
     every: bool = False,
 ) -> set[int]:
@@ -139,8 +120,7 @@ def in_full(
     Args:
         study: of the points.
         points: the candidates.
-        prediction: None where nothing is predicted.
-        rows: of the prediction, one for each point; by default they are the same.
+        ranked_s: of each point, see `ranked_of`; None where nothing is predicted.
         every: whether points that are not short are asked about as if they were.
     """
     share = study.measure.in_full
@@ -151,14 +131,12 @@ def in_full(
         if not short or point.repeat:
             continue
         sizes.setdefault(point.world_size, []).append(row)
-        at = row if rows is None else rows[row]
-        if prediction is not None and prediction.fits[at]:
+        if ranked_s is not None and (seconds := ranked_s[row]) is not None:
             setting = (
                 point.model, point.cluster, point.layout.seq_length, point.world_size,
                 point.layout.setting_choices,
             )  # fmt: skip
-            ranked = (float(prediction.ranked_s[at]), row)
-            best[setting] = min(best.get(setting, ranked), ranked)
+            best[setting] = min(best.get(setting, (seconds, row)), (seconds, row))
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for of_size in sizes.values():
         count = 1 if share == "advised" else max(1, round(share * len(of_size)))
@@ -242,11 +220,6 @@ def probe_allocation(probing: ProbePlan) -> Allocation:
     )
 
 
-def predictable(points: Sequence[Point]) -> bool:
-    """Whether these points run on GPUs with data sheets, not on ranks that share a CPU."""
-    return all(gpu_named(point.gpu).memory_bytes is not None for point in points)
-
-
 def predict_points(
     study: "Study", points: Sequence[Point], calibration: "Calibration | None" = None
 ) -> "tuple[Points, Prediction]":
@@ -263,14 +236,14 @@ def predict_points(
         gpus_per_node=[point.gpus_per_node for point in points],
         point_id=[point.point_id for point in points],
     )
-    asked = points_from(inputs, study.clusters)
-    return asked, predict(asked, calibration)
+    checked = points_from(inputs, study.clusters)
+    return checked, predict(checked, calibration)
 
 
 def _refusal(point: Point, reason: str) -> Refusal:
-    known = columns_of(point)
+    columns = columns_of(point)
     names = [name for name in fields_of(Refusal) if name != "reason"]
-    return Refusal(**{name: known[name] for name in names}, reason=reason)
+    return Refusal(**{name: columns[name] for name in names}, reason=reason)
 
 
 def to_measure(study: "Study", planned: Plan) -> tuple[Point, ...]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from scaling.run import planning
 from scaling.study.grid import Plan
+from scaling.study.measuring import Measure
 from scaling.study.point import Point, can_be_short
 from scaling.study.short_steps import Accumulation, accumulations, rounds
 
@@ -23,14 +24,25 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 KEEP = 0.15  # what `scaling plan` shows of a guided sweep where a study is none
+# The keys of `measure` that ask for the least, replayed on published sweeps (docs/prediction.md).
+CHEAPEST = {
+    "measured_steps": {"at_least": 5, "at_most": 50, "until": 0.01},
+    "accumulation": "short",
+    "repeats": {"at_most": 3, "for": "contenders"},
+    "keep": 0.1,
+    "spread": 0.02,
+}
+BUDGET_SHARE = 0.7  # of what these take without a budget: of the same replays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """One way to measure a study. GPU-hours; usd is null where the cluster has no price.
 
-    `surprise_points`, `surprise_gpu_hours`: what a guided sweep adds on top at most, where every
-    size surprises each time that it is chosen for again.
+    `surprise_points`, `surprise_gpu_hours`: what a guided sweep adds on top at most, where each
+    time that a size is chosen for again its rows make as many points worth it as may be.
+    `slow_node_gpu_hours`: what each node that is named as slow adds, if points are spread evenly
+    over the cluster: those on it run once more.
     """
 
     way: str  # full | guided | short | both
@@ -40,6 +52,7 @@ class Price:
     usd: float | None
     surprise_points: int = 0
     surprise_gpu_hours: float = 0.0
+    slow_node_gpu_hours: float = 0.0
 
     @property
     def gpu_hours(self) -> float:
@@ -92,13 +105,16 @@ def _shortened(point: Point, turn: int) -> Point:
     return dataclasses.replace(point, layout=layout)
 
 
-def prices(study: "Study", planned: Plan) -> list[Price]:
+WAYS = ("full", "guided", "short", "both")
+
+
+def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[Price]:
     """Full, guided, short, both; none where nothing runs or nothing is known about it.
 
     Each counts repeats that every point has; those of contenders come on top. A guided sweep is
     played through on data-sheet predictions, without what its small sizes will teach it.
     """
-    if study.mode == "predict" or not planning.predictable(planned.points):
+    if study.mode == "predict" or not study.predictable:
         return []
     from scaling.predict.advise.guide import STARTUP_S, choose
     from scaling.predict.advise.surprise import most_again
@@ -106,21 +122,19 @@ def prices(study: "Study", planned: Plan) -> list[Price]:
 
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = planning.predict_points(study, once)
-    in_full = planning.in_full(study, once, prediction, every=True)
-    asked = [
+    in_full = planning.in_full(study, once, planning.ranked_of(prediction), every=True)
+    candidates = [
         dataclasses.replace(point, accumulation="both" if row in in_full else "short")
         for row, point in enumerate(once)
     ]
     repeats = 1 if study.measure.repeats.only else study.measure.repeats.at_most
     counted = prediction.predicted & prediction.fits
+    nodes = study.clusters[once[0].cluster].nodes
+    on_a_node = np.array([min(1.0, planning.allocation(point).nodes / nodes) for point in once])
     ways = []
-    for way, guided, short in (
-        ("full", False, False),
-        ("guided", True, False),
-        ("short", False, True),
-        ("both", True, True),
-    ):
-        seconds = run_s(study, asked, prediction, short)
+    for way in which:
+        guided, short = way in ("guided", "both"), way in ("short", "both")
+        seconds = run_s(study, candidates, prediction, short)
         rows, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
         if guided:
             guide = guide_of(study, STARTUP_S, seconds, keep=KEEP)
@@ -139,9 +153,34 @@ def prices(study: "Study", planned: Plan) -> list[Price]:
                 usd=_usd(points, spent + startup),
                 surprise_points=repeats * int(surprising.sum()),
                 surprise_gpu_hours=repeats * float(added.sum()) / 3600,
+                slow_node_gpu_hours=float((on_a_node * (spent + startup)).sum()) / repeats,
             )
         )
     return ways
+
+
+def cheapest(study: "Study", planned: Plan) -> tuple[dict[str, Any], Price] | None:
+    """The keys of `measure` that make a study cheap, with a budget, and what it takes then.
+
+    None where the study is guided or short itself, or nothing is known about its price.
+    """
+    measure = study.measure
+    if measure.guided or measure.accumulation == "short":
+        return None
+
+    def priced(keys: dict[str, Any]) -> Price | None:
+        given = Measure.model_validate(keys)
+        asked = measure.model_copy(update={name: getattr(given, name) for name in keys})
+        ways = prices(dataclasses.replace(study, measure=asked), planned, ("both",))
+        return ways[0] if ways else None
+
+    unbounded = priced(CHEAPEST)
+    if unbounded is None:
+        return None
+    budget = float(f"{BUDGET_SHARE * unbounded.gpu_hours:.2g}")
+    keys = {**CHEAPEST, "budget_gpu_hours": int(budget) if budget.is_integer() else budget}
+    bounded = priced(keys)
+    return None if bounded is None else (keys, bounded)
 
 
 def _chosen(

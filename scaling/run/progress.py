@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from scaling.record import row_files
 from scaling.record.row import Outcome
-from scaling.record.running import is_alive
+from scaling.record.running import runner_of
 from scaling.run.choices import choices_of
+from scaling.run.elsewhere import once_more
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 
@@ -91,11 +92,11 @@ def judge(points: Iterable[Point], settled: Mapping[str, Settled], running: set[
     outcomes = Counter(settled[p.point_id].outcome for p in wanted if p.point_id in settled)
     missing = [p for p in wanted if p.point_id not in settled]
     active = {p.point_id for p in missing} & running
-    known = [seconds for listed in durations.values() for seconds in listed]
+    every = [seconds for listed in durations.values() for seconds in listed]
     seconds_left = None
-    if known:
+    if every:
         per_size = {size: sum(listed) / len(listed) for size, listed in durations.items()}
-        mean = sum(known) / len(known)
+        mean = sum(every) / len(every)
         total = sum(per_size.get(point.layout.world_size, mean) for point in missing)
         seconds_left = total / max(1, len(active))
     return Progress(
@@ -109,11 +110,14 @@ def judge(points: Iterable[Point], settled: Mapping[str, Settled], running: set[
 
 def watcher_of(study: "Study", points: Sequence[Point], study_dir: Path) -> "Watcher":
     """The watcher of a study's folder, of the points that it shall measure."""
+    paths = StudyPaths(study_dir)
+    added = once_more(study, points, paths) if points else []
+    repeats = [p for p in points if p.repeat] if study.measure.repeats.only else []
     return Watcher(
         study_dir,
-        points,
-        choices=choices_of(study, points, StudyPaths(study_dir)),
-        contended=study.measure.repeats.only is not None,
+        [*points, *added],
+        choices=choices_of(study, points, paths) if points else (),
+        optional={point.point_id for point in (*repeats, *added)},
     )
 
 
@@ -124,7 +128,7 @@ class Watcher:
         study_dir: the study's folder.
         points: that shall leave a row.
         choices: files of the choices that are made while the study runs.
-        contended: repeats are wanted only once they are chosen.
+        optional: those of them that are wanted only once they are chosen.
     """
 
     def __init__(
@@ -133,13 +137,13 @@ class Watcher:
         points: Iterable[Point],
         *,
         choices: Collection[Path] = (),
-        contended: bool = False,
+        optional: Collection[str] = (),
     ) -> None:
         self._paths = StudyPaths(study_dir)
-        self._points = list(points)
+        self.points = list(points)
         self._choices = choices
-        self._contended = contended
-        self._rows = {self._paths.row(point.point_id): point.point_id for point in self._points}
+        self._optional = optional
+        self._rows = {self._paths.row(point.point_id): point.point_id for point in self.points}
         self._markers = {running_marker(row): name for row, name in self._rows.items()}
         self._settled: dict[str, Settled] = {}
 
@@ -159,7 +163,7 @@ class Watcher:
         wanted = self._wanted()
         markers = self._paths.rows.glob(running_marker(self._paths.row("*")).name)
         running = {
-            self._markers[path] for path in markers if path in self._markers and is_alive(path)
+            self._markers[path] for path in markers if path in self._markers and runner_of(path)
         }
         undecided = sum(not path.exists() for path in self._choices)
         return dataclasses.replace(judge(wanted, self._settled, running), undecided=undecided)
@@ -177,9 +181,9 @@ class Watcher:
         skipped = {one["point_id"] for one in every} - chosen  # what any choice takes is wanted
         return [
             point
-            for point in self._points
+            for point in self.points
             if point.point_id in chosen
-            or not (point.point_id in skipped or (self._contended and point.repeat))
+            or not (point.point_id in skipped or point.point_id in self._optional)
         ]
 
 

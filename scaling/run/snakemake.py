@@ -1,5 +1,6 @@
 """Run Snakemake for a study and tell how far it is until it is done."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,12 +22,20 @@ from scaling.run.allocations import use_of_allocations
 from scaling.run.progress import Progress, Watcher, duration, watcher_of
 from scaling.study import plan_file
 from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
+from scaling.study.plan_file import PlanFile
 
 _ASK_EVERY_S = 30.0  # Slurm, why jobs wait
 PLAIN_LINE_EVERY_S = 15.0  # where nobody watches a terminal, the line goes into a log
 
 
-def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str, str]) -> int:
+def run_study(
+    study: str,
+    options: list[str],
+    results: Path,
+    *,
+    mode: str | None = None,
+    cluster: str | None = None,
+) -> int:
     """Run what is missing of `study`; snakemake's exit code.
 
     Snakemake's own words go to logs/<study>/snakemake.log, and to the terminal with `--dry-run`
@@ -36,25 +45,28 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
         study: a name in config/studies, or a path.
         options: of snakemake.
         results: the folder of all results.
-        chosen: mode and cluster, where they are not to be the study's own.
+        mode: measure or predict, instead of what the study says.
+        cluster: instead of the study's.
 
     Raises:
         InputError: the study is wrong.
     """
     console = Console(highlight=False)
-    made = plan_writer.plan_study(study, mode=chosen.get("mode"), cluster=chosen.get("cluster"))
-    folder = plan_writer.write_plan(made, results)
-    loaded, plan = made.study, made.plan
+    planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
+    folder = plan_writer.write_plan(planned, results)
+    loaded, plan = planned.study, planned.plan
     wanted = planning.to_measure(loaded, plan)
     watcher = watcher_of(loaded, wanted, folder)
-    command = _command(loaded.path, options, chosen)
-    if dry_run.DRY_RUN & set(options):
-        return _dry_run(loaded.path, made, folder, options, chosen, watcher, console)
+    is_dry = bool(dry_run.DRY_RUN & set(options))
+    shown = dry_run.quietly(options) if is_dry else options
+    command = _command(loaded.path, shown, {"mode": mode, "cluster": cluster})
+    if is_dry:
+        return _dry_run(command, plan_file.read(folder, planned.made_from), options, watcher)
     stale_lock.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
     for unusable in row_files.set_aside(StudyPaths(folder).rows):
-        console.print(f"Set aside, its point runs again: {unusable}", markup=False)
+        console.print(f"Set aside, its point runs again: {unusable}")
     before = watcher.look()
     report = StudyPaths(folder).report
     had_report = report.stat().st_mtime_ns if report.exists() else None
@@ -72,39 +84,32 @@ def run_study(study: str, options: list[str], results: Path, chosen: Mapping[str
     after = watcher.look()
     if code:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-        console.print("\n".join(plain(line) for line in tail), markup=False)
-        console.print(f"snakemake ended with exit code {code}; all it said: {log}", markup=False)
+        console.print("\n".join(plain(line) for line in tail))
+        console.print(f"snakemake ended with exit code {code}; all it said: {log}")
         return code
     unchanged = report.stat().st_mtime_ns == had_report
     if before.finished and unchanged:
         done = f"all {after.total} points are measured" if after.total else "all is predicted"
-        console.print(f"Nothing to do: {done}.", markup=False)
+        console.print(f"Nothing to do: {done}.")
     else:
         took = duration(time.monotonic() - started)
-        console.print(f"Finished in {took}: {after.line()}", markup=False)
+        console.print(f"Finished in {took}: {after.line()}")
         if (use := use_of_allocations(folder)) is not None:
-            console.print(use, markup=False)
-    console.print(f"The report: {report}", markup=False)
+            console.print(use)
+    console.print(f"The report: {report}")
     return 0
 
 
 def _dry_run(
-    study: Path,
-    made: plan_writer.StudyPlan,
-    folder: Path,
-    options: list[str],
-    chosen: Mapping[str, str],
-    watcher: Watcher,
-    console: Console,
+    command: list[str], plan: PlanFile | None, options: list[str], watcher: Watcher
 ) -> int:
     watcher.look()
-    command = _command(study, dry_run.quietly(options), chosen)
     code = subprocess.run(command, check=False).returncode
-    written = plan_file.read(folder, made.made_from)
-    if code == 0 and written is not None:
+    if code == 0 and plan is not None:
         missing = [point.point_id for point in watcher.missing()]
-        for line in dry_run.allocations(written.points, missing, options):
-            console.print(line, markup=False)
+        asked = {point.point_id: planning.allocation(point) for point in watcher.points}
+        for line in dry_run.allocations(asked, missing, options):
+            print(line)  # noqa: T201 (what a dry run says)
     return code
 
 
@@ -115,9 +120,7 @@ def _wait_for_orphans(watcher: Watcher, console: Console) -> None:
     """
     seen = watcher.look()
     if seen.running:
-        console.print(
-            f"Waiting for {seen.running} running point(s) of an earlier run.", markup=False
-        )
+        console.print(f"Waiting for {seen.running} running point(s) of an earlier run.")
     while seen.running:
         time.sleep(0.5)
         seen = watcher.look()
@@ -127,13 +130,13 @@ def _names_profile(options: list[str]) -> bool:
     return any(option.split("=")[0] == "--profile" for option in options)
 
 
-def _command(study: Path, options: list[str], chosen: Mapping[str, str]) -> list[str]:
+def _command(study: Path, options: list[str], chosen: Mapping[str, str | None]) -> list[str]:
     profile = (
         []
         if _names_profile(options)
         else ["--profile", str(own_or_shipped("config/profiles/local"))]
     )
-    settings = [f"{key}={value}" for key, value in chosen.items()]
+    settings = [f"{key}={value}" for key, value in chosen.items() if value is not None]
     python = [sys.executable, "-m", "snakemake"]
     return [*python, *profile, *options, "--config", f"study={study}", *settings]
 
@@ -146,37 +149,30 @@ def _wait(
     SIGTERM is handed on: snakemake starts nothing more, and what runs comes to its end.
     """
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    try:
-        return _show(process, watcher, console, started)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _show(
-    process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
-) -> int:
     next_plain = time.monotonic() + PLAIN_LINE_EVERY_S
     next_ask, waiting = 0.0, ""
     last = ""
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
+    with contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(signal.signal, signal.SIGTERM, before)
+        live = at_the_end.enter_context(Live(console=console, refresh_per_second=4, transient=True))
         while True:
             try:
                 return process.wait(timeout=1.0)
             except subprocess.TimeoutExpired:
-                seen = watcher.look()
+                progress = watcher.look()
             except KeyboardInterrupt:
-                console.print("Stopping: what is measured is kept.", markup=False)
+                console.print("Stopping: what is measured is kept.")
                 os.kill(process.pid, signal.SIGINT)
                 continue
             if time.monotonic() >= next_ask:
                 waiting = _waiting()
                 next_ask = time.monotonic() + _ASK_EVERY_S
-            line = _line(seen, time.monotonic() - started) + waiting
+            line = _line(progress, time.monotonic() - started) + waiting
             live.update(Text(line))
-            plain = seen.line() + waiting
-            if not console.is_terminal and time.monotonic() >= next_plain and plain != last:
-                console.print(line, markup=False, soft_wrap=True)
-                next_plain, last = time.monotonic() + PLAIN_LINE_EVERY_S, plain
+            timeless = progress.line() + waiting
+            if not console.is_terminal and time.monotonic() >= next_plain and timeless != last:
+                console.print(line, soft_wrap=True)
+                next_plain, last = time.monotonic() + PLAIN_LINE_EVERY_S, timeless
 
 
 def _waiting() -> str:

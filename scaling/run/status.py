@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from scaling.launch.start.slurm import Queued, queued
-from scaling.record.row_files import files_in, read_rows
-from scaling.record.running import is_alive, started_on
+from scaling.record.row_files import read_rows
+from scaling.record.running import runner_of
 from scaling.run.allocations import use_of_allocations
+from scaling.run.choices import rows_of
 from scaling.run.progress import Progress, Watcher, duration
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point, columns_of
 
 _QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
 _USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of a size have told theirs
-_COLUMNS = [
-    "file", "outcome", "duration_s", "world_size", "step_time_s", "extended_step_time_s",
-]  # fmt: skip
+_COLUMNS = ["outcome", "duration_s", "world_size", "step_time_s", "extended_step_time_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +113,7 @@ def status_of(
 ) -> Status:
     """How the sweep in this folder is now."""
     progress = watcher.look()
-    rows = _rows(folder, points)
+    rows = rows_of(StudyPaths(folder), points, _COLUMNS)
     every = [*rows.values(), *_set_aside(folder)]
     spent = math.fsum(row["duration_s"] * row["world_size"] for row in every) / 3600
     return Status(
@@ -129,13 +128,6 @@ def status_of(
     )
 
 
-def _rows(folder: Path, points: Sequence[Point]) -> dict[str, dict[str, Any]]:
-    paths = {StudyPaths(folder).row(point.point_id): point.point_id for point in points}
-    present = [path for path in files_in(StudyPaths(folder).rows) if path in paths]
-    table = read_rows(sorted(present)).table.select(_COLUMNS)
-    return {paths[Path(row["file"])]: row for row in table.to_pylist()}
-
-
 def _set_aside(folder: Path) -> list[dict[str, Any]]:
     """Rows of attempts that were given up: they cost as much."""
     kept = sorted(StudyPaths(folder).retried.glob("*.parquet"))
@@ -147,15 +139,14 @@ def _running(folder: Path, points: Sequence[Point]) -> list[Running]:
     running = []
     for point in points:
         marker = running_marker(StudyPaths(folder).row(point.point_id))
-        where = started_on(marker) if marker.exists() and is_alive(marker) else None
-        if where is not None:
+        if (runner := runner_of(marker)) is not None:
             running.append(
                 Running(
                     point_id=point.point_id,
                     layout=point.layout.label,
                     world_size=point.world_size,
-                    host=where[0],
-                    seconds=max(0.0, time.time() - where[1]),
+                    host=runner.host,
+                    seconds=max(0.0, time.time() - runner.since),
                 )
             )
     return running

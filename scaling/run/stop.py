@@ -38,7 +38,9 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     # a snakemake without the executor: it starts nothing more once its point has ended
     snakemakes = [one for one in snakemakes_in(Path.cwd()) if _runs(one, name)]
     _send(snakemakes, signal.SIGTERM)
-    points = [psutil.Process(pid) for pid in running_here(paths.rows) if psutil.pid_exists(pid)]
+    points = [
+        psutil.Process(one.pid) for one in running_here(paths.rows) if psutil.pid_exists(one.pid)
+    ]
     _send(points, signal.SIGTERM)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:
@@ -63,8 +65,10 @@ def _stop_allocations(prefix: str, cluster: str) -> tuple[list[str], bool]:
 
 def _runs(snakemake: psutil.Process, name: str) -> bool:
     words = snakemake.info["cmdline"]
-    asked = [Path(word.removeprefix("study=")).stem for word in words if word.startswith("study=")]
-    return name in (asked or ["quickstart"])
+    studies = [
+        Path(word.removeprefix("study=")).stem for word in words if word.startswith("study=")
+    ]
+    return name in (studies or ["quickstart"])
 
 
 def _send(processes: list[psutil.Process], number: int) -> None:

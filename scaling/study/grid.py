@@ -5,14 +5,14 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.layout.axes import AXES, DEFAULTS, REPLICA, LayoutAxes
-from scaling.layout.engines import clipping_refusals, engine_refusals
+from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals, replica_size
 from scaling.study.point import LONG_DIGEST, Point, StudyKind, point_of
 
@@ -75,12 +75,22 @@ def expand_grid(study: "Study") -> Plan:
             f"{study.path}: layouts: the grid holds {count} points, more than "
             f"max_points={study.max_points}; narrow an axis or raise max_points"
         )
-    points = _points(study, placed)
-    ordered = sorted(points, key=lambda p: (p.layout.world_size, p.repeat, p.point_id))
-    return refuse_empty(study, Plan(points=tuple(ordered), refusals=tuple(refused)))
+    refuse_empty(study, placed, refused)
+    return Plan(points=_points(study, placed), refusals=tuple(refused))
 
 
-def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> list[Point]:
+def refuse_empty(study: "Study", left: Sequence[object], refused: Sequence[Refusal]) -> None:
+    """Where nothing is left to run the first refusal says why.
+
+    Raises:
+        InputError: nothing is left.
+    """
+    if not left:
+        first = refused[0].reason if refused else "it has no combination"
+        raise InputError(f"{study.path}: layouts: the grid holds no point that can run: {first}")
+
+
+def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> tuple[Point, ...]:
     """Points of all repeats. Where two would share an id by chance, both have a longer one."""
     repeats = study.measure.repeats
     # nobody contends where nothing is measured
@@ -88,22 +98,19 @@ def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> list
     combinations = [(axes, layout, repeat) for axes, layout in placed for repeat in range(runs)]
     points = [point_of(study, *combination) for combination in combinations]
     uses = Counter(point.point_id for point in points)
-    return [
-        point if uses[point.point_id] == 1 else point_of(study, *combination, digits=LONG_DIGEST)
-        for point, combination in zip(points, combinations, strict=True)
+    named = [
+        (
+            axes["world_size"],
+            repeat,
+            point
+            if uses[point.point_id] == 1
+            else point_of(study, axes, layout, repeat, digits=LONG_DIGEST),
+        )
+        for point, (axes, layout, repeat) in zip(points, combinations, strict=True)
     ]
-
-
-def refuse_empty(study: "Study", planned: Plan) -> Plan:
-    """The plan itself.
-
-    Raises:
-        InputError: it holds no point; the first refusal says why.
-    """
-    if not planned.points:
-        first = planned.refusals[0].reason if planned.refusals else "it has no combination"
-        raise InputError(f"{study.path}: layouts: the grid holds no point that can run: {first}")
-    return planned
+    return tuple(
+        point for *_, point in sorted(named, key=lambda each: (*each[:2], each[2].point_id))
+    )
 
 
 def fingerprint(planned: Plan) -> str:
@@ -175,8 +182,7 @@ def _place(study: "Study", axes: dict[str, Any], *, by_engine: bool) -> Layout |
     )
     reasons = list(refusals(shape, layout))
     if by_engine:
-        reasons += engine_refusals(shape, layout)
-        reasons += clipping_refusals(layout, study.measure.gradient_clipping)
+        reasons += engine_refusals(shape, layout, study.measure.gradient_clipping)
     return reasons or layout
 
 

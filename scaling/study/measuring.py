@@ -37,11 +37,6 @@ class Steps(File):
     # ratio: half the 95 % interval of the median over it
     until: Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)] | None = 0.01
 
-    @property
-    def at_least_if_open(self) -> int | None:
-        """Steps that are measured at the least; None where their number is fixed."""
-        return None if self.until is None else self.at_least
-
     @model_validator(mode="after")
     def _in_order(self) -> "Steps":
         if self.at_least > self.at_most:
@@ -84,6 +79,9 @@ def _as_share(value: object) -> object:
     return TypeAdapter(Share).validate_python(value)
 
 
+GUIDES = ("keep", "budget_gpu_hours", "budget_usd")  # keys that make a sweep a guided one
+
+
 class Measure(File):
     """How each point is measured."""
 
@@ -111,13 +109,7 @@ class Measure(File):
     @property
     def guided(self) -> bool:
         """Whether predictions choose what is measured."""
-        return self.guiding_key is not None
-
-    @property
-    def guiding_key(self) -> str | None:
-        """The key that makes the sweep a guided one; None if it is none."""
-        keys = ("keep", "budget_gpu_hours", "budget_usd")
-        return next((key for key in keys if getattr(self, key) is not None), None)
+        return any(getattr(self, key) is not None for key in GUIDES)
 
     @property
     def guidance(self) -> str:

@@ -18,6 +18,7 @@ _TYPES = {
     "float_parsing": "must be a number",
     "finite_number": "must be a finite number",
     "list_type": "must be a list",
+    "tuple_type": "must be a list",
     "model_type": "must hold keys and values",
     "model_attributes_type": "must hold keys and values",
     "dict_type": "must hold keys and values",
@@ -44,10 +45,10 @@ def _say(problem: ErrorDetails, schema: object) -> str:
     if kind == "missing":
         return f"{key}: is missing"
     if kind == "extra_forbidden":
-        known = _known_keys(schema, problem["loc"])
+        allowed = _known_keys(schema, problem["loc"])
         return (
             f"{key}: unknown key {shown(problem['loc'][-1])}: "
-            f"{did_you_mean(problem['loc'][-1], known)}"
+            f"{did_you_mean(problem['loc'][-1], allowed)}"
         )
     if kind == "literal_error":
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")

@@ -62,12 +62,16 @@ class StudyPaths:
         return self.chosen / f"{world_size}.parquet"
 
     def choice_again(self, world_size: int | str, turn: int | str) -> Path:
-        """What surprises of a size add, for the so manieth time."""
+        """What rows of a size make worth measuring too, for the so manieth time."""
         return self.chosen / f"{world_size}.again{turn}.parquet"
 
     def choice_of_repeat(self, world_size: int | str, repeat: int | str) -> Path:
         """Which layouts of a size are measured once more, for the so manieth time."""
         return self.chosen / f"{world_size}.repeat{repeat}.parquet"
+
+    def choice_elsewhere(self, world_size: int | str) -> Path:
+        """Which layouts up to a size run once more, since they ran on slow nodes only."""
+        return self.chosen / f"{world_size}.elsewhere.parquet"
 
     def table(self, name: str) -> Path:
         """What an SQL file made."""

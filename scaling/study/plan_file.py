@@ -44,9 +44,10 @@ class PlanFile:
     points: dict[str, Allocation]  # by point_id, small sizes first, each size in a random order
     contended: int  # repeats that only contenders have, 0: every point has all
     exclude: bool  # slow nodes are left out of later points
+    elsewhere: bool  # what ran on them only runs once more
     refused: int
     measured: bool
-    again: int  # times a size of a guided sweep is chosen for again, after surprises
+    again: int  # times a size of a guided sweep is chosen for again, by its own rows
     guide: str  # what a guided sweep chooses by; empty: every point is measured
     asked: str  # digest of points and refusals
     clusters: str  # digest of the data sheets, links and prices of the study's clusters
@@ -122,6 +123,14 @@ def read(folder: Path, wanted: str) -> PlanFile | None:
         return None
     whole = all(digest_of(folder / name) == digest for name, digest in plan.files.items())
     return plan if whole and present >= {paths.point(name).name for name in plan.points} else None
+
+
+def chooses_elsewhere(paths: StudyPaths) -> bool:
+    """Whether the plan that was made last lets points of slow nodes run once more elsewhere."""
+    try:
+        return bool(json.loads(paths.plan.read_text(encoding="utf-8")).get("elsewhere"))
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _from_json(content: Mapping[str, Any]) -> PlanFile:

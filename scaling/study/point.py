@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from scaling.cluster.hardware import gpu_named
+from scaling.layout.axes import facts_of, label_of
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import (
     ModelShape,
@@ -15,7 +16,7 @@ from scaling.layout.shapes import (
     model_flops_per_token,
 )
 from scaling.study.short_steps import Accumulation, shortens
-from scaling.study.time_limits import limits
+from scaling.study.time_limits import STARTUP_S
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study.study import Study
@@ -85,11 +86,11 @@ def columns_of(point: Point) -> dict[str, Any]:
     """The row's columns that are known before the point has run, by name."""
     shape, layout = point.shape, point.layout
     tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
-    known = dataclasses.asdict(point)
+    columns = dataclasses.asdict(point)
     for name in _NO_COLUMNS:
-        del known[name]
+        del columns[name]
     return {
-        **known,
+        **columns,
         **dataclasses.asdict(shape),
         **dataclasses.asdict(layout),
         "layout": layout.label,
@@ -116,39 +117,31 @@ def point_of(
     study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, *, digits: int | None = None
 ) -> Point:
     """The point of one combination of axis values, placed and repeated."""
-    shape = study.models[axes["model"]]
-    cluster = study.clusters[axes["cluster"]]
+    measure, cluster = study.measure, study.clusters[axes["cluster"]]
+    is_short = measure.accumulation == "short" and can_be_short(study, layout)
+    steps = measure.measured_steps
     return Point(
         study=study.name,
         study_kind=study.kind,
-        point_id=_point_id(study, axes, layout, repeat, DIGEST if digits is None else digits),
+        point_id=_point_id(study, axes, layout, repeat, is_short, digits),
         repeat=repeat,
         model=axes["model"],
-        shape=shape,
+        shape=study.models[axes["model"]],
         cluster=axes["cluster"],
         gpu=cluster.gpu,
         gpus_per_node=cluster.gpus_per_node,
         peak_flop_per_s=gpu_named(cluster.gpu).peak(layout.precision),
         layout=layout,
-        seed=study.measure.seed,
-        warmup_steps=study.measure.warmup_steps,
-        measured_steps=study.measure.measured_steps.at_most,
-        time_limit_s=limits(
-            None,
-            study.measure.warmup_steps,
-            study.measure.measured_steps.at_most,
-            study.measure.time_limit_s,
-        )[0],
-        keep_trace=study.measure.keep_trace,
-        gradient_clipping=study.measure.gradient_clipping,
-        at_least_steps=study.measure.measured_steps.at_least_if_open,
-        until=study.measure.measured_steps.until,
-        accumulation="short" if _is_short(study, layout) else "full",
+        seed=measure.seed,
+        warmup_steps=measure.warmup_steps,
+        measured_steps=steps.at_most,
+        time_limit_s=measure.time_limit_s or STARTUP_S,  # until a step's time is predicted
+        keep_trace=measure.keep_trace,
+        gradient_clipping=measure.gradient_clipping,
+        at_least_steps=None if steps.until is None else steps.at_least,
+        until=steps.until,
+        accumulation="short" if is_short else "full",
     )
-
-
-def _is_short(study: "Study", layout: Layout) -> bool:
-    return study.measure.accumulation == "short" and can_be_short(study, layout)
 
 
 def can_be_short(study: "Study", layout: Layout) -> bool:
@@ -158,8 +151,9 @@ def can_be_short(study: "Study", layout: Layout) -> bool:
 
 
 def _point_id(
-    study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, digits: int
-) -> str:
+    study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, is_short: bool,
+    digits: int | None,
+) -> str:  # fmt: skip
     """A name for people, made unique by a digest of all that could change the measurement.
 
     The time limit is left out: a longer one must not repeat what was measured under a shorter one.
@@ -168,7 +162,7 @@ def _point_id(
     steps = study.measure.measured_steps
     facts = [
         study.models[axes["model"]].facts(),
-        layout.facts(),
+        facts_of(layout),
         axes["cluster"],
         study.clusters[axes["cluster"]].gpu,
         study.kind,
@@ -179,8 +173,10 @@ def _point_id(
         *([study.measure.gradient_clipping] if study.measure.gradient_clipping else []),
         # what came later is named only where it is asked for: what was measured before stays good
         *([{"at_least": steps.at_least, "until": steps.until}] if steps.until else []),
-        *([{"accumulation": "short"}] if _is_short(study, layout) else []),
+        *([{"accumulation": "short"}] if is_short else []),
     ]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:digits]
-    readable = f"{axes['model']}-g{layout.world_size}-{layout.label.replace(' ', '-')}"
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[
+        : digits or DIGEST
+    ]
+    readable = f"{axes['model']}-g{axes['world_size']}-{label_of(axes).replace(' ', '-')}"
     return f"{readable}-{digest}"

@@ -1,5 +1,7 @@
 """Which layouts run short steps, and how many micro-batches these have. Standard library only."""
 
+import random
+from collections.abc import Sequence
 from typing import Literal
 
 from scaling.layout.layout import Layout
@@ -33,6 +35,17 @@ def accumulations(layout: Layout) -> tuple[int, ...]:
 def rounds(steps: int) -> int:
     """Rounds of short steps where so many steps are asked for, half as many and at least three."""
     return max(3, -(-steps // _EVERY))
+
+
+def in_random_turns(counts: Sequence[int], times: int, seed: int) -> list[int]:
+    """These micro-batches so many times, each time in an order of its own.
+
+    Steps that follow each other are alike. In one fixed order the last of a round would always
+    stand before the first of the next, and a bootstrap of rounds would not see what they share;
+    at random it is shared by every pair alike. All ranks draw the same order.
+    """
+    drawn = random.Random(seed)
+    return [count for _ in range(times) for count in drawn.sample(counts, len(counts))]
 
 
 def shortens(layout: Layout, *, warmup: int, steps: int) -> bool:

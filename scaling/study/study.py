@@ -9,24 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from scaling.cluster.hardware import Cluster, gpu_named
+from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
-from scaling.study.measuring import Measure
+from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.measuring import GUIDES, Measure
 from scaling.study.mistakes import SAFE
 from scaling.study.paths import own_or_shipped
 from scaling.study.plan_file import CONFIG, study_path
 from scaling.study.point import StudyKind
-from scaling.study.schema import (
-    ClusterEntry,
-    Mode,
-    ModelEntry,
-    Name,
-    Probing,
-    Reporting,
-    StudyFile,
-)
+from scaling.study.schema import Axes, Mode, Probing, Reporting, StudyFile
 from scaling.study.yaml_files import validated
 
 SAFE_NAME = re.compile(SAFE)
@@ -54,30 +47,16 @@ class Study:
     models: dict[str, ModelShape]
     clusters: dict[str, Cluster]
 
+    @property
+    def predictable(self) -> bool:
+        """Whether it is about GPUs with data sheets, not about ranks that share a CPU."""
+        return all(GPUS[self.clusters[name].gpu].memory_bytes is not None for name in self.used)
 
-def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
-    """The named model shapes.
-
-    Raises:
-        InputError: the file is missing or something in it is wrong.
-    """
-    entries = validated(path, dict[Name, ModelEntry])
-    return {name: entry.shape() for name, entry in entries.items()}
-
-
-def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
-    """The named clusters.
-
-    Raises:
-        InputError: the file is missing, or something in it is wrong, or a GPU is not known.
-    """
-    clusters = {}
-    for name, entry in validated(path, dict[Name, ClusterEntry]).items():
-        try:
-            clusters[name] = entry.cluster()
-        except InputError as error:
-            raise InputError(f"{path}: {name}.gpu: {error}") from None
-    return clusters
+    @property
+    def used(self) -> list[str]:
+        """The clusters that its blocks name."""
+        blocks = ({**self.axes, **block} for block in self.layouts)
+        return sorted({name for block in blocks for name in block["cluster"]})
 
 
 def load_study(
@@ -107,8 +86,9 @@ def load_study(
         )
     file = validated(path, StudyFile)
     clusters = load_clusters(config / "clusters.yaml")
-    axes = {**UNSAID, **file.axes.given()}
-    layouts = tuple(block.given() for block in file.layouts)
+    models = load_models(config / "models.yaml")
+    axes = {**UNSAID, **_stated(file.axes)}
+    layouts = tuple(map(_stated, file.layouts))
     if cluster is not None:
         axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
     loaded = Study(
@@ -124,11 +104,17 @@ def load_study(
         report=file.report,
         max_points=file.max_points,
         replicates=file.replicates,
-        models=load_models(config / "models.yaml"),
+        models=models,
         clusters=clusters,
     )
     _check_axes(loaded)
     return loaded
+
+
+def _stated(block: Axes) -> "Block":
+    """The axes that somebody wrote down, each value once."""
+    names = sorted(block.model_fields_set)
+    return {name: tuple(dict.fromkeys(getattr(block, name))) for name in names}
 
 
 def _mode(mode: str | None) -> Mode | None:
@@ -191,35 +177,31 @@ def _check_axes(study: Study) -> None:
                     f"{study.path}: axes.{name}: is missing, and layouts[{index}] does not "
                     "give it either; a study needs one value or a list"
                 )
-        for key, known in (("model", study.models), ("cluster", study.clusters)):
+        for key, named in (("model", study.models), ("cluster", study.clusters)):
             for value in axes[key]:
-                if value not in known:
+                if value not in named:
                     where = f"layouts[{index}]" if key in block else "axes"
                     raise InputError(
                         f"{study.path}: {where}.{key}: unknown {key} {value!r}: "
-                        f"{did_you_mean(value, known)}"
+                        f"{did_you_mean(value, named)}"
                     )
-    clusters = {name for block in study.layouts for name in {**study.axes, **block}["cluster"]}
-    if study.mode == "measure" and len(clusters) > 1:
+    if study.mode == "predict":
+        return
+    if len(study.used) > 1:
         raise InputError(
-            f"{study.path}: axes.cluster={sorted(clusters)}: a study with mode: measure runs on "
+            f"{study.path}: axes.cluster={study.used}: a study with mode: measure runs on "
             "one cluster; write one study file for each"
         )
-    if study.mode == "measure" and study.measure.budget_usd is not None:
-        for name in sorted(clusters):
-            if study.clusters[name].usd_per_gpu_hour is None:
-                raise InputError(
-                    f"{study.path}: measure.budget_usd={study.measure.budget_usd:g}: cluster "
-                    f"{name} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
-                    "budget_gpu_hours"
-                )
-    if study.mode == "measure" and study.measure.guided:
-        for name in sorted(clusters):
-            if gpu_named(study.clusters[name].gpu).memory_bytes is None:
-                guide = study.measure.guiding_key
-                assert guide is not None
-                raise InputError(
-                    f"{study.path}: measure.{guide}={getattr(study.measure, guide):g}: the "
-                    f"predictions it goes by need a GPU's data sheet, and cluster {name} has gpu: "
-                    f"{study.clusters[name].gpu}"
-                )
+    (name,) = study.used
+    budget_usd = study.measure.budget_usd
+    if budget_usd is not None and study.clusters[name].usd_per_gpu_hour is None:
+        raise InputError(
+            f"{study.path}: measure.budget_usd={budget_usd:g}: cluster {name} has no "
+            "usd_per_gpu_hour in clusters.yaml; give it one, or budget_gpu_hours"
+        )
+    for key in () if study.predictable else GUIDES:
+        if (value := getattr(study.measure, key)) is not None:
+            raise InputError(
+                f"{study.path}: measure.{key}={value:g}: the predictions it goes by need a GPU's "
+                f"data sheet, and cluster {name} has gpu: {study.clusters[name].gpu}"
+            )

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from scaling.layout.layout import Layout
+from scaling.train.parallel.context import ContextParallel
 
 MicroBatch = tuple[torch.Tensor, torch.Tensor]
 
@@ -44,7 +45,7 @@ def micro_batches(
 
     Both int64 [micro_batch_size, seq_length / cp], labels one token ahead; with `pairs` ids are
     [micro_batch_size, 2, seq_length / cp], an input and a target each. The replica `dp_rank` takes
-    consecutive sequences, the rank `cp_rank` in it a run of their tokens.
+    consecutive sequences, the rank `cp_rank` in it its share of their tokens.
     """
     share = layout.micro_batch_size * (count or layout.gradient_accumulation_steps)
     drawn = 2 * layout.seq_length - 1 if pairs else layout.seq_length
@@ -55,9 +56,8 @@ def micro_batches(
         ]
     ).to(device)
     ids, labels = _pairs(tokens) if pairs else (tokens[:, :-1], tokens[:, 1:])
-    held = layout.seq_length // layout.cp
-    run = slice(cp_rank * held, (cp_rank + 1) * held)
-    ids, labels = ids[..., run].contiguous(), labels[..., run].contiguous()
+    cp = ContextParallel(size=layout.cp, rank=cp_rank, ring=layout.cp_style == "ring")
+    ids, labels = (cp.share(each, dim=-1).contiguous() for each in (ids, labels))
     size = layout.micro_batch_size
     return list(zip(ids.split(size), labels.split(size), strict=True))
 

@@ -11,7 +11,7 @@ from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.record.steadiness import Verdict, is_a_look, judged
 from scaling.study.point import Point
-from scaling.study.short_steps import accumulations, rounds
+from scaling.study.short_steps import accumulations, in_random_turns, rounds
 from scaling.train.data import MicroBatch, micro_batches
 from scaling.train.engines.trainer import Trainer
 from scaling.train.feed import Feed
@@ -111,7 +111,7 @@ class Stepping:
         )
 
     def short(self, *, warmup_steps: int) -> ShortSteps:
-        """Rounds of short steps, each accumulation in its turn: drift must not look like a slope.
+        """Rounds of short steps in random turns: drift must not look like a slope.
 
         Args:
             warmup_steps: of the smallest accumulation, before the first round.
@@ -120,17 +120,14 @@ class Stepping:
         counts = accumulations(point.layout)
         begin = first + warmup_steps
         at_least = rounds(point.at_least_steps or point.measured_steps)
-        most = rounds(point.measured_steps)
+        turns = in_random_turns(counts, rounds(point.measured_steps), point.seed)
 
         def count_of(step: int) -> int:
-            return counts[(step - begin) % len(counts)] if step >= begin else counts[0]
-
-        def run(times: list[float]) -> list[int]:
-            return [count_of(begin + index) for index in range(len(times))]
+            return turns[step - begin] if step >= begin else counts[0]
 
         def of_all(times: list[float]) -> Extension | None:
             whole = point.layout.gradient_accumulation_steps
-            return extended(run(times), self._slowest(times), whole)
+            return extended(turns[: len(times)], self._slowest(times), whole)
 
         def enough(times: list[float]) -> bool:
             counted = times[warmup_steps:]
@@ -140,14 +137,17 @@ class Stepping:
             return self._is_precise(of_all(counted))
 
         feed = self._feed(count_of, range(begin, begin + at_least * len(counts)))
-        times = self._timed(feed, warmup_steps + most * len(counts), begin, lambda: None, enough)
+        times = self._timed(feed, warmup_steps + len(turns), begin, lambda: None, enough)
         counted = times[warmup_steps:]
         extension = of_all(counted)
         stopped: Stopped = "asked"
         if point.until is not None:
             stopped = "precise" if self._is_precise(extension) else "at_most"
         return ShortSteps(
-            times_s=counted, accumulations=run(counted), extension=extension, stopped=stopped
+            times_s=counted,
+            accumulations=turns[: len(counted)],
+            extension=extension,
+            stopped=stopped,
         )
 
     def _is_precise(self, extension: Extension | None) -> bool:

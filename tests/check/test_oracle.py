@@ -1,13 +1,14 @@
 """What a rank holds: the engine's own bytes, and the predicted ones beside them."""
 
 import dataclasses
-import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from scaling.check.oracle import (
+    STEPS,
     RankMemory,
     _Rehearsals,
     memories,
@@ -22,9 +23,11 @@ from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
+from scaling.study.catalogues import load_clusters
 from scaling.study.point import Point
-from scaling.study.study import load_clusters
 from tests.points import TINY, TINY_T5, tiny_point
+
+Walk = Callable[[Point, int], dict[str, Any]]  # a point and its steps: rank 0's memory
 
 # Wide enough that what the formula leaves out, norms and tables of positions, is nothing.
 WIDE = dataclasses.replace(
@@ -57,13 +60,52 @@ def wide_point(shape: ModelShape, layout: dict[str, Any]) -> Point:
 
 
 POINTS = [wide_point(shape, layout) for shape, layout in LAYOUTS]
-RANKS = [[rank for name, rank in ranks_of(p.layout).items() if name != "middle"] for p in POINTS]
+RANKS = [[*ranks_of(point.layout).values()] for point in POINTS]
+
+
+# Of shards that are held twice one group alone is another engine: it holds nothing twice.
+EXTRAPOLATED = [
+    wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": replicas})
+    for shard, replicas in ((None, 32), (8, 64))
+]
+
+SCHEDULED = {
+    schedule: wide_point(
+        dataclasses.replace(TINY, num_layers=4),
+        {"engine": "torch", "pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 12}
+        | {"pipeline_schedule": schedule}
+        | ({"virtual_stages": 2} if schedule == "interleaved" else {}),
+    )
+    for schedule in ("1f1b", "interleaved", "zbv")
+}
 
 
 @pytest.fixture(scope="module")
-def exact() -> list[list[RankMemory]]:
-    told = memories((p, rank) for p, ranks in zip(POINTS, RANKS, strict=True) for rank in ranks)
+def told() -> Iterator[RankMemory]:
+    """Of one process, whose imports are most of it: POINTS, then EXTRAPOLATED and SCHEDULED."""
+    ends = [(p, rank) for p, ranks in zip(POINTS, RANKS, strict=True) for rank in ranks]
+    return memories([*ends, *((point, 0) for point in [*EXTRAPOLATED, *SCHEDULED.values()])])
+
+
+@pytest.fixture(scope="module")
+def exact(told: Iterator[RankMemory]) -> list[list[RankMemory]]:
     return [[next(told) for _ in ranks] for ranks in RANKS]
+
+
+@pytest.fixture(scope="module")
+def continued(exact: object, told: Iterator[RankMemory]) -> list[RankMemory]:
+    return list(told)
+
+
+@pytest.fixture(scope="module")
+def walk() -> Iterator[Walk]:
+    """What rank 0 of a point holds, walked as it is."""
+    with _Rehearsals(dataclasses.replace(POINTS[0], gpu="cpu")) as rehearsals:
+
+        def walked(point: Point, steps: int) -> dict[str, Any]:
+            return rehearsals.memory(point, 0, steps)
+
+        yield walked
 
 
 @pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for _, layout in LAYOUTS])
@@ -85,40 +127,48 @@ def test_the_predicted_memory_is_the_engines_own(exact: list[list[RankMemory]], 
 def test_each_pipeline_stage_is_told_once() -> None:
     assert ranks_of(Layout(pp=4, tp=2, dp=3, seq_length=8)) == {
         "first": 0,
-        "middle": 12,
+        "middle": 6,
         "last": 18,
     }
     assert ranks_of(Layout(pp=2, dp=3, seq_length=8)) == {"first": 0, "last": 3}
     assert ranks_of(Layout(dp=3, seq_length=8)) == {"first": 0}
 
 
-def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only() -> None:
+def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only(walk: Walk) -> None:
     """Ids and labels of two rounds more than `shortened` leaves, 8 bytes each."""
     point = wide_point(TINY, {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 5})
-    orders = [
-        json.dumps({"point": json.loads(each.to_json()), "rank": 0, "steps": steps})
-        for each, steps in ((point, 3), (shortened(point), 2))
-    ]
-    with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
-        many, few = (rehearsals.memory(order, point, 0) for order in orders)
+    many, few = walk(point, 3), walk(shortened(point), STEPS)
     tokens = 2 * 1024 * 2 * 8
     for phase in ("forward", "backward", "optimizer"):
         more = {name: size + tokens for name, size in few["phases"][phase].items()}
         assert many["phases"][phase] == more
 
 
-@pytest.mark.parametrize(("shard", "replicas"), [(None, 32), (8, 64)])
-def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse(
-    shard: int | None, replicas: int
+@pytest.mark.parametrize("schedule", SCHEDULED)
+def test_a_stage_of_torchs_pipelines_holds_buffers_for_every_micro_batch(
+    continued: list[RankMemory], walk: Walk, schedule: str
 ) -> None:
-    """Of shards that are held twice one group alone is another engine: it holds nothing twice."""
-    point = wide_point(WIDE, {"zero_stage": 3, "zero_shard_size": shard, "dp": replicas})
-    (told,) = memories([(point, 0)])
-    with _Rehearsals(dataclasses.replace(point, gpu="cpu")) as rehearsals:
-        order = {"point": json.loads(shortened(point).to_json()), "rank": 0, "steps": 2}
-        walked = rehearsals.memory(json.dumps(order), point, 0)
+    """What is said of twelve is what a rehearsal of all twelve finds."""
+    point = SCHEDULED[schedule]
+    twelve = continued[len(EXTRAPOLATED) + [*SCHEDULED].index(schedule)]
+    walked, few = walk(point, STEPS), walk(shortened(point), STEPS)
+    assert twelve.phases == {
+        phase: {name: pytest.approx(size, abs=1024) for name, size in sizes.items()}
+        for phase, sizes in walked["phases"].items()
+    }
+    assert few["peak_bytes"] < walked["peak_bytes"]
+    buffers = [each["bytes"] for each in twelve.owners if "pipelining" in each["made_by"]]
+    assert max(buffers) >= 12 * 1024 * point.shape.hidden_size * 2
+
+
+@pytest.mark.parametrize("case", range(len(EXTRAPOLATED)), ids=["over all", "over eight"])
+def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse(
+    continued: list[RankMemory], walk: Walk, case: int
+) -> None:
+    walked = walk(shortened(EXTRAPOLATED[case]), STEPS)
     for phase, sizes in walked["phases"].items():
-        assert told.phases[phase]["peak_bytes"] == pytest.approx(sizes["peak_bytes"], rel=1e-4)
+        peak = continued[case].phases[phase]["peak_bytes"]
+        assert peak == pytest.approx(sizes["peak_bytes"], rel=1e-4)
 
 
 @pytest.mark.parametrize(

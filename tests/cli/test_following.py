@@ -22,7 +22,7 @@ def test_it_is_said_again_until_all_is_measured(write_study, config, tmp_path, m
         write_rows(row, [row_of(point)])
 
     monkeypatch.setattr(following, "sleep", measured_meanwhile)
-    following.status(str(path), watch=True, json=True)
+    following.status(str(path), watch=True, as_json=True)
     before, after = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (before["progress"]["left"], after["progress"]["left"]) == (1, 0)
     assert after["progress"]["finished"]

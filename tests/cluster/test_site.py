@@ -5,7 +5,7 @@ import yaml
 
 from scaling.cluster.site import Slurm, resources
 from scaling.errors import InputError
-from scaling.study.study import load_clusters
+from scaling.study.catalogues import load_clusters
 from tests.conftest import CLUSTERS
 from tests.workflow.test_dag import two_nodes_asked
 

@@ -30,7 +30,6 @@ GOOD = ",".join(SHAPE) + ",tp\n" + ",".join(str(v) for v in SHAPE.values()) + ",
             r"its columns are separated by semicolons; sepa",
         ),
         (GOOD.replace(",", "\t").encode(), r"its columns are separated by tabs"),
-        (GOOD.upper().encode(), r"column cluster is missing: the header has 'CLUSTER', and names"),
         (GOOD.replace("model", "tp", 1).encode(), r"names the column 'tp' 2 times; keep one"),
         (b"", r"p\.csv: its first line is empty"),
         (GOOD.encode() + b"1,2\n", r"p\.csv: not a readable table: CSV parse error: Expected"),
@@ -64,6 +63,24 @@ def test_names_may_have_blanks_around_them_and_an_index_no_name(tmp_path: Path) 
     )
     points = points_of(Columns(read_rows(tmp_path / "p.csv"), "p.csv"))
     assert points.groups[0].features.tp.tolist() == [2]
+
+
+def test_a_table_of_another_tool_is_read_as_one_of_ours(tmp_path: Path) -> None:
+    header, row = GOOD.splitlines()
+    theirs = header.replace("seq_length", "Seq_Len").replace("cluster", "CLUSTER")
+    (tmp_path / "p.csv").write_text(
+        f"{theirs},#GPUs,remark,Tokens\n"
+        f'{row.replace("a100-80gb-dgx", "NVIDIA H100-SXM5")},"1,024",mine,-\n'
+        f"{row.replace('a100-80gb-dgx', 'abacus')},2,,-\n"
+    )
+    columns = Columns(read_rows(tmp_path / "p.csv"), "p.csv")
+    points = points_of(columns)
+    assert points.world_size[0] == 1024
+    assert points.cluster[0] == "h100-80gb"
+    assert "cluster: NVIDIA H100-SXM5 is read as h100-80gb" in points.assumptions
+    assert points.note[0] is None
+    assert points.note[1] == "cluster=abacus is unknown"
+    assert np.isnan(columns.numbers("tokens")).all()
 
 
 def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:

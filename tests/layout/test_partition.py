@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scaling.layout.partition import layers_of_stages, part_costs
 from scaling.layout.shapes import ModelShape
-from scaling.study.study import load_models
+from scaling.study.catalogues import load_models
 from tests.conftest import PROJECT
 from tests.points import TINY, TINY_T5
 

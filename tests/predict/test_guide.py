@@ -13,8 +13,9 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise.guide import Guide, choose
 from scaling.predict.advise.guided_trial import play
-from scaling.predict.advise.surprise import Seen, choose_again, most_again, surprises
+from scaling.predict.advise.surprise import Seen, choose_again, most_again
 from scaling.predict.cost.model import predict
+from scaling.predict.cost.ratios import expected_gain
 from scaling.predict.read.points import points_of
 from tests.conftest import PROJECT
 from tests.predict.conftest import table_of
@@ -126,28 +127,34 @@ def shown(*times, out_of_memory=()):
     """What was measured: seconds, None for what was not."""
     seconds = np.array([np.nan if one is None else one for one in times])
     failed = np.isin(np.arange(len(times)), out_of_memory)
-    return Seen(measured=np.isfinite(seconds) | failed, step_time_s=seconds, out_of_memory=failed)
+    return Seen(measured=np.isfinite(seconds) | failed, step_time_s=seconds)
 
 
-def test_a_step_outside_its_interval_is_a_surprise_and_so_is_what_should_have_fitted():
-    _, prediction = sweep(1.0, 1.0, 1.0, 1.0, memory=[0.5, 0.5, 0.5, 0.99])
-    seen = shown(1.05, 1.2, None, None, out_of_memory=[2, 3])
-    assert surprises(foretold(prediction), seen).tolist() == [False, True, True, False]
-
-
-def test_after_a_surprise_what_may_beat_the_best_measured_is_measured_too():
+def test_what_may_gain_on_the_best_measured_is_measured_too():
     # the predicted best took three times as long: of the others those that may be faster than it
-    points, prediction = sweep(3.0, 2.0, 3.1, 4.0)
+    points, prediction = sweep(3.0, 2.0, 3.4, 4.0)
     prediction, seen = foretold(prediction), shown(3.0, None, None, None)
-    surprised = np.array([True, False, False, False])
     everything = {"guide": GUIDE, "world_size": 8}
-    assert choose_again(points, prediction, surprised, seen, **everything) == [1]
-    calm = np.zeros(4, dtype=bool)
-    assert choose_again(points, prediction, calm, seen, **everything) == []
+    assert choose_again(points, prediction, seen, **everything) == [1]
     # it would cost 8 GPUs x 10 steps x 2 s
     poor = {**everything, "guide": dataclasses.replace(GUIDE, budget_gpu_s=400.0)}
-    assert choose_again(points, prediction, surprised, seen, **poor, spent_gpu_s=240.0) == [1]
-    assert choose_again(points, prediction, surprised, seen, **poor, spent_gpu_s=241.0) == []
+    assert choose_again(points, prediction, seen, **poor, spent_gpu_s=240.0) == [1]
+    assert choose_again(points, prediction, seen, **poor, spent_gpu_s=241.0) == []
+
+
+def test_a_layout_runs_too_though_nothing_surprised_where_its_own_error_may_hide_the_best():
+    # predicted a tenth slower than the best, which took what was foretold
+    points, prediction = sweep(1.0, 1.1)
+    seen = shown(1.0, None)
+    assert choose_again(points, foretold(prediction, own=0.17), seen, 8, GUIDE) == [1]
+    assert choose_again(points, foretold(prediction, own=0.05), seen, 8, GUIDE) == []
+
+
+def test_the_expected_gain_is_that_of_many_drawn_errors():
+    drawn = np.random.default_rng(0).normal(size=200_000)
+    for step, sigma in ((1.1, 0.17), (1.0, 0.05), (0.9, 0.1)):
+        gain = float(expected_gain(step, 1.0, np.array(sigma)))
+        assert gain == pytest.approx(np.maximum(0, -np.log(step) - sigma * drawn).mean(), rel=0.02)
 
 
 def test_surprises_add_at_most_the_fastest_of_what_was_not_chosen_within_the_budget():
@@ -162,15 +169,13 @@ def test_surprises_add_at_most_the_fastest_of_what_was_not_chosen_within_the_bud
 def test_what_surely_does_not_fit_is_not_chosen_again():
     points, prediction = sweep(3.0, 1.0, 2.0, memory=[0.5, 1.2, 0.5])
     prediction, seen = foretold(prediction), shown(3.0, None, None)
-    surprised = np.array([True, False, False])
-    assert choose_again(points, prediction, surprised, seen, 8, GUIDE) == [2]
+    assert choose_again(points, prediction, seen, 8, GUIDE) == [2]
 
 
 def test_a_setting_of_which_nothing_ran_is_tried_again():
     points, prediction = sweep(1.0, 2.0, 3.0)
     prediction, seen = foretold(prediction), shown(None, None, None, out_of_memory=[0])
-    surprised = np.array([True, False, False])
-    assert choose_again(points, prediction, surprised, seen, 8, GUIDE) == [1]
+    assert choose_again(points, prediction, seen, 8, GUIDE) == [1]
 
 
 @settings(max_examples=40, deadline=None)
@@ -197,17 +202,14 @@ def test_the_predicted_cost_of_what_is_chosen_never_exceeds_the_budget(times, ke
     [
         ("llama_layouts_a100", {"spread": 0.1}),
         ("llama_layouts_h100", {"spread": 0.1}),
-        # one step measured a row: what differs by less than its noise may be the better one
-        ("llama_layouts_h100", {"spread": 0.0, "worst": 0.07}),
+        ("llama_layouts_h100", {"spread": 0.0}),
         # the predicted best of 80B on 32 GPUs takes 3.5 times what was predicted
-        ("llama_layouts_h100", {"spread": 0.1, "budget_gpu_s": 200 * 3600.0, "worst": 0.07}),
+        ("llama_layouts_h100", {"spread": 0.1, "budget_gpu_s": 200 * 3600.0}),
     ],
 )
 def test_on_published_rows_a_sixth_of_the_points_finds_layouts_as_good_as_all_of_them(
     name, options
 ):
-    worst = options.get("worst", 0.01)
-    options = {key: value for key, value in options.items() if key != "worst"}
     path = PUBLISHED / f"{name}.csv"
     if not path.exists():
         pytest.skip("the published rows are not beside this checkout")
@@ -216,7 +218,7 @@ def test_on_published_rows_a_sixth_of_the_points_finds_layouts_as_good_as_all_of
     assert sum(one.measured for one in sizes) < 0.2 * sum(one.points for one in sizes)
     assert sum(one.gpu_hours_spent for one in sizes) < 0.2 * sum(one.gpu_hours for one in sizes)
     regrets = [regret for one in sizes for regret in one.regrets]
-    assert all(regret is not None and regret < worst for regret in regrets)
+    assert all(regret is not None and regret < 0.01 for regret in regrets)
     assert statistics.fmean(regrets) < 0.01
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,7 +20,8 @@ from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.read.parameters import defaults_for
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of
-from scaling.study.study import load_clusters, load_models
+from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.point import point_from_json
 from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.points import TINY
 from tests.predict.conftest import table_of
@@ -37,7 +40,7 @@ def asked(**layout):
 
 def test_gradients_are_kept_in_the_precision_of_the_model():
     assert "data_types" not in asked(dp=8, zero_stage=1)
-    assert stack_of(OWN_FRAMEWORK).gradient_bytes == 2
+    assert stack_of(OWN_FRAMEWORK, None).gradient_bytes == 2
 
 
 def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
@@ -59,7 +62,7 @@ def test_gradient_traffic_overlaps_with_zero_and_without_a_pipeline():
 
 def test_stages_exchange_parts_of_activations():
     assert asked(tp=2, pp=2)["pipeline"]["pipe_partitioned"]
-    assert stack_of(OWN_FRAMEWORK).scattered_messages
+    assert stack_of(OWN_FRAMEWORK, None).scattered_messages
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
@@ -135,3 +138,27 @@ def test_a_whole_model_takes_what_its_engine_was_counted_to_take(model, layout, 
     memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
     assert memory.total[0] / 1e9 == pytest.approx(gigabytes, rel=0.005)
     assert memory.phase[0] == phase
+
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize("file", ["memory.jsonl", "memory_torch.jsonl", "memory_experts.jsonl"])
+def test_all_layouts_that_were_counted_are_predicted_within_two_percent(file):
+    """The fullest of a layout's ranks, models cut to a share of their layers."""
+    rows = [json.loads(line) for line in (RESULTS / file).read_text().splitlines()]
+    points = [point_from_json(json.dumps(row["point"])) for row in rows]
+    inputs = inputs_of_layouts(
+        [point.layout for point in points],
+        [point.shape for point in points],
+        models=[point.model for point in points],
+        clusters=[point.cluster for point in points],
+    )
+    errors = {}
+    for group in points_from(inputs, load_clusters()).groups:
+        memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
+        for row, bytes_predicted in zip(group.rows, memory.total, strict=True):
+            counted = max(rank["peak_bytes"] for rank in rows[row]["ranks"])
+            errors[rows[row]["point_id"]] = bytes_predicted / counted - 1
+    assert len(errors) == len({row["point_id"] for row in rows})
+    assert {name: error for name, error in errors.items() if abs(error) > 0.02} == {}

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from scaling.cluster.hardware import Cluster
+from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.layout.engines import engine_refusals
@@ -158,7 +158,7 @@ def test_what_a_study_spends_is_gpus_times_steps_of_what_fits():
     points = points_of(Columns(table_of(*rows), "t"))
     prediction = predict(points)
     assert prediction.fits.tolist() == [True, False, False]
-    spend = spend_of(points, prediction, steps=10, startup_s=60)
+    spend = spend_of(points, prediction, run_s=60 + 10 * prediction.step_time_s)
     seconds = 8 * (10 * prediction.step_time_s[0] + 60)
     assert spend.points == 1
     assert spend.unpredicted == 1
@@ -169,7 +169,8 @@ def test_what_a_study_spends_is_gpus_times_steps_of_what_fits():
 
 def test_money_needs_a_price():
     points = points_of(Columns(table_of({"dp": 8, "cluster": "site", "tp": 2}), "t"), clusters=SITE)
-    spend = spend_of(points, predict(points), steps=1)
+    prediction = predict(points)
+    spend = spend_of(points, prediction, run_s=prediction.step_time_s)
     assert spend.usd == pytest.approx(spend.gpu_hours * 3.6)
 
 
@@ -213,7 +214,7 @@ def searched(shape, cluster, gpus, batch, seq_length, precision, framework):
     search = Search(
         shape=shape, gpus=gpus, global_batch_size=batch, seq_length=seq_length,
         precision=precision, engine=None, gpus_per_node=LARGE[cluster].gpus_per_node,
-        ring=stack_of(framework).ring,
+        ring=stack_of(framework, gpu_named(LARGE[cluster].gpu)).ring,
     )  # fmt: skip
     layouts = list(candidates(search))
     n = len(layouts)

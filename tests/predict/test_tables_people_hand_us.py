@@ -21,7 +21,7 @@ from scaling.predict.read.clusters import site_clusters
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.observed import impossible_rows, observed_of
 from scaling.predict.read.points import points_from, points_of
-from scaling.study.study import load_models
+from scaling.study.catalogues import load_models
 from tests.predict.conftest import SHAPE, table_of
 
 
@@ -74,8 +74,8 @@ def test_software_is_known_by_its_name_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("cell", "sentence"),
     [
-        ({"cluster": "MI300X"}, "points.csv: row 1: cluster='MI300X': unknown cluster: did you "
-         "mean 'mi300x-192gb'?"),
+        ({"cluster": "mi300-192gb"}, "points.csv: row 1: cluster='mi300-192gb': unknown cluster: "
+         "did you mean 'mi300x-192gb'?"),
         ({"cluster": "quantum9000"}, "cluster='quantum9000': unknown cluster: allowed: a100"),
         ({"precision": "fp9"}, "precision='fp9': did you mean 'fp8'?"),
     ],

@@ -1,8 +1,6 @@
 """A dry run says which allocations would be asked for."""
 
 import pytest
-from snakemake_executor_plugin_submitit.packing import packs_of
-from snakemake_executor_plugin_submitit.schedulers.slurm.resources import request_of
 
 from scaling.errors import InputError
 from scaling.run import dry_run
@@ -27,21 +25,8 @@ def test_points_of_as_many_nodes_share_allocations_as_the_profile_says():
         "  2 of 2 nodes, 8 ranks on each: 5 points, at most 3 in one, of 122 to 182 min, "
         "at most 10.1 node-hours",
     ]
-    assert dry_run.allocations(POINTS, ["a1"], SLURM)[0] == "1 points in 1 allocations:"
-
-
-@pytest.mark.parametrize(("most", "minutes"), [(1, 240), (3, 240), (8, 62), (8, 300), (8, 5)])
-def test_the_executor_sends_as_many(most, minutes):
-    asked = ["--submitit-pack", str(most), "--submitit-pack-minutes", str(minutes)]
-    waiting = [
-        (request_of("measure", {"runtime": one.minutes, "nodes": one.nodes}), name)
-        for name, one in POINTS.items()
-    ]
-    packs = packs_of(waiting, most=most, most_minutes=minutes)
-    lines = dry_run.allocations(POINTS, POINTS.keys(), [*SLURM, *asked])
-    assert lines[0] == f"15 points in {len(packs)} allocations:"
-    longest = max(request.minutes for request, _ in packs)
-    assert f"to {longest} min" in "".join(lines)
+    alone = [*SLURM, "--submitit-pack", "1"]
+    assert dry_run.allocations(POINTS, ["a1", "b1"], alone)[0] == "2 points in 2 allocations:"
 
 
 def test_without_a_scheduler_there_is_no_allocation_and_a_wrong_profile_is_a_sentence():

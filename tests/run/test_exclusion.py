@@ -5,11 +5,14 @@ import json
 
 import pytest
 
+from scaling.errors import InputError
 from scaling.record.files import write_rows, write_table
-from scaling.run import contend, exclusion, planning
-from scaling.run.choices import choice_table, chosen_ids
+from scaling.run import contend, elsewhere, exclusion, planning
+from scaling.run.choices import choice_table, chosen_ids, repeats_elsewhere
+from scaling.run.progress import watcher_of
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
+from scaling.study.point import point_from_json
 from tests.rows import row_of
 from tests.run.test_planning import study_of
 
@@ -26,17 +29,39 @@ def swept(config, write_study, tmp_path):
         study = study_of(config, write_study, measure=MEASURE | measure, zero_stage=[1, 3], **GRID)
         plan = planning.fitting_plan(study)
         first = [point for point in plan.points if not point.repeat]
-        prediction = planning.predict_points(study, first)[1]
-        for place, point in enumerate(first):
-            seconds = float(prediction.step_time_s[place]) * (1.1 if place % 2 else 1.0)
-            seconds *= 1 + 0.001 * (place % 3)
-            row = row_of(point, step_time_s=seconds, hosts=[f"n{place % 2}"])
-            write_rows(StudyPaths(tmp_path).row(point.point_id), [row])
+        measured(first, study, StudyPaths(tmp_path), slow=lambda place: place % 2)
         out = StudyPaths(tmp_path).choice_of_repeat(8, 1)
         text = contend.contend(study, plan, 8, 1, tmp_path, out)
         return first, chosen_ids(out), text
 
     return sweep
+
+
+@pytest.fixture
+def plain(config, write_study):
+    """Twelve layouts of a size on a cluster of four nodes, without contenders, and their plan."""
+
+    def make(*, nodes=4, measure=None, **axes):
+        grid = GRID | axes
+        study = study_of(config, write_study, measure=measure or {}, zero_stage=[1, 3], **grid)
+        clusters = {
+            name: dataclasses.replace(cluster, nodes=nodes)
+            for name, cluster in study.clusters.items()
+        }
+        study = dataclasses.replace(study, clusters=clusters)
+        return study, planning.fitting_plan(study)
+
+    return make
+
+
+def measured(points, study, paths, slow, host="n1"):
+    """Rows of these points: those that are `slow` on that host, a tenth slower than predicted."""
+    prediction = planning.predict_points(study, points)[1]
+    for place, point in enumerate(points):
+        seconds = float(prediction.step_time_s[place]) * (1.1 if slow(place) else 1.0)
+        hosts = [host if slow(place) else "n0"]
+        row = row_of(point, step_time_s=seconds * (1 + 0.001 * (place % 3)), hosts=hosts)
+        write_rows(paths.row(point.point_id), [row])
 
 
 def test_a_node_whose_runs_take_longer_is_named_and_its_points_run_again(swept, tmp_path):
@@ -53,6 +78,102 @@ def test_a_node_whose_runs_take_longer_is_named_and_its_points_run_again(swept, 
     assert exclusion.hosts_to_avoid(paths, point_id, ASKED, 4) == ["n1"]
     assert exclusion.hosts_to_avoid(paths, point_id, ASKED, 1) == []
     assert exclusion.hosts_to_avoid(paths, point_id, ASKED, 4, slow_ones=False) == []
+
+
+def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_counts_both_rows(
+    plain, tmp_path
+):
+    study, plan = plain()
+    paths = StudyPaths(tmp_path)
+    measured(plan.points, study, paths, slow=lambda place: place % 2)
+    watcher = watcher_of(study, plan.points, tmp_path)
+    before = watcher.look()
+    assert (before.total, before.undecided, before.finished) == (12, 1, False)
+    text = elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    assert text.startswith("world_size=8: 6 layouts ran on slow nodes only and run once more")
+    assert "n1 is left out" in text
+    added = chosen_ids(paths.choice_elsewhere(8))
+    on_slow = {point.layout for place, point in enumerate(plan.points) if place % 2}
+    again = [point_from_json(paths.point(name).read_text()) for name in added]
+    assert {point.layout for point in again} == on_slow
+    by_layout = {point.layout: point for point in plan.points}
+    assert {point.repeat for point in again} == {1}
+    assert elsewhere.allocation_of(paths, added[0]) == dataclasses.replace(
+        planning.allocation(by_layout[again[0].layout]), repeat=1
+    )
+    assert not set(added) & {point.point_id for point in plan.points}
+    now = watcher.look()
+    assert (now.total, now.done, now.undecided) == (18, 12, 0)
+    # made anew, also after its rows are there, the choice is the same
+    measured(again, study, paths, slow=lambda place: False)
+    elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    assert sorted(chosen_ids(paths.choice_elsewhere(8))) == sorted(added)
+    assert watcher.look().finished
+
+
+def test_where_no_other_node_is_left_nothing_runs_once_more(plain, tmp_path):
+    study, plan = plain(world_size=16, nodes=2)
+    paths = StudyPaths(tmp_path)
+    measured(plan.points, study, paths, slow=lambda place: place % 2)
+    text = elsewhere.choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16))
+    assert "n1 is left out" in text
+    assert chosen_ids(paths.choice_elsewhere(16)) == []
+
+
+def test_a_node_that_a_larger_size_names_sends_the_smaller_ones_points_elsewhere_too(
+    plain, tmp_path
+):
+    study, plan = plain(world_size=[8, 16])
+    paths = StudyPaths(tmp_path)
+    small = [point for point in plan.points if point.world_size == 8]
+    measured(plan.points, study, paths, slow=lambda place: place == 0 or place >= len(small))
+    elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    assert chosen_ids(paths.choice_elsewhere(8)) == []
+    elsewhere.choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16))
+    added = chosen_ids(paths.choice_elsewhere(16))
+    sizes = [point_from_json(paths.point(name).read_text()).world_size for name in added]
+    assert sizes.count(8) == 1
+
+
+def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain, tmp_path):
+    study, plan = plain(world_size=[8, 16])
+    paths = StudyPaths(tmp_path)
+    of_size = {
+        size: [point for point in plan.points if point.world_size == size] for size in (8, 16)
+    }
+    measured(of_size[8], study, paths, slow=lambda place: place % 2)
+    elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    names = chosen_ids(paths.choice_elsewhere(8))
+    again = [point_from_json(paths.point(name).read_text()) for name in names]
+    measured(again, study, paths, slow=lambda place: False)
+    measured(of_size[16], study, paths, slow=lambda place: place % 2, host="n2")
+    text = elsewhere.choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16))
+    assert exclusion.named_slow(paths.excluded).keys() == {"n1", "n2"}
+    assert text.startswith(f"world_size=16: {len(of_size[16]) // 2} layouts ran on slow nodes only")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"measure": {"exclude_slow_nodes": False}},
+        {"measure": MEASURE},
+        {"nodes": 1},
+        {"reported": True},
+    ],
+    ids=["forbidden", "contenders", "one node", "an older study that has its report"],
+)
+def test_nothing_runs_once_more_elsewhere_where(plain, tmp_path, changes):
+    reported = changes.pop("reported", False)
+    study, plan = plain(**changes)
+    paths = StudyPaths(tmp_path)
+    if reported:
+        paths.report.touch()
+    assert not repeats_elsewhere(study, plan.points, paths)
+    with pytest.raises(InputError, match="nothing runs once more elsewhere"):
+        elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    if reported:  # by a plan that lets it
+        paths.plan.write_text('{"elsewhere": true}')
+        assert repeats_elsewhere(study, plan.points, paths)
 
 
 def test_a_study_may_forbid_it(swept, tmp_path):

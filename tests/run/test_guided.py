@@ -50,11 +50,14 @@ def sweep(tmp_path, config, write_study):
     return lambda **measure: Sweep(tmp_path / "sweep", config, write_study, **measure)
 
 
-def test_where_nothing_surprises_nothing_is_added(sweep):
-    calm = sweep()
+def test_where_all_is_measured_nothing_is_added(sweep):
+    calm = sweep(keep=10.0)
     names, _ = calm.choose()
     calm.measure(names)
-    assert calm.choose(turn=1) == ([], "world_size=8: no surprise, nothing is added")
+    added, text = calm.choose(turn=1)
+    assert added == []
+    assert text.startswith("world_size=8: 0 points are measured too; calibrated on 4 rows of this")
+    assert calm.choose(turn=2)[1].startswith("world_size=8: nothing was added before")
 
 
 def test_after_a_surprise_the_next_best_is_measured_too_and_its_own_surprise_is_the_next(sweep):
@@ -63,7 +66,7 @@ def test_after_a_surprise_the_next_best_is_measured_too_and_its_own_surprise_is_
     odd.measure([first], times=20)
     (second,), text = odd.choose(turn=1)
     assert second != first
-    assert text.startswith("world_size=8: 1 surprises, 1 points are measured too; calibrated on 1 ")
+    assert text.startswith("world_size=8: 1 points are measured too; calibrated on 1 ")
     odd.measure([second], times=30)
     (third,), _ = odd.choose(turn=2)
     assert third not in (first, second)
@@ -100,12 +103,12 @@ def test_all_repeats_of_what_is_added_run_and_status_counts_them_and_the_choices
     odd.choose(world_size=16)
     odd.measure(names, times=20)
     waiting = odd.progress()
-    assert (waiting.undecided, waiting.finished) == (4, False)
-    assert "4 choices to make" in waiting.line()
+    assert (waiting.undecided, waiting.finished) == (6, False)
+    assert "6 choices to make" in waiting.line()
     added, _ = odd.choose(turn=1)
     assert len(added) == 2
     after = odd.progress()
-    assert (after.total, after.undecided) == (waiting.total + 2, 3)
+    assert (after.total, after.undecided) == (waiting.total + 2, 5)
 
 
 def test_a_node_that_the_rows_of_a_size_show_to_be_slow_is_left_out_of_the_larger_ones(sweep):
@@ -125,5 +128,7 @@ def test_each_choice_has_its_file(sweep):
     study = sweep()
     names = {path.name for path in choices_of(study.study, study.planned.points, study.paths)}
     assert names == {
-        f"{size}{turn}.parquet" for size in (8, 16) for turn in ("", ".again1", ".again2")
+        f"{size}{turn}.parquet"
+        for size in (8, 16)
+        for turn in ("", ".again1", ".again2", ".elsewhere")
     }

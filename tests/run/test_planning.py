@@ -1,5 +1,9 @@
 """What cannot fit is not started, and the plan says what it will cost."""
 
+import itertools
+import sys
+from types import FrameType
+
 import pytest
 import yaml
 
@@ -9,7 +13,7 @@ from scaling.study import grid
 from scaling.study.point import point_from_json
 from scaling.study.study import load_study
 from scaling.study.time_limits import limits
-from tests.conftest import CLUSTERS, MODELS
+from tests.conftest import CLUSTERS, MODELS, PROJECT
 
 
 def study_of(config, write_study, *, measure=None, exclusive=False, **axes):
@@ -95,3 +99,25 @@ def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(config, 
     assert probed(axes=gpus, mode="predict") is None
     with pytest.raises(InputError, match=r"probe\.world_size=12: must be at most 8 or whole nodes"):
         probed(axes=gpus, probe={"world_size": 12})
+
+
+def test_a_plan_is_read_straight_down_from_its_study_to_its_points():
+    """Functions in the order in which a reader meets them; a stay is a run of them in one file."""
+    met: dict[tuple[str, str], None] = {}
+
+    def meet(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        ours = code.co_filename.startswith(str(PROJECT / "scaling"))
+        if event == "call" and ours and not code.co_name.startswith("<"):
+            met.setdefault((code.co_filename, code.co_qualname))
+
+    study = PROJECT / "config/studies/quickstart.yaml"
+    planning.fitting_plan(load_study(study, PROJECT / "config"))  # what it imports is no reading
+    sys.setprofile(meet)
+    try:
+        planning.fitting_plan(load_study(study, PROJECT / "config"))
+    finally:
+        sys.setprofile(None)
+    stays = [name for name, _ in itertools.groupby(path for path, _ in met)]
+    assert len(met) > 40
+    assert len(stays) <= 24, "\n".join(stays)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import yaml
 
 from scaling.cli import show
 from scaling.errors import InputError
@@ -69,6 +70,33 @@ def test_the_plan_prints_all_four_and_marks_the_studys_own(config, write_study, 
     printed = capsys.readouterr().out
     for words in ("full", "guided (keep: 0.15)", "accumulation: short *", "guided and short"):
         assert words in printed
+
+
+def test_the_plan_leads_with_the_keys_that_make_it_affordable(config, write_study, capsys):
+    study = study_of(config, write_study, **GRID)
+    plan = planning.fitting_plan(study)
+    ways = price.prices(study, plan)
+    keys, cheap = price.cheapest(study, plan)
+    show.show_plan(study, plan, None, None, ways, affordable=(keys, cheap), elsewhere=1.5)
+    printed = capsys.readouterr().out
+    sentence = f"about {cheap.gpu_hours:,.0f} GPU-hours instead of {ways[0].gpu_hours:,.0f}"
+    assert printed.index(sentence) < printed.index("8 points, strong scaling")
+    assert "sends about 1.5 points elsewhere" in printed
+    # as printed they are what a study may say, and then the plan has nothing cheaper to offer
+    (line,) = [line for line in printed.splitlines() if line.startswith("  measure: ")]
+    cheaper = study_of(config, write_study, **yaml.safe_load(line), **GRID)
+    assert cheaper.measure.budget_gpu_hours == keys["budget_gpu_hours"]
+    (both,) = price.prices(cheaper, planning.fitting_plan(cheaper), ("both",))
+    assert both.gpu_hours == pytest.approx(cheap.gpu_hours, rel=0.01)
+    assert price.cheapest(cheaper, plan) is None
+
+
+def test_each_slow_node_is_priced_by_the_points_that_it_would_run(config, write_study):
+    study = study_of(config, write_study, **GRID)
+    nodes = study.clusters["there"].nodes
+    full = price.prices(study, planning.fitting_plan(study), ("full",))[0]
+    # 8 GPUs are one node, 16 are two
+    assert full.gpu_hours / nodes < full.slow_node_gpu_hours < 2 * full.gpu_hours / nodes
 
 
 def test_what_is_only_predicted_has_no_price(config, write_study):

@@ -116,4 +116,4 @@ def test_a_repeat_that_nobody_has_chosen_yet_is_not_waited_for(tmp_path):
     (first,) = points_of(1)
     again = dataclasses.replace(first, point_id="again", repeat=1)
     assert Watcher(tmp_path, [first, again]).look().total == 2
-    assert Watcher(tmp_path, [first, again], contended=True).look().total == 1
+    assert Watcher(tmp_path, [first, again], optional={"again"}).look().total == 1

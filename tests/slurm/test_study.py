@@ -49,8 +49,8 @@ class RealStudy:
     def __init__(self, lab, root):
         self.lab, self.root, self.runs = lab, root, []
         config = root / "config"
-        stand_ins = {"tiny": MODELS["mini"], "small": {**MODELS["mini"], "num_layers": 4}}
-        (config / "models.yaml").write_text(yaml.safe_dump({**MODELS, **stand_ins}))
+        stand_in = {"tiny": MODELS["mini"]}
+        (config / "models.yaml").write_text(yaml.safe_dump({**MODELS, **stand_in}))
         (config / "clusters.yaml").write_text(yaml.safe_dump(CLUSTERS))
         self.write(STUDY)
 
@@ -98,9 +98,9 @@ def study(lab, project):
 
 
 def quickstart():
-    """The shipped study on this cluster, in steps that cost little."""
+    """The smaller model of the shipped study on this cluster, in steps that cost little."""
     study = yaml.safe_load(Path("config/studies/quickstart.yaml").read_text())
-    study["axes"] |= {"cluster": "lab", "seq_length": 32}
+    study["axes"] |= {"model": "tiny", "cluster": "lab", "seq_length": 32}
     study["measure"] = STUDY["measure"]
     return study
 
@@ -112,14 +112,15 @@ def test_the_quickstart_over_four_nodes_trains_alike_in_shared_allocations(study
     assert study.start().wait(timeout=500) == 0, study.said
 
     rows = study.rows()
-    assert [row["outcome"] for row in rows] == ["ok"] * 24, [row["error_message"] for row in rows]
+    assert [row["outcome"] for row in rows] == ["ok"] * 15, [row["error_message"] for row in rows]
     assert {(row["world_size"], len(row["hosts"])) for row in rows} == {(1, 1), (2, 1), (4, 2)}
-    first = {row["model"]: row for row in rows if row["precision"] == "fp32"}
+    first = next(row for row in rows if row["precision"] == "fp32")
     for row in rows:
         close = 1e-4 if row["precision"] == "fp32" else 2e-2
-        assert row["losses"] == pytest.approx(first[row["model"]]["losses"], rel=close)
-    packs = Counter(row["world_size"] for row in rows)  # eight points of equal ranks share one
-    assert len(study.lab.submissions() - before) == sum(-(-n // 8) for n in packs.values())
+        assert row["losses"] == pytest.approx(first["losses"], rel=close)
+    # points of equal ranks share an allocation, at most eight
+    assert Counter(row["world_size"] for row in rows) == {1: 3, 2: 8, 4: 4}
+    assert len(study.lab.submissions() - before) == 3
     assert (study.root / "results/real/report.html").exists()
 
 

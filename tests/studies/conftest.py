@@ -14,7 +14,8 @@ from scaling.predict.cost.tables import prediction_table
 from scaling.predict.read.points import points_of
 from scaling.record.files import write_points, write_table
 from scaling.run import planning
-from scaling.study.study import load_clusters, load_models, load_study
+from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.layout.layout import Layout
-from scaling.study.short_steps import accumulations, micro_batches
+from scaling.study.short_steps import accumulations, in_random_turns, micro_batches
 
 
 def layout(**chosen):
@@ -42,3 +42,12 @@ def test_a_point_costs_its_micro_batches():
     assert micro_batches(layout(), "full", warmup=3, steps=10) == 13 * 32
     assert micro_batches(layout(), "short", warmup=3, steps=10) == 3 * 2 + 5 * 12
     assert micro_batches(layout(), "both", warmup=3, steps=10) == 13 * 32 + 5 * 12
+
+
+def test_rounds_take_turns_at_random_and_every_rank_draws_the_same():
+    turns = in_random_turns((2, 4, 6), 20, seed=3)
+    rounds = [turns[at : at + 3] for at in range(0, 60, 3)]
+    assert all(sorted(one) == [2, 4, 6] for one in rounds)
+    assert len({tuple(one) for one in rounds}) > 3
+    assert turns[:30] == in_random_turns((2, 4, 6), 10, seed=3)
+    assert turns != in_random_turns((2, 4, 6), 20, seed=4)

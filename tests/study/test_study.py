@@ -8,7 +8,8 @@ import yaml
 
 from scaling.errors import InputError
 from scaling.study import grid
-from scaling.study.study import findings_of, load_clusters, load_models, load_study
+from scaling.study.catalogues import load_clusters, load_models
+from scaling.study.study import findings_of, load_study
 from tests.conftest import CLUSTERS, MODELS, PROJECT, STUDY
 
 
@@ -336,9 +337,9 @@ def test_a_mistake_in_a_model_is_told_in_one_sentence(name, config):
 CLUSTER_MISTAKES = {
     "an unknown gpu": (
         {"gpu": "h10-80gb"},
-        "here.gpu: unknown GPU 'h10-80gb': did you mean 'h100-80gb'?",
+        "here.gpu='h10-80gb': did you mean 'h100-80gb'?",
     ),
-    "no gpu": ({"gpu": None}, "here.gpu=None: must be text"),
+    "no gpu": ({"gpu": None}, "here.gpu=None: allowed: a100-40gb"),
     "no nodes": ({"nodes": 0}, "here.nodes=0: must be at least 1"),
     "a free gpu hour": ({"usd_per_gpu_hour": 0}, "here.usd_per_gpu_hour=0: must be more than 0"),
     "a link of words": (

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from scaling.layout.shapes import ModelShape
-from tests.points import TINY, TINY_T5
+from tests.points import TINY, TINY_GPT, TINY_T5
 
 # What two values of each axis do not reach.
 FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
@@ -49,6 +49,18 @@ FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
         dataclasses.replace(TINY_T5, num_layers=3),
         {"pp": 2, "tp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2},
     ),
+    "tp2 cp2 zero1 around a ring, learned positions": (
+        TINY_GPT,
+        {
+            "tp": 2,
+            "cp": 2,
+            "cp_style": "ring",
+            "sequence_parallel": True,
+            "attention": "flash2",
+            "zero_stage": 1,
+            "gradient_accumulation_steps": 2,
+        },
+    ),
     "an odd number of weights, sharded": (
         dataclasses.replace(TINY, hidden_size=95),
         {"dp": 2, "zero_stage": 2},
@@ -85,6 +97,16 @@ FARTHER |= {
             {**SPLIT, "tp": 2, "dp": 2, "sequence_parallel": True, "zero_stage": 3},
         ),
         "tp2 dp4 zero2 in twos": (TINY, {"tp": 2, "dp": 4, "zero_stage": 2, "zero_shard_size": 2}),
+        "cp4 zero3 around a ring of more ranks than heads": (
+            dataclasses.replace(TINY, num_kv_heads=2),
+            {
+                "cp": 4,
+                "cp_style": "ring",
+                "attention": "flash2",
+                "activation_checkpointing": "full",
+                "zero_stage": 3,
+            },
+        ),
         "copies in every rank": (TINY, {"dp": 4, "zero_stage": 2, "zero_shard_size": 1}),
         "an odd number of weights, sharded": FARTHER["an odd number of weights, sharded"],
         "three layers on two stages": FARTHER["three layers on two stages"],

@@ -6,6 +6,7 @@ with the ranks' exit codes. From there on the ranks run what real ones run. A li
 several points is answered with what their ranks have learned (together.py).
 """
 
+import gc
 import json
 import os
 import sys
@@ -45,6 +46,7 @@ def main() -> None:
         engine_module(name, "engine")
     torch.set_num_threads(1)
     torch.optim.AdamW([torch.zeros(1)], fused=True)  # imports what a first optimizer imports
+    gc.freeze()  # ranks that collect would walk, and thereby copy, all that was imported
     for line in sys.stdin:
         asked = json.loads(line)
         if "points" in asked:

@@ -1,6 +1,7 @@
 """The walk of a rehearsal on real tensors and real ranks: a line names a point, one answers."""
 
 import dataclasses
+import gc
 import json
 import os
 import sys
@@ -20,8 +21,7 @@ from scaling.study.point import Point, point_from_json
 from scaling.train.parallel.groups import Groups
 from scaling.train.rehearsal.rehearsal import walked
 from scaling.train.rehearsal.waits import Waits
-
-STEPS = 2  # the second begins with the optimizer's states
+from tests.points import WALKED_STEPS
 
 
 def _be(point: Point, rank: int, folder: Path) -> NoReturn:
@@ -36,7 +36,7 @@ def _be(point: Point, rank: int, folder: Path) -> NoReturn:
         engine_module(point.layout.engine, "engine").join(0)
         groups = Groups(rank, point.layout, timeout_s=60)
         with mock.patch.object(torch.Tensor, "record_stream", return_value=None):
-            found = walked(point, groups, waits, steps=STEPS)
+            found = walked(point, groups, waits, steps=WALKED_STEPS)
         answer = json.dumps(dataclasses.asdict(found.memory))
         (folder / f"rank{rank}").write_text(answer)
         dist.barrier()
@@ -54,6 +54,7 @@ def main() -> None:
         engine_module(name, "rehearsal")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    gc.freeze()
     for line in sys.stdin:
         point = point_from_json(line)
         with tempfile.TemporaryDirectory() as made:

@@ -9,8 +9,11 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.encoder_decoder import Attention
 from scaling.train.parallel import tensor
 from scaling.train.parallel.tensor import TensorParallel
+from tests.points import TINY_T5, tiny_point
 
 
 class _Crossing:
@@ -79,6 +82,23 @@ def test_an_input_gradient_crosses_while_those_of_matrices_are_computed(
     sums = 2 if sequence_parallel else 1  # sequence by sequence
     of_input, of_matrices = ["mm", "addmm_"], ["mm", "mm"]
     assert log == [*of_input, *["sum begins"] * sums, *of_matrices, *["sum ends"] * sums]
+
+
+@pytest.mark.parametrize("crossed", [False, True], ids=["its own", "the encoder's"])
+def test_an_encoder_decoders_attention_lets_it_cross_as_a_decoders_does(
+    log: list[str], crossed: bool
+) -> None:
+    point = tiny_point(shape=TINY_T5, tp=2)
+    tp = TensorParallel(size=2)
+    plan = Blueprint(shape=TINY_T5, layout=point.layout, tp=tp, seed=0, device=torch.device("cpu"))
+    attention = Attention(plan, "any")
+    x, memory = (torch.randn(1, 4, TINY_T5.hidden_size, requires_grad=True) for _ in range(2))
+    found = attention(x, memory if crossed else None, None)
+    with _Products(log):
+        found.sum().backward()
+    begins, ends = log.index("sum begins"), log.index("sum ends")
+    matrices = [attention.query] if crossed else [attention.query, attention.key, attention.value]
+    assert log[begins + 1 : ends] == ["mm"] * len(matrices)
 
 
 def test_one_rank_alone_sums_nothing(log: list[str]) -> None:

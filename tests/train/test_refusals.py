@@ -134,17 +134,23 @@ def test_the_engine_of_torch_says_what_it_cannot_do(layout: dict[str, Any], reas
     assert reason in refused
 
 
-def test_ring_attention_is_predicted_and_not_trained() -> None:
-    """It needs no heads to deal, so cp may be more than they are."""
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ring_attention_needs_no_heads_to_deal_but_two_runs_of_tokens_and_a_flash_kernel(
+    engine: str,
+) -> None:
     (wide,) = refusals(TINY, Layout(seq_length=32, cp=8))
     assert "num_kv_heads=4 over tp=1 is not divisible by cp=8" in wide
-    assert not list(refusals(TINY, Layout(seq_length=32, cp=8, cp_style="ring")))
-    for engine in ENGINES:
-        layout = Layout(seq_length=32, cp=8, cp_style="ring", engine=engine)
-        (said,) = engine_refusals(TINY, layout)
-        assert said.startswith("cp_style=ring is predicted only")
-    (alone,) = refusals(TINY, Layout(seq_length=32, cp_style="ring"))
+    ring = Layout(seq_length=32, cp=8, cp_style="ring", engine=engine)
+    assert not list(refusals(TINY, ring))
+    assert not list(engine_refusals(TINY, ring))
+    (alone,) = refusals(TINY, dataclasses.replace(ring, cp=1))
     assert alone.endswith("needs cp > 1")
+    (uneven,) = refusals(TINY, dataclasses.replace(ring, seq_length=24))
+    assert "seq_length=24 is not divisible by 2 x cp=8" in uneven
+    (plain,) = engine_refusals(TINY, dataclasses.replace(ring, attention="math"))
+    assert plain.endswith("(attention=flash2), not by attention=math")
+    (compiled,) = engine_refusals(TINY, dataclasses.replace(ring, compile=True))
+    assert "eager code" in compiled
 
 
 def test_the_engine_of_torch_trains_no_encoder_decoder_in_stages() -> None:

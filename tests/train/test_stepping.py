@@ -6,7 +6,7 @@ import pytest
 
 from scaling.record.extension import extended
 from scaling.study.point import Point
-from scaling.study.short_steps import accumulations
+from scaling.study.short_steps import accumulations, in_random_turns
 from tests.points import tiny_point
 from tests.train.conftest import Learn, Train
 
@@ -37,13 +37,17 @@ def test_short_steps_reduce_and_update_as_full_ones_in_every_layout(
         results = train(short_point(**layout))
         first = results[0]
         counts = [4, 6, 8] if "pp" in layout else [2, 4, 6]
-        assert first.short_accumulations == counts * 5
-        assert first.step_times_s == []
+        assert first.short_accumulations == in_random_turns(counts, 5, seed=1)
+        assert first.short_step_times_s is not None
+        extension = extended(first.short_accumulations, first.short_step_times_s, 12)
+        assert extension is not None
+        # where times lie on no line, as on a busy machine they may not, full steps follow
+        assert len(first.step_times_s) == (0 if extension.linear else 10)
         assert first.stopped == "asked"
         assert first.losses is None
         assert first.short_losses is not None
-        assert len(first.short_losses) == 1 + 15
-        losses.append(first.short_losses)
+        assert len(first.short_losses) == 1 + 15 + (0 if extension.linear else 1 + 10)
+        losses.append(first.short_losses[: 1 + 15])
     for other in losses[1:]:
         assert other == pytest.approx(losses[0], abs=2e-5)
     assert losses[0][-1] < losses[0][0]  # weights are updated
@@ -79,7 +83,7 @@ def test_a_point_of_both_kinds_has_the_losses_of_its_full_steps_alone(train: Tra
     both = train(short_point("both", zero_stage=2))[0]
     assert both.losses == pytest.approx(plain.losses, abs=1e-6)
     assert len(both.step_times_s) == 10
-    assert both.short_accumulations == [2, 4, 6] * 5
+    assert both.short_accumulations == in_random_turns([2, 4, 6], 5, seed=1)
     assert both.short_step_times_s is not None
     extension = extended(both.short_accumulations, both.short_step_times_s, 12)
     assert extension is not None

@@ -1,9 +1,14 @@
 """A guided sweep, run by Snakemake; a stand-in for training writes rows in no time."""
 
+import json
+
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from scaling.run import planning
+from scaling.study import grid
+from scaling.study.study import load_study
 from tests.ran import rows_of, scaling
 from tests.workflow.test_dag import planned_jobs
 
@@ -29,20 +34,26 @@ STUDY = {
     "probe": False,
 }
 
-# Half as fast as data sheets say, and tp slower still: what is near the best must be learned.
 STAND_IN = """
-import sys
+import json, sys
 from pathlib import Path
-from scaling.run import planning
 from scaling.study.point import point_from_json
 from scaling.record.files import write_rows
-from scaling.study.study import load_study
 from tests.rows import row_of
 point = point_from_json(Path(sys.argv[1]).read_text())
-_, prediction = planning.predict_points(load_study(point.study), [point])
-seconds = float(prediction.step_time_s[0]) * 2 * point.layout.tp ** 0.2
+seconds = json.loads(Path("seconds.json").read_text())[point.point_id]
 write_rows(Path(sys.argv[2]), [row_of(point, step_time_s=seconds, step_times_s=[seconds],
     step_time_low_s=seconds, step_time_high_s=seconds, duration_s=13 * seconds, startup_s=30.0)])
+"""
+
+
+# Every other layout runs on n1, which is a tenth slower, until Slurm is told to leave it out.
+SLOW_NODE = """
+layout = point.layout
+on_n1 = (layout.micro_batch_size + (layout.world_size > 8)) % 2 and sys.argv[3] != "--excluded=n1"
+seconds = float(prediction.step_time_s[0]) * (1.1 if on_n1 else 1.0)
+write_rows(Path(sys.argv[2]), [row_of(point, step_time_s=seconds, hosts=["n1" if on_n1 else "n0"],
+    excluded_hosts=sys.argv[3].removeprefix("--excluded=").split(","))])
 """
 
 
@@ -55,6 +66,13 @@ def guided(project):
     assert real in rule.read_text()
     rule.write_text(rule.read_text().replace(real, 'quoted(sys.executable, "stand_in.py") + " '))
     write(project, STUDY)
+    study = load_study(project / "config/studies/guided.yaml", project / "config")
+    points = grid.expand_grid(study).points
+    _, predicted = planning.predict_points(study, points)
+    # half as fast as data sheets say, and tp slower still: what is near the best must be learned
+    slower = zip(points, predicted.step_time_s, strict=True)
+    seconds = {point.point_id: float(s) * 2 * point.layout.tp**0.2 for point, s in slower}
+    (project / "seconds.json").write_text(json.dumps(seconds))
     return project
 
 
@@ -85,7 +103,7 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
     smaller = [one["point_id"] for one in choices if one["chosen"] and one["world_size"] == 8]
     assert f"calibrated on {len(smaller)} rows of smaller sizes" in (logs / "16.log").read_text()
     # all ran twice as long as predicted, and what was left may have been the better choice
-    assert "surprises" in (logs / "8.again1.log").read_text()
+    assert "points are measured too" in (logs / "8.again1.log").read_text()
     first = pq.read_table(results / "chosen" / "8.parquet").to_pylist()
     turns = [results / "chosen" / f"8.again{turn}.parquet" for turn in (1, 2)]
     added = {one["point_id"] for turn in turns for one in pq.read_table(turn).to_pylist()}
@@ -121,3 +139,30 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
     write(guided, STUDY | {"measure": {}})
     every = {one["point_id"] for one in choices}
     assert planned_jobs(guided, "guided")["measure"] == len(every - taken) + 1
+
+
+def test_what_ran_on_a_slow_node_runs_once_more_elsewhere_and_both_rows_stay(guided):
+    begin = STAND_IN[: STAND_IN.index("seconds =")]
+    (guided / "stand_in.py").write_text(begin + SLOW_NODE)
+    write(guided, STUDY | {"measure": {}})
+    ran = scaling(guided, "run", "guided")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    results = guided / "results" / "guided"
+    rows = rows_of(results)
+    slow = {row["layout"] for row in rows if row["hosts"] == ["n1"]}
+    # six runs of a size are too few to name a node: the larger size sends both sizes' points on
+    assert len([row for row in rows if not row["repeat"]]) == 12
+    again = [row for row in rows if row["repeat"]]
+    assert len(again) == 6
+    assert {row["layout"] for row in again} == slow
+    assert {(*row["hosts"], row["world_size"]) for row in again} == {("n0", 8), ("n0", 16)}
+    repeats = pq.read_table(results / "tables" / "measurements.parquet").to_pylist()
+    assert sum(one["repeat"] for one in repeats) == 6
+    assert scaling(guided, "status", "guided").stdout.startswith("18 done · 0 running · 0 left of")
+    # interrupted before they ran: they run, and no other
+    for row in again[:2]:
+        (results / "rows" / f"{row['point_id']}.parquet").unlink()
+    assert planned_jobs(guided, "guided")["measure"] == 2
+    (results / "chosen" / "16.elsewhere.parquet").unlink()
+    assert scaling(guided, "run", "guided").returncode == 0
+    assert {row["point_id"] for row in rows_of(results)} == {row["point_id"] for row in rows}

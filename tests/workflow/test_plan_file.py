@@ -12,10 +12,9 @@ import yaml
 
 from scaling.cli.verbs import app
 from scaling.errors import InputError
-from scaling.run import plan_writer
 from scaling.study import plan_file
 from tests.conftest import PROJECT
-from tests.workflow.test_dag import edit, planned_jobs, pretend_it_ran, snakemake
+from tests.workflow.test_dag import edit, plan, planned_jobs, pretend_it_ran, snakemake
 
 FEW = {"layouts": [{"zero_stage": [1, 3]}]}
 
@@ -26,13 +25,8 @@ def planned(project, monkeypatch):
     edit(project, "quickstart", lambda study: study.update(FEW))
     monkeypatch.chdir(project)
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
-    plan("quickstart")
+    plan(project, "quickstart")
     return project
-
-
-def plan(study):
-    """What `scaling plan` does, in this process."""
-    plan_writer.write_plan(plan_writer.plan_study(study))
 
 
 def plan_of(project):
@@ -68,7 +62,7 @@ def test_what_only_the_report_says_is_remade_after_a_plan_and_nothing_is_measure
     pretend_it_ran(planned, "quickstart")
     assert "measure" not in planned_jobs(planned, "quickstart")
     edit(planned, "quickstart", change)
-    plan("quickstart")
+    plan(planned, "quickstart")
     jobs = planned_jobs(planned, "quickstart")
     assert "measure" not in jobs
     assert jobs["tabulate"] == jobs["report"] == 1
@@ -94,7 +88,7 @@ def test_broken_or_missing_files_of_a_plan_are_written_anew(planned, damage):
             else:
                 (results / damaged).unlink(missing_ok=True)
             assert plan_file.read(results, made_from()) is None
-        plan("quickstart")
+        plan(planned, "quickstart")
         assert {name: (results / name).read_bytes() for name in names} == whole
     assert plan_file.read(results, made_from()) is not None
 
@@ -119,7 +113,7 @@ def test_planning_again_touches_nothing_and_two_at_once_end_in_the_same_plan(pla
     both = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [one.wait() for one in both] == [0, 0]
     edit(planned, "quickstart", lambda study: study["measure"].update(repeats=1))
-    plan("quickstart")
+    plan(planned, "quickstart")
     after = times_of(planned)
     old_points = [path for path in before if path.parent.name == "points"]
     assert {path: after[path] for path in old_points} == {p: before[p] for p in old_points}
@@ -142,11 +136,11 @@ def test_a_price_is_part_of_what_tables_are_made_from_and_a_comment_is_not(plann
     clusters = planned / "config" / "clusters.yaml"
     content = yaml.safe_load(clusters.read_text())
     clusters.write_text(yaml.safe_dump(content))
-    plan("quickstart")
+    plan(planned, "quickstart")
     assert plan_of(planned)["clusters"] == before["clusters"]
     content["local"]["usd_per_gpu_hour"] = 3.5
     clusters.write_text(yaml.safe_dump(content))
-    plan("quickstart")
+    plan(planned, "quickstart")
     assert plan_of(planned)["clusters"] != before["clusters"]
     assert plan_of(planned)["asked"] == before["asked"]
 
@@ -186,17 +180,17 @@ def test_an_id_that_was_measured_never_comes_to_mean_another_point(planned):
     content = yaml.safe_load(clusters.read_text())
     content["local"]["gpus_per_node"] *= 2
     clusters.write_text(yaml.safe_dump(content))
-    plan("quickstart")  # nothing was measured: only the points' files change
+    plan(planned, "quickstart")  # nothing was measured: only the points' files change
     rows = planned / "results" / "quickstart" / "rows"
     rows.mkdir()
     point = next(iter(plan_of(planned)["points"]))
     (rows / f"{point}.parquet").touch()
     edit(planned, "quickstart", lambda study: study["measure"].update(time_limit_s=77.0))
-    plan("quickstart")  # another limit is the same point
+    plan(planned, "quickstart")  # another limit is the same point
     content["local"]["gpus_per_node"] *= 2
     clusters.write_text(yaml.safe_dump(content))
     with pytest.raises(InputError, match=r"was measured with gpus_per_node=.* give the cluster an"):
-        plan("quickstart")
+        plan(planned, "quickstart")
 
 
 def test_what_writers_that_died_left_is_removed_and_living_ones_keep_theirs(planned):
@@ -206,14 +200,14 @@ def test_what_writers_that_died_left_is_removed_and_living_ones_keep_theirs(plan
     for path in (dead, living):
         path.touch()
     os.utime(dead, (1, 1))
-    plan("quickstart")
+    plan(planned, "quickstart")
     assert list(rows.iterdir()) == [living]
 
 
 def test_a_study_file_that_was_moved_is_the_same_study(planned):
     old = planned / "config/studies/quickstart.yaml"
     old.rename(planned / "quickstart.yaml")
-    plan("quickstart.yaml")
+    plan(planned, "quickstart.yaml")
     assert json.loads((planned / "results/quickstart/study.json").read_text())["file"] == (
         "quickstart.yaml"
     )

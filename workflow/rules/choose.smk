@@ -20,7 +20,7 @@ checkpoint choose:
         f"{CHOOSE} {{wildcards.size:q}} {{output:q}} > {{log:q}} 2>&1"
 
 
-# What surprises among the rows of a choice add to it.
+# What the rows of a choice make worth measuring too.
 checkpoint choose_again:
     input:
         ancient(str(LEFT.points_table)),

@@ -88,6 +88,7 @@ REPEATS = range(1, PLAN.contended + 1)
 def chosen():
     guided = [str(LEFT.choice(size)) for size in SIZES] if PLAN.guide else []
     guided += [str(LEFT.choice_again(size, turn)) for size in SIZES for turn in AGAIN]
+    guided += [str(LEFT.choice_elsewhere(size)) for size in SIZES if PLAN.elsewhere]
     return guided + [
         str(LEFT.choice_of_repeat(size, repeat)) for size in SIZES for repeat in REPEATS
     ]
@@ -101,7 +102,7 @@ def rows_in(choice):
 
 
 def first_rows_of(size, again=AGAIN):
-    # after surprises a size is chosen for again, once the rows of the choices before are there
+    # a size is chosen for again once the rows of the choices before are there
     if PLAN.guide:
         paths = rows_in(checkpoints.choose.get(size=size).output[0])
         for turn in again:
@@ -121,7 +122,19 @@ def rows_of(size, repeats=REPEATS):
     paths = first_rows_of(size)
     for repeat in repeats:
         paths += rows_in(checkpoints.contend.get(size=size, repeat=repeat).output[0])
+    if PLAN.elsewhere:
+        paths += rows_in(checkpoints.elsewhere.get(size=size).output[0])
     return paths
+
+
+def rows_before_elsewhere(wildcards):
+    # and the choices of smaller sizes: no point is added twice
+    smaller = [size for size in SIZES if size < int(wildcards.size)]
+    wanted = [
+        path for size in (*smaller, int(wildcards.size)) for path in first_rows_of(size)
+    ]
+    wanted += [str(LEFT.choice_elsewhere(size)) for size in smaller]
+    return [ancient(path) for path in wanted]
 
 
 def rows_before_turn(wildcards):
@@ -161,12 +174,21 @@ PLACES = {point_id: place for place, point_id in enumerate(PLAN.points)}
 
 
 def precedence(wildcards):
-    return len(PLACES) - PLACES[wildcards.point]
+    return len(PLACES) - PLACES.get(wildcards.point, len(PLACES))
+
+
+def asked_for(wildcards):
+    if wildcards.point in PLAN.points:
+        return PLAN.points[wildcards.point]
+    # added since, to run elsewhere: heavy
+    from scaling.run.elsewhere import allocation_of
+
+    return allocation_of(LEFT, wildcards.point)
 
 
 def avoided(wildcards):
     # nodes that are slow, and for a repeat those its layout has run on
-    asked = PLAN.points[wildcards.point]
+    asked = asked_for(wildcards)
     named = PLAN.exclude and (LEFT.probes.exists() or LEFT.excluded.exists())
     if not named and not (PLAN.contended and asked.repeat):
         return ""
@@ -179,15 +201,15 @@ def avoided(wildcards):
 
 
 def nodes(wildcards):
-    return PLAN.points[wildcards.point].nodes
+    return asked_for(wildcards).nodes
 
 
 def ranks_per_node(wildcards):
-    return PLAN.points[wildcards.point].ranks_per_node
+    return asked_for(wildcards).ranks_per_node
 
 
 def runtime_minutes(wildcards):
-    return PLAN.points[wildcards.point].minutes
+    return asked_for(wildcards).minutes
 
 
 def devices_of(ranks):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scaling.launch.fork_server import protocol
 from scaling.launch.fork_server.protocol import Answer, ForkServer, Order
-from scaling.launch.start.starter import End, Placement, Ranks
+from scaling.launch.start.starter import End, Placement, Ranks, all_or_none
 
 _POLL_S = 0.02
 _KILL_S = 20.0
@@ -42,7 +42,7 @@ def order_ranks(
     if point.gpu != "cpu" and (fewest := min(server.gpus for server in servers)) < per_node:
         raise NoForkServer(f"a fork server can use {fewest} of {per_node} GPUs")
     ranks = ForkedRanks()
-    try:
+    with all_or_none(ranks):
         for node, server in enumerate(servers):
             order = Order(
                 point=command[-2],
@@ -58,9 +58,6 @@ def order_ranks(
             connection = protocol.call(server)
             ranks.add(connection, server, order.ranks)
             connection.send(str(path))
-    except BaseException:
-        ranks.kill()
-        raise
     return ranks
 
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from scaling.launch.fork_server.client import NoForkServer, can_fork, order_ranks
-from scaling.launch.fork_server.protocol import ForkServer, read
+from scaling.launch.fork_server.client import NoForkServer, order_ranks
+from scaling.launch.fork_server.protocol import SERVER_COMMAND, ForkServer, read
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.local import start_local
-from scaling.launch.start.starter import Placement, Ranks
+from scaling.launch.start.starter import Placement, Ranks, spawn
 
 FORK_SERVER = "SCALING_HOST"
 FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: ranks are to start from nothing
@@ -51,21 +49,9 @@ def local_fork_server(point: Placement | None, logs: Path) -> Iterator[dict[str,
         if _is_dead(left):
             shutil.rmtree(left, ignore_errors=True)
     place = Path(tempfile.mkdtemp(prefix=".host-", dir=logs.absolute()))
-    with (place / "node0.log").open("wb") as log:
-        host = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "scaling.launch.fork_server.server",
-                str(place),
-                str(os.getpid()),
-            ],
-            env=rank_environment(point, os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is not meant for it
-        )
+    # in a session of its own: Ctrl-C is not meant for it
+    command = [*SERVER_COMMAND, str(place), str(os.getpid())]
+    host = spawn(command, rank_environment(point, os.environ), place / "node0.log")
     (place / _PID).write_text(f"{host.pid} {socket.gethostname()}")
     try:
         yield {FORK_SERVER: str(place)}
@@ -82,21 +68,19 @@ def local_fork_server(point: Placement | None, logs: Path) -> Iterator[dict[str,
 def start_on_local_fork_server(
     command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
 ) -> Ranks:
-    """Have the host of this run fork the ranks, or start them from nothing where it cannot.
+    """Have the fork server of this run start the ranks.
 
     Raises:
-        LaunchError: they could not be started that way either.
+        NoForkServer: there is none, or more than one node is needed.
+        OSError: it does not answer.
     """
-    if can_fork(command) and point.world_size <= point.gpus_per_node:
-        try:
-            host = _host(Path(environment[FORK_SERVER]))
-            return order_ranks([host], command, point, environment, logs)
-        except (NoForkServer, OSError) as why:
-            print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
-    return start_local(command, point, environment, logs)
+    if point.world_size > point.gpus_per_node:
+        raise NoForkServer("it serves one machine")
+    server = _server(Path(environment[FORK_SERVER]))
+    return order_ranks([server], command, point, environment, logs)
 
 
-def _host(place: Path) -> ForkServer:
+def _server(place: Path) -> ForkServer:
     record = place / "node0.json"
     end = time.monotonic() + _IMPORT_LIMIT_S
     while not record.exists():

@@ -10,12 +10,14 @@ import dataclasses
 import json
 import socket
 import struct
+import sys
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import TypeVar
 
+SERVER_COMMAND = (sys.executable, "-m", "scaling.launch.fork_server.server")  # then its folder
 DUMP, KILL = "dump", "kill"
 ANSWER_S = 10.0  # for each step of a greeting
 
@@ -79,12 +81,12 @@ def call(server: ForkServer) -> Connection:
     Raises:
         OSError: it does not answer, or does not know the key.
     """
-    taken = socket.create_connection((server.name, server.port), timeout=ANSWER_S)
-    taken.settimeout(None)
+    link = socket.create_connection((server.name, server.port), timeout=ANSWER_S)
+    link.settimeout(None)
     timeout = struct.pack("ll", int(ANSWER_S), 0)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
-    connection = Connection(taken.detach())
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+    connection = Connection(link.detach())
     try:
         answer_challenge(connection, server.key.encode())
         deliver_challenge(connection, server.key.encode())
@@ -94,13 +96,13 @@ def call(server: ForkServer) -> Connection:
     return connection
 
 
-def answered(taken: socket.socket, key: str) -> Connection:
+def answered(link: socket.socket, key: str) -> Connection:
     """The other end of `call`, as long as it may take.
 
     Raises:
         AuthenticationError, AssertionError, EOFError, OSError: it is somebody else.
     """
-    connection = Connection(taken.detach())
+    connection = Connection(link.detach())
     deliver_challenge(connection, key.encode())
     answer_challenge(connection, key.encode())
     return connection

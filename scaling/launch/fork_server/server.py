@@ -99,13 +99,13 @@ def _end(_: int, __: FrameType | None) -> None:
 def _take(server: socket.socket, key: str, serving: set[int]) -> None:
     """Have the next connection served, if one comes, and forget those that are over."""
     try:
-        taken, _ = server.accept()
+        link, _ = server.accept()
     except TimeoutError:
-        taken = None
+        link = None
     serving -= {pid for pid in serving if os.waitpid(pid, os.WNOHANG)[0]}
-    if taken is None:
+    if link is None:
         return
-    with taken:
+    with link:
         if len(serving) >= _AT_ONCE:
             return
         if pid := os.fork():
@@ -114,7 +114,7 @@ def _take(server: socket.socket, key: str, serving: set[int]) -> None:
         code = 1
         try:
             server.close()
-            _serve(taken, key)
+            _serve(link, key)
             code = 0
         except (_Ended, OSError):
             pass  # the launcher can_fork, or has gone
@@ -152,11 +152,11 @@ def _gpus_of_forked_ranks() -> int | None:
     os._exit(code)
 
 
-def _serve(taken: socket.socket, key: str) -> None:
+def _serve(link: socket.socket, key: str) -> None:
     """Run the ranks of one order; whoever does not know the key is not answered."""
     signal.alarm(_GREETING_S)  # ends this process
     try:
-        connection = protocol.answered(taken, key)
+        connection = protocol.answered(link, key)
         order = protocol.read(Path(connection.recv()), Order)
     except (AuthenticationError, AssertionError, EOFError):
         return
@@ -187,10 +187,10 @@ def _watch(connection: Connection, ranks: dict[int, int], kills_before: int) -> 
                 connection.send(Answer(rank, code, struck))
         if connection.poll(_ASK_EVERY_S):
             try:
-                asked = connection.recv()
+                message = connection.recv()
             except EOFError:
                 return
-            number = {protocol.DUMP: signal.SIGUSR1, protocol.KILL: signal.SIGKILL}[asked]
+            number = {protocol.DUMP: signal.SIGUSR1, protocol.KILL: signal.SIGKILL}[message]
             for pid in ranks:
                 _signal(pid, number)
 

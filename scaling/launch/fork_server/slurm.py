@@ -6,8 +6,6 @@ points after it find them. Where they cannot be had, ranks start from nothing.
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ from scaling.launch.fork_server import protocol
 from scaling.launch.fork_server.client import NoForkServer, order_ranks
 from scaling.launch.fork_server.protocol import ForkServer
 from scaling.launch.start import slurm
-from scaling.launch.start.starter import Placement, Ranks
+from scaling.launch.start.starter import Placement, Ranks, spawn
 
 _POLL_S = 0.02
 _IMPORT_LIMIT_S = 300.0
@@ -77,15 +75,9 @@ def _start(
 ) -> bool:
     """Whether all of them listen in the end."""
     srun = slurm.fork_servers_command(len(records), per_node, environment, place)
-    with (place / "srun.log").open("wb") as log:
-        step = subprocess.Popen(
-            [*srun, sys.executable, "-m", "scaling.launch.fork_server.server", str(place)],
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # it outlives this point
-        )
+    command = [*srun, *protocol.SERVER_COMMAND, str(place)]
+    # in a session of its own: it outlives this point
+    step = spawn(command, {**os.environ, **environment}, place / "srun.log")
     end = time.monotonic() + _IMPORT_LIMIT_S
     while not _all_there(records):
         if step.poll() is not None or time.monotonic() > end:

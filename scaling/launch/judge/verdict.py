@@ -1,7 +1,7 @@
 """What the evidence says: one outcome and one line."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from scaling.launch.judge.watch import Evidence
@@ -9,6 +9,9 @@ from scaling.launch.start.starter import End
 from scaling.launch.unsettled import KilledFromOutside
 from scaling.record.rank_files import RankFailure
 from scaling.record.row import Outcome
+
+Ends = Mapping[int, End]  # by rank
+Failures = Sequence[tuple[int, RankFailure]]  # with their ranks
 
 # A silence at the time limit is a hang where it is this much longer than any that was broken.
 _UNUSUAL = 3.0
@@ -56,55 +59,57 @@ def verdict(evidence: Evidence, *, last_lines: dict[int, str]) -> Verdict:
     """
     if len(evidence.finished) == evidence.world_size:
         return Verdict(outcome="ok")  # whatever happened while they parted
-    cause = _crashed(evidence) or _failed(evidence, _sure)
-    if cause is None and (interrupted := _signalled(evidence, _FROM_OUTSIDE)):
-        raise KilledFromOutside(_killed(*interrupted))
+    left = evidence.finished | evidence.failures.keys()
+    silent = {rank: end for rank, end in sorted(evidence.exits.items()) if rank not in left}
+    # the first explains the others, which mostly say that their peer is gone
+    failures = sorted(evidence.failures.items(), key=lambda each: each[1].failed_at)
+    cause = _out_of_memory(evidence) or _killed(silent, _CRASHES) or _failed(failures, _names_cause)
+    if cause is None and (interrupted := _killed(silent, _FROM_OUTSIDE)):
+        raise KilledFromOutside(interrupted.message)
     return (
         cause
-        or _ended_by(evidence, {signal.SIGKILL})
-        or _left(evidence, last_lines)
-        or _failed(evidence, _first_hand)
-        or _ended_by(evidence)
-        or _failed(evidence, _any)
+        or _killed(silent, {signal.SIGKILL})
+        or _gone(silent, last_lines, began=evidence.beats.keys())
+        or _failed(failures, _first_hand)
+        or _killed(silent)
+        or _failed(failures)
         or _stopped(evidence)
     )
 
 
-def _crashed(evidence: Evidence) -> Verdict | None:
+def _out_of_memory(evidence: Evidence) -> Verdict | None:
     for rank, end in sorted(evidence.exits.items()):
         if end.code == -signal.SIGKILL and end.out_of_memory:
             message = f"rank {rank} was killed by the kernel: out of memory on the host"
             return Verdict(outcome="oom", message=message)
-    return _ended_by(evidence, _CRASHES)
-
-
-def _ended_by(evidence: Evidence, signals: set[signal.Signals] | None = None) -> Verdict | None:
-    """A rank that one of these signals has ended, or any, and that could leave nothing."""
-    ended = _signalled(evidence, signals)
-    return Verdict(outcome="error", message=_killed(*ended)) if ended else None
-
-
-def _signalled(evidence: Evidence, signals: set[signal.Signals] | None) -> tuple[int, End] | None:
-    left = evidence.finished | evidence.failures.keys()
-    for rank, end in sorted(evidence.exits.items()):
-        meant = end.code < 0 if signals is None else -end.code in signals
-        if meant and rank not in left:
-            return rank, end
     return None
 
 
-def _failed(evidence: Evidence, counts: Callable[[RankFailure], bool]) -> Verdict | None:
-    """The first of the failures that count: the others mostly say that their peer is gone."""
-    failures = {rank: each for rank, each in evidence.failures.items() if counts(each)}
-    if not failures:
-        return None
-    first = min(failures, key=lambda rank: failures[rank].failed_at)
-    failure = failures[first]
-    return Verdict(outcome=failure.outcome, message=f"rank {first}: {failure.message}")
+def _killed(silent: Ends, signals: set[signal.Signals] | None = None) -> Verdict | None:
+    """The first rank that one of these signals has ended, or any, and that could leave nothing."""
+    for rank, end in silent.items():
+        number = -end.code
+        if number <= 0 or (signals is not None and number not in signals):
+            continue
+        # real-time signals have no name of their own
+        name = next((each.name for each in signal.Signals if each == number), f"signal {number}")
+        how = f"killed by {name}" if end.lost_with is None else f"lost with {end.lost_with}"
+        return Verdict(outcome="error", message=f"rank {rank} was {how}")
+    return None
 
 
-def _sure(failure: RankFailure) -> bool:
-    """It names a cause that no peer's end looks like."""
+def _failed(
+    failures: Failures, counts: Callable[[RankFailure], bool] = lambda _: True
+) -> Verdict | None:
+    """The first of the failures that count."""
+    for rank, failure in failures:
+        if counts(failure):
+            return Verdict(outcome=failure.outcome, message=f"rank {rank}: {failure.message}")
+    return None
+
+
+def _names_cause(failure: RankFailure) -> bool:
+    """It names one that no peer's end looks like."""
     return failure.outcome != "error"
 
 
@@ -113,20 +118,15 @@ def _first_hand(failure: RankFailure) -> bool:
     return not any(words in message for words in _PEER_IS_GONE)
 
 
-def _any(_: RankFailure) -> bool:
-    return True
-
-
-def _left(evidence: Evidence, last_lines: dict[int, str]) -> Verdict | None:
-    """A rank that went by itself, without a result and without a word."""
-    for rank, end in sorted(evidence.exits.items()):
-        if end.code < 0 or rank in evidence.finished or rank in evidence.failures:
+def _gone(silent: Ends, last_lines: dict[int, str], *, began: Set[int]) -> Verdict | None:
+    """The first rank that went by itself, without a result and without a word."""
+    for rank, end in silent.items():
+        if end.code < 0:
             continue
         message = f"rank {rank} ended with exit code {end.code} and no result"
         if last := last_lines.get(rank):
             message += f": {last}"
-        never_ran = rank not in evidence.beats
-        return Verdict(outcome="launch_failed" if never_ran else "error", message=message)
+        return Verdict(outcome="error" if rank in began else "launch_failed", message=message)
     return None
 
 
@@ -141,12 +141,3 @@ def _stopped(evidence: Evidence) -> Verdict:
             "the ranks' logs hold their stacks",
         )
     return Verdict(outcome="timeout", message=f"the time limit passed while ranks ran ({last})")
-
-
-def _killed(rank: int, end: End) -> str:
-    if end.lost_with is not None:
-        return f"rank {rank} was lost with {end.lost_with}"
-    number = -end.code
-    # real-time signals have no name of their own
-    name = next((each.name for each in signal.Signals if each == number), f"signal {number}")
-    return f"rank {rank} was killed by {name}"

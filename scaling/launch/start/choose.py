@@ -29,7 +29,7 @@ def starter(environment: Mapping[str, str]) -> Starter:
         return start_in_allocation
     if len(nodes_of(environment)) > 1:
         return start_by_torchrun
-    return start_on_local_fork_server if FORK_SERVER in environment else start_local
+    return start_here if FORK_SERVER in environment else start_local
 
 
 def start_in_allocation(
@@ -43,9 +43,35 @@ def start_in_allocation(
     Raises:
         LaunchError: no step could be created.
     """
-    if can_fork(command) and environment.get(FORK_SERVERS_WANTED) != "0":
-        try:
-            return start_on_fork_servers(command, point, environment, logs)
-        except NoForkServer as why:
-            print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
-    return start_step(command, point, environment, logs)
+    wanted = environment.get(FORK_SERVERS_WANTED) != "0"
+    forked = _forked(start_on_fork_servers, command, point, environment, logs) if wanted else None
+    return forked or start_step(command, point, environment, logs)
+
+
+def start_here(
+    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
+) -> Ranks:
+    """Have the fork server of this run start the ranks, or start them from nothing.
+
+    Raises:
+        LaunchError: they could not be started that way either.
+    """
+    forked = _forked(start_on_local_fork_server, command, point, environment, logs)
+    return forked or start_local(command, point, environment, logs)
+
+
+def _forked(
+    fork: Starter,
+    command: Sequence[str],
+    point: Placement,
+    environment: Mapping[str, str],
+    logs: Path,
+) -> Ranks | None:
+    """The ranks that fork servers start, None where these cannot."""
+    if not can_fork(command):
+        return None
+    try:
+        return fork(command, point, environment, logs)
+    except (NoForkServer, OSError) as why:
+        print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
+        return None

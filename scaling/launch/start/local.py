@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scaling.launch.start.oom_killer import oom_kills
-from scaling.launch.start.starter import End, LaunchError, Placement
+from scaling.launch.start.starter import End, LaunchError, Placement, all_or_none, spawn
 
 
 def start_local(
@@ -27,15 +27,13 @@ def start_local(
             "these ranks are started on one machine"
         )
     ranks = LocalRanks()
-    try:
+    with all_or_none(ranks):
         for rank in range(world_size):
-            ranks.start(rank, command, {**environment, **rank_variables(rank, world_size)}, logs)
-    except OSError as error:
-        ranks.kill()
-        raise LaunchError(f"rank {rank} could not be started: {error}") from error
-    except BaseException:
-        ranks.kill()
-        raise
+            of_rank = {**environment, **rank_variables(rank, world_size)}
+            try:
+                ranks.start(rank, command, of_rank, logs)
+            except OSError as error:
+                raise LaunchError(f"rank {rank} could not be started: {error}") from error
     return ranks
 
 
@@ -69,16 +67,8 @@ class LocalRanks:
         Raises:
             OSError: there is no such program, or no room for a process.
         """
-        with (logs / f"rank{rank}.log").open("wb") as log:
-            self._children[rank] = subprocess.Popen(
-                command,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
+        log = logs / f"rank{rank}.log"
+        self._children[rank] = spawn(command, environment, log, preexec_fn=_die_with_parent)
 
     def exits(self) -> dict[int, End]:
         """See `Ranks`."""

@@ -5,13 +5,21 @@ kernel's out-of-memory killer has ended there meanwhile. A folder that all nodes
 needed; nothing is asked over the network.
 """
 
+import contextlib
+import os
+import signal
+import subprocess
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from subprocess import DEVNULL
 
 from scaling.launch.start.oom_killer import OOM_KILLS
-from scaling.launch.start.starter import End
+from scaling.launch.start.starter import End, spawn
 
 _LISTING_LAG_S = 5.0  # of a shared file system
+_PARTING_S = 20.0
+_POLL_S = 0.05
 
 # Shell before a rank, and after it: its code is in $code, its number in $RANK, and $folder.
 BEFORE = f"""{OOM_KILLS}
@@ -25,38 +33,97 @@ mv "$folder/.$RANK" "$folder/$RANK"
 """
 
 
-class RankExits:
-    """The exit codes that the ranks' shells leave in a folder."""
+class ShellRanks:
+    """Ranks seen through the processes that hold `per_shell` of them each, and the folder.
 
-    def __init__(self, folder: Path) -> None:
+    Who starts ranks this way says how they are asked to end and to dump their stacks.
+    """
+
+    def __init__(self, folder: Path, per_shell: int) -> None:
         self._folder = folder
+        self._per_shell = per_shell
+        self._shells: list[subprocess.Popen[bytes]] = []
         self._silent_since: float | None = None
 
-    def ends(self) -> dict[int, End]:
-        """How each rank ended, for those that have said it."""
-        return {
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], stdin: int = DEVNULL
+    ) -> None:
+        """Start the next ranks.
+
+        Raises:
+            OSError: there is no such program.
+        """
+        log = self._log(len(self._shells))
+        self._shells.append(spawn(command, environment, log, stdin=stdin))
+
+    def wait_for_start(self, mark: Callable[[int], str], limit_s: float) -> int | None:
+        """The first of these processes that starts no ranks, None once each of them has.
+
+        Args:
+            mark: the name of a file that the first rank of each leaves.
+            limit_s: seconds to wait for all.
+        """
+        end = time.monotonic() + limit_s
+        for number, shell in enumerate(self._shells):
+            while not self._has(mark(number)):
+                if shell.poll() is not None:
+                    time.sleep(_POLL_S)
+                    return None if self._has(mark(number)) else number
+                if time.monotonic() > end:
+                    return number
+                time.sleep(_POLL_S)
+        return None
+
+    def exits(self) -> dict[int, End]:
+        """See `Ranks`. A rank that could not say how it ended shares its process's exit code."""
+        ends = {
             int(path.name): _end(path.read_text())
             for path in self._folder.iterdir()
             if path.name.isdigit()
         }
-
-    def without_a_word(self, ranks: range, end: End) -> dict[int, End]:
-        """The ranks that cannot say how they ended any more, with the end of what held them.
-
-        Empty until a shared file system must have shown what they said.
-
-        Args:
-            ranks: those whose shells have surely ended.
-            end: what is said of them.
-        """
-        silent = [rank for rank in ranks if not (self._folder / str(rank)).exists()]
-        if not silent:
-            return {}
-        if self._silent_since is None:
+        lost: dict[int, End] = {}
+        for number, shell in enumerate(self._shells):
+            if (code := shell.poll()) is not None:
+                ranks = range(number * self._per_shell, (number + 1) * self._per_shell)
+                # 0 would say that all is well
+                lost |= {rank: End(signed(code) or 1) for rank in ranks if rank not in ends}
+        if lost and self._silent_since is None:
             self._silent_since = time.monotonic()
-        if time.monotonic() - self._silent_since < _LISTING_LAG_S:
-            return {}
-        return dict.fromkeys(silent, end)
+        # by then a shared file system has shown what they said
+        shown = lost and time.monotonic() - (self._silent_since or 0.0) >= _LISTING_LAG_S
+        return {**lost, **ends} if shown else ends
+
+    def dump_stacks(self) -> None:
+        """See `Ranks`."""
+        raise NotImplementedError
+
+    def ask_to_end(self) -> None:
+        """Have all ranks killed, and their processes end; no waiting."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """See `Ranks`."""
+        self.ask_to_end()
+        end = time.monotonic() + _PARTING_S
+        for shell in self._shells:
+            try:
+                shell.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:  # it may wait for a node that is gone
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGKILL)
+                shell.wait()
+
+    def last_words(self, number: int = 0) -> str:
+        """The last line that one of these processes printed."""
+        return last_line(self._log(number)) or f"exit code {self._shells[number].poll()}"
+
+    def _log(self, number: int) -> Path:
+        return self._folder / f"shell{number}.log"
+
+    def _has(self, name: str) -> bool:
+        """Whether a file is there, and written."""
+        path = self._folder / name
+        return path.exists() and path.stat().st_size > 0
 
 
 def _end(text: str) -> End:

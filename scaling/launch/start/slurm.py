@@ -49,16 +49,9 @@ def queued(folder: Path) -> list[Queued]:
 
     Places are by Slurm's priority at this moment: backfilling may let a later job start first.
     """
-    if shutil.which("squeue") is None:
-        return []
-    ask = ["squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i|%P|%T|%D|%Q|%r|%S|%Z"]
-    try:
-        asked = subprocess.run(
-            ask, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False, errors="replace"
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    jobs = [line.split("|", 7) for line in asked.stdout.splitlines()]
+    fields = "--format=%i|%P|%T|%D|%Q|%r|%S|%Z"
+    answer = _answer("squeue", "--noheader", "--states=PENDING,RUNNING", fields)
+    jobs = [line.split("|", 7) for line in answer.splitlines()]
     jobs = [job for job in jobs if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
     ours = []
     for name, partition, state, nodes, priority, reason, start, place in jobs:
@@ -78,6 +71,18 @@ def queued(folder: Path) -> list[Queued]:
             )
         )
     return ours
+
+
+def _answer(*command: str) -> str:
+    """What Slurm answers; nothing where it is not, or does not."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False,
+            errors="replace",
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
 
 
 def job_id(environment: Mapping[str, str]) -> str | None:
@@ -128,13 +133,7 @@ def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
     nodes = environment.get("SLURM_JOB_NODELIST")
     if not nodes:
         return []
-    ask = ["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %t"]
-    try:
-        answer = subprocess.run(
-            ask, capture_output=True, text=True, timeout=_ASK_LIMIT_S, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return []
+    answer = _answer("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %t")
     # a node is listed once for each partition
     states = dict(line.split() for line in answer.splitlines() if len(line.split()) == 2)
     return [

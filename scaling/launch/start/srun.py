@@ -1,22 +1,18 @@
 """Ranks as one step of a Slurm allocation: srun places them, a shell stands around each."""
 
-import contextlib
-import os
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scaling.launch.start import slurm
-from scaling.launch.start.rank_exits import AFTER, BEFORE, RankExits, last_line, signed
-from scaling.launch.start.starter import End, LaunchError, Placement, Ranks
+from scaling.launch.start.rank_exits import AFTER, BEFORE, ShellRanks
+from scaling.launch.start.starter import LaunchError, Placement, Ranks, all_or_none
 
 _LAUNCHES = 3  # a step that Slurm fails to create is tried again
 _LAUNCH_PAUSE_S = 5.0
 _LAUNCH_LIMIT_S = 300.0
-_POLL_S = 0.05
+_STEP = "step"  # the file in which rank 0 says what Slurm calls the step
 
 # $1: where to say how the rank ended; then its command. Slurm sends every signal to the shell too,
 # which stays to say what became of its rank: USR1 asks ranks for their stacks, and the others end
@@ -54,89 +50,32 @@ def start_step(
         if attempt:
             time.sleep(_LAUNCH_PAUSE_S)
         folder = Path(tempfile.mkdtemp(prefix=".run-step-", dir=logs))
-        step = StepRanks(
-            [*srun, "bash", "-c", _RANK_SHELL, "rank", str(folder), *command],
-            of_rank,
-            folder,
-        )
-        try:
-            started = step.wait_for_start(_LAUNCH_LIMIT_S)
-        except BaseException:
-            step.kill()
-            raise
-        if started:
+        step = StepRanks(folder, world_size)
+        with all_or_none(step):
+            step.start([*srun, "bash", "-c", _RANK_SHELL, "rank", str(folder), *command], of_rank)
+            failed = step.wait_for_start(lambda _: _STEP, _LAUNCH_LIMIT_S)
+        if failed is None:
             return step
         step.kill()
     raise LaunchError(f"srun failed {_LAUNCHES} times: {step.last_words()}")
 
 
-class StepRanks:
-    """The ranks of one step, seen through srun and the files their shells leave."""
-
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], folder: Path
-    ) -> None:
-        self._folder = folder
-        self._world_size = int(environment["WORLD_SIZE"])
-        self._exits = RankExits(folder)
-        with (folder / "srun.log").open("wb") as log:
-            self._srun = subprocess.Popen(
-                command,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def wait_for_start(self, limit_s: float) -> bool:
-        """Whether the first rank runs, or has run, within so many seconds."""
-        end = time.monotonic() + limit_s
-        while time.monotonic() < end:
-            if self._step() is not None:
-                return True
-            if self._srun.poll() is not None:
-                time.sleep(_POLL_S)
-                return self._step() is not None
-            time.sleep(_POLL_S)
-        return False
-
-    def exits(self) -> dict[int, End]:
-        """See `Ranks`. A rank that could not say how it ended shares srun's own exit code."""
-        rest: dict[int, End] = {}
-        if (code := self._srun.poll()) is not None:
-            rest = self._exits.without_a_word(range(self._world_size), End(signed(code)))
-        return {**rest, **self._exits.ends()}
+class StepRanks(ShellRanks):
+    """The ranks of one step, seen through one srun."""
 
     def dump_stacks(self) -> None:
         """See `Ranks`."""
         self._signal("USR1")
 
-    def kill(self) -> None:
-        """See `Ranks`."""
-        if self._srun.poll() is None:
-            self._signal("KILL")
-            try:
-                self._srun.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                # it may wait for a node that is gone
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._srun.pid, signal.SIGKILL)
-                self._srun.wait()
-
-    def last_words(self) -> str:
-        """The last line that srun printed."""
-        return last_line(self._folder / "srun.log") or f"exit code {self._srun.poll()}"
-
-    def _step(self) -> str | None:
-        try:
-            return (self._folder / "step").read_text().strip() or None
-        except FileNotFoundError:
-            return None
+    def ask_to_end(self) -> None:
+        """See `ShellRanks`."""
+        self._signal("KILL")
 
     def _signal(self, name: str) -> None:
-        step = self._step()
-        if step is None:  # not placed yet: srun gives its request up
-            self._srun.terminate()
-            return
-        slurm.signal_step(step, name)
+        for srun in self._shells:
+            if srun.poll() is not None:
+                continue
+            if self._has(_STEP):
+                slurm.signal_step((self._folder / _STEP).read_text().strip(), name)
+            else:  # not placed yet: srun gives its request up
+                srun.terminate()

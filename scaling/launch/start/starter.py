@@ -1,6 +1,8 @@
 """What a launcher asks of whoever starts ranks, and all that the watcher knows of them."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -59,3 +61,38 @@ class Starter(Protocol):
         Raises:
             LaunchError: not all could be started; none is left running.
         """
+
+
+@contextlib.contextmanager
+def all_or_none(ranks: Ranks) -> Iterator[None]:
+    """Kill the ranks that have started where not all of them can be."""
+    try:
+        yield
+    except BaseException:
+        ranks.kill()
+        raise
+
+
+def spawn(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    preexec_fn: Callable[[], None] | None = None,
+) -> subprocess.Popen[bytes]:
+    """A process in a session of its own that writes into a log of its own.
+
+    Raises:
+        OSError: there is no such program, or no room for a process.
+    """
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=stdin,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=preexec_fn,
+        )

@@ -6,25 +6,20 @@ input steers a node: `dump` asks for stacks, and its end, whatever caused it, en
 """
 
 import contextlib
-import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scaling.launch.fork_server.protocol import write_private
 from scaling.launch.start import slurm
-from scaling.launch.start.rank_exits import AFTER, BEFORE, RankExits, last_line
-from scaling.launch.start.starter import End, LaunchError, Placement, Ranks
+from scaling.launch.start.rank_exits import AFTER, BEFORE, ShellRanks
+from scaling.launch.start.starter import LaunchError, Placement, Ranks, all_or_none
 
 REMOTE_SHELL = "ssh -o BatchMode=yes"
 _LAUNCH_LIMIT_S = 300.0
-_PARTING_S = 20.0
-_POLL_S = 0.05
 # what a remote shell does not hand over by itself, as other launchers have it, and ours
 _HANDED_OVER = (
     *(
@@ -125,7 +120,7 @@ def start_by_torchrun(
     folder = Path(tempfile.mkdtemp(prefix=".run-nodes-", dir=logs))
     write_private(folder / "environment", exports(environment))
     ranks = NodeRanks(folder, per_node)
-    try:
+    with all_or_none(ranks):
         for node, name in enumerate(nodes[:needed]):
             line = node_command(
                 command,
@@ -136,17 +131,14 @@ def start_by_torchrun(
                 world_size=world_size,
                 master=nodes[0],
             )
-            ranks.start([*shell, name, line], environment)
-        failed = ranks.wait_for_start(_LAUNCH_LIMIT_S)
-    except OSError as error:
-        ranks.kill()
-        raise LaunchError(f"{shell[0]} could not be started: {error}") from error
-    except BaseException:
-        ranks.kill()
-        raise
-    if failed is not None:
-        ranks.kill()
-        raise LaunchError(f"no rank was started on {nodes[failed]}: {ranks.last_words(failed)}")
+            try:
+                ranks.start([*shell, name, line], environment, subprocess.PIPE)
+            except OSError as error:
+                raise LaunchError(f"{shell[0]} could not be started: {error}") from error
+        failed = ranks.wait_for_start(lambda node: f"pid.{node * per_node}", _LAUNCH_LIMIT_S)
+        if failed is not None:
+            words = ranks.last_words(failed)
+            raise LaunchError(f"no rank was started on {nodes[failed]}: {words}")
     return ranks
 
 
@@ -190,78 +182,24 @@ def exports(environment: Mapping[str, str]) -> str:
     )
 
 
-class NodeRanks:
-    """The ranks of a point, seen through one remote shell per node and the files they leave."""
-
-    def __init__(self, folder: Path, per_node: int) -> None:
-        self._folder = folder
-        self._exits = RankExits(folder)
-        self._per_node = per_node
-        self._shells: list[subprocess.Popen[bytes]] = []
-
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the ranks of the next node.
-
-        Raises:
-            OSError: there is no such program.
-        """
-        with (self._folder / f"node{len(self._shells)}.log").open("wb") as log:
-            self._shells.append(
-                subprocess.Popen(
-                    command,
-                    env=dict(environment),
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            )
-
-    def wait_for_start(self, limit_s: float) -> int | None:
-        """The first node whose ranks cannot be started, None once every node has begun."""
-        end = time.monotonic() + limit_s
-        for node, shell in enumerate(self._shells):
-            first = self._folder / f"pid.{node * self._per_node}"
-            while not first.exists():
-                if shell.poll() is not None or time.monotonic() > end:
-                    return node
-                time.sleep(_POLL_S)
-        return None
-
-    def exits(self) -> dict[int, End]:
-        """See `Ranks`. A rank that could not say how it ended shares its node's exit code."""
-        ends: dict[int, End] = {}
-        for node, shell in enumerate(self._shells):
-            if (code := shell.poll()) is not None:
-                ranks = range(node * self._per_node, (node + 1) * self._per_node)
-                # 0 would say that all is well
-                ends |= self._exits.without_a_word(ranks, End(code or 1))
-        return {**ends, **self._exits.ends()}
+class NodeRanks(ShellRanks):
+    """The ranks of a point, seen through one remote shell per node."""
 
     def dump_stacks(self) -> None:
         """See `Ranks`."""
+        self._steer(b"dump\n")
+
+    def ask_to_end(self) -> None:
+        """See `ShellRanks`."""
+        self._steer(None)
+
+    def _steer(self, word: bytes | None) -> None:
+        """Send each node a word; None: the end."""
         for shell in self._shells:
             assert shell.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # the node has ended
-                shell.stdin.write(b"dump\n")
-                shell.stdin.flush()
-
-    def kill(self) -> None:
-        """See `Ranks`."""
-        for shell in self._shells:
-            assert shell.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                shell.stdin.close()
-        end = time.monotonic() + _PARTING_S
-        for shell in self._shells:
-            while shell.poll() is None and time.monotonic() < end:
-                time.sleep(_POLL_S)
-            if shell.poll() is None:  # it may wait for a node that is gone
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(shell.pid, signal.SIGKILL)
-                shell.wait()
-
-    def last_words(self, node: int) -> str:
-        """The last line that a node's remote shell printed."""
-        shell = self._shells[node]
-        return last_line(self._folder / f"node{node}.log") or f"exit code {shell.poll()}"
+                if word is None:
+                    shell.stdin.close()
+                else:
+                    shell.stdin.write(word)
+                    shell.stdin.flush()

@@ -11,7 +11,7 @@ from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
 from scaling.layout.shapes import ModelShape
 from scaling.predict.advise.guide import Guide, choose
-from scaling.predict.advise.surprise import TURNS, Seen, choose_again, surprises
+from scaling.predict.advise.surprise import TURNS, Seen, choose_again
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.validation import settings_of
@@ -47,7 +47,7 @@ def play(
 ) -> list[Size]:
     """Measure size by size what `choose` asks for, calibrating on what has been measured so far.
 
-    After a surprise it chooses again within the size, twice at most. A row that ran costs its own
+    It chooses again within the size, twice at most. A row that ran costs its own
     measured steps, one that did not its start; a row that failed for an unknown reason is measured
     like any other and teaches nothing.
     """
@@ -81,21 +81,13 @@ def play(
             if not rows:
                 break
             measured[rows] = True
-            new = np.zeros(len(points), dtype=bool)
-            new[rows] = True
             seen = Seen(
                 measured=measured,
                 step_time_s=np.where(observed.timed, observed.step_time_s, np.nan),
-                out_of_memory=observed.out_of_memory,
             )
-            surprised = surprises(prediction, seen) & new
-            rows = []
-            if surprised.any():
-                prediction = predict(points, learned())
-                spent = float(cost[measured].sum())
-                rows = choose_again(
-                    points, prediction, surprised, seen, size, guide, spent_gpu_s=spent
-                )
+            prediction = predict(points, learned())
+            spent = float(cost[measured].sum())
+            rows = choose_again(points, prediction, seen, size, guide, spent_gpu_s=spent)
         here = points.world_size == size
         regrets = []
         for rows in settings_of(points, here & observed.timed).values():

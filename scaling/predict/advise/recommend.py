@@ -106,7 +106,7 @@ def recommend(
         search = Search(
             shape=shape, gpus=count, global_batch_size=batch, seq_length=seq_length,
             precision=precision, engine=engine if framework == OWN_FRAMEWORK else None,
-            gpus_per_node=where.gpus_per_node, ring=stack_of(framework).ring,
+            gpus_per_node=where.gpus_per_node, ring=stack_of(framework, gpu_named(where.gpu)).ring,
         )  # fmt: skip
         layouts = list(candidates(search))
         if not layouts:

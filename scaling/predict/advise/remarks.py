@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from scaling.cluster.hardware import gpu_named
 from scaling.layout.axes import AXES
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
@@ -87,9 +88,10 @@ def _refused(shape: ModelShape, row: PublishedRow, engine: str) -> Iterator[str]
     """Why the engine cannot run the published layout, axis by axis."""
     known: dict[str, Any] = {name: row.axes[name] for name in _COUNTS if name in AXES}
     chunks = known.get("virtual_stages", 1)
+    ring = stack_of(row.framework, gpu_named(row.gpu)).ring
     layout = Layout(
         **known,
-        cp_style="ring" if known["cp"] > 1 and stack_of(row.framework).ring else "all_to_all",
+        cp_style="ring" if known["cp"] > 1 and ring else "all_to_all",
         dp=row.world_size // (known["tp"] * known["pp"] * known["cp"]),
         pipeline_schedule="interleaved" if chunks > 1 and known["pp"] > 1 else "1f1b",
         zero_stage=1,

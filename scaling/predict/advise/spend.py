@@ -24,25 +24,15 @@ class Spend:
     usd: float | None
 
 
-def spend_of(
-    points: Points,
-    prediction: Prediction,
-    *,
-    steps: int,
-    startup_s: float = 0.0,
-    run_s: Floats | None = None,
-) -> Spend:
-    """What running `steps` steps of every point that fits would take.
+def spend_of(points: Points, prediction: Prediction, *, run_s: Floats) -> Spend:
+    """What running every point that fits would take.
 
     Args:
         points: the points.
         prediction: their predictions.
-        steps: optimizer steps a point runs, warm-up included.
-        startup_s: seconds before the first step, all ranks already allocated.
-        run_s: seconds of all the steps of each point, where they are not `steps` full ones.
+        run_s: seconds that each point runs, all ranks already allocated.
     """
-    each_s = steps * prediction.step_time_s if run_s is None else run_s
-    gpu_s = points.world_size * (each_s + startup_s)
+    gpu_s = points.world_size * run_s
     counted = prediction.predicted & prediction.fits
     energy, usd = 0.0, 0.0
     energy_known, usd_known = True, True

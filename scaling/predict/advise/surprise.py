@@ -1,4 +1,4 @@
-"""Choosing again within a size: what a measurement beyond its interval makes worth measuring."""
+"""Choosing again within a size: what its measurements make worth measuring too."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,15 @@ import numpy.typing as npt
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.advise.guide import Guide, affordable, gpu_s
 from scaling.predict.cost.model import Prediction
-from scaling.predict.cost.ratios import chance_faster, ratio_sigma
+from scaling.predict.cost.ratios import expected_gain, ratio_sigma
 from scaling.predict.fit.validation import settings_of
 from scaling.predict.read.features import Points
 
-# Times that a size is chosen for again: a surprise among the second choice still finds a third.
+# Times that a size is chosen for again: what surprises among the second choice finds a third.
 TURNS = 2
-# A layout is worth a run if its odds to beat the best measured one are at least this.
-_WORTH_A_RUN = 0.1
+# A layout is worth a run if it is expected to gain as much on the best measured one, as a ratio:
+# about what runs of one layout differ by.
+_WORTH_A_RUN = 0.01
 # So many of a setting's points are added at most, and one always may be.
 _MOST_OF_A_SETTING = 0.05
 
@@ -26,67 +27,50 @@ class Seen:
 
     measured: Flags
     step_time_s: Floats
-    out_of_memory: Flags
-
-
-def surprises(prediction: Prediction, seen: Seen) -> Flags:
-    """Measured points that are not as was foretold, bool (n,).
-
-    A step outside of its 80 % interval, or out of memory what was likelier to fit by far.
-
-    Args:
-        prediction: of before they were measured.
-        seen: what was measured since.
-    """
-    timed = seen.measured & (seen.step_time_s > 0)
-    outside = (seen.step_time_s < prediction.low) | (seen.step_time_s > prediction.high)
-    failed = seen.measured & seen.out_of_memory & (prediction.fits_chance > 0.9)
-    return np.asarray(timed & outside | failed)
 
 
 def choose_again(
     points: Points,
     prediction: Prediction,
-    surprised: Flags,
     seen: Seen,
     world_size: float,
     guide: Guide,
     *,
     spent_gpu_s: float = 0.0,
 ) -> list[int]:
-    """More points of a size to measure, most promising first; none where nothing surprised.
+    """More points of a size to measure, most promising first; none where little can be gained.
 
-    Of each setting that held a surprise: the points not measured yet whose odds to beat the best
-    one measured there are at least a tenth, by predictions that have learned of the surprise. Of a
-    budget they may take all that is left: what the model is most wrong about comes first.
+    Of each setting the points not measured yet that are expected to gain enough on the best one
+    measured there, by predictions that have learned of those measured. Of a budget they may take
+    all that is left: where most can be gained for a GPU-second comes first.
 
     Args:
         points: of the whole study.
         prediction: of these points, calibrated on what this size has measured too.
-        surprised: of `surprises`.
         seen: what was measured.
         world_size: the size.
         guide: what the study says.
         spent_gpu_s: GPU-seconds already spent.
     """
     promising: list[tuple[float, int]] = []
+    cost = gpu_s(points, prediction, guide)
     for rows in settings_of(points, points.world_size == world_size).values():
         at = np.array(rows)
-        if not surprised[at].any():
-            continue
         times = seen.step_time_s[at][seen.measured[at] & (seen.step_time_s[at] > 0)]
         left = at[~seen.measured[at] & prediction.predicted[at] & ~prediction.passed_over[at]]
-        odds: Floats = np.ones(len(left))
+        gains: Floats = np.full(len(left), np.inf)
         if times.size:
             # the best one is measured: only the other's error counts
             sigma = ratio_sigma(prediction.own_sigma[left], 0.0)
-            odds = chance_faster(prediction.ranked_s[left], float(times.min()), sigma)
-        order = np.lexsort((prediction.ranked_s[left], -odds))[: _most(at)]
+            gains = expected_gain(prediction.ranked_s[left], float(times.min()), sigma)
+        order = np.lexsort((prediction.ranked_s[left], -gains))[: _most(at)]
         promising += [
-            (-float(odds[i]), int(left[i])) for i in order.tolist() if odds[i] >= _WORTH_A_RUN
+            (-float(gains[i] / cost[left[i]]), int(left[i]))
+            for i in order.tolist()
+            if gains[i] >= _WORTH_A_RUN
         ]
     rows = [row for _, row in sorted(promising)]
-    return affordable(rows, gpu_s(points, prediction, guide), _budget(guide) - spent_gpu_s)
+    return affordable(rows, cost, _budget(guide) - spent_gpu_s)
 
 
 def most_again(points: Points, prediction: Prediction, chosen: Flags, guide: Guide) -> list[int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Floats
+from scaling.predict.cost.links import link, node_link
 from scaling.predict.cost.sharding import Sharding
 from scaling.predict.read.features import Features, Group
 
@@ -124,8 +125,6 @@ def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Float
     nodes = ep / here
     token = f.hidden_size * f.element_bytes
     tokens = f.micro_batch_size * f.seq_length / f.cp / f.tp * f.etp * busiest(f)
-    link = group.gpu.link_bytes_per_s
-    assert link is not None
     inside = tokens * k * token * (ep - 1) / ep
     apart = k * (ep - here) / ep
     if group.stack.tokens_once_a_node:
@@ -133,11 +132,9 @@ def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Float
         apart = np.minimum(apart, reached * (nodes - 1) / nodes)
     else:
         inside = tokens * k * token * (here - 1) / ep
-    node_link = group.cluster.node_link_bytes_per_s
-    assert node_link is not None
-    nics = node_link / group.cluster.gpus_per_node * p["ep_network_efficiency"]
+    nics = node_link(group) / group.cluster.gpus_per_node * p["ep_network_efficiency"]
     across = tokens * apart * token / nics
-    moving = np.maximum(inside / (link * p["ep_link_efficiency"]), across)
+    moving = np.maximum(inside / (link(group) * p["ep_link_efficiency"]), across)
     meeting = np.log2(np.maximum(ep, 2.0)) / 2  # as for tp, stated for 4 ranks
     latency = p["tp_latency_s"] * meeting + p["ep_message_s"] * (ep - 1)
     count = 4 + 2 * f.full

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.chunks import ONE_F_ONE_B
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
 from scaling.predict.cost.own_memory import own_memory_of
+from scaling.predict.cost.own_parts import Memory
 from scaling.predict.cost.own_torch_memory import own_torch_memory_of
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
@@ -30,20 +31,21 @@ MEMORY_TERMS = (
     "buffers_bytes",
 )
 
-_COUNTED = {  # of this project's engines, by the framework they are to the prediction
-    own_framework("deepspeed"): own_memory_of,
-    own_framework("torch"): own_torch_memory_of,
+
+def _counted_on_deepspeed(f: Features) -> Flags:
+    one_f_one_b = (f.schedule == ONE_F_ONE_B) & (f.virtual <= 1)
+    return _counted_on_torch(f) & one_f_one_b & (f.expert_share == 0)
+
+
+def _counted_on_torch(f: Features) -> Flags:
+    return ~f.compiled & ~f.ring
+
+
+# This project's engines, by the framework that they are to the prediction, and what is counted.
+_COUNTED = {
+    own_framework("deepspeed"): (own_memory_of, _counted_on_deepspeed),
+    own_framework("torch"): (own_torch_memory_of, _counted_on_torch),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes allocated at the peak, float64 (n,): `terms` of the fullest stage add up to `total`."""
-
-    total: Floats
-    terms: dict[str, Floats]
-    first_stage: Floats
-    phase: Words | None = None  # of the peak; None of other software, whose phases nobody counts
 
 
 def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
@@ -56,15 +58,16 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
-    Of this project's engines all is counted (own_memory.py, own_torch_memory.py), but for what is
-    compiled, experts, schedules but 1F1B and keys and values that are passed around.
+    Of this project's engines all is counted (own_memory.py, own_torch_memory.py) but for what is
+    compiled, keys and values that are passed around, and on DeepSpeed experts and DualPipeV.
     """
+    if group.stack.name not in _COUNTED:
+        return _modelled(group, f, p)
+    count, countable = _COUNTED[group.stack.name]
+    own, counted = count(group, f, p), countable(f)
+    if counted.all():
+        return own
     modelled = _modelled(group, f, p)
-    count = _COUNTED.get(group.stack.prefix)
-    if count is None:
-        return modelled
-    own = count(group, f, p)
-    counted = f.counted & (f.expert_share == 0) & (f.virtual <= 1) & ~f.ring
     return Memory(
         np.where(counted, own.total, modelled.total),
         {name: np.where(counted, own.terms[name], modelled.terms[name]) for name in MEMORY_TERMS},

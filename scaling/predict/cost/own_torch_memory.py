@@ -11,63 +11,86 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.own_memory import (
+from scaling.predict.cost.chunks import Chunks, chunks_of
+from scaling.predict.cost.experts import expert_sharding_of, held_params, present
+from scaling.predict.cost.own_parts import (
     PHASES,
+    WIDE,
     Held,
+    Memory,
     Moment,
-    OwnMemory,
     fullest_of,
     layer_of,
     loss_of,
 )
 from scaling.predict.cost.sharding import sharding_of
-from scaling.predict.cost.stages import head_params, layer_params, stages_of
+from scaling.predict.cost.stages import head_params, layer_params
 from scaling.predict.read.features import Features, Group
 
-_WIDE = 4.0  # bytes of fp32
 _BUILD, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
 
 
-def own_torch_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> OwnMemory:
-    """The fullest moment of the first and the last stage, of 1F1B or of a replica."""
-    first, last = (_moments(group, f, p, last=end) for end in (False, True))
-    return fullest_of(first, last)
+def own_torch_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
+    """The fullest moment of the first, the second and the last rank of a pipeline."""
+    return fullest_of([_moments(group, f, p, chunks) for chunks in chunks_of(group, f)])
 
 
-def _moments(group: Group, f: Features, p: Mapping[str, float], *, last: bool) -> list[Moment]:
-    z, e, stages = f.zero_stage, f.element_bytes, stages_of(f, group.stack)
-    piped, rounds = stages.piped, f.accumulation
+def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> list[Moment]:
+    z, e, piped, rounds = f.zero_stage, f.element_bytes, f.pp > 1, f.accumulation
     tokens = f.micro_batch_size * f.seq_length / f.cp
     own = tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-    layers = np.where(piped & last, stages.last, stages.first)
     layer_weights, table = layer_params(f) / f.tp, head_params(f) / f.tp
-    has_head, nothing = ~piped | last, np.zeros(len(f))
-    weights = layers * layer_weights + np.where(piped, 1.0, f.embeddings) * table
-    part = weights / sharding_of(group, f).state
+    nothing = np.zeros(len(f))
+    tables = np.where(piped, c.looks_up * 1.0 + c.has_head, f.embeddings)
+    weights = c.layers * layer_weights + tables * table
+    gathered = weights
+    sharding, expert_sharding = sharding_of(group, f), expert_sharding_of(f)
+    part = weights / sharding.state
+    if present(f):
+        routed, over = held_params(f), expert_sharding.state
+        experts = np.maximum(f.num_experts / f.ep, 1.0)
+        padded = routed * np.ceil(experts / over) * over / experts  # FSDP2 deals whole experts
+        layer_weights = layer_weights + padded
+        weights = weights + c.layers * routed
+        gathered = gathered + c.layers * padded
+        part = part + c.layers * padded / over
     # a rank alone in fp32 has nothing to gather: FSDP2 does not stand around it
-    gathers = (e < _WIDE) | (f.dp * f.cp > 1) | f.offload
-    wide = np.where(f.short_states, e, _WIDE)
+    gathers = (e < WIDE) | (f.dp * f.cp > 1) | f.offload
+    wide = np.where(f.short_states, e, WIDE)
     state = np.where(f.offload, 0.0, 3 * wide * part)
     copies = np.where(gathers & ~(f.short_states & (f.dp * f.cp == 1)), e, 0.0)
-    held = np.where(z >= 3, 0.0, copies * weights)
+    held = np.where(z >= 3, 0.0, copies * gathered)
     sharded = np.where(f.offload, 0.0, wide * part)
     # pipelines reduce once a step; replicas after each micro-batch from zero_stage 2 on
     waits_for_all = piped | (z < 2)
     kept = np.where(rounds > 1, np.where(waits_for_all, e * weights, sharded), 0.0)
-    per_layer = layer_of(f, tokens)
-    flying = np.where(piped, 1.0 if last else np.minimum(rounds, f.pp), 1.0)
+    # of each micro-batch a buffer for what comes in and for the gradient of what goes out, and
+    # where backward is in two parts the gradient of what came in
+    message = np.where(piped, e * own, 0.0)
+    buffers = rounds * c.received * message
+    done = np.maximum(rounds * c.deferred - np.where(c.deferred > 0, c.passes, 0.0), 0.0) * message
+    # gradients of a layer are whole until all are there and reduced; where they are added to those
+    # of the micro-batch before, one by one
+    reduces = gathers & ~(waits_for_all & (rounds > 1))
+    per_layer = layer_of(f, tokens, reduces)
     final = np.where(
-        has_head, np.where(f.fused_norm, e, _WIDE + e) * own + e * tokens * f.hidden_size, 0.0
+        c.has_head, np.where(f.fused_norm, e, WIDE + e) * own + e * tokens * f.hidden_size, 0.0
     )
-    activations = flying * layers * per_layer.kept + np.where(piped, 1.5 * e * own, 0.0) + final
-    logits = np.where(has_head, tokens * f.vocab_size / f.tp, 0.0)
+    activations = c.flying * per_layer.kept + c.passes * message + done + final
+    put_off = c.left * per_layer.kept + c.split * per_layer.waiting + c.passes * message
+    put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
+    logits = np.where(c.has_head, tokens * f.vocab_size / f.tp, 0.0)
     forward, backward, after = loss_of(f, logits, tokens, table, piped)
-    at_loss = np.where((z >= 3) & has_head, e * table, 0.0)
+    at_loss = np.where((z >= 3) & c.has_head, e * table, 0.0)
     two_layers = np.where(z >= 3, 2 * e * layer_weights, 0.0)
-    # gradients that are being reduced, while those of the layer before are computed one by one
-    of_layers = np.where(gathers & ~(waits_for_all & (rounds > 1)), e * layer_weights, 0.0)
+    # while those of the layer before are computed: of the head, then of a layer, and their sum
+    of_head = np.where(reduces, e * table, 0.0)
+    of_layer = np.where(reduces, e * layer_weights * (1 + 1 / sharding.state), 0.0)
     working = per_layer.again + per_layer.above + e * own
-    whole = _WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
+    # a pipeline reduces all when its last backward is over, a replica one layer after the other
+    unreduced = np.where(waits_for_all, e * weights, 0.0)
+    at_end = np.maximum(unreduced, sharded) + np.where(piped, e * layer_weights, 0.0)
+    whole = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
 
     def at(
         gradients: Floats = kept,
@@ -76,16 +99,26 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], *, last: bool) -
         more: Floats = nothing,
         held: Floats = held,
         optimizer: Floats = state,
+        buffers: Floats = buffers,
     ) -> Held:
-        unseen = p["buffers_bytes"] + nothing
-        return Held(held + more, gradients, optimizer, activations, logits, unseen)
+        unseen = p["buffers_bytes"]
+        return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
 
     return [
-        (_BUILD, at(nothing, optimizer=wide * part, held=whole)),
+        (_BUILD, at(nothing, optimizer=wide * part, held=whole, buffers=nothing)),
         (_FORWARD, at(activations=activations, logits=forward, more=at_loss)),
         (_BACKWARD, at(activations=activations, logits=backward, more=at_loss)),
         (_BACKWARD, at(activations=activations, logits=after, more=at_loss)),
-        (_BACKWARD, at(kept + of_layers, activations - final + working, more=two_layers)),
-        (_BACKWARD, at(np.where(waits_for_all, e * weights, 0.0) + sharded, working)),
-        (_OPTIMIZER, at(sharded, held=np.where(gathers, 0.0, nothing))),
+        (_BACKWARD, at(kept + of_head, activations - final + working, more=two_layers)),
+        (
+            _BACKWARD,
+            at(
+                kept + of_layer,
+                activations - final - per_layer.kept + working,
+                more=two_layers,
+            ),
+        ),
+        (_BACKWARD, at(activations=put_off)),
+        (_BACKWARD, at(at_end, np.where(piped, done, working))),
+        (_OPTIMIZER, at(sharded, done, held=np.where(gathers, 0.0, nothing))),
     ]

@@ -52,6 +52,22 @@ def ratio_sigma(
     return np.asarray(np.sqrt(own + np.square(size_a) + np.square(size_b)))
 
 
+def expected_gain(step_a_s: Floats | float, step_b_s: float, sigma: Floats) -> Floats:
+    """What is gained on b by measuring a, on average: the mean of max(0, ln(b / a)).
+
+    The expected improvement of a normal error, s (phi(z) + z Phi(z)) with z = ln(b / a) / s
+    (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998, eq. 15).
+
+    Args:
+        step_a_s: predicted seconds a step of a.
+        step_b_s: of b, which is known.
+        sigma: standard deviation of ln(a)'s error, above 0.
+    """
+    z = np.log(step_b_s / np.asarray(step_a_s)) / sigma
+    density = np.exp(-np.square(z) / 2) / math.sqrt(2 * math.pi)
+    return np.asarray(sigma * (density + z * below(z)))
+
+
 def chance_faster(step_a_s: Floats | float, step_b_s: Floats | float, sigma: Floats) -> Floats:
     """P(a is faster than b): that ln(a / b) is below 0.
 

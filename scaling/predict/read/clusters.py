@@ -33,7 +33,7 @@ def site_clusters() -> dict[str, Cluster]:
 
 @cache
 def _loaded(path: Path, changed_ns: int) -> dict[str, Cluster]:
-    from scaling.study.study import load_clusters
+    from scaling.study.catalogues import load_clusters
 
     return load_clusters(path)
 

@@ -36,6 +36,7 @@ class Features:
     embeddings: Floats  # vocabulary matrices held, 1 if tied
     attentions: Floats
     attention_weights: Floats  # of an attention block over those of plain attention so wide
+    head_norms: Floats  # 1 where each head's query and key are normalised
     num_experts: Floats
     experts_per_token: Floats
     expert_ffn: Floats
@@ -53,6 +54,7 @@ class Features:
     dp: Floats
     zero_stage: Floats
     shard: Floats  # dp ranks that share one copy of what ZeRO shards
+    schedule: Floats  # of the pipeline: its place in SCHEDULES (inputs.py)
     virtual: Floats  # model chunks a pipeline rank holds, 1 without interleaving
     micro_batch_size: Floats
     accumulation: Floats
@@ -70,7 +72,7 @@ class Features:
     fused_cross_entropy: Flags
     offload: Flags  # optimizer state and update on the host
     short_states: Flags  # master weights and moments in 16 bits
-    counted: Flags  # by 1F1B or without a pipeline, and not compiled: where ours, counted
+    compiled: Flags
     element_bytes: Floats
     cast_bytes: Floats  # moved to bring one element of a GEMM's input to 8 or 4 bits, 0 without
     copy_bytes: Floats  # a layer's weight takes for its copies of low precision

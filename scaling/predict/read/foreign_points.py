@@ -1,6 +1,6 @@
 """Tables of others as inputs of the predictor: what is derived, assumed, or cannot be predicted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,23 @@ from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
 from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
-from scaling.predict.read.clusters import names_of
-from scaling.predict.read.foreign_stacks import expert_slices, frameworks_of, recomputes
-from scaling.predict.read.inputs import SHAPE, UNPREDICTED, Inputs, usable_rows, without
-from scaling.predict.read.stacks import stack_of
-
-# Published tables that name no cluster, by framework and GPUs per node.
-UNNAMED_CLUSTER = "other"
-CLUSTER_OF = {
-    # arXiv 1909.08053, section 5: DGX-2H servers of 16 V100 SXM3 32 GB; the same README's rows on 8
-    # GPUs a node are twice as fast: DGX A100, of which only the 40 GB one existed then
-    ("Megatron-LM (2020)", 16): "v100-32gb-dgx2h",
-    ("Megatron-LM (2020)", 8): "a100-40gb-dgx",
-    # Megatron-LM README, table of model sizes: H100 GPUs, up to 6,144 of them
-    ("Megatron-Core r0.8.0", 8): "h100-80gb-dgx",
-}
+from scaling.predict.read.foreign_clusters import clusters_of
+from scaling.predict.read.foreign_stacks import (
+    expert_slices,
+    frameworks_of,
+    recomputes,
+    stacks_of,
+    unfused_software,
+)
+from scaling.predict.read.inputs import (
+    SHAPE,
+    UNPREDICTED,
+    Inputs,
+    schedule_codes,
+    usable_rows,
+    without,
+)
+from scaling.predict.read.stack_facts import Stack
 
 _GPT2_VOCABULARY = 50304.0  # padded to a multiple of 128
 _LAYERS_TO_WIDTH = 128.0  # hidden_size / num_layers of GPT-3 175B (12288 / 96)
@@ -46,11 +48,13 @@ def inputs_of(
         raise columns.missing("cluster", "the hardware is never guessed")
     note = np.full(n, None, dtype=object)
     model = columns.words("model", "unnamed")
-    cluster = _clusters(columns, clusters, note)
+    cluster = clusters_of(columns, clusters, note)
     shape = _shapes(columns, model, models)
     layout = _layout(columns)
     _note_misfits(columns, shape, layout, note)
     framework = frameworks_of(columns)
+    unfused = unfused_software(columns, framework, cluster)
+    stacks = stacks_of(framework, cluster, unfused, clusters)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
     columns.words("engine", "deepspeed", WORDS["engine"], plain=True)  # a wrong one is refused
@@ -73,17 +77,19 @@ def inputs_of(
         gradient_accumulation_steps=layout["gradient_accumulation_steps"],
         seq_length=columns.counts("seq_length"),
         gpus_per_node=columns.counts("gpus_per_node"),
-        **_of_the_software(columns, framework, shape["num_layers"], layout),
+        **_of_the_software(columns, stacks, shape["num_layers"], layout),
         # Inductor makes one kernel of a norm's chain
         fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
         fused_mlp=columns.flags("fused_mlp", False),
         fused_cross_entropy=columns.flags("fused_cross_entropy", False),
         offload=offload == "cpu",
         short_states=optimizer_precision == "bf16",
-        counted=(schedule == "1f1b") & ~columns.flags("compile", False),
+        compiled=columns.flags("compile", False),
+        schedule=schedule_codes(schedule),
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
-        recomputes=recomputes(columns, framework),
+        recomputes=recomputes(columns, stacks),
+        unfused=unfused,
         precision=words["precision"],
         ep=columns.counts("ep", default=1.0, plain=True),
         etp=expert_slices(columns, layout["tp"]),
@@ -97,13 +103,12 @@ def inputs_of(
 
 
 def _of_the_software(
-    columns: Columns, framework: Words, layers: Floats, layout: Mapping[str, Floats]
+    columns: Columns, stacks: Sequence[Stack], layers: Floats, layout: Mapping[str, Floats]
 ) -> dict[str, Any]:
     """What every software decides for itself where a table does not say: see stacks.py."""
 
     def usual(fact: str) -> Floats:
-        by_name = {name: float(getattr(stack_of(name), fact)) for name in set(framework.tolist())}
-        return np.array([by_name[name] for name in framework.tolist()], dtype=np.float64)
+        return np.array([getattr(stack, fact) for stack in stacks], dtype=np.float64)
 
     # chunks of two layers at least, unless a table asks for smaller ones
     most = np.maximum(np.floor(layers / layout["pp"] / 2), 1.0)
@@ -129,37 +134,6 @@ def _of_the_software(
 
 
 _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
-
-
-def _clusters(columns: Columns, clusters: Mapping[str, Cluster], note: Words) -> Words:
-    """The cluster column, as far as possible in names somebody describes.
-
-    A cluster nobody here describes is its `gpu`, where the table says so (then in the vendor's
-    reference node); a published table that names none is resolved by what its source says.
-
-    Raises:
-        InputError: a cluster is unknown.
-    """
-    cluster = columns.words("cluster", "")
-    known = names_of(clusters)
-    strange = np.flatnonzero([name not in known for name in cluster.tolist()])
-    if not strange.size:
-        return cluster
-    gpu = columns.words("gpu", "")
-    framework = frameworks_of(columns)
-    per_node = columns.counts("gpus_per_node")
-    for row in strange:
-        said = CLUSTER_OF.get((framework[row], per_node[row]))
-        if gpu[row] in known:
-            cluster[row] = gpu[row]
-        elif cluster[row] != UNNAMED_CLUSTER:
-            hint = did_you_mean(cluster[row][:60], known)
-            raise columns.cell_error("cluster", int(row), f"unknown cluster: {hint}")
-        elif said in known:
-            cluster[row] = said
-        else:
-            note[row] = f"cluster={UNNAMED_CLUSTER} says no hardware, and its source is not known"
-    return cluster
 
 
 def _layout(columns: Columns) -> dict[str, Floats]:
@@ -285,5 +259,6 @@ def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
         "num_encoder_layers": columns.counts("num_encoder_layers", low=0, default=0.0, plain=True),
         "gated_mlp": gated.astype(np.float64),
         "tied_embeddings": tied.astype(np.float64),
+        "query_key_norm": columns.flags("query_key_norm", False).astype(np.float64),
         **parts_of(columns, layers),
     }

@@ -1,21 +1,31 @@
 """What the software of a foreign row does by itself: by name, release, and what is unsaid."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
+from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import Columns
+from scaling.foreign.layouts import WORDS
 from scaling.layout.axes import DEFAULTS
+from scaling.predict.read.clusters import cluster_named, names_of
 from scaling.predict.read.inputs import own_framework
+from scaling.predict.read.precisions import LOW_PRECISIONS
+from scaling.predict.read.stack_facts import Stack
 from scaling.predict.read.stacks import stack_of, with_release
 
 
 def frameworks_of(columns: Columns) -> Words:
     """Each row's framework, with its release where that changes what is known of it, (n,).
 
-    This project's own where none is named, by the engine.
+    This project's own where none is named, by the engine; a row with a `source` is of others.
     """
     stated, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
-    whose = [name or own_framework(by) for name, by in zip(stated, engine, strict=True)]
+    whose = [
+        name or ("unnamed" if source else own_framework(by))
+        for name, source, by in zip(stated, columns.words("source", ""), engine, strict=True)
+    ]
     framework: Words = np.array(whose, dtype=object)
     release = columns.words("release", "")
     named = {
@@ -26,12 +36,41 @@ def frameworks_of(columns: Columns) -> Words:
     return np.array([named[pair] for pair in pairs], dtype=object)
 
 
-def recomputes(columns: Columns, framework: Words) -> Flags:
+def unfused_software(columns: Columns, framework: Words, cluster: Words) -> Flags:
+    """Rows of software that runs norms as chains of operators in a 16-bit row of theirs, (n,)."""
+    name = "fused_norm"
+    if name not in columns:
+        return np.zeros(len(columns), dtype=bool)
+    precision = columns.words("precision", "bf16", WORDS["precision"], plain=True)
+    unfused = columns.given(name) & ~columns.flags(name, False, plain=True)
+    unfused &= ~np.isin(precision, LOW_PRECISIONS)
+    whose = list(zip(framework.tolist(), cluster.tolist(), strict=True))
+    theirs = {whose[row] for row in np.flatnonzero(unfused)}
+    return np.array([each in theirs for each in whose], dtype=bool)
+
+
+def stacks_of(
+    framework: Words, cluster: Words, unfused: Flags, clusters: Mapping[str, Cluster]
+) -> list[Stack]:
+    """What is known of every row's software; a cluster nobody describes is of no GPU."""
+    known = names_of(clusters)
+    whose = list(zip(framework.tolist(), cluster.tolist(), unfused.tolist(), strict=True))
+    stack = {
+        (name, where, chains): stack_of(
+            name,
+            gpu_named(cluster_named(where, clusters).gpu) if where in known else None,
+            unfused=chains,
+        )
+        for name, where, chains in set(whose)
+    }
+    return [stack[each] for each in whose]
+
+
+def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
     """Rows that do not say what they recompute, of software that is told module by module, (n,)."""
     name = "activation_checkpointing"
-    told = columns.given(name) if name in columns else np.zeros(len(columns), dtype=bool)
-    can = {each: stack_of(each).recomputes_modules for each in set(framework.tolist())}
-    chosen: Flags = np.array([can[each] for each in framework.tolist()], dtype=bool) & ~told
+    stated = columns.given(name) if name in columns else np.zeros(len(columns), dtype=bool)
+    chosen: Flags = np.array([stack.recomputes_modules for stack in stacks], dtype=bool) & ~stated
     if chosen.any():
         columns.assumptions.append(
             f"{name} is not given in {int(chosen.sum())} rows of software that recomputes single "

@@ -1,12 +1,13 @@
 """What the predictor is asked: layouts as arrays, wherever they come from."""
 
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.layout.axes import AXES, DEFAULTS
+from scaling.layout.axes import AXES, DEFAULTS, PipelineSchedule
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import SIZES
 from scaling.layout.routing import ROUTINGS
@@ -15,9 +16,12 @@ from scaling.layout.shapes import ModelShape
 # Rows without a framework column are this project's own: this name is that of its first engine.
 OWN_FRAMEWORK = "scaling"
 
+SCHEDULES = typing.get_args(PipelineSchedule)
+
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
-    "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings", *SIZES,
+    "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings",
+    "query_key_norm", *SIZES,
 )  # fmt: skip
 
 # Choices that came after the formulas and that none of them knows: on or off, later.
@@ -32,10 +36,11 @@ class Inputs:
     `shape` has the columns of SHAPE (flags as 0 and 1). `gpus_per_node` NaN: the cluster's own;
     `zero_shard_size` NaN: all dp ranks. `virtual_stages` are the model chunks of a pipeline rank,
     `ring` that cp passes keys and values around instead of trading tokens for heads, `recomputes`
-    that the software recomputes what does not fit, because nobody said what is recomputed. `etp`:
-    ranks that share an expert; `imbalance`: tokens of the fullest expert over the mean. `note` says
-    why a point cannot be predicted, None if it can; `assumptions` are sentences about what was
-    taken for granted.
+    that the software recomputes what does not fit, because nobody said what is recomputed;
+    `unfused` that a table shows it to run norms as chains of operators. `etp`: ranks that share an
+    expert; `imbalance`: tokens of the fullest expert over the mean; `schedule`: of the pipeline,
+    its place in SCHEDULES. `note` says why a point cannot be predicted, None if it can;
+    `assumptions` are sentences about what was taken for granted.
     """
 
     model: Words
@@ -61,10 +66,12 @@ class Inputs:
     fused_cross_entropy: Flags
     offload: Flags
     short_states: Flags
-    counted: Flags
+    compiled: Flags
+    schedule: Floats
     attention: Words
     checkpointing: Words
     recomputes: Flags
+    unfused: Flags
     precision: Words
     ep: Floats
     etp: Floats
@@ -124,8 +131,8 @@ def inputs_of_layouts(
         ),
         zero_stage=numbers("zero_stage"),
         zero_shard_size=numbers("zero_shard_size"),
-        virtual_stages=_optional_numbers(layouts, "virtual_stages", 1.0),
-        ring=np.array([getattr(one, "cp_style", "") == "ring" for one in layouts], dtype=bool),
+        virtual_stages=numbers("virtual_stages"),
+        ring=words("cp_style") == "ring",
         sequence_parallel=numbers("sequence_parallel") > 0,
         # Inductor makes one kernel of a norm's chain
         fused_norm=(numbers("fused_norm") > 0) | (numbers("compile") > 0),
@@ -133,10 +140,12 @@ def inputs_of_layouts(
         fused_cross_entropy=numbers("fused_cross_entropy") > 0,
         offload=words("optimizer_offload") != "none",
         short_states=words("optimizer_precision") != "fp32",
-        counted=(words("pipeline_schedule") == "1f1b") & (numbers("compile") == 0),
+        compiled=numbers("compile") > 0,
+        schedule=schedule_codes(words("pipeline_schedule")),
         attention=words("attention"),
         checkpointing=words("activation_checkpointing"),
         recomputes=np.zeros(n, dtype=bool),
+        unfused=np.zeros(n, dtype=bool),
         precision=words("precision"),
         ep=numbers("ep"),
         etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
@@ -152,9 +161,10 @@ def own_framework(engine: str) -> str:
     return OWN_FRAMEWORK if engine == DEFAULTS["engine"] else f"{OWN_FRAMEWORK} {engine}"
 
 
-def _optional_numbers(layouts: Sequence[Layout], name: str, default: float) -> Floats:
-    """An axis that not every layout has."""
-    return np.array([getattr(one, name, default) for one in layouts], dtype=np.float64)
+def schedule_codes(schedules: Words) -> Floats:
+    """The place of each in SCHEDULES, (n,)."""
+    code = {name: float(place) for place, name in enumerate(SCHEDULES)}
+    return np.array([code[name] for name in schedules.tolist()], dtype=np.float64)
 
 
 def usable_rows(note: Words) -> Flags:

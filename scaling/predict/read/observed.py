@@ -1,6 +1,6 @@
 """What a table of rows measured, beside the points it measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import get_args
 
 import numpy as np
@@ -39,13 +39,7 @@ class Observed:
 
     def take(self, rows: npt.NDArray[np.int64] | Flags) -> "Observed":
         """These rows only."""
-        return Observed(
-            step_time_s=self.step_time_s[rows],
-            peak_memory_bytes=self.peak_memory_bytes[rows],
-            ran=self.ran[rows],
-            out_of_memory=self.out_of_memory[rows],
-            ambiguous=self.ambiguous[rows],
-        )
+        return Observed(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
 
 def observed_of(columns: Columns) -> Observed:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """One calibrated number.
 
@@ -21,13 +21,7 @@ class Parameter:
     meaning: str
 
 
-def _p(
-    name: str, default: float, low: float, high: float, spread: float, unit: str, meaning: str
-) -> Parameter:
-    return Parameter(
-        name=name, default=default, low=low, high=high, spread=spread, unit=unit, meaning=meaning
-    )
-
+_p = Parameter  # short, for the tables below
 
 # Sources of the defaults are in docs/prediction.md, one line each.
 TIME: tuple[Parameter, ...] = (

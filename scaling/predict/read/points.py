@@ -78,7 +78,9 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
     for (framework, where), rows in groups_of:
         usable = rows[usable_rows(note[rows])]
         if usable.size:
-            stack, cluster = stack_of(framework), found[where]
+            cluster = found[where]
+            gpu = gpu_named(cluster.gpu)
+            stack = stack_of(framework, gpu, unfused=bool(inputs.unfused[usable[0]]))
             groups.append(
                 Group(
                     key=f"{framework}|{where}",
@@ -88,7 +90,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
                     cluster=cluster,
                     start=_start(stack, cluster),
                     rows=usable,
-                    features=_features(inputs, arrays, usable, gpu_named(cluster.gpu), stack),
+                    features=_features(inputs, arrays, usable, gpu, stack),
                 )
             )
     batch = inputs.micro_batch_size * inputs.gradient_accumulation_steps * inputs.dp
@@ -145,6 +147,7 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
             shape["key_value_rank"] > 0, width, shape["num_kv_heads"] * shape["head_dim"]
         ),
         "attention_weights": weights,
+        "head_norms": shape["query_key_norm"],
         "ffn_hidden_size": ffn,
         "num_experts": shape["num_experts"],
         "experts_per_token": shape["experts_per_token"],
@@ -171,6 +174,7 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
             inputs.pp > 1, np.clip(inputs.virtual_stages, 1.0, np.ceil(blocks / inputs.pp)), 1.0
         ),
         "micro_batch_size": inputs.micro_batch_size,
+        "schedule": inputs.schedule,
         "accumulation": inputs.gradient_accumulation_steps,
     }
 
@@ -263,7 +267,7 @@ def _features(
         fused_cross_entropy=inputs.fused_cross_entropy[rows],
         offload=inputs.offload[rows],
         short_states=inputs.short_states[rows],
-        counted=inputs.counted[rows],
+        compiled=inputs.compiled[rows],
         recomputes=inputs.recomputes[rows],
         full=checkpointing == "full",
         selective=checkpointing == "selective",

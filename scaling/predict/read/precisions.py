@@ -9,7 +9,7 @@ from scaling.foreign.arrays import Floats, Words
 from scaling.predict.read.stack_facts import Stack
 
 # FLOPs outside the layers' GEMMs (attention, head) run in bf16 where those run in 8 or 4 bits.
-_LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
+LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 
 # What brings an element to low precision moves: it is read once for its scale (not with fp8's
 # scale of the last steps), once more to be cast, and written twice, as rows and as columns.
@@ -35,7 +35,7 @@ def low_precision_costs(precision: Words, stack: Stack) -> dict[str, Floats]:
         return np.array([table.get(name, other) for name in precision.tolist()], dtype=np.float64)
 
     if stack.casts_as_read:
-        low = np.isin(precision, _LOW_PRECISIONS)
+        low = np.isin(precision, LOW_PRECISIONS)
         nothing = np.zeros(len(precision))
         return {
             "cast_bytes": np.where(low, _CAST_AS_READ, 0.0),
@@ -55,7 +55,7 @@ def rates(precision: Words, gpu: Gpu) -> dict[str, Floats]:
     """FLOP/s of the row's precision: sustained outside and inside the layers' GEMMs, and stated."""
     by_name = {
         name: (
-            gpu.sustained("bf16" if name in _LOW_PRECISIONS else name),
+            gpu.sustained("bf16" if name in LOW_PRECISIONS else name),
             gpu.sustained(name),
             gpu.peak(name),
         )

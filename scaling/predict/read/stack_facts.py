@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
+
+from scaling.cluster.hardware import Generation
 
 SplitRule = Literal["even", "even_or_ends", "by_cost", "slowest_least"]
 
@@ -12,7 +13,9 @@ SplitRule = Literal["even", "even_or_ends", "by_cost", "slowest_least"]
 class Stack:
     """Facts about one framework that change bytes or traffic, never a fitted number.
 
-    `prefix` is how the framework's name starts. `gradient_bytes` and `master_bytes` are per
+    `name` is what the framework's name has in it, or one of `also`. `since` is the release from
+    which this holds, `generations` are the GPUs on which it does (none named: all).
+    `gradient_bytes` and `master_bytes` are per
     parameter (master: the fp32 copy and two Adam moments). `gathered_logits`: the loss sees the
     whole vocabulary on every tp rank. `split`: how layers are dealt to pipeline stages (stages.py).
     `softmax_rule`: Megatron's fused softmax runs instead of torch's when micro_batch_size * heads /
@@ -40,7 +43,10 @@ class Stack:
     `defaults` moves a parameter's default.
     """
 
-    prefix: str
+    name: str
+    also: tuple[str, ...] = ()
+    since: str = ""
+    generations: tuple[Generation, ...] = ()
     gradient_bytes: float = 4.0
     master_bytes: float = 12.0
     gathered_logits: bool = False
@@ -66,5 +72,5 @@ class Stack:
     lean_kernels: bool = False
     low_precision_weights: bool = False
     casts_as_read: bool = False
-    defaults: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    defaults: Mapping[str, float] = field(default_factory=dict)
     source: str

@@ -1,99 +1,119 @@
 """What is known about training software without measuring it: facts, and the defaults they move."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
+import re
+from dataclasses import replace
+from functools import cache
+from typing import Any
 
+from scaling.cluster.hardware import Generation, Gpu
 from scaling.predict.read.stack_facts import Stack
 
+# Megatron-Core as its recipes of 2024 and later run it: distributed optimizer, bf16 gradients
+# (grad_reduce_in_fp32 off), sequence parallelism, ring attention, cuDNN kernels, tp, dp and pp
+# traffic overlapped (user buffers), 8-bit weights held in 8 bits (fp8_param_gather), and one kernel
+# that sends tokens to experts (DeepEP, HybridEP).
+_MEGATRON_CORE = Stack(
+    name="Megatron-Core",
+    gradient_bytes=2.0,
+    split="even_or_ends",
+    fused_norms=True,
+    scattered_messages=True,
+    newest_flash=True,
+    lean_kernels=True,
+    low_precision_weights=True,
+    zero_stage=1,
+    sequence_parallel=True,
+    ring=True,
+    tokens_once_a_node=True,
+    recomputes_modules=True,
+    defaults={
+        "host_layer_s": 1.2e-3,
+        "tp_exposed": 0.15,
+        "dp_exposed": 0.25,
+        "ep_message_s": 0.2e-6,
+    },
+    source="Megatron-Core's recipes since 2024",
+)
 
-def _megatron(
-    prefix: str,
-    *,
-    gradient_bytes: float = 2.0,
-    virtual_stages: int = 1,
-    low_precision_weights: bool = False,
-    defaults: Mapping[str, float] = MappingProxyType({}),
-    source: str,
-) -> Stack:
-    """Megatron-Core as its recipes of 2024 and later run it.
 
-    Distributed optimizer, bf16 gradients (grad_reduce_in_fp32 off), sequence parallelism, ring
-    attention, cuDNN kernels, and tp, dp and pp traffic overlapped (user buffers); one kernel sends
-    tokens to experts (DeepEP, HybridEP).
-    """
-    return Stack(
-        prefix=prefix,
-        gradient_bytes=gradient_bytes,
-        split="even_or_ends",
-        fused_norms=True,
-        scattered_messages=True,
-        newest_flash=True,
-        lean_kernels=True,
-        low_precision_weights=low_precision_weights,
-        zero_stage=1,
-        sequence_parallel=True,
-        ring=True,
-        virtual_stages=virtual_stages,
-        tokens_once_a_node=True,
-        recomputes_modules=True,
-        defaults=MappingProxyType(
-            {
-                "host_layer_s": 1.2e-3,
-                "tp_exposed": 0.15,
-                "dp_exposed": 0.25,
-                "ep_message_s": 0.2e-6,
-                **defaults,
-            }
+def _megatron(name: str, *, source: str, **facts: Any) -> Stack:
+    """Megatron-Core under another name, with the facts that are its own."""
+    defaults = {**_MEGATRON_CORE.defaults, **facts.pop("defaults", {})}
+    return replace(_MEGATRON_CORE, name=name, source=source, defaults=defaults, **facts)
+
+
+# This project's own, by their whole names.
+OWN_STACKS = {
+    stack.name: stack
+    for stack in (
+        Stack(
+            name="scaling",
+            gradient_bytes=2.0,
+            split="slowest_least",
+            scattered_messages=True,
+            second_copy=True,
+            casts_as_read=True,
+            reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
+            # beyond the engine's own tensors, which scaling/predict/cost/own_memory.py counts
+            defaults={"buffers_bytes": 0.3e9},
+            source="scaling/train: DeepSpeed 0.19 with its defaults, pipe_partitioned messages",
         ),
-        source=source,
+        Stack(
+            name="scaling torch",
+            gradient_bytes=2.0,
+            casts_as_read=True,
+            split="slowest_least",
+            reduces_late=True,
+            hides_without_zero=True,
+            # HSDP has no second copy, FSDP2 no buckets: what is gathered is that of two layers
+            defaults={"kept_logits": 12.0},
+            source="scaling/train/engines/torch: FSDP2 of torch 2.13, gradients reduced in bf16",
+        ),
     )
+}
 
+# Software is of the time of the GPUs it runs on.
+_EARLY: tuple[Generation, ...] = ("volta", "ampere", "cdna2")
+_MODERN: tuple[Generation, ...] = ("hopper", "blackwell", "cdna3", "cdna4")
 
-# A name that no prefix fits gets the first entry: a plain fp32-gradient, 1F1B, overlapped stack.
+# Of names that no other entry fits, one for each era of GPUs; then the software whose facts are
+# known. Defaults were set with published rows of that software in sight, and of an entry without a
+# second file behind it they are no better than that: benchmarks/held_out.py says what predicting
+# each file without its own entry costs.
 STACKS = (
-    Stack(prefix="", source="assumed: DeepSpeed or Megatron-Core with fp32 gradient accumulation"),
     Stack(
-        prefix="scaling",
-        gradient_bytes=2.0,
-        split="slowest_least",
-        scattered_messages=True,
-        second_copy=True,
-        casts_as_read=True,
-        reduces_late=True,  # overlap_comm: from ZeRO-1 on, and not in a pipeline
-        # beyond the engine's own tensors, which scaling/predict/cost/own_memory.py counts
-        defaults=MappingProxyType({"buffers_bytes": 0.3e9}),
-        source="scaling/train: DeepSpeed 0.19 with its defaults, pipe_partitioned messages",
+        name="",
+        generations=_EARLY,
+        source="assumed: DeepSpeed or Megatron-LM with fp32 gradient accumulation, 1F1B",
+    ),
+    _megatron(
+        "",
+        generations=_MODERN,
+        also=("Megatron-DeepSpeed",),
+        virtual_stages=2,
+        # between what Megatron-Core hides and software that hides half: what other software of
+        # these GPUs hides is not known, and this costs its rows 1 to 3 % where they hide more
+        defaults={"tp_exposed": 0.3, "dp_exposed": 0.4},
+        source="assumed: fused kernels, 16-bit gradients and overlap, as published software for "
+        "Hopper and later has them: NeMo, MLPerf's, Megatron-Bridge, Paxml, Automodel",
     ),
     Stack(
-        prefix="scaling torch",
-        gradient_bytes=2.0,
-        casts_as_read=True,
-        split="slowest_least",
-        reduces_late=True,
-        hides_without_zero=True,
-        # HSDP has no second copy, FSDP2 no buckets: what is gathered is that of two layers
-        defaults=MappingProxyType({"kept_logits": 12.0}),
-        source="scaling/train/engines/torch: FSDP2 of torch 2.13, gradients reduced in bf16",
-    ),
-    Stack(
-        prefix="Aleph Alpha",
+        name="Aleph Alpha",
         gradient_bytes=2.0,
         gathered_logits=True,
         # its GEMMs reach 230 TFLOP/s on an A100 where others' reach 250; norms of its own; the loss
         # holds each rank's logits and the gathered ones, their fp32 copy, softmax and both
         # gradients: 2 + 2 + 4 + 4 + 4 + 4 + 2 bytes
-        defaults=MappingProxyType(
-            {
-                "gemm_efficiency": 0.74,
-                "norm_passes_fused": 45.0,
-                "norm_passes": 190.0,
-                "kept_logits": 22.0,
-            }
-        ),
+        defaults={
+            "gemm_efficiency": 0.74,
+            "norm_passes_fused": 45.0,
+            "norm_passes": 190.0,
+            "kept_logits": 22.0,
+        },
         source="arXiv 2311.05610: bf16 gradients fit 13B on one GPU (tp1 pp1), fp32 would not",
     ),
     Stack(
-        prefix="nanotron",
+        name="nanotron",
         layer_messages=True,
         stalls_without_zero=True,
         split="by_cost",
@@ -101,36 +121,30 @@ STACKS = (
         fused_norms=True,
         # fp32 gradients are reduced after the last micro-batch, nothing hides them
         # its tensor-parallel linears communicate asynchronously, and keep what they gathered
-        defaults=MappingProxyType(
-            {
-                "dp_exposed": 0.95,
-                "host_layer_s": 3.0e-3,
-                "tp_exposed": 0.5,
-                "kept_gathered": 1.0,
-                "late_release": 4.0,
-                "tp_latency_s": 1e-4,
-                "gemm_half_size": 120.0,
-                "flash2_efficiency": 0.35,
-                "host_sharpness": 6.0,
-            }
-        ),
+        defaults={
+            "dp_exposed": 0.95,
+            "host_layer_s": 3.0e-3,
+            "tp_exposed": 0.5,
+            "kept_gathered": 1.0,
+            "late_release": 4.0,
+            "tp_latency_s": 1e-4,
+            "gemm_half_size": 120.0,
+            "flash2_efficiency": 0.35,
+            "host_sharpness": 6.0,
+        },
         source="nanotron: fp32 gradients, blocks dealt by cost, TritonRMSNorm, no overlap",
     ),
     Stack(
-        prefix="Megatron-DeepSpeed",
+        name="Megatron-DeepSpeed",
+        generations=_EARLY,
         gradient_bytes=2.0,
         softmax_rule=True,
         node_link_gbit_per_s=800.0,
         source="Megatron's FusedScaleMaskSoftmax; vTrain (MICRO'24): 4 x 200 Gb/s a node",
     ),
-    _megatron(
-        "Megatron-Core",
-        gradient_bytes=4.0,
-        virtual_stages=4,
-        source="Megatron-LM README: tp, dp and pp traffic overlapped; 4 chunks are an assumption",
-    ),
     Stack(
-        prefix="Megatron-LM",
+        name="Megatron-LM",
+        generations=_EARLY,
         softmax_rule=True,
         fused_norms=True,
         scattered_messages=True,
@@ -138,65 +152,62 @@ STACKS = (
         source="arXiv 2104.04473: fused kernels, interleaved schedule; 2 chunks are an assumption",
     ),
     _megatron(
-        "NeMo",
-        virtual_stages=6,
-        source="MLPerf Training v3.1 GPT-3: interleaved schedule (6 chunks), user-buffer overlap",
+        "Megatron-Core",
+        also=("mcore", "Primus", "Megatron"),  # Megatron-LM is built on it since 2023
+        virtual_stages=4,
+        source="Megatron-LM README: tp, dp and pp traffic overlapped; 4 chunks are an assumption",
     ),
     _megatron(
-        "NeMo (MLPerf",
+        "Megatron-Core MoE",
+        defaults={"ep_exposed": 0.4},
+        source="Megatron-Core's model zoo of experts: recipes that overlap all-to-alls",
+    ),
+    _megatron(
+        "NeMo",
+        also=("MLPerf",),
         virtual_stages=6,
-        low_precision_weights=True,
-        source="MLPerf Training v4.1, v5.0: configurations with FP8_PARAMS",
+        source="MLPerf Training v3.1 GPT-3: interleaved schedule (6 chunks), user-buffer overlap; "
+        "v4.1, v5.0: configurations with FP8_PARAMS",
     ),
     _megatron(
         "Megatron-Bridge",
-        low_precision_weights=True,
         source="Megatron-Bridge performance recipes: fp8_param_gather, grad_reduce_in_fp32 off",
     ),
     _megatron(
-        "Megatron-Bridge 26.06",
-        low_precision_weights=True,
-        defaults=MappingProxyType({"ep_exposed": 0.3, "host_waits_s": 0.1e-3}),
-        source="as before; on equal layouts its rows with experts are 1.2 to 1.6 times as fast, by "
-        "about as much as the bytes of their all-to-alls",
-    ),
-    *(
-        Stack(
-            prefix=prefix,
-            gradient_bytes=2.0,
-            master_bytes=8.0,
-            fused_norms=True,
-            newest_flash=True,
-            lean_kernels=True,
-            zero_stage=3,
-            tokens_once_a_node=True,
-            recomputes_modules=True,
-            defaults=MappingProxyType({"host_layer_s": 1.2e-3, "ep_message_s": 0.2e-6}),
-            # bf16 parameters without a copy in fp32: its 30B on 8 GPUs would not fit otherwise
-            source="NeMo Automodel: FSDP2, Transformer Engine, DeepEP",
-        )
-        for prefix in ("Automodel", "NeMo Automodel")
-    ),
-    _megatron(
-        "Megatron-Core (MoE",
-        defaults=MappingProxyType({"ep_exposed": 0.4}),
-        source="Megatron-Core's model zoo of experts: recipes that overlap all-to-alls",
-    ),
-    *(
-        Stack(
-            prefix=prefix,
-            fused_norms=True,
-            newest_flash=True,
-            lean_kernels=True,
-            zero_stage=3,
-            # XLA launches a compiled step
-            defaults=MappingProxyType({"host_layer_s": 0.4e-3}),
-            source="JAX: XLA fuses element-wise operators, cuDNN attention, fsdp axis by default",
-        )
-        for prefix in ("Paxml", "MaxText", "JAX")
+        "Megatron-Bridge",
+        since="26.06",
+        generations=("blackwell",),
+        defaults={"ep_exposed": 0.3, "host_waits_s": 0.1e-3, "expert_half_size": 300.0},
+        source="as before; on GB200 equal layouts with experts are 1.17 to 1.56 times as fast, the "
+        "more the narrower the experts are (2048, 1536, 768); on H100 no faster",
     ),
     Stack(
-        prefix="torchtitan",
+        name="Automodel",
+        gradient_bytes=2.0,
+        master_bytes=8.0,
+        fused_norms=True,
+        newest_flash=True,
+        lean_kernels=True,
+        zero_stage=3,
+        tokens_once_a_node=True,
+        recomputes_modules=True,
+        defaults={"host_layer_s": 1.2e-3, "ep_message_s": 0.2e-6},
+        # bf16 parameters without a copy in fp32: its 30B on 8 GPUs would not fit otherwise
+        source="NeMo Automodel: FSDP2, Transformer Engine, DeepEP",
+    ),
+    Stack(
+        name="JAX",
+        also=("Paxml", "MaxText", "Levanter", "T5X"),
+        fused_norms=True,
+        newest_flash=True,
+        lean_kernels=True,
+        zero_stage=3,
+        # XLA launches a compiled step; what it hides of tp is taken as unknown software's
+        defaults={"host_layer_s": 0.4e-3, "tp_exposed": 0.3},
+        source="JAX: XLA fuses element-wise operators, cuDNN attention, fsdp axis by default",
+    ),
+    Stack(
+        name="torchtitan",
         # its weights are fp32 shards, their copy in bf16 lives for a layer
         master_bytes=10.0,
         zero_stage=3,
@@ -206,44 +217,74 @@ STACKS = (
         "every second matrix product (or layer)",
     ),
     Stack(
-        prefix="llm-foundry",
+        name="llm-foundry",
         gradient_bytes=2.0,
         lean_kernels=True,
         fused_norms=True,
         # its rows of 16k tokens and more run as slowly as FlashAttention 1 in triton does
         # and its loss keeps bf16 logits, their shifted copy and their gradient
-        defaults=MappingProxyType(
-            {"flash2_efficiency": 0.33, "norm_passes_fused": 45.0, "kept_logits": 6.0}
-        ),
+        defaults={"flash2_efficiency": 0.33, "norm_passes_fused": 45.0, "kept_logits": 6.0},
         source="llm-foundry: low-precision LayerNorm, FSDP with mixed_precision PURE",
     ),
     Stack(
-        prefix="DeepSpeed ZeRO-3",
+        name="DeepSpeed ZeRO-3",
+        generations=_EARLY,
         gradient_bytes=2.0,
-        defaults=MappingProxyType({"zero3_exposed": 0.3, "network_efficiency": 0.10}),
+        defaults={"zero3_exposed": 0.3, "network_efficiency": 0.10},
         source="arXiv 2104.04473, table 2: as slow at 1,536 GPUs as at 768, so gathers decide",
     ),
 )
+
+_RELEASE = re.compile(r"\b\d\d\.\d\d(\.\d+)?\b")
 
 
 def with_release(framework: str, release: str) -> str:
     """A framework's name with the release from which its facts differ, if `release` is no older.
 
-    Entries of STACKS whose prefix is a framework's name and a release say so; releases sort as text
-    (26.02.01, 26.04, 26.06).
+    Releases sort as text (26.02.01, 26.04, 26.06).
     """
-    name = f"{framework} ".lower()
+    if _RELEASE.search(framework):
+        return framework
     since = [
-        stack.prefix
+        stack.since
         for stack in STACKS
-        if stack.prefix.lower().startswith(name)
-        and stack.prefix.lower().removeprefix(name) <= release
+        if stack.since and stack.since <= release and _fits(stack, framework) >= 0
     ]
-    return max(since, default=framework)
+    return f"{framework} {max(since)}" if since else framework
 
 
-def stack_of(framework: str) -> Stack:
-    """The longest prefix that fits the name, whatever its case; the plain stack if none does."""
-    name = framework.lower()
-    fitting = [stack for stack in STACKS if name.startswith(stack.prefix.lower())]
-    return max(fitting, key=lambda stack: len(stack.prefix))
+def stack_of(framework: str, gpu: Gpu | None, *, unfused: bool = False) -> Stack:
+    """What is known of the software of that name on this GPU.
+
+    The longest entry whose words stand in the name, whatever its case and what parts them, of the
+    latest release that is not after the name's. What fits no name is what was usual in the GPU's
+    time; `unfused`: a table says that its norms are chains of operators, as they were on A100.
+    """
+    generation = None if unfused or gpu is None else gpu.generation
+    return _stack_of(framework, generation or "ampere")
+
+
+@cache
+def _stack_of(framework: str, generation: Generation) -> Stack:
+    if framework in OWN_STACKS:
+        return OWN_STACKS[framework]
+    stated = _RELEASE.search(framework)
+    release = stated[0] if stated else ""
+    fitting = [
+        stack
+        for stack in STACKS
+        if generation in (stack.generations or (generation,))
+        and stack.since <= release
+        and _fits(stack, framework) >= 0
+    ]
+    return max(fitting, key=lambda stack: (_fits(stack, framework), stack.since))
+
+
+def _fits(stack: Stack, framework: str) -> int:
+    """Letters of the longest of an entry's names that stands in a framework's, -1 if none does."""
+    return max((len(n) for n in (stack.name, *stack.also) if _stands_in(n, framework)), default=-1)
+
+
+def _stands_in(name: str, framework: str) -> bool:
+    words = r"[\W_]*".join(re.findall("[a-z0-9]+", name.lower()))
+    return not words or bool(re.search(rf"(?<![a-z]){words}(?![a-z])", framework.lower()))

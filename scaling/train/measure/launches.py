@@ -103,12 +103,25 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
         return launch
 
     methods = {name: kind for name, kind in _CALLS.items() if name in vars(dist.ProcessGroup)}
+
+    def rotation(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        def launch(rotater: Any, *given: Any) -> Any:
+            with annotation(rotater._pg, kind):
+                return call(rotater, *given)
+
+        return launch
+
     operators = torch.ops._c10d_functional
     with contextlib.ExitStack() as undone:
         for name, kind in methods.items():
             _replace(undone, dist.ProcessGroup, name, method, kind)
         for name, kind in _COMPILED_CALLS.items():
             _replace(undone, getattr(operators, name), "default", operator, kind)
+        if layout.cp_style == "ring":  # which torch turns past both of them
+            from torch.distributed.tensor.experimental._context_parallel import _attention
+
+            turns = _attention._AllToAllRotater
+            _replace(undone, turns, "exchange_buffers", rotation, "all_to_all")
         yield
 
 

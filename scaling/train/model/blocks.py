@@ -110,11 +110,12 @@ def attention_core(plan: Blueprint) -> Attend:
     [b, s, n, d], [b, s, kv, d] twice -> [b, s, n, d]. Selective checkpointing keeps everything but
     the s by s matrices in here (arXiv 2205.05198, section 5).
     """
-    attention = plan.layout.attention
+    named = functools.partial(attend, attention=plan.layout.attention)
+    kernel = plan.cp.around if plan.cp.ring else named
 
     def core(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        return attend(query, key, value, attention).transpose(1, 2)
+        return kernel(query, key, value).transpose(1, 2)
 
     if plan.layout.activation_checkpointing == "selective":
         return functools.partial(recomputed, core)

@@ -44,10 +44,10 @@ class Embedding(nn.Module):
         vectors = self._look_up(ids)
         if self.positions is None:
             return vectors
-        first, held = self.cp.rank * ids.shape[1], vectors.shape[1]
+        own = self.cp.share(self.positions[: ids.shape[1] * self.cp.size], dim=0)
         if self.tp.sequence_parallel:
-            first += self.tp.rank * held
-        return vectors + self.positions[first : first + held]
+            own = own.chunk(self.tp.size)[self.tp.rank]
+        return vectors + own
 
     def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
         if self.tp.size == 1:

@@ -33,7 +33,7 @@ class Attention(nn.Module):
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
         shape = plan.shape
-        self.head_dim, self.linear = shape.head_dim, plan.linear
+        self.head_dim, self.linear, self.tp = shape.head_dim, plan.linear, plan.tp
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         # what others divide scores by, T5 divides the first queries by
         self.query = plan.sharded(
@@ -45,17 +45,18 @@ class Attention(nn.Module):
         self.attend = plan.cp.over_whole_sequences(_core(plan))
 
     def forward(
-        self, x: torch.Tensor, seen: torch.Tensor, bias: torch.Tensor | None
+        self, x: torch.Tensor, memory: torch.Tensor | None, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """[b, s, h] twice -> this rank's part of the sum [b, s, h]."""
+        """[b, s', h] and the encoder's [b, s, h], if it is that which is seen -> [b, s, h].
 
-        def heads(stream: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-            return self.linear(stream, weight, None).view(*stream.shape[:2], -1, self.head_dim)
-
-        attended = self.attend(
-            heads(x, self.query), heads(seen, self.key), heads(seen, self.value), bias
-        )
-        return self.linear(attended.flatten(2), self.output, None)
+        The result is this rank's part of a sum.
+        """
+        own = [self.query, self.key, self.value] if memory is None else [self.query]
+        streams = list(self.tp.columns(x, *((each, None) for each in own), linear=self.linear))
+        if memory is not None:
+            streams += [self.linear(memory, each, None) for each in (self.key, self.value)]
+        heads = (each.view(*each.shape[:2], -1, self.head_dim) for each in streams)
+        return self.linear(self.attend(*heads, bias).flatten(2), self.output, None)
 
 
 def _core(plan: Blueprint) -> Attend:
@@ -88,8 +89,7 @@ class EncoderLayer(nn.Module):
     def forward(self, source: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """[b, s', h] -> [b, s', h]."""
         tp = self.tp
-        normed = tp.enter(self.attention_norm(source))
-        source = source + tp.leave(self.attention(normed, normed, bias))
+        source = source + tp.leave(self.attention(self.attention_norm(source), None, bias))
         return source + tp.leave(self.feed_forward(self.feed_forward_norm(source)))
 
 
@@ -109,10 +109,8 @@ class DecoderLayer(nn.Module):
     ) -> torch.Tensor:
         """[b, s', h] and the encoder's [b, s, h] -> [b, s', h]."""
         tp = self.tp
-        normed = tp.enter(self.attention_norm(target))
-        target = target + tp.leave(self.attention(normed, normed, bias))
-        crossing = self.cross_attention(tp.enter(self.cross_norm(target)), memory, None)
-        target = target + tp.leave(crossing)
+        target = target + tp.leave(self.attention(self.attention_norm(target), None, bias))
+        target = target + tp.leave(self.cross_attention(self.cross_norm(target), memory, None))
         return target + tp.leave(self.feed_forward(self.feed_forward_norm(target)))
 
 

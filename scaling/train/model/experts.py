@@ -39,8 +39,7 @@ class Router(nn.Module):
             chosen = scores.topk(shape.experts_per_token, dim=-1).indices
         else:
             held = len(tokens) // batch
-            first = plan.cp.rank * held
-            places = torch.arange(first, first + held, device=tokens.device)
+            places = plan.cp.share(torch.arange(held * plan.cp.size, device=tokens.device), dim=0)
             chosen = dealt(places, shape, plan.layout.routing).repeat(batch, 1)
         taken = scores.gather(-1, chosen)
         if shape.normalised_router:

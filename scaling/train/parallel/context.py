@@ -1,14 +1,16 @@
-"""Context parallelism after Ulysses: the ranks of a cp group share their sequences.
+"""Context parallelism: the ranks of a cp group share their sequences.
 
-Each rank holds s / cp tokens of a sequence everywhere but in attention, before which an all-to-all
-trades tokens for heads (arXiv 2309.14509): a rank then sees all tokens of n / cp heads. A second
-all-to-all undoes it. To the weights the ranks are like replicas that see other data, so gradients
-are averaged over cp as they are over dp.
+Each rank holds s / cp tokens of a sequence everywhere but in attention. After Ulysses an all-to-all
+trades tokens for heads before it (arXiv 2309.14509): a rank then sees all tokens of n / cp heads. A
+second all-to-all undoes it. Around a ring keys and values travel from rank to rank, and what each
+run of them gives is merged (arXiv 2310.01889). To the weights the ranks are like replicas that see
+other data, so gradients are averaged over cp as they are over dp.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,17 +26,35 @@ class ContextParallel:
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
+    ring: bool = False
 
     def share(self, x: torch.Tensor, *, dim: int) -> torch.Tensor:
-        """This rank's run of the tokens along `dim`."""
-        return x.chunk(self.size, dim)[self.rank].contiguous() if self.size > 1 else x
+        """This rank's part of what lies along `dim`: one run of it.
+
+        Around a ring it is two, as far from the end as from the beginning: of causal attention each
+        rank then has as much to do.
+        """
+        if self.size == 1:
+            return x
+        if not self.ring:
+            return x.chunk(self.size, dim)[self.rank].contiguous()
+        runs = x.chunk(2 * self.size, dim)
+        return torch.cat((runs[self.rank], runs[-1 - self.rank]), dim)
+
+    def around(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Causal attention of this rank's tokens to those of all: [b, n, s / cp, d] of each.
+
+        By torch's flash kernel, whose logsumexp says how much each run of keys counts.
+        """
+        result: torch.Tensor = _Ring.apply(query, key, value, self)  # type: ignore[no-untyped-call]
+        return result
 
     def over_whole_sequences(self, attend: Attend) -> Attend:
         """The same attention for a rank that holds a part of the tokens.
 
         Query [b, s / cp, n, d], key and value [b, s / cp, kv, d] -> [b, s / cp, n, d].
         """
-        if self.size == 1:
+        if self.size == 1 or self.ring:
             return attend
 
         def attended(
@@ -91,3 +111,73 @@ class _HeadsForTokens(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _tokens_for_heads(gradients[0], ctx.cp), None
+
+
+@functools.cache
+def _torchs_ring() -> Any:
+    """Torch's loop around a ring, for any kernel; imported where it is used."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+
+    ring.set_rotate_method("alltoall")  # from neighbour to neighbour; its default gathers all
+    return ring
+
+
+class _Kernel(NamedTuple):
+    """torch's flash kernel of a device, its backward, and what that takes of all it returns."""
+
+    forward: Any
+    backward: Any
+    taken: tuple[str, ...] = ()
+
+
+_KERNELS = {
+    "cpu": _Kernel(
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    ),
+    "cuda": _Kernel(
+        torch.ops.aten._scaled_dot_product_flash_attention,
+        torch.ops.aten._scaled_dot_product_flash_attention_backward,
+        ("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset"),
+    ),
+}
+_TOKENS = 2  # the dimension of [b, n, s, d]
+
+
+class _Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cp: ContextParallel,
+    ) -> torch.Tensor:
+        kernel = _KERNELS[query.device.type]
+        out, logsumexp, *others = _torchs_ring()._templated_ring_attention(
+            cp.group, _TOKENS, kernel.forward, query, key, value, is_causal=True, dropout_p=0.0
+        )
+        ctx.save_for_backward(query, key, value, out, logsumexp)
+        ctx.cp, ctx.others = cp, dict(zip(kernel.taken, others, strict=False))
+        result: torch.Tensor = out
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        query, key, value, out, logsumexp = ctx.saved_tensors
+        of_query, of_key, of_value, *_ = _torchs_ring()._templated_ring_attention_backward(
+            ctx.cp.group,
+            _TOKENS,
+            _KERNELS[query.device.type].backward,
+            grad_out=gradients[0],
+            grad_out_name="grad_out",
+            query=query,
+            key=key,
+            value=value,
+            out=out,
+            logsumexp=logsumexp,
+            is_causal=True,
+            dropout_p=0.0,
+            **ctx.others,
+        )
+        return of_query, of_key, of_value, None

@@ -153,4 +153,7 @@ class Groups:
     @property
     def context_parallel(self) -> ContextParallel:
         """This rank's place among those that share its sequences."""
-        return ContextParallel(size=self.layout.cp, rank=self.place.cp_rank, group=self.cp_group)
+        ring = self.layout.cp_style == "ring"
+        return ContextParallel(
+            size=self.layout.cp, rank=self.place.cp_rank, group=self.cp_group, ring=ring
+        )

@@ -1,6 +1,7 @@
 """How many tokens each expert gets where a router deals them by their places, without numbers."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -41,12 +42,12 @@ def tokens_dealt(point: Point, groups: Groups, note: Callable[[str], None]) -> I
 def _numbers(point: Point, groups: Groups) -> dict[int, list[Any]]:
     """By the dimensions of what is read: tokens of each expert here; sent and received by rank."""
     layout, shape, ep = point.layout, point.shape, groups.expert_parallel
-    held = layout.seq_length // layout.cp
     own = groups.data_rank(groups.place)
     by_rank = []  # [ep, experts], of a micro-batch of each rank of this one's ep group
     for rank in range(own - ep.rank, own - ep.rank + ep.size):
-        first = rank % layout.cp * held
-        chosen = dealt(torch.arange(first, first + held), shape, layout.routing)
+        cp = dataclasses.replace(groups.context_parallel, rank=rank % layout.cp)
+        places = cp.share(torch.arange(layout.seq_length), dim=0)
+        chosen = dealt(places, shape, layout.routing)
         counts = torch.bincount(chosen.flatten(), minlength=shape.num_experts)
         by_rank.append(counts * layout.micro_batch_size)
     coming = torch.stack(by_rank)[:, [*ep.held(shape.num_experts)]]

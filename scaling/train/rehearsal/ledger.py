@@ -127,7 +127,7 @@ class Ledger(TorchDispatchMode):
 
         return called
 
-    def memory(self, owners: int = 10) -> Memory:
+    def memory(self) -> Memory:
         """What was at most, until now."""
         live = peak = at_peak = 0
         peaks, left = Counter[str](), Counter[str]()
@@ -144,7 +144,7 @@ class Ledger(TorchDispatchMode):
                 for phase in PHASES
                 if phase in peaks
             },
-            owners=self._owners(at_peak)[:owners],
+            owners=self._owners(at_peak),
         )
 
     def _see(self, storage: torch.UntypedStorage, operator: str) -> None:

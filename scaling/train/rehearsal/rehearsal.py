@@ -22,7 +22,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TextIO
 from unittest import mock
 
@@ -123,15 +123,20 @@ def _phases(engine: str, trainer: Trainer, ledger: Ledger) -> Iterator[None]:
     def enter(phase: str) -> None:
         ledger.phase = phase
 
-    def backward(*args: Any, **kwargs: Any) -> None:
-        enter("backward")
-        run_backward(*args, **kwargs)
+    def in_backward(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            enter("backward")
+            return call(*args, **kwargs)
 
-    run_backward = torch.autograd.backward
+        return called
+
     around = engine_module(engine, "rehearsal").around_optimizer
     around(trainer, functools.partial(ledger.during, "optimizer"))
     trainer.engine.module.register_forward_pre_hook(lambda *_: enter("forward"))
-    with mock.patch.object(torch.autograd, "backward", backward):
+    with contextlib.ExitStack() as stack:
+        for name in ("backward", "grad"):  # of both; of inputs and then of weights
+            call = in_backward(getattr(torch.autograd, name))
+            stack.enter_context(mock.patch.object(torch.autograd, name, call))
         yield
 
 

@@ -59,6 +59,8 @@ class Allocations:
     def __init__(self, *, most: int | None, gpus: int) -> None:
         self._most = most
         self._by_folder: dict[Path, Allocation] = {}
+        self._just_ended: set[Path] = set()  # since the last poll began
+        self._failed_in: dict[str, Path] = {}  # by job, where it failed last
         self._free_gpus = list(range(gpus))
 
     def __iter__(self) -> Iterator[Allocation]:
@@ -79,7 +81,21 @@ class Allocations:
     def close(self, allocation: Allocation) -> None:
         """Nobody waits for it any more; its GPUs are free again."""
         del self._by_folder[allocation.folder]
+        self._just_ended.add(allocation.folder)
         self._free_gpus = sorted([*self._free_gpus, *allocation.gpus])
+
+    def poll_begins(self) -> None:
+        """What has ended until now may be repeated."""
+        self._just_ended.clear()
+
+    def failed(self, wish: Wish, allocation: Allocation) -> None:
+        """A job has failed there."""
+        self._failed_in[wish.item.key] = allocation.folder
+
+    def holds_back(self, wish: Wish) -> bool:
+        """Whether the pack in which it failed runs on: those to be repeated are sent together."""
+        folder = self._failed_in.get(wish.item.key)
+        return folder in self._by_folder or folder in self._just_ended
 
     def room(self, gpus_each: int) -> int | None:
         """How many more allocations may start now, each on so many GPUs; None: no limit."""

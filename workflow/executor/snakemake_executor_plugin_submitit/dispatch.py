@@ -35,12 +35,9 @@ class Dispatcher:
         self._mutex = threading.RLock()
         self._open = Allocations(most=limits.max_allocations, gpus=scheduler.gpus or 0)
         self._unfit = UnfitHosts()
-        self._came_from: dict[str, Path] = {}
-        self._just_ended: set[Path] = set()
         self._outbox = Outbox(
             ledger=ledger, scheduler=scheduler, limits=limits, listener=listener,
             directory=directory, in_flight=self._open, unfit=self._unfit,
-            came_from=self._came_from, just_ended=self._just_ended,
         )  # fmt: skip
         self._uncharged: Counter[str] = Counter()  # by job
         self._cancelled = False
@@ -88,9 +85,11 @@ class Dispatcher:
         with self._mutex:
             if self._cancelled:
                 return
-            asked = [a for a in self._open if a.identity is not None]
+            submitted = [a for a in self._open if a.identity is not None]
             states = (
-                self._scheduler.states([a.identity for a in asked if a.identity]) if asked else {}
+                self._scheduler.states([a.identity for a in submitted if a.identity])
+                if submitted
+                else {}
             )
             if (states is not None) != self._answers:
                 self._answers = states is not None
@@ -100,14 +99,13 @@ class Dispatcher:
                     else "the scheduler does not answer; jobs run on, and it is asked again"
                 )
             self._outbox.look_for_strays()
-            self._just_ended.clear()
-            for allocation in asked:
+            self._open.poll_begins()
+            for allocation in submitted:
                 self._settle(allocation)
                 if allocation.waited_for and states is not None:
                     self._judge(allocation, states.get(allocation.job))
                 if not allocation.waited_for:
                     self._open.close(allocation)
-                    self._just_ended.add(allocation.folder)
                     self._outbox.room()
             self._outbox.send()
 
@@ -118,7 +116,7 @@ class Dispatcher:
             if end.code == 0:
                 self._listener.succeeded(wish)
             else:
-                self._came_from[wish.item.key] = allocation.folder
+                self._open.failed(wish, allocation)
                 logs = self._ledger.log_of(allocation.folder, number)
                 self._listener.failed(wish, f"job {allocation.job}: {_how(end, wish)}", logs)
 

@@ -145,19 +145,17 @@ class Ledger:
         ago is remembered as missing.
         """
         jobs = {}
-        for path in allocation.glob("*.settled.json"):
-            record = _read(path)
-            if record is not None:
-                jobs[int(path.name.split(".")[0])] = Settled(**record)
-        for path in allocation.glob("*.settled-without-a-record"):
+        for number, path in _by_number(allocation, "settled.json").items():
+            if (record := _read(path)) is not None:
+                jobs[number] = Settled(**record)
+        for number, path in _by_number(allocation, "settled-without-a-record").items():
             at = path.stat().st_mtime
-            number = int(path.name.split(".")[0])
             jobs.setdefault(number, Settled(code=0, reason="ended", began=at, ended=at))
         return jobs
 
     def began(self, allocation: Path) -> set[int]:
         """Numbers of the jobs that were started, and not ended from outside at once."""
-        return {int(path.name.split(".")[0]) for path in allocation.glob("*.running.json")}
+        return set(_by_number(allocation, "running.json"))
 
     def unfit(self, allocation: Path) -> tuple[str, str] | None:
         """The host that can run nothing, and who says so; None if nobody does."""
@@ -169,8 +167,8 @@ class Ledger:
         pack = _read(allocation / "pack.json")
         if pack is None:
             return set()
-        withdrawn = {int(p.name.split(".")[0]) for p in allocation.glob("*.withdrawn")}
-        return set(range(len(pack["items"]))) - set(self.settled(allocation)) - withdrawn
+        ended = self.settled(allocation).keys() | _by_number(allocation, "withdrawn").keys()
+        return set(range(len(pack["items"]))) - ended
 
     def makes(self, allocation: Path, prefix: str) -> bool:
         """Whether an allocation was sent for a file whose name begins so."""
@@ -245,6 +243,11 @@ class Ledger:
 
     def _index(self, key: str) -> Path:
         return self.root / "index" / f"{key}.json"
+
+
+def _by_number(allocation: Path, kind: str) -> dict[int, Path]:
+    """The files of one kind, by the number of their job."""
+    return {int(path.name.split(".")[0]): path for path in allocation.glob(f"*.{kind}")}
 
 
 def _read(path: Path) -> dict[str, Any] | None:

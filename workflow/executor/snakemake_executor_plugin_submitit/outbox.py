@@ -2,7 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable
 from pathlib import Path
 
 from .allocations import Allocation, Allocations, Limits, Wish
@@ -25,9 +25,7 @@ class Outbox:
     def __init__(
         self, *, ledger: Ledger, scheduler: Scheduler, limits: Limits, listener: Listener,
         directory: Path, in_flight: Allocations, unfit: UnfitHosts,
-        came_from: Mapping[str, Path], just_ended: Set[Path],
     ) -> None:  # fmt: skip
-        """By job, `came_from` is where it failed last; `just_ended` are those of the last poll."""
         self._ledger = ledger
         self._scheduler = scheduler
         self._limits = limits
@@ -35,8 +33,6 @@ class Outbox:
         self._directory = directory
         self._open = in_flight
         self._unfit = unfit
-        self._came_from = came_from
-        self._just_ended = just_ended
         self._strays = Strays(ledger, scheduler)
         self._backoff = Backoff()
         self._refusals: dict[str, str] = {}  # by request: asking again gives the same answer
@@ -73,12 +69,7 @@ class Outbox:
         waiting, self._waiting = self._waiting, []
         ready: list[Wish] = []
         for wish in waiting:
-            # the jobs of one pack that are to be repeated are sent together, when it has ended
-            before = self._came_from.get(wish.item.key)
-            held = before is not None and (
-                self._open.get(before) is not None or before in self._just_ended
-            )
-            (self._waiting if held else ready).append(wish)
+            (self._waiting if self._open.holds_back(wish) else ready).append(wish)
         packs = packs_of(
             (
                 (self._scheduler.avoiding(wish.request, self._unfit.left_out), wish)
@@ -108,7 +99,7 @@ class Outbox:
             return
         allocations: list[Allocation] = []
         count, name = sum(map(len, packs)), packs[0][0].item.name
-        batch, asked = None, False
+        batch, was_sent = None, False
         try:
             _try_to_write({output.parent for wish in packs[0] for output in wish.outputs})
             batch = self._ledger.open_batch()
@@ -123,7 +114,7 @@ class Outbox:
                 )
                 allocations.append(Allocation(folder=folder, identity=None))
                 self._open.add(allocations[-1], gpus=gpus_each)
-            asked = True
+            was_sent = True
             identities = self._scheduler.send(
                 batch,
                 [allocation.folder for allocation in allocations],
@@ -137,7 +128,7 @@ class Outbox:
             for allocation in allocations:
                 self._open.close(allocation)
             if batch is not None:
-                if asked and (isinstance(problem, OSError) or problem.unsure):
+                if was_sent and (isinstance(problem, OSError) or problem.unsure):
                     self._strays.add(batch, request)
                 else:
                     self._ledger.remove(batch)

@@ -1,6 +1,14 @@
-"""Which waiting jobs share an allocation."""
+"""Which waiting jobs share an allocation; as a command, for who wants to know it beforehand.
+
+    python -m snakemake_executor_plugin_submitit.packing < jobs.json
+
+reads `{"most": 8, "most_minutes": 240, "jobs": [[nodes, ranks on each, minutes], ...]}` and prints
+`[[nodes, ranks on each, minutes, jobs], ...]`, a pack each.
+"""
 
 import dataclasses
+import json
+import sys
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -31,3 +39,22 @@ def packs_of(
                 continue
         alike.append((request, [job]))
     return [pack for alike in packs.values() for pack in alike]
+
+
+def main() -> None:
+    """See the module."""
+    wanted = json.load(sys.stdin)
+    waiting = []
+    for nodes, ranks, minutes in wanted["jobs"]:
+        options = (("nodes", nodes), ("ntasks-per-node", ranks))
+        request = Request(
+            runtime_min=minutes, nodes=nodes, gpus=0, options=options, setup=(), environment=()
+        )
+        waiting.append((request, (nodes, ranks)))
+    packs = packs_of(waiting, most=wanted["most"], most_minutes=wanted["most_minutes"])
+    records = [[*jobs[0], request.minutes, len(jobs)] for request, jobs in packs]
+    print(json.dumps(records))  # noqa: T201 (a command)
+
+
+if __name__ == "__main__":
+    main()

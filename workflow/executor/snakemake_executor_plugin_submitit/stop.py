@@ -85,9 +85,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="the executor's records")
     parser.add_argument("prefix", help="of the files whose making ends")
     parser.add_argument("--cluster", default=ExecutorSettings().cluster, choices=sorted(SCHEDULERS))
-    given = parser.parse_args(words)
-    scheduler = SCHEDULERS[given.cluster](ExecutorSettings())
-    sentences, ended = stop(Ledger(given.folder.absolute()), scheduler, given.prefix)
+    options = parser.parse_args(words)
+    scheduler = SCHEDULERS[options.cluster](ExecutorSettings())
+    sentences, ended = stop(Ledger(options.folder.absolute()), scheduler, options.prefix)
     for sentence in sentences:
         print(sentence)  # noqa: T201 (a command)
     return 0 if ended else 1

@@ -4,9 +4,11 @@ from typing import Any
 
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
+from scaling.train.engines.deepspeed.refusals import cuts_messages
 from scaling.train.parallel.sharding import hpz_ranks
 
 _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
+_BUCKET_OF_ONE = 2_000_000
 
 
 def overlaps_reduction(layout: Layout) -> bool:
@@ -18,28 +20,27 @@ def overlaps_reduction(layout: Layout) -> bool:
     return layout.zero_stage in (1, 2) and layout.pp == 1 and layout.dp * layout.cp > 1
 
 
-def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
-    """Whether stages hand each other activations cut over the tp ranks.
+def reduces_nothing(layout: Layout) -> bool:
+    """Whether ZeRO-1 or 2 has a single replica: gradients need no copy to be sent in.
 
-    That is right only where these ranks hold the same ones: under sequence_parallel it would train
-    on wrong data, and a t5 sends each rank's own heads of the position tables along. DualPipeV
-    sends them whole.
+    DeepSpeed runs the whole reduction all the same. Left where they are and taken in small buckets
+    they are copied half as often, and no bucket stands beside them.
     """
     return (
-        layout.pp > 1
-        and not layout.sequence_parallel
-        and shape.family != "t5"
-        and layout.pipeline_schedule == "1f1b"
+        layout.zero_stage in (1, 2)
+        and layout.dp * layout.cp == 1
+        and layout.optimizer_offload == "none"  # which needs the copies
     )
 
 
-def buckets_of(held: int) -> dict[str, int]:
+def buckets_of(held: int, layout: Layout) -> dict[str, int]:
     """The buckets of `zero_optimization`, in elements, for a rank that holds so many parameters.
 
     DeepSpeed's default but never larger than what the rank holds, since they are allocated whole.
     It takes even sizes only.
     """
-    elements = min(_DEFAULT_BUCKET, held + held % 2)
+    elements = _BUCKET_OF_ONE if reduces_nothing(layout) else _DEFAULT_BUCKET
+    elements = min(elements, held + held % 2)
     return {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
 
 
@@ -69,6 +70,8 @@ def deepspeed_config(
     }
     if overlaps_reduction(layout):
         config["zero_optimization"]["overlap_comm"] = True
+    if reduces_nothing(layout):
+        config["zero_optimization"]["contiguous_gradients"] = False
     hpz = hpz_ranks(layout)
     if hpz is not None:
         config["zero_optimization"] |= {

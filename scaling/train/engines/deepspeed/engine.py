@@ -15,6 +15,7 @@ from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import nn
 
+from scaling.layout.layout import Layout
 from scaling.train.data import MicroBatch
 from scaling.train.engines.deepspeed import streams
 from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config
@@ -41,9 +42,10 @@ def join(port: int) -> None:
     """
     os.environ["MASTER_PORT"] = str(port)
     _log.setLevel(logging.WARNING)
-    # A shared-memory all-reduce for inference on CPUs: training never calls it, and building it
-    # takes a compiler and half a minute.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # What DeepSpeed asks before it builds a shared-memory all-reduce for inference on CPUs, which
+    # training never calls: building takes half a minute, and finding out what could be built
+    # starts a compiler in every rank.
+    vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
     deepspeed.init_distributed()
 
 
@@ -64,7 +66,7 @@ class ReplicaTrainer:
                 encoder_decoder.EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
             )
         beat("building the engine")
-        self.engine = _initialize(model, config, mpu=ModelParallelUnit(groups))
+        self.engine = _initialize(model, config, plan.layout, mpu=ModelParallelUnit(groups))
         if plan.layout.compile:
             compile_each(self.engine.module, _compiled_kinds(plan))
         self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
@@ -115,7 +117,7 @@ class PipelineTrainer:
         )
         config = deepspeed_config(plan.shape, layout, plan.gradient_clipping)
         beat("building the engine")
-        self.engine = _initialize(model, config, mpu=None)
+        self.engine = _initialize(model, config, layout, mpu=None)
         if layout.compile:
             compile_each(self.engine.module, _compiled_kinds(plan))
         self._norm_is_right = _norm_is_right(self.engine, plan)
@@ -188,16 +190,21 @@ def _partitioned_while_built(
         yield
 
 
-def _initialize(model: nn.Module, config: dict[str, Any], mpu: ModelParallelUnit | None) -> Any:
+def _initialize(
+    model: nn.Module, config: dict[str, Any], layout: Layout, mpu: ModelParallelUnit | None
+) -> Any:
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
     # ZeRO-3 has cut them by now and remembers how large they were
     held = sum(getattr(weight, "ds_numel", weight.numel()) for weight in parameters)
-    config["zero_optimization"] |= buckets_of(held)
+    config["zero_optimization"] |= buckets_of(held, layout)
     # torch's fused AdamW: DeepSpeed's own is compiled at the first use, which takes a minute
     optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=BETAS, weight_decay=0.0, fused=True)
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameters, optimizer=optimizer, config=config, mpu=mpu
     )
+    if layout.zero_stage == 0 and layout.dp * layout.cp == 1:
+        # a single replica: DeepSpeed would join all gradients in a copy and take them out again
+        engine.enable_backward_allreduce = engine.pipeline_enable_backward_allreduce = False
     _begin_at_step_zero(engine, optimizer)
     # all that follows a step's last backward, in a pipeline too
     engine._take_model_step = torch.profiler.record_function(OPTIMIZER)(engine._take_model_step)

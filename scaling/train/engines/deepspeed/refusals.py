@@ -4,13 +4,10 @@ from collections.abc import Iterator
 
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
-from scaling.train.engines.deepspeed.config import cuts_messages
-from scaling.train.engines.model_refusals import model_refusals
 
 
 def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     """Why DeepSpeed cannot run a layout that arithmetic allows: one sentence each."""
-    yield from model_refusals(shape, layout)
     if layout.fused_cross_entropy and layout.pp > 1:
         yield "fused_cross_entropy joins head and loss, which DeepSpeed's pipeline keeps apart"
     if layout.pipeline_schedule not in ("1f1b", "dualpipev"):
@@ -50,6 +47,21 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"pipeline_schedule={layout.pipeline_schedule} turns one stream around at the last "
             "rank; a t5 sends two through its stages"
         )
+
+
+def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
+    """Whether stages hand each other activations cut over the tp ranks.
+
+    That is right only where these ranks hold the same ones: under sequence_parallel it would train
+    on wrong data, and a t5 sends each rank's own heads of the position tables along. DualPipeV
+    sends them whole.
+    """
+    return (
+        layout.pp > 1
+        and not layout.sequence_parallel
+        and shape.family != "t5"
+        and layout.pipeline_schedule == "1f1b"
+    )
 
 
 def _optimizer_precision_refusals(layout: Layout) -> Iterator[str]:

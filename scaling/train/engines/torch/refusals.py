@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
-from scaling.train.engines.model_refusals import model_refusals
 
 # Schedules that compute the gradients of weights apart from those of activations, and later.
 _SPLIT_BACKWARD = ("zero_bubble", "zbv", "dualpipev")
@@ -12,7 +11,6 @@ _SPLIT_BACKWARD = ("zero_bubble", "zbv", "dualpipev")
 
 def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     """Why PyTorch cannot run a layout that arithmetic allows: one sentence each."""
-    yield from model_refusals(shape, layout)
     if layout.precision == "fp16":
         yield "precision=fp16 needs a loss that is scaled against underflow; bf16 needs none"
     if layout.ep > 1 and layout.zero_shard_size is not None:

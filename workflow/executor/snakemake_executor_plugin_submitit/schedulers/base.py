@@ -1,11 +1,12 @@
 """What the executor asks of a scheduler, in words that every one of them knows."""
 
+import abc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from .. import pack
 from ..request import Request
@@ -43,7 +44,7 @@ class Refused(RuntimeError):
         return self.kind in ("away", "unknown")
 
 
-class Scheduler(Protocol):
+class Scheduler(abc.ABC):
     """Where allocations run. An identity is a mapping with the scheduler's id as `job`.
 
     `gpus` are those of this machine to be shared out, None where they are the scheduler's business;
@@ -51,17 +52,22 @@ class Scheduler(Protocol):
     that it does not name may live all the same.
     """
 
-    queries: Counter[str]
-    gpus: int | None
-    largest_array: int
-    forgets: bool
+    gpus: int | None = None
+    largest_array: int = 1
+    forgets: bool = False
+
+    def __init__(self) -> None:
+        self.queries: Counter[str] = Counter()
 
     def unusable(self) -> str | None:
         """Why nothing can be sent from here, as a sentence; None if it can."""
+        return None
 
     def caution(self) -> str | None:
         """What a user should know before anything is sent from here, as a sentence."""
+        return None
 
+    @abc.abstractmethod
     def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
         """What a rule's resources ask for.
 
@@ -71,11 +77,14 @@ class Scheduler(Protocol):
         """
 
     def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
-        """The same request, for other hosts."""
+        """The same request, for other hosts; the request itself where there are no others."""
+        return request
 
     def impossible(self, request: Request) -> str | None:
         """Why no allocation can ever be given what is asked for; None if that is for it to say."""
+        return None
 
+    @abc.abstractmethod
     def send(
         self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,
         comment: str, minutes: int, gpus: Sequence[int],
@@ -86,12 +95,15 @@ class Scheduler(Protocol):
             Refused: none was taken.
         """
 
+    @abc.abstractmethod
     def states(self, identities: Sequence[Mapping[str, Any]]) -> dict[str, State] | None:
         """State by job id; an id that is missing has vanished; None: no answer this time."""
 
     def find(self, batch: str, request: Request) -> list[Mapping[str, Any]] | None:
         """Live jobs that were sent for this as `batch`; None: no answer this time."""
+        return []
 
+    @abc.abstractmethod
     def cancel(self, identities: Sequence[Mapping[str, Any]]) -> None:
         """End allocations and all they run."""
 

@@ -1,7 +1,6 @@
 """Allocations as processes of this machine, started by submitit; they outlive us."""
 
 import signal
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,34 +9,26 @@ import psutil
 
 from ..pack import Pack
 from ..request import Request
-from .base import State, pickle_by_value
+from .base import Scheduler, State, pickle_by_value
 
 
-class LocalProcesses:
-    """See `Scheduler`. There are no job arrays here, and one node."""
+class LocalProcesses(Scheduler):
+    """See `Scheduler`. There are no job arrays here, and one node.
 
-    largest_array = 1
-    forgets = False
+    A process whose pid nobody wrote down is not found again.
+    """
 
     def __init__(
         self, *, gpus: int, request_of: Callable[[str, Mapping[str, Any]], Request]
     ) -> None:
         """Rules ask in the words of some cluster, and `request_of` understands them."""
-        self.queries: Counter[str] = Counter()
-        self.request = request_of
-        self.gpus: int | None = gpus
+        super().__init__()
+        self._request_of = request_of
+        self.gpus = gpus
 
-    def unusable(self) -> str | None:
+    def request(self, rule: str, wanted: Mapping[str, Any]) -> Request:
         """See `Scheduler`."""
-        return None
-
-    def caution(self) -> str | None:
-        """See `Scheduler`."""
-        return None
-
-    def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
-        """See `Scheduler`; there is no other host."""
-        return request
+        return self._request_of(rule, wanted)
 
     def impossible(self, request: Request) -> str | None:
         """See `Scheduler`."""
@@ -76,10 +67,6 @@ class LocalProcesses:
             for identity in identities
             if self._process(identity) is not None
         }
-
-    def find(self, batch: str, request: Request) -> list[Mapping[str, Any]] | None:
-        """See `Scheduler`; a process whose pid nobody wrote down is not found again."""
-        return []
 
     def cancel(self, identities: Sequence[Mapping[str, Any]]) -> None:
         """See `Scheduler`. Jobs have sessions of their own and are ended with their parents."""

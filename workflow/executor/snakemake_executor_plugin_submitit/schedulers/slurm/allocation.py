@@ -50,14 +50,14 @@ def _ask(*command: str) -> str:
     if shutil.which(command[0]) is None:
         return ""
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             command, env=own_environment(), capture_output=True, text=True, timeout=30
         )
     except subprocess.TimeoutExpired:
         # the log of the allocation
         print(f"{' '.join(command)}: Slurm does not answer", flush=True)  # noqa: T201
         return ""
-    return asked.stdout
+    return answer.stdout
 
 
 def own_environment() -> dict[str, str]:

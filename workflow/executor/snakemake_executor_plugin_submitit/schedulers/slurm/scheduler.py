@@ -5,14 +5,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...pack import Pack
 from ...request import Request
-from ..base import Refused, State, pickle_by_value
+from ..base import Refused, Scheduler, State, pickle_by_value
 from . import allocation, resources
 from .allocation import SlurmAllocation, own_environment
 from .words import kind_of, sentence, state_of
@@ -29,15 +28,14 @@ _STOP_AT_A_FAILING_LINE = (
 )
 
 
-class Slurm:
+class Slurm(Scheduler):
     """See `Scheduler`. Unless told otherwise, sacct is asked for what has left squeue only."""
 
     largest_array = 1000  # below the default MaxArraySize of 1001
     forgets = True
-    gpus: int | None = None
 
     def __init__(self, settings: Any) -> None:
-        self.queries: Counter[str] = Counter()
+        super().__init__()
         self._settings = settings  # ExecutorSettings
 
     def unusable(self) -> str | None:
@@ -66,10 +64,6 @@ class Slurm:
     def avoiding(self, request: Request, hosts: Sequence[str]) -> Request:
         """See `Scheduler`."""
         return resources.avoiding(request, hosts)
-
-    def impossible(self, request: Request) -> str | None:
-        """See `Scheduler`: sbatch says so."""
-        return None
 
     def send(
         self, batch: Path, allocations: Sequence[Path], request: Request, *, name: str,

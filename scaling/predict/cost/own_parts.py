@@ -1,0 +1,171 @@
+"""What the counts of this project's two engines share: moments of a step, a layer, the loss.
+
+A rank's bytes are followed through a step: what lives all the time, what a layer keeps for backward
+and what the worst moment of each phase adds. Every line stands for tensors that the engine holds
+(`scaling memory` names them by file and line); `python benchmarks/memory.py` compares the two.
+What a rehearsal cannot see is `buffers_bytes` and `fragmentation`, which rows calibrate: kernels'
+workspaces, NCCL, what a side stream still reads.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.predict.cost import saved
+from scaling.predict.cost.routed import routed_of
+from scaling.predict.cost.stages import layer_params
+from scaling.predict.read.features import Features
+
+PHASES = ("build", "forward", "backward", "optimizer")
+WIDE = 4.0  # bytes of fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes of one moment, (n,), by what they are."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    activations: Floats
+    logits: Floats
+    buffers: Floats
+
+    @property
+    def total(self) -> Floats:
+        """All of them."""
+        return (
+            self.weights + self.gradients + self.optimizer
+            + self.activations + self.logits + self.buffers
+        )  # fmt: skip
+
+
+Moment = tuple[int, Held]  # of PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes allocated at the peak, float64 (n,): `terms` of the fullest stage add up to `total`."""
+
+    total: Floats
+    terms: dict[str, Floats]
+    first_stage: Floats
+    phase: Words | None = None  # of the peak; None of other software, whose phases nobody counts
+
+
+def fullest_of(stages: list[list[Moment]]) -> Memory:
+    """The fullest of the moments of the stages, of which the first comes first."""
+    _, fullest = stages[0][0]
+    total = np.full_like(fullest.total, -1.0)
+    terms = {name: np.zeros_like(total) for name in Held.__dataclass_fields__}
+    phases = np.zeros(len(total), dtype=np.int64)
+    first_stage = total
+    for stage in stages:
+        for phase, held in stage:
+            here = held.total
+            fuller = here > total
+            if not fuller.any():
+                continue
+            np.copyto(phases, phase, where=fuller)
+            for name, values in terms.items():
+                np.copyto(values, getattr(held, name), where=fuller)
+            total = np.maximum(total, here)
+        first_stage = total if stage is stages[0] else first_stage
+    return Memory(
+        total=total,
+        terms={f"{name}_bytes": values for name, values in terms.items()},
+        first_stage=first_stage,
+        phase=np.array(PHASES, dtype=object)[phases],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Bytes of one layer and micro-batch, (n,).
+
+    `kept` for backward, `again` what recomputing adds before backward begins, `in_ffn` and
+    `in_attention` what backward needs there beyond what lived when it came to the layer, `waiting`
+    the gradients from which those of the weights are made later.
+    """
+
+    kept: Floats
+    again: Floats
+    in_ffn: Floats
+    in_attention: Floats
+    waiting: Floats
+
+    @property
+    def above(self) -> Floats:
+        """The larger of the two."""
+        return np.maximum(self.in_ffn, self.in_attention)
+
+
+def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
+    """One layer of the engine's own blocks (scaling/train/model), `tokens` of a rank.
+
+    `gradients_stay`: of all the layer's weights, until its backward is done.
+    """
+    e, shared = f.element_bytes, np.where(f.sequence_parallel, f.tp, 1.0)
+    whole, own = tokens * f.hidden_size, tokens * f.hidden_size / shared  # elements
+    queries, keys = e * tokens * f.query_width / f.tp, e * tokens * f.kv_width / f.tp
+    inner = e * tokens * f.ffn_hidden_size / f.tp
+    scores = e * f.micro_batch_size * f.num_heads / f.tp * f.seq_length**2 / f.cp
+    plain = f.math | f.fused_softmax
+    gated = f.mlp_inputs > 1
+    # a norm keeps its input in fp32 and the normed in 16 bits; then what the matrices behind it
+    # read, whole
+    fused_norm = saved.rms_norm(e * own, tokens / shared)
+    norm = np.where(f.fused_norm, fused_norm, (WIDE + e) * own) + e * whole
+    # without a flash kernel keys are repeated where a product needs them so; a second all-to-all
+    # copies
+    none = np.zeros_like(queries)
+    flash = saved.flash_attention(queries, keys, none)
+    attention = np.where(plain, 4 * queries, flash) + np.where(f.cp > 1, queries, 0.0)
+    attention = attention + f.head_norms * (WIDE + e) * (queries + keys) / e
+    # what the last matrix reads, and what makes it
+    gate = inner + np.where(gated, np.where(f.fused_mlp, saved.gate(inner), 3 * inner), inner)
+    routed = routed_of(f, tokens, gradients_stay)
+    gate = gate + routed.kept
+    logsumexp = saved.flash_attention(none, none, tokens * f.num_heads / f.tp)
+    in_core = f.attentions * np.where(plain, scores, logsumexp)
+    outside = (1 + f.attentions) * norm + f.attentions * attention + gate
+    # backward comes to the feed-forward first, then to its norm, then to attention
+    down = e * f.hidden_size * f.ffn_hidden_size / f.tp  # the gradient of its last matrix
+    unfused = np.where(f.fused_mlp, 0.0, 2 * inner) + np.where(gradients_stay, down, 0.0)
+    at_gate = np.maximum(np.maximum(inner + down, unfused), routed.above)
+    of_ffn = np.where(gradients_stay, (f.mlp_inputs + 1) * down + routed.weights, 0.0)
+    of_all = np.where(gradients_stay, e * layer_params(f) / f.tp + routed.weights, 0.0)
+    at_norm = np.where(f.fused_norm, e * own, 16.0 * own) - gate
+    at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
+    at_scores = np.where(plain, at_scores * scores, 0.0) - gate - norm
+    in_ffn = np.maximum(at_gate, np.maximum(at_norm, f.mlp_inputs * inner - gate) + of_ffn)
+    in_attention = np.maximum(at_scores + of_ffn, of_all - outside - in_core + norm)
+    waiting = f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (own + whole)
+    boundary = e * own
+    kept = np.where(f.full, boundary, outside + np.where(f.selective, 0.0, in_core))
+    recomputed = outside + in_core - np.where(f.fused_norm, boundary, 0.0)
+    return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention, waiting)
+
+
+def loss_of(
+    f: Features, logits: Floats, tokens: Floats, table: Floats, piped: Flags
+) -> tuple[Floats, Floats, Floats]:
+    """Bytes of the loss in forward, in backward, and of the head's gradient after it."""
+    e, parallel = f.element_bytes, f.tp > 1
+    wide = np.where(e < WIDE, e, 0.0)  # an fp32 copy stands beside
+    forward = np.where(parallel, 8.0, 8.0 + wide) * logits
+    backward = np.where(parallel, 16.0, 12.0) * logits
+    held = np.where(piped, np.where(parallel, 2.0, 1.0) * e, 0.0) * logits
+    held_back = np.where(piped, 2.0 * e, 0.0) * logits
+    joined = f.fused_cross_entropy & (logits > 0)
+    width = np.maximum(f.hidden_size, 1.0)
+    pieces = np.ceil(f.vocab_size / (4 * width))
+    rows = np.minimum(tokens, 2 ** np.ceil(np.log2(np.ceil(tokens / pieces))))
+    fused = e * tokens * width + WIDE * table + np.maximum(e * rows * f.vocab_size, e * table)
+    both = saved.linear_cross_entropy(e * tokens * width, e * table)
+    return (
+        np.where(joined, fused, forward + held),
+        np.where(joined, both, backward + held_back),
+        np.where(joined, both, np.where(logits > 0, e * table, 0.0)),
+    )

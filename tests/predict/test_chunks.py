@@ -1,0 +1,70 @@
+"""How many micro-batches a rank of torch's pipelines holds, beside torch's own tables."""
+
+import dataclasses
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from torch.distributed.pipelining import schedules
+
+from scaling.layout.layout import Layout
+from scaling.layout.partition import layers_of_stages
+from scaling.predict.cost.chunks import chunks_of
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from
+from scaling.study.catalogues import load_clusters
+from tests.points import TINY
+
+TABLES = {
+    "interleaved": schedules.ScheduleInterleaved1F1B,
+    "zero_bubble": schedules.ScheduleInterleavedZeroBubble,
+    "zbv": schedules.ScheduleZBVZeroBubble,
+    "dualpipev": schedules.ScheduleDualPipeV,
+}
+SHAPE = dataclasses.replace(TINY, num_layers=36)
+
+
+def on_their_way(schedule: str, pp: int, virtual: int, rounds: int, rank: int) -> int:
+    """The most passes whose activations a rank of torch's schedule holds at once.
+
+    A pass ends with its full backward, or with that of its weights where backward has two parts.
+    """
+    asked = SimpleNamespace(
+        pp_group_size=pp, _n_microbatches=rounds, num_stages=pp * virtual, n_local_stages=virtual,
+        microbatches_per_round=rounds // max(1, rounds // pp),
+    )  # fmt: skip
+    actions = TABLES[schedule]._calculate_single_rank_operations(asked, rank)
+    flat = [one for each in actions if each for one in each.sub_actions or (each,)]
+    alive, most = Counter(), 0
+    for action in flat:
+        kind = action.computation_type.name
+        alive["passes"] += {"FORWARD": 1, "FULL_BACKWARD": -1, "BACKWARD_WEIGHT": -1}.get(kind, 0)
+        most = max(most, alive["passes"])
+    return most
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("pp", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("schedule", "virtual"),
+    [("interleaved", 2), ("interleaved", 4), ("zero_bubble", 2), ("zbv", 2), ("dualpipev", 2)],
+)
+def test_as_many_passes_are_on_their_way_as_torchs_schedule_begins(schedule, virtual, pp, rounds):
+    count = 2 * pp * rounds
+    layout = Layout(
+        engine="torch", pp=pp, pipeline_schedule=schedule, gradient_accumulation_steps=count,
+        virtual_stages=1 if schedule in ("zbv", "dualpipev") else virtual, seq_length=64,
+    )  # fmt: skip
+    inputs = inputs_of_layouts([layout], [SHAPE], models=["tiny"], clusters=["h100-80gb-dgx"])
+    (group,) = points_from(inputs, load_clusters()).groups
+    ranks = (0, 1, pp - 1)
+    ends = list(chunks_of(group, group.features))
+    passes = [float(chunks.passes[0]) for chunks in ends]
+    assert passes == [on_their_way(schedule, pp, virtual, count, rank) for rank in ranks]
+    dealt = layers_of_stages(SHAPE, pp=pp * virtual, seq_length=64)
+    every = [range(rank, pp * virtual, pp) for rank in ranks]
+    if schedule in ("zbv", "dualpipev"):
+        every = [(rank, 2 * pp - 1 - rank) for rank in ranks]
+    assert [chunks.layers[0] for chunks in ends] == [sum(dealt[i] for i in one) for one in every]
+    tables = [chunks.looks_up[0] + 2 * chunks.has_head[0] for chunks in ends]
+    assert tables == [(0 in one) + 2 * (pp * virtual - 1 in one) for one in every]
