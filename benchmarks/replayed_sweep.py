@@ -75,10 +75,7 @@ def replayed(path: Path, given: argparse.Namespace) -> str:
                 times = {int(row): [float(seen[row])] for row in tried}
                 for _ in range(given.repeats - 1):
                     order = list(times)
-                    odds = odds_of(
-                        [Runs(step_times_s=times[row], errors=[0.0] * len(times[row]))
-                         for row in order]
-                    )  # fmt: skip
+                    odds = odds_of(Runs.of([[(s, 0.0) for s in times[row]] for row in order]))
                     for place_of in odds.contenders:
                         row = order[place_of]
                         times[row].append(float(runs(truth.step_time_s[row])))

@@ -19,6 +19,7 @@ with priced as (
         settings.study_kind,
         settings.seq_length,
         settings.kept_batch_size,
+        settings.kept_choices,
         1 / best.tokens_per_s / 3600 as hours_per_token,
         1 / best.tokens_per_s_high / 3600 as hours_per_token_low,
         1 / best.tokens_per_s_low / 3600 as hours_per_token_high,
@@ -55,7 +56,8 @@ select
         from priced as other
         where other.model = priced.model and other.study_kind = priced.study_kind
             and other.seq_length = priced.seq_length
-            and other.kept_batch_size = priced.kept_batch_size and other.series = priced.series
+            and other.kept_batch_size = priced.kept_batch_size
+            and other.kept_choices = priced.kept_choices and other.series = priced.series
             and other.hours_per_token <= priced.hours_per_token
             and ln(priced.usd_per_token / other.usd_per_token)
                 > sqrt(priced.margin ** 2 + other.margin ** 2)

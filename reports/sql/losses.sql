@@ -10,46 +10,51 @@
 -- tolerance: fp32 one in a thousand, thousands of times what the tests of parity find between layouts
 -- (3e-7); 16 bits one in a hundred, five roundings of bf16 (2^-9); fp8 one in twenty (2^-4 each).
 -- agrees: largest_gap <= tolerance; null where no other layout ran the training.
-with told as (
+with kept as (
     select
-        point_id, concat(layout, ' on ', world_size) as placed, list_slice(losses, 1, 10) as losses,
-        dense_rank() over (order by
+        point_id, list_slice(losses, 1, 10) as losses,
+        hash(
             model, routing, cluster, gpu, total_params, seed, global_batch_size, seq_length, precision,
             gradient_clipping, len(losses), stack_fingerprint
         ) as training,
+        hash(layout, world_size) as placed,
         case precision when 'fp32' then 1e-3 when 'fp8' then 5e-2 else 1e-2 end as tolerance
     from study.rows
     where series = 'measured' and outcome = 'ok' and len(losses) > 0
         and point_id in (select point_id from planned)
 ),
 steps as (
-    select
-        point_id, placed, training, tolerance,
-        generate_subscripts(losses, 1) as step, unnest(losses) as loss
-    from told
+    select training, placed, generate_subscripts(losses, 1) as step, unnest(losses) as loss
+    from kept
 ),
 curves as (
     select training, placed, step, median(loss) as loss from steps group by training, placed, step
 ),
 middle as (
-    select training, step, median(loss) as loss, count(*) as layouts
-    from curves
-    group by training, step
+    select training, list(loss order by step) as losses, any_value(layouts) as layouts
+    from (
+        select training, step, median(loss) as loss, count(*) as layouts
+        from curves
+        group by training, step
+    )
+    group by training
 ),
 gaps as (
     select
-        point_id, tolerance, step, layouts,
-        abs(steps.loss - middle.loss) / greatest(abs(middle.loss), 1) as gap
-    from steps
-    join middle using (training, step)
+        point_id, tolerance, layouts,
+        list_transform(
+            list_zip(kept.losses, middle.losses),
+            lambda pair: abs(pair[1] - pair[2]) / greatest(abs(pair[2]), 1)
+        ) as gaps,
+        list_max(gaps) as largest_gap
+    from kept
+    join middle using (training)
 )
 select
     point_id,
-    min(layouts) as layouts,
-    max(gap) as largest_gap,
-    arg_max(step, gap) as at_step,
-    any_value(tolerance) as tolerance,
-    if(min(layouts) > 1, max(gap) <= any_value(tolerance), null) as agrees
+    layouts,
+    largest_gap,
+    list_position(gaps, largest_gap) as at_step,
+    tolerance,
+    if(layouts > 1, largest_gap <= tolerance, null) as agrees
 from gaps
-group by point_id
-order by point_id

@@ -8,15 +8,15 @@
 with matched as (
     select settings.setting_id, 'cluster' as dimension, other.setting_id as peer_id
     from settings
-    join settings as other using (model, study_kind, seq_length, kept_batch_size)
+    join settings as other using (model, study_kind, seq_length, kept_batch_size, kept_choices)
     union all
     select settings.setting_id, 'model', other.setting_id
     from settings
-    join settings as other using (cluster, study_kind, seq_length, kept_batch_size)
+    join settings as other using (cluster, study_kind, seq_length, kept_batch_size, kept_choices)
     union all
     select settings.setting_id, 'context', other.setting_id
     from settings
-    join settings as other using (model, cluster, study_kind)
+    join settings as other using (model, cluster, study_kind, kept_choices)
     where settings.kept_batch_size = other.kept_batch_size
         or settings.kept_batch_size * settings.seq_length
             = other.kept_batch_size * other.seq_length

@@ -1,15 +1,17 @@
 -- Grain: one row per setting, that is all that must be equal before two layouts may be compared.
 -- Needs: nothing
 -- kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
+-- kept_choices: what its points choose on the axes that belong to the setting (`setting` in
+-- scaling/layout/axes.py: routing), in words; empty where all are at their default.
 -- gpu_memory_bytes: capacity of one device; null where no figure is published.
 -- gpu_tdp_w: W, the data sheet's.   usd_per_gpu_hour: null where config/clusters.yaml has none.
 -- gpu, vendor, gpus_per_node, total_params: null where every combination of the setting was refused.
 with asked as (
-    select model, cluster, study_kind, seq_length, global_batch_size, world_size,
+    select model, cluster, study_kind, seq_length, global_batch_size, world_size, kept_choices,
         gpu, gpus_per_node, total_params, num_layers, hidden_size
     from study.points
     union all by name
-    select model, cluster, study_kind, seq_length, global_batch_size, world_size
+    select model, cluster, study_kind, seq_length, global_batch_size, world_size, kept_choices
     from study.refused
 ),
 grouped as (
@@ -22,6 +24,7 @@ grouped as (
             when 'strong' then global_batch_size
             else global_batch_size // world_size
         end as kept_batch_size,
+        kept_choices,
         any_value(gpu) as gpu,
         any_value(gpus_per_node) as gpus_per_node,
         any_value(total_params) as total_params,
@@ -32,7 +35,8 @@ grouped as (
 )
 select
     row_number() over (
-        order by total_params nulls last, model, cluster, study_kind, seq_length, kept_batch_size
+        order by total_params nulls last, model, cluster, study_kind, seq_length, kept_batch_size,
+            kept_choices
     ) as setting_id,
     grouped.*,
     gpus.vendor,

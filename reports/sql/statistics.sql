@@ -2,8 +2,23 @@
 -- Needs: planned, names, measurements
 -- outcome and every measured value: null for a point that has not run. predicted_*: what the
 -- predictor says of the same layout there, of rows of others too, in its own columns; null without predictions.
-with observed as (
-    from measurements where series != 'predicted' and not beside_measured
+with every_point as (
+    select
+        setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps,
+        series, attempt, outcome, error_message, losses_agree,
+        tokens_per_s, tokens_per_s_low, tokens_per_s_high, tokens_per_s_per_gpu,
+        mfu, hfu, model_flop_per_s_per_gpu,
+        step_time_s, step_time_low_s, step_time_high_s, step_time_p95_s,
+        peak_memory_bytes, energy_j, mean_power_w, exposed_comm_s,
+        startup_s, duration_s, stack_fingerprint
+    from measurements
+    where series != 'predicted' and not beside_measured
+    union all by name
+    select setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps
+    from planned
+    where point_id not in (
+        select point_id from measurements where series != 'predicted' and not beside_measured
+    )
 ),
 foretold as (
     select
@@ -15,26 +30,13 @@ foretold as (
     group by setting_id, world_size, layout
 )
 select
-    planned.* exclude (
-        global_batch_size, tokens_per_step, model_flops_per_token, hardware_flops_per_token,
-        peak_flop_per_s
-    ),
-    names.layout_name,
-    observed.series, observed.attempt, observed.outcome, observed.error_message,
-    observed.losses_agree,
-    observed.tokens_per_s, observed.tokens_per_s_low, observed.tokens_per_s_high,
-    observed.tokens_per_s_per_gpu, observed.mfu, observed.hfu, observed.model_flop_per_s_per_gpu,
-    observed.step_time_s, observed.step_time_low_s, observed.step_time_high_s,
-    observed.step_time_p95_s,
-    observed.peak_memory_bytes, observed.energy_j, observed.mean_power_w, observed.exposed_comm_s,
-    observed.startup_s, observed.duration_s, observed.stack_fingerprint,
+    every_point.*,
+    names.* exclude (setting_id, layout, layout_id, layout_lines),
     foretold.outcome as predicted_outcome,
     foretold.step_time_s as predicted_step_time_s,
     foretold.tokens_per_s as predicted_tokens_per_s,
     foretold.predicted_memory_bytes,
     foretold.stack_fingerprint as predicted_from
-from planned
+from every_point
 join names using (setting_id, layout)
-left join observed using (point_id)
-left join foretold on foretold.setting_id = planned.setting_id
-    and foretold.world_size = planned.world_size and foretold.layout = planned.layout
+left join foretold using (setting_id, world_size, layout)

@@ -1,5 +1,6 @@
 """How probable it is that a layout is the best of its size, and how much a winner is flattered."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,9 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from scipy.special import log_ndtr
+
+from scaling.analyse.ties import Z80, Z95
 
 Values = npt.NDArray[np.float64]
 
@@ -16,34 +20,43 @@ Values = npt.NDArray[np.float64]
 USUAL_SIGMA = 0.007
 _WORTH = 4  # degrees of freedom that this counts for
 UNRESOLVED = (0.05, 0.95)  # probabilities of being best between which an order is not known
-_DRAWS = 4000
-_FAR = 6.0  # standard errors, beyond which no draw of thousands makes a layout the best
-_SEED = 20_200
-# of what its interval is: 95 % of a measured step, 80 % of an extended one; normal quantiles
-_QUANTILE = {"extended": 1.2816}
-_USUAL_QUANTILE = 1.96
+_FAR = 6.0  # standard errors, beyond which a layout is not the best
+_STEPS = 8  # of the integral, to a standard error: the fastest of thousands is a fourth as wide
+_MOST_STEPS = 4096
+_AT_ONCE = 1 << 20  # values of the integrand held in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """The runs of one layout: seconds of a step, and each one's own standard error, of ln."""
+    """The runs of layouts, one entry of each array a layout; times as logarithms of seconds.
 
-    step_times_s: Sequence[float]
-    errors: Sequence[float]
+    counts: runs.
+    log_means: of the runs' step times.
+    squares: sum of squares of the runs' step times about their mean.
+    error_squares: sum of squares of the runs' own standard errors.
+    """
 
-    @property
-    def log_mean(self) -> float:
-        """The mean of the logarithms."""
-        return math.fsum(math.log(seconds) for seconds in self.step_times_s) / len(self)
+    counts: Values
+    log_means: Values
+    squares: Values
+    error_squares: Values
 
-    @property
-    def squares(self) -> float:
-        """The sum of squares of the logarithms about their mean."""
-        mean = self.log_mean
-        return math.fsum((math.log(seconds) - mean) ** 2 for seconds in self.step_times_s)
+    @classmethod
+    def of(cls, layouts: Sequence[Sequence[tuple[float, float]]]) -> "Runs":
+        """Of each layout's runs as seconds of a step, and its own standard error, of ln."""
+        logs = [np.log([seconds for seconds, _ in runs]) for runs in layouts]
+        return cls(
+            counts=np.array([len(runs) for runs in layouts], dtype=float),
+            log_means=np.array([log.mean() for log in logs]),
+            squares=np.array([float(log.var()) * len(log) for log in logs]),
+            error_squares=np.array([sum(error**2 for _, error in runs) for runs in layouts]),
+        )
 
     def __len__(self) -> int:
-        return len(self.step_times_s)
+        return len(self.counts)
+
+    def __getitem__(self, layouts: slice | npt.NDArray[np.bool_]) -> "Runs":
+        return Runs(**{name: getattr(self, name)[layouts] for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +68,7 @@ class Odds:
     optimism: ratio; how much faster the winner is measured than it is to be expected again.
     """
 
-    probabilities: tuple[float, ...]
+    probabilities: Values
     sigma: float
     optimism: float
 
@@ -63,30 +76,29 @@ class Odds:
     def contenders(self) -> tuple[int, ...]:
         """Layouts whose order is not resolved; none where one is the best beyond doubt."""
         low, high = UNRESOLVED
-        near = [row for row, p in enumerate(self.probabilities) if low <= p <= high]
-        return tuple(near) if len(near) > 1 else ()
+        near = np.flatnonzero((low <= self.probabilities) & (self.probabilities <= high))
+        return tuple(near.tolist()) if len(near) > 1 else ()
 
 
-def between_runs(layouts: Sequence[Runs]) -> float:
+def between_runs(layouts: Runs) -> float:
     """Standard deviation of ln time between runs of one layout, pooled over all that were repeated.
 
     sigma^2 = (w s0^2 + sum of squares about each layout's mean) / (w + sum of (runs - 1)), with the
     usual s0 counting as w degrees of freedom.
     """
-    squares, free = _WORTH * USUAL_SIGMA**2, float(_WORTH)
-    for runs in layouts:
-        squares += runs.squares
-        free += len(runs) - 1
-    return math.sqrt(squares / free)
+    squares = _WORTH * USUAL_SIGMA**2 + math.fsum(layouts.squares)
+    return math.sqrt(squares / (_WORTH + float((layouts.counts - 1).sum())))
 
 
-def odds_of(layouts: Sequence[Runs], sigma: float | None = None) -> Odds:
-    """Who may be the best, as drawn from what is measured and what it may be wrong by.
+def odds_of(layouts: Runs, sigma: float | None = None) -> Odds:
+    """Who may be the best, by what is measured and what it may be wrong by.
 
-    A layout's mean of n runs is normal with variance sigma^2 / n and the mean of its runs' own
-    variances over n. Optimism is that of the best of many: drawn again around what was measured,
-    the winner of each draw is on average so much below its own true time (a parametric bootstrap;
-    since measured times lie further apart than true ones, rather too small than too large).
+    A layout's mean of n runs is normal, with variance sigma^2 / n and the mean of its runs' own
+    variances over n. With f its density and S its survival function, a layout is the best with the
+    probability of the integral over x of f_i(x) times the product of all other S_j(x). Optimism is
+    that of the best of many: drawn again around what was measured, a winner is on average, over the
+    same integral, so much below its own true time (a parametric bootstrap; since measured times
+    lie further apart than true ones, rather too small than too large).
 
     Args:
         layouts: of one size and setting.
@@ -95,36 +107,40 @@ def odds_of(layouts: Sequence[Runs], sigma: float | None = None) -> Odds:
     Raises:
         ValueError: there is no layout.
     """
-    if not layouts:
+    if not len(layouts):
         raise ValueError("there is no layout to be the best")
     sigma = between_runs(layouts) if sigma is None else sigma
-    means = np.array([runs.log_mean for runs in layouts])
-    errors = np.array(
-        [
-            math.sqrt(sigma**2 / len(runs) + sum(e**2 for e in runs.errors) / len(runs) ** 2)
-            for runs in layouts
-        ]
-    )
-    near = np.flatnonzero(means - _FAR * errors <= (means + _FAR * errors).min())
-    random = np.random.default_rng(_SEED)
-    drawn = means[near] + errors[near] * random.standard_normal((_DRAWS, len(near)))
-    fastest = drawn.argmin(axis=1)
-    winners = near[fastest]
-    counts = np.bincount(winners, minlength=len(means))
-    above = means[winners] - drawn[np.arange(_DRAWS), fastest]
-    return Odds(
-        probabilities=tuple((counts / _DRAWS).tolist()),
-        sigma=sigma,
-        optimism=math.expm1(float(above.mean())),
-    )
+    means, counts = layouts.log_means, layouts.counts
+    errors = np.sqrt(sigma**2 / counts + layouts.error_squares / counts**2)
+    latest = float((means + _FAR * errors).min())  # one of them is faster than that
+    near = np.flatnonzero(means - _FAR * errors <= latest)
+    means, errors = means[near, None], errors[near, None]
+    earliest = float((means - _FAR * errors).min())
+    # equal steps integrate normal densities to rounding where a step is small beside their width
+    steps = math.ceil((latest - earliest) / float(errors.min()) * _STEPS)
+    times = np.linspace(earliest, latest, min(steps, _MOST_STEPS))
+    weights, below = np.zeros(len(near)), 0.0
+    for block in np.array_split(times, math.ceil(len(times) * len(near) / _AT_ONCE)):
+        away = (block - means) / errors
+        later = log_ndtr(-away)
+        first = np.exp(later.sum(axis=0) - later - away**2 / 2) / errors
+        weights += first.sum(axis=1)
+        below += float(((means - block) * first).sum())
+    probabilities = np.zeros(len(layouts))
+    probabilities[near] = weights / weights.sum()
+    optimism = math.expm1(below / float(weights.sum()))
+    return Odds(probabilities=probabilities, sigma=sigma, optimism=optimism)
 
 
 def own_error(row: Mapping[str, float | None], series: str) -> float:
-    """The standard error of ln time that a run's own interval says; 0 where it has none."""
+    """The standard error of ln time that a run's own interval says; 0 where it has none.
+
+    The interval is of 95 % of a measured step, of 80 % of an extended one.
+    """
     low, high = row["step_time_low_s"], row["step_time_high_s"]
     if not low or not high:
         return 0.0
-    return math.log(high / low) / 2 / _QUANTILE.get(series, _USUAL_QUANTILE)
+    return math.log(high / low) / 2 / (Z80 if series == "extended" else Z95)
 
 
 SCHEMA = pa.schema(
@@ -136,14 +152,25 @@ SCHEMA = pa.schema(
     ]
 )  # fmt: skip
 
-_TIMES = """
-select setting_id, series, world_size, stack_fingerprint, layout,
-    list({s: step_time_s, step_time_low_s: step_time_low_s, step_time_high_s: step_time_high_s}
-        order by point_id) as runs
-from measurements
-where step_time_s is not null and series != 'predicted'
-group by all
-order by all
+_RUNS = """
+select
+    *,
+    dense_rank() over (order by setting_id, series, world_size, stack_fingerprint) - 1 as field,
+    dense_rank() over (order by series, stack_fingerprint) - 1 as pool
+from (
+    select setting_id, series, world_size, layout, stack_fingerprint,
+        count(*) as runs,
+        count(*)::double as counts,
+        avg(ln(step_time_s)) as log_means,
+        var_pop(ln(step_time_s)) * count(*) as squares,
+        coalesce(sum((
+            ln(step_time_high_s / step_time_low_s) / 2 / if(series = 'extended', $1, $2)
+        ) ** 2), 0) as error_squares
+    from measurements
+    where step_time_s is not null and series != 'predicted'
+    group by all
+)
+order by field, layout
 """
 
 
@@ -152,28 +179,17 @@ def odds_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
     The spread between runs is pooled over all sizes of a series and stack.
     """
-    sizes: dict[tuple[int, str, int, str], list[tuple[str, Runs]]] = {}
-    for setting, series, size, stack, layout, runs in connection.execute(_TIMES).fetchall():
-        times = [run["s"] for run in runs]
-        errors = [own_error(run, series) for run in runs]
-        sizes.setdefault((setting, series, size, stack), []).append(
-            (layout, Runs(step_times_s=times, errors=errors))
-        )
-    alike: dict[tuple[str, str], list[Runs]] = {}
-    for (_, series, _, stack), layouts in sizes.items():
-        alike.setdefault((series, stack), []).extend(runs for _, runs in layouts)
-    sigmas = {key: between_runs(runs) for key, runs in alike.items()}
-    records = []
-    for (setting, series, size, stack), layouts in sizes.items():
-        odds = odds_of([runs for _, runs in layouts], sigmas[series, stack])
-        contenders = set(odds.contenders)
-        for row, (layout, runs) in enumerate(layouts):
-            records.append(
-                {
-                    "setting_id": setting, "series": series, "world_size": size, "layout": layout,
-                    "stack_fingerprint": stack, "runs": len(runs),
-                    "probability_best": odds.probabilities[row], "contender": row in contenders,
-                    "between_run_sigma": odds.sigma, "optimism": odds.optimism,
-                }
-            )  # fmt: skip
-    return pa.Table.from_pylist(records, schema=SCHEMA)
+    table = connection.sql(_RUNS, params=[Z80, Z95]).to_arrow_table()
+    runs = Runs(**{name: table[name].to_numpy() for name in Runs.__slots__})
+    pools = table["pool"].to_numpy()
+    sigmas = [between_runs(runs[pools == pool]) for pool in np.unique(pools)]
+    starts = np.flatnonzero(np.diff(table["field"].to_numpy(), prepend=-1))
+    best, contender, sigma, optimism = np.zeros((4, len(runs)))
+    for start, end in itertools.pairwise([*starts.tolist(), len(runs)]):
+        here = slice(start, end)
+        odds = odds_of(runs[here], sigmas[pools[start]])
+        best[here], sigma[here], optimism[here] = odds.probabilities, odds.sigma, odds.optimism
+        contender[here][list(odds.contenders)] = 1
+    for name, values in zip(SCHEMA.names[-4:], (best, contender > 0, sigma, optimism), strict=True):
+        table = table.append_column(name, pa.array(values))
+    return table.select(SCHEMA.names).cast(SCHEMA)

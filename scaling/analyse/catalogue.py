@@ -9,6 +9,7 @@ from scaling.analyse import ties
 from scaling.analyse.series import SERIES
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.layout.axes import AXES, levels_of
+from scaling.record.row_files import quoted
 
 
 def attach_catalogue(
@@ -42,6 +43,20 @@ def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table)
     connection.register("source", table)
     connection.execute(f"create table catalogue.{name} as from source")
     connection.unregister("source")
+
+
+def kept_choices_sql() -> str:
+    """What a point or refusal chooses on the axes of its setting, in words; '' at the defaults.
+
+    Null, of a file older than the axis or of others' rows, is the default.
+    """
+    chosen = []
+    for axis in AXES.values():
+        if axis.setting:
+            default = "null" if axis.default is None else quoted(str(axis.default).lower())
+            value = f"""nullif(lower("{axis.name}"::varchar), {default})"""
+            chosen.append(f"replace({quoted(axis.words.name)}, '{{}}', {value})")
+    return f"concat_ws({', '.join([quoted(', '), 'null', *chosen])})"
 
 
 def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:

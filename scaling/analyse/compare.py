@@ -10,7 +10,8 @@ from scaling.errors import InputError
 from scaling.study.paths import StudyPaths
 
 _COLUMNS = (
-    "model", "cluster", "study_kind", "seq_length", "kept_batch_size", "world_size", "layout",
+    "model", "cluster", "study_kind", "seq_length", "kept_batch_size", "kept_choices",
+    "world_size", "layout",
     "before_outcome", "after_outcome", "before_tokens_per_s", "after_tokens_per_s", "ratio",
     "ratio_low", "ratio_high", "before_runs", "after_runs", "same_stack", "verdict",
 )  # fmt: skip
@@ -18,7 +19,7 @@ _COLUMNS = (
 _SIDE = """
 select
     settings.model, settings.cluster, settings.study_kind, settings.seq_length,
-    settings.kept_batch_size, measured.world_size, measured.layout,
+    settings.kept_batch_size, settings.kept_choices, measured.world_size, measured.layout,
     if(bool_or(outcome = 'ok'), 'ok', mode(outcome order by outcome)) as outcome,
     median(tokens_per_s) as rate, min(tokens_per_s_low) as low, max(tokens_per_s_high) as high,
     count(*) as runs, list_sort(list(distinct stack_fingerprint)) as stacks
@@ -30,7 +31,7 @@ group by all
 """
 _JOINED = """
 select
-    model, cluster, study_kind, seq_length, kept_batch_size, world_size, layout,
+    model, cluster, study_kind, seq_length, kept_batch_size, kept_choices, world_size, layout,
     before.outcome, after.outcome, before.rate, after.rate,
     after.rate / before.rate as ratio,
     after.low / before.high as ratio_low,
@@ -48,7 +49,7 @@ select
     end as verdict
 from before
 full join after using (
-    model, cluster, study_kind, seq_length, kept_batch_size, world_size, layout
+    model, cluster, study_kind, seq_length, kept_batch_size, kept_choices, world_size, layout
 )
 order by model, cluster, world_size, ratio desc nulls last, layout
 """

@@ -4,7 +4,6 @@ A drift that falls on some layouts only would look like a property of theirs.
 """
 
 import math
-from collections.abc import Sequence
 
 import duckdb
 import numpy as np
@@ -32,34 +31,31 @@ _GROUP = ("series", "cluster", "stack_fingerprint")
 # the prediction, less its median error over the runs of the same stack.
 _RUNS = """
 with timed as (
-    select measurements.*, rows.cluster, rows.hosts,
+    select measurements.series, settings.cluster, measurements.stack_fingerprint, point_id,
+        started_at, rows.hosts,
+        hash(measurements.series, settings.cluster, measurements.stack_fingerprint) as field,
+        hash(field, setting_id, measurements.world_size, measurements.layout) as same,
         ln(measurements.step_time_s) as y,
         ln(measurements.step_time_s / foretold.step_time_s) as off
     from measurements
+    join settings using (setting_id)
     join study.rows as rows using (point_id, attempt, started_at)
     left join (from measurements where series = 'predicted') as foretold using (point_id)
     where measurements.step_time_s is not null and measurements.series in ('measured', 'extended')
         and rows.series = 'measured'
-)
-select series, cluster, stack_fingerprint,
-    list(
-        {day: epoch(try_cast(started_at as timestamp)) / 86400, hosts: hosts,
-            repeats: against_repeats, prediction: against_prediction}
-        order by started_at, hosts, against_repeats, against_prediction
-    ) as runs
-from (
-    select *,
-        if(count(*) over same > 1, y - avg(y) over same, null) as against_repeats,
-        off - median(off) over (partition by series, cluster, stack_fingerprint)
-            as against_prediction
-    from timed
-    window same as (
-        partition by setting_id, series, cluster, stack_fingerprint, world_size, layout
-    )
-)
-where try_cast(started_at as timestamp) is not null
-group by all
-order by all
+),
+repeated as (select same, avg(y) as y from timed group by same having count(*) > 1),
+middle as (select field, median(off) as off from timed group by field)
+select
+    field, series, cluster, stack_fingerprint, hosts,
+    epoch(try_cast(started_at as timestamp)) / 86400 as day,
+    timed.y - repeated.y as repeats,
+    timed.off - middle.off as prediction
+from timed
+left join repeated using (same)
+join middle using (field)
+where day is not null
+order by field, day, point_id
 """
 
 
@@ -72,40 +68,37 @@ def drift_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     is at least as large; of `node` that of the largest of all hosts, so that many hosts are no
     many chances.
     """
+    table = connection.sql(_RUNS).to_arrow_table()
     records = []
-    for group in connection.sql(_RUNS).to_arrow_table().to_batches():
-        for row, (series, cluster, stack) in enumerate(
-            zip(*(group[name].to_pylist() for name in _GROUP), strict=True)
-        ):
-            runs = group["runs"][row].values
-            for residual_of in ("repeats", "prediction"):
-                residuals = runs.field(residual_of)
-                if len(residuals) - residuals.null_count < _FEWEST:
-                    continue
-                used = runs.filter(residuals.is_valid())
-                common = {
-                    "series": series, "cluster": cluster, "stack_fingerprint": stack,
-                    "residual_of": residual_of, "runs": len(used),
-                }  # fmt: skip
-                tests = residual_tests(
-                    used.field(residual_of).to_numpy(),
-                    used.field("day").to_numpy(),
-                    used.field("hosts").to_pylist(),
-                )
-                records += [common | test for test in tests]
-                break
+    fields = table["field"].to_numpy()
+    for field in np.unique(fields):
+        start, end = np.searchsorted(fields, field), np.searchsorted(fields, field, "right")
+        runs = table.slice(start, end - start)
+        for residual_of in ("repeats", "prediction"):
+            used = runs.filter(runs[residual_of].is_valid())
+            if len(used) < _FEWEST:
+                continue
+            common = {
+                **{name: used[name][0].as_py() for name in _GROUP},
+                "residual_of": residual_of, "runs": len(used),
+            }  # fmt: skip
+            tests = residual_tests(
+                used[residual_of].to_numpy(),
+                used["day"].to_numpy(),
+                used["hosts"].combine_chunks(),
+            )
+            records += [common | test for test in tests]
+            break
     return pa.Table.from_pylist(records, schema=SCHEMA)
 
 
-def residual_tests(
-    residuals: Values, days: Values, hosts: Sequence[Sequence[str]]
-) -> list[dict[str, object]]:
+def residual_tests(residuals: Values, days: Values, hosts: pa.ListArray) -> list[dict[str, object]]:
     """The three tests.
 
     Args:
         residuals: of ln step time, (runs,).
         days: when each run began, in days.
-        hosts: that each run was on.
+        hosts: names of those that each run was on.
     """
     tests: list[tuple[str, str | None]] = []
     weights: list[Values] = []  # of each residual: their weighted sums are the effects
@@ -157,16 +150,13 @@ def _shuffled_effects(residuals: Values, weights: Values) -> Values:
     return random.multivariate_normal(np.zeros(len(weights)), covariance, _SHUFFLES, method="eigh")
 
 
-def _runs_on(hosts: Sequence[Sequence[str]]) -> dict[str, npt.NDArray[np.bool_]]:
+def _runs_on(hosts: pa.ListArray) -> dict[str, npt.NDArray[np.bool_]]:
     """Which runs each host took part in, by its name."""
-    rows: dict[str, list[int]] = {}
-    for row, names in enumerate(hosts):
-        for name in names:
-            rows.setdefault(name, []).append(row)
-    runs = {name: np.zeros(len(hosts), dtype=bool) for name in sorted(rows)}
-    for name, here in runs.items():
-        here[rows[name]] = True
-    return runs
+    names = hosts.flatten().dictionary_encode()
+    runs = np.zeros((len(names.dictionary), len(hosts)), dtype=bool)
+    lengths = hosts.value_lengths().fill_null(0).to_numpy()
+    runs[names.indices.to_numpy(), np.repeat(np.arange(len(hosts)), lengths)] = True
+    return dict(sorted(zip(names.dictionary.to_pylist(), runs, strict=True)))
 
 
 def _away(wave: Values) -> Values:

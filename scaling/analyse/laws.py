@@ -20,13 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy.optimize import nnls
 
+from scaling.analyse.ties import Z95
+
 Floats = npt.NDArray[np.float64]
 
 LEAST_SIZES = 4  # below it no law can be held out against
 REFITS = 500
 REACH = 8  # a curve ends at this many times the largest size
 _SEED = 20_200
-_Z95 = 1.959964
 
 BASES: Mapping[str, Callable[[Floats], Floats]] = {
     "amdahl": lambda n: np.stack([np.ones_like(n), n - 1], axis=1),
@@ -151,7 +152,7 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     for (setting, series), values in curves.items():
         if len(values) >= LEAST_SIZES:
             sizes, rates, half = np.asarray(values, dtype=float).T
-            laws = [_record(name, sizes, rates, half / _Z95) for name in BASES]
+            laws = [_record(name, sizes, rates, half / Z95) for name in BASES]
             # of laws that err alike, to a ten-thousandth, the first has the fewest parameters
             best = min(laws, key=lambda law: round(float(str(law["held_out_error"])), 4))
             records += [

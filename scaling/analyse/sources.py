@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from scaling.analyse.catalogue import attach_axes, attach_catalogue
+from scaling.analyse.catalogue import attach_axes, attach_catalogue, kept_choices_sql
 from scaling.analyse.views import make_view, select_from, unreadable
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
@@ -166,21 +166,24 @@ def _left_out(
 
 
 def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:
-    """study.points and study.refused: what a guided sweep skips is refused with its reason."""
+    """study.points and study.refused: what a guided sweep skips is refused with its reason.
+
+    kept_choices: what they choose of the axes that belong to the setting.
+    """
     connection.execute(  # what one choice leaves out a later one may take
         "create view study.skipped as from study.chosen where not chosen "
         "and point_id not in (select point_id from study.chosen where chosen)"
     )
-    if not guided:
-        connection.execute("create view study.points as from study.every_point")
-        connection.execute("create view study.refused as from study.impossible")
-        return
+    everything = f"*, {kept_choices_sql()} as kept_choices"
     columns = ", ".join(_REFUSAL)
+    kept, skipped = "", ""
+    if guided:
+        kept = " anti join study.skipped using (point_id)"
+        skipped = f" union all select {columns} from study.skipped where repeat = 0"
     connection.execute(
-        "create view study.points as from study.every_point "
-        "anti join study.skipped using (point_id)"
+        f"create view study.points as select {everything} from study.every_point{kept}"
     )
     connection.execute(
-        f"create view study.refused as select {columns} from study.impossible union all "
-        f"select {columns} from study.skipped where repeat = 0"
+        f"create view study.refused as select {everything} "
+        f"from (select {columns} from study.impossible{skipped})"
     )

@@ -28,7 +28,7 @@ COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection],
     "resampled": (("winner_rows",), resampling.resampled_steps),
     "slow_hosts": (("compared_probes",), slow_hosts.slow_host_table),
     "best_odds": (("measurements",), being_best.odds_table),
-    "tested_drift": (("measurements",), drift.drift_table),
+    "tested_drift": (("measurements", "settings"), drift.drift_table),
     "laws": (("best",), laws.fitted_laws),
     "law_curves": (("laws",), laws.law_curves),
 }

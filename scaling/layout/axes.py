@@ -54,6 +54,7 @@ def _axis(
     values: tuple[str, ...] | None = None,
     later: bool = False,
     ranks: bool = False,
+    setting: bool = False,
     **words: Any,
 ) -> Any:
     """A field of `LayoutAxes`.
@@ -64,9 +65,17 @@ def _axis(
         later: the axis came after studies had been measured. A point's file and its id name it
             only where it is not at its default: what was measured before is not measured again.
         ranks: it multiplies the ranks of one replica.
+        setting: it is a property of the work, as the sequence length is: layouts that differ in it
+            do not compete.
         words: of `Words`.
     """
-    facts = {"values": values, "later": later, "ranks": ranks, "words": Words(**words)}
+    facts = {
+        "values": values,
+        "later": later,
+        "ranks": ranks,
+        "setting": setting,
+        "words": Words(**words),
+    }
     return dataclasses.field(default=default, metadata=facts)
 
 
@@ -107,8 +116,8 @@ class LayoutAxes:
         1, later=True, title="ep", name="ep {}", short="ep {}", label="ep{}", column="ep",
     )  # fmt: skip
     routing: Routing = _axis(
-        "balanced", values=tuple(ROUTINGS), later=True, title="routing", name="{} routing",
-        short="{}", label="{}", column="routing",
+        "balanced", values=tuple(ROUTINGS), later=True, setting=True, title="routing",
+        name="{} routing", short="{}", label="{}", column="routing",
     )  # fmt: skip
     pipeline_schedule: PipelineSchedule = _axis(
         "1f1b", later=True, title="schedule", name="{}", short="{}", label="{}",
@@ -174,6 +183,11 @@ class LayoutAxes:
         label="{}", column="engine",
     )  # fmt: skip
 
+    @property
+    def setting_choices(self) -> tuple[Any, ...]:
+        """What it chooses on the axes that belong to the setting: rivals have the same."""
+        return tuple(getattr(self, name) for name in SETTING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
@@ -186,6 +200,7 @@ class Axis:
     default: Any
     later: bool
     ranks: bool
+    setting: bool
     words: Words
 
     def allows(self, value: object) -> bool:
@@ -264,6 +279,7 @@ def levels_of(axis: Axis) -> list[dict[str, Any]]:
 AXES: dict[str, Axis] = axes_of(LayoutAxes)
 DEFAULTS: dict[str, Any] = {name: axis.default for name, axis in AXES.items()}
 REPLICA = tuple(name for name, axis in AXES.items() if axis.ranks)
+SETTING = tuple(name for name, axis in AXES.items() if axis.setting)
 
 
 def label_of(choices: Mapping[str, Any]) -> str:

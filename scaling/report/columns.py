@@ -12,7 +12,8 @@ _RATES = (
 # The page holds each of these tables once; charts, tables, sentences and downloads read them.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "settings": (
-        "setting_id", "model", "cluster", "study_kind", "seq_length", "kept_batch_size", "gpu",
+        "setting_id", "model", "cluster", "study_kind", "seq_length", "kept_batch_size",
+        "kept_choices", "gpu",
         "gpus_per_node", "vendor", "gpu_memory_bytes", "gpu_tdp_w", "usd_per_gpu_hour",
         "total_params", "num_layers", "hidden_size",
     ),

@@ -48,11 +48,11 @@ def contend(
         sizes = ", ".join(str(s) for s in sorted({p.world_size for p in planned.points}))
         raise InputError(f"{study.path}: world_size={world_size}: the study has {sizes}")
     rows = rows_of(StudyPaths(study_dir), planned.points, COLUMNS)
-    sigma = between_runs([_runs(of) for of in _by_layout(planned.points, rows).values()])
+    sigma = between_runs(Runs.of([*_by_layout(planned.points, rows).values()]))
     probabilities: dict[Any, float] = {}
     contenders: set[Any] = set()
     for layouts in _by_setting(here, rows).values():
-        odds = odds_of([_runs(of) for of in layouts.values()], sigma)
+        odds = odds_of(Runs.of([*layouts.values()]), sigma)
         keys = list(layouts)
         probabilities |= dict(zip(keys, odds.probabilities, strict=True))
         contenders |= {keys[row] for row in odds.contenders}
@@ -149,9 +149,5 @@ def _by_setting(
     grouped: dict[Any, dict[Any, list[Timed]]] = {}
     for key, runs in _by_layout(points, rows).items():
         *same, layout = key
-        grouped.setdefault((*same, layout.seq_length), {})[key] = runs
+        grouped.setdefault((*same, layout.seq_length, layout.setting_choices), {})[key] = runs
     return grouped
-
-
-def _runs(timed: Sequence[Timed]) -> Runs:
-    return Runs(step_times_s=[s for s, _ in timed], errors=[e for _, e in timed])

@@ -83,7 +83,9 @@ def name_slow(
     for residuals in _residuals(study, runs):
         used = np.flatnonzero(np.isfinite(residuals)).tolist()
         hosts = [list(runs[row][2]) for row in used]
-        for one in residual_tests(residuals[used], np.zeros(len(used)), hosts) if used else ():
+        for one in (
+            residual_tests(residuals[used], np.zeros(len(used)), pa.array(hosts)) if used else ()
+        ):
             on = sum(one["host"] in names for names in hosts)
             many = min(on, len(hosts) - on) >= FEWEST_RUNS
             effect, p_value = float(str(one["effect"])), float(str(one["p_value"]))

@@ -132,7 +132,10 @@ def in_full(
             continue
         sizes.setdefault(point.world_size, []).append(row)
         if ranked_s is not None and (seconds := ranked_s[row]) is not None:
-            setting = (point.model, point.cluster, point.layout.seq_length, point.world_size)
+            setting = (
+                point.model, point.cluster, point.layout.seq_length, point.world_size,
+                point.layout.setting_choices,
+            )  # fmt: skip
             best[setting] = min(best.get(setting, (seconds, row)), (seconds, row))
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for of_size in sizes.values():

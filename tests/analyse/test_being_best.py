@@ -9,7 +9,7 @@ from tests.report.synthetic_study import timed_row
 
 
 def once(*times, error=0.0):
-    return [Runs(step_times_s=[seconds], errors=[error]) for seconds in times]
+    return Runs.of([[(seconds, error)] for seconds in times])
 
 
 def test_a_lead_beyond_the_noise_is_resolved_and_one_within_it_is_not():
@@ -21,10 +21,9 @@ def test_a_lead_beyond_the_noise_is_resolved_and_one_within_it_is_not():
 
 
 def test_repeats_resolve_what_one_run_left_open():
-    repeated = [
-        Runs(step_times_s=[t * f for f in (0.999, 1.0, 1.001, 1.0, 1.0)], errors=[0.0] * 5)
-        for t in (1.0, 1.012)
-    ]
+    repeated = Runs.of(
+        [[(t * f, 0.0) for f in (0.999, 1.0, 1.001, 1.0, 1.0)] for t in (1.0, 1.012)]
+    )
     assert odds_of(once(1.0, 1.012)).contenders == (0, 1)
     assert odds_of(repeated).contenders == ()
 
@@ -32,10 +31,9 @@ def test_repeats_resolve_what_one_run_left_open():
 def test_the_spread_between_runs_is_the_usual_one_until_repeats_say_otherwise():
     assert between_runs(once(1.0, 2.0)) == pytest.approx(USUAL_SIGMA)
     random = np.random.default_rng(1)
-    noisy = [
-        Runs(step_times_s=np.exp(0.03 * random.standard_normal(5)).tolist(), errors=[0.0] * 5)
-        for _ in range(20)
-    ]
+    noisy = Runs.of(
+        [[(t, 0.0) for t in np.exp(0.03 * random.standard_normal(5))] for _ in range(20)]
+    )
     assert between_runs(noisy) == pytest.approx(0.03, rel=0.15)
 
 

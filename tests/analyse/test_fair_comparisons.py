@@ -14,6 +14,15 @@ from tests.report.synthetic_study import timed_row
 NOISE = margin_of(NOISE_FLOOR)
 
 
+def test_layouts_that_meet_other_traffic_among_experts_never_compete(tabulated):
+    points = [some_point(1, routing=routing) for routing in ("balanced", "learned")]
+    table = tabulated(points, [ran(points[0], 100), ran(points[1], 50)])
+    assert [row["kept_choices"] for row in table("settings")] == ["", "learned routing"]
+    assert [row["tokens_per_s"] for row in table("best")] == pytest.approx([100, 50])
+    assert [row["share_of_best"] for row in table("ranking")] == [1, 1]
+    assert table("pairs") == []
+
+
 def costs(*rates, kind="measured"):
     """The costs of sizes 1, 2, 4, ... at these rates, told apart from 2 % on."""
     best = [
@@ -28,7 +37,8 @@ def costs(*rates, kind="measured"):
     settings = [
         {
             "setting_id": 1, "model": "m", "cluster": "c", "study_kind": "strong",
-            "seq_length": 1, "kept_batch_size": 1, "gpu_tdp_w": 1.0, "usd_per_gpu_hour": 2.0,
+            "seq_length": 1, "kept_batch_size": 1, "kept_choices": "", "gpu_tdp_w": 1.0,
+            "usd_per_gpu_hour": 2.0,
         }
     ]  # fmt: skip
     return run_sql("costs", best=best, settings=settings)
@@ -97,7 +107,8 @@ def peers(*rows):
     settings = [
         {
             "setting_id": number, "model": "m", "cluster": "c", "gpu": "g", "study_kind": "strong",
-            "seq_length": 2048 * number, "kept_batch_size": 64, "total_params": 1,
+            "seq_length": 2048 * number, "kept_batch_size": 64, "kept_choices": "",
+            "total_params": 1,
         }
         for number in (1, 2)
     ]  # fmt: skip
@@ -149,14 +160,11 @@ def test_percentiles_of_the_steps_stand_beside_the_median():
 
 
 def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them():
-    planned = [
-        {
-            "point_id": name, "setting_id": 1, "world_size": 8, "layout": "l", "repeat": 0,
-            "global_batch_size": 1, "tokens_per_step": 1, "model_flops_per_token": 1,
-            "hardware_flops_per_token": 1, "peak_flop_per_s": 1,
-        }
-        for name in ("mine", "theirs")
-    ]  # fmt: skip
+    placed = {
+        "setting_id": 1, "world_size": 8, "layout": "l", "repeat": 0, "dp": 8,
+        "gradient_accumulation_steps": 1,
+    }  # fmt: skip
+    planned = [placed | {"point_id": name} for name in ("mine", "theirs")]
     columns = (
         "attempt", "error_message", "losses_agree", "tokens_per_s_low", "tokens_per_s_high",
         "tokens_per_s_per_gpu", "mfu", "hfu", "model_flop_per_s_per_gpu", "step_time_low_s",
@@ -164,16 +172,17 @@ def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them()
         "exposed_comm_s",
         "startup_s", "duration_s",
     )  # fmt: skip
-    common = dict.fromkeys(columns) | {
-        "setting_id": 1, "world_size": 8, "layout": "l", "outcome": "ok", "step_time_s": 2.0,
-        "tokens_per_s": 3.0,
-        "beside_measured": False, "predicted_memory_bytes": 5, "stack_fingerprint": "s",
+    common = placed | dict.fromkeys(columns) | {
+        "outcome": "ok", "step_time_s": 2.0, "tokens_per_s": 3.0, "beside_measured": False,
+        "predicted_memory_bytes": 5, "stack_fingerprint": "s",
     }  # fmt: skip
     measurements = [
         common | {"point_id": "theirs", "series": "published"},
         common | {"point_id": "mine", "series": "predicted", "tokens_per_s": 4.0},
     ]
-    names = [{"setting_id": 1, "layout": "l", "layout_name": "l"}]
+    names = [
+        {"setting_id": 1, "layout": "l", "layout_name": "l", "layout_id": 1, "layout_lines": "l"}
+    ]
     rows = run_sql("statistics", planned=planned, names=names, measurements=measurements)
     (theirs,) = (row for row in rows if row["point_id"] == "theirs")
     assert (theirs["tokens_per_s"], theirs["predicted_tokens_per_s"]) == (3.0, 4.0)

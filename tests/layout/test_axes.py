@@ -24,6 +24,10 @@ MADE_UP = """\
         "first", later=True, title="gear", name="{} gear", short="{}", label="gear-{}",
         column="gear",
     )
+    road: Literal["dry", "wet"] = _axis(
+        "dry", later=True, setting=True, title="road", name="{} road", short="{}",
+        label="road-{}", column="road",
+    )
 """
 STUDY = """\
 title: Is the second gear faster?
@@ -36,6 +40,7 @@ axes:
   global_batch_size: 64
   seq_length: 2048
   gear: [first, second]
+  road: [dry, wet]
 layouts:
   - {zero_stage: 3}
   - {tp: 2, zero_stage: 1}
@@ -44,7 +49,7 @@ layouts:
 
 @pytest.fixture(scope="module")
 def geared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with one line more in its table, and a study of that axis, reported."""
+    """The project with two lines more in its table, one a setting's, and their study, reported."""
     root = tmp_path_factory.mktemp("geared")
     for folder in ("scaling", "reports", "config"):
         shutil.copytree(PROJECT / folder, root / folder)
@@ -67,7 +72,7 @@ def geared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_line_of_the_table_is_a_key_of_a_study_and_a_column_of_its_points(geared: Path) -> None:
     rows = duckdb.sql(f"select gear, layout from '{geared}/points.parquet'").fetchall()
-    assert sorted(gear for gear, _ in rows) == ["first", "first", "second", "second"]
+    assert sorted(gear for gear, _ in rows) == ["first"] * 4 + ["second"] * 4
     assert all(("gear-second" in label) == (gear == "second") for gear, label in rows)
 
 
@@ -76,17 +81,17 @@ def test_points_from_before_an_axis_keep_their_ids_and_its_values_are_in_the_dig
 ) -> None:
     config = tmp_path / "config"
     shutil.copytree(PROJECT / "config", config)
-    plain = STUDY.replace("  gear: [first, second]\n", "")
+    plain = STUDY.replace("  gear: [first, second]\n  road: [dry, wet]\n", "")
     (config / "studies" / "gears.yaml").write_text(plain, encoding="utf-8")
     before = {point.point_id for point in grid.expand_grid(load_study("gears", config)).points}
-    ids = duckdb.sql(f"select point_id, gear from '{geared}/points.parquet'").fetchall()
-    assert {point_id for point_id, gear in ids if gear == "first"} == before
-    assert len({point_id for point_id, _ in ids}) == 4
+    ids = duckdb.sql(f"select point_id, gear, road from '{geared}/points.parquet'").fetchall()
+    assert {point_id for point_id, *choices in ids if choices == ["first", "dry"]} == before
+    assert len({point_id for point_id, *_ in ids}) == 8
 
 
 def test_a_line_of_the_table_reaches_tables_names_and_the_page(geared: Path) -> None:
     names = duckdb.sql(f"select layout_name from '{geared}/tables/names.parquet'").fetchall()
-    assert sorted("second gear" in name for (name,) in names) == [False, False, True, True]
+    assert sorted("second gear" in name for (name,) in names) == [False] * 4 + [True] * 4
     listed = duckdb.sql(f"select distinct gear from '{geared}/tables/statistics.parquet'")
     assert sorted(listed.fetchall()) == [("first",), ("second",)]
     page = (geared / "report.html").read_text(encoding="utf-8")
@@ -96,6 +101,26 @@ def test_a_line_of_the_table_reaches_tables_names_and_the_page(geared: Path) -> 
     drawn = json.loads(data)["contenders"]  # whose layout_name is in every tooltip of a layout
     at = drawn["columns"].index("layout_name")
     assert any("second gear" in row[at] for row in drawn["rows"])
+
+
+def test_an_axis_of_the_setting_is_compared_nowhere_and_chosen_like_a_batch(geared: Path) -> None:
+    def table(name: str, what: str) -> list[tuple[object, ...]]:
+        return duckdb.sql(f"select {what} from '{geared}/tables/{name}.parquet'").fetchall()
+
+    roads = dict(table("settings", "setting_id, kept_choices"))
+    assert sorted(roads.values()) == ["", "wet road"]
+    placed = table("statistics", "setting_id, road")
+    assert {(roads[setting], road) for setting, road in placed} == {
+        ("", "dry"),
+        ("wet road", "wet"),
+    }
+    assert {setting for (setting,) in table("best", "setting_id")} == set(roads)
+    assert not any("road" in str(name) for (name,) in table("names", "layout_name"))
+    assert {factor for (factor,) in table("effects", "factor")} == {"gear"}
+    page = (geared / "report.html").read_text(encoding="utf-8")
+    (stories,) = re.findall(r'<script type="application/json" id="stories">(.*?)</script>', page)
+    batches = [story["batch_short"] for story in json.loads(stories)]
+    assert batches == ["strong 64 × 2048", "strong 64 × 2048, wet road"]
 
 
 def test_studies_points_refusals_and_rows_have_the_axes_of_the_table() -> None:

@@ -102,7 +102,13 @@ def returns(*steps, series="measured"):
 @pytest.mark.parametrize(
     ("steps", "title", "knee"),
     [
-        ([(0.9, 0.8, 1.0)], "Every step buys at least 0.90 of its money's worth", "no knee"),
+        ([(0.9, 0.8, 1.0)], "The one step buys 0.90 of its money's worth", "no knee"),
+        (
+            [(0.9, 0.8, 1.0), (0.8, 0.7, 0.9)],
+            "Every step buys at least 0.80 of its money's worth",
+            "no knee",
+        ),
+        ([(1.03, None, None)], "The one step buys its money's worth", "no knee"),
         (
             [(0.9, 0.8, 1.0), (0.3, 0.2, 0.4)],
             "After 2 GPUs a step buys less than half of its money's worth: 0.30 [0.20–0.40]",
@@ -147,8 +153,11 @@ def effect(name, ratio, low, high, pairs=9):
         ([effect("a", 1.3, 1.25, 1.35), effect("b", 0.9, 0.85, 0.95)],
          "Near the fastest layouts a (against none) is worth most: ×1.30 [1.25–1.35] over 9 pairs"),
         ([effect("a", 1.3, 1.2, 1.4), effect("b", 0.8, 0.75, 0.9)],
-         "Near the fastest layouts a (against none) and b (against none) are worth most, and "
+         "Near the fastest layouts a (against none) and none (against b) are worth most, and "
          "alike"),
+        ([effect("tp 2", 0.8, 0.75, 0.9)],
+         "Near the fastest layouts tp none (against 2) is worth most: ×1.25 [1.11–1.33] over 9 "
+         "pairs"),
     ],
 )  # fmt: skip
 def test_the_choice_worth_most_stands_on_pairs_near_the_fastest_and_apart_from_others(

@@ -2,6 +2,9 @@
 
 import pytest
 
+from scaling.analyse.series import SERIES
+from scaling.report.charts.marks import POINTS
+from scaling.report.charts.svg import SERIES_KEY
 from scaling.report.sections.sentences import interval_words
 from scaling.report.tables import Tables, _plain
 from scaling.report.text.words import shown
@@ -41,8 +44,13 @@ def noise(series, repeated, layouts=4):
             [noise("measured", 0), noise("predicted", 0)],
             "95 % interval of one run or 80 % interval of a prediction",
         ),
+        ([noise("extended", 0)], "80 % interval of a step extended from short ones"),
         ([], "interval"),
     ],
 )
 def test_an_interval_is_called_by_its_level_and_its_runs(rows, words):
     assert interval_words(Tables({"noise": rows})) == words
+
+
+def test_every_series_has_its_mark_in_the_key_that_a_saved_chart_carries():
+    assert set(SERIES_KEY) == set(SERIES) == set(POINTS)

@@ -12,6 +12,7 @@ join settings
     and points.cluster = settings.cluster
     and points.study_kind = settings.study_kind
     and points.seq_length = settings.seq_length
+    and points.kept_choices = settings.kept_choices
     and settings.kept_batch_size = case points.study_kind
         when 'strong' then points.global_batch_size
         else points.global_batch_size // points.world_size

@@ -14,6 +14,7 @@ from scaling.report.charts.marks import (
     over_gpus,
     words,
 )
+from scaling.report.charts.tooltips import tooltips
 
 NEAR = 1.1  # the band around a right prediction, as a factor
 
@@ -56,8 +57,7 @@ def prediction_error() -> alt.LayerChart:
             y=y,
             stroke=off,
             tooltip=[
-                alt.Tooltip("world_size:Q", title="{GPUs}"),
-                alt.Tooltip("layout_name:N", title="layout"),
+                *tooltips("world_size", "layout_name"),
                 alt.Tooltip("tokens_per_s:Q", title="measured tokens/s", format=",.4~s"),
                 alt.Tooltip("predicted_tokens_per_s:Q", title="predicted tokens/s", format=",.4~s"),
                 alt.Tooltip("ratio:Q", title="predicted over measured", format=".3f"),
@@ -69,7 +69,7 @@ def prediction_error() -> alt.LayerChart:
         middle.mark_tick(color=INK, thickness=2.5, width=22, orient="horizontal").encode(
             y=alt.Y("middle:Q"),
             tooltip=[
-                alt.Tooltip("world_size:Q", title="{GPUs}"),
+                *tooltips("world_size"),
                 alt.Tooltip("points:Q", title="points"),
                 alt.Tooltip("middle:Q", title="median", format=".3f"),
                 alt.Tooltip("lower:Q", title="lower quartile", format=".3f"),

@@ -14,6 +14,7 @@ from scaling.report.charts.marks import (
     points,
     words,
 )
+from scaling.report.charts.tooltips import tooltips
 
 
 def cost() -> alt.LayerChart:
@@ -43,9 +44,7 @@ def cost() -> alt.LayerChart:
     )  # fmt: skip
     best = rows.encode(x=x, y=y)
     tips = [
-        alt.Tooltip("world_size:Q", title="{GPUs}"),
-        alt.Tooltip("layout_name:N", title="layout"),
-        alt.Tooltip("series:N", title="value is"),
+        *tooltips("world_size", "layout_name", "series"),
         alt.Tooltip("days:Q", title="days", format=",.3~r"),
         alt.Tooltip("cost:Q", title="{cost}", format=",.4~s"),
         alt.Tooltip("energy:Q", title="kWh", format=",.4~s"),

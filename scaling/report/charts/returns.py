@@ -44,12 +44,12 @@ def marginal_return() -> alt.LayerChart:
         *_ENDS,
         alt.Tooltip("from_layout:N", title="layout before"),
         alt.Tooltip("to_layout:N", title="layout there"),
-        alt.Tooltip("series:N", title="value is"),
+        *tooltips("series"),
         alt.Tooltip("step_return:Q", title="return", format=".2f"),
         alt.Tooltip("step_return_low:Q", title="{interval} from", format=".2f"),
         alt.Tooltip("step_return_high:Q", title="{interval} to", format=".2f"),
         alt.Tooltip("marginal_tokens_per_s:Q", title="tokens/s per added {GPU}", format=",.4~s"),
-        alt.Tooltip("elasticity:Q", title="elasticity", format=".2f"),
+        *tooltips("elasticity"),
     ]
     band, *segments = _segments(
         steps,
@@ -76,7 +76,7 @@ def marginal_watt() -> alt.LayerChart:
     tooltip = [
         *_ENDS,
         alt.Tooltip("to_layout:N", title="layout there"),
-        alt.Tooltip("series:N", title="value is"),
+        *tooltips("series"),
         alt.Tooltip("per_watt:Q", title="tokens/s per added watt", format=",.4~s"),
         alt.Tooltip("per_watt_low:Q", title="{interval} from", format=",.4~s"),
         alt.Tooltip("per_watt_high:Q", title="{interval} to", format=",.4~s"),

@@ -20,6 +20,7 @@ _TITLE_CHARACTERS, _LINE_CHARACTERS = 70, 100  # of a line at that width
 
 SERIES_KEY = {
     "measured": "● measured",
+    "extended": "□ extended from short steps",
     "published": "○ published by others",
     "predicted": "◇ predicted (dashed lines)",
 }

@@ -29,6 +29,7 @@ def write_multiqc(study_dir: Path, tables: Tables) -> Path:
     for row in tables["best"]:
         setting = settings[row["setting_id"]]
         batch = f"{setting['study_kind']} {setting['kept_batch_size']}x{setting['seq_length']}"
+        batch += f" {setting['kept_choices']}" * bool(setting["kept_choices"])
         size = counted(row["world_size"], words_for(setting["vendor"]))
         sample = f"{setting['model']} | {setting['cluster']} | {batch} | {size}"
         values = {name: row.get(name) for name in _HEADERS} | {"layout": row["layout_name"]}

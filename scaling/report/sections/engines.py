@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+from scaling.analyse.ties import NOISE_FLOOR
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import digits
 
@@ -49,7 +50,8 @@ def _headline(rows: list[Record]) -> str:
     only = ", ".join(f"{count} under {name} alone" for name, count in alone.items() if count)
     if not both:
         return f"No layout ran under {first} and {second}" + (f": {only}" if only else "")
-    sure = [row for row in both if row["ratio_low"] is not None]
+    lead = 1 + NOISE_FLOOR
+    sure = [row for row in both if row["ratio_low"] and not 1 / lead < row["ratio"] < lead]
     faster = sum(row["ratio_low"] > 1 for row in sure)
     slower = sum(row["ratio_high"] < 1 for row in sure)
     predicted = all(row["series"] == "predicted" for row in both)
@@ -58,7 +60,7 @@ def _headline(rows: list[Record]) -> str:
         verdict = f"{first} and {second} are told apart in none"
     return (
         f"Of {len(both)} layouts that ran under both engines, {verdict}"
-        + ("; the others are within their intervals" if 0 < faster + slower < len(both) else "")
+        + ("; the others are within the noise" if 0 < faster + slower < len(both) else "")
         + (f" ({only})" if only else "")
         + (", by the prediction alone" if predicted else "")
     )

@@ -75,11 +75,11 @@ def effects_title(tables: Tables) -> str:
     if len(rivals) > MOST_NAMED:
         return f"Near the fastest layouts {len(rivals)} choices are worth alike, none stands out"
     if len(rivals) > 1:
-        names = listed([_choice(row) for row in sorted(rivals, key=_factor, reverse=True)])
+        names = listed([_better(row) for row in sorted(rivals, key=_factor, reverse=True)])
         return f"Near the fastest layouts {names} are worth most, and alike"
-    ratio = interval(top["near_ratio"], top["near_low"], top["near_high"])
+    ratio = interval(_factor(top), _least(top), _most(top))
     return (
-        f"Near the fastest layouts {_choice(top)} is worth most: ×{ratio} over "
+        f"Near the fastest layouts {_better(top)} is worth most: ×{ratio} over "
         f"{top['near_pairs']} pairs"
     )
 
@@ -88,6 +88,15 @@ def _choice(row: Record) -> str:
     """An effect inside a sentence: `tp 2 (against 1)`."""
     name, _, against = str(row["name"]).partition(", against ")
     return f"{name} (against {against})"
+
+
+def _better(row: Record) -> str:
+    """An effect inside a sentence, the faster level first: `tp 1 (against 2)`."""
+    if row["near_ratio"] >= 1:
+        return _choice(row)
+    name, _, against = str(row["name"]).partition(", against ")
+    axis = f"{row['factor']} " if name.startswith(f"{row['factor']} ") else ""
+    return f"{axis}{against} (against {name.removeprefix(axis)})"
 
 
 def _most(row: Record) -> float:

@@ -28,7 +28,7 @@ def headline(
         stretches: `advice.Stretch`, by size; empty where nothing ran.
         steps: `advice.Step`, by size.
         choices: the decision's layouts by id, each with its axes.
-        kind: measured, published or predicted.
+        kind: the series, as measured or predicted.
         words: for GPUs.
     """
     if not stretches:
@@ -54,7 +54,7 @@ def headline(
         _sentence("", [], plain, "", ending),
         _sentence("", [], [changing], "", ending),
     ]
-    opening = kind.capitalize()
+    opening = "Measured in short steps" if kind == "extended" else kind.capitalize()
     sentences = (f"{opening}: {version}" for version in versions)
     return next(one for one in sentences if len(one.split()) <= MOST_WORDS)
 

@@ -14,6 +14,9 @@ from scaling.report.sections.figures import figures
 from scaling.report.tables import Record, Tables
 from scaling.report.text.words import words_for
 
+# What has 80 % intervals, and of what they are.
+_EIGHTY = {"extended": "a step extended from short ones", "predicted": "a prediction"}
+
 
 def story(tables: Tables) -> dict[str, Any]:
     """Everything the page says about one setting, as plain values."""
@@ -88,6 +91,8 @@ def story(tables: Tables) -> dict[str, Any]:
 def batch_words(setting: Record, words: Mapping[str, str]) -> str:
     """What is kept equal while GPUs are added."""
     batch = f"{setting['kept_batch_size']} sequences of {setting['seq_length']} tokens"
+    if setting["kept_choices"]:
+        batch += f" with {setting['kept_choices']}"
     if setting["study_kind"] == "strong":
         return f"Strong scaling: {batch} a step at every number of {words['GPUs']}"
     return f"Weak scaling: {batch} a step for each {words['GPU']}"
@@ -95,22 +100,23 @@ def batch_words(setting: Record, words: Mapping[str, str]) -> str:
 
 def batch_short(setting: Record) -> str:
     """The same for a button: `strong 64 × 4096`."""
-    return f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
+    batch = f"{setting['study_kind']} {setting['kept_batch_size']} × {setting['seq_length']}"
+    return ", ".join(filter(None, (batch, setting["kept_choices"])))
 
 
 def interval_words(tables: Tables) -> str:
     """Which interval the charts of a setting show, for `{interval}` in captions and tooltips."""
     kinds = []
     noise = [row for row in tables["noise"] if row["interval_half_width"] is not None]
-    ran = [row for row in noise if row["series"] != "predicted"]
+    ran = [row for row in noise if row["series"] not in _EIGHTY]
     if ran:
         repeated, layouts = (
             sum(row[name] for row in ran) for name in ("repeated_layouts", "layouts")
         )
         one_run = " of one run" if not repeated else " (of one run where nothing was repeated)"
         kinds.append("95 % interval" + ("" if repeated == layouts else one_run))
-    if len(noise) > len(ran):
-        kinds.append("80 % interval of a prediction")
+    given = {row["series"] for row in noise}
+    kinds += [f"80 % interval of {what}" for series, what in _EIGHTY.items() if series in given]
     return " or ".join(kinds) or "interval"
 
 

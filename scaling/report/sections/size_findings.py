@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from scaling.report.sections.headline import ALL_OF_IT
 from scaling.report.sections.leads import leaders, margin
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import amount, digits, interval, listed, percent, times
@@ -46,7 +47,10 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
     if short is None:
         least = min(step["step_return"] for step in steps)
         verb = "buy" if would else "buys"
-        return f"Every step {would}{verb} at least {digits(least, 2)} of its money's worth"
+        which = "The one step" if len(steps) == 1 else "Every step"
+        at_least = "at least " if len(steps) > 1 else ""
+        share = f" {at_least}{digits(least, 2)} of" if least < ALL_OF_IT else ""
+        return f"{which} {would}{verb}{share} its money's worth"
     step, threshold = short
     after = f"After {counted(step['from_world_size'], words)}"
     high = _high(step)
