@@ -47,8 +47,8 @@ def _moments(
     gradients = e * weights
     accumulated = np.where(z >= 3, e * part, 0.0)  # a buffer of its own
     # a single replica under ZeRO-1 or 2 leaves its gradients where they are
-    alone = (z >= 1) & (z <= 2) & (replicas == 1) & ~f.offload
-    bucket = np.where(alone, 0.0, e * np.minimum(_BUCKET, weights))
+    single = (z >= 1) & (z <= 2) & (replicas == 1) & ~f.offload
+    bucket = np.where(single, 0.0, e * np.minimum(_BUCKET, weights))
     overlapped = (z >= 1) & (z <= 2) & ~piped & (replicas > 1)
     buckets = np.where(z == 0, 0.0, np.where(overlapped, 2.0, 1.0)) * bucket
     # gradients of every weight that rank 0's part of the flat buffer touches
@@ -129,7 +129,7 @@ def _moments(
     joined = (replicas > 1) | (z >= 3) | f.offload
     remainder = np.where(joined, e * np.mod(weights, _BUCKET), 0.0)
     grown = (
-        np.where((z == 0) | piped | alone, gradients, kept_gradients - accumulated) + accumulated
+        np.where((z == 0) | piped | single, gradients, kept_gradients - accumulated) + accumulated
     )
     return [
         (0, at(nothing, building, buffers=nothing, more=nothing)),
