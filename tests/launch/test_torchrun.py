@@ -19,6 +19,7 @@ from scaling.launch.start.choose import starter
 from scaling.launch.start.local import start_local
 from scaling.launch.start.torchrun import exports, nodes_of, start_by_torchrun
 from scaling.record.row import Row
+from scaling.study.point import Point
 from tests.launch.conftest import Study
 from tests.points import tiny_point
 
@@ -43,9 +44,11 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.ranks
 def test_ranks_of_two_nodes_train_as_the_ranks_of_one_machine_do(study: Study, nodes: Path) -> None:
-    there = measure(study.write(tiny_point(**FOUR, measured_steps=5)), study.row_path)
-    here_point = tiny_point(**{**FOUR, "gpus_per_node": 4}, measured_steps=5)
-    here = measure(study.write(here_point), study.row_path, start=start_local)
+    def point(gpus_per_node: int) -> Point:  # two nodes or one
+        return tiny_point(dp=2, gpus_per_node=gpus_per_node, warmup_steps=1, measured_steps=5)
+
+    there = measure(study.write(point(1)), study.row_path)
+    here = measure(study.write(point(2)), study.row_path, start=start_local)
 
     assert (there.outcome, here.outcome) == ("ok", "ok"), there.error_message
     assert there.losses == here.losses

@@ -37,7 +37,7 @@ def test_a_point_becomes_a_row(study: Study) -> None:
 
 
 def test_a_kernel_that_is_missing_becomes_a_row(study: Study) -> None:
-    row = measure(study.write(tiny_point(dp=2, attention="flash3")), study.row_path)
+    row = measure(study.write(tiny_point(attention="flash3")), study.row_path)
     assert row.outcome == "kernel_unavailable"
     assert row.error_message is not None
     assert "flash-attn-3" in row.error_message
@@ -71,7 +71,7 @@ main()
 def test_training_that_diverges_becomes_a_row_without_numbers(study: Study) -> None:
     program = study.root / "diverging.py"
     program.write_text(DIVERGING)
-    point = tiny_point(dp=2, warmup_steps=1, measured_steps=4)
+    point = tiny_point(warmup_steps=1, measured_steps=4)
     row = measure(study.write(point), study.row_path, rank_command=[sys.executable, str(program)])
     assert row.outcome == "error"
     assert row.error_message is not None

@@ -13,7 +13,10 @@ from tests.ran import rows_of, scaling
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("name", ["hardware_scaling", "parallel_layouts", "zero_stages"])
+REPLICATED = ("hardware_scaling", "parallel_layouts", "zero_stages")
+
+
+@pytest.mark.parametrize("name", REPLICATED)
 def test_a_small_sibling_trains_its_axes_and_answers_each_finding(tmp_path, name):
     root = copy_project(tmp_path)
     ran = scaling(root, "run", f"{name}_small")

@@ -2,7 +2,6 @@ import pytest
 
 from scaling.layout.layout import Layout
 from scaling.train.engines.deepspeed.pipeline import bounds
-from scaling.train.engines.torch.pipeline import chunks_of_rank
 
 # look-up, layers, norm, head; and with a norm between the stacks of an encoder and a decoder
 DECODER = [False, True, True, True, False, False]
@@ -31,6 +30,8 @@ def test_a_last_stage_without_layers_has_the_head():
     ],
 )
 def test_a_rank_holds_every_pp_th_chunk_or_one_of_each_half(schedule, virtual_stages, chunks):
+    from scaling.train.engines.torch.pipeline import chunks_of_rank  # imports torch's compiler
+
     layout = Layout(pp=3, pipeline_schedule=schedule, virtual_stages=virtual_stages, seq_length=8)
     assert [chunks_of_rank(layout, rank) for rank in range(3)] == chunks
     assert layout.model_chunks == len([chunk for rank in chunks for chunk in rank])
