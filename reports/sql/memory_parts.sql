@@ -1,12 +1,14 @@
 -- Grain: one row per setting, world_size, drawn layout and part of its predicted memory.
 -- Needs: contenders, planned
 -- bytes: of the part; from_bytes, to_bytes: where it lies in the stack. total_bytes: predicted.
+-- peak_phase: of a step in which these parts are held, null where phases are not counted.
 -- peak_memory_bytes: measured, null without; capacity_bytes: of the GPU. place: see contenders.
 with parts as (
     select
         contenders.setting_id, contenders.world_size, contenders.layout_name, contenders.place,
         contenders.outcome, contenders.series, contenders.peak_memory_bytes,
         predictions.predicted_memory_bytes, predictions.capacity_bytes,
+        predictions.predicted_peak_phase as peak_phase,
         unnest([
             {'part_order': 0, 'part': 'weights', 'bytes': weights_bytes},
             {'part_order': 1, 'part': 'gradients', 'bytes': gradients_bytes},
@@ -26,6 +28,7 @@ select
     coalesce(sum(bytes) over earlier, 0)::bigint as from_bytes,
     from_bytes + bytes as to_bytes,
     sum(bytes) over (partition by setting_id, world_size, place)::bigint as total_bytes,
+    peak_phase,
     peak_memory_bytes,
     capacity_bytes
 from parts

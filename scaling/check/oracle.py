@@ -139,7 +139,7 @@ def _stand_ins(point: Point) -> list[tuple[Point, float]]:
     ]
 
 
-def _with(point: Point, **changes: int) -> Point:
+def _with(point: Point, **changes: Any) -> Point:
     return dataclasses.replace(point, layout=dataclasses.replace(point.layout, **changes))
 
 

@@ -95,8 +95,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "memory_parts": (
         "setting_id", "world_size", "layout_name", "place", "outcome", "series", "part_order",
-        "part", "bytes", "from_bytes", "to_bytes", "total_bytes", "peak_memory_bytes",
-        "capacity_bytes",
+        "part", "bytes", "from_bytes", "to_bytes", "total_bytes", "peak_phase",
+        "peak_memory_bytes", "capacity_bytes",
     ),
     "time_split": (
         "setting_id", "world_size", "layout_name", "series", "part_order", "part", "seconds",

@@ -33,8 +33,8 @@ MEMORY_TERMS = (
 
 
 def _counted_on_deepspeed(f: Features) -> Flags:
-    one_f_one_b = (f.schedule == ONE_F_ONE_B) & (f.virtual <= 1)
-    return _counted_on_torch(f) & one_f_one_b & (f.expert_share == 0)
+    one_f_one_b: Flags = (f.schedule == ONE_F_ONE_B) & (f.virtual <= 1) & (f.expert_share == 0)
+    return _counted_on_torch(f) & one_f_one_b
 
 
 def _counted_on_torch(f: Features) -> Flags:
@@ -68,11 +68,14 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     if counted.all():
         return own
     modelled = _modelled(group, f, p)
+    phase = np.full(len(f), None)
+    assert own.phase is not None
+    phase[counted] = own.phase[counted]
     return Memory(
         np.where(counted, own.total, modelled.total),
         {name: np.where(counted, own.terms[name], modelled.terms[name]) for name in MEMORY_TERMS},
         np.where(counted, own.first_stage, modelled.first_stage),
-        np.where(counted, own.phase, np.full(len(f), None)),
+        phase,
     )
 
 

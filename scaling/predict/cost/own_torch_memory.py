@@ -89,7 +89,7 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
     working = per_layer.again + per_layer.above + e * own
     # a pipeline reduces all when its last backward is over, a replica one layer after the other
     unreduced = np.where(waits_for_all, e * weights, 0.0)
-    at_end = np.maximum(unreduced, sharded) + np.where(piped, e * layer_weights, 0.0)
+    at_end = np.maximum(unreduced + np.where(piped, e * layer_weights, 0.0), sharded)
     whole = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
 
     def at(

@@ -118,6 +118,7 @@ def memory() -> alt.LayerChart:
         alt.Tooltip("part:N", title="part"),
         alt.Tooltip("size:Q", title="predicted GiB", format=".3~r"),
         alt.Tooltip("total:Q", title="predicted total GiB", format=".3~r"),
+        alt.Tooltip("peak_phase:N", title="fullest phase of a step"),
     ]
     ran = alt.condition("datum.outcome === 'ok'", alt.value(1), alt.value(0.5))
     return finish(
