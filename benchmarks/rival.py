@@ -1,21 +1,27 @@
-"""What a user would write instead of us: transformers' model, torch's AdamW, a loop.
+"""What a user would write instead of us: transformers' model, torch's DDP and AdamW, a loop.
 
 It trains and keeps Adam's moments in the weights' precision, where DeepSpeed keeps fp32 masters and
 moments unless it is told otherwise. With Liger its norms, rotation and feed-forward are Liger's and
 head and loss are one kernel; compiled, the loss is compiled with the model.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from scaling.layout.shapes import ModelShape
+from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 
 
-def trained(point: Point, *, liger: bool) -> dict[str, Any]:
-    """Seconds of every measured step, peak memory, and what the device drew."""
+def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[str, Any]:
+    """Seconds of every measured step of a rank, peak memory, and what its device drew.
+
+    Its ranks meet in the directory.
+    """
     if point.gpu == "cpu":
         os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     import torch
@@ -27,16 +33,22 @@ def trained(point: Point, *, liger: bool) -> dict[str, Any]:
     from scaling.train.measure.memory import peak_memory
     from scaling.train.measure.power import NOTHING_DRAWN, PowerLog, meter_of
     from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, step_times_s
+    from scaling.train.parallel.meeting import RankId, meet, part
 
     shape, layout = point.shape, point.layout
     pairs = shape.family == "t5"
-    device = torch.device("cpu" if point.gpu == "cpu" else "cuda")
+    device = torch.device("cpu" if point.gpu == "cpu" else f"cuda:{rank}")
     if device.type == "cpu":
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     model = (_mt5 if pairs else _llama)(shape, DTYPES[layout.precision], liger).to(device)
     if layout.activation_checkpointing != "none":  # it knows whole layers only
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
+    ranks = layout.world_size
+    if ranks > 1:
+        own = RankId(rank=rank, local_rank=rank, world_size=ranks, master="127.0.0.1")
+        meet(own, RankFiles(directory), device, timeout_s=600.0)
+        model = torch.nn.parallel.DistributedDataParallel(model)
     loss_of: Callable[..., Any] = _loss_of(model, pairs=pairs, liger=liger)
     if layout.compile:
         loss_of = torch.compile(loss_of)
@@ -52,7 +64,7 @@ def trained(point: Point, *, liger: bool) -> dict[str, Any]:
             vocab_size=shape.vocab_size,
             seed=point.seed,
             step=step,
-            dp_rank=0,
+            dp_rank=rank,
             device=torch.device("cpu"),
             pairs=pairs,
         ),
@@ -67,20 +79,24 @@ def trained(point: Point, *, liger: bool) -> dict[str, Any]:
         return batches
 
     def step(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        for ids, labels in batches:
-            (loss_of(ids, labels) / len(batches)).backward()
+        for index, (ids, labels) in enumerate(batches, start=1):
+            waits = ranks > 1 and index < len(batches)
+            with model.no_sync() if waits else contextlib.nullcontext():
+                (loss_of(ids, labels) / len(batches)).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     times = step_times_s(
         steps=steps,
         prepare=prepare,
-        align=lambda: None,
+        align=torch.distributed.barrier if ranks > 1 else lambda: None,
         step=step,
         after=lambda _: None,
         stopwatch=CudaStopwatch() if device.type == "cuda" else HostStopwatch(),
     )
     drawn = NOTHING_DRAWN if power is None else power.stop()
+    if ranks > 1:
+        part()
     return {
         "step_times_s": times[point.warmup_steps :],
         "peak_memory_bytes": peak_memory(device).allocated,

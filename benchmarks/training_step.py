@@ -1,7 +1,9 @@
-"""One device: our engine beside transformers' Llama or mT5, same shape and batch, in turns.
+"""Our engine beside transformers' Llama or mT5 (with DDP), same shape and batch, in turns.
 
     python benchmarks/training_step.py                     # a tiny shape on the CPU
     python benchmarks/training_step.py --model 25m 50m --engine deepspeed torch --zero-stage 0
+    python benchmarks/training_step.py --model 25m 50m --engine deepspeed torch --zero-stage 0 1 \
+        --ranks 2
     python benchmarks/training_step.py --gpu h200-141gb --model llama2_7b --seq-length 2048 4096 \
         --micro-batch-size 1 2 4 --gradient-accumulation-steps 1 8 --zero-stage 0 1 --compile \
         --fused-cross-entropy --rival liger
@@ -10,8 +12,9 @@
 Every combination is a case, and each prints one line of JSON. In a case the two take turns, ours,
 theirs, ours, theirs: what a device does slower after an hour must not fall on one of them. Every
 turn is a process of its own, so that neither finds the other's memory; one that fails (out of
-memory, a kernel that is not there) ends its side of its case, never the grid. rival.py says what it
-is that we are compared with. mfu is (6N + 12 L h s) tokens/s over the data sheet's peak.
+memory, a kernel that is not there) ends its side of its case, never the grid. With `--ranks` each
+turn has so many data-parallel ranks, a process each, and a step is the slowest one's. rival.py says
+what it is that we are compared with. mfu is (6N + 12 L h s) tokens/s over the data sheet's peak.
 """
 
 import argparse
@@ -33,6 +36,7 @@ import rival
 
 from scaling.cluster.hardware import gpu_named
 from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.local import rank_variables
 from scaling.layout.axes import AXES
 from scaling.layout.engines import engine_refusals
 from scaling.layout.kernels import FUSED
@@ -74,20 +78,23 @@ def main() -> None:
 
 def compare(model: str, shape: ModelShape, asked: argparse.Namespace) -> None:
     """Print a line for each case of a model."""
+    if asked.ranks > 1 and asked.rival == "liger":
+        raise SystemExit("--ranks 2 with --rival liger: its loss goes around the model DDP wraps")
     if shape.family == "gpt" or (shape.family == "t5" and asked.rival == "liger"):
         raise SystemExit(
             f"--model {model}: compared are llama with --rival plain or liger, and t5 with "
             "--rival plain"
         )
     for layout in _layouts(asked):
+        layout = dataclasses.replace(layout, dp=asked.ranks)
         point = _point(model, shape, layout, asked.gpu, asked.steps)
         refused = [*refusals(shape, layout), *engine_refusals(shape, layout)]
         if refused:
             print(json.dumps(_case(point) | {"refused": refused}), flush=True)
             continue
         ours, theirs = in_turns(
-            lambda point=point: alone(_ours, point),
-            lambda point=point: alone(_theirs, point, asked.rival == "liger"),
+            lambda point=point: ranks_of(_ours, point),
+            lambda point=point: ranks_of(_theirs, point, asked.rival == "liger"),
             turns=asked.turns,
         )
         found = _case(point) | {"rival": asked.rival} | compared(point, ours, theirs)
@@ -106,14 +113,29 @@ def in_turns(
     return done
 
 
-def alone(run: Callable[..., Turn], *given: object) -> Turn:
-    """One turn in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=context) as executor:
+def ranks_of(run: Callable[..., Turn], point: Point, *given: object) -> Turn:
+    """One turn, each of its ranks in a process of its own: the first one's, slowest times of all.
+
+    Where a rank fails, it is that one's.
+    """
+    context, count = multiprocessing.get_context("spawn"), point.layout.world_size
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ProcessPoolExecutor(max_workers=count, mp_context=context) as executor,
+    ):
+        running = [
+            executor.submit(_outcome_of, run, (point, rank, Path(directory), *given))
+            for rank in range(count)
+        ]
         try:
-            return executor.submit(_outcome_of, run, given).result()
+            turns = [each.result() for each in running]
         except BrokenProcessPool:  # the kernel's out-of-memory killer, for one
             return {"outcome": "error", "message": "the process was ended from outside"}
+    failed = [turn for turn in turns if turn["outcome"] != "ok"]
+    if failed:
+        return failed[0]
+    each_step = zip(*(turn["step_times_s"] for turn in turns), strict=True)
+    return turns[0] | {"step_times_s": [max(times) for times in each_step]}
 
 
 def compared(point: Point, ours: list[Turn], theirs: list[Turn]) -> dict[str, object]:
@@ -169,22 +191,20 @@ def _outcome_of(run: Callable[..., Turn], given: tuple[object, ...]) -> Turn:
         return {"outcome": failure.outcome, "message": failure.message}
 
 
-def _ours(point: Point) -> Turn:
-    """A rank of ours that is alone."""
+def _ours(point: Point, rank: int, directory: Path) -> Turn:
+    """A rank of ours."""
     os.environ.update(rank_environment(point, os.environ))
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-    from scaling.train.parallel.meeting import RankId, part
+    os.environ.update(rank_variables(rank, point.layout.world_size))
+    from scaling.train.parallel.meeting import part, rank_id_of_environment
     from scaling.train.program import measured
 
-    rank_id = RankId(rank=0, local_rank=0, world_size=1, master="127.0.0.1")
-    with tempfile.TemporaryDirectory() as directory:
-        found = measured(point, RankFiles(Path(directory)), rank_id)
+    result = measured(point, RankFiles(directory), rank_id_of_environment())
     part()
-    return dataclasses.asdict(found)
+    return dataclasses.asdict(result)
 
 
-def _theirs(point: Point, liger: bool) -> Turn:
-    return rival.trained(point, liger=liger)
+def _theirs(point: Point, rank: int, directory: Path, liger: bool) -> Turn:
+    return rival.trained(point, rank, directory, liger=liger)
 
 
 def _layouts(asked: argparse.Namespace) -> Iterator[Layout]:
@@ -217,7 +237,7 @@ def _point(model: str, shape: ModelShape, layout: Layout, gpu: str, steps: int) 
         shape=shape,
         cluster="here",
         gpu=gpu,
-        gpus_per_node=1,
+        gpus_per_node=layout.world_size,
         peak_flop_per_s=gpu_named(gpu).peak(layout.precision),
         layout=layout,
         seed=0,
@@ -233,6 +253,7 @@ def _asked() -> argparse.Namespace:
     )
     parser.add_argument("--model", nargs="+", default=["tiny"])
     parser.add_argument("--gpu", default="cpu")
+    parser.add_argument("--ranks", type=int, default=1, help="data-parallel, on this machine")
     for name, default in GRID.items():
         option = "--" + name.replace("_", "-")
         values = AXES[name].values if name in AXES else None

@@ -55,12 +55,12 @@ def test_rates_are_over_all_turns_and_of_each(benchmark_of_a_step: Any) -> None:
     assert found["energy_j_of_a_step_of_transformers"] is None  # one turn could not say
 
 
-def out_of_memory() -> None:
+def out_of_memory(*_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_an_out_of_memory_ends_a_side_and_not_the_grid(benchmark_of_a_step: Any) -> None:
-    failed = benchmark_of_a_step.alone(out_of_memory)
+    failed = benchmark_of_a_step.ranks_of(out_of_memory, tiny_point())
     assert failed["outcome"] == "oom"
     found = benchmark_of_a_step.compared(tiny_point(), [turn(1.0), failed], [turn(1.0), turn(1.0)])
     assert (found["outcome"], found["tokens_per_s"], found["mfu"]) == ("oom", None, None)
@@ -73,7 +73,7 @@ def test_an_out_of_memory_ends_a_side_and_not_the_grid(benchmark_of_a_step: Any)
 @pytest.mark.parametrize(
     "chosen",
     [
-        ["--gradient-accumulation-steps", "2", "--zero-stage", "0"],
+        ["--gradient-accumulation-steps", "2", "--zero-stage", "0", "--ranks", "2"],
         ["--model", "tiny_t5", "--attention", "math", "--turns", "1"],
         ["--fused-norm", "--turns", "1"],
     ],

@@ -5,6 +5,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ import torch
 import torch.distributed as dist
 from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported at run time
 from torch.autograd.profiler import record_function
+from torch.profiler import profile
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.layout import Layout
-from scaling.train.measure.launches import axis_of
+from scaling.train.measure.launches import axis_of, launches_annotated
 from scaling.train.measure.trace import events_of, of_use, traced
-from scaling.train.measure.window import AXES, KINDS, split_of, unfit
+from scaling.train.measure.window import AXES, KINDS, LAUNCH, split_of, unfit
+from scaling.train.parallel.context import ContextParallel
 from tests.points import tiny_point
 from tests.train.conftest import Run, Train
 from tests.train.reference import CPU
@@ -70,6 +74,25 @@ class Recorded:
             "start_thread_id": thread,
         }.items():
             setattr(self, method, functools.partial(lambda answer: answer, value))
+
+
+@pytest.fixture
+def ring() -> Iterator[ContextParallel]:
+    """The second rank of two, whose neighbour is not there: what it sends comes back."""
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    yield ContextParallel(size=2, rank=1, group=dist.group.WORLD, ring=True)
+    dist.destroy_process_group()
+
+
+def test_every_turn_of_a_ring_is_announced_with_its_axis(ring: ContextParallel) -> None:
+    parts = [torch.randn(1, 2, 8, 16, requires_grad=True) for _ in range(3)]
+    layout = Layout(cp=2, cp_style="ring", seq_length=16)
+    with launches_annotated(layout), profile() as seen:
+        ring.around(*parts).sum().backward()
+    counts = {each.key: each.count for each in seen.key_averages()}
+    turns = counts["_c10d_functional::all_to_all_single"]
+    assert turns > 0
+    assert counts[f"{LAUNCH}|all_to_all|cp"] == turns
 
 
 def test_of_a_gpus_trace_only_the_callers_of_nccl_are_kept_beside_the_kernels() -> None:

@@ -11,6 +11,7 @@ from torch.autograd.profiler import record_function
 
 from scaling.layout.layout import Layout
 from scaling.train.measure.window import LAUNCH
+from scaling.train.parallel.context import torchs_ring
 from scaling.train.parallel.groups import EP, Place
 
 # How torch.distributed calls a process group, which differs between its versions.
@@ -112,16 +113,15 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
         return launch
 
     operators = torch.ops._c10d_functional
+    # a ring turns past both of them; torch's must be there before an operator is replaced
+    rotater = torchs_ring()._AllToAllRotater if layout.cp_style == "ring" else None
     with contextlib.ExitStack() as undone:
         for name, kind in methods.items():
             _replace(undone, dist.ProcessGroup, name, method, kind)
         for name, kind in _COMPILED_CALLS.items():
             _replace(undone, getattr(operators, name), "default", operator, kind)
-        if layout.cp_style == "ring":  # which torch turns past both of them
-            from torch.distributed.tensor.experimental._context_parallel import _attention
-
-            turns = _attention._AllToAllRotater
-            _replace(undone, turns, "exchange_buffers", rotation, "all_to_all")
+        if rotater is not None:
+            _replace(undone, rotater, "exchange_buffers", rotation, "all_to_all")
         yield
 
 

@@ -114,7 +114,7 @@ class _HeadsForTokens(torch.autograd.Function):
 
 
 @functools.cache
-def _torchs_ring() -> Any:
+def torchs_ring() -> Any:
     """Torch's loop around a ring, for any kernel; imported where it is used."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as ring
 
@@ -154,7 +154,7 @@ class _Ring(torch.autograd.Function):
         cp: ContextParallel,
     ) -> torch.Tensor:
         kernel = _KERNELS[query.device.type]
-        out, logsumexp, *others = _torchs_ring()._templated_ring_attention(
+        out, logsumexp, *others = torchs_ring()._templated_ring_attention(
             cp.group, _TOKENS, kernel.forward, query, key, value, is_causal=True, dropout_p=0.0
         )
         ctx.save_for_backward(query, key, value, out, logsumexp)
@@ -165,7 +165,7 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, out, logsumexp = ctx.saved_tensors
-        of_query, of_key, of_value, *_ = _torchs_ring()._templated_ring_attention_backward(
+        of_query, of_key, of_value, *_ = torchs_ring()._templated_ring_attention_backward(
             ctx.cp.group,
             _TOKENS,
             _KERNELS[query.device.type].backward,
