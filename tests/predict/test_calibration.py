@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 
@@ -8,9 +9,12 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
-from scaling.predict.cost.interval import HeldBack, band_of, spread_of
+from scaling.predict.cost.interval import beyond_of, spread_of
 from scaling.predict.cost.model import predict
+from scaling.predict.cost.outcomes import EVEN, SURE_ENOUGH, judged_by
+from scaling.predict.fit.bands import HeldBack, band_of
 from scaling.predict.fit.calibrate import calibrate, one_fingerprint_per_stack
+from scaling.predict.fit.fitting import fit_outcomes
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import (
     Calibration,
@@ -240,11 +244,97 @@ def test_a_layout_that_waits_for_its_tensor_parallel_ranks_is_less_sure(calibrat
     assert spread(stack, roughness=3.0).own_sigma == pytest.approx(3 * spread(stack).own_sigma)
 
 
+def test_a_layout_beyond_all_calibrated_ones_is_less_sure(sweep):
+    stack = only(fitted_on(of_tp(sweep, 1)))
+    points = points_of(Columns(sweep, "sweep"))
+    (group,) = points.groups
+    beyond = beyond_of(group.features, stack.seen)
+    tp = group.features.tp
+    assert beyond[tp == 1].max() == 0
+    assert beyond[tp == 2] == pytest.approx(1)  # doublings
+    assert beyond[tp == 4] == pytest.approx(2)
+    near, far = (spread(stack, beyond=np.array([d])) for d in (0.0, 2.0))
+    assert far.own_sigma == pytest.approx(np.hypot(near.own_sigma, 0.12))
+
+
+def test_intervals_hold_layouts_that_no_calibrated_row_is_like(sweep):
+    """The fit on rows without tensor parallelism says nothing of what its collectives cost."""
+    table = sweep.filter(pa.compute.field("tp") <= 2)
+    found = trial(table, "sweep", calibrate_where="tp = 1").overall
+    assert found.coverage_80 is not None
+    assert found.coverage_80 >= 0.6
+
+
+def of_tp(table, tp):
+    return table.filter(pa.array([value == tp for value in table["tp"].to_pylist()]))
+
+
+def needing(shares, ran, kernel="flash2"):
+    """Rows of one stack whose data-sheet need is about these shares of the capacity."""
+    rows = [
+        {"framework": "plain", "tp": 1, "dp": 8, "zero_stage": 1, "micro_batch_size": 1,
+         "gradient_accumulation_steps": 4, "attention": kernel, "precision": "bf16",
+         "num_layers": layers, "model": f"of {layers}", "outcome": "ok" if fine else "oom",
+         "step_time_s": 1.0 if fine else None}
+        for layers, fine in zip(shares, ran, strict=True)
+    ]  # fmt: skip
+    columns = Columns(table_of(*rows), "rows")
+    (group,) = points_of(columns).groups
+    return group, observed_of(columns).take(group.rows)
+
+
+def test_outcomes_say_from_which_need_a_layout_fits():
+    layers = list(range(4, 44))
+    group, seen = needing(layers, [count < 24 for count in layers])
+    odds = fit_outcomes(group, seen, group.start)
+    assert 0 < odds["sigma"] < 0.1
+    assert odds["math"] == pytest.approx(0, abs=1e-4)  # no row runs it: the prior
+    few, rest = needing(layers[:12], [True] * 6 + [False] * 6)
+    assert fit_outcomes(few, rest, few.start) == {}
+
+
+def test_a_false_fit_weighs_more_where_odds_are_learned(calibrated, points):
+    group = points({}).groups[0]
+    stack = dataclasses.replace(
+        only(calibrated),
+        cluster=group.cluster_name,
+        outcomes={"sigma": 0.1, "offset": -0.02, "math": 0.0},
+    )
+    counted = np.array([False])
+    sigma, offset, fits_from = judged_by(group, stack, counted)
+    assert (sigma[0], offset[0], fits_from) == (0.1, -0.02, SURE_ENOUGH)
+    elsewhere = dataclasses.replace(stack, cluster="another")
+    assert judged_by(group, elsewhere, counted)[2] == EVEN
+    sheet = judged_by(group, None, counted)[0]
+    assert judged_by(group, None, ~counted)[0] < sheet
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "sentence"),
+    [
+        ("outcomes", {"sigma": 0.0, "offset": 0.0}, "outcomes has no finite offset, or no sigma"),
+        ("seen", {"tp": [0.0]}, "seen.tp is no range of two numbers"),
+    ],
+)
+def test_odds_and_ranges_that_are_none_are_refused(tmp_path, calibrated, part, value, sentence):
+    record = json.loads(calibrated.to_json())
+    for stack in record["stacks"].values():
+        stack[part] = {**stack[part], **value}
+    (tmp_path / "c.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=sentence):
+        read_calibration(tmp_path / "c.json")
+
+
 def held_back(own, shared, *, settings=40, rows=50, seed=1):
     draw = np.random.default_rng(seed)
     setting = np.repeat(np.arange(settings), rows)
     off = draw.normal(0, shared, settings)[setting] + draw.normal(0, own, settings * rows)
-    return HeldBack(log_residual=off, roughness=np.ones(len(off)), setting=setting.astype(object))
+    return HeldBack(
+        log_residual=off,
+        roughness=np.ones(len(off)),
+        beyond=np.zeros(len(off)),
+        setting=setting.astype(object),
+    )
 
 
 @pytest.mark.parametrize(("own", "shared"), [(0.1, 0.0), (0.03, 0.2), (0.2, 0.05)])

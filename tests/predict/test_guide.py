@@ -120,6 +120,7 @@ def foretold(prediction, own=0.05, low=0.9, high=1.1):
         high=high * steps,
         own_sigma=np.full(len(steps), own),
         memory_sigma=np.full(len(steps), 0.05),
+        memory_offset=np.zeros(len(steps)),
     )
 
 

@@ -20,7 +20,7 @@ def scores(rows, step_time_s, **memory):
     prediction.ranked_s[:] = step_time_s
     prediction.low[:] = 0.9 * prediction.step_time_s
     prediction.high[:] = 1.1 * prediction.step_time_s
-    prediction.need_bytes[:] = 0.0
+    prediction.need_bytes[:] = 1.0
     for name, values in memory.items():
         getattr(prediction, name)[:] = values
     everything = np.ones(len(points), dtype=bool)

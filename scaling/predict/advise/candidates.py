@@ -78,31 +78,20 @@ def _variants(search: Search, first: Layout) -> Iterator[Layout]:
     )
     for (zero, shard), chunks, ep in ways:
         for again in _CHECKPOINTING:
-            layout = _with(first, zero, shard, chunks, ep, again)
+            layout = dataclasses.replace(
+                first,
+                zero_stage=zero,
+                zero_shard_size=shard,
+                virtual_stages=chunks,
+                pipeline_schedule="interleaved" if chunks > 1 else "1f1b",
+                ep=ep,
+                activation_checkpointing=again,
+            )
             refused = next(refusals(search.shape, layout), None)
             if refused is None and search.engine is not None:
                 refused = next(engine_refusals(search.shape, layout), None)
             if refused is None:
                 yield layout
-
-
-def _with(
-    first: Layout,
-    zero: ZeroStage,
-    shard: int | None,
-    chunks: int,
-    ep: int,
-    again: ActivationCheckpointing,
-) -> Layout:
-    return dataclasses.replace(
-        first,
-        zero_stage=zero,
-        zero_shard_size=shard,
-        virtual_stages=chunks,
-        pipeline_schedule="interleaved" if chunks > 1 else "1f1b",
-        ep=ep,
-        activation_checkpointing=again,
-    )
 
 
 def _context(search: Search) -> list[int]:

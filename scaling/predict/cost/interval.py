@@ -6,14 +6,14 @@ of a step time holds all three; a ratio at one size only what is each layout's o
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.predict.read.calibration import AXES, Band, StackCalibration
+from scaling.predict.read.features import Features
 
 # 80 % of a normal error lie within this many standard deviations.
 EIGHTY = 1.2816
@@ -28,25 +28,32 @@ _SHARED_BEFORE = {
     "model": 0.05,
     "hidden_size": 0.04,
 }
-_WEIGHT_BEFORE = 1.0  # as many folds is that worth
-_OWN_BEFORE, _OWN_ROWS_BEFORE = 0.065, 15  # a layout's own part, and as many rows is that worth
-# Of both for stacks of lean kernels, as of their data sheets' errors below.
-_BEFORE = {False: 1.0, True: 0.6}
+# What of a layout the calibrated rows must have shown: counts, in doublings, and switches.
+_COUNTS = ("tp", "pp", "cp", "ep", "virtual", "micro_batch_size", "gemm_peak")
+_SWITCHES = (
+    "zero_stage", "sequence_parallel", "full", "selective", "math", "fused_softmax", "flash1",
+    "fused_norm", "ring", "offload",
+)  # fmt: skip
+# What a layout's own error gains per doubling or switch beyond all calibrated rows, up to two.
+_OWN_BEYOND, _FARTHEST = 0.06, 2.0
+_OWN_BEFORE = 0.055  # a layout's own part, before any fold tells
+# Of own and shared parts for stacks of lean kernels, as of their data sheets' errors below.
+_BEFORE = {False: (1.0, 1.0), True: (0.45, 0.6)}
+# Of a layout's own part over a lossy transport, whose steps are stalled by chance.
+_OWN_IF_LOSSY = 1.4
 # A layout's own error grows by this share of itself per doubling of the nodes beyond the data, over
 # a lossy transport and elsewhere: from 16 and 32 GPUs to 64 over EFA, from 128 to 2,304 without.
-_OWN_PER_DOUBLING = {True: 0.5, False: 0.05}
+_OWN_PER_DOUBLING = {True: 0.6, False: 0.05}
 # Tails are heavy: 8 in 10 single errors lie closer than 8 in 10 differences would have it.
 _SINGLE = 0.9
 # Errors of published tables predicted from data sheets: own, shared by a size, by all sizes. Stacks
 # of lean kernels (every operator fused, nothing waits for the host) leave less to chance.
-_DATA_SHEET = {False: (0.085, 0.04, 0.07), True: (0.05, 0.03, 0.05)}
+_DATA_SHEET = {False: (0.085, 0.04, 0.07), True: (0.035, 0.03, 0.057)}
 # More of both own and common where layers have experts: what routing, permutation and grouped GEMMs
 # take differs between releases of one stack by a quarter.
 _OF_EXPERTS = (0.05, 0.13)
 # The same software calibrated on another cluster: its efficiencies carry over, its links do not.
 _OTHER_CLUSTER = (0.045, 0.03, 0.04)
-_FEWEST_PAIRED = 6  # rows with a rival, below which own and shared parts cannot be told apart
-_MOST_PAIRED = 300  # rows of one setting that are compared with one another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +72,13 @@ class Spread:
     size_sigma: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBack:
-    """Rows of one fold that the fit has not seen, (n,) each.
-
-    `log_residual`: ln(measured / predicted). `roughness`: the factor of their own part, `rough_of`.
-    `setting`: equal where rows share model, size, sequence length and batch.
-    """
-
-    log_residual: Floats
-    roughness: Floats
-    setting: Words
-
-
 def spread_of(
     step_s: Floats,
     roughness: Floats,
     stack: StackCalibration | None,
     *,
     unfollowed: Floats | float = 0.0,
+    beyond: Floats | float = 0.0,
     world_size: Floats,
     seq_length: Floats,
     model: Words,
@@ -100,13 +95,14 @@ def spread_of(
     of the folds that left such a value out. Beyond the largest calibrated size what rows share
     grows as the root of the doublings, as in a random walk, and their own part with every doubling
     of the nodes. `unfollowed` is ln(step by the whole fit / step_s) of rows that follow a fit in
-    part (trust.py): it may be right all the same, so that far is one standard deviation.
+    part (trust.py): it may be right all the same, so that far is one standard deviation. `beyond`
+    is of `beyond_of`.
     """
     n = len(step_s)
     if stack is None or other_cluster:
         flat = _DATA_SHEET[lean_kernels] if stack is None else _OTHER_CLUSTER
         own, size, common = (np.full(n, part) for part in flat)
-        own = np.hypot(own, _OF_EXPERTS[0] * experts)
+        own = np.hypot(own * (_OWN_IF_LOSSY if lossy_transport else 1), _OF_EXPERTS[0] * experts)
         common = np.hypot(common, _OF_EXPERTS[1] * experts)
         return _spread(step_s, own * roughness, size, common)
     inner_own, inner_size = _parts(stack.bands["interpolation"], "interpolation")
@@ -123,7 +119,9 @@ def spread_of(
     for axis in AXES:
         new = ~np.isin(values[axis].astype(str), np.array(stack.seen[axis]).astype(str))
         band = stack.bands.get(axis)
-        axis_own, shared = _parts(band, axis) if band else _before(axis, lean_kernels)
+        axis_own, shared = (
+            _parts(band, axis) if band else before(axis, lean_kernels, lossy_transport)
+        )
         own = np.where(new, np.maximum(own, axis_own), own)
         if axis == "world_size":
             size = np.where(new, np.hypot(size, shared * np.sqrt(np.maximum(doublings, 1))), size)
@@ -131,6 +129,7 @@ def spread_of(
         else:
             common = np.where(new, np.hypot(common, shared), common)
     common = np.hypot(common, unfollowed)
+    own = np.hypot(own, _OWN_BEYOND * np.minimum(beyond, _FARTHEST))
     return _spread(step_s, own * roughness, size, common)
 
 
@@ -152,10 +151,11 @@ def _parts(band: Band, axis: str) -> tuple[float, float]:
     return 0.85 * (band.high - band.low) / (2 * EIGHTY), _SHARED_BEFORE[axis]
 
 
-def _before(axis: str, lean_kernels: bool) -> tuple[float, float]:
+def before(axis: str, lean_kernels: bool, lossy_transport: bool) -> tuple[float, float]:
     """What own and shared parts are taken as before any fold tells."""
-    share = _BEFORE[lean_kernels]
-    return share * _OWN_BEFORE, share * _SHARED_BEFORE[axis]
+    of_own, of_shared = _BEFORE[lean_kernels]
+    own = of_own * _OWN_BEFORE * (_OWN_IF_LOSSY if lossy_transport else 1.0)
+    return own, of_shared * _SHARED_BEFORE[axis]
 
 
 def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) -> Floats:
@@ -174,80 +174,25 @@ def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) ->
     return np.asarray((1 + 4 * tp_share) * (1 + (crowded if lossy_transport else 0.0)))
 
 
-def band_of(axis: str, folds: Iterable[HeldBack], *, lean_kernels: bool = False) -> Band:
-    """The error of rows held back, fold by fold; few rows widen `low` and `high` by 1 + 2 / n.
-
-    own: 8 in 10 differences between rows of a setting lie within what independent normal errors of
-    this size give. shared: root mean square over folds of what settings are off by, with the
-    scatter of their medians taken off. Both with some rows' worth of what published tables show.
-    """
-    several = list(folds)
-    residuals = np.concatenate([fold.log_residual for fold in several])
-    low, high = np.quantile(residuals, [0.1, 0.9])
-    n = len(residuals)
-    factor = 1 + 2 / n
-    own = _own(several)
-    if own is None:
-        middle = np.median(residuals)
-        own = 0.85 * float(np.quantile(np.abs(residuals - middle), 0.8)) / EIGHTY
-    own_before, shared_before = _before(axis, lean_kernels)
-    own = math.sqrt((n * own**2 + _OWN_ROWS_BEFORE * own_before**2) / (n + _OWN_ROWS_BEFORE))
-    squares = [_WEIGHT_BEFORE * shared_before**2]
-    squares += [_shared_square(fold, own) for fold in several]
-    shared = np.sqrt(sum(squares) / (_WEIGHT_BEFORE + len(several)))
-    return Band(
-        low=float(low) * factor,
-        high=float(high) * factor,
-        rows=n,
-        own=own,
-        shared=float(shared),
-    )
+def range_of(f: Features) -> dict[str, tuple[float, ...]]:
+    """The least and the largest of what rows show of layouts, by names of features."""
+    return {name: (float(v.min()), float(v.max())) for name, v in _shown(f).items()}
 
 
-def one_fold(parts: Sequence[HeldBack]) -> HeldBack:
-    """Random folds as one: each row was predicted by a fit that had its neighbours."""
-    return HeldBack(
-        log_residual=np.concatenate([part.log_residual for part in parts]),
-        roughness=np.concatenate([part.roughness for part in parts]),
-        setting=np.concatenate([part.setting for part in parts]),
-    )
+def beyond_of(f: Features, seen: Mapping[str, Sequence[float | str]]) -> Floats:
+    """How far layouts are beyond all rows that `range_of` saw, in doublings and switches, (n,)."""
+    beyond = np.zeros(len(f))
+    for name, values in _shown(f).items():
+        if name in seen:
+            least, largest = (float(end) for end in seen[name])
+            beyond += np.maximum(least - values, 0) + np.maximum(values - largest, 0)
+    return beyond
 
 
-def _own(folds: Iterable[HeldBack]) -> float | None:
-    """The own error of a layout of roughness 1; None where too few rows have a rival."""
-    differences, weights, rows = [], [], 0
-    for fold in folds:
-        for index in _settings(fold):
-            count = len(index)
-            if count < 2:
-                continue
-            rows += count
-            index = index[:: -(-count // _MOST_PAIRED)]
-            a, b = np.triu_indices(len(index), 1)
-            r, rough = fold.log_residual[index], fold.roughness[index]
-            differences.append(np.abs(r[a] - r[b]) / np.hypot(rough[a], rough[b]))
-            weights.append(np.full(len(a), count / len(a)))
-    if rows < _FEWEST_PAIRED:
-        return None
-    return weighted_quantile(np.concatenate(differences), np.concatenate(weights), 0.8) / EIGHTY
-
-
-def _shared_square(fold: HeldBack, own: float) -> float:
-    """Mean over settings of what their rows share, squared."""
-    squares, rows = 0.0, 0
-    for index in _settings(fold):
-        # the variance of a median of normal errors is pi / 2 that of a mean
-        noise = np.pi / 2 * own**2 * float(np.mean(fold.roughness[index] ** 2)) / len(index)
-        middle = float(np.median(fold.log_residual[index]))
-        squares += len(index) * (middle**2 - noise)
-        rows += len(index)
-    return max(squares / max(rows, 1), 0.0)
-
-
-def _settings(fold: HeldBack) -> Iterator[npt.NDArray[np.int64]]:
-    _, which = np.unique(fold.setting.astype(str), return_inverse=True)
-    for one in range(int(which.max(initial=-1)) + 1):
-        yield np.flatnonzero(which == one)
+def _shown(f: Features) -> dict[str, Floats]:
+    """Counts in doublings and switches, (n,) each."""
+    doublings = {name: np.log2(np.asarray(getattr(f, name), np.float64)) for name in _COUNTS}
+    return doublings | {name: np.asarray(getattr(f, name), np.float64) for name in _SWITCHES}
 
 
 def below(z: Floats) -> Floats:
@@ -262,10 +207,3 @@ def below(z: Floats) -> Floats:
     )
     tail = 0.5 * series * np.exp(-(x**2))
     return np.asarray(np.where(np.asarray(z) < 0, tail, 1 - tail))
-
-
-def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
-    """The smallest value below or at which lies `share` of the weight."""
-    order = np.argsort(values)
-    total = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(total, share * total[-1])])

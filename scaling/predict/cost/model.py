@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.predict.cost.interval import below, rough_of, spread_of
+from scaling.predict.cost.interval import below, beyond_of, rough_of, spread_of
 from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
+from scaling.predict.cost.outcomes import judged_by
 from scaling.predict.cost.risk import possible_stall_s, ranked_by, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
 from scaling.predict.read.calibration import Calibration, StackCalibration
@@ -25,9 +26,6 @@ REFUSE_COUNTED_ABOVE = 1.05
 # A choice among layouts only passes one over for another that surely starts: predicted need above
 # this share was out of memory in all but 2 of 395 published rows, once calibrated.
 PASS_OVER_ABOVE = 1.05
-# Standard deviation of ln(memory)'s error, with data sheets and with a calibration on peaks or
-# outcomes: judgement, near what published rows that ran and that did not leave open.
-_MEMORY_SIGMA = {False: 0.14, True: 0.06}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +34,10 @@ class Prediction:
 
     `low` and `high` bound the step 8 times in 10; `own_sigma` and `size_sigma` say how much of its
     error a layout shares with none of its size, and with none of other sizes (interval.py).
-    `memory_sigma` is the standard deviation of ln(need_bytes)'s error.
-    `need_bytes` is memory with fragmentation, `capacity_bytes` what a GPU offers, `fits` that the
-    first is no larger. `ranked_s` orders layouts: likely time plus what a stall may cost.
+    `need_bytes` is memory with fragmentation, `capacity_bytes` what a GPU offers; `memory_sigma` is
+    the standard deviation of ln(need_bytes)'s error, `memory_offset` what outcomes tell of it and
+    `fits_from` the odds from which a point is called a fit (outcomes.py). `ranked_s` orders
+    layouts: likely time plus what a stall may cost.
     """
 
     step_time_s: Floats
@@ -51,6 +50,8 @@ class Prediction:
     need_bytes: Floats
     capacity_bytes: Floats
     memory_sigma: Floats
+    memory_offset: Floats
+    fits_from: Floats
     memory_terms: dict[str, Floats]
     peak_phase: Words  # build, forward, backward or optimizer; None for other software
     time_terms: dict[str, Floats]
@@ -60,15 +61,12 @@ class Prediction:
     @property
     def fits(self) -> Flags:
         """Whether the point is expected to run; False too where it cannot be predicted."""
-        return self.need_bytes <= self.capacity_bytes
+        return np.asarray(self.fits_chance >= self.fits_from)
 
     @property
     def fits_chance(self) -> Floats:
-        """How likely the point fits: its need is off by a normal error on a logarithmic scale.
-
-        `fits` cuts at 0.5, where both mistakes are as likely.
-        """
-        off = np.log(self.capacity_bytes / self.need_bytes)
+        """How likely the point fits: its need is off by a normal error on a logarithmic scale."""
+        off = np.log(self.capacity_bytes / self.need_bytes) + self.memory_offset
         return np.asarray(below(off / self.memory_sigma))
 
     @property
@@ -96,6 +94,8 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         need_bytes=np.full(n, np.nan),
         capacity_bytes=np.full(n, np.nan),
         memory_sigma=np.full(n, np.nan),
+        memory_offset=np.full(n, np.nan),
+        fits_from=np.full(n, np.nan),
         memory_terms={name: np.full(n, np.nan) for name in MEMORY_TERMS},
         peak_phase=np.full(n, None, dtype=object),
         time_terms={name: np.full(n, np.nan) for name in TIME_TERMS},
@@ -166,6 +166,7 @@ def _judge(
         ),
         stack,
         unfollowed=unfollowed,
+        beyond=0.0 if stack is None else beyond_of(f, stack.seen),
         world_size=points.world_size[index],
         seq_length=points.seq_length[index],
         model=points.model[index],
@@ -180,8 +181,10 @@ def _judge(
     out.high[index] = np.maximum(spread.high, step_s + possible_stall_s(group, f))
     out.own_sigma[index] = np.hypot(spread.own_sigma, stall_sigma(group, f, step_s))
     out.size_sigma[index] = spread.size_sigma
-    judged = stack is not None and stack.rows_out_of_memory + stack.rows_with_peak_memory > 0
-    out.memory_sigma[index] = _MEMORY_SIGMA[judged]
+    counted = out.peak_phase[index].astype(bool)  # a phase is named
+    sigma, offset, fits_from = judged_by(group, stack, counted)
+    out.memory_sigma[index], out.memory_offset[index] = sigma, offset
+    out.fits_from[index] = fits_from
 
 
 def _predict_block(

@@ -1,7 +1,7 @@
 """The accuracy table: every task of published rows, scored, beside what is simpler."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from scaling.predict.fit.baselines import (
     rule_regrets,
     trees_available,
 )
-from scaling.predict.fit.trial import Trial, tried
-from scaling.predict.fit.validation import Scores, settings_of
+from scaling.predict.fit.trial import trial
+from scaling.predict.fit.validation import Scores, Validation, settings_of
 from scaling.published.table import published_table
 
 
@@ -103,11 +103,8 @@ class Accuracy:
             "test_where": self.task.test_where,
             "calibrated_rows": self.calibrated_rows,
             "set_aside": self.set_aside,
-            **self.scores.to_dict(),
-            "baselines": {
-                name: {"mape": one.mape, "regret": one.regret}
-                for name, one in self.baselines.items()
-            },
+            **asdict(self.scores),
+            "baselines": {name: asdict(one) for name, one in self.baselines.items()},
         }
 
 
@@ -149,7 +146,7 @@ def accuracy_of(
     Raises:
         InputError: the table is none, or a condition leaves nothing to test.
     """
-    trial = tried(
+    validation = trial(
         table,
         task.table,
         calibrate_where=task.calibrate_where,
@@ -157,42 +154,42 @@ def accuracy_of(
         models=models,
         clusters=clusters,
     )
-    wanted = trial.tested & trial.prediction.predicted
+    wanted = validation.tested & validation.prediction.predicted
     return Accuracy(
         task=task,
-        scores=trial.validation.overall,
-        calibrated_rows=trial.validation.calibrated_rows,
-        set_aside=int((trial.tested & ~trial.prediction.predicted).sum()),
-        baselines=_baselines(trial, wanted & trial.observed.timed),
+        scores=validation.overall,
+        calibrated_rows=validation.calibrated_rows,
+        set_aside=int((validation.tested & ~validation.prediction.predicted).sum()),
+        baselines=_baselines(validation, wanted & validation.observed.timed),
     )
 
 
-def _baselines(trial: Trial, timed: Flags) -> dict[str, Baseline]:
-    points, observed = trial.points, trial.observed
+def _baselines(validation: Validation, timed: Flags) -> dict[str, Baseline]:
+    points, observed = validation.points, validation.observed
     sheets = predict(points, None)
     order = np.where(sheets.passed_over, np.inf, sheets.ranked_s)
-    found = {"data sheet": _baseline(trial, sheets.step_time_s, timed, ranked=order)}
-    neighbour = neighbour_scaled(points, observed, trial.fitted, timed)
-    found["nearest neighbour"] = _baseline(trial, neighbour, timed)
+    baselines = {"data sheet": _baseline(validation, sheets.step_time_s, timed, ranked=order)}
+    neighbour = neighbour_scaled(points, observed, validation.fitted, timed)
+    baselines["nearest neighbour"] = _baseline(validation, neighbour, timed)
     if trees_available():
-        trees = boosted_trees(points, observed, trial.fitted, timed)
-        found["trees"] = _baseline(trial, trees, timed)
+        trees = boosted_trees(points, observed, validation.fitted, timed)
+        baselines["trees"] = _baseline(validation, trees, timed)
     rule = rule_regrets(points, observed, timed)
-    found["rule"] = Baseline(mape=None, regret=float(np.mean(rule)) if rule else None)
-    return found
+    baselines["rule"] = Baseline(mape=None, regret=float(np.mean(rule)) if rule else None)
+    return baselines
 
 
 def _baseline(
-    trial: Trial, step_s: Floats, timed: Flags, *, ranked: Floats | None = None
+    validation: Validation, step_s: Floats, timed: Flags, *, ranked: Floats | None = None
 ) -> Baseline:
     if not np.isfinite(step_s[timed]).any():
         return Baseline(mape=None, regret=None)
-    measured = trial.observed.step_time_s
+    measured = validation.observed.step_time_s
     off = np.abs(step_s[timed] / measured[timed] - 1)
     order = step_s if ranked is None else ranked
     regrets = [
         float(measured[rows[int(np.argmin(order[rows]))]] / measured[rows].min() - 1)
-        for rows in settings_of(trial.points, timed).values()
+        for rows in settings_of(validation.points, timed).values()
         if len(rows) > 1
     ]
     return Baseline(

@@ -9,11 +9,12 @@ import numpy.typing as npt
 from scaling.errors import InputError
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import HeldBack, band_of, one_fold, rough_of
+from scaling.predict.cost.interval import beyond_of, range_of, rough_of
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.model import axes_of
 from scaling.predict.cost.step import step_of
-from scaling.predict.fit.fitting import fit_memory, fit_time
+from scaling.predict.fit.bands import HeldBack, band_of, one_fold
+from scaling.predict.fit.fitting import fit_memory, fit_outcomes, fit_time
 from scaling.predict.read.calibration import (
     DATA_SHEET_BAND,
     Band,
@@ -107,9 +108,11 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         rows_with_peak_memory=int(np.isfinite(seen.peak_memory_bytes).sum()),
         parameters={**memory, **time},
         bands=held_back.bands,
-        seen={axis: tuple(sorted(set(values.tolist()))) for axis, values in axes.items()},
+        seen={axis: tuple(sorted(set(values.tolist()))) for axis, values in axes.items()}
+        | (range_of(group.features.take(np.flatnonzero(timed))) if timed.any() else {}),
         trust=held_back.trust,
         residual=held_back.residual,
+        outcomes=fit_outcomes(group, seen, group.start) if bands else {},
     )
 
 
@@ -154,21 +157,25 @@ def _held_back_errors(
     warm = {**start, **{name: one.value for name, one in fitted.items()}}
     places = places_of(group.features.take(timed))
 
-    def held_back(p: Mapping[str, float], rows: Flags) -> HeldBack:
-        return _held_back(group, seen, p, timed[rows], settings[rows])
+    def held_back(p: Mapping[str, float], rows: Flags, fitted_rows: Flags) -> HeldBack:
+        known = range_of(group.features.take(timed[fitted_rows]))
+        return _held_back(group, seen, p, timed[rows], settings[rows], known)
 
     def fold(held: Flags, rest: Flags, trusts: Sequence[float] = (1.0,)) -> _Fold:
         fitted = _fit_of(group, seen, start, warm, timed[rest])
-        neighbours = fitted_residual(places[rest], held_back(fitted, rest).log_residual)
-        by_trust = [held_back(shrunk(fitted, start, trust), held) for trust in trusts]
+        neighbours = fitted_residual(places[rest], held_back(fitted, rest, rest).log_residual)
+        by_trust = [held_back(shrunk(fitted, start, trust), held, rest) for trust in trusts]
         return _Fold(by_trust=by_trust, nearby=neighbours.at(places[held]))
 
     order = np.random.default_rng(0).permutation(len(timed)) % _FOLDS
     random = [fold(order == one, order != one) for one in range(_FOLDS)]
     holds_in, random = _with_neighbours("interpolation", random, 0, 1.0)
-    lean = group.stack.lean_kernels
+    kind = {
+        "lean_kernels": group.stack.lean_kernels,
+        "lossy_transport": group.cluster.lossy_transport,
+    }
     within = one_fold([one.by_trust[0] for one in random])
-    bands = {"interpolation": band_of("interpolation", [within], lean_kernels=lean)}
+    bands = {"interpolation": band_of("interpolation", [within], **kind)}
     trust = {}
     for axis, values in axes.items():
         folds = [
@@ -186,10 +193,11 @@ def _held_back_errors(
                 holds, folds = _with_neighbours(axis, folds, at, trust[axis])
                 holds_in += holds
             held = [one.by_trust[at] for one in folds]
-            bands[axis] = band_of(axis, held, lean_kernels=lean)
+            bands[axis] = band_of(axis, held, **kind)
     residual = None
     if holds_in:
-        everything = held_back(warm, np.ones(len(timed), dtype=bool))
+        everyone = np.ones(len(timed), dtype=bool)
+        everything = held_back(warm, everyone, everyone)
         residual = fitted_residual(places, everything.log_residual, holds_in)
     return _HeldBackErrors(bands=bands, trust=trust, residual=residual)
 
@@ -249,6 +257,7 @@ def _held_back(
     p: Mapping[str, float],
     test_rows: npt.NDArray[np.int64],
     settings: Words,
+    known: Mapping[str, tuple[float, ...]],
 ) -> HeldBack:
     """The test rows, predicted by parameters that were fitted on others."""
     f = group.features.take(test_rows)
@@ -261,6 +270,7 @@ def _held_back(
             need_of(memory, p) / group.capacity_bytes,
             lossy_transport=group.cluster.lossy_transport,
         ),
+        beyond=beyond_of(f, known),
         setting=settings,
     )
 

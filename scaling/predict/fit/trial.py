@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -13,25 +12,12 @@ from scaling.foreign.arrays import Flags, Words
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
 from scaling.layout.shapes import ModelShape
-from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.validation import Validation, validate
 from scaling.predict.read.calibration import Calibration
-from scaling.predict.read.features import Points
 from scaling.predict.read.observed import Observed, aside, impossible_rows, observed_of
 from scaling.predict.read.points import points_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One validation with what it was made of; flags are bool (n,)."""
-
-    points: Points
-    observed: Observed
-    prediction: Prediction
-    fitted: Flags
-    tested: Flags
-    validation: Validation
 
 
 def trial(
@@ -51,42 +37,15 @@ def trial(
     Raises:
         InputError: a condition is wrong, or leaves nothing to test.
     """
-    return tried(
-        table,
-        source,
-        calibrate_where=calibrate_where,
-        test_where=test_where,
-        models=models,
-        clusters=clusters,
-    ).validation
-
-
-def tried(
-    table: pa.Table,
-    source: str,
-    *,
-    calibrate_where: str | None = None,
-    test_where: str | None = None,
-    models: Mapping[str, ModelShape] | None = None,
-    clusters: Mapping[str, Cluster] | None = None,
-) -> Trial:
-    """`trial`, with the rows and predictions behind its scores.
-
-    Raises:
-        InputError: as `trial`.
-    """
     columns = Columns(table, source)
     points = points_of(columns, models=models, clusters=clusters)
     observed = observed_of(columns)
     impossible = impossible_rows(columns, points)
     possible = np.ones(table.num_rows, dtype=bool)
     possible[list(impossible)] = False
-    nothing = np.zeros(table.num_rows, dtype=bool)
-    fitted = (
-        nothing
-        if calibrate_where is None
-        else rows_where(table, calibrate_where, source, "--calibrate-where")
-    )
+    fitted = np.zeros(table.num_rows, dtype=bool)
+    if calibrate_where is not None:
+        fitted = rows_where(table, calibrate_where, source, "--calibrate-where")
     tested = ~fitted
     if test_where is not None:
         tested = rows_where(table, test_where, source, "--test-where")
@@ -100,24 +59,18 @@ def tried(
         calibration = calibrate(some, observed_of(part), source=source)
     prediction = predict(points, calibration)
     overall, groups = validate(points, observed, prediction, tested)
-    validation = Validation(
-        overall=overall,
-        groups=groups,
-        calibrated_rows=int(fitted.sum()),
-        tested_rows=int(tested.sum()),
-        notes=[
-            *_notes(fitted, tested, observed, calibration, points.note),
-            *([aside(impossible)] if impossible else []),
-        ],
-        assumptions=list(points.assumptions),
-    )
-    return Trial(
+    return Validation(
         points=points,
         observed=observed,
         prediction=prediction,
         fitted=fitted,
         tested=tested,
-        validation=validation,
+        overall=overall,
+        groups=groups,
+        notes=[
+            *_notes(fitted, tested, observed, calibration, points.note),
+            *([aside(impossible)] if impossible else []),
+        ],
     )
 
 

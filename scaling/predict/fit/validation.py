@@ -1,7 +1,7 @@
 """How wrong predictions are on rows that were not used to calibrate them."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -37,42 +37,48 @@ class Scores:
     coverage_80: float | None
     coverage_80_ratios: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON record."""
-        return {
-            "rows": self.rows,
-            "step_time": self.step_time,
-            "regret": self.regret,
-            "memory": self.memory,
-            "coverage_80": self.coverage_80,
-            "coverage_80_ratios": self.coverage_80_ratios,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """Scores over all test rows and per model, cluster and world_size.
+    """Scores over all test rows and per model, cluster and world_size, and what they are of.
 
-    notes: rows set aside, and what flatters the scores. assumptions: what the table does not say
-    and the predictions took for granted, a sentence each.
+    `fitted`, `tested`: rows of each part, bool (n,). notes: rows set aside, and what flatters the
+    scores.
     """
 
+    points: Points
+    observed: Observed
+    prediction: Prediction
+    fitted: Flags
+    tested: Flags
     overall: Scores
     groups: list[tuple[dict[str, str | int], Scores]]
-    calibrated_rows: int
-    tested_rows: int
-    notes: list[str] = field(default_factory=list)
-    assumptions: list[str] = field(default_factory=list)
+    notes: list[str]
+
+    @property
+    def calibrated_rows(self) -> int:
+        """Rows that were calibrated on."""
+        return int(self.fitted.sum())
+
+    @property
+    def tested_rows(self) -> int:
+        """Rows to be predicted, whether they could be or not."""
+        return int(self.tested.sum())
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What the table does not say and the predictions took for granted, a sentence each."""
+        return list(self.points.assumptions)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of `scaling validate --json`."""
         return {
-            **self.overall.to_dict(),
+            **asdict(self.overall),
             "calibrated_rows": self.calibrated_rows,
             "tested_rows": self.tested_rows,
             "notes": self.notes,
             "assumptions": self.assumptions,
-            "groups": [{**key, **scores.to_dict()} for key, scores in self.groups],
+            "groups": [{**key, **asdict(scores)} for key, scores in self.groups],
         }
 
 

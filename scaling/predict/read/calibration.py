@@ -17,6 +17,7 @@ from scaling.record.files import write_text
 SCHEMA = "scaling.calibration"
 VERSION = 1
 
+_WIDEST_RANGE = 1e3  # of doublings and switches
 _WIDEST = 20.0  # of a band, in logarithms: a factor of half a billion
 
 AXES = ("world_size", "seq_length", "model", "hidden_size")
@@ -60,9 +61,11 @@ class StackCalibration:
 
     `bands` holds "interpolation" (random folds) and, where the rows allow it, one band per axis of
     AXES from folds that leave a whole value of that axis out. `seen` are the axis values of the
-    calibration rows. `generation` is the GPU's. `trust`: by axis how far the fit is followed where
-    a row's value of it is new, see trust.py. `residual`: what the formulas leave of the calibrated
-    rows; None where rows held back are no better for it, and in older files.
+    calibration rows, and the ranges of what their layouts show (cost/interval.py). `generation` is
+    the GPU's. `trust`: by axis how far the fit is followed where a row's value of it is new, see
+    trust.py. `residual`: what the formulas leave of the calibrated rows; None where rows held back
+    are no better for it, and in older files. `outcomes`: how need tells what fits, in logarithms
+    (cost/outcomes.py); empty where too few rows ran or too few did not.
     """
 
     framework: str
@@ -76,6 +79,7 @@ class StackCalibration:
     seen: Mapping[str, tuple[float | str, ...]]
     trust: Mapping[str, float] = field(default_factory=dict)
     residual: Residual | None = None
+    outcomes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
@@ -213,6 +217,13 @@ def _checked(path: Path, record: dict[str, Any]) -> Calibration:
             raise InputError(f"{place}: {sorted(missing)[0]} is missing; calibrate again")
         if stack.residual is not None and not stack.residual.is_sound:
             raise InputError(f"{place}: residual is none that fits this program; calibrate again")
+        odds = stack.outcomes
+        if odds and not ({"sigma", "offset"} <= odds.keys() and _is_sound(odds)):
+            raise InputError(f"{place}: outcomes has no finite offset, or no sigma above 0")
+        for name, ends in stack.seen.items():
+            numbers = [end for end in ends if isinstance(end, float) and abs(end) < _WIDEST_RANGE]
+            if name not in AXES and not len(numbers) == len(ends) == 2:
+                raise InputError(f"{place}: seen.{shortened(name)} is no range of two numbers")
         for name, fitted in stack.parameters.items():
             known = PARAMETERS.get(name)
             if known and not known.low * 0.999 <= fitted.value <= known.high * 1.001:
@@ -229,6 +240,10 @@ def _checked(path: Path, record: dict[str, Any]) -> Calibration:
                         f"{place}: bands.{shortened(name)} has {part}, no standard deviation"
                     )
     return found
+
+
+def _is_sound(odds: Mapping[str, float]) -> bool:
+    return odds["sigma"] > 1e-3 and all(abs(value) < _WIDEST for value in odds.values())
 
 
 def _stack_record(stack: StackCalibration) -> dict[str, Any]:
