@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
 from scaling.predict.cost.model import predict
-from scaling.predict.fit.trial import tried
+from scaling.predict.fit.trial import trial
 from scaling.predict.read.features import Features, Points
 from scaling.predict.read.observed import Observed, observed_of
 from scaling.predict.read.parameters import LOSSY, defaults_for
@@ -77,7 +77,7 @@ def software(by_file: dict[str, pa.Table]) -> Iterator[tuple[str, ...]]:
     for name, table in by_file.items():
         for framework in pc.unique(table["framework"]).to_pylist():
             part = table.filter(pc.equal(table["framework"], framework))
-            scores = [tried(t, name).validation.overall for t in (part, unnamed(part))]
+            scores = [trial(t, name).overall for t in (part, unnamed(part))]
             known, unheard = (s.step_time for s in scores)
             if known["rows"] and unheard["rows"]:
                 yield (
