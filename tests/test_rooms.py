@@ -37,6 +37,7 @@ HELD_BY = {
     "predict.fit.fitting": "predict/test_calibration.py",
     "predict.cost.own_torch_memory": "check/test_oracle.py",
     "predict.read.foreign_stacks": "predict/test_experts.py",
+    "predict.read.foreign_clusters": "predict/test_tables_people_hand_us.py",
     "predict.read.foreign_points": "predict/test_tables_people_hand_us.py",
     "probe.collectives": "probe/test_ranks.py",
     "probe.facts": "probe/test_ranks.py",

@@ -33,7 +33,7 @@ def once_more(study: "Study", points: Sequence[Point], paths: StudyPaths) -> lis
     added = []
     for point in points:
         if point.repeat == 0:
-            axes = {"model": point.model, "cluster": point.cluster}
+            axes = columns_of(point)
             named = point_of(study, axes, point.layout, repeat, digits=LONG_DIGEST)
             added.append(dataclasses.replace(point, repeat=repeat, point_id=named.point_id))
     return added
