@@ -31,7 +31,7 @@ from scaling.study.catalogues import load_clusters
 from scaling.study.grid import expand_grid
 from scaling.study.point import Point, point_from_json
 from scaling.study.study import load_study
-from scaling.train.rehearsal.limits import unrehearsable
+from scaling.train.rehearsal.limits import uncountable
 
 STUDIES = ("hardware_scaling", "parallel_layouts", "zero_stages")
 SEED = 0
@@ -53,7 +53,7 @@ def drawn(
 
 def runs(point: Point) -> bool:
     """flash1 has no package for today's torch."""
-    return point.layout.attention != "flash1" and unrehearsable(point) is None
+    return point.layout.attention != "flash1" and uncountable(point) is None
 
 
 def cut(point: Point, depth: float) -> Point:

@@ -17,7 +17,7 @@ from scaling.errors import InputError
 from scaling.study.grid import expand_grid
 from scaling.study.point import Point, point_from_json
 from scaling.study.study import load_study
-from scaling.train.rehearsal.limits import unrehearsable
+from scaling.train.rehearsal.limits import uncountable
 
 _WIDTH = 100  # columns: a terminal that has fewer wraps lines, where a table would cut numbers
 
@@ -29,7 +29,7 @@ def show(what: str, stages: Sequence[str], *, as_json: bool) -> None:
         InputError: there is no such study or point, or none of it can be rehearsed.
     """
     points = _points(what)
-    reasons = [unrehearsable(point) for point in points]
+    reasons = [uncountable(point) for point in points]
     able = [point for point, reason in zip(points, reasons, strict=True) if reason is None]
     if not able:
         raise InputError(f"{points[0].point_id}: {reasons[0]}")

@@ -46,6 +46,7 @@ LAYOUTS: list[tuple[ModelShape, dict[str, Any]]] = [
     (WIDE, {"zero_stage": 1, "tp": 4, "sequence_parallel": True, "dp": 2, **KERNELS}),
     (WIDE, {"zero_stage": 2, "dp": 4, "activation_checkpointing": "full"}),
     (WIDE, {"zero_stage": 1, "tp": 2, "pp": 2, "gradient_accumulation_steps": 3, **KERNELS}),
+    (WIDE, {"zero_stage": 0, "pp": 2, "dp": 2, "gradient_accumulation_steps": 3}),
     (WIDE_T5, {"zero_stage": 2, "dp": 8, "attention": "math", "micro_batch_size": 2}),
     (WIDE, {"engine": "torch", "zero_stage": 1, "dp": 8, "gradient_accumulation_steps": 2}),
     (WIDE, {"engine": "torch", "zero_stage": 3, "dp": 8, "tp": 2, "sequence_parallel": True}),
@@ -196,6 +197,7 @@ LEARNED = tiny_point(shape=MIXTURE, routing="learned")
     [
         (tiny_point(compile=True), "compile: true cannot be rehearsed"),
         (LEARNED, "routing: learned cannot be rehearsed"),
+        (tiny_point(optimizer_offload="cpu", zero_stage=2), "offload: cpu cannot be counted"),
         (tiny_point(shape=MIXTURE, ep=2, dp=2), "ep=2: DeepSpeed"),
         (tiny_point(dp=2, pp=2, zero_stage=3), "ZeRO-2 and ZeRO-3 are incompatible"),
     ],

@@ -38,14 +38,18 @@ def _moments(
     flying = np.where(piped, 1.0 if last else np.minimum(rounds, f.pp), 1.0)
     sharding = sharding_of(group, f)
     replicas = f.dp * f.cp
-    part = weights / sharding.state
+    # DeepSpeed's optimizer of bf16 pipelines deals the state to all replicas, though no ZeRO does,
+    # and has a buffer for all gradients
+    dealt = (z == 0) & piped & f.bf16
+    part = weights / np.where(dealt, replicas, sharding.state)
     low = e < WIDE
     # what lives all the time
     state_bytes = np.where(f.short_states, 6.0, np.where(low | (z >= 1), 12.0, 8.0))
     state = np.where(f.offload, 0.0, state_bytes * part)
     held = e * weights * np.where(z >= 3, sharding.weights_share(z), 1.0)
     gradients = e * weights
-    accumulated = np.where(z >= 3, e * part, 0.0)  # a buffer of its own
+    # a buffer of its own
+    accumulated = np.where(z >= 3, e * part, np.where(dealt, gradients, 0.0))
     # a single replica under ZeRO-1 or 2 leaves its gradients where they are
     single = (z >= 1) & (z <= 2) & (replicas == 1) & ~f.offload
     bucket = np.where(single, 0.0, e * np.minimum(_BUCKET, weights))
@@ -57,8 +61,8 @@ def _moments(
     touched = np.where(part <= first_table, first_table, part + h * f.ffn_hidden_size / f.tp / 2)
     touched = e * np.where(sharding.state > 1, np.minimum(touched, weights), weights)
     touched = np.where((z == 1) | (z == 2), touched, 0.0)
-    # from the second micro-batch on
-    going_on = rounds > 1
+    # from the first micro-batch on that finds gradients there
+    going_on = rounds > flying
     whole_kept = ((z == 0) | (z == 1)) & going_on
     kept_gradients = accumulated + np.where(whole_kept, gradients, 0.0)
     kept_gradients = kept_gradients + np.where((z == 2) & going_on, touched, 0.0)
@@ -108,14 +112,17 @@ def _moments(
     in_norm = _NORM * np.minimum(part, largest)
     flat = np.where(f.short_states | ~low, e, e + WIDE) * part
     stepping = np.where(z == 0, np.where(low, WIDE * weights, 0.0), np.maximum(in_norm, flat))
-    stepping = np.where(z >= 3, flat, stepping)
+    stepping = np.where(dealt, WIDE * part, np.where(z >= 3, flat, stepping))
     left = np.where(z == 0, gradients, touched) + accumulated
     outputs = np.where(piped, 2 * e * logits, 0.0)  # of a pipeline's buffers
     building = np.where(z == 0, np.where(low, 18.0 * weights, state), 0.0)
     # a matrix is drawn whole, in fp32, before a rank takes its slice
     whole = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
     flat_copy = np.maximum(e * weights, WIDE * part)
-    building = np.where((z == 1) | (z == 2), np.maximum(flat_copy, whole - e * table), building)
+    flat_copy = np.where(dealt, e * weights + WIDE * part, flat_copy)
+    building = np.where(
+        (z == 1) | (z == 2) | dealt, np.maximum(flat_copy, whole - e * table), building
+    )
     sharded = np.maximum(buckets + WIDE * part + e * part + e * table, 1.5 * whole)
     building = np.where(z >= 3, sharded, building)
     # the first micro-batch of all: hpZ lets a weight go that the head's backward holds, and gathers

@@ -74,6 +74,7 @@ class Features:
     short_states: Flags  # master weights and moments in 16 bits
     compiled: Flags
     element_bytes: Floats
+    bf16: Flags  # what an fp8 study keeps in 16 bits too
     cast_bytes: Floats  # moved to bring one element of a GEMM's input to 8 or 4 bits, 0 without
     copy_bytes: Floats  # a layer's weight takes for its copies of low precision
     saved_bytes: Floats  # of an element kept only for a GEMM's backward, 2 unless of low precision

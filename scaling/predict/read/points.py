@@ -276,6 +276,7 @@ def _features(
         flash1=(attention == "flash1").astype(bool),
         flash_gain=flash_gain(attention, gpu),
         element_bytes=np.where(precision == "fp32", 4.0, 2.0),
+        bf16=(precision != "fp32") & (precision != "fp16"),
         **low_precision_costs(precision, stack),
         **rates(precision, gpu),
     )

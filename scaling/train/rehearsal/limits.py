@@ -14,3 +14,13 @@ def unrehearsable(point: Point) -> str | None:
             "its router; balanced and skewed:X deal them by their places"
         )
     return next(iter(engine_refusals(point.shape, point.layout)), None)
+
+
+def uncountable(point: Point) -> str | None:
+    """Why a rehearsal cannot tell the bytes on this point's GPUs: one sentence, None if it can."""
+    if point.layout.optimizer_offload != "none":
+        return (
+            f"optimizer_offload: {point.layout.optimizer_offload} cannot be counted: in rehearsals "
+            "all tensors are the host's, those that would be on the GPU too"
+        )
+    return unrehearsable(point)
