@@ -55,9 +55,10 @@ def repeats_elsewhere(study: "Study", points: Sequence[Point], paths: StudyPaths
     Where contenders are repeated their rounds do that. A study that had its report before there
     was this choice is left alone.
     """
-    measure, cluster = study.measure, study.clusters[points[0].cluster]
+    measure = study.measure
     if study.mode != "measure" or not measure.exclude_slow_nodes or measure.repeats.only:
         return False
+    cluster = study.clusters[points[0].cluster]
     if cluster.nodes == 1:
         return False
     if gpu_named(cluster.gpu).memory_bytes is None and measure.repeats.at_most == 1:

@@ -106,7 +106,10 @@ def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys
         study,
         "load_study",
         lambda *_given, **_named: SimpleNamespace(
-            name="s", path=Path("s.yaml"), mode="measure", measure=Measure()
+            name="s",
+            path=Path("s.yaml"),
+            mode="measure",
+            measure=Measure(exclude_slow_nodes=False),
         ),
     )
     monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)

@@ -13,7 +13,7 @@ checkpoint elsewhere:
     params:
         points=PLAN.asked,
     shell:
-        CHOOSE + " {wildcards.size:q} {output:q} --elsewhere > {log:q} 2>&1"
+        f"{CHOOSE} {{wildcards.size:q}} {{output:q}} --elsewhere > {{log:q}} 2>&1"
 
 
 # Repeats where they decide: which layouts of a size run once more, by what their runs have shown.
