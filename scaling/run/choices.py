@@ -139,3 +139,11 @@ def choice_table(
 def same_layout(point: Point) -> tuple[Any, ...]:
     """What repeats of one layout share."""
     return point.model, point.cluster, point.study_kind, point.layout
+
+
+def same_setting(point: Point) -> tuple[Any, ...]:
+    """What layouts of one size that are compared with each other share."""
+    layout = point.layout
+    return (
+        point.model, point.cluster, point.study_kind, layout.seq_length, layout.setting_choices,
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from scaling.analyse.being_best import UNRESOLVED, Runs, between_runs, odds_of, 
 from scaling.errors import InputError
 from scaling.record.files import write_table
 from scaling.run import exclusion
-from scaling.run.choices import choice_table, chosen_ids, rows_of, same_layout
+from scaling.run.choices import choice_table, chosen_ids, rows_of, same_layout, same_setting
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point
@@ -146,8 +146,8 @@ def _by_setting(
     points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]
 ) -> dict[Any, dict[Any, list[Timed]]]:
     """The same of one size, by what is compared with each other."""
+    settings = {same_layout(point): same_setting(point) for point in points}
     grouped: dict[Any, dict[Any, list[Timed]]] = {}
     for key, runs in _by_layout(points, rows).items():
-        *same, layout = key
-        grouped.setdefault((*same, layout.seq_length, layout.setting_choices), {})[key] = runs
+        grouped.setdefault(settings[key], {})[key] = runs
     return grouped

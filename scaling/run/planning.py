@@ -12,6 +12,7 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.record.row import fields_of
+from scaling.run.choices import same_setting
 from scaling.study import grid
 from scaling.study.grid import Plan, Refusal
 from scaling.study.order import place_of
@@ -132,10 +133,7 @@ def in_full(
             continue
         sizes.setdefault(point.world_size, []).append(row)
         if ranked_s is not None and (seconds := ranked_s[row]) is not None:
-            setting = (
-                point.model, point.cluster, point.layout.seq_length, point.world_size,
-                point.layout.setting_choices,
-            )  # fmt: skip
+            setting = (point.world_size, same_setting(point))
             best[setting] = min(best.get(setting, (seconds, row)), (seconds, row))
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for of_size in sizes.values():

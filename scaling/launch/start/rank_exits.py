@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL
@@ -33,7 +34,7 @@ mv "$folder/.$RANK" "$folder/$RANK"
 """
 
 
-class ShellRanks:
+class ShellRanks(ABC):
     """Ranks seen through the processes that hold `per_shell` of them each, and the folder.
 
     Who starts ranks this way says how they are asked to end and to dump their stacks.
@@ -93,13 +94,13 @@ class ShellRanks:
         shown = lost and time.monotonic() - (self._silent_since or 0.0) >= _LISTING_LAG_S
         return {**lost, **ends} if shown else ends
 
+    @abstractmethod
     def dump_stacks(self) -> None:
         """See `Ranks`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ask_to_end(self) -> None:
         """Have all ranks killed, and their processes end; no waiting."""
-        raise NotImplementedError
 
     def kill(self) -> None:
         """See `Ranks`."""
