@@ -21,6 +21,7 @@ from scaling.study.grid import Plan
 from scaling.study.study import Study
 
 _NUMBER = re.compile(r"\d[\d.,]*")
+MOST_SIZES = 7  # beside each other in 80 columns; with more, a line for each
 MOST_REASONS = 6  # on the terminal; refused.parquet and the report have all
 
 
@@ -49,14 +50,20 @@ def show_plan(
     points = Counter((point.model, point.layout.world_size) for point in planned.points)
     refused = Counter(refusal.model for refusal in planned.refusals)
     unit = "ranks" if all(p.gpu == "cpu" for p in planned.points) else "GPUs"
-    table = Table(title=Text(f"{study.name}: {study.title}"), title_justify="left")
-    table.add_column("model")
-    for size in sizes:
-        table.add_column(f"{size} {unit if size > 1 else unit[:-1]}", justify="right")
-    table.add_column("refused", justify="right")
-    for model in dict.fromkeys(point.model for point in planned.points):
-        counts = [str(points[model, size]) for size in sizes]
-        table.add_row(Text(model), *counts, str(refused[model]))
+    models = list(dict.fromkeys(point.model for point in planned.points))
+    heads = ["model", *(f"{size} {unit if size > 1 else unit[:-1]}" for size in sizes), "refused"]
+    lines: list[Sequence[object]] = [
+        heads,
+        *([model, *(points[model, size] for size in sizes), refused[model]] for model in models),
+    ]
+    if len(sizes) > MOST_SIZES:
+        lines = list(zip(*lines, strict=True))
+    table = Table()
+    for column, head in enumerate(lines[0]):
+        table.add_column(Text(str(head)), justify="right" if column else "left")
+    for line in lines[1:]:
+        table.add_row(*(Text(str(cell)) for cell in line))
+    console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
     console.print(table)
     reasons = _alike([refusal.reason for refusal in planned.refusals])
     for reason, count, exactly in reasons[:MOST_REASONS]:
@@ -79,8 +86,8 @@ def show_plan(
     whole = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
     console.print(
         f"{len(planned.points)} points, {study.kind} scaling; one after another at most "
-        f"{duration(most)}, {hours:.1f} {unit[:-1]}-hours{whole}, if every point reached its limit "
-        f"and took the {planning.STARTUP_MINUTES} minutes it has to start and end",
+        f"{duration(most)}, {hours:,.1f} {unit[:-1]}-hours{whole}, if every point reached its "
+        f"limit and took the {planning.STARTUP_MINUTES} minutes it has to start and end",
         soft_wrap=True,
         markup=False,
     )
