@@ -1,6 +1,7 @@
 # The README's commands. Each sets up .venv once; a second call skips what is done.
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # a hundred processes would each compile all they import
 
 .PHONY: quickstart study test test-fast soak check gpu-check site licences format lock clean
 .DELETE_ON_ERROR:

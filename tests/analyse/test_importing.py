@@ -40,7 +40,7 @@ def imported(tmp_path):
         import_rows(source, tmp_path / study, clusters or {})
 
         def table(name):
-            tabulate(tmp_path / study, needed_sql(name, tmp_path / "sql" / name))
+            tabulate(tmp_path / study, needed_sql(tmp_path / "sql" / name, name))
             return read(tmp_path / study / "tables" / f"{name}.parquet")
 
         return table
