@@ -60,13 +60,16 @@ def geared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.write_text(text.replace(before, MADE_UP + before), encoding="utf-8")
     (root / "config" / "studies" / "gears.yaml").write_text(STUDY, encoding="utf-8")
     results = "results/gears"
-    for verb in (
+    verbs = (
         ("plan", "gears"),
         ("predict", f"{results}/points.parquet", f"{results}/predictions.parquet"),
         ("tabulate", results),
-        ("report", results, "--no-tables"),
-    ):
-        subprocess.run([sys.executable, "-m", "scaling", *verb], cwd=root, check=True)
+        ("report", results, "--no-tables", "--no-charts"),
+    )
+    code = (
+        f"from scaling.cli.verbs import app\nfor verb in {verbs}: app(verb, standalone_mode=False)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
     return root / results
 
 

@@ -71,8 +71,8 @@ def stories(folder, selections):
 
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory):
-    """Two dozen generated selections, and each once more with every rate up to 0.5 % off."""
-    first = {f"study-{seed:02d}": generated(seed) for seed in range(24)}
+    """A dozen generated selections, and each once more with every rate up to 0.5 % off."""
+    first = {f"study-{seed:02d}": generated(seed) for seed in range(12)}
     again = {f"{name}-again": shaken(rates, name) for name, rates in first.items()}
     return stories(tmp_path_factory.mktemp("advice"), first | again)
 
