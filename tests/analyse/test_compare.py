@@ -12,6 +12,8 @@ from tests.analyse.conftest import needed_sql, some_point
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def study(tmp_path):

@@ -15,6 +15,8 @@ from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, needed_sql, read, some_point
 from tests.report.synthetic_study import timed_row
 
+pytestmark = pytest.mark.slow
+
 ROW = {
     "source": "a paper", "framework": "Somebody 1.0", "model": "gpt", "num_layers": "2",
     "hidden_size": "64", "num_heads": "4", "num_kv_heads": "4", "ffn_hidden_size": "256",

@@ -27,6 +27,8 @@ from scaling.study.catalogues import load_clusters
 from scaling.study.point import Point
 from tests.points import TINY, TINY_T5, tiny_point
 
+pytestmark = pytest.mark.slow
+
 Walk = Callable[[Point, int], dict[str, Any]]  # a point and its steps: rank 0's memory
 
 # Wide enough that what the formula leaves out, norms and tables of positions, is nothing.

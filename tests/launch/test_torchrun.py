@@ -23,6 +23,8 @@ from scaling.record.row import Row
 from tests.launch.conftest import TWO_RANKS, Study
 from tests.points import tiny_point
 
+pytestmark = pytest.mark.slow
+
 REMOTE_SHELL = """\
 #!/bin/sh
 echo "$1" >> "{folder}/called"

@@ -31,6 +31,8 @@ from tests.analyse.test_importing import ROW
 from tests.conftest import PROJECT
 from tests.predict import reference
 
+pytestmark = pytest.mark.slow
+
 SEED = 20261122
 CELLS = [
     "", "0", "-1", "1", "2", "8", "1.5", "1e3", "1e308", "-1e308", "9" * 25, "9" * 5000, "nan",

@@ -17,6 +17,8 @@ from scaling.errors import InputError
 from scaling.predict.cost.memory import MEMORY_TERMS
 from scaling.predict.cost.step import TIME_TERMS
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 
 

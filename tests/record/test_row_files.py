@@ -29,6 +29,8 @@ from scaling.study.measuring import Measure
 from tests.analyse.conftest import SQL, some_point
 from tests.report.synthetic_study import row, timed_row
 
+pytestmark = pytest.mark.slow
+
 POINTS = [some_point(size) for size in (1, 2, 4)]
 
 

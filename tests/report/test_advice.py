@@ -16,6 +16,8 @@ from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, layout, some_point
 from tests.report.synthetic_study import point, row, timed_row
 
+pytestmark = pytest.mark.slow
+
 SIZES = (1, 2, 4, 8)
 LAYOUTS = (
     {"zero_stage": 1}, {"zero_stage": 3}, {"zero_stage": 1, "fused_norm": True},

@@ -16,6 +16,8 @@ from scaling.study import grid
 from scaling.study.study import load_study
 from tests.conftest import STUDY
 
+pytestmark = pytest.mark.slow
+
 STUDIES, COMMAND_LINES = 400, 100
 VERBS = {  # and words of which its arguments are made, more or less
     "plan": ["one"],

@@ -14,6 +14,8 @@ from scaling.launch.start.environment import rank_environment
 from scaling.study.point import Point
 from tests.points import TINY, TINY_GPT, tiny_point
 
+pytestmark = pytest.mark.slow
+
 SHORT = dataclasses.replace(TINY, num_layers=2)
 MIXTURE = dataclasses.replace(SHORT, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=48)
 
