@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ _ARROW = {
 }
 
 
+@functools.cache
 def arrow_schema(row_type: type) -> pa.Schema:
     """The Arrow schema of a row dataclass: its fields, in order, nullable where it says so."""
     return pa.schema(

@@ -11,6 +11,8 @@ from tests.analyse.conftest import layout, some_point
 from tests.report.conftest import REPORTS
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, point, row, timed_row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def told(tmp_path):
