@@ -30,7 +30,6 @@ HELD_BY = {
     "foreign.layouts": "foreign/test_reading.py",
     "layout.routing": "predict/test_experts.py",
     "launch.fork_server.server": "launch/test_fork_server.py",
-    "launch.interrupts": "launch/test_parent.py",
     "launch.point": "launch/test_outcomes.py",
     "predict.cost.compute": "predict/test_step_arithmetic.py",
     "predict.cost.sharding": "predict/test_hybrid_sharding.py",

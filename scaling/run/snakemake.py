@@ -18,8 +18,8 @@ from scaling.launch.fork_server.local import local_fork_server
 from scaling.launch.start.slurm import queued
 from scaling.record import row_files
 from scaling.run import dry_run, plan_writer, planning, stale_lock
-from scaling.run.allocations import use_of_allocations
 from scaling.run.progress import Progress, Watcher, duration, watcher_of
+from scaling.run.status import use_of_allocations
 from scaling.study import plan_file
 from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
 from scaling.study.plan_file import PlanFile
@@ -94,7 +94,7 @@ def run_study(
     else:
         took = duration(time.monotonic() - started)
         console.print(f"Finished in {took}: {after.line()}")
-        if (use := use_of_allocations(folder)) is not None:
+        if (use := use_of_allocations(watcher.paths)) is not None:
             console.print(use)
     console.print(f"The report: {report}")
     return 0

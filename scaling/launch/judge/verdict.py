@@ -44,7 +44,7 @@ class Verdict:
     message: str | None = None
 
 
-def verdict(evidence: Evidence, *, last_lines: dict[int, str]) -> Verdict:
+def verdict(evidence: Evidence, last_line: Callable[[int], str | None]) -> Verdict:
     """Judge one run: causes first, then what may be their effect on others.
 
     A rank that ended without a word comes before what its peers raised, and those who raised for a
@@ -52,7 +52,7 @@ def verdict(evidence: Evidence, *, last_lines: dict[int, str]) -> Verdict:
 
     Args:
         evidence: what the watcher saw.
-        last_lines: the last line of each rank's log, for a rank that could not say more.
+        last_line: of a rank's log, for a rank that could not say more.
 
     Raises:
         KilledFromOutside: the ranks were ended by somebody, which says nothing of the point.
@@ -69,7 +69,7 @@ def verdict(evidence: Evidence, *, last_lines: dict[int, str]) -> Verdict:
     return (
         cause
         or _killed(silent, {signal.SIGKILL})
-        or _gone(silent, last_lines, began=evidence.beats.keys())
+        or _gone(silent, last_line, began=evidence.beats.keys())
         or _failed(failures, _first_hand)
         or _killed(silent)
         or _failed(failures)
@@ -118,13 +118,15 @@ def _first_hand(failure: RankFailure) -> bool:
     return not any(words in message for words in _PEER_IS_GONE)
 
 
-def _gone(silent: Ends, last_lines: dict[int, str], *, began: Set[int]) -> Verdict | None:
+def _gone(
+    silent: Ends, last_line: Callable[[int], str | None], *, began: Set[int]
+) -> Verdict | None:
     """The first rank that went by itself, without a result and without a word."""
     for rank, end in silent.items():
         if end.code < 0:
             continue
         message = f"rank {rank} ended with exit code {end.code} and no result"
-        if last := last_lines.get(rank):
+        if last := last_line(rank):
             message += f": {last}"
         return Verdict(outcome="error" if rank in began else "launch_failed", message=message)
     return None
