@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaling.cli import accuracy, folders, following, logs, tables
+from scaling.cli import accuracy, folders, following, tables
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.cli.options import ClusterName, Mode, StudyName
@@ -200,7 +200,7 @@ for verb, example in (
     (accuracy.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),
     (predicting.recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"),
     (
-        logs.convert,
+        tables.convert,
         "convert train.log rows.parquet --tool megatron --cluster h100-80gb-dgx "
         "--column model=llama3_8b",
     ),

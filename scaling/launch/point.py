@@ -37,12 +37,6 @@ _RELEASED = "SUBMITIT_RELEASED"  # a word of the executor's: the file that says 
 _TAKE_OVER_POLL_S = 0.2
 ATTEMPTS_ON_LOST_NODES = 3
 _MOST_OF = 0.9  # of a stop: ranks and their launcher are not stopped in one instant
-_ESSENTIAL = (
-    *("point_id", "attempt", "outcome", "error_message", "step_times_s", "step_time_s", "losses"),
-    *("short_step_times_s", "short_accumulations"),
-    *("peak_memory_bytes", "peak_reserved_bytes", "energy_j", "mean_power_w", "startup_s"),
-    *("duration_s", "hosts", "job_id", "started_at", "stack_fingerprint"),
-)
 
 
 def measure(
@@ -138,8 +132,11 @@ def _run(
                 start_hang_after_s=hang_after_s or STARTUP_S,
             ),
         )
-        if run.verdict.outcome == "ok":
-            _release_machine()
+        # the next point of this pack may start: no rank runs any more, and a row is yet to be
+        # written. A point that failed may have left something behind; its end is waited for.
+        if run.verdict.outcome == "ok" and (released := os.environ.get(_RELEASED)) is not None:
+            with contextlib.suppress(OSError):  # then the next one starts when this one has ended
+                Path(released).touch()
         for trace in files.directory.glob("rank*.trace.json.gz"):
             trace.replace(logs / trace.name)
         run = dataclasses.replace(
@@ -147,16 +144,6 @@ def _run(
         )
     _not_while_suspended(run)
     return run
-
-
-def _release_machine() -> None:
-    """Let the next point of this pack start: no rank runs any more, and a row is yet to be written.
-
-    A point that failed may have left something behind; its end is waited for.
-    """
-    if (released := os.environ.get(_RELEASED)) is not None:
-        with contextlib.suppress(OSError):  # then the next one starts when this one has ended
-            Path(released).touch()
 
 
 def _not_while_suspended(run: Run) -> None:
@@ -190,8 +177,7 @@ def _write(path: Path, row: Row) -> None:
     try:
         write_rows(path, [row])
     except OSError as error:
-        numbers = {name: getattr(row, name) for name in _ESSENTIAL}
-        print(json.dumps(numbers), file=sys.stderr)  # noqa: T201 (the log)
+        print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201 (the log)
         raise NotWritten(
             f"{path}: the row could not be written ({error.strerror or error}); "
             "its numbers are above"

@@ -17,7 +17,7 @@ from scaling.errors import plain
 from scaling.launch.fork_server.local import local_fork_server
 from scaling.launch.start.slurm import queued
 from scaling.record import row_files
-from scaling.run import dry_run, plan_writer, planning, stale_lock
+from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watcher_of
 from scaling.run.status import use_of_allocations
 from scaling.study import plan_file
@@ -62,7 +62,7 @@ def run_study(
     command = _command(loaded.path, shown, {"mode": mode, "cluster": cluster})
     if is_dry:
         return _dry_run(command, plan_file.read(folder, planned.made_from), options, watcher)
-    stale_lock.clear_stale_lock(Path.cwd(), command, console)
+    stop.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
     for unusable in row_files.set_aside(StudyPaths(folder).rows):

@@ -63,14 +63,16 @@ def verdict(evidence: Evidence, last_line: Callable[[int], str | None]) -> Verdi
     silent = {rank: end for rank, end in sorted(evidence.exits.items()) if rank not in left}
     # the first explains the others, which mostly say that their peer is gone
     failures = sorted(evidence.failures.items(), key=lambda each: each[1].failed_at)
-    cause = _out_of_memory(evidence) or _killed(silent, _CRASHES) or _failed(failures, _names_cause)
+    names_cause = [each for each in failures if each[1].outcome != "error"]
+    first_hand = [each for each in failures if not _says_peer_is_gone(each[1].message)]
+    cause = _out_of_memory(evidence) or _killed(silent, _CRASHES) or _failed(names_cause)
     if cause is None and (interrupted := _killed(silent, _FROM_OUTSIDE)):
         raise KilledFromOutside(interrupted.message)
     return (
         cause
         or _killed(silent, {signal.SIGKILL})
         or _gone(silent, last_line, began=evidence.beats.keys())
-        or _failed(failures, _first_hand)
+        or _failed(first_hand)
         or _killed(silent)
         or _failed(failures)
         or _stopped(evidence)
@@ -98,24 +100,15 @@ def _killed(silent: Ends, signals: set[signal.Signals] | None = None) -> Verdict
     return None
 
 
-def _failed(
-    failures: Failures, counts: Callable[[RankFailure], bool] = lambda _: True
-) -> Verdict | None:
-    """The first of the failures that count."""
+def _failed(failures: Failures) -> Verdict | None:
+    """The first of them."""
     for rank, failure in failures:
-        if counts(failure):
-            return Verdict(outcome=failure.outcome, message=f"rank {rank}: {failure.message}")
+        return Verdict(outcome=failure.outcome, message=f"rank {rank}: {failure.message}")
     return None
 
 
-def _names_cause(failure: RankFailure) -> bool:
-    """It names one that no peer's end looks like."""
-    return failure.outcome != "error"
-
-
-def _first_hand(failure: RankFailure) -> bool:
-    message = failure.message.lower()
-    return not any(words in message for words in _PEER_IS_GONE)
+def _says_peer_is_gone(message: str) -> bool:
+    return any(words in message.lower() for words in _PEER_IS_GONE)
 
 
 def _gone(

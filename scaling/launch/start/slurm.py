@@ -51,23 +51,23 @@ def queued(folder: Path) -> list[Queued]:
     """
     fields = "--format=%i|%P|%T|%D|%Q|%r|%S|%Z"
     answer = _answer("squeue", "--noheader", "--states=PENDING,RUNNING", fields)
-    jobs = [line.split("|", 7) for line in answer.splitlines()]
-    jobs = [job for job in jobs if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
+    lines = [line.split("|", 7) for line in answer.splitlines()]
+    jobs = [job for job in lines if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
     ours = []
     for name, partition, state, nodes, priority, reason, start, place in jobs:
         if place.strip() != str(folder):
             continue
         rivals = [int(job[4]) for job in jobs if job[1] == partition and job[2] == "PENDING"]
-        ahead = sum(other > int(priority) for other in rivals)
+        ahead, waits = sum(other > int(priority) for other in rivals), state == "PENDING"
         ours.append(
             Queued(
                 job_id=name,
                 partition=partition,
                 nodes=int(nodes),
                 reason=reason,
-                position=ahead + 1 if state == "PENDING" else None,
+                position=ahead + 1 if waits else None,
                 waiting=len(rivals),
-                starts_at=start if state == "PENDING" and start[:1].isdigit() else None,
+                starts_at=start if waits and start[:1].isdigit() else None,
             )
         )
     return ours
