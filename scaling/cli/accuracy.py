@@ -1,18 +1,16 @@
 """`scaling validate`: how wrong predictions are; heavy imports stay inside."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli.options import AsJson, print_json
+from scaling.cli.options import AsJson, percent, print_json, print_table
 from scaling.cli.prediction import catalogues
 from scaling.errors import InputError, plain
 
 if TYPE_CHECKING:
-    from scaling.predict.fit.accuracy import Accuracy
     from scaling.predict.fit.validation import Validation
 
 
@@ -63,74 +61,53 @@ def validate(
 
 
 def _published(rows: Path | None, *, as_json: bool) -> None:
-    from scaling.predict.fit.accuracy import accuracy_of, shipped_tasks, tasks_of
+    from scaling.predict.fit import accuracy
     from scaling.predict.fit.baselines import TREES_MISSING, trees_available
 
     models, clusters = catalogues()
     lines = []
-    for task, table in shipped_tasks() if rows is None else tasks_of(rows):
+    for task, table in accuracy.shipped_tasks() if rows is None else accuracy.tasks_of(rows):
         if sys.stderr.isatty():
             typer.echo(task.name, err=True)
-        lines.append(accuracy_of(task, table, models=models, clusters=clusters))
+        lines.append(accuracy.accuracy_of(task, table, models=models, clusters=clusters))
     if as_json:
         print_json([line.to_dict() for line in lines])
     else:
-        _show_accuracy(lines)
+        for heads, *body in (accuracy.table_of(lines), accuracy.baseline_table_of(lines)):
+            print_table(heads, body, width=190)
+        for line in lines:
+            if line.set_aside:
+                typer.echo(f"{plain(line.task.name)}: {line.set_aside} rows cannot be predicted")
     if not trees_available():
         typer.echo(TREES_MISSING, err=True)
 
 
-def _show_accuracy(lines: "Sequence[Accuracy]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from scaling.predict.fit.accuracy import baseline_table_of, table_of
-
-    console = Console(markup=False, width=max(Console().width, 190))
-    for heads, *body in (table_of(lines), baseline_table_of(lines)):
-        table = Table(*heads)
-        for cells in body:
-            table.add_row(*(plain(cell) for cell in cells))
-        console.print(table)
-    for line in lines:
-        if line.set_aside:
-            console.print(f"{plain(line.task.name)}: {line.set_aside} rows cannot be predicted")
-
-
 def _show(trial: "Validation") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     names = ("rows", "MAPE", "median", "max", "RMS", "bias", "rank", "regret", "max", "covered")
-    memory = ("fit/OOM accuracy", "false fits", "false OOM")
-    table = Table("model", "cluster", "GPUs", *names, *memory)
-
-    def percent(value: Any, digits: int = 1) -> str:
-        return "–" if value is None else f"{100 * value:.{digits}f} %"
-
-    everything: dict[str, str | int] = {"model": "all", "cluster": "", "world_size": ""}
-    for key, scores in [*trial.groups, (everything, trial.overall)]:
+    heads = ("model", "cluster", "GPUs", *names, "fit/OOM accuracy", "false fits", "false OOM")
+    whole: dict[str, str | int] = {"model": "all", "cluster": "", "world_size": ""}
+    body = []
+    for key, scores in [*trial.groups, (whole, trial.overall)]:
         s, m = scores.step_time, scores.memory
         correlation = s["rank_correlation"]
-        table.add_row(
-            plain(str(key["model"])),
-            plain(str(key["cluster"])),
-            str(key["world_size"]),
-            f"{s['rows']:.0f}",
-            *(percent(s[name]) for name in ("mape", "median_ape", "max_ape", "rms", "bias")),
-            "–" if correlation is None else f"{correlation:.2f}",
-            percent(scores.regret["mean"]),
-            percent(scores.regret["max"]),
-            percent(scores.coverage_80, 0),
-            *(percent(m[n]) for n in ("balanced_accuracy", "false_fit_rate", "false_oom_rate")),
+        body.append(
+            [
+                *(key[name] for name in whole),
+                f"{s['rows']:.0f}",
+                *(percent(s[name]) for name in ("mape", "median_ape", "max_ape", "rms", "bias")),
+                "–" if correlation is None else f"{correlation:.2f}",
+                percent(scores.regret["mean"]),
+                percent(scores.regret["max"]),
+                percent(scores.coverage_80, 0),
+                *(percent(m[n]) for n in ("balanced_accuracy", "false_fit_rate", "false_oom_rate")),
+            ]
         )
-    console = Console(markup=False, width=max(Console().width, 160))
-    console.print(table)
+    print_table(heads, body, width=160)
     m = trial.overall.memory
-    console.print(
+    typer.echo(
         f"ran: {m['ran_fits']} predicted to fit, {m['ran_called_oom']} out of memory; "
         f"out of memory: {m['oom_called_oom']} predicted so, {m['oom_called_fit']} to fit"
     )
-    console.print(f"calibrated on {trial.calibrated_rows} rows, tested on {trial.tested_rows}")
+    typer.echo(f"calibrated on {trial.calibrated_rows} rows, tested on {trial.tested_rows}")
     for note in trial.notes:
-        console.print(f"note: {plain(note)}")
+        typer.echo(f"note: {plain(note)}")

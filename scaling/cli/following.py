@@ -34,7 +34,7 @@ def status(
     watcher = watcher_of(loaded, wanted, folder)
     budget = budget_gpu_hours(loaded)
     while True:
-        now = status_of(folder, watcher.points, watcher, budget_gpu_hours=budget)
+        now = status_of(watcher, budget_gpu_hours=budget)
         typer.echo(now.to_json() if as_json else "\n".join(now.lines()))
         if not watch or now.progress.finished:
             return

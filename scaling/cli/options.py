@@ -1,10 +1,13 @@
-"""Arguments and options that several verbs have, and the JSON that they print."""
+"""Arguments and options that several verbs have, and the JSON and tables that they print."""
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from scaling.errors import plain
 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
@@ -24,3 +27,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 def print_json(value: object) -> None:
     """Print it for scripts; what is not known is null."""
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, width: int) -> None:
+    """Print it as it is, `width` columns wide at least: a terminal that has fewer wraps lines."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*heads)
+    for cells in rows:
+        table.add_row(*(plain(str(cell)) for cell in cells))
+    Console(markup=False, width=max(Console().width, width)).print(table)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share as people read it."""
+    return "–" if share is None else f"{100 * share:.{digits}f} %"

@@ -1,11 +1,12 @@
 """The verbs that predict, calibrate and recommend; heavy imports stay inside them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from scaling.cli.options import AsJson, print_json
+from scaling.cli.options import AsJson, percent, print_json, print_table
 from scaling.errors import InputError, did_you_mean, plain, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
@@ -166,35 +167,34 @@ def recommend(
     from scaling.predict.read.inputs import OWN_FRAMEWORK
 
     parameters = read_calibration(calibration) if calibration else None
-    models, clusters = catalogues()
-    if model not in (models or {}):
-        hint = did_you_mean(model[:60], models or {})
+    known_models, clusters = catalogues()
+    models, counts = known_models or {}, _counts(gpus)
+    if precision is not None:
+        _one_of("--precision", precision, get_args(Precision))
+    if model not in models:
+        hint = did_you_mean(model[:60], models)
         raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
-    if engine not in ENGINES:
-        raise InputError(f"--engine {shortened(engine)}: {did_you_mean(engine[:60], ENGINES)}")
+    asked: dict[str, Any] = {
+        "model": model,
+        "shape": models[model],
+        "seq_length": seq_length,
+        "global_batch_size": global_batch_size,
+        "framework": framework or OWN_FRAMEWORK,
+        "engine": _one_of("--engine", engine, ENGINES),
+    }
     best = search(
-        model=model,
-        shape=(models or {})[model],
+        **asked,
         cluster=cluster,
         clusters=clusters,
-        gpus=_counts(gpus),
-        seq_length=seq_length,
-        global_batch_size=global_batch_size,
-        precision=_precision(precision),
+        gpus=counts,
+        precision=cast("Precision | None", precision),
         calibration=parameters,
-        framework=framework or OWN_FRAMEWORK,
-        engine=engine,
     )
     for sentence in remarks(
-        model=model,
-        shape=(models or {})[model],
+        **asked,
         gpu=cluster_named(cluster, clusters).gpu,
         gpus=sorted(best),
-        seq_length=seq_length,
-        global_batch_size=global_batch_size,
         precision=best[min(best)][0].layout.precision,
-        framework=framework or OWN_FRAMEWORK,
-        engine=engine,
     ):
         typer.echo(plain(sentence), err=True)
     records = [record_of(one) for several in best.values() for one in several]
@@ -213,15 +213,10 @@ def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
     return load_models(models) if models else None, site_clusters()
 
 
-def _precision(text: str | None) -> "Precision | None":
-    if text is None:
-        return None
-    for precision in get_args(Precision):
-        if text == precision:
-            return cast(Precision, precision)
-    raise InputError(
-        f"--precision {shortened(text)}: {did_you_mean(text[:60], get_args(Precision))}"
-    )
+def _one_of(option: str, text: str, allowed: Iterable[str]) -> str:
+    if text not in (names := list(allowed)):
+        raise InputError(f"{option} {shortened(text)}: {did_you_mean(text[:60], names)}")
+    return text
 
 
 def _counts(text: str) -> list[int]:
@@ -241,26 +236,26 @@ def _say(assumptions: tuple[str, ...]) -> None:
 
 
 def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    heads = ("GPUs", "", "layout", "tokens/s", "step (80 % interval)", "beats the first", "MFU")
-    table = Table(*heads, "memory left", "fits", "USD / 1M tokens", "J / token")
-    for one in records:
-        table.add_row(
-            str(one["gpus"]),
-            str(one["rank"]),
-            plain(one["label"]),
+    heads = (
+        "GPUs", "", "layout", "tokens/s", "step (80 % interval)", "beats the first", "MFU",
+        "memory left", "fits", "USD / 1M tokens", "J / token",
+    )  # fmt: skip
+    body = [
+        (
+            one["gpus"],
+            one["rank"],
+            one["label"],
             f"{one['tokens_per_s']:,.0f}",
             f"{one['step_time_s']:.3g} s ({one['low']:.3g} to {one['high']:.3g})",
-            "" if one["rank"] == 1 else f"{100 * one['beats_first']:.0f} %",
-            f"{100 * one['mfu']:.1f} %",
-            f"{100 * one['memory_margin']:.0f} %",
-            f"{100 * one['fits_chance']:.0f} %" + (" (may not)" if one["risky"] else ""),
+            "" if one["rank"] == 1 else percent(one["beats_first"], 0),
+            percent(one["mfu"]),
+            percent(one["memory_margin"], 0),
+            percent(one["fits_chance"], 0) + (" (may not)" if one["risky"] else ""),
             "–" if (usd := one["usd_per_million_tokens"]) is None else f"{usd:.3g}",
             "–" if (joules := one["joules_per_token"]) is None else f"{joules:.2g}",
         )
-    console = Console(markup=False, width=max(Console().width, 180))
-    console.print(table)
+        for one in records
+    ]
+    print_table(heads, body, width=180)
     if not calibrated:
-        console.print("predicted from data-sheet numbers; calibrate with your own rows")
+        typer.echo("predicted from data-sheet numbers; calibrate with your own rows")

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import yaml
 from rich.console import Console
@@ -46,14 +47,75 @@ def show_plan(
         elsewhere: points that each slow node is expected to send elsewhere.
     """
     console = Console(highlight=False)
-    sizes = sorted({point.layout.world_size for point in planned.points})
-    points = Counter((point.model, point.layout.world_size) for point in planned.points)
+    say = partial(console.print, markup=False, soft_wrap=True)
+    unit = "rank" if all(p.gpu == "cpu" for p in planned.points) else "GPU"
+    console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
+    console.print(_counts(study, planned, unit))
+    reasons = _alike([refusal.reason for refusal in planned.refusals])
+    for reason, count, exactly in reasons[:MOST_REASONS]:
+        say(f"  refused {count}: {'' if exactly else 'such as '}{plain(reason)}")
+    if others := reasons[MOST_REASONS:]:
+        rest = sum(count for _, count, _ in others)
+        say(f"  refused {rest}: for {len(others)} other reasons")
+    if study.mode == "predict":
+        say(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
+        return
+    measure = study.measure
+    if affordable is not None and 2 * affordable[1].gpu_hours <= ways[0].gpu_hours:
+        keys, cheap = affordable
+        text = yaml.safe_dump(dict(keys), default_flow_style=True, sort_keys=False, width=1000)
+        say(
+            f"measured for about {cheap.gpu_hours:,.0f} GPU-hours instead of "
+            f"{ways[0].gpu_hours:,.0f} if {study.path} says\n  measure: {text.strip()}"
+        )
+    cluster = study.clusters[planned.points[0].cluster]  # a study that measures runs on one
+    asked = [planning.allocation(point) for point in planned.points]
+    most = duration(60 * sum(one.minutes for one in asked))
+    hours = sum(planning.hours(one, cluster) for one in asked)
+    whole = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
+    say(
+        f"{len(planned.points)} points, {study.kind} scaling; one after another at most "
+        f"{most}, {hours:,.1f} {unit}-hours{whole}, if every point reached its limit "
+        f"and took the {planning.STARTUP_MINUTES} minutes it has to start and end"
+    )
+    if spend is not None:
+        say(_spending(spend))
+    if ways:
+        console.print(_ways(study, ways))
+    own = next((one for one in ways if one.way == _own_way(study)), None)
+    if measure.guided:
+        say(_guidance(study))
+        if own is not None:
+            say(
+                f"as its rows make more worth measuring, it adds at most {own.surprise_points} "
+                f"points, {own.surprise_gpu_hours:,.1f} {unit}-hours"
+            )
+    if elsewhere:
+        price = "" if own is None else f", about {own.slow_node_gpu_hours:,.1f} {unit}-hours"
+        say(
+            f"each node that turns out to be slow sends about {elsewhere:,.1f} points elsewhere, "
+            f"once more{price} (exclude_slow_nodes: false forbids it)"
+        )
+    if measure.repeats.only:
+        most_runs = measure.repeats.at_most
+        say(f"repeats of contenders come on top, at most {most_runs} runs of a layout")
+    if probing is not None:
+        probe = planning.probe_allocation(probing)
+        say(
+            f"probes come first: {len(probing.tasks)} on {probing.world_size} {unit}s, at most "
+            f"{duration(60 * probe.minutes)}, {planning.hours(probe, cluster):.1f} {unit}-hours "
+            "(probe: false leaves them out)"
+        )
+
+
+def _counts(study: Study, planned: Plan, unit: str) -> Table:
+    """Points by model and world size."""
+    sizes = sorted({point.world_size for point in planned.points})
+    points = Counter((point.model, point.world_size) for point in planned.points)
     refused = Counter(refusal.model for refusal in planned.refusals)
-    unit = "ranks" if all(p.gpu == "cpu" for p in planned.points) else "GPUs"
     models = list(dict.fromkeys(point.model for point in planned.points))
-    heads = ["model", *(f"{size} {unit if size > 1 else unit[:-1]}" for size in sizes), "refused"]
     lines: list[Sequence[object]] = [
-        heads,
+        ["model", *(f"{size} {unit}{'s' * (size > 1)}" for size in sizes), "refused"],
         *([model, *(points[model, size] for size in sizes), refused[model]] for model in models),
     ]
     if len(sizes) > MOST_SIZES:
@@ -63,89 +125,15 @@ def show_plan(
         table.add_column(Text(str(head)), justify="right" if column else "left")
     for line in lines[1:]:
         table.add_row(*(Text(str(cell)) for cell in line))
-    console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
-    console.print(table)
-    reasons = _alike([refusal.reason for refusal in planned.refusals])
-    for reason, count, exactly in reasons[:MOST_REASONS]:
-        such = "" if exactly else "such as "
-        console.print(f"  refused {count}: {such}{plain(reason)}", markup=False, soft_wrap=True)
-    if len(reasons) > MOST_REASONS:
-        rest = sum(count for _, count, _ in reasons[MOST_REASONS:])
-        console.print(
-            f"  refused {rest}: for {len(reasons) - MOST_REASONS} other reasons", markup=False
-        )
-    if study.mode == "predict":
-        console.print(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
-        return
-    if affordable is not None and 2 * affordable[1].gpu_hours <= ways[0].gpu_hours:
-        console.print(_affordable(study, ways, *affordable), soft_wrap=True, markup=False)
-    cluster = study.clusters[planned.points[0].cluster]  # a study that measures runs on one
-    asked = [planning.allocation(point) for point in planned.points]
-    most = 60 * sum(one.minutes for one in asked)
-    hours = sum(planning.hours(one, cluster) for one in asked)
-    whole = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
-    console.print(
-        f"{len(planned.points)} points, {study.kind} scaling; one after another at most "
-        f"{duration(most)}, {hours:,.1f} {unit[:-1]}-hours{whole}, if every point reached its "
-        f"limit and took the {planning.STARTUP_MINUTES} minutes it has to start and end",
-        soft_wrap=True,
-        markup=False,
-    )
-    if spend is not None:
-        console.print(_spending(spend), soft_wrap=True)
-    if ways:
-        console.print(_ways(study, ways))
-    if study.measure.guided:
-        console.print(_guidance(study), soft_wrap=True)
-    own = next((one for one in ways if one.way == _own_way(study)), None)
-    if study.measure.guided and own is not None:
-        console.print(
-            f"as its rows make more worth measuring, it adds at most {own.surprise_points} points, "
-            f"{own.surprise_gpu_hours:,.1f} {unit[:-1]}-hours",
-            soft_wrap=True,
-        )
-    if elsewhere:
-        price = "" if own is None else f", about {own.slow_node_gpu_hours:,.1f} {unit[:-1]}-hours"
-        console.print(
-            f"each node that turns out to be slow sends about {elsewhere:,.1f} points elsewhere, "
-            f"once more{price} (exclude_slow_nodes: false forbids it)",
-            soft_wrap=True,
-        )
-    if study.measure.repeats.only:
-        console.print(
-            f"repeats of contenders come on top, at most {study.measure.repeats.at_most} runs of a "
-            "layout",
-            soft_wrap=True,
-        )
-    if probing is not None:
-        probe = planning.probe_allocation(probing)
-        hours = planning.hours(probe, cluster)
-        console.print(
-            f"probes come first: {len(probing.tasks)} on {probing.world_size} {unit}, at most "
-            f"{duration(60 * probe.minutes)}, {hours:.1f} {unit[:-1]}-hours (probe: false leaves "
-            "them out)",
-            soft_wrap=True,
-        )
-
-
-def _affordable(
-    study: Study, ways: Sequence[Price], keys: Mapping[str, object], cheap: Price
-) -> str:
-    """The keys that make a sweep affordable, as they are written, and what it takes with them."""
-    text = yaml.safe_dump(dict(keys), default_flow_style=True, sort_keys=False, width=1000).strip()
-    full = ways[0].gpu_hours
-    return (
-        f"measured for about {cheap.gpu_hours:,.0f} GPU-hours instead of {full:,.0f} if "
-        f"{study.path} says\n  measure: {text}"
-    )
+    return table
 
 
 def _ways(study: Study, ways: Sequence[Price]) -> Table:
     """Full, guided, short and both; the study's own is marked."""
     measure = study.measure
-    table = Table(title="predicted GPU-hours, by what `measure:` says", title_justify="left")
-    for name in ("", "points", "steps", "start-up", "all", "USD"):
-        table.add_column(name, justify="right" if name else "left")
+    table = Table("", title="predicted GPU-hours, by what `measure:` says", title_justify="left")
+    for name in ("points", "steps", "start-up", "all", "USD"):
+        table.add_column(name, justify="right")
     keep = f"keep: {KEEP if measure.keep is None else measure.keep:g}"
     words = {
         "full": "full",
@@ -155,11 +143,10 @@ def _ways(study: Study, ways: Sequence[Price]) -> Table:
     }
     for one in ways:
         mark = " *" if one.way == _own_way(study) else ""
-        numbers = [f"{one.points:,}", *(
-            f"{hours:,.1f}" for hours in (one.step_gpu_hours, one.startup_gpu_hours, one.gpu_hours)
-        )]  # fmt: skip
+        hours = (one.step_gpu_hours, one.startup_gpu_hours, one.gpu_hours)
         usd = "–" if one.usd is None else f"{one.usd:,.0f}"
-        table.add_row(Text(words[one.way] + mark), *numbers, usd)
+        numbers = (f"{one.points:,}", *(f"{each:,.1f}" for each in hours), usd)
+        table.add_row(Text(words[one.way] + mark), *numbers)
     return table
 
 
@@ -198,27 +185,25 @@ def _guidance(study: Study) -> str:
 def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
     """Print the best rate of each kind, what failed, and the hosts that lag behind."""
     console = Console(highlight=False)
+    say = partial(console.print, markup=False, soft_wrap=True)
     table = Table("probe", "best", "done", "failed")
     for kind in dict.fromkeys(row.kind for row in rows):
         here = [row for row in rows if row.kind == kind]
-        rates = [(_rate(row), row) for row in here if row.outcome == "ok"]
-        best = max(rates, key=lambda pair: pair[0][0], default=None)
-        best_rate = "–" if best is None else f"{best[0][0]:.3g} {best[0][1]}"
-        table.add_row(Text(plain(kind)), best_rate, str(len(rates)), str(len(here) - len(rates)))
+        rates = [_rate(row) for row in here if row.outcome == "ok"]
+        rate, unit = max(rates, key=lambda each: each[0], default=(None, ""))
+        best = "–" if rate is None else f"{rate:.3g} {unit}"
+        table.add_row(Text(plain(kind)), best, str(len(rates)), str(len(here) - len(rates)))
     console.print(table)
-    failed = [row for row in rows if row.outcome != "ok"]
-    reasons = Counter(f"{row.outcome}: {row.error_message}" for row in failed).most_common()
-    for reason, count in reasons[:MOST_REASONS]:
-        console.print(f"  {count} {plain(reason)}", markup=False, soft_wrap=True)
+    reasons = Counter(f"{row.outcome}: {row.error_message}" for row in rows if row.outcome != "ok")
+    for reason, count in reasons.most_common(MOST_REASONS):
+        say(f"  {count} {plain(reason)}")
     for one in slow:
-        console.print(
+        say(
             f"  {plain(one.host)} is {one.slowdown:.2f} times slower than the median host at "
-            f"{plain(one.kind)} ({one.probes} probes)",
-            markup=False,
-            soft_wrap=True,
+            f"{plain(one.kind)} ({one.probes} probes)"
         )
     if not slow and any(row.slowdown is not None for row in rows):
-        console.print(f"no host is {SLOW_FROM:g} times slower than the median host or more")
+        say(f"no host is {SLOW_FROM:g} times slower than the median host or more")
 
 
 def _rate(row: Probe) -> tuple[float, str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaling.cli import accuracy, folders, following, logs, tables
+from scaling.cli import accuracy, folders, following, tables
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.cli.options import ClusterName, Mode, StudyName
@@ -114,20 +114,16 @@ def choose(
     cluster: ClusterName = None,
 ) -> None:
     """Choose which points of a size are measured: what predictions say, or who may be the best."""
-    from scaling.run import contend, guided, planning
-    from scaling.run import elsewhere as repeated_elsewhere
+    from scaling.run import choose, planning
     from scaling.study.study import load_study
     from scaling.study.study_folder import folder_of
 
     loaded = load_study(study, mode=mode, cluster=cluster)
-    planned = planning.fitting_plan(loaded)
-    folder = folder_of(loaded, RESULTS)
-    if repeat:
-        typer.echo(contend.contend(loaded, planned, world_size, repeat, folder, out))
-    elif elsewhere:
-        typer.echo(repeated_elsewhere.choose(loaded, planned, world_size, folder, out))
-    else:
-        typer.echo(guided.choose(loaded, planned, world_size, folder, out, turn=again))
+    planned, folder = planning.fitting_plan(loaded), folder_of(loaded, RESULTS)
+    sentence = choose.choose(
+        loaded, planned, world_size, folder, out, repeat=repeat, turn=again, on_others=elsewhere
+    )
+    typer.echo(sentence)
 
 
 @app.command(epilog="Example:  scaling probe results/S/probe.json results/S/probes.parquet")
@@ -204,7 +200,7 @@ for verb, example in (
     (accuracy.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),
     (predicting.recommend, "recommend --model llama2_7b --cluster h100-80gb --gpus 8,64"),
     (
-        logs.convert,
+        tables.convert,
         "convert train.log rows.parquet --tool megatron --cluster h100-80gb-dgx "
         "--column model=llama3_8b",
     ),

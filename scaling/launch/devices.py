@@ -9,7 +9,7 @@ from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
 from scaling.cluster.node import Gpu
 from scaling.launch.start import slurm
-from scaling.launch.start.starter import Placement
+from scaling.launch.start.starter import Task
 from scaling.launch.start.torchrun import nodes_of
 
 _OTHER_VENDORS = Path("/dev/kfd")  # AMD's driver
@@ -23,7 +23,7 @@ class Missing:
     elsewhere: bool  # whether this is one node of many, and another may have them
 
 
-def missing_devices(point: Placement, environment: Mapping[str, str]) -> Missing | None:
+def missing_devices(point: Task, environment: Mapping[str, str]) -> Missing | None:
     """What is missing of the point's GPUs on this host; None where nothing is.
 
     Where ranks run on other hosts only (from a login node), nothing can be said here. A card that

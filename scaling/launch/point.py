@@ -7,19 +7,25 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from scaling.launch.devices import missing_devices
-from scaling.launch.interrupts import exits_on_signals
 from scaling.launch.judge.verdict import Verdict
+from scaling.launch.judge.watch import Limits
 from scaling.launch.point_files import read_point
-from scaling.launch.ranks import Ended, Run, emptied, run_directory, run_ranks
+from scaling.launch.ranks import Run, rank_files, run_ranks
 from scaling.launch.start.choose import starter
-from scaling.launch.start.starter import Starter
-from scaling.launch.unsettled import KilledFromOutside, NodeLost, NoDevices, NotWritten
+from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.starter import Launch, Starter
+from scaling.launch.unsettled import (
+    KilledFromOutside,
+    NodeLost,
+    NoDevices,
+    NotWritten,
+    exits_on_signals,
+)
 from scaling.record.files import read_row, retried_attempts, write_rows
-from scaling.record.rank_files import RankFiles, RankResult
 from scaling.record.row import Row
 from scaling.record.running import marked, runner_of
 from scaling.study.paths import rank_logs, retried, running_marker
@@ -31,12 +37,6 @@ _RELEASED = "SUBMITIT_RELEASED"  # a word of the executor's: the file that says 
 _TAKE_OVER_POLL_S = 0.2
 ATTEMPTS_ON_LOST_NODES = 3
 _MOST_OF = 0.9  # of a stop: ranks and their launcher are not stopped in one instant
-_ESSENTIAL = (
-    *("point_id", "attempt", "outcome", "error_message", "step_times_s", "step_time_s", "losses"),
-    *("short_step_times_s", "short_accumulations"),
-    *("peak_memory_bytes", "peak_reserved_bytes", "energy_j", "mean_power_w", "startup_s"),
-    *("duration_s", "hosts", "job_id", "started_at", "stack_fingerprint"),
-)
 
 
 def measure(
@@ -79,9 +79,12 @@ def measure(
     point = read_point(point_path)
     row_path = row_path.absolute()
     attempt = 1 + retried_attempts(row_path)
-    taken_over = _by_another_process(row_path)
-    if taken_over is not None:
-        return taken_over
+    waited = False
+    while (runner := runner_of(running_marker(row_path))) is not None and runner.is_here:
+        waited = True
+        time.sleep(_TAKE_OVER_POLL_S)
+    if waited and row_path.exists():
+        return read_row(row_path)
     command = [*rank_command, str(point_path.absolute())]
     start = start or starter(os.environ)
     try:
@@ -107,81 +110,62 @@ def _run(
 ) -> Run:
     """Run the point's ranks, unless their devices are not there."""
     load_average = os.getloadavg()[0]
-    # an earlier attempt's are overwritten
-    logs = emptied(rank_logs(point.study, point.point_id, row_path))
-    started_at = time.time()
-    if missing := missing_devices(point, os.environ):
-        if missing.elsewhere:
-            raise NoDevices(missing.text)
-        judged = Verdict(outcome="launch_failed", message=missing.text)
-        return Run(verdict=judged, results={}, stacks={}, started_at=started_at, duration_s=0.0)
-    _, usual_hang_after_s = limits(
-        point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
-    )
-    with run_directory(logs) as directory:
-        files = RankFiles(directory)
-        ended = run_ranks(
-            point,
-            [*command, str(directory)],
-            start,
-            files,
-            logs,
-            limit_s=point.time_limit_s,
-            hang_after_s=hang_after_s or usual_hang_after_s,
-            start_hang_after_s=hang_after_s or STARTUP_S,
+    logs = rank_logs(point.study, point.point_id, row_path)
+    with rank_files(logs) as files:
+        if missing := missing_devices(point, os.environ):
+            if missing.elsewhere:
+                raise NoDevices(missing.text)
+            judged = Verdict(outcome="launch_failed", message=missing.text)
+            return Run(verdict=judged, started_at=time.time(), duration_s=0.0)
+        _, usual_hang_after_s = limits(
+            point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
         )
-        if ended.verdict.outcome == "ok":
-            _release_machine()
-        for trace in directory.glob("rank*.trace.json.gz"):
+        run = run_ranks(
+            Launch(
+                [*command, str(files.directory)], point, rank_environment(point, os.environ), logs
+            ),
+            files,
+            start,
+            Limits(
+                limit_s=point.time_limit_s,
+                hang_after_s=hang_after_s or usual_hang_after_s,
+                start_hang_after_s=hang_after_s or STARTUP_S,
+            ),
+        )
+        # the next point of this pack may start: no rank runs any more, and a row is yet to be
+        # written. A point that failed may have left something behind; its end is waited for.
+        if run.verdict.outcome == "ok" and (released := os.environ.get(_RELEASED)) is not None:
+            with contextlib.suppress(OSError):  # then the next one starts when this one has ended
+                Path(released).touch()
+        for trace in files.directory.glob("rank*.trace.json.gz"):
             trace.replace(logs / trace.name)
-        results, stacks = files.results(), files.stacks()
-    _not_while_suspended(ended, results)
-    return Run(
-        verdict=ended.verdict,
-        results=results,
-        stacks=stacks,
-        started_at=ended.started_at,
-        duration_s=ended.duration_s,
-        load_average=load_average,
-    )
+        run = dataclasses.replace(
+            run, results=files.results(), stacks=files.stacks(), load_average=load_average
+        )
+    _not_while_suspended(run)
+    return run
 
 
-def _release_machine() -> None:
-    """Let the next point of this pack start: no rank runs any more, and a row is yet to be written.
-
-    A point that failed may have left something behind; its end is waited for.
-    """
-    if (released := os.environ.get(_RELEASED)) is not None:
-        with contextlib.suppress(OSError):  # then the next one starts when this one has ended
-            Path(released).touch()
-
-
-def _not_while_suspended(ended: Ended, results: Mapping[int, RankResult]) -> None:
+def _not_while_suspended(run: Run) -> None:
     """Raises KilledFromOutside where a measured step holds a time in which everything stood still.
 
-    Such a step is longer than the usual one by that time.
+    Such a step is longer by that time than the usual one of its kind: the full ones, or short ones
+    of as many micro-batches.
     """
-    if ended.verdict.outcome != "ok" or not ended.suspensions_s:
+    if run.verdict.outcome != "ok" or not run.suspensions_s:
         return
-    shortest = min(ended.suspensions_s)
-    for result in results.values():
-        for times in _alike(result):
+    shortest = min(run.suspensions_s)
+    for result in run.results.values():
+        alike = {0: result.step_times_s} if result.step_times_s else {}
+        short = zip(result.short_accumulations or (), result.short_step_times_s or (), strict=True)
+        for accumulation, seconds in short:
+            alike.setdefault(accumulation, []).append(seconds)
+        for times in alike.values():
             if max(times) - statistics.median(times) > _MOST_OF * shortest:
                 raise KilledFromOutside(
                     f"all was stopped for {shortest:.0f} s within a measured step, which says "
                     "nothing"
                 )
-
-
-def _alike(result: RankResult) -> Iterator[list[float]]:
-    """Measured steps that should last equally long: the full ones, and each kind of short ones."""
-    if result.step_times_s:
-        yield result.step_times_s
-    by_accumulation: dict[int, list[float]] = {}
-    short = zip(result.short_accumulations or (), result.short_step_times_s or (), strict=True)
-    for accumulation, seconds in short:
-        by_accumulation.setdefault(accumulation, []).append(seconds)
-    yield from by_accumulation.values()
 
 
 def _write(path: Path, row: Row) -> None:
@@ -193,18 +177,8 @@ def _write(path: Path, row: Row) -> None:
     try:
         write_rows(path, [row])
     except OSError as error:
-        numbers = {name: getattr(row, name) for name in _ESSENTIAL}
-        print(json.dumps(numbers), file=sys.stderr)  # noqa: T201 (the log)
+        print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201 (the log)
         raise NotWritten(
             f"{path}: the row could not be written ({error.strerror or error}); "
             "its numbers are above"
         ) from error
-
-
-def _by_another_process(row_path: Path) -> Row | None:
-    """The row of a process that measures this point already, once it has ended; None if none."""
-    waited = False
-    while (runner := runner_of(running_marker(row_path))) is not None and runner.is_here:
-        waited = True
-        time.sleep(_TAKE_OVER_POLL_S)
-    return read_row(row_path) if waited and row_path.exists() else None

@@ -5,7 +5,7 @@ runs from no file either.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from scaling.study.point import Point, point_from_json
 from scaling.study.schema import Axes, Count, Name
 
 T = TypeVar("T")
+Bounds = Iterator[tuple[Any, dict[str, Any]]]  # a schema, and what is held to it
 
 
 def read_point(path: Path) -> Point:
@@ -28,21 +29,7 @@ def read_point(path: Path) -> Point:
     Raises:
         InputError: there is no such point, or the file is none.
     """
-    point = _read(path, Point, point_from_json, "point")
-    layout = point.layout
-    axes = {name: value for name, value in layout.facts().items() if name in Axes.model_fields}
-    _check(path, "point", Axes, {**axes, "model": point.model, "cluster": point.cluster})
-    _check(path, "point", ModelEntry, {**dataclasses.asdict(point.shape), "source": "a study"})
-    _check(path, "point", Measure, {"time_limit_s": point.time_limit_s, "seed": point.seed})
-    counts = {
-        "dp": layout.dp,
-        "gradient_accumulation_steps": layout.gradient_accumulation_steps,
-        "gpus_per_node": point.gpus_per_node,
-        "measured_steps": point.measured_steps,
-    }
-    _check(path, "point", dict[str, Count], counts)
-    _check(path, "point", dict[str, Name], {"study": point.study, "gpu": point.gpu})
-    return point
+    return _read(path, "point", Point, point_from_json, _bounds_of_point)
 
 
 def read_probe_plan(path: Path) -> ProbePlan:
@@ -51,34 +38,49 @@ def read_probe_plan(path: Path) -> ProbePlan:
     Raises:
         InputError: there is no such plan, or the file is none.
     """
-    plan = _read(path, ProbePlan, plan_from_json, "probe")
-    counts = {"world_size": plan.world_size, "gpus_per_node": plan.gpus_per_node}
-    _check(path, "probe", dict[str, Count], counts)
-    _check(path, "probe", Measure, {"time_limit_s": plan.time_limit_s})
-    return plan
+    return _read(path, "probe", ProbePlan, plan_from_json, _bounds_of_probe)
 
 
-def _read(path: Path, kind: type[T], parse: Callable[[str], T], what: str) -> T:
+def _bounds_of_point(point: Point) -> Bounds:
+    layout = point.layout
+    axes = {name: value for name, value in layout.facts().items() if name in Axes.model_fields}
+    yield Axes, {**axes, "model": point.model, "cluster": point.cluster}
+    yield ModelEntry, {**dataclasses.asdict(point.shape), "source": "a study"}
+    yield Measure, {"time_limit_s": point.time_limit_s, "seed": point.seed}
+    yield (
+        dict[str, Count],
+        {
+            "dp": layout.dp,
+            "gradient_accumulation_steps": layout.gradient_accumulation_steps,
+            "gpus_per_node": point.gpus_per_node,
+            "measured_steps": point.measured_steps,
+        },
+    )
+    yield dict[str, Name], {"study": point.study, "gpu": point.gpu}
+
+
+def _bounds_of_probe(plan: ProbePlan) -> Bounds:
+    yield dict[str, Count], {"world_size": plan.world_size, "gpus_per_node": plan.gpus_per_node}
+    yield Measure, {"time_limit_s": plan.time_limit_s}
+
+
+def _read(
+    path: Path, what: str, kind: type[T], parse: Callable[[str], T], bounds: Callable[[T], Bounds]
+) -> T:
+    schema: Any = kind
     try:
         text = path.read_bytes()
         TypeAdapter(kind).validate_json(text, strict=True)
-        return parse(text.decode("utf-8"))  # as the ranks will
+        parsed = parse(text.decode("utf-8"))  # as the ranks will
+        for schema, facts in bounds(parsed):
+            TypeAdapter(schema).validate_python(facts)
+        return parsed
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such {what}; `scaling plan` writes it") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        raise _refused(path, what, sentence(error, kind)) from None
+        reason = sentence(error, schema)
     except (TypeError, KeyError) as error:  # a key more or less than is known here
-        raise _refused(path, what, str(error)) from None
-
-
-def _check(path: Path, what: str, schema: Any, facts: dict[str, Any]) -> None:
-    try:
-        TypeAdapter(schema).validate_python(facts)
-    except ValidationError as error:
-        raise _refused(path, what, sentence(error, schema)) from None
-
-
-def _refused(path: Path, what: str, reason: str) -> InputError:
-    return InputError(f"{path}: is no {what} of this version ({reason}); `scaling plan` writes it")
+        reason = str(error)
+    raise InputError(f"{path}: is no {what} of this version ({reason}); `scaling plan` writes it")

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from scaling.launch.interrupts import exits_on_signals
+from scaling.launch.judge.watch import Limits
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.probe_rows import rows_of
-from scaling.launch.ranks import emptied, run_directory, run_ranks
+from scaling.launch.ranks import rank_files, run_ranks
 from scaling.launch.start.choose import starter
-from scaling.launch.start.starter import Starter
+from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.starter import Launch, Starter
+from scaling.launch.unsettled import exits_on_signals
 from scaling.probe.plan import ProbePlan
-from scaling.record.files import arrow_schema, write_table, write_text
+from scaling.record.files import table_of, write_table, write_text
 from scaling.record.probe_row import Probe
-from scaling.record.rank_files import ProbeRecords, RankFiles
+from scaling.record.rank_files import ProbeRecords
 from scaling.study.paths import hosts_beside, logs_beside
 from scaling.study.time_limits import HANG_AFTER_S
 
@@ -55,24 +55,20 @@ def probe(
     """
     plan = read_probe_plan(plan_path)
     out = out.absolute()
-    logs = emptied(logs or logs_beside(out))
-    with exits_on_signals(), run_directory(logs) as directory:
-        files = RankFiles(directory)
-        ended = run_ranks(
-            plan,
-            [*rank_command, str(plan_path.absolute()), str(directory)],
-            start or starter(os.environ),
-            files,
-            logs,
-            limit_s=plan.time_limit_s + STARTUP_LIMIT_S,
-            hang_after_s=hang_after_s,
-            start_hang_after_s=hang_after_s,
-        )
+    logs = logs or logs_beside(out)
+    limits = Limits(
+        limit_s=plan.time_limit_s + STARTUP_LIMIT_S,
+        hang_after_s=hang_after_s,
+        start_hang_after_s=hang_after_s,
+    )
+    with exits_on_signals(), rank_files(logs) as files:
+        command = [*rank_command, str(plan_path.absolute()), str(files.directory)]
+        launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
+        run = run_ranks(launch, files, start or starter(os.environ), limits)
         left = files.records()
-    rows = rows_of(plan, ended, left)
-    records = [{name: getattr(row, name) for name in Probe.__slots__} for row in rows]
+    rows = rows_of(plan, run, left)
     write_text(hosts_beside(out), json.dumps(hosts_of(plan, left), indent=1) + "\n")
-    write_table(out, pa.Table.from_pylist(records, schema=arrow_schema(Probe)))
+    write_table(out, table_of(rows, Probe))
     return rows
 
 

@@ -31,16 +31,14 @@ def provenance_of(stack: Stack | None) -> dict[str, Any]:
     if stack is not None:
         columns |= dataclasses.asdict(stack)
         del columns["host"]
-    columns["stack_fingerprint"] = fingerprint(_of_fingerprint(columns))
-    columns["scaling_version"] = scaling.__version__
-    columns["git_commit"] = git_commit(Path(__file__).parents[2])
-    return columns
-
-
-def _of_fingerprint(columns: dict[str, Any]) -> dict[str, Any]:
-    """Without what came later and is not there: older rows of the same stack share the digest."""
-    later = columns.get("liger_kernel_version")
-    return columns if later else {k: v for k, v in columns.items() if k != "liger_kernel_version"}
+    # without what came later and is not there: older rows of the same stack share the digest
+    later = ("liger_kernel_version",)
+    shared = {name: fact for name, fact in columns.items() if fact or name not in later}
+    return columns | {
+        "stack_fingerprint": fingerprint(shared),
+        "scaling_version": scaling.__version__,
+        "git_commit": git_commit(Path(__file__).parents[2]),
+    }
 
 
 def fingerprint(columns: dict[str, Any]) -> str:
@@ -56,12 +54,8 @@ def git_commit(root: Path) -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:  # a checkout copied to a machine without git
         return None
     return answer.stdout.strip() if answer.returncode == 0 else None

@@ -35,19 +35,29 @@ def row_of(point: Point, attempt: int, run: Run) -> Row:
 
 
 def _row(point: Point, attempt: int, run: Run) -> Row:
-    measured = _measured(point, run) if run.verdict.outcome == "ok" else _kind_of(point)
-    first = run.stacks[min(run.stacks)] if run.stacks else None
+    # of a failure: among which of the two kinds it stands
+    kind = "extended" if point.accumulation == "short" else "measured"
+    columns: dict[str, Any] = {"step_time_kind": kind}
+    if run.verdict.outcome == "ok":
+        columns |= _measured(point, run)
+    hosts = [run.stacks[rank].host for rank in sorted(run.stacks)]
     started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
-    values = _NOTHING | columns_of(point) | provenance_of(first) | measured
+    unmeasured: dict[str, Any] = dict.fromkeys(
+        name for name, (_, nullable) in fields_of(Row).items() if nullable
+    )
     return Row(
-        **values
+        **unmeasured
+        | columns_of(point)
+        | provenance_of(run.stacks[min(run.stacks)] if run.stacks else None)
+        | columns
         | {
             "attempt": attempt,
             "outcome": run.verdict.outcome,
             "error_message": run.verdict.message,
             "duration_s": run.duration_s,
             "load_average": run.load_average,
-            "hosts": _hosts(run),
+            # every machine once, in the order of the ranks; this one where no rank could say
+            "hosts": list(dict.fromkeys(hosts)) or [socket.gethostname()],
             "excluded_hosts": run.excluded_hosts or None,
             "job_id": slurm.job_id(os.environ),
             "started_at": started.isoformat(timespec="seconds"),
@@ -55,38 +65,40 @@ def _row(point: Point, attempt: int, run: Run) -> Row:
     )
 
 
+# What all ranks share, and of what each has its own the largest that any of them states.
+_SHARED = ("stopped", "clock", "losses", "grad_norms", "memory_meter")
+_LARGEST = (
+    "peak_memory_bytes", "peak_reserved_bytes", "foreign_memory_bytes", "library_memory_bytes",
+    "expert_imbalance", "throttled_share",
+)  # fmt: skip
+
+
 def _measured(point: Point, run: Run) -> dict[str, Any]:
     """A step lasts as long as on its slowest rank; memory is that of the fullest one."""
     results = [run.results[rank] for rank in sorted(run.results)]
+    first = results[0]
     # ranks step together, and other hosts have clocks of their own
     first_steps = [
         result.first_step_at
         for rank, result in run.results.items()
         if rank in run.stacks and run.stacks[rank].host == run.launched_on
     ]
+    # every rank has a device of its own
+    energy_j = _sum([result.energy_j for result in results])
+    steps = len(first.step_times_s) if first.metered_steps is None else first.metered_steps
+    warmup = first.warmup_steps
     return {
-        **_full_steps([result.step_times_s for result in results]),
+        **_full_steps(results),
         **_short_steps(point, results),
-        "warmup_steps": _first_known(results[0].warmup_steps, point.warmup_steps),
-        "stopped": results[0].stopped,
-        "clock": results[0].clock,
-        "losses": results[0].losses,
-        "grad_norms": results[0].grad_norms,
-        "peak_memory_bytes": max(result.peak_memory_bytes for result in results),
-        "peak_reserved_bytes": max(_stated(results, "peak_reserved_bytes"), default=None),
-        "expert_imbalance": max(_stated(results, "expert_imbalance"), default=None),
-        "memory_meter": results[0].memory_meter,
-        "foreign_memory_bytes": max(_stated(results, "foreign_memory_bytes"), default=None),
-        "library_memory_bytes": max(_stated(results, "library_memory_bytes"), default=None),
+        **{name: getattr(first, name) for name in _SHARED},
+        **{name: max(_stated(results, name), default=None) for name in _LARGEST},
+        "warmup_steps": point.warmup_steps if warmup is None else warmup,
         "startup_s": max(first_steps) - run.started_at if first_steps else None,
-        **_drawn(results),
+        "energy_j": energy_j / steps if steps and energy_j is not None else None,
+        "mean_power_w": _sum([result.mean_power_w for result in results]),
+        "clock_hz": min(_stated(results, "clock_hz"), default=None),
         **_spent(results),
     }
-
-
-def _kind_of(point: Point) -> dict[str, Any]:
-    """Of a failure: among which of the two kinds it stands."""
-    return {"step_time_kind": "extended" if point.accumulation == "short" else "measured"}
 
 
 def _slowest(of_ranks: list[list[float]]) -> list[float]:
@@ -94,9 +106,9 @@ def _slowest(of_ranks: list[list[float]]) -> list[float]:
     return [max(times) for times in zip(*of_ranks, strict=True)]
 
 
-def _full_steps(of_ranks: list[list[float]]) -> dict[str, Any]:
+def _full_steps(results: list[RankResult]) -> dict[str, Any]:
     """The full steps; nothing of a point whose short ones said enough."""
-    step_times_s = _slowest(of_ranks)
+    step_times_s = _slowest([result.step_times_s for result in results])
     if not step_times_s:
         return {"step_time_kind": "extended"}
     interval = median_interval(step_times_s)
@@ -116,24 +128,22 @@ def _short_steps(point: Point, results: list[RankResult]) -> dict[str, Any]:
     if accumulations is None or len(of_ranks) < len(results):
         return {}
     times = _slowest(of_ranks)
-    raw = {"short_step_times_s": times, "short_accumulations": accumulations}
+    columns: dict[str, Any] = {"short_step_times_s": times, "short_accumulations": accumulations}
     extension = extended(accumulations, times, point.layout.gradient_accumulation_steps)
     if extension is None:
-        return raw
-    fits = {
+        return columns
+    # the ranks judged by the same times, but a point without full steps has been told that it fits
+    linear = extension.linear or not results[0].step_times_s
+    columns |= {"extension_is_linear": linear}
+    if not linear:
+        return columns
+    return columns | {
         "extended_step_time_s": extension.step_time_s,
         "extended_low_s": extension.low_s,
         "extended_high_s": extension.high_s,
         "step_fixed_s": extension.fixed_s,
         "micro_batch_s": extension.micro_batch_s,
     }
-    # the ranks judged by the same times, but a point without full steps has been told that it fits
-    linear = extension.linear or not results[0].step_times_s
-    return raw | {"extension_is_linear": linear} | (fits if linear else {})
-
-
-def _first_known(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
 
 
 def _stated(results: list[RankResult], name: str) -> list[Any]:
@@ -147,18 +157,6 @@ def _sum(values: list[float | None]) -> float | None:
     return math.fsum(present) if len(present) == len(values) else None
 
 
-def _drawn(results: list[RankResult]) -> dict[str, float | None]:
-    """Every rank has a device of its own."""
-    steps = _first_known(results[0].metered_steps, len(results[0].step_times_s))
-    energy_j = _sum([result.energy_j for result in results])
-    return {
-        "energy_j": energy_j / steps if steps and energy_j is not None else None,
-        "mean_power_w": _sum([result.mean_power_w for result in results]),
-        "clock_hz": min(_stated(results, "clock_hz"), default=None),
-        "throttled_share": max(_stated(results, "throttled_share"), default=None),
-    }
-
-
 def _spent(results: list[RankResult]) -> dict[str, float | None]:
     """The mean over ranks, so that the parts of a step still add up; empty without a window."""
     windows: list[dict[str, float | None]] = _stated(results, "spent")
@@ -166,15 +164,3 @@ def _spent(results: list[RankResult]) -> dict[str, float | None]:
         return {}
     sums = {name: _sum([each[name] for each in windows]) for name in windows[0]}
     return {name: None if of is None else of / len(results) for name, of in sums.items()}
-
-
-# what was not measured is null
-_NOTHING: dict[str, Any] = dict.fromkeys(
-    name for name, (_, nullable) in fields_of(Row).items() if nullable
-)
-
-
-def _hosts(run: Run) -> list[str]:
-    """Every machine once, in the order of the ranks; this one where no rank could say."""
-    named = [run.stacks[rank].host for rank in sorted(run.stacks)]
-    return list(dict.fromkeys(named)) or [socket.gethostname()]

@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -122,10 +123,10 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     write_table(path, table_of(rows))
 
 
-def table_of(rows: Sequence[Row]) -> pa.Table:
-    """Rows as a table with the columns of a row's file."""
+def table_of(rows: Sequence[Any], row_type: type = Row) -> pa.Table:
+    """Rows of one dataclass as a table with its columns."""
     records = [dataclasses.asdict(row) for row in rows]
-    return pa.Table.from_pylist(records, schema=arrow_schema(Row))
+    return pa.Table.from_pylist(records, schema=arrow_schema(row_type))
 
 
 def read_row(path: Path) -> Row:
@@ -164,9 +165,7 @@ def write_points(directory: Path, plan: Plan) -> None:
     records = [columns_of(point) for point in plan.points]
     table = pa.Table.from_pylist(records, schema=arrow_schema(PointColumns))
     _write_table_if_new(paths.points_table, table)
-    refusals = [dataclasses.asdict(refusal) for refusal in plan.refusals]
-    table = pa.Table.from_pylist(refusals, schema=arrow_schema(Refusal))
-    _write_table_if_new(paths.refused, table)
+    _write_table_if_new(paths.refused, table_of(plan.refusals, Refusal))
 
 
 def _write_table_if_new(path: Path, table: pa.Table) -> None:

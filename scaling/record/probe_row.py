@@ -28,39 +28,39 @@ class Probe:
     gpus_per_node: int
     kind: ProbeKind
     outcome: ProbeOutcome
-    error_message: str | None
-    host: str | None  # null across hosts
-    peer_host: str | None  # the other host of a pair
-    device: int | None  # its number on the host: the slowest one, or the one that failed
+    error_message: str | None = None
+    host: str | None = None  # null across hosts
+    peer_host: str | None = None  # the other host of a pair
+    device: int | None = None  # its number on the host: the slowest one, or the one that failed
 
     # what was asked
     precision: Precision  # collectives send fp32
-    m: int | None  # a gemm multiplies (m, k) by (k, n)
-    n: int | None
-    k: int | None
-    attention: Attention | None  # causal, forward and backward
-    batch_size: int | None
-    num_heads: int | None
-    num_kv_heads: int | None
-    head_dim: int | None
-    seq_length: int | None
-    group: str | None  # node | world | node_pair, or a layout's: tp | cp | data | shard | pp
-    ranks: int | None  # of one group
-    stride: int | None  # between neighbours of a group, in ranks
-    nodes: int | None  # that one group spans
-    groups: int | None  # that ran at once
-    message_bytes: int | None  # nccl-tests' size: the whole tensor of a rank
+    m: int | None = None  # a gemm multiplies (m, k) by (k, n)
+    n: int | None = None
+    k: int | None = None
+    attention: Attention | None = None  # causal, forward and backward
+    batch_size: int | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    seq_length: int | None = None
+    group: str | None = None  # node | world | node_pair, or a layout's: tp | cp | data | shard | pp
+    ranks: int | None = None  # of one group
+    stride: int | None = None  # between neighbours of a group, in ranks
+    nodes: int | None = None  # that one group spans
+    groups: int | None = None  # that ran at once
+    message_bytes: int | None = None  # nccl-tests' size: the whole tensor of a rank
 
     # what was measured
-    runs: int | None
-    seconds: float | None  # median of the runs
-    seconds_low: float | None  # its 95 % bootstrap interval, of one probe
-    seconds_high: float | None
-    flop_per_s: float | None
-    copy_bytes_per_s: float | None  # read and written
-    algorithm_bytes_per_s: float | None  # nccl-tests' algbw
-    bus_bytes_per_s: float | None  # nccl-tests' busbw
-    slowdown: float | None  # seconds over the median of all hosts that did the same
+    runs: int | None = None
+    seconds: float | None = None  # median of the runs
+    seconds_low: float | None = None  # its 95 % bootstrap interval, of one probe
+    seconds_high: float | None = None
+    flop_per_s: float | None = None
+    copy_bytes_per_s: float | None = None  # read and written
+    algorithm_bytes_per_s: float | None = None  # nccl-tests' algbw
+    bus_bytes_per_s: float | None = None  # nccl-tests' busbw
+    slowdown: float | None = None  # seconds over the median of all hosts that did the same
     started_at: str  # UTC, ISO 8601
 
 

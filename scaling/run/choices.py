@@ -3,6 +3,7 @@
 A file holds points of one size: whether each is measured, else why not.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from scaling.record.row_files import read_rows
 from scaling.study import plan_file
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
-from scaling.study.point import Point, columns_of
+from scaling.study.point import LONG_DIGEST, Point, columns_of, point_of
 
 if TYPE_CHECKING:
     from scaling.study.study import Study
@@ -66,6 +67,20 @@ def repeats_elsewhere(study: "Study", points: Sequence[Point], paths: StudyPaths
     return plan_file.chooses_elsewhere(paths) or not paths.report.exists()
 
 
+def once_more(study: "Study", points: Sequence[Point], paths: StudyPaths) -> list[Point]:
+    """Of each layout the run that is added where all others were on slow nodes."""
+    if not points or not repeats_elsewhere(study, points, paths):
+        return []
+    repeat = study.measure.repeats.at_most
+    added = []
+    for point in points:
+        if point.repeat == 0:
+            axes = columns_of(point)
+            named = point_of(study, axes, point.layout, repeat, digits=LONG_DIGEST)
+            added.append(dataclasses.replace(point, repeat=repeat, point_id=named.point_id))
+    return added
+
+
 def chosen_ids(path: Path) -> list[str]:
     """The points of one size that are to be measured.
 
@@ -93,36 +108,16 @@ def rows_of(
 def choice_table(
     points: Sequence[Point],
     reasons: Mapping[str, str],
-    *,
-    predicted: Mapping[str, float | None] | None = None,
-    best: Mapping[str, float | None] | None = None,
-    hosts: Mapping[str, list[str]] | None = None,
+    more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> pa.Table:
     """A row per point: chosen, or the reason why not.
 
     Args:
         points: of one size.
         reasons: by point, of those that are not chosen.
-        predicted: seconds of a step, by point.
-        best: the same of the best of its size and setting.
-        hosts: that earlier runs of the layout were on.
+        more: values by point of further columns: predicted_step_time_s (seconds),
+            best_step_time_s (of its size and setting), hosts (that earlier runs were on).
     """
-    names = [name for name in fields_of(Refusal) if name != "reason"]
-    records = []
-    for point in points:
-        columns, name = columns_of(point), point.point_id
-        records.append(
-            {column: columns[column] for column in names}
-            | {
-                "point_id": name,
-                "repeat": point.repeat,
-                "chosen": name not in reasons,
-                "reason": reasons.get(name),
-                "predicted_step_time_s": (predicted or {}).get(name),
-                "best_step_time_s": (best or {}).get(name),
-                "hosts": (hosts or {}).get(name),
-            }
-        )
     own = {
         "point_id": pa.string(),
         "repeat": pa.int64(),
@@ -131,9 +126,23 @@ def choice_table(
         "best_step_time_s": pa.float64(),
         "hosts": pa.list_(pa.string()),
     }
+    records = [
+        refusal_columns(point)
+        | {"point_id": name, "repeat": point.repeat, "chosen": name not in reasons}
+        | {"reason": reasons.get(name)}
+        | {column: values.get(name) for column, values in (more or {}).items()}
+        for point in points
+        for name in [point.point_id]
+    ]
     refusal_fields = [field.with_nullable(True) for field in arrow_schema(Refusal)]
     schema = pa.schema([*refusal_fields, *(pa.field(name, kind) for name, kind in own.items())])
     return pa.Table.from_pylist(records, schema=schema)
+
+
+def refusal_columns(point: Point) -> dict[str, Any]:
+    """What a refusal says of a point, the reason apart."""
+    columns = columns_of(point)
+    return {name: columns[name] for name in fields_of(Refusal) if name != "reason"}
 
 
 def same_layout(point: Point) -> tuple[Any, ...]:

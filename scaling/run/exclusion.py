@@ -123,11 +123,6 @@ def _residuals(study: "Study", runs: Sequence[tuple[Point, float, Sequence[str]]
     return [against_runs, against_predictions]
 
 
-def left_out(slow: Mapping[str, str]) -> str:
-    """The end of a sentence that names these hosts and why they are slow."""
-    return "".join(f"; {host} is left out: {reason}" for host, reason in slow.items())
-
-
 def slow_by_probes(paths: StudyPaths) -> set[str]:
     """Hosts that the study's probes name."""
     time_ns = paths.probes.stat().st_mtime_ns if paths.probes.exists() else None

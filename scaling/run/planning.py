@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, probe_plan
-from scaling.record.row import fields_of
-from scaling.run.choices import same_setting
+from scaling.run.choices import refusal_columns, same_setting
 from scaling.study import grid
 from scaling.study.grid import Plan, Refusal
 from scaling.study.order import place_of
 from scaling.study.plan_file import Allocation
-from scaling.study.point import Point, can_be_short, columns_of
+from scaling.study.point import Point, can_be_short
 from scaling.study.short_steps import micro_batches
 from scaling.study.time_limits import limits
 
@@ -76,7 +75,10 @@ def fitting_plan(study: "Study") -> Plan:
         for row in rows
     )
     refused = [
-        _refusal(planned.points[row], f"{reason}; measure_oom: true runs it all the same")
+        Refusal(
+            **refusal_columns(planned.points[row]),
+            reason=f"{reason}; measure_oom: true runs it all the same",
+        )
         for row, reason in reasons.items()
         if planned.points[row].repeat == 0
     ]
@@ -236,12 +238,6 @@ def predict_points(
     )
     checked = points_from(inputs, study.clusters)
     return checked, predict(checked, calibration)
-
-
-def _refusal(point: Point, reason: str) -> Refusal:
-    columns = columns_of(point)
-    names = [name for name in fields_of(Refusal) if name != "reason"]
-    return Refusal(**{name: columns[name] for name in names}, reason=reason)
 
 
 def to_measure(study: "Study", planned: Plan) -> tuple[Point, ...]:

@@ -1,8 +1,11 @@
 """How far a study is: what is measured, failed, running and left, and how long that will take."""
 
+import contextlib
 import dataclasses
+import itertools
+import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,23 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.record import row_files
-from scaling.record.row import Outcome
-from scaling.record.running import runner_of
-from scaling.run.choices import choices_of
-from scaling.run.elsewhere import once_more
+from scaling.record.running import Runner, runner_of
+from scaling.run.choices import choices_of, once_more
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 
 if TYPE_CHECKING:
     from scaling.study.study import Study
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """What one finished point says about itself."""
-
-    outcome: Outcome
-    duration_s: float
+_COLUMNS = ["outcome", "duration_s", "world_size", "step_time_s", "extended_step_time_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,33 +72,32 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def judge(points: Iterable[Point], settled: Mapping[str, Settled], running: set[str]) -> Progress:
+def judge(
+    points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]], running: Collection[str]
+) -> Progress:
     """The progress of `points`; rows of points the study no longer has are not counted.
 
     Time left: the mean duration of finished points of the same world size (of all, where none of
     that size has finished), summed over what is missing and shared by the points that run at once.
     """
-    wanted = list(points)
+    finished = [point for point in points if point.point_id in rows]
+    missing = [point for point in points if point.point_id not in rows]
     durations: dict[int, list[float]] = {}
-    for point in wanted:
-        if point.point_id in settled:
-            seconds = settled[point.point_id].duration_s
-            durations.setdefault(point.layout.world_size, []).append(seconds)
-    outcomes = Counter(settled[p.point_id].outcome for p in wanted if p.point_id in settled)
-    missing = [p for p in wanted if p.point_id not in settled]
-    active = {p.point_id for p in missing} & running
-    every = [seconds for listed in durations.values() for seconds in listed]
+    for point in finished:
+        durations.setdefault(point.world_size, []).append(rows[point.point_id]["duration_s"])
+    outcomes = Counter(rows[point.point_id]["outcome"] for point in finished)
+    active = sum(point.point_id in running for point in missing)
     seconds_left = None
-    if every:
-        per_size = {size: sum(listed) / len(listed) for size, listed in durations.items()}
-        mean = sum(every) / len(every)
-        total = sum(per_size.get(point.layout.world_size, mean) for point in missing)
-        seconds_left = total / max(1, len(active))
+    if durations:
+        means = {size: statistics.fmean(listed) for size, listed in durations.items()}
+        mean = statistics.fmean(itertools.chain(*durations.values()))
+        total = sum(means.get(point.world_size, mean) for point in missing)
+        seconds_left = total / max(1, active)
     return Progress(
-        total=len(wanted),
+        total=len(points),
         done=outcomes.pop("ok", 0),
-        failed={str(outcome): count for outcome, count in outcomes.items()},
-        running=len(active),
+        failed=dict(outcomes),
+        running=active,
         seconds_left=seconds_left,
     )
 
@@ -111,7 +105,7 @@ def judge(points: Iterable[Point], settled: Mapping[str, Settled], running: set[
 def watcher_of(study: "Study", points: Sequence[Point], study_dir: Path) -> "Watcher":
     """The watcher of a study's folder, of the points that it shall measure."""
     paths = StudyPaths(study_dir)
-    added = once_more(study, points, paths) if points else []
+    added = once_more(study, points, paths)
     repeats = [p for p in points if p.repeat] if study.measure.repeats.only else []
     return Watcher(
         study_dir,
@@ -124,73 +118,62 @@ def watcher_of(study: "Study", points: Sequence[Point], study_dir: Path) -> "Wat
 class Watcher:
     """Reads a study's folder again and again, each finished row only once.
 
+    After a look, `rows` holds what the rows that are there say, and `runners` who measures, both by
+    point.
+
     Args:
         study_dir: the study's folder.
         points: that shall leave a row.
         choices: files of the choices that are made while the study runs.
-        optional: those of them that are wanted only once they are chosen.
+        optional: those of the points that are wanted only once they are chosen.
     """
 
     def __init__(
         self,
         study_dir: Path,
-        points: Iterable[Point],
+        points: Sequence[Point],
         *,
         choices: Collection[Path] = (),
         optional: Collection[str] = (),
     ) -> None:
-        self._paths = StudyPaths(study_dir)
-        self.points = list(points)
+        self.paths = StudyPaths(study_dir)
+        self.points = points
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.runners: dict[str, Runner] = {}
         self._choices = choices
         self._optional = optional
-        self._rows = {self._paths.row(point.point_id): point.point_id for point in self.points}
-        self._markers = {running_marker(row): name for row, name in self._rows.items()}
-        self._settled: dict[str, Settled] = {}
+        self._names = {self.paths.row(point.point_id): point.point_id for point in points}
 
     def look(self) -> Progress:
         """The progress as the files tell it now; a file that holds no row counts as none."""
-        files = row_files.files_in(self._paths.rows)
-        present = {self._rows[path]: path for path in files if path in self._rows}
-        for gone in self._settled.keys() - present.keys():
-            del self._settled[gone]
-        new = sorted(present[point_id] for point_id in present.keys() - self._settled.keys())
-        if new:
-            table = row_files.read_rows(new).table.select(["file", "outcome", "duration_s"])
-            for row in table.to_pylist():
-                self._settled[self._rows[Path(row["file"])]] = Settled(
-                    outcome=row["outcome"], duration_s=row["duration_s"]
-                )
-        wanted = self._wanted()
-        markers = self._paths.rows.glob(running_marker(self._paths.row("*")).name)
-        running = {
-            self._markers[path] for path in markers if path in self._markers and runner_of(path)
+        files = row_files.files_in(self.paths.rows)
+        present = {self._names[path]: path for path in files if path in self._names}
+        self.rows = {name: row for name, row in self.rows.items() if name in present}
+        if new := sorted(present[name] for name in present.keys() - self.rows.keys()):
+            table = row_files.read_rows(new).table.select(["file", *_COLUMNS])
+            self.rows |= {self._names[Path(row["file"])]: row for row in table.to_pylist()}
+        markers = set(self.paths.rows.glob(running_marker(self.paths.row("*")).name))
+        self.runners = {
+            name: runner
+            for path, name in self._names.items()
+            if running_marker(path) in markers and (runner := runner_of(running_marker(path)))
         }
         undecided = sum(not path.exists() for path in self._choices)
-        return dataclasses.replace(judge(wanted, self._settled, running), undecided=undecided)
+        seen = judge(self._wanted(), self.rows, self.runners)
+        return dataclasses.replace(seen, undecided=undecided)
 
     def missing(self) -> list[Point]:
         """Points that had left no row when last looked at."""
-        return [point for point in self._wanted() if point.point_id not in self._settled]
+        return [point for point in self._wanted() if point.point_id not in self.rows]
 
     def _wanted(self) -> list[Point]:
         """All points but those that somebody decided not to measure, or has yet to decide about."""
-        files = self._paths.chosen.glob("*.parquet")
-        tables = [_read(path, ["point_id", "chosen"]) for path in files]
-        every = [one for table in tables for one in table]
-        chosen = {one["point_id"] for one in every if one["chosen"]}
-        skipped = {one["point_id"] for one in every} - chosen  # what any choice takes is wanted
-        return [
-            point
-            for point in self.points
-            if point.point_id in chosen
-            or not (point.point_id in skipped or point.point_id in self._optional)
-        ]
-
-
-def _read(path: Path, columns: list[str]) -> list[dict[str, Any]]:
-    """A file's rows; none where it was removed since it was listed, or is broken."""
-    try:
-        rows: list[dict[str, Any]] = pq.read_table(path, columns=columns).to_pylist()
-    except (OSError, pa.ArrowException):
-        return []
-    return rows
+        chosen: set[str] = set()
+        skipped: set[str] = set()
+        for path in self.paths.chosen.glob("*.parquet"):
+            # removed since it was listed, or broken
+            with contextlib.suppress(OSError, pa.ArrowException):
+                for one in pq.read_table(path, columns=["point_id", "chosen"]).to_pylist():
+                    (chosen if one["chosen"] else skipped).add(one["point_id"])
+        skipped |= set(self._optional)  # what any choice takes is wanted
+        return [p for p in self.points if p.point_id in chosen or p.point_id not in skipped]

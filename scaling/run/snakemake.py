@@ -17,9 +17,9 @@ from scaling.errors import plain
 from scaling.launch.fork_server.local import local_fork_server
 from scaling.launch.start.slurm import queued
 from scaling.record import row_files
-from scaling.run import dry_run, plan_writer, planning, stale_lock
-from scaling.run.allocations import use_of_allocations
+from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watcher_of
+from scaling.run.status import use_of_allocations
 from scaling.study import plan_file
 from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
 from scaling.study.plan_file import PlanFile
@@ -62,7 +62,7 @@ def run_study(
     command = _command(loaded.path, shown, {"mode": mode, "cluster": cluster})
     if is_dry:
         return _dry_run(command, plan_file.read(folder, planned.made_from), options, watcher)
-    stale_lock.clear_stale_lock(Path.cwd(), command, console)
+    stop.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
     for unusable in row_files.set_aside(StudyPaths(folder).rows):
@@ -94,7 +94,7 @@ def run_study(
     else:
         took = duration(time.monotonic() - started)
         console.print(f"Finished in {took}: {after.line()}")
-        if (use := use_of_allocations(folder)) is not None:
+        if (use := use_of_allocations(watcher.paths)) is not None:
             console.print(use)
     console.print(f"The report: {report}")
     return 0

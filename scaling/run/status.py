@@ -2,26 +2,29 @@
 
 import dataclasses
 import datetime
+import itertools
 import json
 import math
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from scaling.cluster.hardware import GIB
 from scaling.launch.start.slurm import Queued, queued
 from scaling.record.row_files import read_rows
-from scaling.record.running import runner_of
-from scaling.run.allocations import use_of_allocations
-from scaling.run.choices import rows_of
 from scaling.run.progress import Progress, Watcher, duration
-from scaling.study.paths import StudyPaths, running_marker
+from scaling.study.paths import StudyPaths
 from scaling.study.point import Point, columns_of
 
+_KWH_J = 3.6e6
 _QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
 _USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of a size have told theirs
-_COLUMNS = ["outcome", "duration_s", "world_size", "step_time_s", "extended_step_time_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,68 +91,47 @@ class Status:
         if self.ends_in_s is not None and not self.progress.finished:
             early, late = (_clock(seconds) for seconds in self.ends_in_s)
             lines.append(f"  ends between {early} and {late} (four times in five)")
+        several = len({(one.model, one.seq_length) for one in self.best}) > 1
         if not self.progress.finished:
             lines += [
                 f"  best so far of {one.of} at {one.world_size}: {one.layout}, "
                 f"{one.tokens_per_s:,.0f} tokens/s{' (extended)' * (one.kind == 'extended')}"
-                + (f" ({one.model}, {one.seq_length})" if self._several else "")
+                + (f" ({one.model}, {one.seq_length})" if several else "")
                 for one in self.best
             ]
         if self.allocations is not None:
             lines.append(f"  {self.allocations}")
         return lines
 
-    @property
-    def _several(self) -> bool:
-        return len({(one.model, one.seq_length) for one in self.best}) > 1
 
-
-def status_of(
-    folder: Path,
-    points: Sequence[Point],
-    watcher: Watcher,
-    *,
-    budget_gpu_hours: float | None = None,
-) -> Status:
-    """How the sweep in this folder is now."""
-    progress = watcher.look()
-    rows = rows_of(StudyPaths(folder), points, _COLUMNS)
-    every = [*rows.values(), *_set_aside(folder)]
+def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Status:
+    """How the sweep in the watcher's folder is now."""
+    progress, now = watcher.look(), time.time()
+    # rows of attempts that were given up cost as much
+    given_up = read_rows(sorted(watcher.paths.retried.glob("*.parquet"))).table
+    every = [*watcher.rows.values(), *given_up.select(["duration_s", "world_size"]).to_pylist()]
     spent = math.fsum(row["duration_s"] * row["world_size"] for row in every) / 3600
+    running = (
+        Running(
+            point_id=point.point_id,
+            layout=point.layout.label,
+            world_size=point.world_size,
+            host=runner.host,
+            seconds=max(0.0, now - runner.since),
+        )
+        for point in watcher.points
+        if (runner := watcher.runners.get(point.point_id)) is not None
+    )
     return Status(
         progress=progress,
-        running=tuple(_running(folder, points)),
+        running=tuple(running),
         queue=tuple(queued(Path.cwd())),
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
-        best=tuple(_best(points, rows)),
-        ends_in_s=_ends_in(watcher.missing(), rows.values(), progress.running),
-        allocations=use_of_allocations(folder),
+        best=tuple(_best(watcher.points, watcher.rows)),
+        ends_in_s=_ends_in(watcher.missing(), watcher.rows.values(), progress.running),
+        allocations=use_of_allocations(watcher.paths),
     )
-
-
-def _set_aside(folder: Path) -> list[dict[str, Any]]:
-    """Rows of attempts that were given up: they cost as much."""
-    kept = sorted(StudyPaths(folder).retried.glob("*.parquet"))
-    records: list[dict[str, Any]] = read_rows(kept).table.select(_COLUMNS).to_pylist()
-    return records
-
-
-def _running(folder: Path, points: Sequence[Point]) -> list[Running]:
-    running = []
-    for point in points:
-        marker = running_marker(StudyPaths(folder).row(point.point_id))
-        if (runner := runner_of(marker)) is not None:
-            running.append(
-                Running(
-                    point_id=point.point_id,
-                    layout=point.layout.label,
-                    world_size=point.world_size,
-                    host=runner.host,
-                    seconds=max(0.0, time.time() - runner.since),
-                )
-            )
-    return running
 
 
 def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
@@ -161,17 +143,16 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
         # of a point of both kinds what the others have too
         extended = row["extended_step_time_s"]
         seconds = row["step_time_s"] if extended is None else extended
-        ran.setdefault((point.model, point.layout.seq_length, point.world_size), []).append(
-            Best(
-                model=point.model,
-                seq_length=point.layout.seq_length,
-                world_size=point.world_size,
-                layout=point.layout.label,
-                tokens_per_s=columns_of(point)["tokens_per_step"] / seconds,
-                kind="measured" if extended is None else "extended",
-                of=0,
-            )
+        one = Best(
+            model=point.model,
+            seq_length=point.layout.seq_length,
+            world_size=point.world_size,
+            layout=point.layout.label,
+            tokens_per_s=columns_of(point)["tokens_per_step"] / seconds,
+            kind="measured" if extended is None else "extended",
+            of=0,
         )
+        ran.setdefault((one.model, one.seq_length, one.world_size), []).append(one)
     return [
         dataclasses.replace(
             max(tried, key=lambda one: one.tokens_per_s), of=len({one.layout for one in tried})
@@ -180,7 +161,9 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
     ]
 
 
-def _ends_in(missing: Sequence[Point], rows: Any, active: int) -> tuple[float, float] | None:
+def _ends_in(
+    missing: Sequence[Point], rows: Iterable[Mapping[str, Any]], active: int
+) -> tuple[float, float] | None:
     """When the rest is done if as many points run at once as now: an 80 % interval.
 
     The sum over the missing points of the mean duration m of their size, of k points so far; its
@@ -189,21 +172,48 @@ def _ends_in(missing: Sequence[Point], rows: Any, active: int) -> tuple[float, f
     durations: dict[int, list[float]] = {}
     for row in rows:
         durations.setdefault(row["world_size"], []).append(row["duration_s"])
-    of_all_sizes = [seconds for listed in durations.values() for seconds in listed]
+    of_all_sizes = [*itertools.chain(*durations.values())]
     if not of_all_sizes or not missing:
         return None
     total = variance = 0.0
-    for size in {point.world_size for point in missing}:
-        n = sum(point.world_size == size for point in missing)
+    for size, n in Counter(point.world_size for point in missing).items():
         listed = durations.get(size, of_all_sizes)
-        k, mean = len(listed), math.fsum(listed) / len(listed)
-        square = math.fsum((seconds - mean) ** 2 for seconds in listed) / max(1, k - 1)
-        spread = math.sqrt(square) if k > 1 else _USUAL_SPREAD * mean
+        k, mean = len(listed), statistics.fmean(listed)
+        spread = statistics.stdev(listed) if k > 1 else _USUAL_SPREAD * mean
         total += n * mean
         variance += n * spread**2 * (1 + n / k)
     at_once = max(1, active)
     off = _QUANTILE * math.sqrt(variance)
     return max(0.0, total - off) / at_once, (total + off) / at_once
+
+
+def use_of_allocations(paths: StudyPaths) -> str | None:
+    """How many there were, how long, and what of it went into measured steps.
+
+    From tables/allocations.parquet, as it was last made; None where there is none, or no allocation
+    in it.
+    """
+    table = paths.table("allocations")
+    if not table.exists():
+        return None
+    allocations = [one for one in pq.read_table(table).to_pylist() if one["span_s"]]
+    if not allocations:
+        return None
+    span_s = math.fsum(one["span_s"] for one in allocations)
+    in_steps_s = math.fsum(one["in_steps_s"] for one in allocations)
+    least = min(allocations, key=lambda one: one["share_in_steps"])
+    memory = [one["peak_memory_bytes"] for one in allocations if one["peak_memory_bytes"]]
+    energy = [one["energy_j"] for one in allocations if one["energy_j"] is not None]
+    parts = [
+        f"{len(allocations)} allocations, {duration(span_s)} in all: "
+        f"{in_steps_s / span_s:.0%} in measured steps"
+        f" (least: job {least['job_id']}, {least['share_in_steps']:.0%})"
+    ]
+    if memory:
+        parts.append(f"at most {max(memory) / GIB:,.1f} GiB a rank")
+    if energy:
+        parts.append(f"{math.fsum(energy) / _KWH_J:,.3g} kWh in full steps")
+    return ", ".join(parts)
 
 
 def _clock(seconds: float) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -98,19 +99,10 @@ def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> tupl
     combinations = [(axes, layout, repeat) for axes, layout in placed for repeat in range(runs)]
     points = [point_of(study, *combination) for combination in combinations]
     uses = Counter(point.point_id for point in points)
-    named = [
-        (
-            axes["world_size"],
-            repeat,
-            point
-            if uses[point.point_id] == 1
-            else point_of(study, axes, layout, repeat, digits=LONG_DIGEST),
-        )
-        for point, (axes, layout, repeat) in zip(points, combinations, strict=True)
-    ]
-    return tuple(
-        point for *_, point in sorted(named, key=lambda each: (*each[:2], each[2].point_id))
-    )
+    for index, point in enumerate(points):
+        if uses[point.point_id] > 1:
+            points[index] = point_of(study, *combinations[index], digits=LONG_DIGEST)
+    return tuple(sorted(points, key=lambda one: (one.world_size, one.repeat, one.point_id)))
 
 
 def fingerprint(planned: Plan) -> str:
@@ -127,34 +119,23 @@ def unique_combinations(study: "Study") -> list[dict[str, Any]]:
         InputError: so many combinations that even counting them is not meant (see `max_points`).
     """
     blocks = [{**study.axes, **block} for block in study.layouts]
-    sizes = [_product_size(block) for block in blocks]
+    size = sum(math.prod(map(len, block.values())) for block in blocks)
     # a combination may be refused or stand in two blocks, so the limit leaves room for both
     most = max(MOST_COMBINATIONS, 2 * study.max_points)
-    if sum(sizes) > most:
+    if size > most:
         raise InputError(
-            f"{study.path}: layouts: the grid spans {sum(sizes):,} combinations, more than the "
+            f"{study.path}: layouts: the grid spans {size:,} combinations, more than the "
             f"{most:,} that are looked at; narrow an axis"
         )
     combinations: dict[tuple[Any, ...], dict[str, Any]] = {}
     for block in blocks:
         for values in itertools.product(*block.values()):
-            axes = _with_global_batch(dict(zip(block, values, strict=True)))
+            axes = dict(zip(block, values, strict=True))
+            # weak scaling fixes the batch of one GPU; the batch of the step follows from it
+            if "batch_size_per_gpu" in axes:
+                axes["global_batch_size"] = axes.pop("batch_size_per_gpu") * axes["world_size"]
             combinations.setdefault(tuple(axes[name] for name in sorted(axes)), axes)
     return list(combinations.values())
-
-
-def _with_global_batch(axes: dict[str, Any]) -> dict[str, Any]:
-    """Weak scaling fixes the batch of one GPU; the batch of the step follows from it."""
-    if "batch_size_per_gpu" in axes:
-        axes["global_batch_size"] = axes.pop("batch_size_per_gpu") * axes["world_size"]
-    return axes
-
-
-def _product_size(block: dict[str, tuple[Any, ...]]) -> int:
-    size = 1
-    for values in block.values():
-        size *= len(values)
-    return size
 
 
 def _place(study: "Study", axes: dict[str, Any], *, by_engine: bool) -> Layout | list[str]:

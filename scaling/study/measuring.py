@@ -1,6 +1,7 @@
 """What `measure:` of a study may say, as pydantic models: how points are measured, and which."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -46,13 +47,26 @@ class Steps(File):
         return self
 
 
-def _as_steps(value: object) -> object:
-    if isinstance(value, dict | Steps):
-        return value
-    if not isinstance(value, int | float):
-        raise PydanticCustomError("kind", "must be a whole number, or {at_least, at_most, until}")
-    number = TypeAdapter(StepCount).validate_python(value)
-    return Steps(at_least=number, at_most=number, until=None)
+def _number_or(
+    number: Any, what: str, make: Callable[[Any], object] = lambda value: value, word: str = ""
+) -> Callable[[object], object]:
+    """A validator that takes a number as short for what `make` makes of it, or one word."""
+
+    def validator(value: object) -> object:
+        if isinstance(value, dict | File) or (word and value == word):
+            return value
+        if not isinstance(value, int | float):
+            raise PydanticCustomError("kind", what)
+        return make(TypeAdapter(number).validate_python(value))
+
+    return validator
+
+
+_as_steps = _number_or(
+    StepCount,
+    "must be a whole number, or {at_least, at_most, until}",
+    lambda number: Steps(at_least=number, at_most=number, until=None),
+)
 
 
 class Repeats(File):
@@ -62,21 +76,12 @@ class Repeats(File):
     only: Annotated[Literal["contenders"] | None, Field(alias="for")] = "contenders"
 
 
-def _as_repeats(value: object) -> object:
-    if isinstance(value, dict | Repeats):
-        return value
-    if not isinstance(value, int | float):
-        raise PydanticCustomError("kind", "must be a whole number, or {at_most, for: contenders}")
-    number = TypeAdapter(RepeatCount).validate_python(value)
-    return Repeats.model_validate({"at_most": number, "for": None})
-
-
-def _as_share(value: object) -> object:
-    if value == "advised":
-        return value
-    if not isinstance(value, int | float):
-        raise PydanticCustomError("kind", "must be advised, or a share from 0 to 1")
-    return TypeAdapter(Share).validate_python(value)
+_as_repeats = _number_or(
+    RepeatCount,
+    "must be a whole number, or {at_most, for: contenders}",
+    lambda number: Repeats.model_validate({"at_most": number, "for": None}),
+)
+_as_share = _number_or(Share, "must be advised, or a share from 0 to 1", word="advised")
 
 
 GUIDES = ("keep", "budget_gpu_hours", "budget_usd")  # keys that make a sweep a guided one

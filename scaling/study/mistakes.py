@@ -41,39 +41,40 @@ def sentence(error: ValidationError, schema: object) -> str:
 
 def _say(problem: ErrorDetails, schema: object) -> str:
     key, kind, context = _key(problem["loc"]), problem["type"], problem.get("ctx", {})
-    value = shown(problem["input"])
-    if kind == "missing":
-        return f"{key}: is missing"
-    if kind == "extra_forbidden":
-        allowed = _known_keys(schema, problem["loc"])
-        return (
-            f"{key}: unknown key {shown(problem['loc'][-1])}: "
-            f"{did_you_mean(problem['loc'][-1], allowed)}"
-        )
-    if kind == "literal_error":
-        allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key}={value}: {did_you_mean(problem['input'], allowed)}"
+    stated = f"{key}={shown(problem['input'])}"
+    match kind:
+        case "missing":
+            return f"{key}: is missing"
+        case "extra_forbidden":
+            name = problem["loc"][-1]
+            hint = did_you_mean(name, _known_keys(schema, problem["loc"]))
+            return f"{key}: unknown key {shown(name)}: {hint}"
+        case "literal_error":
+            allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+            return f"{stated}: {did_you_mean(problem['input'], allowed)}"
+        case "string_pattern_mismatch":
+            return f"{stated}: {_pattern(context['pattern'])}"
+        case "too_short" | "string_too_short":
+            return f"{stated}: must not be empty"
+        case "string_too_long":
+            return f"{stated}: must have at most {context['max_length']} characters"
+        case "value_error":  # our own sentence
+            return f"{key}: {context['error']}"
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
-        return f"{key}={value}: {words} {context[bound]}"
-    if kind == "string_pattern_mismatch" and "\\s;" in context["pattern"]:
-        return f"{key}={value}: must be one word without blanks or signs of the shell"
-    if kind == "string_pattern_mismatch" and SAFE not in context["pattern"]:
-        return f"{key}={value}: must look like {context['pattern']}"
-    if kind == "string_pattern_mismatch":
-        return (
-            f"{key}={value}: a name is letters, digits, '_', '-' and '.' only, starts with a "
-            "letter or digit, and has at most 64"
-        )
-    if kind == "too_short":
-        return f"{key}={value}: must not be empty"
-    if kind == "string_too_short":
-        return f"{key}={value}: must not be empty"
-    if kind == "string_too_long":
-        return f"{key}={value}: must have at most {context['max_length']} characters"
-    if kind == "value_error":  # our own sentence
-        return f"{key}: {context['error']}"
-    return f"{key}={value}: {_TYPES.get(kind, problem['msg'])}"
+        return f"{stated}: {words} {context[bound]}"
+    return f"{stated}: {_TYPES.get(kind, problem['msg'])}"
+
+
+def _pattern(pattern: str) -> str:
+    if "\\s;" in pattern:
+        return "must be one word without blanks or signs of the shell"
+    if SAFE not in pattern:
+        return f"must look like {pattern}"
+    return (
+        "a name is letters, digits, '_', '-' and '.' only, starts with a letter or digit, and has "
+        "at most 64"
+    )
 
 
 def _key(location: tuple[int | str, ...]) -> str:

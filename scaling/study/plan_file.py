@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from scaling.study.paths import RESULTS, StudyPaths
 CONFIG = Path("config")
 _TRIES = 3  # a study that is edited while it is planned is planned again
 _PACKAGE = Path(__file__).parents[1]
-_ROOMS = ("layout", "cluster", "study", "run", "predict")  # those that make plans
+_ROOMS = ("layout", "cluster", "study", "run", "predict")  # those that make plans, with probe.plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +89,12 @@ def made_from(path: Path, config: Path, *, mode: str | None, cluster: str | None
 
     Content, not times: whoever made a plan, it is stale exactly where a fresh one may differ.
     """
-    files = [path, config / "models.yaml", config / "clusters.yaml", *_program()]
+    files = [path, config / "models.yaml", config / "clusters.yaml"]
+    for room in _ROOMS:
+        files += sorted((_PACKAGE / room).rglob("*.py"))
+    files.append(_PACKAGE / "probe" / "plan.py")
     facts = [str(path), mode, cluster, *(digest_of(file) for file in files)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def _program() -> Iterable[Path]:
-    """The modules that make plans: those beside this one, the predictor, what is probed."""
-    for room in _ROOMS:
-        yield from sorted((_PACKAGE / room).rglob("*.py"))
-    yield _PACKAGE / "probe" / "plan.py"
 
 
 def digest_of(path: Path) -> str | None:

@@ -25,9 +25,9 @@ def _printable(text: str) -> str:
 Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 Name = Annotated[str, Field(strict=True, pattern=f"^{SAFE}$")]
 
-# One value or a list of them.
-Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
-Names = Annotated[list[Name], BeforeValidator(_as_list), Field(min_length=1)]
+_LISTED = (BeforeValidator(_as_list), Field(min_length=1))  # one value or a list of them
+Counts = Annotated[list[Count], *_LISTED]
+Names = Annotated[list[Name], *_LISTED]
 
 
 UNSAID: Any = None  # null is a value of its own: it overrides what `axes` says
@@ -48,7 +48,7 @@ def _values_of(axis: Axis) -> Any:
     """The type of an axis's key in a study: one of its values, or a list of them."""
     one: Any = Count if axis.values is None else Flag if axis.kind is bool else Literal[axis.values]
     listed = list[one | None] if axis.optional else list[one]
-    return Annotated[listed, BeforeValidator(_as_list), Field(min_length=1)]
+    return Annotated[listed, *_LISTED]
 
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ value and what would be right.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, did_you_mean
@@ -91,22 +91,11 @@ def load_study(
     layouts = tuple(map(_stated, file.layouts))
     if cluster is not None:
         axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
-    loaded = Study(
-        name=path.stem,
-        path=path,
-        title=file.title,
-        kind=file.kind,
-        mode=_mode(mode) or file.mode,
-        axes=axes,
-        layouts=layouts,
-        measure=file.measure,
-        probe=file.probe,
-        report=file.report,
-        max_points=file.max_points,
-        replicates=file.replicates,
-        models=models,
-        clusters=clusters,
-    )
+    if mode is not None and mode not in get_args(Mode):
+        raise InputError(f"mode={mode!r}: {did_you_mean(mode, get_args(Mode))}")
+    asked = {name: getattr(file, name) for name in StudyFile.model_fields}
+    asked |= {"mode": mode or file.mode, "axes": axes, "layouts": layouts}
+    loaded = Study(name=path.stem, path=path, models=models, clusters=clusters, **asked)
     _check_axes(loaded)
     return loaded
 
@@ -115,12 +104,6 @@ def _stated(block: Axes) -> "Block":
     """The axes that somebody wrote down, each value once."""
     names = sorted(block.model_fields_set)
     return {name: tuple(dict.fromkeys(getattr(block, name))) for name in names}
-
-
-def _mode(mode: str | None) -> Mode | None:
-    if mode is not None and mode not in get_args(Mode):
-        raise InputError(f"mode={mode!r}: {did_you_mean(mode, get_args(Mode))}")
-    return cast("Mode | None", mode)
 
 
 Block = dict[str, tuple[Any, ...]]
@@ -161,47 +144,49 @@ def findings_of(study: Study, reports: Path | None = None) -> list[Path]:
 
 
 def _check_axes(study: Study) -> None:
-    batch = "global_batch_size" if study.kind == "strong" else "batch_size_per_gpu"
-    other = "batch_size_per_gpu" if study.kind == "strong" else "global_batch_size"
+    def wrong(key: str, problem: str) -> InputError:
+        return InputError(f"{study.path}: {key}{problem}")
+
+    batches = ("global_batch_size", "batch_size_per_gpu")
+    batch, other = batches if study.kind == "strong" else batches[::-1]
     for index, block in enumerate(study.layouts):
         axes = {**study.axes, **block}
+        here = f"layouts[{index}]"
+        places = {key: here if key in block else "axes" for key in axes}
         if other in axes:
-            where = f"layouts[{index}]" if other in block else "axes"
-            raise InputError(
-                f"{study.path}: {where}.{other}={list(axes[other])}: kind: {study.kind} fixes "
-                f"{batch} instead"
-            )
+            fixes = f"={list(axes[other])}: kind: {study.kind} fixes {batch} instead"
+            raise wrong(f"{places[other]}.{other}", fixes)
         for name in ("model", "cluster", "world_size", "seq_length", batch):
             if name not in axes:
-                raise InputError(
-                    f"{study.path}: axes.{name}: is missing, and layouts[{index}] does not "
-                    "give it either; a study needs one value or a list"
+                raise wrong(
+                    f"axes.{name}",
+                    f": is missing, and {here} does not give it either; a study needs one value "
+                    "or a list",
                 )
-        for key, named in (("model", study.models), ("cluster", study.clusters)):
+        for key, entries in (("model", study.models), ("cluster", study.clusters)):
             for value in axes[key]:
-                if value not in named:
-                    where = f"layouts[{index}]" if key in block else "axes"
-                    raise InputError(
-                        f"{study.path}: {where}.{key}: unknown {key} {value!r}: "
-                        f"{did_you_mean(value, named)}"
-                    )
+                if value not in entries:
+                    hint = f": unknown {key} {value!r}: {did_you_mean(value, entries)}"
+                    raise wrong(f"{places[key]}.{key}", hint)
     if study.mode == "predict":
         return
     if len(study.used) > 1:
-        raise InputError(
-            f"{study.path}: axes.cluster={study.used}: a study with mode: measure runs on "
-            "one cluster; write one study file for each"
+        raise wrong(
+            f"axes.cluster={study.used}",
+            ": a study with mode: measure runs on one cluster; write one study file for each",
         )
     (name,) = study.used
-    budget_usd = study.measure.budget_usd
-    if budget_usd is not None and study.clusters[name].usd_per_gpu_hour is None:
-        raise InputError(
-            f"{study.path}: measure.budget_usd={budget_usd:g}: cluster {name} has no "
-            "usd_per_gpu_hour in clusters.yaml; give it one, or budget_gpu_hours"
+    cluster, measure = study.clusters[name], study.measure
+    if measure.budget_usd is not None and cluster.usd_per_gpu_hour is None:
+        raise wrong(
+            f"measure.budget_usd={measure.budget_usd:g}",
+            f": cluster {name} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
+            "budget_gpu_hours",
         )
     for key in () if study.predictable else GUIDES:
-        if (value := getattr(study.measure, key)) is not None:
-            raise InputError(
-                f"{study.path}: measure.{key}={value:g}: the predictions it goes by need a GPU's "
-                f"data sheet, and cluster {name} has gpu: {study.clusters[name].gpu}"
+        if (value := getattr(measure, key)) is not None:
+            raise wrong(
+                f"measure.{key}={value:g}",
+                ": the predictions it goes by need a GPU's data sheet, and cluster "
+                f"{name} has gpu: {cluster.gpu}",
             )

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from scaling.cli.logs import convert
+from scaling.cli.tables import convert
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.logs import megatron, mllog, nccl_tests, nemo, torchtitan

@@ -22,6 +22,7 @@ from scaling.launch.fork_server.client import NoForkServer, order_ranks
 from scaling.launch.fork_server.protocol import ForkServer, Order
 from scaling.launch.fork_server.slurm import start_on_fork_servers
 from scaling.launch.start.environment import rank_environment
+from scaling.launch.start.starter import Launch
 from scaling.record.row import Row
 from scaling.study.point import Point
 from tests.launch.conftest import TWO_RANKS, Study
@@ -128,7 +129,6 @@ ORDER = """
 import sys
 from pathlib import Path
 from scaling.launch import measure
-from scaling.launch.start.local import start_local
 from scaling.launch.fork_server.slurm import start_on_fork_servers
 measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_fork_servers)
 """
@@ -205,7 +205,9 @@ def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_pat
         thread = threading.Thread(target=answer)
         thread.start()
         command = ["rank", "point.json", str(tmp_path)]
-        ranks = order_ranks([there], command, tiny_point(), {"HF_TOKEN": "secret"}, tmp_path)
+        ranks = order_ranks(
+            [there], Launch(command, tiny_point(), {"HF_TOKEN": "secret"}, tmp_path)
+        )
         thread.join()
         ranks.kill()
     (path,) = tmp_path.glob("order*.json")
@@ -217,8 +219,9 @@ def test_what_ranks_have_in_their_environment_does_not_cross_the_network(tmp_pat
 def test_hosts_that_see_too_few_gpus_are_not_asked(tmp_path: Path) -> None:
     there = ForkServer(name="localhost", port=1, key="k", gpus=1)
     point = dataclasses.replace(tiny_point(dp=2), gpu="h100-80gb")
+    launch = Launch(["rank", "point.json", str(tmp_path)], point, {}, tmp_path)
     with pytest.raises(NoForkServer, match="1 of 2 GPUs"):
-        order_ranks([there], ["rank", "point.json", str(tmp_path)], point, {}, tmp_path)
+        order_ranks([there], launch)
 
 
 def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(
@@ -232,9 +235,11 @@ def test_where_hosts_did_not_start_it_is_said_and_not_tried_again(
     study.logs.mkdir(parents=True)
     environment = {"SLURM_JOB_ID": "2", "PATH": str(tmp_path)}
 
+    launch = Launch(["rank", "point", "directory"], point, environment, study.logs)
+
     for _ in range(2):
         with pytest.raises(NoForkServer, match="hosts did not start"):
-            start_on_fork_servers(["rank", "point", "directory"], point, environment, study.logs)
+            start_on_fork_servers(launch)
 
     assert (tmp_path / "tries").read_text() == "tried\n"
 
@@ -252,6 +257,6 @@ def test_folders_of_earlier_starts_of_the_job_and_old_ones_go_when_it_starts_its
     (tmp_path / "srun").symlink_to("/bin/false")
 
     with pytest.raises(NoForkServer, match="did not start"):
-        start_on_fork_servers(["rank"], tiny_point(), environment, tmp_path / "tiny")
+        start_on_fork_servers(Launch(["rank"], tiny_point(), environment, tmp_path / "tiny"))
 
     assert {name for name, folder in folders.items() if folder.exists()} == {"2-1", "22-0"}

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from scaling.launch.provenance import fingerprint, git_commit, provenance_of
-from scaling.launch.start.oom_killer import OOM_KILLS, oom_kills
+from scaling.launch.start.oom_killer import oom_kills
 from scaling.record.rank_files import Stack
 
 STACK = Stack(
@@ -64,17 +64,6 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def counted_in_shell(root: Path) -> int:
-    """As the shell around a rank counts, where Python would cost each rank a start."""
-    said = subprocess.run(
-        ["bash", "-c", f'{OOM_KILLS}\necho $(($(oom_kills "$0") + 0))', str(root)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(said.stdout)
-
-
 @pytest.mark.parametrize(
     ("cgroup", "counter"),
     [
@@ -92,8 +81,8 @@ def test_oom_kills_are_read_where_the_kernel_counts_them(
 ) -> None:
     write(tmp_path, "proc/self/cgroup", cgroup)
     write(tmp_path, counter, "oom 9\nunder_oom 0\noom_kill 3\noom_group_kill 0\n")
-    assert oom_kills(tmp_path) == counted_in_shell(tmp_path) == 3
+    assert oom_kills(tmp_path) == 3
 
 
 def test_a_kernel_that_counts_nothing_has_killed_nobody(tmp_path: Path) -> None:
-    assert oom_kills(tmp_path) == counted_in_shell(tmp_path) == 0
+    assert oom_kills(tmp_path) == 0

@@ -12,7 +12,7 @@ from scaling.launch.start.choose import start_in_allocation, starter
 from scaling.launch.start.local import start_local
 from scaling.launch.start.slurm import fork_servers_command, ranks_command
 from scaling.launch.start.srun import start_step
-from scaling.launch.start.starter import End, LaunchError
+from scaling.launch.start.starter import End, Launch, LaunchError
 from tests.points import tiny_point
 
 
@@ -20,7 +20,7 @@ def test_neighbours_in_rank_share_a_node_and_a_step_has_all_of_the_allocation(
     tmp_path: Path,
 ) -> None:
     point = tiny_point(dp=8, gpus_per_node=4)
-    command = ranks_command(point, {"SLURM_CPUS_PER_TASK": "6"}, tmp_path)
+    command = ranks_command(Launch([], point, {"SLURM_CPUS_PER_TASK": "6"}, tmp_path))
     assert command == [
         "srun",
         "--nodes=2",
@@ -40,7 +40,7 @@ def test_neighbours_in_rank_share_a_node_and_a_step_has_all_of_the_allocation(
 
 def test_half_a_node_and_a_container(tmp_path: Path) -> None:
     environment = {"SRUN_ARGS": "--container-image=torch.sqsh '--container-mounts=/a b'"}
-    command = ranks_command(tiny_point(dp=2, gpus_per_node=4), environment, tmp_path)
+    command = ranks_command(Launch([], tiny_point(dp=2, gpus_per_node=4), environment, tmp_path))
     assert command[1:4] == ["--nodes=1", "--ntasks=2", "--ntasks-per-node=2"]
     assert command[-2:] == ["--container-image=torch.sqsh", "--container-mounts=/a b"]
 
@@ -65,7 +65,9 @@ def test_a_step_that_cannot_be_created_is_tried_again_and_then_told_in_sruns_wor
     tmp_path: Path, fake_srun: Path
 ) -> None:
     with pytest.raises(LaunchError, match="srun failed 3 times: srun: error: Invalid node"):
-        start_step(["rank"], tiny_point(), {"PATH": str(fake_srun.parent / "tools")}, tmp_path)
+        start_step(
+            Launch(["rank"], tiny_point(), {"PATH": str(fake_srun.parent / "tools")}, tmp_path)
+        )
 
     assert fake_srun.read_text() == "called\n" * 3
 
@@ -89,7 +91,7 @@ def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank
     program.write_text(SRUN_OF_ONE_TASK)
     program.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    step = start_step(["sh", "-c", ends], tiny_point(), environment, tmp_path)
+    step = start_step(Launch(["sh", "-c", ends], tiny_point(), environment, tmp_path))
     try:
         deadline = time.monotonic() + 300
         while not (exits := step.exits()):
@@ -102,12 +104,13 @@ def test_the_shell_of_a_rank_outlives_a_signal_to_the_step_and_says_how_the_rank
 
 def test_hosts_ask_for_all_cores_of_their_nodes_whatever_one_task_was_given() -> None:
     allocation = {"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "2", "SRUN_ARGS": "--mpi=none"}
-    command = fork_servers_command(2, 8, allocation, Path("place"))
+    point = tiny_point(dp=16, gpus_per_node=8)
+    command = fork_servers_command(Launch([], point, allocation, Path()), Path("place"))
     assert "--cpus-per-task=64" in command
     assert "--export=ALL" in command
     assert command[-1] == "--mpi=none"
     assert "--cpus-per-task=16" in fork_servers_command(
-        2, 8, {"SLURM_CPUS_PER_TASK": "2"}, Path("place")
+        Launch([], point, {"SLURM_CPUS_PER_TASK": "2"}, Path()), Path("place")
     )
 
 

@@ -26,7 +26,7 @@ def judge(*, exits: dict[int, int | End] | None = None, **known: Any) -> Verdict
         "silence_s": 0.0,
         "longest_silence_s": 2.0,
     }
-    return verdict(Evidence(**(nothing | known)), last_lines={})
+    return verdict(Evidence(**(nothing | known)), {}.get)
 
 
 def test_every_result_is_ok_even_if_a_rank_then_aborts() -> None:

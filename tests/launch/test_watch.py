@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.judge.watch import Evidence, watch
+from scaling.launch.judge.watch import Evidence, Limits, watch
 from scaling.launch.start.starter import End
 from scaling.record.rank_files import RankFiles, has_stepped
 from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S, limits
@@ -51,10 +51,8 @@ def watched(tmp_path: Path) -> Watched:
         evidence = watch(
             ranks,
             files,
-            world_size=1,
-            limit_s=200.0,
-            hang_after_s=30.0,
-            start_hang_after_s=90.0,
+            1,
+            Limits(limit_s=200.0, hang_after_s=30.0, start_hang_after_s=90.0),
             clock=lambda: ranks.now,
             sleep=ranks.sleep,
         )

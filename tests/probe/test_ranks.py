@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.launch.probing import probe
-from scaling.launch.start.local import LocalRanks, rank_variables
+from scaling.launch.start.local import LocalRanks
 from scaling.probe.plan import MIB, Task, probe_plan
 from scaling.record.files import arrow_schema
 from scaling.record.probe_row import COLLECTIVES, Probe
@@ -40,15 +40,12 @@ def small(plan, *more):
     return dataclasses.replace(plan, tasks=(*kept, *more))
 
 
-def on_two_nodes(command, plan, environment, logs):
+def on_two_nodes(launch):
     """Start the ranks of two nodes on this machine; each believes to be where it should."""
     ranks = LocalRanks()
-    for rank in range(plan.world_size):
-        node, local = divmod(rank, plan.gpus_per_node)
-        own = {"LOCAL_RANK": str(local), "SLURMD_NODENAME": f"n{node}"}
-        ranks.start(
-            rank, command, {**environment, **rank_variables(rank, plan.world_size), **own}, logs
-        )
+    for rank in range(launch.world_size):
+        node, local = divmod(rank, launch.per_node)
+        ranks.start(launch, rank, LOCAL_RANK=str(local), SLURMD_NODENAME=f"n{node}")
     return ranks
 
 

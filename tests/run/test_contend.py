@@ -4,8 +4,9 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows
-from scaling.run import contend, planning
+from scaling.run import planning
 from scaling.run.choices import chosen_ids
+from scaling.run.choose import choose
 from scaling.study.paths import StudyPaths
 from scaling.study.study import load_study
 from tests.rows import row_of
@@ -38,7 +39,7 @@ def test_who_may_be_the_best_runs_once_more_whatever_kind_its_step_is(
             changes = {"hosts": [f"n{point.layout.zero_stage}"], **said[point.layout.zero_stage]}
             write_rows(StudyPaths(tmp_path).row(point.point_id), [row_of(point, **changes)])
     out = StudyPaths(tmp_path).choice_of_repeat(2, 1)
-    text = contend.contend(study, planned, 2, 1, tmp_path, out)
+    text = choose(study, planned, 2, tmp_path, out, repeat=1)
     assert text.startswith("world_size=2, repeat 1: 2 of 4 layouts are measured once more")
     stages = {p.point_id: p.layout.zero_stage for p in planned.points if p.repeat == 1}
     assert {stages[name] for name in chosen_ids(out)} == {0, 1}
@@ -46,5 +47,6 @@ def test_who_may_be_the_best_runs_once_more_whatever_kind_its_step_is(
 
 def test_a_study_that_repeats_no_contenders_is_told_what_to_write(config, write_study, tmp_path):
     study = study_of(config, write_study, 2)
+    planned = planning.fitting_plan(study)
     with pytest.raises(InputError, match=r"repeats: \{at_most: 2, for: contenders\}"):
-        contend.contend(study, planning.fitting_plan(study), 2, 1, tmp_path, tmp_path / "out")
+        choose(study, planned, 2, tmp_path, tmp_path / "out", repeat=1)

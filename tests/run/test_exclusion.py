@@ -7,8 +7,9 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows, write_table
-from scaling.run import contend, elsewhere, exclusion, planning
+from scaling.run import elsewhere, exclusion, planning
 from scaling.run.choices import choice_table, chosen_ids, repeats_elsewhere
+from scaling.run.choose import choose
 from scaling.run.progress import watcher_of
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
@@ -31,7 +32,7 @@ def swept(config, write_study, tmp_path):
         first = [point for point in plan.points if not point.repeat]
         measured(first, study, StudyPaths(tmp_path), slow=lambda place: place % 2)
         out = StudyPaths(tmp_path).choice_of_repeat(8, 1)
-        text = contend.contend(study, plan, 8, 1, tmp_path, out)
+        text = choose(study, plan, 8, tmp_path, out, repeat=1)
         return first, chosen_ids(out), text
 
     return sweep
@@ -89,7 +90,7 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
     watcher = watcher_of(study, plan.points, tmp_path)
     before = watcher.look()
     assert (before.total, before.undecided, before.finished) == (12, 1, False)
-    text = elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    text = choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
     assert text.startswith("world_size=8: 6 layouts ran on slow nodes only and run once more")
     assert "n1 is left out" in text
     added = chosen_ids(paths.choice_elsewhere(8))
@@ -106,7 +107,7 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
     assert (now.total, now.done, now.undecided) == (18, 12, 0)
     # made anew, also after its rows are there, the choice is the same
     measured(again, study, paths, slow=lambda place: False)
-    elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
     assert sorted(chosen_ids(paths.choice_elsewhere(8))) == sorted(added)
     assert watcher.look().finished
 
@@ -115,7 +116,7 @@ def test_where_no_other_node_is_left_nothing_runs_once_more(plain, tmp_path):
     study, plan = plain(world_size=16, nodes=2)
     paths = StudyPaths(tmp_path)
     measured(plan.points, study, paths, slow=lambda place: place % 2)
-    text = elsewhere.choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16))
+    text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), on_others=True)
     assert "n1 is left out" in text
     assert chosen_ids(paths.choice_elsewhere(16)) == []
 
@@ -127,9 +128,9 @@ def test_a_node_that_a_larger_size_names_sends_the_smaller_ones_points_elsewhere
     paths = StudyPaths(tmp_path)
     small = [point for point in plan.points if point.world_size == 8]
     measured(plan.points, study, paths, slow=lambda place: place == 0 or place >= len(small))
-    elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
     assert chosen_ids(paths.choice_elsewhere(8)) == []
-    elsewhere.choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16))
+    choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), on_others=True)
     added = chosen_ids(paths.choice_elsewhere(16))
     sizes = [point_from_json(paths.point(name).read_text()).world_size for name in added]
     assert sizes.count(8) == 1
@@ -142,12 +143,12 @@ def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain
         size: [point for point in plan.points if point.world_size == size] for size in (8, 16)
     }
     measured(of_size[8], study, paths, slow=lambda place: place % 2)
-    elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+    choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
     names = chosen_ids(paths.choice_elsewhere(8))
     again = [point_from_json(paths.point(name).read_text()) for name in names]
     measured(again, study, paths, slow=lambda place: False)
     measured(of_size[16], study, paths, slow=lambda place: place % 2, host="n2")
-    text = elsewhere.choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16))
+    text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), on_others=True)
     assert exclusion.named_slow(paths.excluded).keys() == {"n1", "n2"}
     assert text.startswith(f"world_size=16: {len(of_size[16]) // 2} layouts ran on slow nodes only")
 
@@ -170,7 +171,7 @@ def test_nothing_runs_once_more_elsewhere_where(plain, tmp_path, changes):
         paths.report.touch()
     assert not repeats_elsewhere(study, plan.points, paths)
     with pytest.raises(InputError, match="nothing runs once more elsewhere"):
-        elsewhere.choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8))
+        choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
     if reported:  # by a plan that lets it
         paths.plan.write_text('{"elsewhere": true}')
         assert repeats_elsewhere(study, plan.points, paths)
@@ -188,7 +189,7 @@ def test_a_repeat_goes_to_nodes_that_its_layout_has_not_seen_where_there_are_eno
     study = study_of(config, write_study, measure=MEASURE)
     (again,) = [p for p in planning.fitting_plan(study).points if p.repeat == 1]
     hosts = {again.point_id: ["n1", "n2"]}
-    write_table(paths.choice_of_repeat(8, 1), choice_table([again], {}, hosts=hosts))
+    write_table(paths.choice_of_repeat(8, 1), choice_table([again], {}, {"hosts": hosts}))
     paths.excluded.write_text(json.dumps({"n3": "slow"}))
     repeat = dataclasses.replace(ASKED, repeat=1)
 

@@ -4,8 +4,9 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows
-from scaling.run import guided, planning
+from scaling.run import planning
 from scaling.run.choices import choices_of, chosen_ids
+from scaling.run.choose import choose
 from scaling.run.progress import watcher_of
 from scaling.study.paths import StudyPaths
 from tests.rows import row_of
@@ -33,7 +34,7 @@ class Sweep:
 
     def choose(self, turn=0, world_size=8):
         out = self.paths.choice_again(world_size, turn) if turn else self.paths.choice(world_size)
-        text = guided.choose(self.study, self.planned, world_size, self.folder, out, turn=turn)
+        text = choose(self.study, self.planned, world_size, self.folder, out, turn=turn)
         return chosen_ids(out), text
 
     def measure(self, names, times=1.0, **changes):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scaling.errors import InputError
 from scaling.record import files
 from scaling.run import retry
-from scaling.run.progress import Progress, Settled, Watcher, duration, judge
+from scaling.run.progress import Progress, Watcher, duration, judge
 from scaling.study import grid
 from scaling.study.study import load_study
 from tests.rows import row_of
@@ -58,8 +58,8 @@ def test_the_time_left_is_judged_by_points_of_the_same_size(points):
     small = [p for p in points if p.layout.world_size == 1]
     large = [p for p in points if p.layout.world_size == 2]
     settled = {
-        small[0].point_id: Settled(outcome="ok", duration_s=10),
-        large[0].point_id: Settled(outcome="oom", duration_s=20),
+        small[0].point_id: {"outcome": "ok", "duration_s": 10},
+        large[0].point_id: {"outcome": "oom", "duration_s": 20},
     }
     assert judge(points, settled, set()).seconds_left == 3 * 10 + 3 * 20
     two_at_once = {small[1].point_id, large[1].point_id}

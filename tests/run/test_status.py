@@ -10,9 +10,8 @@ import pytest
 from scaling.record.files import write_rows, write_table
 from scaling.record.running import marked
 from scaling.run import snakemake
-from scaling.run.allocations import use_of_allocations
 from scaling.run.progress import Watcher
-from scaling.run.status import _ends_in, status_of
+from scaling.run.status import _ends_in, status_of, use_of_allocations
 from scaling.study.paths import StudyPaths
 from tests.points import tiny_point
 from tests.rows import row_of
@@ -53,7 +52,7 @@ def sweep(tmp_path, monkeypatch):
     write_rows(paths.row("p1"), [row_of(points[1], **extended)])
     write_rows(paths.rows / "retried" / "p0.1.parquet", [row_of(points[0], duration_s=1800.0)])
     with marked(paths.row("p2"), time_limit_s=100.0):
-        yield status_of(tmp_path, points, Watcher(tmp_path, points), budget_gpu_hours=5.0)
+        yield status_of(Watcher(tmp_path, points), budget_gpu_hours=5.0)
 
 
 def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep):
@@ -83,7 +82,7 @@ def test_a_script_gets_it_in_one_line(sweep):
 
 
 def test_what_allocations_were_used_for_is_a_sentence_from_their_table(tmp_path):
-    assert use_of_allocations(tmp_path) is None
+    assert use_of_allocations(StudyPaths(tmp_path)) is None
     table = StudyPaths(tmp_path).tables / "allocations.parquet"
     facts = {"peak_memory_bytes": 2**30, "energy_j": 3.6e6}
     used = [
@@ -91,7 +90,7 @@ def test_what_allocations_were_used_for_is_a_sentence_from_their_table(tmp_path)
         {"job_id": "8", "span_s": 300.0, "in_steps_s": 240.0, "share_in_steps": 0.8, **facts},
     ]
     write_table(table, pa.Table.from_pylist(used))
-    assert use_of_allocations(tmp_path) == (
+    assert use_of_allocations(StudyPaths(tmp_path)) == (
         "2 allocations, 6 min 40 s in all: 70% in measured steps (least: job 7, 40%), "
         "at most 1.0 GiB a rank, 2 kWh in full steps"
     )

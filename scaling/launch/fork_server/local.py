@@ -10,27 +10,28 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-from scaling.launch.fork_server.client import NoForkServer, order_ranks
+from scaling.launch.fork_server.client import (
+    FORK_SERVER,
+    FORK_SERVERS_WANTED,
+    NoForkServer,
+    order_ranks,
+)
 from scaling.launch.fork_server.protocol import SERVER_COMMAND, ForkServer, read
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.starter import Placement, Ranks, spawn
+from scaling.launch.start.starter import Launch, Ranks, Task, spawn, wait_until
 
-FORK_SERVER = "SCALING_HOST"
-FORK_SERVERS_WANTED = "SCALING_HOSTS"  # 0: ranks are to start from nothing
 _IMPORT_LIMIT_S = 120.0
-_POLL_S = 0.02
 _ENDING_S = 10.0
 _PID = "pid"
 
 
 @contextlib.contextmanager
-def local_fork_server(point: Placement | None, logs: Path) -> Iterator[dict[str, str]]:
+def local_fork_server(point: Task | None, logs: Path) -> Iterator[dict[str, str]]:
     """Keep a host for points like this one; yields what the environment of their jobs needs.
 
     It is not waited for: the first point does. It ends with this block, or by itself once this
@@ -65,29 +66,20 @@ def local_fork_server(point: Placement | None, logs: Path) -> Iterator[dict[str,
         shutil.rmtree(place, ignore_errors=True)
 
 
-def start_on_local_fork_server(
-    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
-) -> Ranks:
+def start_on_local_fork_server(launch: Launch) -> Ranks:
     """Have the fork server of this run start the ranks.
 
     Raises:
         NoForkServer: there is none, or more than one node is needed.
         OSError: it does not answer.
     """
-    if point.world_size > point.gpus_per_node:
+    if launch.nodes > 1:
         raise NoForkServer("it serves one machine")
-    server = _server(Path(environment[FORK_SERVER]))
-    return order_ranks([server], command, point, environment, logs)
-
-
-def _server(place: Path) -> ForkServer:
+    place = Path(launch.environment[FORK_SERVER])
     record = place / "node0.json"
-    end = time.monotonic() + _IMPORT_LIMIT_S
-    while not record.exists():
-        if not _lives(place) or time.monotonic() > end:
-            raise NoForkServer(f"no host listens at {place}")
-        time.sleep(_POLL_S)
-    return read(record, ForkServer)
+    if not wait_until(record.exists, _IMPORT_LIMIT_S, alive=lambda: _lives(place)):
+        raise NoForkServer(f"no host listens at {place}")
+    return order_ranks([read(record, ForkServer)], launch)
 
 
 def _lives(place: Path) -> bool:

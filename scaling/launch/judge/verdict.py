@@ -44,7 +44,7 @@ class Verdict:
     message: str | None = None
 
 
-def verdict(evidence: Evidence, *, last_lines: dict[int, str]) -> Verdict:
+def verdict(evidence: Evidence, last_line: Callable[[int], str | None]) -> Verdict:
     """Judge one run: causes first, then what may be their effect on others.
 
     A rank that ended without a word comes before what its peers raised, and those who raised for a
@@ -52,7 +52,7 @@ def verdict(evidence: Evidence, *, last_lines: dict[int, str]) -> Verdict:
 
     Args:
         evidence: what the watcher saw.
-        last_lines: the last line of each rank's log, for a rank that could not say more.
+        last_line: of a rank's log, for a rank that could not say more.
 
     Raises:
         KilledFromOutside: the ranks were ended by somebody, which says nothing of the point.
@@ -63,14 +63,16 @@ def verdict(evidence: Evidence, *, last_lines: dict[int, str]) -> Verdict:
     silent = {rank: end for rank, end in sorted(evidence.exits.items()) if rank not in left}
     # the first explains the others, which mostly say that their peer is gone
     failures = sorted(evidence.failures.items(), key=lambda each: each[1].failed_at)
-    cause = _out_of_memory(evidence) or _killed(silent, _CRASHES) or _failed(failures, _names_cause)
+    names_cause = [each for each in failures if each[1].outcome != "error"]
+    first_hand = [each for each in failures if not _says_peer_is_gone(each[1].message)]
+    cause = _out_of_memory(evidence) or _killed(silent, _CRASHES) or _failed(names_cause)
     if cause is None and (interrupted := _killed(silent, _FROM_OUTSIDE)):
         raise KilledFromOutside(interrupted.message)
     return (
         cause
         or _killed(silent, {signal.SIGKILL})
-        or _gone(silent, last_lines, began=evidence.beats.keys())
-        or _failed(failures, _first_hand)
+        or _gone(silent, last_line, began=evidence.beats.keys())
+        or _failed(first_hand)
         or _killed(silent)
         or _failed(failures)
         or _stopped(evidence)
@@ -98,33 +100,26 @@ def _killed(silent: Ends, signals: set[signal.Signals] | None = None) -> Verdict
     return None
 
 
-def _failed(
-    failures: Failures, counts: Callable[[RankFailure], bool] = lambda _: True
-) -> Verdict | None:
-    """The first of the failures that count."""
+def _failed(failures: Failures) -> Verdict | None:
+    """The first of them."""
     for rank, failure in failures:
-        if counts(failure):
-            return Verdict(outcome=failure.outcome, message=f"rank {rank}: {failure.message}")
+        return Verdict(outcome=failure.outcome, message=f"rank {rank}: {failure.message}")
     return None
 
 
-def _names_cause(failure: RankFailure) -> bool:
-    """It names one that no peer's end looks like."""
-    return failure.outcome != "error"
+def _says_peer_is_gone(message: str) -> bool:
+    return any(words in message.lower() for words in _PEER_IS_GONE)
 
 
-def _first_hand(failure: RankFailure) -> bool:
-    message = failure.message.lower()
-    return not any(words in message for words in _PEER_IS_GONE)
-
-
-def _gone(silent: Ends, last_lines: dict[int, str], *, began: Set[int]) -> Verdict | None:
+def _gone(
+    silent: Ends, last_line: Callable[[int], str | None], *, began: Set[int]
+) -> Verdict | None:
     """The first rank that went by itself, without a result and without a word."""
     for rank, end in silent.items():
         if end.code < 0:
             continue
         message = f"rank {rank} ended with exit code {end.code} and no result"
-        if last := last_lines.get(rank):
+        if last := last_line(rank):
             message += f": {last}"
         return Verdict(outcome="error" if rank in began else "launch_failed", message=message)
     return None

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from scaling.launch.start.starter import End, Ranks
@@ -51,33 +51,37 @@ class _Running:
         return now - sum(self.suspensions_s)
 
 
+@dataclass(slots=True)
 class _Progress:
     """When a rank last got further. Start-up counts: a first sign of life is progress too."""
 
-    def __init__(self, now: float) -> None:
-        self._seen: dict[int, str] = {}
-        self._last = now
-        self.longest_silence_s = 0.0
-        self.has_stepped = False  # any rank: they step together
+    last: float
+    beats: dict[int, str] = field(default_factory=dict)
+    longest_silence_s: float = 0.0
+    has_stepped: bool = False  # any rank: they step together
 
     def see(self, beats: dict[int, str], now: float) -> None:
-        if beats != self._seen:
-            self.longest_silence_s = max(self.longest_silence_s, now - self._last)
-            self._seen, self._last = beats, now
+        if beats != self.beats:
+            self.longest_silence_s = max(self.longest_silence_s, now - self.last)
+            self.beats, self.last = beats, now
             self.has_stepped |= any(map(has_stepped, beats.values()))
 
-    def silence_s(self, now: float) -> float:
-        return now - self._last
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds after which ranks are ended; those in which everything was suspended do not count."""
+
+    limit_s: float  # from their start
+    hang_after_s: float  # without any rank getting further
+    start_hang_after_s: float  # the same until a rank has done its first step
 
 
 def watch(
     ranks: Ranks,
     files: RankFiles,
-    *,
     world_size: int,
-    limit_s: float,
-    hang_after_s: float,
-    start_hang_after_s: float,
+    limits: Limits,
+    *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Evidence:
@@ -87,10 +91,7 @@ def watch(
         ranks: the running ranks.
         files: where they say what they do.
         world_size: how many there are.
-        limit_s: seconds from now after which they are ended; those in which everything was
-            suspended do not count, nor in what follows.
-        hang_after_s: seconds without any rank getting further after which they are ended.
-        start_hang_after_s: the same until a rank has done its first step.
+        limits: after which they are ended.
         clock: monotonic seconds.
         sleep: waits that many seconds.
     """
@@ -103,8 +104,12 @@ def watch(
         exits, now = ranks.exits(), clock()
         if len(exits) == world_size:
             break
-        if any(end.code for end in exits.values()) or _left_without_result(exits, files):
-            exits = _settled(ranks, world_size, clock, sleep)
+        # a rank that ends well leaves its result first; the others would wait for it for ever
+        without_result = exits and not exits.keys() <= files.finished()
+        if without_result or any(end.code for end in exits.values()):
+            until = clock() + _SETTLE_S
+            while len(exits := ranks.exits()) < world_size and clock() < until:
+                sleep(_POLL_S)
             break
         if now >= read_beats_at:
             progress.see(files.beats(), now)
@@ -114,10 +119,10 @@ def watch(
         if finished_at is not None:
             if now - finished_at >= _PARTING_S:
                 break
-        elif now - started >= limit_s:
+        elif now - started >= limits.limit_s:
             stopped = "late"
-        elif progress.silence_s(now) >= (
-            hang_after_s if progress.has_stepped else start_hang_after_s
+        elif now - progress.last >= (
+            limits.hang_after_s if progress.has_stepped else limits.start_hang_after_s
         ):
             stopped = "silent"
         if stopped is not None:
@@ -125,7 +130,7 @@ def watch(
             sleep(_STACKS_S)
             break
         sleep(_POLL_S)
-    silence_s = progress.silence_s(clock())
+    silence_s = clock() - progress.last
     ranks.kill()
     return Evidence(
         world_size=world_size,
@@ -138,18 +143,3 @@ def watch(
         longest_silence_s=progress.longest_silence_s,
         suspensions_s=tuple(running.suspensions_s),
     )
-
-
-def _left_without_result(exits: dict[int, End], files: RankFiles) -> bool:
-    """A rank that ends well leaves its result first; the others would wait for it for ever."""
-    return bool(exits) and not exits.keys() <= files.finished()
-
-
-def _settled(
-    ranks: Ranks, world_size: int, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> dict[int, End]:
-    """The exits a moment after the first failure."""
-    until = clock() + _SETTLE_S
-    while len(exits := ranks.exits()) < world_size and clock() < until:
-        sleep(_POLL_S)
-    return exits

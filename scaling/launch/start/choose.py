@@ -1,20 +1,15 @@
 """How ranks are started here."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
-from scaling.launch.fork_server.client import NoForkServer, can_fork
-from scaling.launch.fork_server.local import (
-    FORK_SERVER,
-    FORK_SERVERS_WANTED,
-    start_on_local_fork_server,
-)
+from scaling.launch.fork_server.client import FORK_SERVER, FORK_SERVERS_WANTED, NoForkServer
+from scaling.launch.fork_server.local import start_on_local_fork_server
 from scaling.launch.fork_server.slurm import start_on_fork_servers
 from scaling.launch.start import slurm
 from scaling.launch.start.local import start_local
 from scaling.launch.start.srun import start_step
-from scaling.launch.start.starter import Placement, Ranks, Starter
+from scaling.launch.start.starter import Launch, Ranks, Starter
 from scaling.launch.start.torchrun import nodes_of, start_by_torchrun
 
 
@@ -32,46 +27,26 @@ def starter(environment: Mapping[str, str]) -> Starter:
     return start_here if FORK_SERVER in environment else start_local
 
 
-def start_in_allocation(
-    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
-) -> Ranks:
+def start_in_allocation(launch: Launch) -> Ranks:
     """Have the allocation's fork servers start the ranks, or a step where there are none.
 
-    A fork server knows one program only; `$SCALING_HOSTS=0` says that ranks should start from
-    nothing.
-
-    Raises:
-        LaunchError: no step could be created.
+    `$SCALING_HOSTS=0` says that ranks should start from nothing.
     """
-    wanted = environment.get(FORK_SERVERS_WANTED) != "0"
-    forked = _forked(start_on_fork_servers, command, point, environment, logs) if wanted else None
-    return forked or start_step(command, point, environment, logs)
+    wanted = launch.environment.get(FORK_SERVERS_WANTED) != "0"
+    return (wanted and _forked(start_on_fork_servers, launch)) or start_step(launch)
 
 
-def start_here(
-    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
-) -> Ranks:
-    """Have the fork server of this run start the ranks, or start them from nothing.
-
-    Raises:
-        LaunchError: they could not be started that way either.
-    """
-    forked = _forked(start_on_local_fork_server, command, point, environment, logs)
-    return forked or start_local(command, point, environment, logs)
+def start_here(launch: Launch) -> Ranks:
+    """Have the fork server of this run start the ranks, or start them from nothing."""
+    return _forked(start_on_local_fork_server, launch) or start_local(launch)
 
 
-def _forked(
-    fork: Starter,
-    command: Sequence[str],
-    point: Placement,
-    environment: Mapping[str, str],
-    logs: Path,
-) -> Ranks | None:
-    """The ranks that fork servers start, None where these cannot."""
-    if not can_fork(command):
+def _forked(fork: Starter, launch: Launch) -> Ranks | None:
+    """The ranks that fork servers start, None where these, who know one program, cannot."""
+    if list(launch.command[:3]) != [sys.executable, "-m", "scaling.train"]:
         return None
     try:
-        return fork(command, point, environment, logs)
+        return fork(launch)
     except (NoForkServer, OSError) as why:
         print(f"ranks start from nothing: {why}", file=sys.stderr)  # noqa: T201 (the log)
         return None

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scaling.cluster.hardware import gpu_named
-from scaling.launch.start.starter import Placement
+from scaling.launch.start.starter import Task
 
 _ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # whose second name is the older
 
 
-def rank_environment(point: Placement, inherited: Mapping[str, str]) -> dict[str, str]:
+def rank_environment(point: Task, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment that all ranks share; what depends on a rank's node is `cluster.node`'s.
 
     A rank on a CPU stands for one device, so it gets one thread at every world size, or as many as

@@ -5,33 +5,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from scaling.launch.start.oom_killer import oom_kills
-from scaling.launch.start.starter import End, LaunchError, Placement, all_or_none, spawn
+from scaling.launch.start.starter import End, Launch, LaunchError, all_or_none, spawn
 
 
-def start_local(
-    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
-) -> "LocalRanks":
+def start_local(launch: Launch) -> "LocalRanks":
     """Start every rank on this machine, each the leader of a session of its own.
 
     Raises:
         LaunchError: the point needs more than one node, or a process could not be started.
     """
-    world_size = point.world_size
-    if world_size > point.gpus_per_node:
+    if launch.nodes > 1:
         raise LaunchError(
-            f"world_size={world_size} needs more than one node of {point.gpus_per_node} GPUs, and "
-            "these ranks are started on one machine"
+            f"world_size={launch.world_size} needs more than one node of {launch.per_node} GPUs, "
+            "and these ranks are started on one machine"
         )
     ranks = LocalRanks()
     with all_or_none(ranks):
-        for rank in range(world_size):
-            of_rank = {**environment, **rank_variables(rank, world_size)}
+        for rank in range(launch.world_size):
             try:
-                ranks.start(rank, command, of_rank, logs)
+                ranks.start(launch, rank)
             except OSError as error:
                 raise LaunchError(f"rank {rank} could not be started: {error}") from error
     return ranks
@@ -59,16 +53,16 @@ class LocalRanks:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._kills_before = oom_kills()
 
-    def start(
-        self, rank: int, command: Sequence[str], environment: Mapping[str, str], logs: Path
-    ) -> None:
-        """Start one rank.
+    def start(self, launch: Launch, rank: int, **variables: str) -> None:
+        """Start one rank, with these variables besides its own.
 
         Raises:
             OSError: there is no such program, or no room for a process.
         """
-        log = logs / f"rank{rank}.log"
-        self._children[rank] = spawn(command, environment, log, preexec_fn=_die_with_parent)
+        own = rank_variables(rank, launch.world_size)
+        environment = {**launch.environment, **own, **variables}
+        log = launch.logs / f"rank{rank}.log"
+        self._children[rank] = spawn(launch.command, environment, log, preexec_fn=_die_with_parent)
 
     def exits(self) -> dict[int, End]:
         """See `Ranks`."""

@@ -12,15 +12,15 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL
 
 from scaling.launch.start.oom_killer import OOM_KILLS
-from scaling.launch.start.starter import End, spawn
+from scaling.launch.start.starter import End, spawn, wait_until
 
 _LISTING_LAG_S = 5.0  # of a shared file system
 _PARTING_S = 20.0
-_POLL_S = 0.05
 
 # Shell before a rank, and after it: its code is in $code, its number in $RANK, and $folder.
 BEFORE = f"""{OOM_KILLS}
@@ -66,13 +66,9 @@ class ShellRanks(ABC):
         """
         end = time.monotonic() + limit_s
         for number, shell in enumerate(self._shells):
-            while not self._has(mark(number)):
-                if shell.poll() is not None:
-                    time.sleep(_POLL_S)
-                    return None if self._has(mark(number)) else number
-                if time.monotonic() > end:
-                    return number
-                time.sleep(_POLL_S)
+            there, runs = partial(self._has, mark(number)), lambda of=shell: of.poll() is None
+            if not wait_until(there, end - time.monotonic(), runs):
+                return number
         return None
 
     def exits(self) -> dict[int, End]:
@@ -138,7 +134,9 @@ def signed(code: int) -> int:
 
 
 def last_line(log: Path) -> str | None:
-    """The last line in a log that is not blank."""
+    """The last line in a log that is not blank; None too where there is no log."""
+    if not log.exists():
+        return None
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling.launch.start.starter import Placement
+from scaling.launch.start.starter import Launch
 
 _ASK_LIMIT_S = 30.0
 # Slurm's words for a node that runs nothing any more; `*` after a word: it does not answer
@@ -51,23 +51,23 @@ def queued(folder: Path) -> list[Queued]:
     """
     fields = "--format=%i|%P|%T|%D|%Q|%r|%S|%Z"
     answer = _answer("squeue", "--noheader", "--states=PENDING,RUNNING", fields)
-    jobs = [line.split("|", 7) for line in answer.splitlines()]
-    jobs = [job for job in jobs if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
+    lines = [line.split("|", 7) for line in answer.splitlines()]
+    jobs = [job for job in lines if len(job) == 8 and job[3].isdigit() and job[4].isdigit()]
     ours = []
     for name, partition, state, nodes, priority, reason, start, place in jobs:
         if place.strip() != str(folder):
             continue
         rivals = [int(job[4]) for job in jobs if job[1] == partition and job[2] == "PENDING"]
-        ahead = sum(other > int(priority) for other in rivals)
+        ahead, waits = sum(other > int(priority) for other in rivals), state == "PENDING"
         ours.append(
             Queued(
                 job_id=name,
                 partition=partition,
                 nodes=int(nodes),
                 reason=reason,
-                position=ahead + 1 if state == "PENDING" else None,
+                position=ahead + 1 if waits else None,
                 waiting=len(rivals),
-                starts_at=start if state == "PENDING" and start[:1].isdigit() else None,
+                starts_at=start if waits and start[:1].isdigit() else None,
             )
         )
     return ours
@@ -143,42 +143,32 @@ def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
     ]
 
 
-def ranks_command(point: Placement, environment: Mapping[str, str], logs: Path) -> list[str]:
-    """`srun` and its options, for ranks in block order: neighbours in rank share a node.
-
-    Args:
-        point: says how many ranks on how many nodes.
-        environment: of the allocation: `$SRUN_ARGS` are more options, such as a container's.
-        logs: rank r writes to logs/rank<r>.log.
-    """
-    world_size = point.world_size
-    per_node = min(world_size, point.gpus_per_node)
-    cpus = environment.get("SLURM_CPUS_PER_TASK")  # which srun does not take from sbatch
+def ranks_command(launch: Launch) -> list[str]:
+    """`srun` and its options for the ranks; `$SRUN_ARGS` are more, such as a container's."""
+    cpus = launch.environment.get("SLURM_CPUS_PER_TASK")  # which srun does not take from sbatch
     return _srun(
-        environment,
-        f"--nodes={-(-world_size // per_node)}",
-        f"--ntasks={world_size}",
-        f"--ntasks-per-node={per_node}",
+        launch.environment,
+        f"--nodes={launch.nodes}",
+        f"--ntasks={launch.world_size}",
+        f"--ntasks-per-node={launch.per_node}",
         "--distribution=block",
         "--kill-on-bad-exit=0",  # the watcher ends the others, once they have said what they saw
         "--unbuffered",
-        f"--output={logs}/rank%t.log",
+        f"--output={launch.logs}/rank%t.log",
         *([f"--cpus-per-task={cpus}"] if cpus else []),
     )
 
 
-def fork_servers_command(
-    nodes: int, per_node: int, environment: Mapping[str, str], place: Path
-) -> list[str]:
+def fork_servers_command(launch: Launch, place: Path) -> list[str]:
     """`srun` and its options, for one fork server on each node that may use all of it."""
     # -c would mean these cores only (--exact): all of the node, whatever was said of one task
-    cpus = environment.get("SLURM_CPUS_ON_NODE") or str(
-        per_node * int(environment.get("SLURM_CPUS_PER_TASK", "1"))
+    cpus = launch.environment.get("SLURM_CPUS_ON_NODE") or str(
+        launch.per_node * int(launch.environment.get("SLURM_CPUS_PER_TASK", "1"))
     )
     return _srun(
-        environment,
-        f"--nodes={nodes}",
-        f"--ntasks={nodes}",
+        launch.environment,
+        f"--nodes={launch.nodes}",
+        f"--ntasks={launch.nodes}",
         "--ntasks-per-node=1",
         f"--cpus-per-task={cpus}",
         "--cpu-bind=none",
@@ -198,10 +188,5 @@ def _srun(environment: Mapping[str, str], *options: str) -> list[str]:
 
 def signal_step(step: str, name: str) -> None:
     """Send a signal to every process of a step."""
-    subprocess.run(
-        ["scancel", f"--signal={name}", step],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
-    )
+    command = ["scancel", f"--signal={name}", step]
+    subprocess.run(command, capture_output=True, timeout=60, check=False)

@@ -2,12 +2,11 @@
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scaling.launch.start import slurm
 from scaling.launch.start.rank_exits import AFTER, BEFORE, ShellRanks
-from scaling.launch.start.starter import LaunchError, Placement, Ranks, all_or_none
+from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
 
 _LAUNCHES = 3  # a step that Slurm fails to create is tried again
 _LAUNCH_PAUSE_S = 5.0
@@ -31,28 +30,25 @@ code=$?
 """
 
 
-def start_step(
-    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
-) -> Ranks:
+def start_step(launch: Launch) -> Ranks:
     """Start all ranks as one step of this allocation, and wait until the first of them runs.
 
     Raises:
         LaunchError: Slurm could not create the step, several times; its text is what srun printed.
     """
-    world_size = point.world_size
     of_rank = {
-        **environment,
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(min(world_size, point.gpus_per_node)),
+        **launch.environment,
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_WORLD_SIZE": str(launch.per_node),
     }
-    srun = slurm.ranks_command(point, environment, logs)
+    shell = [*slurm.ranks_command(launch), "bash", "-c", _RANK_SHELL, "rank"]
     for attempt in range(_LAUNCHES):
         if attempt:
             time.sleep(_LAUNCH_PAUSE_S)
-        folder = Path(tempfile.mkdtemp(prefix=".run-step-", dir=logs))
-        step = StepRanks(folder, world_size)
+        folder = Path(tempfile.mkdtemp(prefix=".run-step-", dir=launch.logs))
+        step = StepRanks(folder, launch.world_size)
         with all_or_none(step):
-            step.start([*srun, "bash", "-c", _RANK_SHELL, "rank", str(folder), *command], of_rank)
+            step.start([*shell, str(folder), *launch.command], of_rank)
             failed = step.wait_for_start(lambda _: _STEP, _LAUNCH_LIMIT_S)
         if failed is None:
             return step

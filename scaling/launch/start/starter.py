@@ -2,30 +2,46 @@
 
 import contextlib
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from scaling.probe.plan import ProbePlan
+from scaling.study.point import Point
+
+Task = Point | ProbePlan  # ranks on nodes; its GPU is `cpu` where a rank is none
+_POLL_S = 0.02
 
 
 class LaunchError(Exception):
     """The ranks could not be started; its text is the row's error message."""
 
 
-class Placement(Protocol):
-    """What a starter must know of a point, or of a probe: how many ranks, and where."""
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One process per rank of a task, in block order: neighbours in rank share a node."""
+
+    command: Sequence[str]  # of a rank
+    task: Task
+    environment: Mapping[str, str]  # of all ranks
+    logs: Path  # rank r writes to logs/rank<r>.log
 
     @property
     def world_size(self) -> int:
         """Ranks."""
+        return self.task.world_size
 
     @property
-    def gpus_per_node(self) -> int:
-        """Ranks a node holds at most."""
+    def per_node(self) -> int:
+        """Ranks on each node."""
+        return min(self.task.world_size, self.task.gpus_per_node)
 
     @property
-    def gpu(self) -> str:
-        """The catalogue's name; `cpu` where a rank is no GPU."""
+    def nodes(self) -> int:
+        """Nodes that hold them."""
+        return -(-self.world_size // self.per_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +66,8 @@ class Ranks(Protocol):
         """End every rank that still runs, and what it started, and wait until they are gone."""
 
 
-class Starter(Protocol):
-    """Starts one process per rank."""
-
-    def __call__(
-        self, command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
-    ) -> Ranks:
-        """Start them; rank r writes to logs/rank<r>.log.
-
-        Raises:
-            LaunchError: not all could be started; none is left running.
-        """
+# Starts all ranks, or raises LaunchError and leaves none running.
+Starter = Callable[[Launch], Ranks]
 
 
 @contextlib.contextmanager
@@ -71,6 +78,19 @@ def all_or_none(ranks: Ranks) -> Iterator[None]:
     except BaseException:
         ranks.kill()
         raise
+
+
+def wait_until(
+    done: Callable[[], object], limit_s: float, alive: Callable[[], object] = lambda: True
+) -> bool:
+    """Whether it is done within so many seconds, while what does it is alive."""
+    end = time.monotonic() + limit_s
+    while not done():
+        if not alive() or time.monotonic() > end:
+            time.sleep(_POLL_S)  # what it did last may not be seen yet
+            return bool(done())
+        time.sleep(_POLL_S)
+    return True
 
 
 def spawn(
@@ -88,11 +108,6 @@ def spawn(
     """
     with log.open("wb") as output:
         return subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=stdin,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=preexec_fn,
-        )
+            command, env=dict(environment), stdin=stdin, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True, preexec_fn=preexec_fn,
+        )  # fmt: skip

@@ -10,31 +10,21 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from scaling.launch.fork_server.protocol import write_private
 from scaling.launch.start import slurm
 from scaling.launch.start.rank_exits import AFTER, BEFORE, ShellRanks
-from scaling.launch.start.starter import LaunchError, Placement, Ranks, all_or_none
+from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
 
 REMOTE_SHELL = "ssh -o BatchMode=yes"
 _LAUNCH_LIMIT_S = 300.0
 # what a remote shell does not hand over by itself, as other launchers have it, and ours
 _HANDED_OVER = (
-    *(
-        "PATH",
-        "LD_LIBRARY_PATH",
-        "PYTHON",
-        "VIRTUAL_ENV",
-        "OMP_",
-        "MKL_",
-        "CUDA_",
-        "NCCL_",
-        "GLOO_",
-    ),
-    *("TORCH", "PYTORCH_", "TRITON_", "DS_", "UCX_", "FI_", "HF_", "SCALING_"),
-)
+    "PATH", "LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV", "OMP_", "MKL_", "CUDA_", "NCCL_", "GLOO_",
+    "TORCH", "PYTORCH_", "TRITON_", "DS_", "UCX_", "FI_", "HF_", "SCALING_",
+)  # fmt: skip
 
 # $1: folder for what the ranks leave; $2: for logs; $3: first rank of this node;
 # $4: ranks of all nodes; $5: where rank 0 is; then the command.
@@ -96,9 +86,7 @@ def nodes_of(environment: Mapping[str, str]) -> list[str]:
     return slurm.node_names(environment)
 
 
-def start_by_torchrun(
-    command: Sequence[str], point: Placement, environment: Mapping[str, str], logs: Path
-) -> Ranks:
+def start_by_torchrun(launch: Launch) -> Ranks:
     """Start a torchrun on each node that the point needs, in the order the nodes are listed.
 
     `$SCALING_RSH` is the remote shell (default `ssh -o BatchMode=yes`); it is called with a node's
@@ -107,32 +95,22 @@ def start_by_torchrun(
     Raises:
         LaunchError: the job has too few nodes, or there is no remote shell.
     """
-    world_size = point.world_size
-    per_node = min(world_size, point.gpus_per_node)
-    needed = world_size // per_node
-    nodes = nodes_of(environment)
+    per_node, needed = launch.per_node, launch.world_size // launch.per_node
+    nodes = nodes_of(launch.environment)
     if len(nodes) < needed:
         raise LaunchError(
-            f"world_size={world_size} needs {needed} nodes of {per_node} ranks, and this job has "
-            f"{len(nodes)}: {', '.join(nodes)}"
+            f"world_size={launch.world_size} needs {needed} nodes of {per_node} ranks, and this "
+            f"job has {len(nodes)}: {', '.join(nodes)}"
         )
-    shell = shlex.split(environment.get("SCALING_RSH", REMOTE_SHELL))
-    folder = Path(tempfile.mkdtemp(prefix=".run-nodes-", dir=logs))
-    write_private(folder / "environment", exports(environment))
+    shell = shlex.split(launch.environment.get("SCALING_RSH", REMOTE_SHELL))
+    folder = Path(tempfile.mkdtemp(prefix=".run-nodes-", dir=launch.logs))
+    write_private(folder / "environment", exports(launch.environment))
     ranks = NodeRanks(folder, per_node)
     with all_or_none(ranks):
         for node, name in enumerate(nodes[:needed]):
-            line = node_command(
-                command,
-                folder,
-                logs,
-                first=node * per_node,
-                per_node=per_node,
-                world_size=world_size,
-                master=nodes[0],
-            )
+            line = _node_command(launch, folder, node * per_node, master=nodes[0])
             try:
-                ranks.start([*shell, name, line], environment, subprocess.PIPE)
+                ranks.start([*shell, name, line], launch.environment, subprocess.PIPE)
             except OSError as error:
                 raise LaunchError(f"{shell[0]} could not be started: {error}") from error
         failed = ranks.wait_for_start(lambda node: f"pid.{node * per_node}", _LAUNCH_LIMIT_S)
@@ -142,35 +120,22 @@ def start_by_torchrun(
     return ranks
 
 
-def node_command(
-    command: Sequence[str],
-    folder: Path,
-    logs: Path,
-    *,
-    first: int,
-    per_node: int,
-    world_size: int,
-    master: str,
-) -> str:
-    """The line of shell that starts the ranks of one node and steers them.
+def _node_command(launch: Launch, folder: Path, first: int, *, master: str) -> str:
+    """The line of shell that starts the ranks of one node, from rank `first` on, and steers them.
 
-    Args:
-        command: of a rank.
-        folder: in which the ranks' shells say how they ended, and read their environment: the line
-            can be read by everybody on both machines, and by whoever keeps their logs.
-        logs: rank r writes to logs/rank<r>.log.
-        first: rank of the first one on this node.
-        per_node: ranks on this node.
-        world_size: ranks on all nodes.
-        master: the node of rank 0.
+    The ranks' shells say in the folder how they ended, and read their environment there: the line
+    can be read by everybody on both machines, and by whoever keeps their logs.
     """
-    steered = ["bash", "-c", _NODE, "node", str(folder), str(first), str(first + per_node - 1)]
-    torchrun = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
-        *(f"--nproc-per-node={per_node}", "bash", "-c", _RANK_SHELL, "rank"),
-        *(str(folder), str(logs), str(first), str(world_size), master, *command),
-    ]
-    return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join([*steered, *torchrun])}"
+    last = first + launch.per_node - 1
+    return f"cd {shlex.quote(str(Path.cwd()))} && " + shlex.join(
+        [
+            *("bash", "-c", _NODE, "node", str(folder), str(first), str(last)),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
+            *(f"--nproc-per-node={launch.per_node}", "bash", "-c", _RANK_SHELL, "rank"),
+            *(str(folder), str(launch.logs), str(first), str(launch.world_size), master),
+            *launch.command,
+        ]
+    )
 
 
 def exports(environment: Mapping[str, str]) -> str:
