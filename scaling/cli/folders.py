@@ -1,16 +1,19 @@
-"""The verbs about a whole folder or study: a new one, one to hand on, one that shall end."""
+"""The verbs about a whole folder or study: a new one, how it is, to hand it on, to end it."""
 
 import importlib.metadata
 from pathlib import Path
+from time import sleep
 from typing import Annotated
 
 import typer
 
-from scaling.cli.options import StudyDir, StudyName
+from scaling.cli.options import ClusterName, Mode, StudyDir, StudyName
+from scaling.study.paths import RESULTS, StudyPaths
 
 # Another project of this name is on the package index, and puts its files where ours lie.
 _OTHER = "scaling"
 _ENTRY_POINT = "scaling.cli.verbs:main"
+LOOK_EVERY_S = 5.0
 
 
 def new(
@@ -41,6 +44,44 @@ def export(
     typer.echo(f"{len(names)} files -> {out}")
 
 
+def status(
+    study: StudyName,
+    watch: Annotated[bool, typer.Option(help="Say it again until all is measured.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON, for scripts.")] = False,
+    mode: Mode = None,
+    cluster: ClusterName = None,
+) -> None:
+    """How a study is: points done, what runs and waits, what it cost, the best, the end."""
+    from scaling.run import planning
+    from scaling.run.guided import budget_gpu_hours
+    from scaling.run.progress import watcher_of
+    from scaling.run.status import status_of
+    from scaling.study.study import load_study
+    from scaling.study.study_folder import folder_of
+
+    loaded = load_study(study, mode=mode, cluster=cluster)
+    wanted = planning.to_measure(loaded, planning.fitting_plan(loaded))
+    folder = folder_of(loaded, RESULTS)
+    say_unreadable(folder)
+    watcher = watcher_of(loaded, wanted, folder)
+    budget = budget_gpu_hours(loaded)
+    while True:
+        now = status_of(watcher, budget_gpu_hours=budget)
+        typer.echo(now.to_json() if as_json else "\n".join(now.lines()))
+        if not watch or now.progress.finished:
+            return
+        sleep(LOOK_EVERY_S)
+
+
+def say_unreadable(study_dir: Path) -> None:
+    """Set aside what is no row, and say so, until its point has run again."""
+    from scaling.record import row_files
+
+    row_files.set_aside(StudyPaths(study_dir).rows)
+    for unusable in row_files.kept_aside(StudyPaths(study_dir).rows):
+        typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
+
+
 def stop(
     study: StudyName,
     scheduler: Annotated[
@@ -49,7 +90,6 @@ def stop(
 ) -> None:
     """End a study for good, also where its snakemake is dead; what is measured is kept."""
     from scaling.run.stop import stop_study
-    from scaling.study.paths import RESULTS
 
     sentences, ended = stop_study(study, RESULTS, scheduler)
     for sentence in sentences or ["Nothing of it was running."]:

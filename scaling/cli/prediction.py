@@ -174,7 +174,7 @@ def recommend(
     if model not in models:
         hint = did_you_mean(model[:60], models)
         raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
-    asked: dict[str, Any] = {
+    setting: dict[str, Any] = {
         "model": model,
         "shape": models[model],
         "seq_length": seq_length,
@@ -183,7 +183,7 @@ def recommend(
         "engine": _one_of("--engine", engine, ENGINES),
     }
     best = search(
-        **asked,
+        **setting,
         cluster=cluster,
         clusters=clusters,
         gpus=counts,
@@ -191,7 +191,7 @@ def recommend(
         calibration=parameters,
     )
     for sentence in remarks(
-        **asked,
+        **setting,
         gpu=cluster_named(cluster, clusters).gpu,
         gpus=sorted(best),
         precision=best[min(best)][0].layout.precision,

@@ -69,9 +69,9 @@ def show_plan(
             f"{ways[0].gpu_hours:,.0f} if {study.path} says\n  measure: {text.strip()}"
         )
     cluster = study.clusters[planned.points[0].cluster]  # a study that measures runs on one
-    asked = [planning.allocation(point) for point in planned.points]
-    most = duration(60 * sum(one.minutes for one in asked))
-    hours = sum(planning.hours(one, cluster) for one in asked)
+    allocations = [planning.allocation(point) for point in planned.points]
+    most = duration(60 * sum(one.minutes for one in allocations))
+    hours = sum(planning.hours(one, cluster) for one in allocations)
     whole = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
     say(
         f"{len(planned.points)} points, {study.kind} scaling; one after another at most "

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaling.cli import accuracy, folders, following, tables
+from scaling.cli import accuracy, folders, tables
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.cli.options import ClusterName, Mode, StudyName
@@ -45,7 +45,7 @@ def plan(
         plan_writer.write_plan(planned)
     loaded, points = planned.study, planned.plan.points
     paths = StudyPaths(folder_of(loaded, RESULTS))
-    asked = repeats_elsewhere(loaded, points, paths)
+    on_others = repeats_elsewhere(loaded, points, paths)
     show.show_plan(
         loaded,
         planned.plan,
@@ -53,7 +53,7 @@ def plan(
         planned.probing,
         price.prices(loaded, planned.plan),
         affordable=price.cheapest(loaded, planned.plan),
-        elsewhere=expected(points, loaded.clusters[points[0].cluster].nodes) if asked else 0.0,
+        elsewhere=expected(points, loaded.clusters[points[0].cluster].nodes) if on_others else 0.0,
     )
 
 
@@ -162,7 +162,7 @@ def retry(
 
     loaded = load_study(study)
     folder = folder_of(loaded, RESULTS)
-    following.say_unreadable(folder)
+    folders.say_unreadable(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
@@ -194,7 +194,7 @@ for verb, example in (
     (folders.new, "new my-sweeps"),
     (folders.export, "export results/quickstart quickstart.zip"),
     (folders.stop, "stop quickstart"),
-    (following.status, "status quickstart --watch"),
+    (folders.status, "status quickstart --watch"),
     (predicting.predict, "predict points.csv predictions.parquet -c calibration.json"),
     (predicting.calibrate, "calibrate rows.csv calibration.json --where 'world_size <= 64'"),
     (accuracy.validate, "validate rows.csv --calibrate-where 'world_size <= 32' --json"),

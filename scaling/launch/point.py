@@ -56,16 +56,13 @@ def measure(
     another process of this host measures already (its parent was killed) is waited for instead.
 
     Args:
-        point_path: points/<point_id>.json, as `scaling plan` wrote it.
+        point_path: points/<point_id>.json.
         row_path: the Parquet file to write.
         rank_command: the program of one rank; POINT and a folder for its files are appended.
-        start: starts the ranks; by default srun in a Slurm allocation, processes elsewhere.
+        start: starts the ranks; by default as is usual here, see `starter`.
         hang_after_s: seconds without any rank getting further that count as a hang; by default what
             the point's predicted step time says, and longer while ranks start.
         excluded: hosts that the allocation was to leave out.
-
-    Returns:
-        The row that was written.
 
     Raises:
         InputError: there is no such point, or the file is none.

@@ -1,7 +1,11 @@
 """A probe from its plan to its rows, whatever happens to its ranks."""
 
+import dataclasses
+import datetime
 import json
+import math
 import os
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,21 +13,26 @@ from typing import Any
 
 from scaling.launch.judge.watch import Limits
 from scaling.launch.point_files import read_probe_plan
-from scaling.launch.probe_rows import rows_of
-from scaling.launch.ranks import rank_files, run_ranks
+from scaling.launch.ranks import Run, rank_files, run_ranks
 from scaling.launch.start.choose import starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.launch.unsettled import exits_on_signals
-from scaling.probe.plan import ProbePlan
+from scaling.probe.bandwidth import bus_factor
+from scaling.probe.plan import ProbePlan, Task
 from scaling.record.files import table_of, write_table, write_text
-from scaling.record.probe_row import Probe
+from scaling.record.interval import median_interval
+from scaling.record.probe_row import Probe, fields_asked
 from scaling.record.rank_files import ProbeRecords
 from scaling.study.paths import hosts_beside, logs_beside
 from scaling.study.time_limits import HANG_AFTER_S
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.probe")
 STARTUP_LIMIT_S = 300.0  # imports on a shared file system, connections of thousands of ranks
+_FEWEST_HOSTS = 3  # of two that differ nobody can say which one is ill
+
+Record = dict[str, Any]  # what one rank left of one task, with its rank
+Place = tuple[str | None, str | None]  # a host, or two
 
 
 def probe(
@@ -38,15 +47,12 @@ def probe(
     """Run a probe's ranks; write its rows, and hosts.json beside them.
 
     Args:
-        plan_path: probe.json, as `scaling plan` wrote it.
+        plan_path: probe.json.
         out: the Parquet file to write.
         logs: folder of the ranks' logs; by default <name>.logs/ beside `out`.
         rank_command: the program of one rank; the plan and a folder for its files are appended.
-        start: starts the ranks; by default srun in a Slurm allocation, processes elsewhere.
+        start: starts the ranks; by default as is usual here, see `starter`.
         hang_after_s: seconds without any rank getting further that count as a hang.
-
-    Returns:
-        The rows that were written.
 
     Raises:
         InputError: there is no such plan, or the file is none.
@@ -83,3 +89,137 @@ def hosts_of(plan: ProbePlan, left: Mapping[int, ProbeRecords]) -> dict[str, dic
         facts.pop("local_rank")
         host |= facts
     return hosts
+
+
+def rows_of(plan: ProbePlan, run: Run, left: Mapping[int, ProbeRecords]) -> list[Probe]:
+    """One row per task and host, pair of hosts, or kind of group across hosts.
+
+    A task that no rank did is one row whose outcome says why; so is one of groups that failed.
+    """
+    hosts = {rank: of_rank.facts["host"] for rank, of_rank in left.items()}
+    by_task: dict[int, list[Record]] = {}
+    for rank in sorted(left):
+        for record in left[rank].records:
+            by_task.setdefault(record["task"], []).append(record | {"rank": rank})
+    started = datetime.datetime.fromtimestamp(run.started_at, datetime.UTC)
+    rows: list[Probe] = []
+    for index, task in enumerate(plan.tasks):
+        facts = _facts(plan, task) | {"started_at": started.isoformat(timespec="seconds")}
+        records = by_task.get(index, [])
+        if not records:
+            rows.append(Probe(**facts | _not_done(plan, run)))
+            continue
+        by_place: dict[Place, list[Record]] = {}
+        failed = any("outcome" in record for record in records)
+        for record in records:
+            place = (None, None) if failed and task.group else _place(plan, task, hosts, record)
+            by_place.setdefault(place, []).append(record)
+        for (host, peer_host), here in by_place.items():
+            outcome, record = _result(task, here)
+            device = None if task.group else record["rank"] % plan.gpus_per_node
+            where = {"host": host, "peer_host": peer_host, "device": device}
+            rows.append(Probe(**facts | where | outcome))
+    return with_slowdowns(rows)
+
+
+def with_slowdowns(rows: Sequence[Probe]) -> list[Probe]:
+    """Fill `slowdown` where three hosts or pairs of hosts or more did the same."""
+    alike: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        if row.seconds is not None and row.host is not None:
+            alike.setdefault(_task_of(row), []).append(row.seconds)
+    filled = []
+    for row in rows:
+        peers = alike.get(_task_of(row), [])
+        if row.seconds is not None and row.host is not None and len(peers) >= _FEWEST_HOSTS:
+            row = dataclasses.replace(row, slowdown=row.seconds / statistics.median(peers))
+        filled.append(row)
+    return filled
+
+
+def _task_of(row: Probe) -> tuple[Any, ...]:
+    return (row.cluster, row.kind, *(getattr(row, name) for name in fields_asked()))
+
+
+def _facts(plan: ProbePlan, task: Task) -> dict[str, Any]:
+    """The columns that are known before the task is done."""
+    names = ("cluster", "gpu", "gpus_per_node")
+    facts = {name: getattr(plan, name) for name in names} | {"outcome": "ok"}
+    facts |= {each.name: getattr(task, each.name) for each in dataclasses.fields(Task)}
+    if (group := task.group) is None:
+        return facts
+    members = group.members(plan.world_size)
+    return facts | {
+        "group": group.name,
+        "ranks": group.ranks,
+        "stride": group.stride,
+        "nodes": len({rank // plan.gpus_per_node for rank in members[0]}),
+        "groups": len(members),
+    }
+
+
+def _not_done(plan: ProbePlan, run: Run) -> dict[str, Any]:
+    if run.verdict.outcome == "ok":
+        message = f"the probe's time of {plan.time_limit_s:g} s was over before this one's turn"
+        return {"outcome": "timeout", "error_message": message}
+    return {"outcome": run.verdict.outcome, "error_message": run.verdict.message}
+
+
+def _place(plan: ProbePlan, task: Task, hosts: Mapping[int, str], record: Record) -> Place:
+    """The host, or the pair of hosts, of a record; neither for a group across hosts."""
+    if task.group is None:
+        return hosts[record["rank"]], None
+    nodes = sorted({rank // plan.gpus_per_node for rank in record["ranks"]})
+    named = [hosts.get(node * plan.gpus_per_node) for node in nodes]
+    if len(named) == 1:
+        return named[0], None
+    return (named[0], named[1]) if task.group.name == "node_pair" else (None, None)
+
+
+def _result(task: Task, records: Sequence[Record]) -> tuple[dict[str, Any], Record]:
+    """The columns of what ran at once, and whose: the first that failed, or the slowest."""
+    for record in records:
+        if "outcome" in record:
+            return {"outcome": record["outcome"], "error_message": record["message"]}, record
+    for record in records:
+        if record.get("wrong"):
+            ranks = ", ".join(map(str, record["ranks"][:8]))
+            message = f"{task.kind} among ranks {ranks}: what arrived is not what was sent"
+            return {"outcome": "wrong", "error_message": message}, record
+    slowest = max(records, key=lambda record: statistics.median(record["samples"]))
+    interval = median_interval(slowest["samples"])
+    seconds = interval.median
+    columns: dict[str, Any] = {
+        "runs": len(slowest["samples"]),
+        "seconds": seconds,
+        "seconds_low": interval.low,
+        "seconds_high": interval.high,
+    }
+    if task.group is not None:
+        rate = slowest["message_bytes"] / seconds
+        factor = bus_factor(task.kind, task.group.ranks)  # type: ignore[arg-type]
+        columns |= {
+            "message_bytes": slowest["message_bytes"],
+            "algorithm_bytes_per_s": rate,
+            "bus_bytes_per_s": factor * rate,
+        }
+    elif task.kind == "memory_copy":
+        assert task.message_bytes is not None
+        columns["copy_bytes_per_s"] = 2 * task.message_bytes / seconds
+    else:
+        columns["flop_per_s"] = flops_of(task) / seconds
+    return columns, slowest
+
+
+def flops_of(task: Task) -> int:
+    """FLOPs of a gemm, or of causal attention forward and backward.
+
+    A gemm multiplies and adds m * n * k times. Attention has two matmuls of 2 * s * s * d a head
+    forward (scores, values) and five backward (scores again, and the gradients of values,
+    probabilities, queries and keys), of which the causal half is computed (FlashAttention-2,
+    arXiv 2307.08691, section 4.1, counts 3.5 forwards).
+    """
+    if task.kind == "gemm":
+        return 2 * math.prod((task.m or 0, task.n or 0, task.k or 0))
+    scores = (task.batch_size or 0) * (task.num_heads or 0) * (task.seq_length or 0) ** 2
+    return 7 * 2 * scores * (task.head_dim or 0) // 2

@@ -12,25 +12,19 @@ from typing import Any
 import scaling
 from scaling.record.rank_files import Stack
 
+_PACKAGES = ("torch_version", "deepspeed_version")
+
 
 def provenance_of(stack: Stack | None) -> dict[str, Any]:
     """The row's columns about the software and the device, from one rank's stack.
 
     Without one (no rank got that far) the versions are the installed ones and the device is null.
     """
-    columns: dict[str, Any] = {
-        "python_version": platform.python_version(),
-        "torch_version": _installed("torch"),
-        "deepspeed_version": _installed("deepspeed"),
-        "flash_attn_version": None,
-        "gpu_name": None,
-        "driver_version": None,
-        "cuda_version": None,
-        "nccl_version": None,
-    }
-    if stack is not None:
-        columns |= dataclasses.asdict(stack)
-        del columns["host"]
+    columns: dict[str, Any] = dict.fromkeys(each.name for each in dataclasses.fields(Stack))
+    columns |= {name: _installed(name.removesuffix("_version")) for name in _PACKAGES}
+    columns |= dataclasses.asdict(stack) if stack else {}
+    del columns["host"]
+    columns["python_version"] = platform.python_version()
     # without what came later and is not there: older rows of the same stack share the digest
     later = ("liger_kernel_version",)
     shared = {name: fact for name, fact in columns.items() if fact or name not in later}

@@ -44,12 +44,6 @@ class Run:
 def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) -> Run:
     """Start the ranks, wait until none runs, and judge what became of them.
 
-    Args:
-        launch: the ranks.
-        files: where they say what they do.
-        start: starts them.
-        limits: after which they are ended.
-
     Raises:
         KilledFromOutside: somebody ended the ranks, and no node was lost.
     """

@@ -19,26 +19,15 @@ from scaling.study.paths import StudyPaths, retried
 from scaling.study.point import columns_of
 
 _LONGEST_STEM = 200  # of the 255 bytes that a file's name may have
-_ARROW = {
-    "str": pa.string(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-    "list[float]": pa.list_(pa.float64()),
-    "list[int]": pa.list_(pa.int64()),
-    "list[str]": pa.list_(pa.string()),
-}
+_SCALARS = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+_ARROW = _SCALARS | {f"list[{kind}]": pa.list_(of) for kind, of in _SCALARS.items()}
 
 
 @functools.cache
 def arrow_schema(row_type: type) -> pa.Schema:
     """The Arrow schema of a row dataclass: its fields, in order, nullable where it says so."""
-    return pa.schema(
-        [
-            pa.field(name, _ARROW[kind], nullable=nullable)
-            for name, (kind, nullable) in fields_of(row_type).items()
-        ]
-    )
+    fields = fields_of(row_type).items()
+    return pa.schema([pa.field(name, _ARROW[kind], nullable) for name, (kind, nullable) in fields])
 
 
 class CannotWrite(InputError, OSError):
@@ -55,7 +44,8 @@ def whole(path: Path) -> Iterator[Path]:
     Raises:
         CannotWrite: the system refused, and nothing was left behind.
     """
-    part = _part(path)
+    # a name beside the file that no other writer uses
+    part = path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}.part")
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,11 +62,6 @@ def whole(path: Path) -> Iterator[Path]:
             raise
         reason = error.strerror or str(error).splitlines()[0]
         raise CannotWrite(f"{path}: cannot be written: {reason}") from error
-
-
-def _part(path: Path) -> Path:
-    """A name beside the file that no other writer uses."""
-    return path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}.part")
 
 
 def _to_disk(path: Path) -> None:
@@ -146,12 +131,8 @@ def read_row(path: Path) -> Row:
 def retried_attempts(row_path: Path) -> int:
     """Attempts at a point whose rows are kept aside; an id may hold what a glob would interpret."""
     folder = retried(row_path, 1).parent
-    if not folder.is_dir():
-        return 0
-    return sum(
-        path.name.startswith(f"{row_path.stem}.") and path.suffix == ".parquet"
-        for path in folder.iterdir()
-    )
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sum(name.startswith(f"{row_path.stem}.") and name.endswith(".parquet") for name in names)
 
 
 def write_points(directory: Path, plan: Plan) -> None:

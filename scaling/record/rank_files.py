@@ -43,9 +43,7 @@ class RankResult:
 
     clock: str
     step_times_s: list[float]  # of the measured steps, warm-up excluded; none of a short point
-    losses: (
-        list[float] | None
-    )  # of every full step from the first; None where short ones came first
+    losses: list[float] | None  # of full steps from the first; None where short ones came first
     grad_norms: list[float] | None
     peak_memory_bytes: int
     peak_reserved_bytes: int | None

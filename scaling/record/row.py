@@ -176,9 +176,7 @@ class Row(PointColumns):
     cuda_version: str | None
     nccl_version: str | None
     hosts: list[str]
-    excluded_hosts: list[str] | None = (
-        None  # that Slurm was told to leave out: slow, or seen before
-    )
+    excluded_hosts: list[str] | None = None  # that Slurm left out as asked: slow, or seen before
     job_id: str | None  # the scheduler's
     started_at: str  # UTC, ISO 8601
     stack_fingerprint: str  # rows with different ones are never averaged

@@ -19,17 +19,11 @@ NEEDED = (
 )  # fmt: skip
 _OWN = ("attempt", "duration_s", "started_at")  # who published a row need not say them
 
-SQL_TYPES = {
-    "str": "varchar",
-    "int": "bigint",
-    "float": "double",
-    "bool": "boolean",
-    "list[float]": "double[]",
-    "list[int]": "bigint[]",
-    "list[str]": "varchar[]",
-}
+_SCALARS = {"str": "varchar", "int": "bigint", "float": "double", "bool": "boolean"}
+SQL_TYPES = _SCALARS | {f"list[{kind}]": f"{of}[]" for kind, of in _SCALARS.items()}
 COLUMNS: Mapping[str, str] = {name: SQL_TYPES[kind] for name, (kind, _) in fields_of(Row).items()}
 
+_NOT_ABOVE_0 = 'not isfinite("{0}") or "{0}" <= 0'
 _TIMES = ("step_time_s", "step_time_low_s", "step_time_high_s")
 _EXTENDED = ("extended_step_time_s", "extended_low_s", "extended_high_s")
 # of a line through times: what it starts from may lie below 0, where noise is larger than it
@@ -93,22 +87,15 @@ def _rules() -> Rules:
         yield f"{name} is null{others}", f"'{name} is missing'"
     yield from _word_rules(Row)
     yield "zero_stage not between 0 and 3", _breach("zero_stage", "must be 0, 1, 2 or 3")
-    for name in _COUNTS:
-        yield f'"{name}" < 1', _breach(name, "must be at least 1")
-    for name in _FROM_ZERO:
-        yield f'"{name}" < 0', _breach(name, "must be at least 0")
-    for name in _AMOUNTS:
-        yield (
-            f'not isfinite("{name}") or "{name}" < 0',
-            _breach(name, "must be a finite number of at least 0"),
-        )
-    for name in _SIGNED:
-        yield f'not isfinite("{name}")', _breach(name, "must be a finite number")
-    for name in (*_TIMES, *_EXTENDED, "peak_flop_per_s"):
-        yield (
-            f'not isfinite("{name}") or "{name}" <= 0',
-            _breach(name, "must be a finite number above 0"),
-        )
+    for names, wrong, wanted in (
+        (_COUNTS, '"{}" < 1', "at least 1"),
+        (_FROM_ZERO, '"{}" < 0', "at least 0"),
+        (_AMOUNTS, 'not isfinite("{0}") or "{0}" < 0', "a finite number of at least 0"),
+        (_SIGNED, 'not isfinite("{}")', "a finite number"),
+        ((*_TIMES, *_EXTENDED, "peak_flop_per_s"), _NOT_ABOVE_0, "a finite number above 0"),
+    ):
+        for name in names:
+            yield wrong.format(name), _breach(name, f"must be {wanted}")
     yield from _product("world_size", ("tp", "pp", "cp", "dp"))
     yield from _product(
         "global_batch_size", ("micro_batch_size", "gradient_accumulation_steps", "dp")
@@ -136,29 +123,25 @@ def _rules() -> Rules:
             f"outcome != 'ok' and {name} is not null",
             f"'outcome=' || outcome || ' with {name}: only ok has numbers'",
         )
+    bad = "list_aggregate(list_transform({0}, lambda x: x is null or {1}), 'bool_or')"
     yield (
-        "list_aggregate(list_transform(step_times_s, lambda x: "
-        "x is null or not isfinite(x) or x <= 0), 'bool_or')",
+        bad.format("step_times_s", "not isfinite(x) or x <= 0"),
         "'step_times_s: each must be a finite number above 0'",
     )
     yield "len(step_times_s) = 0", "'step_times_s: is empty'"
     yield (
-        "list_aggregate(list_transform(losses, lambda x: x is null or not isfinite(x)), 'bool_or')",
+        bad.format("losses", "not isfinite(x)"),
         "'losses: each must be a finite number; a training that diverged has no speed'",
     )
-    yield (
-        "step_time_low_s > step_time_s * 1.000001 or step_time_s > step_time_high_s * 1.000001",
-        _breach("step_time_s", "lies outside its own interval"),
-    )
-    yield (
-        "extended_step_time_s not between extended_low_s * 0.999999 and extended_high_s * 1.000001",
-        _breach("extended_step_time_s", "lies outside its own interval"),
-    )
-    yield (
-        "step_time_s not between list_min(step_times_s) * 0.999999"
-        " and list_max(step_times_s) * 1.000001",
-        _breach("step_time_s", "lies outside its own step_times_s"),
-    )
+    for name, low, high, whose in (
+        ("step_time_s", "step_time_low_s", "step_time_high_s", "interval"),
+        ("extended_step_time_s", "extended_low_s", "extended_high_s", "interval"),
+        ("step_time_s", "list_min(step_times_s)", "list_max(step_times_s)", "step_times_s"),
+    ):
+        yield (
+            f"{name} < {low} * 0.999999 or {name} > {high} * 1.000001",
+            _breach(name, f"lies outside its own {whose}"),
+        )
     # by the strict count: the convention of mfu counts all of causal attention, and so may pass 1
     # at long sequences without anything being wrong
     for name in ("step_time_s", "extended_step_time_s"):
@@ -175,10 +158,7 @@ def _probe_rules() -> Rules:
     yield from _word_rules(Probe)
     for name, (kind, _) in fields_of(Probe).items():
         if kind == "float":
-            yield (
-                f'not isfinite("{name}") or "{name}" <= 0',
-                _breach(name, "must be a finite number above 0"),
-            )
+            yield _NOT_ABOVE_0.format(name), _breach(name, "must be a finite number above 0")
         if kind == "int":
             yield f'"{name}" < 0', _breach(name, "must be at least 0")
 

@@ -60,16 +60,14 @@ def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
     """
     unusable: list[Unusable] = []
     present = list(_plausible(paths, unusable))
-    if not present:
-        unusable.sort(key=lambda one: one.path)
-        return Rows(_PLACED.empty_table().drop_columns(["row_number"]), tuple(unusable))
     tables = [_PLACED.empty_table()]
-    with _template() as template:
-        for at in range(0, len(present), AT_ONCE):
+    for at in range(0, len(present), AT_ONCE):
+        with _template() as template:
             tables += _scanned(present[at : at + AT_ONCE], template, unusable)
     together = pa.concat_tables(tables, promote_options="default").combine_chunks()
     together = together.sort_by([("file", "ascending"), ("row_number", "ascending")])
-    judged = together.append_column("reason", pa.array(reasons(together, series=series)))
+    sentences = reasons(together, series=series) if together.num_rows else []
+    judged = together.append_column("reason", pa.array(sentences, pa.string()))
     wrong = judged.filter(pc.is_valid(judged["reason"]))
     if wrong.num_rows:
         unusable += _unusable(wrong)
@@ -118,11 +116,8 @@ def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> lis
             continue
     if len(files) > ALONE:
         half = len(files) // 2
-        return [
-            table
-            for part in (files[:half], files[half:])
-            for table in _scanned(part, template, unusable)
-        ]
+        first = _scanned(files[:half], template, unusable)
+        return first + _scanned(files[half:], template, unusable)
     tables = []
     for file in files:
         try:
@@ -193,7 +188,9 @@ def set_aside(folder: Path) -> list[Unusable]:
     for one in rows.unusable:
         if one.row or str(one.path) in good:
             continue
-        kept = _free(one.path)
+        kept = next(  # under the first number that is free
+            path for n in itertools.count(1) if not (path := unreadable(one.path, n)).exists()
+        )
         try:
             write_text(kept.with_suffix(".txt"), f"{one.reason}\n")
             one.path.replace(kept)
@@ -242,13 +239,6 @@ def _plausible(paths: Iterable[Path], unusable: list[Unusable]) -> Iterator[Path
             unusable.append(Unusable(path, "is cut short, or no Parquet file"))
         else:
             yield path
-
-
-def _free(row: Path) -> Path:
-    """Where a file that holds no row can be kept: under the first number that is free."""
-    return next(
-        kept for number in itertools.count(1) if not (kept := unreadable(row, number)).exists()
-    )
 
 
 def _one_line(text: str) -> str:

@@ -42,12 +42,11 @@ def warm_up(step_times_s: Sequence[float]) -> int | None:
     times = np.asarray(step_times_s, dtype=float)
     n = len(times)
     most = int(n * MOST_DROPPED)
-    errors = []
-    for dropped in range(most + 1):
-        rest = times[dropped:]
-        if len(rest) < 2:
-            break
-        errors.append(float(((rest - rest.mean()) ** 2).sum()) / len(rest) ** 2)
+    errors = [
+        float(((rest - rest.mean()) ** 2).sum()) / len(rest) ** 2
+        for dropped in range(most + 1)
+        if len(rest := times[dropped:]) > 1
+    ]
     if not errors:
         return None
     best = int(np.argmin(errors))

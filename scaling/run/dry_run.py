@@ -41,7 +41,8 @@ def allocations(
         return []
     wanted = [points[name] for name in sorted(missing)]
     jobs = [(one.nodes, one.ranks_per_node, one.minutes) for one in wanted]
-    limits = {"most": settings["pack"] or 1, "most_minutes": settings["pack_minutes"]}
+    most, most_minutes = settings["submitit-pack"] or 1, settings["submitit-pack-minutes"]
+    limits = {"most": most, "most_minutes": most_minutes}
     packed = subprocess.run(
         [sys.executable, "-m", _PACKING],
         input=json.dumps(limits | {"jobs": jobs}),
@@ -65,12 +66,12 @@ def allocations(
 
 
 def _settings(options: Sequence[str]) -> dict[str, Any]:
-    """Executor, pack and pack_minutes, as the profile says or the options instead of it."""
+    """The executor and what is packed, as the profile says or the options instead of it."""
+    kinds: dict[str, Any] = {"executor": str, "submitit-pack": int, "submitit-pack-minutes": int}
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--profile", type=Path)
-    parser.add_argument("--executor")
-    parser.add_argument("--submitit-pack", dest="pack", type=int)
-    parser.add_argument("--submitit-pack-minutes", dest="pack_minutes", type=int)
+    for name, kind in kinds.items():
+        parser.add_argument(f"--{name}", dest=name, type=kind)
     stated, _ = parser.parse_known_args(list(options))
     profile: dict[str, Any] = {}
     if stated.profile is not None:
@@ -79,8 +80,4 @@ def _settings(options: Sequence[str]) -> dict[str, Any]:
             profile = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         except (OSError, yaml.YAMLError) as error:
             raise InputError(f"{path}: is no profile of Snakemake: {error}") from error
-    return {
-        "executor": stated.executor or profile.get("executor"),
-        "pack": stated.pack or profile.get("submitit-pack"),
-        "pack_minutes": stated.pack_minutes or profile.get("submitit-pack-minutes"),
-    }
+    return {name: getattr(stated, name) or profile.get(name) for name in kinds}

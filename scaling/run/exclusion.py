@@ -38,24 +38,16 @@ Timed = tuple[float, Sequence[str]]  # seconds of a step, and the hosts of the r
 
 
 def hosts_to_avoid(
-    paths: StudyPaths, point_id: str, asked: Allocation, nodes: int, *, slow_ones: bool = True
+    paths: StudyPaths, point_id: str, allocation: Allocation, nodes: int, *, slow_ones: bool = True
 ) -> list[str]:
     """The hosts that Slurm is told to leave out for a point; none where too few would be left.
 
-    Args:
-        paths: of the study.
-        point_id: of the point that is about to be submitted.
-        asked: its allocation.
-        nodes: of the cluster.
-        slow_ones: whether the study leaves slow nodes out.
+    `nodes` are those of the cluster; `slow_ones` says whether the study leaves slow nodes out.
     """
-    slow: set[str] = set()
-    if slow_ones:
-        slow |= set(named_slow(paths.excluded))
-        slow |= slow_by_probes(paths)
-    avoided = sorted(slow) if nodes - len(slow) >= asked.nodes else []
-    seen = slow | set(_seen(paths, point_id, asked)) if asked.repeat else slow
-    return sorted(seen) if nodes - len(seen) >= asked.nodes else avoided
+    slow = set(named_slow(paths.excluded)) | slow_by_probes(paths) if slow_ones else set()
+    avoided = sorted(slow) if nodes - len(slow) >= allocation.nodes else []
+    seen = slow | _seen(paths, point_id, allocation) if allocation.repeat else slow
+    return sorted(seen) if nodes - len(seen) >= allocation.nodes else avoided
 
 
 def named_slow(excluded: Path) -> dict[str, str]:
@@ -81,19 +73,20 @@ def name_slow(
     slow = named_slow(excluded)
     runs = [(point, *timed[point.point_id]) for point in points if point.point_id in timed]
     for residuals in _residuals(study, runs):
-        used = np.flatnonzero(np.isfinite(residuals)).tolist()
-        hosts = [list(runs[row][2]) for row in used]
-        for one in (
-            residual_tests(residuals[used], np.zeros(len(used)), pa.array(hosts)) if used else ()
-        ):
-            on = sum(one["host"] in names for names in hosts)
+        used = np.flatnonzero(np.isfinite(residuals))
+        hosts = [list(runs[row][2]) for row in used.tolist()]
+        tests = (
+            residual_tests(residuals[used], np.zeros(len(used)), pa.array(hosts)) if hosts else ()
+        )
+        for test in tests:
+            host, effect, p_value = (str(test[name]) for name in ("host", "effect", "p_value"))
+            on = sum(host in names for names in hosts)
             many = min(on, len(hosts) - on) >= FEWEST_RUNS
-            effect, p_value = float(str(one["effect"])), float(str(one["p_value"]))
-            if many and effect >= SLOWER_BY and p_value <= SURE:
+            if many and float(effect) >= SLOWER_BY and float(p_value) <= SURE:
                 slow.setdefault(
-                    str(one["host"]),
-                    f"its {on} runs take {effect:.0%} longer than those elsewhere "
-                    f"(p {p_value:.2g})",
+                    host,
+                    f"its {on} runs take {float(effect):.0%} longer than those elsewhere "
+                    f"(p {float(p_value):.2g})",
                 )
     if slow:
         write_text_if_new(excluded, json.dumps(slow, indent=1) + "\n")
@@ -117,9 +110,9 @@ def _residuals(study: "Study", runs: Sequence[tuple[Point, float, Sequence[str]]
     single = np.isnan(against_runs)
     if single.any() and study.predictable:
         prediction = planning.predict_points(study, points)[1]
-        known = single & prediction.predicted
-        off = logs[known] - np.log(prediction.step_time_s[known])
-        against_predictions[known] = off - np.median(off) if off.size else off
+        predicted = single & prediction.predicted
+        off = logs[predicted] - np.log(prediction.step_time_s[predicted])
+        against_predictions[predicted] = off - np.median(off) if off.size else off
     return [against_runs, against_predictions]
 
 
@@ -143,12 +136,11 @@ def _slow_by_probes(path: Path, time_ns: int | None) -> tuple[str, ...]:
     return tuple(sorted({one.host for one in slow_hosts(Probe(**one) for one in records)}))
 
 
-def _seen(paths: StudyPaths, point_id: str, asked: Allocation) -> list[str]:
+def _seen(paths: StudyPaths, point_id: str, allocation: Allocation) -> set[str]:
     """Hosts that earlier runs of a repeat's layout were on, as they stood when it was chosen."""
-    choice = paths.choice_of_repeat(asked.world_size, asked.repeat)
+    choice = paths.choice_of_repeat(allocation.world_size, allocation.repeat)
     try:
-        table = pq.read_table(choice, columns=["point_id", "hosts"])
+        table = pq.read_table(choice, columns=["hosts"], filters=[("point_id", "=", point_id)])
     except (OSError, pa.ArrowException):
-        return []
-    hosts = {one["point_id"]: one["hosts"] for one in table.to_pylist()}
-    return hosts.get(point_id) or []
+        return set()
+    return {host for one in table.to_pylist() for host in one["hosts"] or ()}

@@ -26,16 +26,12 @@ from scaling.study.study_folder import read_about
 # An absolute path of at least two parts, not the tail of a URL or of a relative one.
 _PATH = re.compile(r"(?<![\w.:/~-])~?/(?:[^\s/'\"<>:,;()]+/)+([^\s/'\"<>:,;()]+)")
 _STUDY = "study.yaml"
+_KINDS = {".html": "text/html", ".parquet": "application/vnd.apache.parquet"}
 _SHORTEST_NAME = 3  # of a user; shorter ones, and root, are words of their own
 
 
 def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
     """Write a study's tables, page and study file into a zip with `ro-crate-metadata.json`.
-
-    Args:
-        study_dir: results/<study>, tabulated.
-        out: the zip.
-        reports: captions and the page's template.
 
     Returns:
         The names of the files in it.
@@ -85,10 +81,7 @@ def _copy(source: StudyPaths, copy: StudyPaths) -> None:
 def _scrubbed(table: pa.Table) -> pa.Table:
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-            cells = [
-                None if cell is None else without_private(cell)
-                for cell in table.column(place).to_pylist()
-            ]
+            cells = [cell and without_private(cell) for cell in table.column(place).to_pylist()]
             table = table.set_column(place, field, pa.array(cells, field.type))
     return table
 
@@ -109,25 +102,18 @@ def _describe(folder: Path, title: str, sql: Path) -> list[str]:
         "Measured and predicted training steps of parallel layouts over GPU counts; tables are "
         "Parquet, report.html is one page that needs no network."
     )
-    made_by = crate.add_jsonld(
-        {
-            "@id": "#training-scaling",
-            "@type": "SoftwareApplication",
-            "name": "training-scaling",
-            "softwareVersion": scaling.__version__,
-        }
-    )
-    crate.root_dataset["generator"] = made_by
+    program = {"@id": "#training-scaling", "@type": "SoftwareApplication"}
+    facts = {"name": "training-scaling", "softwareVersion": scaling.__version__}
+    crate.root_dataset["generator"] = crate.add_jsonld(program | facts)
     names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
     for name in names:
-        kind = "text/html" if name.endswith(".html") else None
-        if name.endswith(".parquet"):
-            kind = "application/vnd.apache.parquet"
-        about = meanings.get(folder / name) or _grain(sql / f"{Path(name).stem}.sql")
-        facts = {"name": name, "description": about, "encodingFormat": kind}
-        crate.add_file(
-            folder / name, name, properties={key: fact for key, fact in facts.items() if fact}
-        )
+        stated = {
+            "name": name,
+            "description": meanings.get(folder / name) or _grain(sql / f"{Path(name).stem}.sql"),
+            "encodingFormat": _KINDS.get(Path(name).suffix),
+        }
+        properties = {key: fact for key, fact in stated.items() if fact}
+        crate.add_file(folder / name, name, properties=properties)
     crate.metadata.write(folder)
     return [*names, "ro-crate-metadata.json"]
 

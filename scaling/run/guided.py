@@ -79,13 +79,13 @@ def _again(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
     *before, newest = [set(chosen_ids(path)) & sweep.rows.keys() for path in earlier]
     if not newest:
         return choice_table([], {}), "nothing was added before, so nothing is now"
-    known = _smaller(sweep, world_size).union(newest, *before)
-    calibration, basis = _calibrated(sweep, known, "this and smaller sizes")
+    measured = _smaller(sweep, world_size).union(newest, *before)
+    calibration, basis = _calibrated(sweep, measured, "this and smaller sizes")
     points, prediction = planning.predict_points(sweep.study, sweep.once, calibration)
     rows = choose_again(
         points,
         prediction,
-        _seen(sweep, known),
+        _seen(sweep, measured),
         world_size,
         _guide(sweep, prediction),
         spent_gpu_s=_spent_gpu_s(sweep),
@@ -118,13 +118,13 @@ def _guide(sweep: Sweep, prediction: "Prediction") -> "Guide":
     return guide_of(sweep.study, usual_s, price.run_s(sweep.study, sweep.once, prediction))
 
 
-def _seen(sweep: Sweep, known: set[str]) -> "Seen":
+def _seen(sweep: Sweep, measured: set[str]) -> "Seen":
     """What these points have shown, repeats of a layout by their median."""
     from scaling.predict.advise.surprise import Seen
 
     runs: dict[Any, list[float | None]] = {}
     for point in sweep.runs:
-        if point.point_id in known:
+        if point.point_id in measured:
             seconds = _full_step_s(sweep.rows[point.point_id])
             runs.setdefault(same_layout(point), []).append(seconds)
     of_point = [runs.get(same_layout(point), []) for point in sweep.once]
@@ -135,7 +135,7 @@ def _seen(sweep: Sweep, known: set[str]) -> "Seen":
     )
 
 
-def _calibrated(sweep: Sweep, known: set[str], whose: str) -> tuple["Calibration | None", str]:
+def _calibrated(sweep: Sweep, measured: set[str], whose: str) -> tuple["Calibration | None", str]:
     """A calibration on these points' rows, of the software that left most of them."""
     from scaling.foreign.columns import Columns
     from scaling.foreign.reading import read_rows
@@ -144,13 +144,13 @@ def _calibrated(sweep: Sweep, known: set[str], whose: str) -> tuple["Calibration
     from scaling.predict.read.observed import observed_of
     from scaling.predict.read.points import points_of
 
-    if not known:
+    if not measured:
         return None, "nothing smaller has been measured: data-sheet numbers"
     paths, clusters, probed = sweep.paths, sweep.study.clusters, None
-    stacks = {point_id: sweep.rows[point_id]["stack_fingerprint"] for point_id in sorted(known)}
+    stacks = {point_id: sweep.rows[point_id]["stack_fingerprint"] for point_id in sorted(measured)}
     stack, count = Counter(stacks.values()).most_common(1)[0]
-    measured = read_measured([paths.row(name) for name in stacks if stacks[name] == stack])
-    columns = Columns(measured.table, str(paths.rows))
+    rows = read_measured([paths.row(name) for name in stacks if stacks[name] == stack])
+    columns = Columns(rows.table, str(paths.rows))
     if paths.probes.exists():
         probes = Columns(read_rows(paths.probes), str(paths.probes))
         probed = probed_parameters(probes, clusters)
@@ -162,8 +162,8 @@ def _calibrated(sweep: Sweep, known: set[str], whose: str) -> tuple["Calibration
         probes=probed,
     )
     basis = f"calibrated on {count} rows of {whose}"
-    if count < len(known):
-        others = len(known) - count
+    if count < len(measured):
+        others = len(measured) - count
         basis += f", those of stack_fingerprint {stack}: {others} are of another"
     return calibration, basis
 
@@ -177,13 +177,9 @@ def _full_step_s(row: Mapping[str, Any]) -> float | None:
 def guide_of(
     study: "Study", startup_s: float, run_s: "price.Floats", *, keep: float | None = None
 ) -> "Guide":
-    """What the study says about what to measure.
+    """What the study says about what to measure; `keep` holds where it chooses nothing.
 
-    Args:
-        study: whose `measure` says it.
-        startup_s: seconds before the first step of a point.
-        run_s: predicted seconds of all the steps of each point.
-        keep: what holds where the study chooses nothing.
+    A point takes `startup_s` seconds to its first step; `run_s` are predicted for all its steps.
     """
     from scaling.predict.advise.guide import Guide
 

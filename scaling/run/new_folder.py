@@ -15,11 +15,7 @@ _CHANGE = "CHANGE-ME"
 
 
 def make_folder(folder: Path, site: SlurmSite | None) -> list[Path]:
-    """Write Snakefile, config/ and profiles into a folder that has none of them.
-
-    Args:
-        folder: made where it is not there.
-        site: what Slurm said of this machine, None where there is none.
+    """Write Snakefile, config/ and profiles into a folder that has none of them, or make it.
 
     Returns:
         What was written, in the order in which one reads it.
@@ -37,15 +33,15 @@ def make_folder(folder: Path, site: SlurmSite | None) -> list[Path]:
     there = sorted(name for name in {*texts, *copies} if (folder / name).exists())
     if there:
         raise InputError(f"{folder / there[0]}: exists already; give a new folder")
+    written = [folder / name for name in (*texts, *sorted(copies))]
+    for path in written:
+        path.parent.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    for name in sorted(copies):
-        source, path = SHIPPED / name, folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source, path) if source.is_dir() else shutil.copy(source, path)
-    return [folder / name for name in (*texts, *sorted(copies))]
+        (folder / name).write_text(text, encoding="utf-8")
+    for name in copies:
+        source = SHIPPED / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+    return written
 
 
 def clusters_text(site: SlurmSite | None) -> str:

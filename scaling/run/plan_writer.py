@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaling.cluster.site import resources
-from scaling.errors import InputError
+from scaling.errors import InputError, shortened
 from scaling.probe.plan import ProbePlan
 from scaling.record import files
 from scaling.run import choices, planning
 from scaling.study import grid, plan_file
 from scaling.study.grid import Plan
-from scaling.study.order import shuffled
 from scaling.study.paths import RESULTS, StudyPaths
 from scaling.study.plan_file import CONFIG, Allocation, PlanFile
-from scaling.study.point import Point, point_from_json
+from scaling.study.point import Point, place_of, point_from_json
 from scaling.study.study import Study, findings_of, load_study
 from scaling.study.study_folder import about, folder_of
 
@@ -90,14 +89,14 @@ def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
 
 
 def _file(planned: StudyPlan, paths: StudyPaths) -> PlanFile:
-    study, points = planned.study, planned.plan.points
+    study, points, probing = planned.study, planned.plan.points, planned.probing
     repeats = study.measure.repeats
-    site = study.clusters[points[0].cluster].slurm  # a study that measures runs on one cluster
     used = sorted({point.cluster for point in points})
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
     written = [paths.points_table, paths.refused, paths.study]
-    written += [paths.probe_plan] if planned.probing else []
+    written += [paths.probe_plan] if probing else []
     digests = {path.name: plan_file.digest_of(path) for path in written}
+    cluster = study.clusters[points[0].cluster]  # a study that measures runs on one
     return PlanFile(
         made_from=planned.made_from,
         files={name: digest for name, digest in digests.items() if digest},
@@ -115,11 +114,11 @@ def _file(planned: StudyPlan, paths: StudyPaths) -> PlanFile:
         predicted=study.predictable,
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
-        nodes=study.clusters[points[0].cluster].nodes,
-        gres=site.gres,
-        resources=resources(site),
-        probe=_probe_allocation(planned.probing),
-        probe_asked=planned.probing.digest if planned.probing else "",
+        nodes=cluster.nodes,
+        gres=cluster.slurm.gres,
+        resources=resources(cluster.slurm),
+        probe=planning.probe_allocation(probing) if probing else None,
+        probe_asked=probing.digest if probing else "",
     )
 
 
@@ -129,16 +128,9 @@ def _in_order(study: Study, points: Sequence[Point]) -> dict[str, Allocation]:
     Small sizes first, and within a size at random: what changes with time must not look like a
     property of the layouts that happened to run then. The order is that of the study's seed.
     """
-    by_id = {point.point_id: point for point in points}
-    place = {name: number for number, name in enumerate(shuffled(by_id, study.measure.seed))}
-    names = sorted(
-        by_id, key=lambda name: (by_id[name].world_size, by_id[name].repeat, place[name])
-    )
-    return {name: planning.allocation(by_id[name]) for name in names}
-
-
-def _probe_allocation(probing: ProbePlan | None) -> Allocation | None:
-    return None if probing is None else planning.probe_allocation(probing)
+    seed = study.measure.seed
+    ordered = sorted(points, key=lambda p: (p.world_size, p.repeat, place_of(seed, p.point_id)))
+    return {point.point_id: planning.allocation(point) for point in ordered}
 
 
 @contextlib.contextmanager
@@ -172,15 +164,10 @@ def _refuse_other_points(paths: StudyPaths, points: Sequence[Point]) -> None:
         other = next((name for name in _MEASURED if before[name] != now[name]), None)
         if other is not None:
             raise InputError(
-                f"{row}: was measured with {other}={_short(before[other])}, and the point of this "
-                f"id has {other}={_short(now[other])} now; give the cluster another name in "
-                f"clusters.yaml, or move {paths.folder} away"
+                f"{row}: was measured with {other}={shortened(before[other])}, and the point of "
+                f"this id has {other}={shortened(now[other])} now; give the cluster another name "
+                f"in clusters.yaml, or move {paths.folder} away"
             )
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _tidy(paths: StudyPaths, planned: StudyPlan) -> None:

@@ -14,10 +14,9 @@ from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.run.choices import refusal_columns, same_setting
 from scaling.study import grid
 from scaling.study.grid import Plan, Refusal
-from scaling.study.order import place_of
 from scaling.study.plan_file import Allocation
-from scaling.study.point import Point, can_be_short
-from scaling.study.short_steps import micro_batches
+from scaling.study.point import Point, can_be_short, place_of
+from scaling.study.short_steps import Accumulation, micro_batches
 from scaling.study.time_limits import limits
 
 if TYPE_CHECKING:
@@ -66,14 +65,10 @@ def fitting_plan(study: "Study") -> Plan:
     points, prediction = predict_points(study, planned.points)
     reasons = {} if study.measure.measure_oom else memory_refusals(points, prediction)
     rows = [row for row in range(len(planned.points)) if row not in reasons]
-    kept = tuple(
-        _limited(
-            study,
-            planned.points[row],
-            float(prediction.step_time_s[row]) if prediction.predicted[row] else None,
-        )
-        for row in rows
-    )
+    kept = [planned.points[row] for row in rows]
+    for place, row in enumerate(rows):
+        if prediction.predicted[row]:
+            kept[place] = _limited(study, kept[place], float(prediction.step_time_s[row]))
     refused = [
         Refusal(
             **refusal_columns(planned.points[row]),
@@ -82,7 +77,7 @@ def fitting_plan(study: "Study") -> Plan:
         for row, reason in reasons.items()
         if planned.points[row].repeat == 0
     ]
-    whole = Plan(points=kept, refusals=(*planned.refusals, *refused))
+    whole = Plan(points=tuple(kept), refusals=(*planned.refusals, *refused))
     grid.refuse_empty(study, kept, whole.refusals)
     ranked_s = ranked_of(prediction)
     return _checked_in_full(study, whole, [ranked_s[row] for row in rows])
@@ -99,8 +94,6 @@ def _checked_in_full(
 ) -> Plan:
     """The plan in which the short points that check the others run in full as well."""
     chosen = in_full(study, planned.points, ranked_s)
-    if not chosen:
-        return planned
     points = [
         dataclasses.replace(point, accumulation="both") if row in chosen else point
         for row, point in enumerate(planned.points)
@@ -120,11 +113,8 @@ def in_full(
     `in_full: advised` takes the predicted best of each size and setting, and one of each size that
     the seed draws; a share takes so many of each size, at least one, all drawn.
 
-    Args:
-        study: of the points.
-        points: the candidates.
-        ranked_s: of each point, see `ranked_of`; None where nothing is predicted.
-        every: whether points that are not short are asked about as if they were.
+    With `every`, points that are not short are asked about as if they were. For `ranked_s` see
+    `ranked_of`; None where nothing is predicted.
     """
     share = study.measure.in_full
     sizes: dict[int, list[int]] = {}
@@ -137,32 +127,25 @@ def in_full(
         if ranked_s is not None and (seconds := ranked_s[row]) is not None:
             setting = (point.world_size, same_setting(point))
             best[setting] = min(best.get(setting, (seconds, row)), (seconds, row))
+    if share == 0:
+        return set()
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for of_size in sizes.values():
-        count = 1 if share == "advised" else max(1, round(share * len(of_size)))
-        drawn = sorted(
-            of_size, key=lambda row: place_of(study.measure.seed, points[row].point_id, "in full")
-        )
-        chosen |= set(drawn[: 0 if share == 0 else count])
+        count = 1 if isinstance(share, str) else max(1, round(share * len(of_size)))
+        of_size.sort(key=lambda row: place_of(study.measure.seed, points[row].point_id, "in full"))
+        chosen |= set(of_size[:count])
     return chosen
 
 
-def _limited(study: "Study", point: Point, step_time_s: float | None) -> Point:
+def _limited(study: "Study", point: Point, step_time_s: float) -> Point:
     """The point with the limit that its predicted step time says, of three digits."""
-    if step_time_s is None:
-        return point
     expected_step_s = float(f"{step_time_s:.3g}")
+    warmup, layout = point.warmup_steps, point.layout
     # a short point may have to run in full as well
-    run_through = micro_batches(
-        point.layout,
-        "full" if point.accumulation == "full" else "both",
-        warmup=point.warmup_steps,
-        steps=point.measured_steps,
-    )
-    steps = -(-run_through // point.layout.gradient_accumulation_steps)
-    limit_s, _ = limits(
-        expected_step_s, point.warmup_steps, steps - point.warmup_steps, study.measure.time_limit_s
-    )
+    kind: Accumulation = "full" if point.accumulation == "full" else "both"
+    run_through = micro_batches(layout, kind, warmup=warmup, steps=point.measured_steps)
+    steps = -(-run_through // layout.gradient_accumulation_steps)
+    limit_s, _ = limits(expected_step_s, warmup, steps - warmup, study.measure.time_limit_s)
     return dataclasses.replace(point, expected_step_s=expected_step_s, time_limit_s=limit_s)
 
 

@@ -68,11 +68,7 @@ def run_s(
     A short step is predicted as what it is, a step of a smaller batch. Of steps that stop by
     themselves the least are counted: on a quiet GPU they suffice, and a limit bounds the others.
 
-    Args:
-        study: of the points.
-        points: as `prediction` has them.
-        prediction: of their full steps.
-        short: whether steps are short; None: as each point says.
+    `prediction` is of full steps; `short` says whether steps are short, None: as each point says.
     """
     measure = study.measure
     warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
@@ -116,7 +112,7 @@ def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[P
     """
     if study.mode == "predict" or not study.predictable:
         return []
-    from scaling.predict.advise.guide import STARTUP_S, choose
+    from scaling.predict.advise.guide import STARTUP_S
     from scaling.predict.advise.surprise import most_again
     from scaling.run.guided import guide_of
 
@@ -131,6 +127,7 @@ def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[P
     counted = prediction.predicted & prediction.fits
     nodes = study.clusters[once[0].cluster].nodes
     on_a_node = np.array([min(1.0, planning.allocation(point).nodes / nodes) for point in once])
+    gpu_hours = repeats * points.world_size / 3600  # of a second of each point
     ways = []
     for way in which:
         guided, short = way in ("guided", "both"), way in ("short", "both")
@@ -138,12 +135,12 @@ def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[P
         rows, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
         if guided:
             guide = guide_of(study, STARTUP_S, seconds, keep=KEEP)
-            chosen = _chosen(choose, points, prediction, guide)
+            chosen = _chosen(points, prediction, guide)
             surprising[most_again(points, prediction, chosen, guide)] = True
             rows, surprising = rows & chosen, surprising & counted
-        spent = repeats * points.world_size * np.where(rows, seconds, 0.0) / 3600
-        startup = repeats * points.world_size * np.where(rows, STARTUP_S, 0.0) / 3600
-        added = points.world_size * np.where(surprising, seconds + STARTUP_S, 0.0)
+        spent = gpu_hours * np.where(rows, seconds, 0.0)
+        startup = gpu_hours * np.where(rows, STARTUP_S, 0.0)
+        added = gpu_hours * np.where(surprising, seconds + STARTUP_S, 0.0)
         ways.append(
             Price(
                 way=way,
@@ -152,7 +149,7 @@ def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[P
                 startup_gpu_hours=float(startup.sum()),
                 usd=_usd(points, spent + startup),
                 surprise_points=repeats * int(surprising.sum()),
-                surprise_gpu_hours=repeats * float(added.sum()) / 3600,
+                surprise_gpu_hours=float(added.sum()),
                 slow_node_gpu_hours=float((on_a_node * (spent + startup)).sum()) / repeats,
             )
         )
@@ -170,8 +167,8 @@ def cheapest(study: "Study", planned: Plan) -> tuple[dict[str, Any], Price] | No
 
     def priced(keys: dict[str, Any]) -> Price | None:
         given = Measure.model_validate(keys)
-        asked = measure.model_copy(update={name: getattr(given, name) for name in keys})
-        ways = prices(dataclasses.replace(study, measure=asked), planned, ("both",))
+        cheap = measure.model_copy(update={name: getattr(given, name) for name in keys})
+        ways = prices(dataclasses.replace(study, measure=cheap), planned, ("both",))
         return ways[0] if ways else None
 
     unbounded = priced(CHEAPEST)
@@ -183,11 +180,9 @@ def cheapest(study: "Study", planned: Plan) -> tuple[dict[str, Any], Price] | No
     return None if bounded is None else (keys, bounded)
 
 
-def _chosen(
-    choose: Any, points: "Points", prediction: "Prediction", guide: "Guide"
-) -> npt.NDArray[np.bool_]:
+def _chosen(points: "Points", prediction: "Prediction", guide: "Guide") -> npt.NDArray[np.bool_]:
     """The points that a guided sweep would measure, size after size."""
-    from scaling.predict.advise.guide import gpu_s
+    from scaling.predict.advise.guide import choose, gpu_s
 
     cost = gpu_s(points, prediction, guide)
     chosen = np.zeros(len(points), dtype=bool)
@@ -199,9 +194,9 @@ def _chosen(
 
 
 def _usd(points: "Points", gpu_hours: Floats) -> float | None:
-    total = 0.0
-    for group in points.groups:
-        if group.cluster.usd_per_gpu_hour is None:
-            return None
-        total += float(gpu_hours[group.rows].sum()) * group.cluster.usd_per_gpu_hour
-    return total if math.isfinite(total) else None
+    """At the clusters' prices; None where one has none."""
+    prices = [group.cluster.usd_per_gpu_hour for group in points.groups]
+    hours = [float(gpu_hours[group.rows].sum()) for group in points.groups]
+    spent = [of * price for of, price in zip(hours, prices, strict=True) if price is not None]
+    total = math.fsum(spent)
+    return total if len(spent) == len(prices) and math.isfinite(total) else None

@@ -39,14 +39,7 @@ def run_study(
     """Run what is missing of `study`; snakemake's exit code.
 
     Snakemake's own words go to logs/<study>/snakemake.log, and to the terminal with `--dry-run`
-    or if it fails.
-
-    Args:
-        study: a name in config/studies, or a path.
-        options: of snakemake.
-        results: the folder of all results.
-        mode: measure or predict, instead of what the study says.
-        cluster: instead of the study's.
+    or if it fails. `options` are its own, `mode` and `cluster` stand instead of the study's.
 
     Raises:
         InputError: the study is wrong.
@@ -107,8 +100,8 @@ def _dry_run(
     code = subprocess.run(command, check=False).returncode
     if code == 0 and plan is not None:
         missing = [point.point_id for point in watcher.missing()]
-        asked = {point.point_id: planning.allocation(point) for point in watcher.points}
-        for line in dry_run.allocations(asked, missing, options):
+        wanted = {point.point_id: planning.allocation(point) for point in watcher.points}
+        for line in dry_run.allocations(wanted, missing, options):
             print(line)  # noqa: T201 (what a dry run says)
     return code
 
@@ -131,11 +124,8 @@ def _names_profile(options: list[str]) -> bool:
 
 
 def _command(study: Path, options: list[str], chosen: Mapping[str, str | None]) -> list[str]:
-    profile = (
-        []
-        if _names_profile(options)
-        else ["--profile", str(own_or_shipped("config/profiles/local"))]
-    )
+    local = ["--profile", str(own_or_shipped("config/profiles/local"))]
+    profile = [] if _names_profile(options) else local
     settings = [f"{key}={value}" for key, value in chosen.items() if value is not None]
     python = [sys.executable, "-m", "snakemake"]
     return [*python, *profile, *options, "--config", f"study={study}", *settings]

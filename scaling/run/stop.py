@@ -24,10 +24,7 @@ _PATIENCE_S = 60.0  # for a point to end its ranks, and for a snakemake after it
 def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool]:
     """End every snakemake, allocation and point of a study.
 
-    Args:
-        study: a name in config/studies, or a path.
-        results: the folder of all results.
-        cluster: where its allocations were sent, `slurm` or `local`.
+    Its allocations were sent to `cluster`, `slurm` or `local`.
 
     Returns:
         A sentence for each thing that was ended, and whether nothing of it runs any more.

@@ -155,16 +155,10 @@ class ClusterEntry(File):
     def cluster(self) -> Cluster:
         """The cluster in bytes and seconds."""
         gbit, bus = self.node_link_gbit_per_s, self.all_reduce_gbyte_per_s
+        others = {"node_link_gbit_per_s", "all_reduce_gbyte_per_s", "slurm"}
         return Cluster(
-            gpu=self.gpu,
-            gpus_per_node=self.gpus_per_node,
-            nodes=self.nodes,
-            node_link_bytes_per_s=None if gbit is None else gbit * GBIT_PER_S,
-            bus_bytes_per_s=(
-                None if bus is None else {nodes: bus[nodes] * 1e9 for nodes in sorted(bus)}
-            ),
-            lossy_transport=self.lossy_transport,
-            usd_per_gpu_hour=self.usd_per_gpu_hour,
+            **self.model_dump(exclude=others),
+            node_link_bytes_per_s=gbit and gbit * GBIT_PER_S,
+            bus_bytes_per_s=bus and {nodes: bus[nodes] * 1e9 for nodes in sorted(bus)},
             slurm=Slurm(**self.slurm.model_dump()),
-            source=self.source,
         )

@@ -180,3 +180,12 @@ def _point_id(
     ]
     readable = f"{axes['model']}-g{axes['world_size']}-{label_of(axes).replace(' ', '-')}"
     return f"{readable}-{digest}"
+
+
+def place_of(seed: int, point_id: str, purpose: str = "order") -> float:
+    """A number in [0, 1) that looks random, the same for the same seed, point and purpose.
+
+    A random order by it is fixed by a study's seed, whatever points come or go.
+    """
+    digest = hashlib.sha256(f"{purpose}:{seed}:{point_id}".encode()).digest()
+    return int.from_bytes(digest[:7], "big") / 2**56

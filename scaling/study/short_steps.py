@@ -58,11 +58,7 @@ def shortens(layout: Layout, *, warmup: int, steps: int) -> bool:
 def micro_batches(layout: Layout, accumulation: Accumulation, *, warmup: int, steps: int) -> int:
     """Micro-batches that a rank of this layout runs through: what a point costs besides its start.
 
-    Args:
-        layout: of the point.
-        accumulation: how its steps are run.
-        warmup: steps before the measured ones.
-        steps: steps that are measured.
+    `warmup` steps come before the `steps` that are measured.
     """
     whole = layout.gradient_accumulation_steps
     counts = () if accumulation == "full" else accumulations(layout)

@@ -93,9 +93,9 @@ def load_study(
         axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
     if mode is not None and mode not in get_args(Mode):
         raise InputError(f"mode={mode!r}: {did_you_mean(mode, get_args(Mode))}")
-    asked = {name: getattr(file, name) for name in StudyFile.model_fields}
-    asked |= {"mode": mode or file.mode, "axes": axes, "layouts": layouts}
-    loaded = Study(name=path.stem, path=path, models=models, clusters=clusters, **asked)
+    keys = {name: getattr(file, name) for name in StudyFile.model_fields}
+    keys |= {"mode": mode or file.mode, "axes": axes, "layouts": layouts}
+    loaded = Study(name=path.stem, path=path, models=models, clusters=clusters, **keys)
     _check_axes(loaded)
     return loaded
 

@@ -2,7 +2,7 @@
 
 import json
 
-from scaling.cli import following
+from scaling.cli import folders
 from scaling.record.files import write_rows
 from scaling.run import planning
 from scaling.study.paths import StudyPaths
@@ -21,9 +21,9 @@ def test_it_is_said_again_until_all_is_measured(write_study, config, tmp_path, m
         row = StudyPaths(tmp_path / "results" / "watched").row(point.point_id)
         write_rows(row, [row_of(point)])
 
-    monkeypatch.setattr(following, "sleep", measured_meanwhile)
-    following.status(str(path), watch=True, as_json=True)
+    monkeypatch.setattr(folders, "sleep", measured_meanwhile)
+    folders.status(str(path), watch=True, as_json=True)
     before, after = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (before["progress"]["left"], after["progress"]["left"]) == (1, 0)
     assert after["progress"]["finished"]
-    assert waited == [following.LOOK_EVERY_S]
+    assert waited == [folders.LOOK_EVERY_S]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.analyse.warehouse import tabulate
-from scaling.cli import following
+from scaling.cli import folders
 from scaling.errors import InputError
 from scaling.record import files as store
 from scaling.record import row_files
@@ -117,9 +117,9 @@ def test_status_names_what_it_sets_aside_and_goes_on(folder, monkeypatch, capsys
     monkeypatch.setattr(planning, "fitting_plan", lambda _study: None)
     monkeypatch.setattr(planning, "to_measure", lambda _study, _plan: POINTS)
     folder.parent.rename(folder.parent.with_name("s"))
-    monkeypatch.setattr(following, "RESULTS", folder.parent.parent)
+    monkeypatch.setattr(folders, "RESULTS", folder.parent.parent)
     for _ in range(2):  # until the point has run again
-        following.status("s")
+        folders.status("s")
         told = capsys.readouterr()
         assert told.err.startswith("Set aside, its point will run again: ")
         assert told.err.endswith(".1.parquet: is cut short, or no Parquet file\n")

@@ -1,8 +1,12 @@
 """A random order that a study's seed fixes."""
 
-from scaling.study.order import place_of, shuffled
+from scaling.study.point import place_of
 
 NAMES = [f"p{number}" for number in range(40)]
+
+
+def shuffled(names, seed):
+    return sorted(names, key=lambda name: place_of(seed, name))
 
 
 def test_the_order_is_random_and_the_seeds():

@@ -37,10 +37,7 @@ def local_fork_server(point: Task | None, logs: Path) -> Iterator[dict[str, str]
     It is not waited for: the first point does. It ends with this block, or by itself once this
     process is gone and no point runs on it any more.
 
-    Args:
-        point: any of the run's: all ranks of a host share what was set when torch was imported.
-            None: no host is wanted.
-        logs: folder in which the host gets one of its own.
+    All ranks of a host share what was set when torch was imported; None: no host is wanted.
     """
     if point is None or os.environ.get(FORK_SERVERS_WANTED) == "0":
         yield {}

@@ -29,7 +29,6 @@ import traceback
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 # before torch: it must not ask CUDA, which could not be used after a fork
@@ -91,7 +90,7 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _end(_: int, __: FrameType | None) -> None:
+def _end(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise _Ended
 
@@ -171,7 +170,9 @@ def _serve(link: socket.socket, key: str) -> None:
         connection.send(Answer(None, -signal.SIGTERM))
         raise
     finally:
-        _kill(ranks)
+        for pid in ranks:
+            _signal(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _watch(connection: Connection, ranks: dict[int, int], kills_before: int) -> None:
@@ -193,12 +194,6 @@ def _watch(connection: Connection, ranks: dict[int, int], kills_before: int) -> 
             number = {protocol.DUMP: signal.SIGUSR1, protocol.KILL: signal.SIGKILL}[message]
             for pid in ranks:
                 _signal(pid, number)
-
-
-def _kill(ranks: dict[int, int]) -> None:
-    for pid in ranks:
-        _signal(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def _signal(session: int, number: int) -> None:
@@ -229,18 +224,18 @@ def _become_rank(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> N
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    environment = {
-        **order.environment,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(order.world_size),
-        "LOCAL_WORLD_SIZE": str(len(order.ranks)),
-        "MASTER_ADDR": order.master,
-    }
     # what is known of this node and its devices holds, whatever is where the order came from
     kept = {k: v for k, v in os.environ.items() if k.startswith(slurm.OF_THIS_NODE)}
     os.environ.clear()
-    os.environ.update({**environment, **kept})
+    os.environ.update(order.environment)
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(local_rank),
+        WORLD_SIZE=str(order.world_size),
+        LOCAL_WORLD_SIZE=str(len(order.ranks)),
+        MASTER_ADDR=order.master,
+    )
+    os.environ.update(kept)
     with (Path(order.logs) / f"rank{rank}.log").open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

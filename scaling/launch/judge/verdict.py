@@ -50,9 +50,7 @@ def verdict(evidence: Evidence, last_line: Callable[[int], str | None]) -> Verdi
     A rank that ended without a word comes before what its peers raised, and those who raised for a
     reason of their own before those who say that a peer is gone.
 
-    Args:
-        evidence: what the watcher saw.
-        last_line: of a rank's log, for a rank that could not say more.
+    The last line of a rank's log is for a rank that could not say more.
 
     Raises:
         KilledFromOutside: the ranks were ended by somebody, which says nothing of the point.

@@ -85,16 +85,7 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Evidence:
-    """Watch until all have ended, one has failed, or their time is up. Kills what still runs.
-
-    Args:
-        ranks: the running ranks.
-        files: where they say what they do.
-        world_size: how many there are.
-        limits: after which they are ended.
-        clock: monotonic seconds.
-        sleep: waits that many seconds.
-    """
+    """Watch until all have ended, one has failed, or their time is up. Kills what still runs."""
     clock = running = _Running(clock)
     started = clock()
     progress, read_beats_at = _Progress(started), started

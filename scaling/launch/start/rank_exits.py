@@ -58,11 +58,9 @@ class ShellRanks(ABC):
         self._shells.append(spawn(command, environment, log, stdin=stdin))
 
     def wait_for_start(self, mark: Callable[[int], str], limit_s: float) -> int | None:
-        """The first of these processes that starts no ranks, None once each of them has.
+        """The first of these processes that starts no ranks in time, None once each of them has.
 
-        Args:
-            mark: the name of a file that the first rank of each leaves.
-            limit_s: seconds to wait for all.
+        `mark` names the file that the first rank of each leaves.
         """
         end = time.monotonic() + limit_s
         for number, shell in enumerate(self._shells):

@@ -124,11 +124,8 @@ def lost_nodes(environment: Mapping[str, str], *, silent: bool) -> list[str]:
     """Names of this allocation's nodes that Slurm calls lost, each with its word for it.
 
     Empty outside an allocation, and where Slurm does not answer: then nothing is known. Where a
-    node is lost, no point is to blame.
-
-    Args:
-        environment: of the allocation.
-        silent: count a node that does not answer: minutes may pass until Slurm calls it down.
+    node is lost, no point is to blame. A node that does not answer counts if `silent`: minutes may
+    pass until Slurm calls it down.
     """
     nodes = environment.get("SLURM_JOB_NODELIST")
     if not nodes:
