@@ -6,6 +6,7 @@ zero_stage 2, two layers of them at 3. A layer's gradients are whole until they 
 Activations and loss are those of the model that both engines train (own_memory.py).
 """
 
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,11 +15,16 @@ from scaling.foreign.arrays import Floats
 from scaling.predict.cost.chunks import Chunks, chunks_of
 from scaling.predict.cost.experts import expert_sharding_of, held_params, present
 from scaling.predict.cost.own_parts import (
-    PHASES,
+    BACKWARD,
+    BUILD,
+    FORWARD,
+    OPTIMIZER,
     WIDE,
     Held,
     Memory,
     Moment,
+    by_rows,
+    drawn_whole,
     fullest_of,
     layer_of,
     loss_of,
@@ -27,16 +33,21 @@ from scaling.predict.cost.sharding import sharding_of
 from scaling.predict.cost.stages import head_params, layer_params
 from scaling.predict.read.features import Features, Group
 
-_BUILD, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
-
 
 def own_torch_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     """The fullest moment of the first, the second and the last rank of a pipeline."""
-    return fullest_of([_moments(group, f, p, chunks) for chunks in chunks_of(group, f)])
+
+    def of_ranks(f: Features, *, piped: bool) -> Memory:
+        return fullest_of([_moments(group, f, p, each, piped) for each in chunks_of(group, f)])
+
+    in_stages, whole = (functools.partial(of_ranks, piped=piped) for piped in (True, False))
+    return by_rows(f.pp > 1, f, in_stages, whole)
 
 
-def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> list[Moment]:
-    z, e, piped, rounds = f.zero_stage, f.element_bytes, f.pp > 1, f.accumulation
+def _moments(
+    group: Group, f: Features, p: Mapping[str, float], c: Chunks, piped: bool
+) -> list[Moment]:
+    z, e, rounds = f.zero_stage, f.element_bytes, f.accumulation
     tokens = f.micro_batch_size * f.seq_length / f.cp
     own = tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
     layer_weights, table = layer_params(f) / f.tp, head_params(f) / f.tp
@@ -80,7 +91,7 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
     put_off = c.left * per_layer.kept + c.split * per_layer.waiting + c.passes * message
     put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
     logits = np.where(c.has_head, tokens * f.vocab_size / f.tp, 0.0)
-    forward, backward, after = loss_of(f, logits, tokens, table, piped)
+    forward, backward, after = loss_of(f, logits, tokens, table, piped=piped)
     at_loss = np.where((z >= 3) & c.has_head, e * table, 0.0)
     two_layers = np.where(z >= 3, 2 * e * layer_weights, 0.0)
     # while those of the layer before are computed: of the head, then of a layer, and their sum
@@ -90,7 +101,6 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
     # a pipeline reduces all when its last backward is over, a replica one layer after the other
     unreduced = np.where(waits_for_all, e * weights, 0.0)
     at_end = np.maximum(unreduced + np.where(piped, e * layer_weights, 0.0), sharded)
-    whole = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
 
     def at(
         gradients: Floats = kept,
@@ -105,20 +115,20 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
         return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
 
     return [
-        (_BUILD, at(nothing, optimizer=wide * part, held=whole, buffers=nothing)),
-        (_FORWARD, at(activations=activations, logits=forward, more=at_loss)),
-        (_BACKWARD, at(activations=activations, logits=backward, more=at_loss)),
-        (_BACKWARD, at(activations=activations, logits=after, more=at_loss)),
-        (_BACKWARD, at(kept + of_head, activations - final + working, more=two_layers)),
+        (BUILD, at(nothing, optimizer=wide * part, held=drawn_whole(f), buffers=nothing)),
+        (FORWARD, at(activations=activations, logits=forward, more=at_loss)),
+        (BACKWARD, at(activations=activations, logits=backward, more=at_loss)),
+        (BACKWARD, at(activations=activations, logits=after, more=at_loss)),
+        (BACKWARD, at(kept + of_head, activations - final + working, more=two_layers)),
         (
-            _BACKWARD,
+            BACKWARD,
             at(
                 kept + of_layer,
                 activations - final - per_layer.kept + working,
                 more=two_layers,
             ),
         ),
-        (_BACKWARD, at(activations=put_off)),
-        (_BACKWARD, at(at_end, np.where(piped, done, working))),
-        (_OPTIMIZER, at(sharded, done, held=np.where(gathers, 0.0, nothing))),
+        (BACKWARD, at(activations=put_off)),
+        (BACKWARD, at(at_end, np.where(piped, done, working))),
+        (OPTIMIZER, at(sharded, done, held=np.where(gathers, 0.0, nothing))),
     ]
