@@ -28,6 +28,7 @@ from scaling.predict.read.features import Features, Group
 
 _BUCKET = 5e8  # elements of DeepSpeed's reduce_bucket_size (scaling/train/engines/deepspeed)
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
+_GROUP = 1e9  # of its sub_group_size
 _PREFETCH = 5e7  # elements of its stage3_prefetch_bucket_size
 _NORM = 8.0  # bytes of fp64, in which DeepSpeed takes the norm of a gradient
 
@@ -158,7 +159,8 @@ def _moments(t: _Stage) -> list[Moment]:
     passing, final = _kept(t)
     kept = passing + final
     logits = s.tokens * f.vocab_size / f.tp * t.has_head
-    forward, backward, after = loss_of(f, logits, s.tokens, s.table, piped=s.piped)
+    outputs = np.minimum(f.accumulation, 2.0) if s.piped else 0.0  # buffers of a last stage
+    loss = loss_of(f, logits, s.tokens, s.table, outputs)
     behind = ~s.zero * t.buckets  # while gradients are reduced
 
     def at(
@@ -185,13 +187,12 @@ def _moments(t: _Stage) -> list[Moment]:
     grown = grown + t.accumulated
     others = passing * (1 - 1 / t.flying)  # of micro-batches still on their way
     of_first = 0.0 if t.last else e * s.table
-    gradient_of_head = e * (logits + s.table) if t.has_head else 0.0
     moments = [
         (BUILD, at(0.0, _building(t), buffers=0.0, more=0.0)),
-        (FORWARD, at(activations=kept + residual, logits=forward, buffers=t.waiting_buckets)),
-        (BACKWARD, at(activations=kept, logits=backward, buffers=t.waiting_buckets)),
-        (BACKWARD, at(activations=kept, logits=gradient_of_head, buffers=t.waiting_buckets)),
-        (BACKWARD, at(activations=kept, logits=after)),
+        (FORWARD, at(activations=kept + residual, logits=loss.forward, buffers=t.waiting_buckets)),
+        (BACKWARD, at(activations=kept, logits=loss.backward, buffers=t.waiting_buckets)),
+        (BACKWARD, at(activations=kept, logits=loss.of_logits, buffers=t.waiting_buckets)),
+        (BACKWARD, at(activations=kept, logits=loss.after)),
         (BACKWARD, at(activations=kept + wide_final)),
         (BACKWARD, at(activations=working + s.layer.in_ffn)),
         (BACKWARD, at(activations=working + s.layer.in_attention, more=after_ffn)),
@@ -203,7 +204,7 @@ def _moments(t: _Stage) -> list[Moment]:
             at(
                 s.zero * t.gradients + t.touched + t.accumulated,
                 t.state + _stepping(t),
-                logits=2 * e * logits if s.piped else 0.0,  # of a pipeline's buffers
+                logits=outputs * e * logits if s.piped else 0.0,
                 buffers=s.gathers * t.buckets,
                 more=0.0,
             ),
@@ -215,7 +216,7 @@ def _moments(t: _Stage) -> list[Moment]:
         # gathers it again; there are no moments yet
         alone = second * ~f.offload * WIDE * t.part
         first = at(
-            t.accumulated, alone, kept, second * gradient_of_head, more=second * 2 * e * s.table
+            t.accumulated, alone, kept, second * loss.of_logits, more=second * 2 * e * s.table
         )
         moments.append((BACKWARD, first))
     return moments
@@ -230,7 +231,7 @@ def _kept(t: _Stage) -> tuple[Floats, Floats | float]:
     passing = t.flying * t.layers * s.layer.kept
     if (f.attentions > 1).any():
         bias = (f.attentions > 1) * e * f.num_heads / f.tp * f.seq_length**2
-        passing = passing + f.full * 2 * bias
+        passing = passing + (f.full | f.selective) * 2 * bias
     if s.piped:
         passing = passing + (t.flying / f.tp + 1.5) * e * s.own
     if not t.has_head:
@@ -270,9 +271,11 @@ def _stepping(t: _Stage) -> Floats:
     """
     s, f, e = t.step, t.step.f, t.step.f.element_bytes
     low = e < WIDE
-    flat = np.where(f.short_states | ~low, e, e + WIDE) * t.part
+    flat = np.where(f.short_states | ~low, e, e + WIDE)
     in_norm = _NORM * np.minimum(t.part, np.maximum(s.table, s.matrix))
-    parts = np.where(s.gathers, flat, np.maximum(in_norm, flat))
+    # ZeRO-3 goes from group to group of weights
+    group = np.minimum(t.part, _GROUP + s.matrix / 2 / s.sharding.state)
+    parts = np.where(s.gathers, flat * group, np.maximum(in_norm, flat * t.part))
     return np.where(s.zero, low * WIDE * np.where(s.dealt, t.part, t.weights), parts)
 
 

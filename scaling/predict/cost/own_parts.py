@@ -183,24 +183,42 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
     return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention, waiting)
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Bytes of the loss, (n,), 0 where there is no head.
+
+    In `forward`, in `backward`, of what leaves it (`of_logits`: a gradient in the precision that
+    trains, and that of the head), of the head's gradient `after` it.
+    """
+
+    forward: Floats
+    backward: Floats
+    of_logits: Floats
+    after: Floats
+
+
 def loss_of(
-    f: Features, logits: Floats, tokens: Floats, table: Floats, *, piped: bool
-) -> tuple[Floats, Floats, Floats]:
-    """Bytes of the loss in forward, in backward, and of the head's gradient after it."""
-    e, parallel = f.element_bytes, f.tp > 1
-    wide = np.where(e < WIDE, e, 0.0)  # an fp32 copy stands beside
-    forward = np.where(parallel, 8.0, 8.0 + wide) * logits
-    backward = np.where(parallel, 16.0, 12.0) * logits
-    held = np.where(parallel, 2.0, 1.0) * e * logits if piped else 0.0
-    held_back = 2.0 * e * logits if piped else 0.0
+    f: Features, logits: Floats, tokens: Floats, table: Floats, outputs: Floats | float = 0.0
+) -> Loss:
+    """The loss over so many `logits`; `outputs` of a pipeline's last stage are held on to."""
+    e, parallel, held = f.element_bytes, f.tp > 1, f.element_bytes * outputs
+    low = e < WIDE
+    # of one rank an fp32 copy and its softmax, of several their difference from the largest too
+    others = np.maximum(held - e, 0.0)
+    forward = np.where(parallel, 8.0 + held, 8.0 + low * e + others) * logits
+    backward = np.where(parallel, 16.0 + held, 12.0 + held) * logits
+    gradient = np.where(logits > 0, e * table, 0.0)
+    if not f.fused_cross_entropy.any():
+        return Loss(forward, backward, e * logits + gradient, gradient)
     joined = f.fused_cross_entropy & (logits > 0)
     width = np.maximum(f.hidden_size, 1.0)
     pieces = np.ceil(f.vocab_size / (4 * width))
     rows = np.minimum(tokens, 2 ** np.ceil(np.log2(np.ceil(tokens / pieces))))
-    fused = e * tokens * width + WIDE * table + np.maximum(e * rows * f.vocab_size, e * table)
+    fused = WIDE * table + np.maximum(e * rows * f.vocab_size, low * e * table)
     both = saved.linear_cross_entropy(e * tokens * width, e * table)
-    return (
-        np.where(joined, fused, forward + held),
-        np.where(joined, both, backward + held_back),
-        np.where(joined, both, np.where(logits > 0, e * table, 0.0)),
+    return Loss(
+        np.where(joined, e * tokens * width + fused, forward),
+        np.where(joined, both, backward),
+        np.where(joined, both, e * logits + gradient),
+        np.where(joined, both, gradient),
     )

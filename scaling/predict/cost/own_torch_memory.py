@@ -91,7 +91,7 @@ def _moments(
     put_off = c.left * per_layer.kept + c.split * per_layer.waiting + c.passes * message
     put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
     logits = np.where(c.has_head, tokens * f.vocab_size / f.tp, 0.0)
-    forward, backward, after = loss_of(f, logits, tokens, table, piped=piped)
+    loss = loss_of(f, logits, tokens, table, 1.0 * piped)
     at_loss = np.where((z >= 3) & c.has_head, e * table, 0.0)
     two_layers = np.where(z >= 3, 2 * e * layer_weights, 0.0)
     # while those of the layer before are computed: of the head, then of a layer, and their sum
@@ -116,9 +116,9 @@ def _moments(
 
     return [
         (BUILD, at(nothing, optimizer=wide * part, held=drawn_whole(f), buffers=nothing)),
-        (FORWARD, at(activations=activations, logits=forward, more=at_loss)),
-        (BACKWARD, at(activations=activations, logits=backward, more=at_loss)),
-        (BACKWARD, at(activations=activations, logits=after, more=at_loss)),
+        (FORWARD, at(activations=activations, logits=loss.forward, more=at_loss)),
+        (BACKWARD, at(activations=activations, logits=loss.backward, more=at_loss)),
+        (BACKWARD, at(activations=activations, logits=loss.after, more=at_loss)),
         (BACKWARD, at(kept + of_head, activations - final + working, more=two_layers)),
         (
             BACKWARD,
