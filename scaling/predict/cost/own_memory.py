@@ -21,6 +21,8 @@ from scaling.predict.cost.own_parts import (
     fullest_of,
     layer_of,
     loss_of,
+    position_tables,
+    weights_of_layer,
 )
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import head_params, layer_params, stages_of
@@ -115,8 +117,9 @@ def _stage_of(s: _Step, layers: Floats, *, last: bool) -> _Stage:
     f, e, sharding = s.f, s.f.element_bytes, s.sharding
     flying = np.minimum(f.accumulation, f.pp) if s.piped and not last else 1.0
     matrices = 1.0 if s.piped else f.embeddings
-    norms = (1 + f.attentions) * f.hidden_size
-    weights = layers * (layer_params(f) / f.tp + norms) + matrices * s.table
+    weights = layers * weights_of_layer(f) + matrices * s.table
+    if not last:
+        weights = weights + f.positions * f.hidden_size
     part = weights / np.where(s.dealt, s.replicas, sharding.state)
     wide = (e < WIDE) | ~s.zero
     state_bytes = np.where(f.short_states, 6.0, np.where(wide, 12.0, 8.0)) * ~f.offload
@@ -229,9 +232,7 @@ def _kept(t: _Stage) -> tuple[Floats, Floats | float]:
     """
     s, f, e = t.step, t.step.f, t.step.f.element_bytes
     passing = t.flying * t.layers * s.layer.kept
-    if (f.attentions > 1).any():
-        bias = (f.attentions > 1) * e * f.num_heads / f.tp * f.seq_length**2
-        passing = passing + (f.full | f.selective) * 2 * bias
+    passing = passing + (f.full | f.selective) * 2 * position_tables(f)
     if s.piped:
         passing = passing + (t.flying / f.tp + 1.5) * e * s.own
     if not t.has_head:

@@ -109,6 +109,22 @@ def by_rows(
     )
 
 
+def weights_of_layer(f: Features) -> Floats:
+    """Weights of a rank's average layer, norms and biases too, routed experts apart."""
+    norms = (1 + f.attentions) * f.hidden_size
+    biases = (f.query_width + 2 * f.kv_width + f.ffn_hidden_size) / f.tp + 2 * f.hidden_size
+    weights: Floats = layer_params(f) / f.tp + norms + (f.positions > 0) * (norms + biases)
+    return weights
+
+
+def position_tables(f: Features) -> Floats | float:
+    """Bytes of the biases that one stack of an encoder-decoder adds to its scores."""
+    if not (f.attentions > 1).any():
+        return 0.0
+    heads: Floats = f.num_heads / f.tp / f.cp
+    return (f.attentions > 1) * f.element_bytes * heads * f.seq_length**2
+
+
 def drawn_whole(f: Features) -> Floats:
     """Bytes of a vocabulary matrix while it is drawn, in fp32, and of the slice a rank takes."""
     whole: Floats = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
@@ -175,7 +191,9 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
     at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
     at_scores = np.where(plain, at_scores * scores, 0.0) - gate - norm
     in_ffn = np.maximum(at_gate, np.maximum(at_norm, f.mlp_inputs * inner - gate) + of_ffn)
-    in_attention = np.maximum(at_scores + of_ffn, of_all - outside - in_core + norm)
+    # the gradient of an encoder-decoder's position table waits for that of the next layer
+    at_scores = at_scores + of_ffn + position_tables(f)
+    in_attention = np.maximum(at_scores, of_all - outside - in_core + norm)
     waiting = f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (own + whole)
     boundary = e * own
     kept = np.where(f.full, boundary, outside + np.where(f.selective, 0.0, in_core))

@@ -28,9 +28,11 @@ from scaling.predict.cost.own_parts import (
     fullest_of,
     layer_of,
     loss_of,
+    position_tables,
+    weights_of_layer,
 )
 from scaling.predict.cost.sharding import sharding_of
-from scaling.predict.cost.stages import head_params, layer_params
+from scaling.predict.cost.stages import head_params
 from scaling.predict.read.features import Features, Group
 
 
@@ -50,10 +52,11 @@ def _moments(
     z, e, rounds = f.zero_stage, f.element_bytes, f.accumulation
     tokens = f.micro_batch_size * f.seq_length / f.cp
     own = tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-    layer_weights, table = layer_params(f) / f.tp, head_params(f) / f.tp
+    layer_weights, table = weights_of_layer(f), head_params(f) / f.tp
     nothing = np.zeros(len(f))
     tables = np.where(piped, c.looks_up * 1.0 + c.has_head, f.embeddings)
     weights = c.layers * layer_weights + tables * table
+    weights = weights + c.looks_up * f.positions * f.hidden_size
     gathered = weights
     sharding, expert_sharding = sharding_of(group, f), expert_sharding_of(f)
     part = weights / sharding.state
@@ -88,6 +91,7 @@ def _moments(
         c.has_head, np.where(f.fused_norm, e, WIDE + e) * own + e * tokens * f.hidden_size, 0.0
     )
     activations = c.flying * per_layer.kept + c.passes * message + done + final
+    activations = activations + (f.full | f.selective) * 2 * position_tables(f)
     put_off = c.left * per_layer.kept + c.split * per_layer.waiting + c.passes * message
     put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
     logits = np.where(c.has_head, tokens * f.vocab_size / f.tp, 0.0)
@@ -114,8 +118,24 @@ def _moments(
         unseen = p["buffers_bytes"]
         return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
 
-    return [
-        (BUILD, at(nothing, optimizer=wide * part, held=drawn_whole(f), buffers=nothing)),
+    # what was gathered lies in a flat buffer too until the next is: of the head, of a layer
+    alone = table * (1.0 if piped else f.embeddings > 1)
+    first = np.where(z >= 3, kept, 0.0)  # up to zero_stage 2 the first micro-batch alone gathers
+    flat, flat_layer = copies * alone * c.has_head, copies * layer_weights
+    tied = 0.0 if piped else (f.embeddings < 2) * 1.0
+    moments = [
+        (BUILD, at(nothing, optimizer=wide * part, held=WIDE * table, buffers=nothing)),
+        (
+            BUILD,
+            at(
+                nothing,
+                optimizer=wide * (part - table / sharding.state) * (1 - tied),
+                held=drawn_whole(f) + np.where(e < WIDE, e * table, 0.0),
+                buffers=nothing,
+            ),
+        ),
+        (FORWARD, at(first, activations, loss.forward, at_loss + flat)),
+        (FORWARD, at(first, activations, more=flat_layer * np.where(z >= 3, 2.0, 1.0))),
         (FORWARD, at(activations=activations, logits=loss.forward, more=at_loss)),
         (BACKWARD, at(activations=activations, logits=loss.backward, more=at_loss)),
         (BACKWARD, at(activations=activations, logits=loss.after, more=at_loss)),
@@ -130,5 +150,15 @@ def _moments(
         ),
         (BACKWARD, at(activations=put_off)),
         (BACKWARD, at(at_end, np.where(piped, done, working))),
-        (OPTIMIZER, at(sharded, done, held=np.where(gathers, 0.0, nothing))),
+        (OPTIMIZER, at(sharded, done, held=nothing)),
     ]
+    if not piped and np.any(tied):
+        # a matrix of two modules has two gradients and their sum, and what earlier micro-batches
+        # left; the layers' are reduced by then, without shards from copies that wait until the end
+        layers = weights - table
+        reduced = np.where(gathers, sharded - wide * table / sharding.state, e * layers)
+        waits = np.where((z == 0) & (f.dp * f.cp > 1), e * layers, 0.0) + e * layer_weights
+        gradients = np.where(waits_for_all & (rounds > 1), 4.0, 3.0) * e * table + reduced
+        at_last = at(tied * gradients, working, more=copies * table + waits * gathers, held=nothing)
+        moments.append((BACKWARD, at_last))
+    return moments
