@@ -27,7 +27,7 @@ MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
 
 
 def _counted_on_deepspeed(f: Features) -> Flags:
-    one_f_one_b: Flags = (f.schedule == ONE_F_ONE_B) & (f.virtual <= 1) & (f.expert_share == 0)
+    one_f_one_b: Flags = (f.schedule == ONE_F_ONE_B) & (f.virtual <= 1)
     return _counted_on_torch(f) & one_f_one_b
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.experts import held_params
 from scaling.predict.cost.own_parts import (
     BACKWARD,
     BUILD,
@@ -117,7 +118,7 @@ def _stage_of(s: _Step, layers: Floats, *, last: bool) -> _Stage:
     f, e, sharding = s.f, s.f.element_bytes, s.sharding
     flying = np.minimum(f.accumulation, f.pp) if s.piped and not last else 1.0
     matrices = 1.0 if s.piped else f.embeddings
-    weights = layers * weights_of_layer(f) + matrices * s.table
+    weights = layers * (weights_of_layer(f) + held_params(f)) + matrices * s.table
     if not last:
         weights = weights + f.positions * f.hidden_size
     part = weights / np.where(s.dealt, s.replicas, sharding.state)

@@ -110,8 +110,8 @@ def by_rows(
 
 
 def weights_of_layer(f: Features) -> Floats:
-    """Weights of a rank's average layer, norms and biases too, routed experts apart."""
-    norms = (1 + f.attentions) * f.hidden_size
+    """Weights of a rank's average layer: norms, biases and routers too, routed experts apart."""
+    norms = (1 + f.attentions + f.expert_share * f.num_experts) * f.hidden_size
     biases = (f.query_width + 2 * f.kv_width + f.ffn_hidden_size) / f.tp + 2 * f.hidden_size
     weights: Floats = layer_params(f) / f.tp + norms + (f.positions > 0) * (norms + biases)
     return weights
