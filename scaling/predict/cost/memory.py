@@ -32,7 +32,7 @@ def _counted_on_deepspeed(f: Features) -> Flags:
 
 
 def _counted_on_torch(f: Features) -> Flags:
-    return ~f.compiled & ~f.ring
+    return ~f.compiled
 
 
 # This project's engines, by the framework that they are to the prediction, and what is counted.

@@ -160,6 +160,9 @@ def _stage_of(s: _Step, layers: Floats, *, last: bool) -> _Stage:
 def _moments(t: _Stage) -> list[Moment]:
     s, f, e = t.step, t.step.f, t.step.f.element_bytes
     gathered = s.gathers * e * _gathered(f, t.weights, s.table, s.matrix)
+    # in a step's first micro-batch hpZ has no second copy yet of what was not let go
+    early = s.sharding.second & (f.accumulation == 1)
+    gathered = gathered * np.where(early, 1 - 1 / s.sharding.inside, 1.0)
     passing, final = _kept(t)
     kept = passing + final
     logits = s.tokens * f.vocab_size / f.tp * t.has_head
@@ -214,6 +217,10 @@ def _moments(t: _Stage) -> list[Moment]:
             ),
         ),
     ]
+    if (f.attentions > 1).any():
+        # the gradient of an encoder-decoder's position table waits for that of the next layer
+        earlier = working + s.layer.in_attention + position_tables(f) - s.layer.kept
+        moments.append((BACKWARD, at(activations=earlier, more=after_ffn)))
     second = s.sharding.second
     if second.any():
         # the first micro-batch of all: hpZ lets a weight go that the head's backward holds, and
@@ -261,7 +268,9 @@ def _building(t: _Stage) -> Floats:
     flat_copy = np.maximum(e * t.weights, WIDE * t.part)
     flat_copy = np.where(s.dealt, e * t.weights + WIDE * t.part, flat_copy)
     flat = np.maximum(flat_copy, whole - e * s.table)
-    sharded = np.maximum(t.buckets + WIDE * t.part + e * t.part + e * s.table, 1.5 * whole)
+    # ZeRO-3 casts a matrix before a rank takes its slice
+    cast = np.where(low, (WIDE + e) * head_params(f), whole) - (f.embeddings < 2) * t.held
+    sharded = np.maximum(t.buckets + WIDE * t.part + e * t.part + e * s.table, cast)
     plain = np.where(low, 18.0 * t.weights, t.state)
     return np.where(s.gathers, sharded, np.where(s.parts | s.dealt, flat, plain))
 
@@ -278,7 +287,9 @@ def _stepping(t: _Stage) -> Floats:
     # ZeRO-3 goes from group to group of weights
     group = np.minimum(t.part, _GROUP + s.matrix / 2 / s.sharding.state)
     parts = np.where(s.gathers, flat * group, np.maximum(in_norm, flat * t.part))
-    return np.where(s.zero, low * WIDE * np.where(s.dealt, t.part, t.weights), parts)
+    # a pipeline's norm is of fp32 copies, one gradient after the other
+    dealt = np.maximum(t.part, np.maximum(s.table, s.matrix))
+    return np.where(s.zero, low * WIDE * np.where(s.dealt, dealt, t.weights), parts)
 
 
 def _gathered(f: Features, weights: Floats, table: Floats, matrix: Floats) -> Floats:

@@ -172,7 +172,7 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
     # copies
     none = np.zeros_like(queries)
     flash = saved.flash_attention(queries, keys, none)
-    attention = np.where(plain, 4 * queries, flash) + np.where(f.cp > 1, queries, 0.0)
+    attention = np.where(plain, 4 * queries, flash) + np.where((f.cp > 1) & ~f.ring, queries, 0.0)
     attention = attention + f.head_norms * (WIDE + e) * (queries + keys) / e
     # what the last matrix reads, and what makes it
     gate = inner + np.where(gated, np.where(f.fused_mlp, saved.gate(inner), 3 * inner), inner)
@@ -191,9 +191,7 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
     at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
     at_scores = np.where(plain, at_scores * scores, 0.0) - gate - norm
     in_ffn = np.maximum(at_gate, np.maximum(at_norm, f.mlp_inputs * inner - gate) + of_ffn)
-    # the gradient of an encoder-decoder's position table waits for that of the next layer
-    at_scores = at_scores + of_ffn + position_tables(f)
-    in_attention = np.maximum(at_scores, of_all - outside - in_core + norm)
+    in_attention = np.maximum(at_scores + of_ffn, of_all - outside - in_core + norm)
     waiting = f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (own + whole)
     boundary = e * own
     kept = np.where(f.full, boundary, outside + np.where(f.selective, 0.0, in_core))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.chunks import Chunks, chunks_of
+from scaling.predict.cost.chunks import ZBV, Chunks, chunks_of
 from scaling.predict.cost.experts import expert_sharding_of, held_params, present
 from scaling.predict.cost.own_parts import (
     BACKWARD,
@@ -104,7 +104,13 @@ def _moments(
     working = per_layer.again + per_layer.above + e * own
     # a pipeline reduces all when its last backward is over, a replica one layer after the other
     unreduced = np.where(waits_for_all, e * weights, 0.0)
-    at_end = np.maximum(unreduced + np.where(piped, e * layer_weights, 0.0), sharded)
+    alone = table * (1.0 if piped else f.embeddings > 1)  # in a group of its own
+    over = sharding.state
+    reduced = (e + np.where(wide > e, wide, 0.0)) / over  # bytes of a weight: as it comes, and cast
+    chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)  # one is reduced after the other
+    at_end = unreduced / chunks + sharded * (1 - 1 / chunks) + piped * reduced * layer_weights
+    at_end = np.maximum(at_end, sharded)
+    looked_up = c.looks_up * (alone + f.positions * f.hidden_size)
 
     def at(
         gradients: Floats = kept,
@@ -119,7 +125,6 @@ def _moments(
         return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
 
     # what was gathered lies in a flat buffer too until the next is: of the head, of a layer
-    alone = table * (1.0 if piped else f.embeddings > 1)
     first = np.where(z >= 3, kept, 0.0)  # up to zero_stage 2 the first micro-batch alone gathers
     flat, flat_layer = copies * alone * c.has_head, copies * layer_weights
     tied = 0.0 if piped else (f.embeddings < 2) * 1.0
@@ -144,21 +149,30 @@ def _moments(
             BACKWARD,
             at(
                 kept + of_layer,
-                activations - final - per_layer.kept + working,
+                activations - final - per_layer.kept + working + position_tables(f),
                 more=two_layers,
             ),
         ),
+        (
+            BACKWARD,  # the head's gradient is on its way, flat
+            at(
+                kept + reduces * alone * c.has_head * (2 * e + reduced),
+                activations - final + e * own,
+                more=two_layers / 2,
+            ),
+        ),
         (BACKWARD, at(activations=put_off)),
-        (BACKWARD, at(at_end, np.where(piped, done, working))),
+        (BACKWARD, at(sharded + gathers * looked_up * e * (1 + 1 / over), done, held=nothing)),
+        (BACKWARD, at(at_end, done if piped else working, held=held / chunks)),
         (OPTIMIZER, at(sharded, done, held=nothing)),
     ]
     if not piped and np.any(tied):
         # a matrix of two modules has two gradients and their sum, and what earlier micro-batches
         # left; the layers' are reduced by then, without shards from copies that wait until the end
         layers = weights - table
-        reduced = np.where(gathers, sharded - wide * table / sharding.state, e * layers)
+        of_layers = np.where(gathers, sharded - wide * table / sharding.state, e * layers)
         waits = np.where((z == 0) & (f.dp * f.cp > 1), e * layers, 0.0) + e * layer_weights
-        gradients = np.where(waits_for_all & (rounds > 1), 4.0, 3.0) * e * table + reduced
-        at_last = at(tied * gradients, working, more=copies * table + waits * gathers, held=nothing)
+        gradients = np.where(waits_for_all & (rounds > 1), 4.0, 3.0) * e * table + of_layers
+        at_last = at(tied * gradients, e * own, more=copies * table + waits * gathers, held=nothing)
         moments.append((BACKWARD, at_last))
     return moments
