@@ -194,6 +194,9 @@ def _moments(t: _Stage) -> list[Moment]:
     grown = grown + t.accumulated
     others = passing * (1 - 1 / t.flying)  # of micro-batches still on their way
     of_first = 0.0 if t.last else e * s.table
+    # a weight is kept for the next micro-batch where less than _LIVE lies between its uses
+    let_go = np.clip(t.weights - _LIVE / 2, 0.0, _BUCKET) * (t.weights - s.table < _LIVE)
+    at_flush, left = _at_flush(t, passing), np.maximum(gathered - s.gathers * e * let_go, 0.0)
     moments = [
         (BUILD, at(0.0, _building(t), buffers=0.0, more=0.0)),
         (FORWARD, at(activations=kept + residual, logits=loss.forward, buffers=t.waiting_buckets)),
@@ -203,7 +206,7 @@ def _moments(t: _Stage) -> list[Moment]:
         (BACKWARD, at(activations=kept + wide_final)),
         (BACKWARD, at(activations=working + s.layer.in_ffn)),
         (BACKWARD, at(activations=working + s.layer.in_attention, more=after_ffn)),
-        (BACKWARD, at(activations=_at_flush(t, passing), buffers=behind + ~s.zero * t.bucket)),
+        (BACKWARD, at(activations=at_flush, buffers=behind + ~s.zero * t.bucket, more=left)),
         (BACKWARD, at(grown, activations=others + e * s.own + of_first)),
         (BACKWARD, at(grown, activations=e * s.own, buffers=behind + remainder, more=0.0)),
         (

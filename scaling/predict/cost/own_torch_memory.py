@@ -68,11 +68,12 @@ def _moments(
         weights = weights + c.layers * routed
         gathered = gathered + c.layers * padded
         part = part + c.layers * padded / over
-    # a rank alone in fp32 has nothing to gather: FSDP2 does not stand around it
-    gathers = (e < WIDE) | (f.dp * f.cp > 1) | f.offload
+    # a rank alone with nothing to cast has nothing to gather: FSDP2 does not stand around it
+    several = f.dp * f.cp > 1
+    gathers = ((e < WIDE) & ~f.short_states) | several | f.offload
     wide = np.where(f.short_states, e, WIDE)
     state = np.where(f.offload, 0.0, 3 * wide * part)
-    copies = np.where(gathers & ~(f.short_states & (f.dp * f.cp == 1)), e, 0.0)
+    copies = np.where(gathers, e, 0.0)
     held = np.where(z >= 3, 0.0, copies * gathered)
     sharded = np.where(f.offload, 0.0, wide * part)
     # pipelines reduce once a step; replicas after each micro-batch from zero_stage 2 on
@@ -96,8 +97,9 @@ def _moments(
     put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
     logits = np.where(c.has_head, tokens * f.vocab_size / f.tp, 0.0)
     loss = loss_of(f, logits, tokens, table, 1.0 * piped)
-    at_loss = np.where((z >= 3) & c.has_head, e * table, 0.0)
-    two_layers = np.where(z >= 3, 2 * e * layer_weights, 0.0)
+    there = several | ((f.embeddings < 2) & gathers & (not piped))  # a tied one is never let go
+    at_loss = np.where((z >= 3) & c.has_head & there, e * table, 0.0)
+    two_layers = np.where(z >= 3, 2 * copies * layer_weights, 0.0)
     # while those of the layer before are computed: of the head, then of a layer, and their sum
     of_head = np.where(reduces, e * table, 0.0)
     of_layer = np.where(reduces, e * layer_weights * (1 + 1 / sharding.state), 0.0)
@@ -126,7 +128,7 @@ def _moments(
 
     # what was gathered lies in a flat buffer too until the next is: of the head, of a layer
     first = np.where(z >= 3, kept, 0.0)  # up to zero_stage 2 the first micro-batch alone gathers
-    flat, flat_layer = copies * alone * c.has_head, copies * layer_weights
+    flat, flat_layer = several * e * alone * c.has_head, copies * layer_weights
     tied = 0.0 if piped else (f.embeddings < 2) * 1.0
     moments = [
         (BUILD, at(nothing, optimizer=wide * part, held=WIDE * table, buffers=nothing)),
@@ -171,7 +173,7 @@ def _moments(
         # left; the layers' are reduced by then, without shards from copies that wait until the end
         layers = weights - table
         of_layers = np.where(gathers, sharded - wide * table / sharding.state, e * layers)
-        waits = np.where((z == 0) & (f.dp * f.cp > 1), e * layers, 0.0) + e * layer_weights
+        waits = np.where((z == 0) & several, e * layers, 0.0) + e * layer_weights
         gradients = np.where(waits_for_all & (rounds > 1), 4.0, 3.0) * e * table + of_layers
         at_last = at(tied * gradients, e * own, more=copies * table + waits * gathers, held=nothing)
         moments.append((BACKWARD, at_last))
