@@ -34,6 +34,7 @@ class Features:
     mlp_inputs: Floats
     vocab_size: Floats
     embeddings: Floats  # vocabulary matrices held, 1 if tied
+    positions: Floats  # that have a learned vector: those of a gpt, whose matrices have biases
     attentions: Floats
     attention_weights: Floats  # of an attention block over those of plain attention so wide
     head_norms: Floats  # 1 where each head's query and key are normalised

@@ -260,5 +260,6 @@ def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
         "gated_mlp": gated.astype(np.float64),
         "tied_embeddings": tied.astype(np.float64),
         "query_key_norm": columns.flags("query_key_norm", False).astype(np.float64),
+        "max_positions": columns.counts("max_positions", low=0, default=0.0, plain=True),
         **parts_of(columns, layers),
     }

@@ -21,7 +21,7 @@ SCHEDULES = typing.get_args(PipelineSchedule)
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
     "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings",
-    "query_key_norm", *SIZES,
+    "query_key_norm", "max_positions", *SIZES,
 )  # fmt: skip
 
 # Choices that came after the formulas and that none of them knows: on or off, later.

@@ -159,6 +159,7 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
         "mlp_inputs": 1.0 + shape["gated_mlp"],
         "vocab_size": shape["vocab_size"],
         "embeddings": 2.0 - shape["tied_embeddings"],
+        "positions": shape["max_positions"],
         "attentions": attentions / blocks,
         "causal": computed / attentions * _seen(shape, inputs.seq_length),
         "seq_length": inputs.seq_length,
