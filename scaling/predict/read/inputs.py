@@ -15,6 +15,8 @@ from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own: this name is that of its first engine.
 OWN_FRAMEWORK = "scaling"
+# Software of others of which a table says nothing.
+UNNAMED = "unnamed"
 
 SCHEDULES = typing.get_args(PipelineSchedule)
 
