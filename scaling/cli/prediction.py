@@ -154,6 +154,10 @@ def recommend(
     engine: Annotated[
         str, typer.Option(help=f"Whose layouts, of this project's engines: {' or '.join(ENGINES)}.")
     ] = DEFAULTS["engine"],
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS=VALUE", help="What the work asks for, e.g. routing=learned."),
+    ] = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -184,6 +188,7 @@ def recommend(
         calibration=parameters,
         framework=framework or OWN_FRAMEWORK,
         engine=engine,
+        setting=dict(choice.partition("=")[::2] for choice in setting or ()),
     )
     for sentence in remarks(
         model=model,

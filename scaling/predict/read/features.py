@@ -142,6 +142,7 @@ class Points:
     seq_length: Floats
     global_batch_size: Floats
     tokens_per_step: Floats
+    setting: Words  # choices on the axes that belong to the work
     point_id: Words | None
 
     def __len__(self) -> int:

@@ -12,6 +12,7 @@ from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
 from scaling.foreign.spellings import model_meant
+from scaling.layout.axes import AXES, SETTING
 from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import cluster_named, names_of
@@ -63,7 +64,10 @@ def inputs_of(
     optimizer_precision = columns.words(
         "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
     )
-    words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
+    of_setting = {
+        name: columns.words(name, str(AXES[name].default), WORDS.get(name), plain=True)
+        for name in SETTING
+    }
     inputs = Inputs(
         model=model,
         cluster=cluster,
@@ -94,7 +98,8 @@ def inputs_of(
         precision=words["precision"],
         ep=columns.counts("ep", default=1.0, plain=True),
         etp=expert_slices(columns, layout["tp"]),
-        imbalance=np.array([ROUTINGS[name] for name in words_of_routing.tolist()], np.float64),
+        imbalance=np.array([ROUTINGS[name] for name in of_setting["routing"].tolist()], np.float64),
+        setting=np.array(["|".join(row) for row in zip(*of_setting.values(), strict=True)], object),
         note=note,
         assumptions=(),
         point_id=columns.words("point_id", "") if "point_id" in columns else None,
