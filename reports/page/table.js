@@ -83,7 +83,7 @@ function statistics() {
     return label;
   }));
   const varies = key => new Set(all.map(row => row[key])).size > 1;
-  const fixed = choices.filter(({ key, always, later, default: usual }) => !always && key !== 'repeat' && !varies(key) && all.length && !(later && (all[0][key] ?? null) === usual)).map(({ key, title }) => `${title} ${yesNo(all[0][key])}`);
+  const fixed = choices.filter(({ key, always, later, default: usual }) => !always && key !== 'repeat' && !varies(key) && all[0]?.[key] != null && !(later && (all[0][key] ?? null) === usual)).map(({ key, title }) => `${title} ${yesNo(all[0][key])}`);
   $('#same').textContent = fixed.length ? `The same for all: ${fixed.join(', ')}.` : '';
   const first = all[0], axis = choices.find(({ key, always }) => always && varies(key));
   if (first) $('#find').placeholder = `${axis ? `${simple(axis.title)}=${first[axis.key]} ` : ''}gpus>=${first.world_size}`;  // finds something

@@ -3,13 +3,14 @@
 import altair as alt
 
 from scaling.report.charts.marks import (
+    FROM_ZERO,
     INK,
     LINES,
     SOFT,
+    amount_axis,
     chart,
     finish,
     layout_colour,
-    log_amount_axis,
     log_time_axis,
     points,
     words,
@@ -39,8 +40,8 @@ def cost() -> alt.LayerChart:
         axis=log_time_axis(),
     )  # fmt: skip
     y = alt.Y(
-        "cost:Q", title="{cost} (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=26), axis=log_amount_axis(),
+        "cost:Q", title="{cost}",
+        scale=FROM_ZERO, axis=amount_axis(),
     )  # fmt: skip
     best = rows.encode(x=x, y=y)
     tips = [

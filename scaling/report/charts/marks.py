@@ -130,10 +130,10 @@ def stretches(base: alt.Chart) -> list[alt.Chart]:
     A thin dotted line leads the eye from one layout to the next.
     """
     along = base.transform_window(
-        before="lag(layout_name)",
+        before="lag(advised_layout_name)",
         groupby=["series"],
         sort=[alt.SortField("world_size")],
-    ).transform_calculate(changed="datum.before === datum.layout_name ? 0 : 1")
+    ).transform_calculate(changed="datum.before === datum.advised_layout_name ? 0 : 1")
     numbered = along.transform_window(
         stretch="sum(changed)", groupby=["series"], sort=[alt.SortField("world_size")]
     )

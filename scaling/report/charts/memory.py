@@ -24,7 +24,7 @@ from scaling.report.charts.marks import (
 )
 from scaling.report.charts.tooltips import tooltips
 
-MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest"]
+MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest", "fragmentation"]
 _TAKEN = (
     f"(isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes : "
     f"datum.predicted_memory_bytes) / {GIB}"

@@ -26,8 +26,8 @@ from scaling.report.charts.marks import (
 from scaling.report.charts.tooltips import tooltips
 
 _BEST = (
-    "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
-    "tokens_per_s_high", "tokens_per_s_per_gpu", "efficiency", "mfu",
+    "world_size", "layout_name", "advised_layout_name", "series", "tokens_per_s",
+    "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "efficiency", "mfu",
 )  # fmt: skip
 # On the right half there is room to the left of a mark only.
 _BESIDE: dict[str, dict[str, Any]] = {

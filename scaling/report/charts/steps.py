@@ -16,7 +16,7 @@ _LABELLED = 0.07  # of a step; a narrower part has no room for its share
 
 
 def step_bounds() -> alt.LayerChart:
-    """Where the step of the best layout goes at each size; predicted bars are paler."""
+    """Where the step of a size's layout goes; predicted bars are paler."""
     base = chart("time_split").encode(
         y=alt.Y(
             "world_size:O",
@@ -44,11 +44,11 @@ def step_bounds() -> alt.LayerChart:
         "text": alt.Text("share:Q", format=".0%"),
     }
     steps = (
-        chart("best")
-        .transform_filter("isValid(datum.step_time_s)")
+        chart("time_split")
+        .transform_aggregate(step="sum(seconds)", groupby=["world_size"])
         .transform_calculate(
-            words="datum.step_time_s < 1 ? format(1000 * datum.step_time_s, '.3~r') + ' ms' : "
-            "format(datum.step_time_s, ',.3~r') + ' s'",
+            words="datum.step < 1 ? format(1000 * datum.step, '.3~r') + ' ms' : "
+            "format(datum.step, ',.3~r') + ' s'",
         )
         .encode(y=alt.Y("world_size:O"))
     )

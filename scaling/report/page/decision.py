@@ -1,9 +1,9 @@
-"""What the decision's template asks: shades of cells, steps by size, the selections' matrix."""
+"""What the decision's template asks: shades of cells, steps by size, a line for each selection."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from scaling.report.text.numbers import THIN, amount, digits, percent, significant
+from scaling.report.text.numbers import THIN, UNKNOWN, amount, digits, percent, significant
 
 Story = Mapping[str, Any]
 
@@ -48,24 +48,6 @@ def steps(advice: Mapping[str, Any]) -> dict[int, Mapping[str, Any] | None]:
     return {size: ending.get(size) for size in advice["sizes"]}
 
 
-def places(stories: Sequence[Story]) -> list[str]:
-    """The columns of the matrix of all selections: cluster and batch, in their order."""
-    return list(dict.fromkeys(_place(story) for story in stories))
-
-
-def matrix(stories: Sequence[Story]) -> list[tuple[str, list[Story | None]]]:
-    """Each model with its selection at each of the places, none where it has none there."""
-    by_model: dict[str, dict[str, Story]] = {}
-    for story in stories:
-        by_model.setdefault(story["model"], {})[_place(story)] = story
-    columns = places(stories)
-    return [(model, [mine.get(place) for place in columns]) for model, mine in by_model.items()]
-
-
-def _place(story: Story) -> str:
-    return f"{story['cluster']}, {story['batch_short']}"
-
-
 def layouts_of(story: Story) -> str:
     """The advised layouts of a selection in their order."""
     advice = story["advice"]
@@ -75,14 +57,12 @@ def layouts_of(story: Story) -> str:
 
 
 def summary(story: Story) -> list[str]:
-    """One selection in a cell: kind, where the layout changes, the last return, a run's cost."""
+    """One selection in a line: where the layout changes, last return, largest size, its cost."""
     advice = story["advice"]
     if not advice["at_size"]:
-        return [story["brief"]]
+        return [story["brief"], "", "", ""]
     changes = ", ".join(f"{change['after_size']}→{change['size']}" for change in advice["changes"])
-    parts = [story["basis"], f"changes at {changes}" if changes else "one layout at all sizes"]
-    if advice["steps"]:
-        parts.append(f"last step returns {digits(advice['steps'][-1]['returned'], 2)}")
+    last = advice["steps"][-1]["returned"] if advice["steps"] else None
     largest = max(advice["at_size"], key=int)
     hours = story["tokens"] * advice["at_size"][largest]["gpu_hours_per_token"]
-    return [*parts, f"{amount(hours)} {story['words']['GPU']}-hours on {largest}"]
+    return [changes, UNKNOWN if last is None else digits(last, 2), largest, amount(hours)]

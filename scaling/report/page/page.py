@@ -25,7 +25,7 @@ from scaling.report.sections.engines import engines
 from scaling.report.sections.order import order
 from scaling.report.sections.replication import replication
 from scaling.report.sections.sentences import story
-from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
+from scaling.report.tables import COLUMNS, Tables, columnar, read_tables
 from scaling.report.text import numbers
 from scaling.report.text.captions import Caption, read_caption
 from scaling.report.text.words import filled, shown
@@ -144,8 +144,6 @@ def _html(
         cell_words=decision.cell_words,
         steps=decision.steps,
         duration=decision.duration,
-        places=decision.places,
-        matrix=decision.matrix,
         layouts_of=decision.layouts_of,
         summary=decision.summary,
         tables=tables,
@@ -154,7 +152,6 @@ def _html(
             name: sum(row[name] for row in tables["progress"])
             for name in ("points", "ok", "failed", "waiting", "predicted", "refusals")
         },
-        most_rows=MOST_ROWS,
         cut=tables.cut,
         numbers=numbers,
         palette=css,
