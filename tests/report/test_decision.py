@@ -6,6 +6,7 @@ from scaling.report.page.decision import (
     cell_words,
     duration,
     layouts_of,
+    opening,
     shade,
     steps,
     summary,
@@ -52,10 +53,15 @@ def test_a_cell_says_its_state_and_its_interval():
 
 
 @pytest.mark.parametrize(
-    ("hours", "expected"), [(480, "20.0 d"), (30, "30.0 h"), (0.2, "12.0 min")]
+    ("hours", "expected"), [(480, "20.0 d"), (30, "30.0 h"), (0.2, "12.0 min"), (0.004, "14.4 s")]
 )
 def test_a_time_has_the_unit_that_suits_it(hours, expected):
     assert duration(hours).replace("\u202f", " ") == expected
+
+
+def test_the_page_opens_with_the_selection_of_most_sizes():
+    one_size = told(1, "m", "c", at_size={"8": {}})
+    assert opening([one_size, told(2, "n", "c"), told(3, "o", "c")]) == 2
 
 
 def test_a_return_stands_at_the_size_it_leads_to():

@@ -1,6 +1,6 @@
 """What the decision's template asks: shades of cells, steps by size, a line for each selection."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaling.report.text.numbers import THIN, UNKNOWN, amount, digits, percent, significant
@@ -9,12 +9,19 @@ Story = Mapping[str, Any]
 
 # from which share of the fastest on a cell has which step of the ramp (as in the map of tp and pp)
 _SHADES = ((0.97, "s6"), (0.9, "s5"), (0.8, "s4"), (0.7, "s3"), (0.5, "s2"), (0.0, "s1"))
+_UNITS = (("h", 1), ("min", 60), ("s", 3600))  # below two days, and how many an hour has
 DEFAULT_TOKENS = 1e12  # of a run where the model's parameters are not known
 
 
 def tokens_of(advice: Mapping[str, Any]) -> float:
     """The tokens of a run until the reader says otherwise."""
     return float(advice["tokens"] or DEFAULT_TOKENS)
+
+
+def opening(stories: Sequence[Story]) -> int:
+    """The setting that the page opens with: the first of those with the most sizes that ran."""
+    fullest = max(stories, key=lambda story: len(story["advice"]["at_size"]))
+    return int(fullest["setting_id"])
 
 
 def shade(share: float | None) -> str:
@@ -39,7 +46,8 @@ def duration(hours: float) -> str:
     """A time in the unit that suits it: `35.8 d`, `9.1 h`, `12 min`; budget.js writes the same."""
     if hours >= 48:
         return f"{amount(hours / 24)}{THIN}d"
-    return f"{significant(hours)}{THIN}h" if hours >= 1 else f"{significant(60 * hours)}{THIN}min"
+    unit, per_hour = next((one for one in _UNITS if hours * one[1] >= 1), _UNITS[-1])
+    return f"{significant(hours * per_hour)}{THIN}{unit}"
 
 
 def steps(advice: Mapping[str, Any]) -> dict[int, Mapping[str, Any] | None]:

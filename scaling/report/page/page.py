@@ -79,11 +79,13 @@ def _write_report(study_dir: Path, reports_dir: Path, vega: Future[str], *, char
     study = shown(study_dir.name)
     selections = [tables.of(setting["setting_id"]) for setting in tables["settings"]]
     stories = [told(mine) for mine in selections]
-    first: dict[str, str] = {}  # the charts of the first selection, for readers without JavaScript
+    first: dict[
+        str, str
+    ] = {}  # the charts of the opening selection, for readers without JavaScript
     files: dict[str, str] = {}
-    for number, (mine, one) in enumerate(zip(selections, stories, strict=True)):
+    for mine, one in zip(selections, stories, strict=True):
         drawings = dict(chart_files(mine, one, study)) if charts else {}
-        first = drawings if number == 0 else first
+        first = drawings if one["setting_id"] == decision.opening(stories) else first
         prefix = f"{_file_words(one)}-" if len(stories) > 1 else ""
         files |= {f"{prefix}{name}": text for name, text in drawings.items()}
     paths = StudyPaths(study_dir)
@@ -137,6 +139,7 @@ def _html(
         engines=engines(tables),
         order=order(tables),
         stories=stories,
+        opening=decision.opening(stories) if stories else None,
         rail=RAIL,
         charts_of=charts_of,
         static=[_image(name, text, captions) for name, text in static.items()],
