@@ -19,8 +19,10 @@ def tokens_of(advice: Mapping[str, Any]) -> float:
 
 
 def opening(stories: Sequence[Story]) -> int:
-    """The setting that the page opens with: the first of those with the most sizes that ran."""
-    fullest = max(stories, key=lambda story: len(story["advice"]["at_size"]))
+    """The setting that the page opens with: what ran before what is predicted, then most sizes."""
+    fullest = max(
+        stories, key=lambda one: (one["basis"] != "predicted", len(one["advice"]["at_size"]))
+    )
     return int(fullest["setting_id"])
 
 
