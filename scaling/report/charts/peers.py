@@ -2,16 +2,8 @@
 
 import altair as alt
 
+from scaling.report.charts import marks
 from scaling.report.charts.categories import category, category_points, style_lines
-from scaling.report.charts.marks import (
-    FROM_ZERO,
-    SOFT,
-    amount_axis,
-    chart,
-    finish,
-    over_gpus,
-    words,
-)
 from scaling.report.charts.tooltips import tooltips
 
 _TIPS = (
@@ -24,17 +16,19 @@ def generations() -> alt.LayerChart:
     y = alt.Y(
         "tokens_per_s_per_gpu:Q",
         title="Tokens per second per {GPU}",
-        scale=FROM_ZERO,
-        axis=amount_axis(),
+        scale=marks.FROM_ZERO,
+        axis=marks.amount_axis(),
     )
     base = (
-        chart("peers").transform_filter("datum.dimension === 'cluster'").encode(x=over_gpus(), y=y)
+        marks.chart("peers")
+        .transform_filter("datum.dimension === 'cluster'")
+        .encode(x=marks.over_gpus(), y=y)
     )
     cluster = category("cluster:N")
-    return finish(
+    return marks.finish(
         *style_lines(base, encode={"color": cluster}),
         *category_points(base, cluster, tooltips(*_TIPS)),
-        *words(base.transform_filter("isValid(datum.mfu)"), colour=SOFT, dy=-14)(
+        *marks.words(base.transform_filter("isValid(datum.mfu)"), colour=marks.SOFT, dy=-14)(
             text=alt.Text("mfu:Q", format=".0%")
         ),
         height=280,
