@@ -19,7 +19,7 @@ def prediction_error() -> alt.LayerChart:
     y = alt.Y(
         "ratio:Q",
         title="Predicted over measured tokens per second (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=16),
+        scale=marks.log(16),
         axis=alt.Axis(
             values=[0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.7, 2, 3, 5, 10],
             format="~g",

@@ -24,13 +24,10 @@ def cost() -> alt.LayerChart:
     )
     x = alt.X(
         "days:Q", title="Time of the run (days, log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=30),
+        scale=marks.log(30),
         axis=marks.log_time_axis(),
     )  # fmt: skip
-    y = alt.Y(
-        "cost:Q", title="{cost}",
-        scale=marks.FROM_ZERO, axis=marks.amount_axis(),
-    )  # fmt: skip
+    y = marks.amounts("cost", "{cost}")  # fmt: skip
     best = rows.encode(x=x, y=y)
     tips = [
         *tooltips("world_size", "layout_name", "series"),

@@ -8,7 +8,7 @@ from scaling.report.charts import marks
 
 _RATIO: dict[str, Any] = {
     "title": "Throughput ratio (log scale)",
-    "scale": alt.Scale(type="log", nice=False, padding=24),
+    "scale": marks.log(24),
     "axis": alt.Axis(
         values=[0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2, 4, 10], format="~g",
         labelOverlap="greedy", labelSeparation=8,

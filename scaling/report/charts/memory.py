@@ -40,15 +40,10 @@ def memory_time() -> alt.LayerChart:
     x = alt.X(
         "step_time_s:Q",
         title="Seconds per step (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=20),
+        scale=marks.log(20),
         axis=marks.log_time_axis(),
     )
-    y = alt.Y(
-        "memory:Q",
-        title="Memory per {GPU}, largest rank (GiB)",
-        scale=marks.FROM_ZERO,
-        axis=alt.Axis(tickCount=5),
-    )
+    y = marks.amounts("memory", "Memory per {GPU}, largest rank (GiB)", alt.Axis(tickCount=5))
     stage = category("stage:N")
     tips = [
         *tooltips("world_size", "layout_name", "series"),

@@ -13,12 +13,7 @@ _TIPS = (
 
 def generations() -> alt.LayerChart:
     """Tokens per second per GPU of one layout on every cluster that ran it; its MFU beside it."""
-    y = alt.Y(
-        "tokens_per_s_per_gpu:Q",
-        title="Tokens per second per {GPU}",
-        scale=marks.FROM_ZERO,
-        axis=marks.amount_axis(),
-    )
+    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
     base = (
         marks.chart("peers")
         .transform_filter("datum.dimension === 'cluster'")
@@ -26,7 +21,7 @@ def generations() -> alt.LayerChart:
     )
     cluster = category("cluster:N")
     return marks.finish(
-        *style_lines(base, encode={"color": cluster}),
+        *style_lines(base, cluster),
         *category_points(base, cluster, tooltips(*_TIPS)),
         *marks.words(base.transform_filter("isValid(datum.mfu)"), colour=marks.SOFT, dy=-14)(
             text=alt.Text("mfu:Q", format=".0%")

@@ -129,13 +129,13 @@ def scaling_law() -> alt.LayerChart:
     y = alt.Y(
         "tokens_per_s:Q",
         title="Tokens per second (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=24),
+        scale=marks.log(24),
         axis=marks.log_amount_axis(),
     )
     x = alt.X(
         "world_size:Q",
         title="Number of {GPUs} (log scale)",
-        scale=alt.Scale(type="log", base=2, nice=False, padding=14),
+        scale=marks.log(14, base=2),
         axis=marks.sizes_axis("beyond_"),
     )
     curve = marks.chart("law_curves").encode(x=x)

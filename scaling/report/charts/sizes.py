@@ -23,7 +23,7 @@ def throughput() -> alt.LayerChart:
     y = alt.Y(
         "tokens_per_s:Q",
         title="Tokens per second (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=34),
+        scale=marks.log(34),
         axis=marks.log_amount_axis(),
     )
     base = marks.chart("best").encode(x=marks.over_gpus())
@@ -58,12 +58,7 @@ def throughput_per_gpu() -> alt.LayerChart:
     For one model and batch the three are one curve. Grey: every other layout; grey squares: keeping
     the layout that is best at the smallest size.
     """
-    y = alt.Y(
-        "tokens_per_s_per_gpu:Q",
-        title="Tokens per second per {GPU}",
-        scale=marks.FROM_ZERO,
-        axis=marks.amount_axis(),
-    )
+    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
     base = (
         marks.chart("best")
         .transform_calculate(
@@ -103,6 +98,8 @@ def throughput_per_gpu() -> alt.LayerChart:
         *marks.stretches(base.encode(y=y)),
         *marks.points(base.encode(y=y), tooltips(*_BEST)),
         *marks.words(base, colour=marks.SOFT, dy=-15)(y=y, text=alt.Text("used:N")),
-        *marks.words(base, colour=marks.SOFT, dy=16)(y=y, text=alt.Text("efficiency:Q", format=".0%")),
+        *marks.words(base, colour=marks.SOFT, dy=16)(
+            y=y, text=alt.Text("efficiency:Q", format=".0%")
+        ),
         height=280,
     )  # fmt: skip
