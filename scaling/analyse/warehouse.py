@@ -19,6 +19,8 @@ from scaling.study.paths import StudyPaths
 from scaling.study.study_folder import read_about
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
+# a column of more values than that is written as it is: it is looked up in vain for a dictionary
+_PARQUET = "format parquet, compression snappy, dictionary_size_limit 10000"
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 
 # Tables that SQL cannot compute: what they need, and the function that makes them.
@@ -178,7 +180,7 @@ def _write_tables(
         for name in names:
             written = part(tables_dir / f"{name}.parquet")
             try:
-                _copy(connection, f'"{name}"', written, "format parquet, compression snappy")
+                _copy(connection, f'"{name}"', written, _PARQUET)
             except (duckdb.Error, UnicodeDecodeError) as error:
                 raise InputError(f"{sql_dir / name}.sql: {error}") from error
             if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
