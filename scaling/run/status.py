@@ -37,7 +37,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The fastest layout of a size so far. kind: measured, or extended from short steps."""
+    """The fastest layout of a size and setting so far. kind: measured, or extended from short steps."""
 
     model: str
     seq_length: int
@@ -153,7 +153,7 @@ def _running(folder: Path, points: Sequence[Point]) -> list[Running]:
 
 
 def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
-    ran: dict[tuple[str, int, int], list[Best]] = {}
+    ran: dict[tuple[Any, ...], list[Best]] = {}
     for point in points:
         row = rows.get(point.point_id)
         if row is None or row["outcome"] != "ok":
@@ -161,12 +161,14 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
         # of a point of both kinds what the others have too
         extended = row["extended_step_time_s"]
         seconds = row["step_time_s"] if extended is None else extended
-        ran.setdefault((point.model, point.layout.seq_length, point.world_size), []).append(
+        layout = point.layout
+        rivals = (point.model, layout.seq_length, point.world_size, layout.setting_choices)
+        ran.setdefault(rivals, []).append(
             Best(
                 model=point.model,
-                seq_length=point.layout.seq_length,
+                seq_length=layout.seq_length,
                 world_size=point.world_size,
-                layout=point.layout.label,
+                layout=layout.label,
                 tokens_per_s=columns_of(point)["tokens_per_step"] / seconds,
                 kind="measured" if extended is None else "extended",
                 of=0,
