@@ -7,7 +7,7 @@ import duckdb
 import pyarrow as pa
 
 from scaling.analyse.catalogue import attach_axes, attach_catalogue, kept_choices_sql
-from scaling.analyse.views import make_view, select_from, unreadable
+from scaling.analyse.views import make_table, make_view, select_from, unreadable
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.record.probe_row import Probe
@@ -159,9 +159,8 @@ def _left_out(
         str(one).removeprefix(f"{study_dir}/")
         for one in (*unusable, *kept_aside(StudyPaths(study_dir).rows))
     ]
-    connection.register("source", pa.table({"said": pa.array(sentences, pa.string())}))
-    connection.execute("create table study.unusable as from source")
-    connection.unregister("source")
+    said = pa.table({"said": pa.array(sentences, pa.string())})
+    make_table(connection, "study.unusable", said)
 
 
 def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:

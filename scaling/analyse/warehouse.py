@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from scaling.analyse import advice, being_best, drift, effects, laws, resampling, slow_hosts
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach
+from scaling.analyse.views import make_table
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.record.row_files import Unusable, quoted
@@ -76,6 +77,8 @@ def tabulate(
         raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
     with duckdb.connect() as connection:
         connection.execute("set preserve_insertion_order = false")
+        # memory that a table gives back is taken again, not asked of the system page by page
+        connection.execute("set block_allocator_memory = '2GiB'")
         unusable = attach(connection, study_dir, clusters or {})
         connection.execute(
             "create table study.choices as select ?::varchar as mode, ?::double as knee_share",
@@ -108,9 +111,7 @@ def _make(
 ) -> None:
     """Make a table; one that only its file reads is a view, whose rows go straight there."""
     if name in COMPUTED:
-        connection.register("computed", COMPUTED[name][1](connection))
-        connection.execute(f'create table "{name}" as from computed')
-        connection.unregister("computed")
+        make_table(connection, f'"{name}"', COMPUTED[name][1](connection))
         return
     try:
         connection.execute(f'create {"table" if keep else "view"} "{name}" as {queries[name]}')

@@ -37,7 +37,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The fastest layout of a size and setting so far. kind: measured, or extended from short steps."""
+    """The fastest layout of a size and setting. kind: measured, or extended from short steps."""
 
     model: str
     seq_length: int
