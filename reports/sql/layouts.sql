@@ -5,7 +5,16 @@
 -- Intervals are the hull of the repeats' 95 % intervals, so what differs between runs is inside; with
 -- one repeat it is the interval of one run, and knows nothing of others.
 -- outcome: ok if one repeat ran, else the commonest failure. peak_memory_bytes: largest repeat.
-with joined as (
+with failed as (
+    select
+        setting_id, series, world_size, layout, stack_fingerprint,
+        mode(outcome order by outcome) as outcome,
+        any_value(error_message order by repeat) as error_message
+    from measurements
+    where outcome != 'ok'
+    group by setting_id, series, world_size, layout, stack_fingerprint
+),
+joined as (
     select
         setting_id,
         series,
@@ -17,11 +26,6 @@ with joined as (
         any_value(gradient_accumulation_steps) as gradient_accumulation_steps,
         count(*) as runs,
         count(*) filter (where outcome = 'ok') as ok_runs,
-        case
-            when count(*) filter (where outcome = 'ok') > 0 then 'ok'
-            else mode(outcome order by outcome) filter (where outcome != 'ok')
-        end as outcome,
-        any_value(error_message order by repeat) filter (where outcome != 'ok') as error_message,
         median(tokens_per_s) as tokens_per_s,
         min(tokens_per_s_low) as tokens_per_s_low,
         max(tokens_per_s_high) as tokens_per_s_high,
@@ -53,6 +57,8 @@ select
         model_flop_per_s_per_gpu_of_rate, hardware_flop_per_s_per_gpu_of_rate, mfu_of_rate,
         hfu_of_rate
     ),
+    if(ok_runs > 0, 'ok', failed.outcome) as outcome,
+    failed.error_message,
     tokens_per_s / world_size as tokens_per_s_per_gpu,
     tokens_per_step / tokens_per_s as step_time_s,
     tokens_per_s * model_flop_per_s_per_gpu_of_rate as model_flop_per_s_per_gpu,
@@ -61,5 +67,6 @@ select
     tokens_per_s * hfu_of_rate as hfu,
     names.* exclude (setting_id, layout)
 from joined
+left join failed using (setting_id, series, world_size, layout, stack_fingerprint)
 join names using (setting_id, layout)
 order by setting_id, series, world_size, tokens_per_s desc nulls last, layout, stack_fingerprint

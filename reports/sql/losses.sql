@@ -23,28 +23,34 @@ with kept as (
     where series = 'measured' and outcome = 'ok' and len(losses) > 0
         and point_id in (select point_id from planned)
 ),
-steps as (
-    select training, placed, generate_subscripts(losses, 1) as step, unnest(losses) as loss
-    from kept
-),
 curves as (
-    select training, placed, step, median(loss) as loss from steps group by training, placed, step
+    select
+        training,
+        [
+            median(losses[1]), median(losses[2]), median(losses[3]), median(losses[4]),
+            median(losses[5]), median(losses[6]), median(losses[7]), median(losses[8]),
+            median(losses[9]), median(losses[10])
+        ] as losses
+    from kept
+    group by training, placed
 ),
 middle as (
-    select training, list(loss order by step) as losses, any_value(layouts) as layouts
-    from (
-        select training, step, median(loss) as loss, count(*) as layouts
-        from curves
-        group by training, step
-    )
+    select
+        training,
+        count(*) as layouts,
+        [
+            median(losses[1]), median(losses[2]), median(losses[3]), median(losses[4]),
+            median(losses[5]), median(losses[6]), median(losses[7]), median(losses[8]),
+            median(losses[9]), median(losses[10])
+        ] as losses
+    from curves
     group by training
 ),
 gaps as (
     select
         point_id, tolerance, layouts,
-        list_transform(
-            list_zip(kept.losses, middle.losses),
-            lambda pair: abs(pair[1] - pair[2]) / greatest(abs(pair[2]), 1)
+        list_transform(kept.losses, lambda loss, step:
+            abs(loss - middle.losses[step]) / greatest(abs(middle.losses[step]), 1)
         ) as gaps,
         list_max(gaps) as largest_gap
     from kept

@@ -15,14 +15,13 @@
 -- part of the error that no other layout of the size shares, and that which all layouts of a size do.
 -- step_time_p95_s: of the measured steps, 19 of 20 took no longer; null of others' rows and predictions.
 -- peak_memory_bytes: measured only.   predicted_memory_bytes: predicted only.
-with several as (
-    select point_id, series from study.rows group by point_id, series having count(*) > 1
-),
-attempted_again as (
-    select point_id, series, max({'attempt': attempt, 'started_at': started_at}) as last_attempt
+with superseded as (  -- attempts that a later one replaced
+    select point_id, series, attempt, started_at
     from study.rows
-    semi join several using (point_id, series)
-    group by point_id, series
+    semi join (
+        select point_id, series from study.rows group by point_id, series having count(*) > 1
+    ) using (point_id, series)
+    qualify rank() over (partition by point_id, series order by attempt desc, started_at desc) > 1
 ),
 kinds as (  -- what each row says, and once more what its short steps say beside the full ones
     select
@@ -60,10 +59,8 @@ observed as (
         duration_s, stack_fingerprint, started_at, tokens_per_step, model_flops_per_token,
         hardware_flops_per_token, peak_flop_per_s
     from kinds as rows
-    left join attempted_again using (point_id, series)
+    anti join superseded using (point_id, series, attempt, started_at)
     left join losses using (point_id)
-    where last_attempt is null
-        or (rows.attempt = last_attempt.attempt and rows.started_at = last_attempt.started_at)
 ),
 foretold as (
     select

@@ -22,6 +22,7 @@ alone as (
         string_agg(words, ', ' order by axis_order) as words,
         string_agg(short, ' ' order by axis_order) as lines
     from every_choice
+    anti join (from spoken where layout_name is not null) using (setting_id, layout)
     where always
     group by setting_id, layout
 )

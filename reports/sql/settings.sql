@@ -7,24 +7,16 @@
 -- gpu_tdp_w: W, the data sheet's.   usd_per_gpu_hour: null where config/clusters.yaml has none.
 -- gpu, vendor, gpus_per_node, total_params: null where every combination of the setting was refused.
 with asked as (
-    select model, cluster, study_kind, seq_length, global_batch_size, world_size, kept_choices,
+    select model, cluster, study_kind, seq_length, kept_batch_size, kept_choices,
         gpu, gpus_per_node, total_params, num_layers, hidden_size
     from study.points
     union all by name
-    select model, cluster, study_kind, seq_length, global_batch_size, world_size, kept_choices
+    select model, cluster, study_kind, seq_length, kept_batch_size, kept_choices
     from study.refused
 ),
 grouped as (
     select
-        model,
-        cluster,
-        study_kind,
-        seq_length,
-        case study_kind
-            when 'strong' then global_batch_size
-            else global_batch_size // world_size
-        end as kept_batch_size,
-        kept_choices,
+        model, cluster, study_kind, seq_length, kept_batch_size, kept_choices,
         any_value(gpu) as gpu,
         any_value(gpus_per_node) as gpus_per_node,
         any_value(total_params) as total_params,

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from scaling.analyse import ties
 from scaling.analyse.series import SERIES
+from scaling.analyse.views import make_table
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.layout.axes import AXES, levels_of
 from scaling.record.row_files import quoted
@@ -16,17 +17,8 @@ def attach_catalogue(
     connection: duckdb.DuckDBPyConnection, clusters: Mapping[str, Cluster]
 ) -> None:
     """Make catalogue.gpus and .clusters (prices)."""
-    gpus = pa.Table.from_pylist(
-        [
-            {
-                "name": gpu.name,
-                "vendor": gpu.vendor,
-                "memory_bytes": gpu.memory_bytes,
-                "tdp_w": gpu.tdp_w,
-            }
-            for gpu in GPUS.values()
-        ]
-    )
+    facts = ("name", "vendor", "memory_bytes", "tdp_w")
+    gpus = [{fact: getattr(gpu, fact) for fact in facts} for gpu in GPUS.values()]
     prices = pa.table(
         {
             "name": pa.array(list(clusters), pa.string()),
@@ -35,14 +27,8 @@ def attach_catalogue(
             ),
         }
     )
-    for name, table in (("gpus", gpus), ("clusters", prices)):
-        _register(connection, name, table)
-
-
-def _register(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
-    connection.register("source", table)
-    connection.execute(f"create table catalogue.{name} as from source")
-    connection.unregister("source")
+    make_table(connection, "catalogue.gpus", pa.Table.from_pylist(gpus))
+    make_table(connection, "catalogue.clusters", prices)
 
 
 def kept_choices_sql() -> str:
@@ -80,5 +66,5 @@ def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
             }
         )
         levels += [{"name": axis.name, **level} for level in levels_of(axis)]
-    _register(connection, "axes", pa.Table.from_pylist(axes))
-    _register(connection, "levels", pa.Table.from_pylist(levels))
+    make_table(connection, "catalogue.axes", pa.Table.from_pylist(axes))
+    make_table(connection, "catalogue.levels", pa.Table.from_pylist(levels))

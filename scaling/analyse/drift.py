@@ -47,7 +47,7 @@ with timed as (
 repeated as (select same, avg(y) as y from timed group by same having count(*) > 1),
 middle as (select field, median(off) as off from timed group by field)
 select
-    field, series, cluster, stack_fingerprint, hosts,
+    field, series, cluster, stack_fingerprint, point_id, hosts,
     epoch(try_cast(started_at as timestamp)) / 86400 as day,
     timed.y - repeated.y as repeats,
     timed.off - middle.off as prediction
@@ -55,7 +55,6 @@ from timed
 left join repeated using (same)
 join middle using (field)
 where day is not null
-order by field, day, point_id
 """
 
 
@@ -72,12 +71,13 @@ def drift_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     records = []
     fields = table["field"].to_numpy()
     for field in np.unique(fields):
-        start, end = np.searchsorted(fields, field), np.searchsorted(fields, field, "right")
-        runs = table.slice(start, end - start)
+        runs = table.filter(fields == field)
         for residual_of in ("repeats", "prediction"):
             used = runs.filter(runs[residual_of].is_valid())
             if len(used) < _FEWEST:
                 continue
+            if len(used) <= _SHUFFLED:  # what a shuffle draws depends on the order
+                used = used.sort_by([("day", "ascending"), ("point_id", "ascending")])
             common = {
                 **{name: used[name][0].as_py() for name in _GROUP},
                 "residual_of": residual_of, "runs": len(used),

@@ -7,7 +7,7 @@ import duckdb
 import pyarrow as pa
 
 from scaling.analyse.catalogue import attach_axes, attach_catalogue, kept_choices_sql
-from scaling.analyse.views import make_view, select_from, unreadable
+from scaling.analyse.views import make_table, make_view, select_from, unreadable
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.record.probe_row import Probe
@@ -121,13 +121,12 @@ def _rows(
         unusable += small.unusable
         connection.register(f"small_{series}", small.table)
         parts.append(f"select {columns}, {quoted(series)} as series from small_{series}")
-        for path in (path for path in sizes if sizes[path] > _LARGE_BYTES):
-            readable, wrong = wrong_rows(path, series=series)
-            unusable += wrong
-            if readable:
-                out = ", ".join(str(one.row) for one in wrong)
-                where = f" where file_row_number not in ({out})" if wrong else ""
-                parts.append(select_from(connection, ROW, [path], series, where))
+        readable, wrong = wrong_rows([p for p in sizes if sizes[p] > _LARGE_BYTES], series=series)
+        unusable += wrong
+        for path in readable:
+            out = ", ".join(str(one.row) for one in wrong if one.path == path)
+            where = f" where file_row_number not in ({out})" if out else ""
+            parts.append(select_from(connection, ROW, [path], series, where))
     connection.execute("create view study.rows as " + " union all ".join(f"({p})" for p in parts))
     return unusable
 
@@ -160,21 +159,24 @@ def _left_out(
         str(one).removeprefix(f"{study_dir}/")
         for one in (*unusable, *kept_aside(StudyPaths(study_dir).rows))
     ]
-    connection.register("source", pa.table({"said": pa.array(sentences, pa.string())}))
-    connection.execute("create table study.unusable as from source")
-    connection.unregister("source")
+    said = pa.table({"said": pa.array(sentences, pa.string())})
+    make_table(connection, "study.unusable", said)
 
 
 def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:
     """study.points and study.refused: what a guided sweep skips is refused with its reason.
 
+    kept_batch_size: sequences per step (strong scaling) or per GPU and step (weak scaling).
     kept_choices: what they choose of the axes that belong to the setting.
     """
     connection.execute(  # what one choice leaves out a later one may take
         "create view study.skipped as from study.chosen where not chosen "
         "and point_id not in (select point_id from study.chosen where chosen)"
     )
-    everything = f"*, {kept_choices_sql()} as kept_choices"
+    everything = (
+        "*, if(study_kind = 'strong', global_batch_size, global_batch_size // world_size) "
+        f"as kept_batch_size, {kept_choices_sql()} as kept_choices"
+    )
     columns = ", ".join(_REFUSAL)
     kept, skipped = "", ""
     if guided:

@@ -11,6 +11,13 @@ from scaling.errors import InputError, shortened
 from scaling.record.row_files import quoted
 
 
+def make_table(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
+    """An Arrow table as a table of the database."""
+    connection.register("source", table)
+    connection.execute(f"create table {name} as from source")
+    connection.unregister("source")
+
+
 def make_view(
     connection: duckdb.DuckDBPyConnection,
     name: str,

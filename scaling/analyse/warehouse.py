@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from scaling.analyse import advice, being_best, drift, effects, laws, resampling, slow_hosts
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach
+from scaling.analyse.views import make_table
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.record.row_files import Unusable, quoted
@@ -19,6 +20,8 @@ from scaling.study.paths import StudyPaths
 from scaling.study.study_folder import read_about
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
+# a column of more values than that is written as it is: it is looked up in vain for a dictionary
+_PARQUET = "format parquet, compression snappy, dictionary_size_limit 10000"
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 
 # Tables that SQL cannot compute: what they need, and the function that makes them.
@@ -74,6 +77,8 @@ def tabulate(
         raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")
     with duckdb.connect() as connection:
         connection.execute("set preserve_insertion_order = false")
+        # memory that a table gives back is taken again, not asked of the system page by page
+        connection.execute("set block_allocator_memory = '2GiB'")
         unusable = attach(connection, study_dir, clusters or {})
         connection.execute(
             "create table study.choices as select ?::varchar as mode, ?::double as knee_share",
@@ -106,9 +111,7 @@ def _make(
 ) -> None:
     """Make a table; one that only its file reads is a view, whose rows go straight there."""
     if name in COMPUTED:
-        connection.register("computed", COMPUTED[name][1](connection))
-        connection.execute(f'create table "{name}" as from computed')
-        connection.unregister("computed")
+        make_table(connection, f'"{name}"', COMPUTED[name][1](connection))
         return
     try:
         connection.execute(f'create {"table" if keep else "view"} "{name}" as {queries[name]}')
@@ -178,7 +181,7 @@ def _write_tables(
         for name in names:
             written = part(tables_dir / f"{name}.parquet")
             try:
-                _copy(connection, f'"{name}"', written, "format parquet, compression snappy")
+                _copy(connection, f'"{name}"', written, _PARQUET)
             except (duckdb.Error, UnicodeDecodeError) as error:
                 raise InputError(f"{sql_dir / name}.sql: {error}") from error
             if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:

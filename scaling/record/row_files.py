@@ -76,25 +76,35 @@ def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
     return Rows(together.drop_columns(["row_number"]), tuple(unusable))
 
 
-def wrong_rows(path: Path, *, series: str = "measured") -> tuple[bool, list[Unusable]]:
-    """Whether a file of a great many rows can be read, and which of its rows cannot be.
+def wrong_rows(
+    paths: Sequence[Path], *, series: str = "measured"
+) -> tuple[list[Path], list[Unusable]]:
+    """Files of a great many rows that can be read, and what of them all cannot be.
 
     For files that are read where they lie: nothing of them is kept in memory.
     """
     unusable: list[Unusable] = []
-    if not list(_plausible([path], unusable)):
-        return False, unusable
+    readable = list(_plausible(paths, unusable))
+    if not readable:
+        return [], unusable
     with _template() as template, duckdb.connect() as connection:
-        source = _source([template, path], by_name=True)
+        source = _source([template, *readable], by_name=True)
         query = (
             f"select file, row_number, reason from (select *, {reason_sql()} as reason "
             f"from (select *, {quoted(series)} as series from ({source}))) "
             "where reason is not null"
         )
         try:
-            return True, _unusable(connection.sql(query).to_arrow_table())
+            unusable += _unusable(connection.sql(query).to_arrow_table())
+            return readable, sorted(unusable, key=lambda one: (one.path, one.row))
         except _SCAN_ERRORS as error:
-            return False, [_no_row(path, error)]
+            if len(readable) == 1:
+                return [], [*unusable, _no_row(readable[0], error)]
+    # one that fails is told apart by reading each alone
+    alone = [wrong_rows([path], series=series) for path in readable]
+    unusable += [one for _, wrong in alone for one in wrong]
+    unusable.sort(key=lambda one: (one.path, one.row))
+    return [path for paths, _ in alone for path in paths], unusable
 
 
 def _scanned(files: list[Path], template: Path, unusable: list[Unusable]) -> list[pa.Table]:

@@ -40,7 +40,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The fastest layout of a size so far. kind: measured, or extended from short steps."""
+    """The fastest layout of a size and setting. kind: measured, or extended from short steps."""
 
     model: str
     seq_length: int
@@ -135,7 +135,7 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
 
 
 def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> list[Best]:
-    ran: dict[tuple[str, int, int], list[Best]] = {}
+    ran: dict[tuple[Any, ...], list[Best]] = {}
     for point in points:
         row = rows.get(point.point_id)
         if row is None or row["outcome"] != "ok":
@@ -152,7 +152,9 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
             kind="measured" if extended is None else "extended",
             of=0,
         )
-        ran.setdefault((one.model, one.seq_length, one.world_size), []).append(one)
+        setting = point.layout.setting_choices
+        rivals = (one.model, one.seq_length, one.world_size, setting)
+        ran.setdefault(rivals, []).append(one)
     return [
         dataclasses.replace(
             max(tried, key=lambda one: one.tokens_per_s), of=len({one.layout for one in tried})

@@ -11,7 +11,7 @@ from scaling.record.files import write_rows, write_table
 from scaling.record.running import marked
 from scaling.run import snakemake
 from scaling.run.progress import Watcher
-from scaling.run.status import _ends_in, status_of, use_of_allocations
+from scaling.run.status import _best, _ends_in, status_of, use_of_allocations
 from scaling.study.paths import StudyPaths
 from tests.points import tiny_point
 from tests.rows import row_of
@@ -116,3 +116,16 @@ def test_a_repeat_that_nobody_has_chosen_yet_is_not_waited_for(tmp_path):
     again = dataclasses.replace(first, point_id="again", repeat=1)
     assert Watcher(tmp_path, [first, again]).look().total == 2
     assert Watcher(tmp_path, [first, again], optional={"again"}).look().total == 1
+
+
+def test_the_best_so_far_is_of_one_setting_layouts_of_other_routings_do_not_compete():
+    plain, learned = points_of(2)
+    learned = dataclasses.replace(
+        learned, layout=dataclasses.replace(learned.layout, routing="learned")
+    )
+    ok = {"outcome": "ok", "extended_step_time_s": None}
+    rows = {"p0": {**ok, "step_time_s": 2.0}, "p1": {**ok, "step_time_s": 1.0}}
+    assert [(one.of, one.tokens_per_s) for one in _best([plain, learned], rows)] == [
+        (1, 8 * 32 / 2.0),
+        (1, 8 * 32 / 1.0),
+    ]

@@ -1,6 +1,8 @@
 -- Grain: one row per setting and layout of the study: what it chooses on every axis.
--- Needs: planned
+-- Needs: settings
 -- Without dp and gradient_accumulation_steps, which follow from the size.
 select setting_id, layout, any_value(columns(lambda name: name in getvariable('axes')))
-from planned
+from study.points
+join settings
+    using (model, cluster, study_kind, seq_length, kept_batch_size, kept_choices)
 group by setting_id, layout
