@@ -72,7 +72,7 @@ function sentences() {
   const switches = here(tables.switches);
   $('#crossings').hidden = !switches.length;
   $('#crossings summary').textContent = `Where the advised layout changes: ${switches.length} ${switches.length === 1 ? 'place' : 'places'}`;
-  fillTable($('#crossings table'), asColumns('switches', switches).filter(({ key }) => !key.endsWith('_slot')), switches);
+  fillTable($('#crossings table'), asColumns('switches', switches), switches);
 }
 function atSize() {  // what depends on the GPU count chosen
   selectors(); titles(); remember();

@@ -86,7 +86,7 @@ function statistics() {
   }));
   const stated = ({ key }) => all.find(row => row[key] != null)?.[key];
   const fixed = choices.filter(axis => !axis.always && axis.key !== 'repeat' && !differs(all, axis) && stated(axis) != null && !(axis.later && stated(axis) === axis.default)).map(axis => `${axis.title} ${yesNo(stated(axis))}`);
-  $('#same').textContent = fixed.length ? `The same for all: ${fixed.join(', ')}.` : '';
+  $('#same').textContent = fixed.length ? `The same wherever stated: ${fixed.join(', ')}.` : '';
   const first = all[0], axis = choices.find(axis => axis.always && differs(all, axis));
   if (first) $('#find').placeholder = `${axis ? `${simple(axis.title)}=${first[axis.key]} ` : ''}gpus>=${first.world_size}`;  // finds something
   refusals();

@@ -55,12 +55,8 @@ def fact_lines(
 
 def _versions(facts: dict[str, Any]) -> Iterator[Line]:
     for name in ("gpu_name", "driver_version", "cuda_version", "nccl_version", "torch_version"):
-        what = name.replace("_", " ")
-        if facts[name] is None:
-            yield not_here(_SECTION, what, "this machine has none")
-        else:
-            said = " ".join(str(facts[name]).split())
-            yield Line(section=_SECTION, name=what, state="pass", said=said)
+        said = " ".join(str(facts[name] or "").split())
+        yield _stated(name.replace("_", " "), said, "this machine has none")
     cpus, nodes = facts["cpus"], facts["numa_nodes"]
     yield held_to(_SECTION, "cores", cpus, None, passes=cpus >= 1, said="that this process may use")
     if nodes is None:
@@ -71,18 +67,18 @@ def _versions(facts: dict[str, Any]) -> Iterator[Line]:
 
 def _map(facts: dict[str, Any]) -> Iterator[Line]:
     """Which cores are near each GPU, and what the node talks to others by."""
-    near = facts["near_cpus"]
-    if any(near.values()):
-        said = ", ".join(f"{bus_id}: {_ranges(cpus)}" for bus_id, cpus in near.items())
-        yield Line(section=_SECTION, name="cores near each GPU", state="pass", said=said)
-    else:
-        yield not_here(_SECTION, "cores near each GPU", "the kernel or NVML names none")
-    devices = [" ".join(filter(None, (nic["name"], nic["speed"]))) for nic in facts["nics"]]
-    if devices:
-        said = ", ".join(devices)
-        yield Line(section=_SECTION, name="network devices", state="pass", said=said)
-    else:
-        yield not_here(_SECTION, "network devices", "the kernel names none")
+    near = facts["near_cpus"] if any(facts["near_cpus"].values()) else {}
+    cores = ", ".join(f"{bus_id}: {_ranges(cpus)}" for bus_id, cpus in near.items())
+    yield _stated("cores near each GPU", cores, "the kernel or NVML names none")
+    nics = ", ".join(" ".join(filter(None, (nic["name"], nic["speed"]))) for nic in facts["nics"])
+    yield _stated("network devices", nics, "the kernel names none")
+
+
+def _stated(name: str, fact: str, why_not: str) -> Line:
+    """A fact that is as it is; empty where there is none."""
+    if not fact:
+        return not_here(_SECTION, name, why_not)
+    return Line(section=_SECTION, name=name, state="pass", said=fact)
 
 
 def _clocks(of_gpus: Sequence[Mapping[str, str]]) -> Line:

@@ -156,10 +156,8 @@ class Columns:
         if allowed is not None:
             known = {*allowed, default}
             names = [self._respelled(name, value, known) for value in names]
-            for code, value in enumerate(names):
-                if value not in known and (codes == code).any():
-                    row = int(np.flatnonzero(codes == code)[0])
-                    raise self.cell_error(name, row, did_you_mean(value[:60], known))
+            if wrong := self._first_outside(codes, names, known):
+                raise self.cell_error(name, wrong[0], did_you_mean(wrong[1][:60], known))
         return np.array(names, dtype=object)[codes] if len(self) else np.empty(0, dtype=object)
 
     def _encoded(self, name: str, default: str) -> tuple[npt.NDArray[np.int64], list[str]]:
@@ -178,6 +176,14 @@ class Columns:
         names = [text.strip() for text in encoded.dictionary.to_pylist()]
         return encoded.indices.to_numpy().astype(np.int64), names
 
+    @staticmethod
+    def _first_outside(
+        codes: npt.NDArray[np.int64], names: list[str], known: set[str]
+    ) -> tuple[int, str] | None:
+        """The row and the word of a cell that holds none of the known words."""
+        wrong = np.flatnonzero(np.isin(codes, [n for n, v in enumerate(names) if v not in known]))
+        return (int(wrong[0]), names[codes[wrong[0]]]) if wrong.size else None
+
     def flags(self, name: str, default: bool | Flags, *, plain: bool = False) -> Flags:
         """A true/false column, bool (n,).
 
@@ -192,11 +198,8 @@ class Columns:
             return np.broadcast_to(np.asarray(default, dtype=bool), (len(self),)).copy()
         codes, names = self._encoded(name, "")
         truth = [value.lower() for value in names]
-        unknown = [v for v in truth if v and v not in _TRUE | _FALSE]
-        for code, value in enumerate(truth):
-            if value in unknown and (codes == code).any():
-                row = int(np.flatnonzero(codes == code)[0])
-                raise self.cell_error(name, row, "must be true or false")
+        if wrong := self._first_outside(codes, truth, _TRUE | _FALSE | {""}):
+            raise self.cell_error(name, wrong[0], "must be true or false")
         if not len(self):
             return np.empty(0, dtype=bool)
         values = np.array([value in _TRUE for value in truth])[codes]

@@ -45,13 +45,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "returns": (
         "setting_id", "series", "from_world_size", "to_world_size", "from_layout", "to_layout",
-        "same_stack", "marginal_tokens_per_s", "marginal_low", "marginal_high",
-        "yardstick_tokens_per_s_per_gpu", "share", "share_low", "share_high", "interval_from",
-        "speed_up", "efficiency", "efficiency_low", "efficiency_high", "elasticity",
-        "elasticity_low", "elasticity_high", "step_return", "step_return_low",
-        "step_return_high", "returned", "pays", "per_watt", "per_watt_low",
-        "per_watt_high", "yardstick_per_watt", "watt_from", "per_usd", "per_usd_low",
-        "per_usd_high", "yardstick_per_usd",
+        "same_stack", "marginal_tokens_per_s", "interval_from", "elasticity", "step_return",
+        "step_return_low", "step_return_high", "returned", "pays", "per_watt", "per_watt_low",
+        "per_watt_high", "yardstick_per_watt", "watt_from",
     ),
     "knees": (
         "setting_id", "series", "knee_share", "knee_world_size", "beyond_data", "returned",
@@ -62,8 +58,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "switches": (
         "setting_id", "series", "from_world_size", "to_world_size", "before_layout", "before_name",
-        "before_slot", "after_layout",
-        "after_name", "after_slot", "gain", "gain_low", "gain_high", "crossing", "crossing_low",
+        "after_layout", "after_name", "gain", "gain_low", "gain_high", "crossing", "crossing_low",
         "crossing_high", "verdict",
     ),
     "laws": (

@@ -38,8 +38,8 @@ def drawn(page):
 def test_every_chart_is_drawn_and_nothing_is_asked_for(full):
     report = full()
     assert drawn(report.page).keys() == {
-        "throughput", "throughput_per_gpu", "marginal_return", "memory_time", "memory",
-        "layout_map", "layout_ranking", "factor_effects", "cost",
+        "throughput", "throughput_per_gpu", "marginal_return", "scaling_law", "memory_time",
+        "memory", "layout_map", "layout_ranking", "factor_effects", "cost",
     }  # fmt: skip
     report.page.click("#not-shown summary")
     named = dict(

@@ -1,4 +1,4 @@
-"""Titles about one choice, energy, peers and probes, on tables written by hand."""
+"""Titles about one choice, peers and probes, on tables written by hand."""
 
 import pytest
 
@@ -6,22 +6,6 @@ from scaling.report.sections import findings, other_findings
 from scaling.report.tables import Tables
 
 GPUS = {"GPU": "GPU", "GPUs": "GPUs"}
-
-
-@pytest.mark.parametrize(
-    ("per_joule", "sentence"),
-    [
-        ([(8, 2.0), (64, 1.5)], "On 64 GPUs a joule trains 1.50 tokens, 25\u202f% fewer than on 8"),
-        ([(8, 2.0), (64, None)], "On 8 GPUs a joule trains 2.00 tokens"),
-        ([(8, None)], "Energy was not measured"),
-    ],
-)
-def test_a_joule_buys_what_was_measured(per_joule, sentence):
-    rows = [
-        {"world_size": size, "tokens_per_joule": value, "series": "measured"}
-        for size, value in per_joule
-    ]
-    assert other_findings.energy_title(Tables({"best": rows}), GPUS) == sentence
 
 
 def test_clusters_are_compared_at_the_largest_size_both_ran():

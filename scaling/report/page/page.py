@@ -143,12 +143,7 @@ def _html(
         rail=RAIL,
         charts_of=charts_of,
         static=[_image(name, text, captions) for name, text in static.items()],
-        shade=decision.shade,
-        cell_words=decision.cell_words,
-        steps=decision.steps,
-        duration=decision.duration,
-        layouts_of=decision.layouts_of,
-        summary=decision.summary,
+        decision=decision,
         tables=tables,
         refused=bool(tables["refused"]),
         done={

@@ -1,32 +1,12 @@
-"""Titles of the sections about energy, peers and probes: a sentence, or why there is none."""
+"""Titles of the sections about peers and probes: a sentence, or why there is none."""
 
-import math
 from collections.abc import Mapping
 
-from scaling.report.sections.leads import margin
 from scaling.report.tables import Record, Tables
-from scaling.report.text.numbers import amount, digits, listed, percent, significant
+from scaling.report.text.numbers import amount, digits, listed, percent
 from scaling.report.text.words import counted
 
 HALF = 0.5
-
-
-def energy_title(tables: Tables, words: Mapping[str, str]) -> str:
-    """What a joule buys at the largest size against the smallest."""
-    metered = [row for row in tables["best"] if row["tokens_per_joule"] is not None]
-    if not metered:
-        return "Energy was not measured"
-    last = metered[-1]
-    sentence = f"On {counted(last['world_size'], words)} a joule trains "
-    sentence += f"{significant(last['tokens_per_joule'])} tokens"
-    if len(metered) > 1:
-        change = last["tokens_per_joule"] / metered[0]["tokens_per_joule"] - 1
-        way = "more" if change >= 0 else "fewer"
-        compared = f"{percent(abs(change))} {way} than"
-        if abs(math.log1p(change)) <= math.hypot(margin(metered[0]), margin(last)):
-            compared = "about as many as"
-        sentence += f", {compared} on {metered[0]['world_size']}"
-    return sentence
 
 
 def peers_title(tables: Tables, words: Mapping[str, str]) -> str:

@@ -74,7 +74,6 @@ def story(tables: Tables) -> dict[str, Any]:
             "memory": findings.memory_title(everything),
             "time": findings.time_title(everything, words),
             "accuracy": findings.accuracy_title(everything),
-            "energy": other_findings.energy_title(tables, words),
             "peers": other_findings.peers_title(everything, words),
             "collectives": other_findings.collectives_title(everything),
         },
