@@ -184,7 +184,9 @@ def _moments(t: _Stage) -> list[Moment]:
     wide_final = ~f.fused_norm * 16.0 * s.own if t.has_head else 0.0
     # of a matrix that is gathered for the second time the parts and the whole
     again = (s.gathers & f.full) * e * s.matrix
-    working = passing + s.layer.again + e * s.own + again
+    # of a matrix of two modules the head's gradient waits for the look-up's
+    tied = 0.0 if s.piped else (f.embeddings < 2) * e * s.table
+    working = passing + s.layer.again + e * s.own + again + tied
     feed_forward = (f.mlp_inputs + 1) * s.matrix
     after_ffn = np.minimum(gathered, s.gathers * e * (t.weights - s.table - feed_forward))
     joined = (s.replicas > 1) | s.gathers | f.offload
@@ -196,7 +198,10 @@ def _moments(t: _Stage) -> list[Moment]:
     of_first = 0.0 if t.last else e * s.table
     # a weight is kept for the next micro-batch where less than _LIVE lies between its uses
     let_go = np.clip(t.weights - _LIVE / 2, 0.0, _BUCKET) * (t.weights - s.table < _LIVE)
-    at_flush, left = _at_flush(t, passing), np.maximum(gathered - s.gathers * e * let_go, 0.0)
+    at_flush, left = (
+        _at_flush(t, passing) + tied,
+        np.maximum(gathered - s.gathers * e * let_go, 0.0),
+    )
     moments = [
         (BUILD, at(0.0, _building(t), buffers=0.0, more=0.0)),
         (FORWARD, at(activations=kept + residual, logits=loss.forward, buffers=t.waiting_buckets)),
@@ -207,7 +212,7 @@ def _moments(t: _Stage) -> list[Moment]:
         (BACKWARD, at(activations=working + s.layer.in_ffn)),
         (BACKWARD, at(activations=working + s.layer.in_attention, more=after_ffn)),
         (BACKWARD, at(activations=at_flush, buffers=behind + ~s.zero * t.bucket, more=left)),
-        (BACKWARD, at(grown, activations=others + e * s.own + of_first)),
+        (BACKWARD, at(grown, activations=others + e * s.own + of_first + 2 * tied)),
         (BACKWARD, at(grown, activations=e * s.own, buffers=behind + remainder, more=0.0)),
         (
             OPTIMIZER,
