@@ -184,6 +184,9 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags | None = None) -
     outside = (1 + f.attentions) * norm + f.attentions * attention + gate
     # backward comes to the feed-forward first, then to its norm, then to attention
     down = e * f.hidden_size * f.ffn_hidden_size / f.tp  # the gradient of its last matrix
+    of_last: Floats | float
+    of_ffn: Floats | float
+    of_all: Floats | float
     of_last = of_ffn = of_all = 0.0
     if gradients_stay is not None:
         of_last = stay * down
