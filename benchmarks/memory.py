@@ -1,19 +1,21 @@
-"""The predicted memory of this project's engine beside the exact one, layout by layout.
+"""The predicted memory of this project's engines beside the exact one, layout by layout.
 
     python benchmarks/memory.py [--layouts 200] [--depth 0.15] [--rows ROWS.jsonl] [--known]
-                                [--studies engines,expert_layouts --engine torch]
+                                [--studies engines,expert_layouts --engine torch] [--random 200]
 
-Layouts are drawn from all points of the published studies as they stand, refused ones included. The
-exact bytes are `scaling memory`'s, of the first, the second and the last stage: the engine itself
+Layouts are drawn from all points of the published studies as they stand, or with `--random` from
+the table of axes: any family, size and engine, whole models; their rows name the study `random`.
+The exact bytes are `scaling memory`'s, of the first, second and last stage: the engine itself
 on tensors without numbers. `--depth` cuts every model to this share of its layers, at least two a
 stage: the exact peak of 80 layers takes minutes. What is in `--rows` is not asked again, so a
 drawing can go on where it was left; what the formula says of a row is computed anew. `--known` asks
 nothing and tells of what is there, studies of other days included.
-Prints a line for each layout beyond 2 %, then median, worst, and the seconds that a layout takes.
+Prints the ten worst, then median and worst of each group, and the seconds a layout takes.
 """
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import random
 import statistics
@@ -23,7 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from scaling.check.oracle import memories, ranks_of
+from scaling.layout.axes import AXES
 from scaling.layout.engines import ENGINES
+from scaling.layout.layout import Layout, refusals
+from scaling.layout.shapes import ModelShape
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
@@ -34,7 +39,12 @@ from scaling.study.study import load_study
 from scaling.train.rehearsal.limits import uncountable
 
 STUDIES = ("hardware_scaling", "parallel_layouts", "zero_stages")
+RANDOM = "random"  # the study of a row that was drawn from the table of axes
 SEED = 0
+COUNTS, PIPELINES = (2, 4, 8), (1, 1, 2, 4, 8)
+MOST_RANKS, LARGEST = 64, 14e9  # parameters
+TURNED = ("zero_stage", "activation_checkpointing", "fused_cross_entropy")  # drawn for every point
+TRIES = 3000
 _NEAR = 0.02
 
 
@@ -49,6 +59,98 @@ def drawn(
     turns = [point for round_ in zip(*grids, strict=False) for point in round_]
     of_engine = (point for point in turns if point.layout.engine == engine)
     return [cut(point, depth) for point in of_engine if runs(point)][:count]
+
+
+def random_points(count: int) -> list[Point]:
+    """Points off the studies' diagonals, from the table of axes: any family, size and engine."""
+    chosen, points = random.Random(SEED), []
+    while len(points) < count:
+        shape, engine, pp = (
+            random_shape(chosen),
+            chosen.choice([*ENGINES]),
+            chosen.choice(PIPELINES),
+        )
+        schedules = AXES["pipeline_schedule"].values or ()
+        axes = {"engine": engine, "pp": pp}
+        if pp > 1:
+            axes["pipeline_schedule"] = chosen.choice(schedules)
+        elif shape.num_experts:
+            axes["ep"] = chosen.choice((1, 2, 4))
+        for _ in range(TRIES):  # where what was chosen first allows none, the shape is left out
+            point = random_point(chosen, shape, **axes)
+            if point is not None:
+                points.append(point)
+                break
+    return points
+
+
+def random_shape(chosen: random.Random) -> ModelShape:
+    """A model of 1 M to 14 G parameters."""
+    family = chosen.choice(("llama", "llama", "experts", "gpt", "t5"))
+    heads, head_dim = chosen.choice((2, 4, 8, 16, 32, 40)), chosen.choice((64, 128))
+    layers, hidden = chosen.choice((2, 3, 4, 6, 8, 8, 12, 16, 40)), heads * head_dim
+    ffn = round(hidden * chosen.choice((1.5, 8 / 3, 4)) / 64) * 64
+    groups = chosen.choice((1, 1, 2, 4)) if family in ("llama", "experts") else 1
+    experts = {
+        "num_experts": chosen.choice((4, 8, 16)),
+        "experts_per_token": chosen.choice((1, 2, 4)),
+        "expert_ffn_hidden_size": max(64, ffn // chosen.choice((1, 4)) // 64 * 64),
+        "shared_experts": chosen.choice((0, 0, 1)),
+        "dense_layers": chosen.choice((0, 0, 1)),
+    }
+    shape = ModelShape(
+        family="llama" if family == "experts" else family,
+        num_layers=layers,
+        num_encoder_layers=chosen.choice((2, layers)) if family == "t5" else 0,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=max(1, heads // groups),
+        head_dim=head_dim,
+        ffn_hidden_size=ffn,
+        gated_mlp=family != "gpt",
+        vocab_size=chosen.choice((1024, 32000, 50304, 128256, 250112)),
+        tied_embeddings=family != "t5" and chosen.random() < 0.3,
+        max_positions=4096 if family == "gpt" else 0,
+        query_key_norm=family == "llama" and chosen.random() < 0.2,
+        **(experts if family == "experts" else {}),
+    )
+    return shape if shape.total_params < LARGEST else random_shape(chosen)
+
+
+def random_point(chosen: random.Random, shape: ModelShape, **axes: Any) -> Point | None:
+    """One of this shape with these choices, None where it is refused or cannot be counted."""
+    for name, axis in AXES.items():
+        if name not in axes and chosen.random() < (1 if name in TURNED else 0.4):
+            axes[name] = chosen.choice(axis.values or COUNTS)
+    if shape.family == "t5":
+        axes["attention"] = "math"
+    layout = Layout(
+        **axes,
+        dp=chosen.choice((1, 1, 2, 4, 8, 16)),
+        gradient_accumulation_steps=chosen.choice((1, 2, 4, 8, 16)),
+        seq_length=chosen.choice((128, 512, 1024, 2048, 4096)),
+    )
+    if layout.world_size > MOST_RANKS or any(refusals(shape, layout)):
+        return None
+    digest = hashlib.sha256(json.dumps([shape.facts(), layout.facts()]).encode()).hexdigest()[:8]
+    point = Point(
+        study=RANDOM,
+        study_kind="strong",
+        point_id=f"{shape.family}-{layout.label.replace(' ', '-')}-{digest}",
+        repeat=0,
+        model=shape.family,
+        shape=shape,
+        cluster="h100-80gb-dgx",
+        gpu="h100-80gb",
+        gpus_per_node=8,
+        peak_flop_per_s=None,
+        layout=layout,
+        seed=0,
+        warmup_steps=0,
+        measured_steps=1,
+        time_limit_s=900.0,
+    )
+    return point if runs(point) else None
 
 
 def runs(point: Point) -> bool:
@@ -82,19 +184,23 @@ def relative_error(row: dict[str, Any]) -> float:
 
 
 def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
-    """The exact bytes of each point, as soon as they are known."""
-    ranks = [[*ranks_of(point.layout).values()] for point in points]
-    exact = memories((p, rank) for p, asked in zip(points, ranks, strict=True) for rank in asked)
-    for point, asked in zip(points, ranks, strict=True):
-        began = time.monotonic()
-        told = [dataclasses.asdict(next(exact)) for _ in asked]
-        yield {
-            "point_id": point.point_id,
-            "depth": depth,
-            "seconds": time.monotonic() - began,
-            "point": json.loads(point.to_json()),
-            "ranks": [{k: v for k, v in one.items() if k != "owners"} for one in told],
-        }
+    """The exact bytes of each point, as soon as they are known; what fails is said and left out."""
+    left = list(points)
+    while left:
+        exact = memories([(p, rank) for p in left for rank in ranks_of(p.layout).values()])
+        try:
+            while left:
+                began, point = time.monotonic(), left.pop(0)
+                ranks = [dataclasses.asdict(next(exact)) for _ in ranks_of(point.layout)]
+                yield {
+                    "point_id": point.point_id,
+                    "depth": depth,
+                    "seconds": time.monotonic() - began,
+                    "point": json.loads(point.to_json()),
+                    "ranks": [{k: v for k, v in one.items() if k != "owners"} for one in ranks],
+                }
+        except RuntimeError as error:
+            print(f"{point.point_id} cannot be counted: {error}", flush=True)
 
 
 def main() -> None:
@@ -102,45 +208,58 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layouts", type=int, default=200)
     parser.add_argument("--studies", default=",".join(STUDIES))
+    parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--engine", default="deepspeed", choices=ENGINES)
     parser.add_argument("--depth", type=float, default=0.15)
     parser.add_argument("--rows", type=Path, default=Path("benchmarks/results/memory.jsonl"))
     parser.add_argument("--known", action="store_true")
     given = parser.parse_args()
     lines = given.rows.read_text(encoding="utf-8").splitlines() if given.rows.exists() else []
-    known = {(row["point_id"], row["depth"]): row for row in map(json.loads, lines)}
-    points = {
-        point.point_id: point
-        for point in drawn(given.layouts, given.depth, given.studies.split(","), given.engine)
-    }
-    missing = [p for p in points.values() if (p.point_id, given.depth) not in known]
+    rows = {(row["point_id"], row["depth"]): row for row in map(json.loads, lines)}
     if given.known:
-        report([row for (_, depth), row in known.items() if depth == given.depth])
+        report(list(rows.values()))
         return
+    depth = 1.0 if given.random else given.depth
+    points = random_points(given.random) or drawn(
+        given.layouts, depth, given.studies.split(","), given.engine
+    )
+    missing = [point for point in points if (point.point_id, depth) not in rows]
+    missing.sort(key=lambda point: point.shape.num_layers)  # the quickest first
     with given.rows.open("a", encoding="utf-8") as out:
-        for row in exact_rows(missing, given.depth):
+        for row in exact_rows(missing, depth):
             out.write(json.dumps(row) + "\n")
             out.flush()
-            known[row["point_id"], given.depth] = row
-    report([known[point_id, given.depth] for point_id in points])
+            rows[row["point_id"], depth] = row
+    keys = ((point.point_id, depth) for point in points)
+    report([rows[key] for key in keys if key in rows])
+
+
+def group_of(row: dict[str, Any]) -> str:
+    """Of which draw, engine and family a row is, and whether its layers are dealt to stages."""
+    point = point_from_json(json.dumps(row["point"]))
+    origin = RANDOM if point.study == RANDOM else "studies"
+    family = "experts" if point.shape.num_experts else point.shape.family
+    return f"{origin}, {point.layout.engine}, {family}" + ", pp" * (point.layout.pp > 1)
 
 
 def report(rows: list[dict[str, Any]]) -> None:
-    """Print what is beyond 2 %, and how far all are."""
+    """Print the worst ten, then how far all are, by group and together."""
     began = time.monotonic()
-    errors = [relative_error(row) for row in rows]
+    errors = sorted(((relative_error(row), row) for row in rows), key=lambda each: -abs(each[0]))
     predicted_s = (time.monotonic() - began) / len(rows)
-    for row, error in zip(rows, errors, strict=True):
-        if abs(error) > _NEAR:
-            print(f"{error:+.1%}  {row['point_id']}")
-    sizes = sorted(abs(error) for error in errors)
-    within = sum(size <= _NEAR for size in sizes)
+    for error, row in errors[:10]:
+        print(f"{error:+.1%}  {row['point_id']}")
+    groups: dict[str, list[float]] = {}
+    for error, row in errors:
+        groups.setdefault(group_of(row), []).append(abs(error))
+    for group, sizes in [*sorted(groups.items()), ("all", [abs(error) for error, _ in errors])]:
+        within = sum(size <= _NEAR for size in sizes)
+        print(
+            f"{group}: {len(sizes)} layouts, median {statistics.median(sizes):.2%}, "
+            f"worst {sizes[0]:.1%}, {within} within {_NEAR:.0%}"
+        )
     exact_s = statistics.median(row["seconds"] for row in rows if "seconds" in row)
-    print(
-        f"{len(rows)} layouts: median {statistics.median(sizes):.2%}, worst {sizes[-1]:.2%}, "
-        f"{within} within {_NEAR:.0%}; {exact_s:.1f} s a layout exactly, {predicted_s:.4f} s "
-        "predicted one by one"
-    )
+    print(f"{exact_s:.1f} s a layout exactly, {predicted_s:.4f} s predicted one by one")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
     Of this project's engines all is counted (own_memory.py, own_torch_memory.py) but for what is
-    compiled, keys and values that are passed around, and on DeepSpeed experts and DualPipeV.
+    compiled, and DualPipeV on DeepSpeed.
     """
     modelled = functools.partial(_modelled, group, p=p)
     if group.stack.name not in _COUNTED:

@@ -26,7 +26,7 @@ from scaling.predict.cost.own_parts import (
     weights_of_layer,
 )
 from scaling.predict.cost.sharding import Sharding, sharding_of
-from scaling.predict.cost.stages import head_params, layer_params, stages_of
+from scaling.predict.cost.stages import head_params, stages_of
 from scaling.predict.read.features import Features, Group
 
 _BUCKET = 5e8  # elements of DeepSpeed's reduce_bucket_size (scaling/train/engines/deepspeed)
@@ -61,6 +61,7 @@ class _Step:
     tokens: Floats
     own: Floats  # hidden states of a rank's own tokens
     layer: Layer
+    layer_weights: Floats  # elements of a rank's average layer, experts too
     table: Floats  # elements of a vocabulary matrix
     matrix: Floats  # of a feed-forward's matrix
     sharding: Sharding
@@ -79,7 +80,8 @@ def _step_of(group: Group, f: Features, p: Mapping[str, float], *, piped: bool) 
         unseen=p["buffers_bytes"],
         tokens=tokens,
         own=tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0),
-        layer=layer_of(f, tokens, np.zeros(len(f), dtype=bool)),
+        layer=layer_of(f, tokens),
+        layer_weights=weights_of_layer(f) + held_params(f),
         table=head_params(f) / f.tp,
         matrix=f.hidden_size * f.ffn_hidden_size / f.tp,
         sharding=sharding_of(group, f),
@@ -118,7 +120,7 @@ def _stage_of(s: _Step, layers: Floats, *, last: bool) -> _Stage:
     f, e, sharding = s.f, s.f.element_bytes, s.sharding
     flying = np.minimum(f.accumulation, f.pp) if s.piped and not last else 1.0
     matrices = 1.0 if s.piped else f.embeddings
-    weights = layers * (weights_of_layer(f) + held_params(f)) + matrices * s.table
+    weights = layers * s.layer_weights + matrices * s.table
     if not last:
         weights = weights + f.positions * f.hidden_size
     part = weights / np.where(s.dealt, s.replicas, sharding.state)
@@ -159,7 +161,7 @@ def _stage_of(s: _Step, layers: Floats, *, last: bool) -> _Stage:
 
 def _moments(t: _Stage) -> list[Moment]:
     s, f, e = t.step, t.step.f, t.step.f.element_bytes
-    gathered = s.gathers * e * _gathered(f, t.weights, s.table, s.matrix)
+    gathered = s.gathers * e * _gathered(t)
     # in a step's first micro-batch hpZ has no second copy yet of what was not let go
     early = s.sharding.second & (f.accumulation == 1)
     gathered = gathered * np.where(early, 1 - 1 / s.sharding.inside, 1.0)
@@ -184,7 +186,9 @@ def _moments(t: _Stage) -> list[Moment]:
     wide_final = ~f.fused_norm * 16.0 * s.own if t.has_head else 0.0
     # of a matrix that is gathered for the second time the parts and the whole
     again = (s.gathers & f.full) * e * s.matrix
-    working = passing + s.layer.again + e * s.own + again
+    # of a matrix of two modules the head's gradient waits for the look-up's
+    tied = 0.0 if s.piped else (f.embeddings < 2) * e * s.table
+    working = passing + s.layer.again + e * s.own + again + tied
     feed_forward = (f.mlp_inputs + 1) * s.matrix
     after_ffn = np.minimum(gathered, s.gathers * e * (t.weights - s.table - feed_forward))
     joined = (s.replicas > 1) | s.gathers | f.offload
@@ -196,7 +200,10 @@ def _moments(t: _Stage) -> list[Moment]:
     of_first = 0.0 if t.last else e * s.table
     # a weight is kept for the next micro-batch where less than _LIVE lies between its uses
     let_go = np.clip(t.weights - _LIVE / 2, 0.0, _BUCKET) * (t.weights - s.table < _LIVE)
-    at_flush, left = _at_flush(t, passing), np.maximum(gathered - s.gathers * e * let_go, 0.0)
+    at_flush, left = (
+        _at_flush(t, passing) + tied,
+        np.maximum(gathered - s.gathers * e * let_go, 0.0),
+    )
     moments = [
         (BUILD, at(0.0, _building(t), buffers=0.0, more=0.0)),
         (FORWARD, at(activations=kept + residual, logits=loss.forward, buffers=t.waiting_buckets)),
@@ -207,7 +214,7 @@ def _moments(t: _Stage) -> list[Moment]:
         (BACKWARD, at(activations=working + s.layer.in_ffn)),
         (BACKWARD, at(activations=working + s.layer.in_attention, more=after_ffn)),
         (BACKWARD, at(activations=at_flush, buffers=behind + ~s.zero * t.bucket, more=left)),
-        (BACKWARD, at(grown, activations=others + e * s.own + of_first)),
+        (BACKWARD, at(grown, activations=others + e * s.own + of_first + 2 * tied)),
         (BACKWARD, at(grown, activations=e * s.own, buffers=behind + remainder, more=0.0)),
         (
             OPTIMIZER,
@@ -257,9 +264,9 @@ def _at_flush(t: _Stage, passing: Floats) -> Floats:
     ZeRO-3 joins it in a copy, at any matrix; where a layer is more than a bucket, not at its last
     one, with which its backward begins.
     """
-    s, f, e = t.step, t.step.f, t.step.f.element_bytes
+    s, e = t.step, t.step.f.element_bytes
     left = np.maximum(1 - _BUCKET / np.maximum(t.weights, 1.0), 0.0)
-    anywhere = s.gathers & (layer_params(f) / f.tp <= _BUCKET)
+    anywhere = s.gathers & (s.layer_weights <= _BUCKET)
     in_layer = anywhere * (s.layer.again + e * s.matrix)
     return e * s.own + (t.weights > _BUCKET) * (passing * left + in_layer)
 
@@ -295,19 +302,20 @@ def _stepping(t: _Stage) -> Floats:
     return np.where(s.zero, low * WIDE * np.where(s.dealt, dealt, t.weights), parts)
 
 
-def _gathered(f: Features, weights: Floats, table: Floats, matrix: Floats) -> Floats:
+def _gathered(t: _Stage) -> Floats:
     """Elements that ZeRO-3 holds whole when the loss is computed, (n,).
 
     It gathers up to 1e9 and lets go what is not used again within as many: the head, the layers
     before it, and of one more the feed-forward where that has room, or else what a prefetch takes
     (whole matrices; recomputing has let them go).
     """
-    layer = layer_params(f) / f.tp
+    f, matrix, table, weights = t.step.f, t.step.matrix, t.step.table, t.weights
     feed_forward = (f.mlp_inputs + 1) * matrix
-    rest = np.mod(np.maximum(_LIVE - table, 0.0), layer)
+    room = np.maximum(_LIVE - table, 0.0)
+    rest = np.mod(room, t.step.layer_weights)
     fetched = np.ceil(np.minimum(rest, _PREFETCH) / np.maximum(matrix, 1.0)) * matrix * ~f.full
     part = np.where(rest >= feed_forward, feed_forward, np.minimum(fetched, feed_forward))
-    filled = table + np.maximum(_LIVE - table, 0.0) - rest + part
+    filled = table + room - rest + part
     # all of a model whose look-up alone is left: a prefetch does not look at what it begins
     everything = weights - table < _LIVE
     return np.where(everything, weights, np.minimum(weights, filled))

@@ -152,10 +152,10 @@ class Layer:
         return np.maximum(self.in_ffn, self.in_attention)
 
 
-def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
+def layer_of(f: Features, tokens: Floats, gradients_stay: Flags | None = None) -> Layer:
     """One layer of the engine's own blocks (scaling/train/model), `tokens` of a rank.
 
-    `gradients_stay`: of all the layer's weights, until its backward is done.
+    `gradients_stay`: of all the layer's weights, until its backward is done; None: of none.
     """
     e, shared = f.element_bytes, np.where(f.sequence_parallel, f.tp, 1.0)
     whole, own = tokens * f.hidden_size, tokens * f.hidden_size / shared  # elements
@@ -176,17 +176,24 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
     attention = attention + f.head_norms * (WIDE + e) * (queries + keys) / e
     # what the last matrix reads, and what makes it
     gate = inner + np.where(gated, np.where(f.fused_mlp, saved.gate(inner), 3 * inner), inner)
-    routed = routed_of(f, tokens, gradients_stay)
+    stay = np.zeros(len(f), dtype=bool) if gradients_stay is None else gradients_stay
+    routed = routed_of(f, tokens, stay)
     gate = gate + routed.kept
     logsumexp = saved.flash_attention(none, none, tokens * f.num_heads / f.tp)
     in_core = f.attentions * np.where(plain, scores, logsumexp)
     outside = (1 + f.attentions) * norm + f.attentions * attention + gate
     # backward comes to the feed-forward first, then to its norm, then to attention
     down = e * f.hidden_size * f.ffn_hidden_size / f.tp  # the gradient of its last matrix
-    unfused = np.where(f.fused_mlp, 0.0, 2 * inner) + np.where(gradients_stay, down, 0.0)
-    at_gate = np.maximum(np.maximum(inner + down, unfused), routed.above)
-    of_ffn = np.where(gradients_stay, (f.mlp_inputs + 1) * down + routed.weights, 0.0)
-    of_all = np.where(gradients_stay, e * layer_params(f) / f.tp + routed.weights, 0.0)
+    of_last: Floats | float
+    of_ffn: Floats | float
+    of_all: Floats | float
+    of_last = of_ffn = of_all = 0.0
+    if gradients_stay is not None:
+        of_last = stay * down
+        of_ffn = stay * ((f.mlp_inputs + 1) * down + routed.weights)
+        of_all = stay * (e * layer_params(f) / f.tp + routed.weights)
+    at_gate = np.maximum(inner + down, ~f.fused_mlp * 2 * inner + of_last)
+    at_gate = np.maximum(at_gate, routed.above)
     at_norm = np.where(f.fused_norm, e * own, 16.0 * own) - gate
     at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
     at_scores = np.where(plain, at_scores * scores, 0.0) - gate - norm
