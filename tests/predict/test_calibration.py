@@ -194,7 +194,8 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
 
     assert source() == "reference|a100-40gb-dgx"
     assert source(framework=None) == "reference|a100-40gb-dgx"
-    assert source(cluster="h100-80gb-dgx") == "reference|a100-40gb-dgx (other cluster)"
+    assert source(cluster="a100-80gb-dgx") == "reference|a100-40gb-dgx (other cluster)"
+    assert source(cluster="h100-80gb-dgx") == "data sheet"
     assert source(framework="someone else's") == "data sheet"
 
 

@@ -116,17 +116,16 @@ def test_a_new_size_without_trust_is_predicted_from_the_data_sheet(points):
         assert sum(terms.values()) == pytest.approx(total)
 
 
-def test_another_generation_takes_over_what_software_moves_and_no_kernel(points):
+def test_the_same_generation_takes_over_what_software_does_and_another_nothing(points):
     (group,) = points({"cluster": "h100-80gb-dgx"}).groups
-    moved = {"gemm_efficiency": 0.4, "zero3_exposed": 0.9, "norm_passes": 40.0}
-    kin = calibrated(group, cluster="a100-80gb-dgx", **moved)
+    moved = {"gemm_efficiency": 0.4, "norm_passes": 40.0, "network_efficiency": 0.3}
+    other = calibrated(group, cluster="a100-80gb-dgx", **moved)
+    assert other.parameters_for(group) == (group.start, None, "data sheet")
+    kin = calibrated(group, cluster="h100-80gb-efa", generation="hopper", **moved)
     p, _, source = kin.parameters_for(group)
-    assert source == "plain|a100-80gb-dgx (other cluster)"
-    assert p["gemm_efficiency"] == group.start["gemm_efficiency"]
-    assert p["zero3_exposed"] == group.start["zero3_exposed"]
-    assert p["norm_passes"] == pytest.approx((40 * group.start["norm_passes"]) ** 0.5)
-    same = calibrated(group, cluster="h100-80gb-efa", generation="hopper", **moved)
-    assert same.parameters_for(group)[0]["gemm_efficiency"] == 0.4
+    assert source == "plain|h100-80gb-efa (other cluster)"
+    assert (p["gemm_efficiency"], p["norm_passes"]) == (0.4, 40.0)
+    assert p["network_efficiency"] == group.start["network_efficiency"]
 
 
 def test_a_parameter_that_rows_push_to_its_bound_is_held_off_it(points):

@@ -104,10 +104,10 @@ class Calibration:
         """Parameters for a group, the calibration behind them, and where they are from.
 
         Its own stack first; then the only stack of its cluster if the group names no software; then
-        the same software on another cluster. To the same kind of GPU its efficiencies carry over as
-        ratios of what the data sheet says, but not what its links and allocator did. To another
-        generation only what software moves, keeps and launches carries over, and half of the way:
-        its kernels are others, and what hides behind what follows from the new rates.
+        the same software on another cluster with the same kind of GPU, whose efficiencies carry
+        over as ratios of what the data sheet says, but not what its links and allocator did. To
+        another generation nothing does: its kernels are others, and what hides behind what follows
+        from the new rates.
         """
         own = self.stacks.get(group.key)
         if own is not None:
@@ -115,10 +115,15 @@ class Calibration:
         here = [key for key, s in self.stacks.items() if s.cluster == group.cluster_name]
         if group.unnamed_software and len(here) == 1:
             return self.stacks[here[0]].values, self.stacks[here[0]], here[0]
-        kin = [key for key, s in self.stacks.items() if s.framework == group.framework]
+        kin = [
+            key
+            for key, s in self.stacks.items()
+            if (s.framework, s.generation) == (group.framework, group.gpu.generation)
+        ]
         if kin:
             best = max(kin, key=lambda key: self.stacks[key].rows_timed)
-            carried = _carried(self.stacks[best], group)
+            values = self.stacks[best].values.items()
+            carried = {name: v for name, v in values if name not in OF_THE_CLUSTER}
             return {**group.start, **carried}, self.stacks[best], f"{best} (other cluster)"
         return dict(group.start), None, "data sheet"
 
@@ -136,27 +141,6 @@ class Calibration:
         return json.dumps(record, indent=1, allow_nan=False) + "\n"
 
 
-def _carried(stack: StackCalibration, group: Group) -> dict[str, float]:
-    """What a calibration on another cluster says about this one."""
-    values = stack.values
-    if stack.generation == group.gpu.generation:
-        return {name: v for name, v in values.items() if name not in OF_THE_CLUSTER}
-    return {
-        name: (values[name] * group.start[name]) ** 0.5 for name in OF_THE_SOFTWARE & values.keys()
-    }
-
-
-# Carried to another generation of GPUs, too: what a software's kernels move and keep, and what its
-# host does.
-OF_THE_SOFTWARE = frozenset(
-    {
-        "math_passes", "fused_passes", "norm_passes_fused", "norm_passes", "pointwise_passes",
-        "logit_passes", "host_layer_s", "host_collective_s", "host_softmax_s", "master_ratio",
-        "gradient_ratio", "kept_replicated", "kept_unfused", "kept_attention", "kept_mlp",
-        "kept_math", "kept_fused", "kept_gathered", "late_release", "kept_logits",
-        "recompute_layers",
-    }
-)  # fmt: skip
 # Not carried to another cluster: they describe its links, its memory and its nodes.
 OF_THE_CLUSTER = frozenset(
     {
