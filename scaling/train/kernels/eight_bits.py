@@ -127,7 +127,8 @@ def _times_in_blocks(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             (narrow.float().unflatten(-1, (-1, _BLOCK)) * scale.float().unsqueeze(-1)).flatten(1)
             for narrow, scale in ((narrow_a, scale_a), (narrow_b, scale_b))
         )
-        return (wide_a @ wide_b.t()).to(a.dtype)
+        wide: torch.Tensor = wide_a @ wide_b.t()
+        return wide.to(a.dtype)
     kind, order = functional.ScalingType.BlockWise1x32, functional.SwizzleType.SWIZZLE_32_4_4
     product: torch.Tensor = functional.scaled_mm(
         narrow_a, narrow_b.t(), swizzled(scale_a), kind, swizzled(scale_b), kind,
@@ -161,4 +162,5 @@ def swizzled(scales: torch.Tensor) -> torch.Tensor:
     rows, columns = scales.shape
     padded = functional.pad(scales.view(torch.uint8), (0, -columns % 4, 0, -rows % 128))
     tiles = padded.unflatten(0, (-1, 4, 32)).unflatten(-1, (-1, 4))
-    return tiles.permute(0, 3, 2, 1, 4).flatten().view(torch.float8_e8m0fnu)
+    ordered: torch.Tensor = tiles.permute(0, 3, 2, 1, 4).flatten()
+    return ordered.view(torch.float8_e8m0fnu)
