@@ -105,6 +105,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
         seq_length=inputs.seq_length,
         global_batch_size=batch,
         tokens_per_step=batch * inputs.seq_length * streams,
+        setting=inputs.setting,
         point_id=inputs.point_id,
     )
 
