@@ -27,7 +27,7 @@ V_SCHEDULES = ("zbv", "dualpipev")
 ActivationCheckpointing = Literal["none", "selective", "full"]
 Attention = str  # of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
-Fp8Scaling = Literal["tensor", "row"]
+Fp8Scaling = Literal["tensor", "row", "block"]
 Engine = str  # of ENGINES
 Routing = str  # of ROUTINGS
 
@@ -50,6 +50,7 @@ class Words:
 
 def _axis(
     default: Any,
+    title: str,
     *,
     values: tuple[str, ...] | None = None,
     later: bool = False,
@@ -61,6 +62,7 @@ def _axis(
 
     Args:
         default: what a study means that does not name the axis.
+        title: of `Words`; the others are made of it where they are not given.
         values: that may be chosen, where another table has them; else its type says so.
         later: the axis came after studies had been measured. A point's file and its id name it
             only where it is not at its default: what was measured before is not measured again.
@@ -69,22 +71,22 @@ def _axis(
             do not compete.
         words: of `Words`.
     """
+    name = words.get("name", f"{title} {{}}")
+    short = words.get("short", name)
+    own = {"name": name, "short": short, "label": short.replace(" ", ""), "column": title}
     facts = {
         "values": values,
         "later": later,
         "ranks": ranks,
         "setting": setting,
-        "words": Words(**words),
+        "words": Words(title=title, **own | words),
     }
     return dataclasses.field(default=default, metadata=facts)
 
 
-def _flag(words: str, short: str, label: str, *, later: bool = False, **other: Any) -> Any:
+def _flag(name: str, short: str, label: str, **other: Any) -> Any:
     """An axis that is on or off, said only where it is on."""
-    title, column = other.pop("title", words), other.pop("column", words)
-    return _axis(
-        False, later=later, title=title, name=words, short=short, label=label, column=column
-    )
+    return _axis(False, other.pop("title", name), name=name, short=short, label=label, **other)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,72 +96,56 @@ class LayoutAxes:
     Sizes count ranks; batch sizes count sequences, never tokens.
     """
 
-    tp: int = _axis(
-        1, ranks=True, title="tp", name="tp {}", short="tp {}", label="tp{}", column="tp",
-        said="in names", leading=True,
-    )  # fmt: skip
-    pp: int = _axis(
-        1, ranks=True, title="pp", name="pp {}", short="pp {}", label="pp{}", column="pp",
-        said="in names", leading=True,
-    )  # fmt: skip
-    cp: int = _axis(
-        1, ranks=True, title="cp", name="cp {}", short="cp {}", label="cp{}", column="cp",
-        said="in names",
-    )  # fmt: skip
+    tp: int = _axis(1, "tp", ranks=True, said="in names", leading=True)
+    pp: int = _axis(1, "pp", ranks=True, said="in names", leading=True)
+    cp: int = _axis(1, "cp", ranks=True, said="in names")
     # what the ranks of a cp group pass each other: heads for tokens, or keys and values around
     cp_style: CpStyle = _axis(
-        "all_to_all", later=True, title="cp style", name="{} cp", short="{}", label="cp-{}",
-        column="cp style",
-    )  # fmt: skip
+        "all_to_all", "cp style", later=True, name="{} cp", short="{}", label="cp-{}"
+    )
     # ranks of dp x cp that the experts of a layer are dealt to
-    ep: int = _axis(
-        1, later=True, title="ep", name="ep {}", short="ep {}", label="ep{}", column="ep",
-    )  # fmt: skip
+    ep: int = _axis(1, "ep", later=True)
     routing: Routing = _axis(
-        "balanced", values=tuple(ROUTINGS), later=True, setting=True, title="routing",
-        name="{} routing", short="{}", label="{}", column="routing",
+        "balanced", "routing", values=tuple(ROUTINGS), later=True, setting=True,
+        name="{} routing", short="{}",
     )  # fmt: skip
     pipeline_schedule: PipelineSchedule = _axis(
-        "1f1b", later=True, title="schedule", name="{}", short="{}", label="{}",
-        column="schedule", said="in names",
-    )  # fmt: skip
+        "1f1b", "schedule", later=True, name="{}", said="in names"
+    )
     # model chunks per pipeline rank
     virtual_stages: int = _axis(
-        1, later=True, title="virtual stages", name="{} virtual stages", short="vs {}",
+        1, "virtual stages", later=True, name="{} virtual stages", short="vs {}",
         label="virtual{}", column="virt.",
     )  # fmt: skip
     # Megatron's: norms and dropout sharded inside the tp group
     sequence_parallel: bool = _flag("sequence parallel", "sp", "sp", column="seq. par.")
     zero_stage: ZeroStage = _axis(
-        0, title="ZeRO", name="ZeRO {}", short="Z{}", label="zero{}", column="ZeRO",
-        said="always", leading=True,
-    )  # fmt: skip
+        0, "ZeRO", short="Z{}", label="zero{}", said="always", leading=True
+    )
     # null: all dp ranks share one copy
     zero_shard_size: int | None = _axis(
-        None, later=True, title="ZeRO shard", name="shard {}", short="sh {}", label="shard{}",
+        None, "ZeRO shard", later=True, name="shard {}", short="sh {}", label="shard{}",
         column="shard",
     )  # fmt: skip
     optimizer_offload: OptimizerOffload = _axis(
-        "none", later=True, title="optimizer offload", name="optimizer on {}", short="offload",
+        "none", "optimizer offload", later=True, name="optimizer on {}", short="offload",
         label="offload-{}", column="offload",
     )  # fmt: skip
     # of master weights and of both moments
     optimizer_precision: OptimizerPrecision = _axis(
-        "fp32", later=True, title="optimizer precision", name="{} optimizer", short="opt {}",
+        "fp32", "optimizer precision", later=True, name="{} optimizer", short="opt {}",
         label="opt-{}", column="opt. prec.",
     )  # fmt: skip
     micro_batch_size: int = _axis(
-        1, title="micro-batch", name="micro-batch {}", short="mb {}", label="mbs{}", column="mb",
-        said="always",
-    )  # fmt: skip
+        1, "micro-batch", short="mb {}", label="mbs{}", column="mb", said="always"
+    )
     activation_checkpointing: ActivationCheckpointing = _axis(
-        "none", title="checkpointing", name="{} checkpointing", short="ckpt", label="ckpt-{}",
+        "none", "checkpointing", name="{} checkpointing", short="ckpt", label="ckpt-{}",
         column="ckpt",
     )  # fmt: skip
     attention: Attention = _axis(
-        "flash2", values=tuple(ATTENTION), title="attention", name="{}", short="{}", label="{}",
-        column="attention", said="always",
-    )  # fmt: skip
+        "flash2", "attention", values=tuple(ATTENTION), name="{}", said="always"
+    )
     fused_norm: bool = _flag("fused norm", "fn", "fused-norm")
     fused_rope: bool = _flag("fused rope", "fr", "fused-rope", later=True)
     fused_mlp: bool = _flag("fused mlp", "fm", "fused-mlp", later=True)
@@ -169,19 +155,13 @@ class LayoutAxes:
     compile: bool = _flag(
         "compiled", "comp", "compile", later=True, title="compile", column="compiled"
     )
-    precision: Precision = _axis(
-        "bf16", title="precision", name="{}", short="{}", label="{}", column="precision",
-        said="always",
-    )  # fmt: skip
-    # of 8-bit products: a scale for each operand, or for each of its rows
+    precision: Precision = _axis("bf16", "precision", name="{}", said="always")
+    # of 8-bit products: a scale for each operand, each of its rows, or 32 elements of one (MXFP8)
     fp8_scaling: Fp8Scaling = _axis(
-        "tensor", later=True, title="fp8 scaling", name="scaled by {}", short="by {}",
-        label="scaled-by-{}", column="fp8 scaling",
+        "tensor", "fp8 scaling", later=True, name="scaled by {}", short="by {}",
+        label="scaled-by-{}",
     )  # fmt: skip
-    engine: Engine = _axis(
-        "deepspeed", values=tuple(ENGINES), later=True, title="engine", name="{}", short="{}",
-        label="{}", column="engine",
-    )  # fmt: skip
+    engine: Engine = _axis("deepspeed", "engine", values=tuple(ENGINES), later=True, name="{}")
 
     @property
     def setting_choices(self) -> tuple[Any, ...]:

@@ -34,7 +34,8 @@ def engine_module(engine: str, name: str) -> Any:
     return importlib.import_module(f"{ENGINES[engine]}.{name}")
 
 
-_EIGHT_BIT_TILE = 16  # elements along each side of a product (cublasLt)
+# elements along each side of a product (cublasLt), more where a scale is of 32 of them
+_EIGHT_BIT_TILE, _EIGHT_BIT_BLOCK = 16, 32
 # What the model that all engines train has no code for; it is predicted only.
 _UNTRAINED = {
     "key_value_rank": "latent attention",
@@ -115,6 +116,7 @@ def _eight_bit_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
         "num_kv_heads x head_dim / tp": shape.num_kv_heads * shape.head_dim // layout.tp,
         "ffn_hidden_size / tp": shape.ffn_hidden_size // layout.tp,
     }
+    tile = _EIGHT_BIT_BLOCK if layout.fp8_scaling == "block" else _EIGHT_BIT_TILE
     for name, size in sizes.items():
-        if size % _EIGHT_BIT_TILE:
-            yield f"{name} = {size}: products in fp8 need multiples of {_EIGHT_BIT_TILE}"
+        if size % tile:
+            yield f"{name} = {size}: products in fp8 need multiples of {tile}"

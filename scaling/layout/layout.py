@@ -73,14 +73,9 @@ def replica_size(axes: Mapping[str, Any]) -> int:
 
 def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     """Why this layout cannot run this shape: one sentence each, none if it can."""
-    if shape.num_heads % layout.tp:
-        yield f"num_heads={shape.num_heads} is not divisible by tp={layout.tp}"
-    if shape.num_kv_heads % layout.tp:
-        yield f"num_kv_heads={shape.num_kv_heads} is not divisible by tp={layout.tp}"
-    if shape.ffn_hidden_size % layout.tp:
-        yield f"ffn_hidden_size={shape.ffn_hidden_size} is not divisible by tp={layout.tp}"
-    if shape.vocab_size % layout.tp:
-        yield f"vocab_size={shape.vocab_size} is not divisible by tp={layout.tp}"
+    for name in ("num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size"):
+        if getattr(shape, name) % layout.tp:
+            yield f"{name}={getattr(shape, name)} is not divisible by tp={layout.tp}"
     if layout.sequence_parallel and layout.tp == 1:
         yield "sequence_parallel shards inside the tp group and needs tp > 1"
     if layout.sequence_parallel and layout.seq_length % (layout.tp * layout.cp):

@@ -72,35 +72,28 @@ def mistakes(parts: Any) -> list[str]:
     """
     wrong = []
     sizes = ("experts_per_token", "expert_ffn_hidden_size")
-    if parts.num_experts:
-        missing = [name for name in sizes if not getattr(parts, name)]
-        if missing:
-            wrong.append(f"num_experts={parts.num_experts}: {missing[0]} is missing")
-        if parts.experts_per_token > parts.num_experts:
-            wrong.append(
-                f"experts_per_token={parts.experts_per_token} is more than "
-                f"num_experts={parts.num_experts}"
-            )
-        if parts.dense_layers >= parts.num_layers:
-            wrong.append(
-                f"dense_layers={parts.dense_layers} leaves none of num_layers={parts.num_layers} "
-                "for the experts"
-            )
-    else:
-        beside = [n for n in (*sizes, "shared_experts", "dense_layers") if getattr(parts, n)]
-        if beside:
-            name = beside[0]
-            wrong.append(f"{name}={getattr(parts, name)}: num_experts is missing")
     latent = ("rotary_head_dim", "value_head_dim")
-    if parts.key_value_rank:
-        missing = [name for name in latent if not getattr(parts, name)]
-        if missing:
-            wrong.append(f"key_value_rank={parts.key_value_rank}: {missing[0]} is missing")
-    else:
-        beside = [name for name in ("query_rank", *latent) if getattr(parts, name)]
-        if beside:
-            name = beside[0]
-            wrong.append(f"{name}={getattr(parts, name)}: key_value_rank is missing")
+    for whole, needed, allowed in (
+        ("num_experts", sizes, (*sizes, "shared_experts", "dense_layers")),
+        ("key_value_rank", latent, ("query_rank", *latent)),
+    ):
+        present = getattr(parts, whole)
+        if present:
+            missing = [name for name in needed if not getattr(parts, name)]
+            wrong += [f"{whole}={present}: {name} is missing" for name in missing[:1]]
+        else:
+            beside = [name for name in allowed if getattr(parts, name)]
+            wrong += [f"{name}={getattr(parts, name)}: {whole} is missing" for name in beside[:1]]
+    if parts.num_experts and parts.experts_per_token > parts.num_experts:
+        wrong.append(
+            f"experts_per_token={parts.experts_per_token} is more than "
+            f"num_experts={parts.num_experts}"
+        )
+    if parts.num_experts and parts.dense_layers >= parts.num_layers:
+        wrong.append(
+            f"dense_layers={parts.dense_layers} leaves none of num_layers={parts.num_layers} "
+            "for the experts"
+        )
     if (parts.window > 0) != (parts.windowed_layers > 0):
         wrong.append(
             f"window={parts.window} and windowed_layers={parts.windowed_layers}: "

@@ -68,9 +68,11 @@ def _moments(
         weights = weights + c.layers * routed
         gathered = gathered + c.layers * padded
         part = part + c.layers * padded / over
-    # a rank alone with nothing to cast has nothing to gather: FSDP2 does not stand around it
+    # ranks with nothing to cast have nothing to gather where they are alone, or hold everything:
+    # FSDP2 does not stand around them
     several = f.dp * f.cp > 1
-    gathers = ((e < WIDE) & ~f.short_states) | several | f.offload
+    undivided = (z == 0) & (not piped) & (f.ep == 1)
+    gathers = ((e < WIDE) & ~f.short_states) | (several & ~undivided) | f.offload
     wide = np.where(f.short_states, e, WIDE)
     state = np.where(f.offload, 0.0, 3 * wide * part)
     copies = np.where(gathers, e, 0.0)

@@ -20,7 +20,7 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
         KernelUnavailable: one of them is not there; it says what would bring it.
     """
     if layout.precision == "fp8":
-        require_eight_bits(device)
+        require_eight_bits(device, layout.fp8_scaling)
     dtype = _required_dtype(layout.flow_precision, device)
     _require_attention(shape, layout, dtype, device)
     for axis, kernel in FUSED.items():

@@ -14,9 +14,9 @@ def plain_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    bias: torch.Tensor | None = None,
     *,
     scale: float,
-    bias: torch.Tensor | None = None,
     causal: bool = False,
 ) -> torch.Tensor:
     """[b, n, s, d] x [b, kv, s, d] -> [b, n, s, d]; `bias` [1, n, s, s] is added to the scores.

@@ -1,7 +1,7 @@
 """Every call that starts a communication leaves its kind and its axis in the profiler's trace."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,49 +14,21 @@ from scaling.train.measure.window import LAUNCH
 from scaling.train.parallel.context import torchs_ring
 from scaling.train.parallel.groups import EP, Place
 
-# How torch.distributed calls a process group, which differs between its versions.
-_CALLS = {
+# How names of calls begin, underscores left out, of a process group and of the operators that the
+# compiler makes of them; what follows differs between torch's versions.
+_KINDS = {
     "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
     "allgather": "all_gather",
-    "_allgather_base": "all_gather",
-    "all_gather_single": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "all_gather_single_coalesced": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "reduce_scatter_single_coalesced": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
     "send": "send_recv",
     "recv": "send_recv",
-    "recv_anysource": "send_recv",
     "broadcast": "broadcast",
     "reduce": "",
     "barrier": "",
-    "_end_coalescing": "",  # NCCL launches here what was queued since _start_coalescing
+    "endcoalescing": "",  # NCCL launches here what was queued since _start_coalescing
 }
-# The operators that the compiler makes of such calls. They reach the group without Python, and
-# compiled code looks each up in torch.ops when it runs; the last argument says which group.
-_COMPILED_CALLS = {
-    "all_reduce": "all_reduce",
-    "all_reduce_": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
-    "all_reduce_coalesced_": "all_reduce",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_out": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "all_to_all_single": "all_to_all",
-    "broadcast": "broadcast",
-    "broadcast_": "broadcast",
-}
+_OPERATORS = "_c10d_functional"
 _OUTERMOST_FIRST = ("pp", "dp", "cp", "tp")
 
 
@@ -71,6 +43,16 @@ def axis_of(ranks: list[int], layout: Layout) -> str | None:
         if len({getattr(place, f"{axis}_rank") for place in places}) > 1:
             return axis
     return None
+
+
+def kinds_of(names: Iterable[str]) -> dict[str, str]:
+    """The kind of each name that is a call's; "" where it is a collective of no kind we tell."""
+    begins = {name: name.replace("_", "") for name in names}
+    return {
+        name: next(kind for key, kind in _KINDS.items() if begin.startswith(key))
+        for name, begin in begins.items()
+        if begin.startswith(tuple(_KINDS))
+    }
 
 
 @contextlib.contextmanager
@@ -103,8 +85,6 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
 
         return launch
 
-    methods = {name: kind for name, kind in _CALLS.items() if name in vars(dist.ProcessGroup)}
-
     def rotation(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
         def launch(rotater: Any, *given: Any) -> Any:
             with annotation(rotater._pg, kind):
@@ -112,13 +92,20 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
 
         return launch
 
-    operators = torch.ops._c10d_functional
+    # operators reach the group without Python, and compiled code looks each up when it runs; the
+    # last argument says which group
+    operators = getattr(torch.ops, _OPERATORS)
+    compiled = (
+        name.partition("::")[2]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith(f"{_OPERATORS}::")
+    )
     # a ring turns past both of them; torch's must be there before an operator is replaced
     rotater = torchs_ring()._AllToAllRotater if layout.cp_style == "ring" else None
     with contextlib.ExitStack() as undone:
-        for name, kind in methods.items():
+        for name, kind in kinds_of(vars(dist.ProcessGroup)).items():
             _replace(undone, dist.ProcessGroup, name, method, kind)
-        for name, kind in _COMPILED_CALLS.items():
+        for name, kind in kinds_of(compiled).items():
             _replace(undone, getattr(operators, name), "default", operator, kind)
         if rotater is not None:
             _replace(undone, rotater, "exchange_buffers", rotation, "all_to_all")

@@ -23,21 +23,11 @@ AXES = ("tp", "cp", "ep", "dp", "pp")
 
 _QUIETEST_END = 0.1  # of a step, after its last kernel: what the host does then
 
-_NCCL = {  # in the name of a kernel
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "ReduceScatter": "reduce_scatter",
-    "SendRecv": "send_recv",
-    "Broadcast": "broadcast",
-}
-_GLOO = {
-    "gloo:all_reduce": "all_reduce",
-    "gloo:all_gather": "all_gather",
-    "gloo:reduce_scatter": "reduce_scatter",
-    "gloo:all_to_all": "all_to_all",
+# In the name of a kernel, as AllReduce, and of a span of gloo's.
+_NCCL = {kind.title().replace("_", ""): kind for kind in KINDS}
+_GLOO = {f"gloo:{kind}": kind for kind in KINDS} | {
     "gloo:send": "send_recv",
     "gloo:recv": "send_recv",
-    "gloo:broadcast": "broadcast",
 }
 
 

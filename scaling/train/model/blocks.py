@@ -60,29 +60,40 @@ class HeadNorm(nn.Module):
         return _rms_norm(x, scale, self.epsilon)
 
 
-class SelfAttention(nn.Module):
+class Projections(nn.Module):
+    """The matrices around attention, of which each tp rank has those of its heads."""
+
+    def __init__(
+        self, plan: Blueprint, name: str, *, gain: float = 1.0, halves_of: int | None = None
+    ) -> None:
+        super().__init__()
+        shape, hidden_size = plan.shape, plan.shape.hidden_size
+        self.head_dim, self.linear, self.tp = shape.head_dim, plan.linear, plan.tp
+        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        self.query = plan.sharded(
+            f"{name}.query", queries, hidden_size, dim=0, gain=gain, halves_of=halves_of
+        )
+        self.key = plan.sharded(f"{name}.key", keys, hidden_size, dim=0, halves_of=halves_of)
+        self.value = plan.sharded(f"{name}.value", keys, hidden_size, dim=0)
+        self.output = plan.sharded(f"{name}.output", hidden_size, queries, dim=1)
+
+
+class SelfAttention(Projections):
     """Causal attention; query heads share key and value heads (arXiv 2305.13245)."""
 
     def __init__(self, plan: Blueprint, name: str) -> None:
-        super().__init__()
         shape = plan.shape
-        self.head_dim, self.tp, self.cp = shape.head_dim, plan.tp, plan.cp
-        self.linear = plan.linear
-        self.turned, self.fused_rope = shape.family == "llama", plan.layout.fused_rope
+        turned = shape.family == "llama"
+        super().__init__(plan, name, halves_of=shape.head_dim if turned else None)
+        self.cp, self.turned, self.fused_rope = plan.cp, turned, plan.layout.fused_rope
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        turned_by = shape.head_dim if self.turned else None
-        self.query = plan.sharded(
-            f"{name}.query", queries, shape.hidden_size, dim=0, halves_of=turned_by
-        )
-        self.key = plan.sharded(f"{name}.key", keys, shape.hidden_size, dim=0, halves_of=turned_by)
-        self.value = plan.sharded(f"{name}.value", keys, shape.hidden_size, dim=0)
-        self.output = plan.sharded(f"{name}.output", shape.hidden_size, queries, dim=1)
         self.query_bias = plan.sharded_shift(queries)
         self.key_bias, self.value_bias = plan.sharded_shift(keys), plan.sharded_shift(keys)
         normed = shape.query_key_norm
         self.query_norm = HeadNorm(plan) if normed else None
         self.key_norm = HeadNorm(plan) if normed else None
-        self.attend = plan.cp.over_whole_sequences(attention_core(plan))
+        named = functools.partial(attend, attention=plan.layout.attention)
+        self.attend = attention_core(plan, plan.cp.around if plan.cp.ring else named)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[b, s', h] -> this rank's part of the sum [b, s, h]."""
@@ -104,22 +115,22 @@ class SelfAttention(nn.Module):
         return self.linear(attended.reshape(batch, held, -1), self.output, None)
 
 
-def attention_core(plan: Blueprint) -> Attend:
-    """Scores, softmax and values by the kernel named, recomputed if checkpointing is selective.
+def attention_core(plan: Blueprint, kernel: Attend) -> Attend:
+    """Scores, softmax and values, recomputed if checkpointing is selective.
 
-    [b, s, n, d], [b, s, kv, d] twice -> [b, s, n, d]. Selective checkpointing keeps everything but
-    the s by s matrices in here (arXiv 2205.05198, section 5).
+    [b, s, n, d], [b, s, kv, d] twice -> [b, s, n, d], where kernels want heads first. Selective
+    checkpointing keeps everything but the s by s matrices in here (arXiv 2205.05198, section 5).
     """
-    named = functools.partial(attend, attention=plan.layout.attention)
-    kernel = plan.cp.around if plan.cp.ring else named
 
-    def core(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def core(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any
+    ) -> torch.Tensor:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        return kernel(query, key, value).transpose(1, 2)
+        return kernel(query, key, value, *others).transpose(1, 2)
 
     if plan.layout.activation_checkpointing == "selective":
-        return functools.partial(recomputed, core)
-    return core
+        core = functools.partial(recomputed, core)
+    return plan.cp.over_whole_sequences(core)
 
 
 class FeedForward(nn.Module):

@@ -61,24 +61,19 @@ class Blueprint:
 
         With `halves_of` rows of each head of that size come in the order of `fused.halves`.
         """
-        whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
-        part = shard(whole, dim=dim, rank=self.tp.rank, size=self.tp.size).mul_(gain)
+        part = self._part(name, rows, columns, dim).mul_(gain)
         if halves_of is not None:
             part = halves(part, halves_of)
         return self.tp.mark_sharded(nn.Parameter(part.to(self.dtype)))
 
     def stacked(self, names: Sequence[str], rows: int, columns: int, *, dim: int) -> nn.Parameter:
         """This rank's slices of several weights [rows, columns], one above the other."""
-        parts = [
-            shard(
-                initial_weight(name, (rows, columns), seed=self.seed, device=self.device),
-                dim=dim,
-                rank=self.tp.rank,
-                size=self.tp.size,
-            ).to(self.dtype)
-            for name in names
-        ]
+        parts = [self._part(name, rows, columns, dim).to(self.dtype) for name in names]
         return self.tp.mark_sharded(nn.Parameter(torch.stack(parts)))
+
+    def _part(self, name: str, rows: int, columns: int, dim: int) -> torch.Tensor:
+        whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
+        return shard(whole, dim=dim, rank=self.tp.rank, size=self.tp.size)
 
     def replicated(self, name: str, rows: int, columns: int) -> nn.Parameter:
         """The whole weight [rows, columns], the same on every rank."""

@@ -141,26 +141,55 @@ def loss_of(plan: Blueprint) -> Loss:
     return whole if tp.size == 1 else parallel
 
 
-class Decoder(nn.Module):
+class Chunk(nn.Module):
+    """Consecutive layers; the first chunk of a model has the look-up, the last one the head."""
+
+    def __init__(
+        self, plan: Blueprint, layers: range, *, first: bool = True, last: bool = True
+    ) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+        self.embedding = Embedding(plan) if first else None
+        self.layers = nn.ModuleList(Layer(plan, i) for i in layers)
+        self.norm = FinalNorm(plan) if last else None
+        self.fused_loss = plan.layout.fused_cross_entropy
+        self.head = (
+            (FusedHead if self.fused_loss else Head)(plan, self._tied(plan)) if last else None
+        )
+        self.recompute = plan.layout.activation_checkpointing == "full"
+
+    def _tied(self, plan: Blueprint) -> nn.Parameter | None:
+        """What a tied head multiplies with: the look-up's weight, of another chunk a copy of it."""
+        if not plan.shape.tied_embeddings:
+            return None
+        if self.embedding is not None:
+            return self.embedding.weight
+        return plan.sharded("embedding", plan.shape.vocab_size, plan.shape.hidden_size, dim=0)
+
+    def through_layers(self, x: torch.Tensor) -> torch.Tensor:
+        """Ids [b, s] or activations [b, s', h] -> [b, s', h]."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for layer in self.layers:
+            x = recomputed(layer, x) if self.recompute else layer(x)
+        return x if self.norm is None else self.norm(x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Ids [b, s] or activations [b, s', h] -> activations or logits [b, s, vocab / tp]."""
+        x = self.through_layers(x)
+        return x if self.head is None else self.head(x)
+
+
+class Decoder(Chunk):
     """The whole model on one tp group, loss included."""
 
     def __init__(self, plan: Blueprint) -> None:
-        super().__init__()
-        self.embedding = Embedding(plan)
-        self.layers = nn.ModuleList(Layer(plan, i) for i in range(plan.shape.num_layers))
-        self.norm = FinalNorm(plan)
-        self.fused_loss = plan.layout.fused_cross_entropy
-        head = FusedHead if self.fused_loss else Head
-        self.head = head(plan, self.embedding.weight if plan.shape.tied_embeddings else None)
+        super().__init__(plan, range(plan.shape.num_layers))
         self.loss = loss_of(plan)
-        self.recompute = plan.layout.activation_checkpointing == "full"
 
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         """Ids, labels [b, s] -> mean loss of the micro-batch."""
-        x = self.embedding(ids)
-        for layer in self.layers:
-            x = recomputed(layer, x) if self.recompute else layer(x)
-        if self.fused_loss:
-            loss: torch.Tensor = self.head(self.norm(x), labels)
-            return loss
-        return self.loss(self.head(self.norm(x)), labels)
+        if not self.fused_loss:
+            return self.loss(super().forward(ids), labels)
+        loss: torch.Tensor = self.head(self.through_layers(ids), labels)  # type: ignore[misc]
+        return loss

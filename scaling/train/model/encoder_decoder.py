@@ -20,29 +20,20 @@ import torch
 from torch import nn
 
 from scaling.train.kernels.plain_attention import plain_attention
-from scaling.train.model.blocks import FeedForward, Norm
+from scaling.train.model.blocks import FeedForward, Norm, Projections, attention_core
 from scaling.train.model.blueprint import Blueprint, recomputed
 from scaling.train.model.decoder import Embedding, FinalNorm, Head, loss_of
 from scaling.train.model.relative_position import RelativePositionBias
-from scaling.train.parallel.context import Attend
 
 
-class Attention(nn.Module):
+class Attention(Projections):
     """Queries of one stream over the keys and values of one, its own or the encoder's."""
 
     def __init__(self, plan: Blueprint, name: str) -> None:
-        super().__init__()
-        shape = plan.shape
-        self.head_dim, self.linear, self.tp = shape.head_dim, plan.linear, plan.tp
-        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         # what others divide scores by, T5 divides the first queries by
-        self.query = plan.sharded(
-            f"{name}.query", queries, shape.hidden_size, dim=0, gain=shape.head_dim**-0.5
-        )
-        self.key = plan.sharded(f"{name}.key", keys, shape.hidden_size, dim=0)
-        self.value = plan.sharded(f"{name}.value", keys, shape.hidden_size, dim=0)
-        self.output = plan.sharded(f"{name}.output", shape.hidden_size, queries, dim=1)
-        self.attend = plan.cp.over_whole_sequences(_core(plan))
+        super().__init__(plan, name, gain=plan.shape.head_dim**-0.5)
+        # no flash kernel: none of them gives a bias its gradient
+        self.attend = attention_core(plan, functools.partial(plain_attention, scale=1.0))
 
     def forward(
         self, x: torch.Tensor, memory: torch.Tensor | None, bias: torch.Tensor | None
@@ -57,23 +48,6 @@ class Attention(nn.Module):
             streams += [self.linear(memory, each, None) for each in (self.key, self.value)]
         heads = (each.view(*each.shape[:2], -1, self.head_dim) for each in streams)
         return self.linear(self.attend(*heads, bias).flatten(2), self.output, None)
-
-
-def _core(plan: Blueprint) -> Attend:
-    """Scores, softmax and values, recomputed if checkpointing is selective: [b, s, n, d].
-
-    No flash kernel: none of them gives a bias its gradient.
-    """
-
-    def core(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
-        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        return plain_attention(query, key, value, scale=1.0, bias=bias).transpose(1, 2)
-
-    if plan.layout.activation_checkpointing == "selective":
-        return functools.partial(recomputed, core)
-    return core
 
 
 class EncoderLayer(nn.Module):

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from scaling.train.parallel.paired import paired
+
 # query, key, value, and what else a kernel is told (a t5: the position bias of its heads)
 Attend = Callable[..., torch.Tensor]
 
@@ -60,15 +62,11 @@ class ContextParallel:
         def attended(
             query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any
         ) -> torch.Tensor:
-            whole = (_run(_TokensForHeads, part, self) for part in (query, key, value))
-            return _run(_HeadsForTokens, attend(*whole, *others), self)
+            there, back = _tokens_for_heads, _heads_for_tokens
+            whole = (paired(there, back, part, self) for part in (query, key, value))
+            return paired(back, there, attend(*whole, *others), self)
 
         return attended
-
-
-def _run(function: Any, x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
-    result: torch.Tensor = function.apply(x, cp)
-    return result
 
 
 def _exchanged(parts: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
@@ -89,28 +87,6 @@ def _heads_for_tokens(x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
     """[b, s, n / cp, d] -> [b, s / cp, n, d]."""
     by_rank = x.unflatten(1, (cp.size, -1)).transpose(0, 1)
     return _exchanged(by_rank, cp).permute(1, 2, 0, 3, 4).flatten(2, 3)
-
-
-class _TokensForHeads(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
-        ctx.cp = cp
-        return _tokens_for_heads(x, cp)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _heads_for_tokens(gradients[0], ctx.cp), None
-
-
-class _HeadsForTokens(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
-        ctx.cp = cp
-        return _heads_for_tokens(x, cp)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _tokens_for_heads(gradients[0], ctx.cp), None
 
 
 @functools.cache

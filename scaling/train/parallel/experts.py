@@ -5,12 +5,15 @@ every copy of one to the rank of its expert, and gets what the expert made of it
 (arXiv 2006.16668).
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from scaling.train.parallel.paired import paired, same
 
 # Tokens in the order of their experts, and how many each expert gets -> the same tokens
 Apply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -66,18 +69,14 @@ class ExpertParallel:
         Engines take the mean over the ranks that hold the same experts; the tokens of all others
         of the data group come here, where their gradients add up.
         """
-        return weight if self.size == 1 else _run(_ShrunkGradient, weight, self.size)
+        return weight if self.size == 1 else paired(same, torch.div, weight, self.size)
 
 
 def _exchanged(
-    x: torch.Tensor, sent: Sequence[int], received: Sequence[int], ep: ExpertParallel
+    x: torch.Tensor, sent: list[int], received: list[int], ep: ExpertParallel
 ) -> torch.Tensor:
-    return _run(_Exchange, x, list(sent), list(received), ep)
-
-
-def _run(function: Any, *given: Any) -> torch.Tensor:
-    result: torch.Tensor = function.apply(*given)
-    return result
+    back = functools.partial(_all_to_all, sent=received, received=sent, ep=ep)
+    return paired(functools.partial(_all_to_all, sent=sent, received=received, ep=ep), back, x)
 
 
 def _all_to_all(
@@ -86,27 +85,3 @@ def _all_to_all(
     arrived = x.new_empty(sum(received), *x.shape[1:])
     dist.all_to_all_single(arrived, x.contiguous(), received, sent, group=ep.group)
     return arrived
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, sent: list[int], received: list[int], ep: ExpertParallel
-    ) -> torch.Tensor:
-        ctx.back = received, sent, ep
-        return _all_to_all(x, sent, received, ep)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return _all_to_all(gradients[0], *ctx.back), None, None, None
-
-
-class _ShrunkGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, size: int) -> torch.Tensor:
-        ctx.size = size
-        return weight.view_as(weight)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradients[0] / ctx.size, None

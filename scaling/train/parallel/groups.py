@@ -1,6 +1,5 @@
 """Ranks split into groups."""
 
-import dataclasses
 import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,19 +48,15 @@ class Groups:
     def __init__(self, rank: int, layout: Layout, *, timeout_s: float) -> None:
         self.layout, self.place = layout, Place.of(rank, layout)
         self._rank, self._timeout = rank, datetime.timedelta(seconds=timeout_s)
-        self.tp_group = self._own_group("tp_rank")
-        self.cp_group = self._own_group("cp_rank") if layout.cp > 1 else None
-        self.data_group = self._own_group("dp_rank", "cp_rank")
+        self.tp_group = self.own_group_by(lambda p: (p.cp_rank, p.dp_rank, p.pp_rank))
+        self.cp_group = (
+            self.own_group_by(lambda p: (p.tp_rank, p.dp_rank, p.pp_rank))
+            if layout.cp > 1
+            else None
+        )
+        self.data_group = self.own_group_by(lambda p: (p.tp_rank, p.pp_rank))
         self.shard_group = self._own_shard_group()
         self.ep_group = self._own_ep_group()
-
-    def _own_group(self, *varied: str) -> dist.ProcessGroup:
-        """The group of the ranks that differ from this one in these coordinates only."""
-
-        def fixed(place: Place) -> tuple[int, ...]:
-            return tuple(at for name, at in dataclasses.asdict(place).items() if name not in varied)
-
-        return self.own_group_by(fixed)
 
     def _own_shard_group(self) -> dist.ProcessGroup | None:
         """The neighbouring dp ranks, with all cp ranks of each, that share a copy with this one."""
@@ -69,32 +64,20 @@ class Groups:
         if size is None:
             return None
         replicas = size // self.layout.cp
-        return self.own_group_by(
-            lambda place: (place.tp_rank, place.pp_rank, place.dp_rank // replicas)
-        )
+        return self.own_group_by(lambda p: (p.tp_rank, p.pp_rank, p.dp_rank // replicas))
 
     def data_rank(self, place: Place) -> int:
         """A place among the ranks of its data group."""
         return place.dp_rank * self.layout.cp + place.cp_rank
 
     def _own_ep_group(self) -> dist.ProcessGroup | None:
-        """Neighbours of the data group, each with other experts; a group of its own in any case.
-
-        The trace tells its traffic by the group from that of the data group.
-        """
+        """Neighbours of the data group, each with other experts."""
         ep = self.layout.ep
         if ep == 1:
             return None
-
-        def key(place: Place) -> tuple[int, ...]:
-            return place.tp_rank, place.pp_rank, self.data_rank(place) // ep
-
-        own, layout = key(self.place), self.layout
-        ranks = [n for n in range(layout.world_size) if key(Place.of(n, layout)) == own]
-        group: dist.ProcessGroup = dist.new_group(
-            ranks, timeout=self._timeout, use_local_synchronization=True, group_desc=EP
+        return self.own_group_by(
+            lambda p: (p.tp_rank, p.pp_rank, self.data_rank(p) // ep), called=EP
         )
-        return group
 
     def experts_group(self) -> dist.ProcessGroup:
         """The ranks of the data group that hold the same experts as this one."""
@@ -111,23 +94,22 @@ class Groups:
         rank = self.data_rank(self.place) % ep
         return ExpertParallel(size=ep, rank=rank, group=self.ep_group)
 
-    def own_group_by(self, key: Callable[[Place], tuple[int, ...]]) -> dist.ProcessGroup:
+    def own_group_by(
+        self, key: Callable[[Place], tuple[int, ...]], *, called: str | None = None
+    ) -> dist.ProcessGroup:
         """The group of the ranks whose place has this one's key.
 
-        All ranks have one already. A rank alone gets one too, which meets nobody: an engine may
-        take its absence for all ranks.
+        All ranks have one already, but one that is `called` something is new in any case: the trace
+        tells its traffic from others' by that. A rank alone gets one too, which meets nobody: an
+        engine may take its absence for all ranks.
         """
-        own = key(self.place)
-        ranks = [
-            other
-            for other in range(self.layout.world_size)
-            if key(Place.of(other, self.layout)) == own
-        ]
-        if len(ranks) == self.layout.world_size:
+        own, layout = key(self.place), self.layout
+        ranks = [rank for rank in range(layout.world_size) if key(Place.of(rank, layout)) == own]
+        if called is None and len(ranks) == layout.world_size:
             assert dist.group.WORLD is not None
             return dist.group.WORLD
         group: dist.ProcessGroup = dist.new_group(
-            ranks, timeout=self._timeout, use_local_synchronization=True
+            ranks, timeout=self._timeout, use_local_synchronization=True, group_desc=called
         )
         return group
 

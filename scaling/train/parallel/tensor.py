@@ -17,6 +17,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from scaling.train.parallel.paired import paired, same
+
 # torch 2.13 renamed both collectives and warns about the old names; 2.11 has only those.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -24,18 +26,25 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorParallel:
-    """This rank's place in its tp group. `group` is None where the group is this rank alone."""
+    """This rank's place in its tp group. `group` is None where the group is this rank alone.
+
+    `sums_each`: gradients of replicated weights are summed as each comes, by hooks. FSDP2 puts
+    weights of its own in the place of those it shards, whose hooks are lost: its engine sums them
+    at the end of a step.
+    """
 
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
     sequence_parallel: bool = False
+    sums_each: bool = True
 
     def enter(self, x: torch.Tensor) -> torch.Tensor:
         """Before column-split matrices: the whole sequence on every rank."""
         if self.size == 1:
             return x
-        return _run(_GatherSequence if self.sequence_parallel else _SumGradient, x, self)
+        pair = (_gather, _scatter_sum) if self.sequence_parallel else (same, _all_reduced)
+        return paired(*pair, x, self)
 
     def columns(
         self,
@@ -59,11 +68,11 @@ class TensorParallel:
         """After row-split matrices: the ranks' partial results summed."""
         if self.size == 1:
             return x
-        return _run(_ScatterSum if self.sequence_parallel else _Sum, x, self)
+        return paired(_scatter_sum, _gather, x, self) if self.sequence_parallel else self.sum(x)
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over the group, whose gradient each rank already has in full."""
-        return x if self.size == 1 else _run(_Sum, x, self)
+        return x if self.size == 1 else paired(_all_reduced, same, x, self)
 
     def max(self, x: torch.Tensor) -> torch.Tensor:
         """The largest over the group, without a gradient."""
@@ -79,7 +88,7 @@ class TensorParallel:
 
     def mark_replicated(self, weight: nn.Parameter) -> nn.Parameter:
         """A weight that every rank holds but that meets only this rank's part of the sequence."""
-        if self.size > 1 and self.sequence_parallel:
+        if self.sequence_parallel and self.sums_each:
             weight.register_hook(self._sum_over_sequence)
         return weight
 
@@ -87,11 +96,6 @@ class TensorParallel:
         whole = gradient.contiguous().clone()
         dist.all_reduce(whole, group=self.group)
         return whole
-
-
-def _run(function: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
-    result: torch.Tensor = function.apply(x, tp)
-    return result
 
 
 def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
@@ -170,49 +174,3 @@ def _begin_sum(x: torch.Tensor, tp: TensorParallel) -> tuple[torch.Tensor, list[
     if not tp.sequence_parallel:
         return x, [dist.all_reduce(x, group=tp.group, async_op=True)]
     return _begin_scatter_sum(x, tp)
-
-
-class _SumGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
-        ctx.tp = tp
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _all_reduced(gradients[0], ctx.tp), None
-
-
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
-        whole = _all_reduced(x, tp)
-        if whole is x:
-            ctx.mark_dirty(x)
-        return whole
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradients[0], None
-
-
-class _GatherSequence(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
-        ctx.tp = tp
-        return _gather(x, tp)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _scatter_sum(gradients[0], ctx.tp), None
-
-
-class _ScatterSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
-        ctx.tp = tp
-        return _scatter_sum(x, tp)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _gather(gradients[0], ctx.tp), None

@@ -55,7 +55,24 @@ def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
     return trainer(plan, groups, beat)
 
 
-class ReplicaTrainer:
+class _Trainer:
+    """What DeepSpeed's engine of either kind is asked."""
+
+    def __init__(
+        self, model: nn.Module, plan: Blueprint, config: dict[str, Any], mpu: Any = None
+    ) -> None:
+        self.engine = _initialize(model, config, plan.layout, mpu)
+        if plan.layout.compile:
+            compile_each(self.engine.module, _compiled_kinds(plan))
+        self._norm_is_right = _norm_is_right(self.engine, plan)
+
+    def grad_norm(self) -> float | None:
+        """The last step's gradient norm."""
+        norm = self.engine.get_global_grad_norm() if self._norm_is_right else None
+        return None if norm is None else float(norm)
+
+
+class ReplicaTrainer(_Trainer):
     """The whole model on each tp group; ZeRO 0 to 3 over the ranks that hold other tokens."""
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
@@ -66,11 +83,8 @@ class ReplicaTrainer:
                 encoder_decoder.EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
             )
         beat("building the engine")
-        self.engine = _initialize(model, config, plan.layout, mpu=ModelParallelUnit(groups))
-        if plan.layout.compile:
-            compile_each(self.engine.module, _compiled_kinds(plan))
+        super().__init__(model, plan, config, ModelParallelUnit(groups))
         self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
-        self._norm_is_right = _norm_is_right(self.engine, plan)
         self._losses: list[torch.Tensor] = []
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
@@ -89,12 +103,8 @@ class ReplicaTrainer:
         dist.all_reduce(mean, group=self._data_group)
         return mean.item() / self._shares
 
-    def grad_norm(self) -> float | None:
-        """The last step's gradient norm."""
-        return _norm_of(self.engine) if self._norm_is_right else None
 
-
-class PipelineTrainer:
+class PipelineTrainer(_Trainer):
     """Stages of consecutive layers; each stage is a tp group, and dp replicates the whole.
 
     Under 1F1B a rank holds one stage. Under DualPipeV (github.com/deepseek-ai/DualPipe) the model
@@ -117,10 +127,7 @@ class PipelineTrainer:
         )
         config = deepspeed_config(plan.shape, layout, plan.gradient_clipping)
         beat("building the engine")
-        self.engine = _initialize(model, config, layout, mpu=None)
-        if layout.compile:
-            compile_each(self.engine.module, _compiled_kinds(plan))
-        self._norm_is_right = _norm_is_right(self.engine, plan)
+        super().__init__(model, plan, config)
         self._loss: torch.Tensor | None = None
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
@@ -132,10 +139,6 @@ class PipelineTrainer:
         """DeepSpeed averages it over the replicas and sends it to every stage."""
         assert self._loss is not None
         return self._loss.item()
-
-    def grad_norm(self) -> float | None:
-        """The last step's gradient norm."""
-        return _norm_of(self.engine) if self._norm_is_right else None
 
 
 def _pipeline(plan: Blueprint, **pipeline: Any) -> PipelineModule:
@@ -241,8 +244,3 @@ def _norm_is_right(engine: Any, plan: Blueprint) -> bool:
     if plan.layout.precision == "fp16":
         return False
     return plan.layout.tp == 1 or not isinstance(engine.optimizer, FP16_UnfusedOptimizer)
-
-
-def _norm_of(engine: Any) -> float | None:
-    norm = engine.get_global_grad_norm()
-    return None if norm is None else float(norm)

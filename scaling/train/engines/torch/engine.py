@@ -9,7 +9,7 @@ import torch.distributed as dist
 from scaling.train.data import MicroBatch
 from scaling.train.engines.torch.pipeline import PipelineTrainer
 from scaling.train.engines.torch.sharding import LAYERS, Sharding
-from scaling.train.engines.torch.update import Engine, SummedAtTheEnd, Update
+from scaling.train.engines.torch.update import Engine, Update
 from scaling.train.engines.trainer import Beat, Trainer
 from scaling.train.kernels.compiled import compile_each
 from scaling.train.model.blueprint import Blueprint
@@ -24,7 +24,8 @@ def join(_: int) -> None:
 
 def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
     """The trainer of this layout, weights drawn and sharded."""
-    plan = dataclasses.replace(plan, tp=SummedAtTheEnd.of(plan.tp), ep=groups.expert_parallel)
+    tp = dataclasses.replace(plan.tp, sums_each=False)
+    plan = dataclasses.replace(plan, tp=tp, ep=groups.expert_parallel)
     trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
     return trainer(plan, groups, beat)
 
@@ -52,8 +53,9 @@ class ReplicaTrainer:
         for index, (ids, labels) in enumerate(batches, start=1):
             self._sharding.before_micro_batch(self.engine.module, last=index == len(batches))
             loss = self.engine.module(ids, labels)
-            (loss / len(batches)).backward()
+            (loss / (len(batches) * self._sharding.summed)).backward()
             self._losses.append(loss.detach())
+        self._sharding.wait()
         self.engine.update()
 
     def loss(self) -> float:

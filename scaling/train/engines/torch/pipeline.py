@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -29,8 +28,8 @@ from scaling.train.engines.torch.sharding import LAYERS, Sharding
 from scaling.train.engines.torch.update import Engine, Tied, Update
 from scaling.train.engines.trainer import Beat
 from scaling.train.kernels.compiled import compile_each
-from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.model.decoder import Embedding, FinalNorm, Head, Layer, loss_of
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.decoder import Chunk, loss_of
 from scaling.train.parallel.groups import Groups
 
 _SCHEDULES: dict[PipelineSchedule, Any] = {
@@ -49,45 +48,13 @@ def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
     return tuple(range(pp_rank, layout.pp * layout.virtual_stages, layout.pp))
 
 
-class Chunk(nn.Module):
-    """Consecutive layers of a decoder; the first chunk has the look-up, the last one the head."""
-
-    def __init__(self, plan: Blueprint, index: int) -> None:
-        super().__init__()
-        layout, shape = plan.layout, plan.shape
-        costs = part_costs(shape, layout.seq_length, layout.activation_checkpointing)
-        dealt = layers_by_cost(costs, layout.model_chunks)
-        begin = sum(dealt[:index])
-        self.first, self.last = index == 0, index == layout.model_chunks - 1
-        self.embedding = Embedding(plan) if self.first else None
-        self.layers = nn.ModuleList(Layer(plan, i) for i in range(begin, begin + dealt[index]))
-        self.norm = FinalNorm(plan) if self.last else None
-        self.head = Head(plan, _tied_weight(plan)) if self.last else None
-        self.recompute = layout.activation_checkpointing == "full"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Ids [b, s] or activations [b, s', h] -> activations or logits [b, s, vocab / tp]."""
-        if self.embedding is not None:
-            x = self.embedding(x)
-        for layer in self.layers:
-            x = recomputed(layer, x) if self.recompute else layer(x)
-        if self.head is not None:
-            x = self.head(self.norm(x))  # type: ignore[misc]
-        return x
-
-    @property
-    def tied(self) -> nn.Parameter | None:
-        """The vocabulary's vectors, where this chunk has them."""
-        part = self.embedding or self.head
-        return None if part is None else part.weight
-
-
-def _tied_weight(plan: Blueprint) -> nn.Parameter | None:
-    """A second copy of the look-up's weight, for a head that is tied to it."""
-    shape = plan.shape
-    if not shape.tied_embeddings:
-        return None
-    return plan.sharded("embedding", shape.vocab_size, shape.hidden_size, dim=0)
+def _chunk(plan: Blueprint, index: int) -> Chunk:
+    layout = plan.layout
+    costs = part_costs(plan.shape, layout.seq_length, layout.activation_checkpointing)
+    dealt = layers_by_cost(costs, layout.model_chunks)
+    begin = sum(dealt[:index])
+    last = index == layout.model_chunks - 1
+    return Chunk(plan, range(begin, begin + dealt[index]), first=index == 0, last=last)
 
 
 class PipelineTrainer:
@@ -102,7 +69,7 @@ class PipelineTrainer:
         self._chunks: list[Chunk] = []
         for index in self._indices:
             with sharding.of_parts():
-                chunk = Chunk(plan, index)
+                chunk = _chunk(plan, index)
             sharding.of(chunk)
             if layout.compile:
                 compile_each(chunk, LAYERS)
@@ -198,5 +165,6 @@ def _tied(plan: Blueprint, groups: Groups, chunks: list[Chunk]) -> Tied | None:
     ends = groups.own_group_by(
         lambda o: (o.tp_rank, o.cp_rank, o.dp_rank, 0 if o.pp_rank == last else o.pp_rank)
     )
-    copies = [chunk.tied for chunk in chunks if chunk.tied is not None]
+    parts = [chunk.embedding or chunk.head for chunk in chunks]
+    copies = [part.weight for part in parts if part is not None]
     return Tied(copies=copies, first_is_here=chunks[0].first, group=ends) if copies else None

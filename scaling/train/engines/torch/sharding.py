@@ -2,7 +2,7 @@
 
 What the stages of ZeRO mean here, each by FSDP2 with a group of weights per layer:
 
-    0  every rank holds everything; gradients are averaged once a step, layer by layer
+    0  every rank holds everything; gradients are averaged once a step, each when it is complete
     1  optimizer states and their fp32 weights are sharded; weights are gathered once a step,
        gradients are reduced once a step
     2  and gradients: they are reduced after each micro-batch
@@ -11,7 +11,8 @@ What the stages of ZeRO mean here, each by FSDP2 with a group of weights per lay
 With `zero_shard_size` neighbouring ranks hold one sharded copy together, and the copies are kept
 equal by an all-reduce of what each shard's gradients are (HSDP). In 16 bits the sharded weights are
 fp32 and are cast when they are gathered, unless `optimizer_precision` is bf16; gradients travel in
-16 bits, FSDP2's default.
+16 bits, FSDP2's default. Where nothing is sharded or cast FSDP2 would copy every weight and every
+gradient twice a step: there gradients are summed where they lie.
 """
 
 import contextlib
@@ -47,7 +48,8 @@ class Sharding:
     """The layout's sharding of a model, or of a stage of one, on this rank.
 
     `copies` is how many ranks of the data group hold the same part of a weight, `applied` whether
-    FSDP2 stands around the model: a rank alone in fp32 has nothing to shard, to cast or to move.
+    FSDP2 stands around the model: where weights are whole and as they train there is nothing to
+    shard, to cast or to move. Gradients are then sums over the `summed` ranks, else means.
     """
 
     def __init__(self, plan: Blueprint, groups: Groups) -> None:
@@ -57,8 +59,13 @@ class Sharding:
         casts = plan.dtype != torch.float32 and layout.optimizer_precision == "fp32"
         self._dtype = plan.dtype if casts else None
         replicas = layout.dp * layout.cp
-        self.applied = replicas > 1 or self._dtype is not None or layout.optimizer_offload != "none"
-        self.copies = 1
+        # a pipeline's schedules reduce through FSDP2, and experts over groups of their own
+        whole = layout.zero_stage == 0 and layout.pp == layout.ep == 1
+        unchanged = self._dtype is None and layout.optimizer_offload == "none"
+        self.applied = not (unchanged and (whole or replicas == 1))
+        self.copies = self.summed = 1 if self.applied else replicas
+        self._group, self._last = groups.data_group, False
+        self._crossing: list[dist.Work] = []
         self._parts: tuple[type[nn.Module], ...] = LAYERS
         if not plan.shape.tied_embeddings:  # a weight of two modules is in a group of both
             self._parts += (Embedding, Head)
@@ -80,7 +87,7 @@ class Sharding:
         """Shard each part of a model as soon as it stands: the whole may not fit one device."""
 
         def registered(_: nn.Module, __: str, part: nn.Module | None) -> None:
-            if isinstance(part, self._parts):
+            if self.applied and isinstance(part, self._parts):
                 self.of(part)
 
         hook = register_module_module_registration_hook(registered)
@@ -92,8 +99,9 @@ class Sharding:
     def of(self, module: nn.Module) -> None:
         """Shard what of this module is not sharded yet, as one group."""
         if not self.applied:
+            for weight in module.parameters() if self.summed > 1 else ():
+                weight.register_post_accumulate_grad_hook(self._begin_sum)
             return
-        marks = [getattr(weight, _TP_MARK, False) for weight in module.parameters()]
         for weight in module.parameters():
             if self._dtype is not None and weight.dtype != torch.float32:
                 weight.data = weight.data.float()
@@ -107,7 +115,7 @@ class Sharding:
             replicates = replicates and mesh.size() > 1
             for weight in module.parameters():
                 setattr(weight, _COPIES, mesh.size() if replicates else 1)
-        copies = [getattr(weight, _COPIES, None) for weight in module.parameters()]
+        marks = [dict(vars(weight)) for weight in module.parameters()]
         if replicates:
             replicate(module, mesh=mesh, mp_policy=precision, offload_policy=offload)
         else:
@@ -118,19 +126,29 @@ class Sharding:
                 mp_policy=precision,
                 offload_policy=offload,
             )
-        for weight, mark, held in zip(module.parameters(), marks, copies, strict=True):
-            if mark:
-                setattr(weight, _TP_MARK, True)
-            if held is not None:
-                setattr(weight, _COPIES, held)
+        for weight, kept in zip(module.parameters(), marks, strict=True):
+            vars(weight).update(kept)  # FSDP2 has put weights of its own in their place
 
     def before_micro_batch(self, module: nn.Module, *, last: bool) -> None:
         """Let the coming backward reduce gradients and free gathered weights, or not yet."""
+        self._last = last
         if not self.applied:
             return
         assert isinstance(module, FSDPModule)
         module.set_requires_gradient_sync(last or self._layout.zero_stage >= 2)
         module.set_reshard_after_backward(last or self._layout.zero_stage == 3)
+
+    def _begin_sum(self, weight: torch.Tensor) -> None:
+        if self._last:
+            assert weight.grad is not None
+            crossing = dist.all_reduce(weight.grad, group=self._group, async_op=True)
+            self._crossing.append(crossing)
+
+    def wait(self) -> None:
+        """Let what follows find gradients that have been summed."""
+        for crossing in self._crossing:
+            crossing.wait()
+        self._crossing.clear()
 
 
 def tp_sharded(weight: nn.Parameter) -> bool:

@@ -1,6 +1,5 @@
 """All that follows a step's last backward: gradients over tp, their norm, clipping, AdamW."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,25 +12,6 @@ from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.engines.torch.sharding import copies_of, tp_sharded
 from scaling.train.measure.window import OPTIMIZER
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.parallel.tensor import TensorParallel
-
-
-class SummedAtTheEnd(TensorParallel):
-    """A tp group whose replicated weights sum their gradients once a step, not as each comes.
-
-    A hook on a weight would be lost: FSDP2 puts weights of its own in the place of those it shards.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, tp: TensorParallel) -> "SummedAtTheEnd":
-        """The same place in the same group."""
-        return cls(**{each.name: getattr(tp, each.name) for each in dataclasses.fields(tp)})
-
-    def mark_replicated(self, weight: nn.Parameter) -> nn.Parameter:
-        """A weight that every rank holds."""
-        return weight
 
 
 @dataclass(slots=True, kw_only=True)
