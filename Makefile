@@ -1,6 +1,7 @@
 # The README's commands. Each sets up .venv once; a second call skips what is done.
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # a hundred processes would each compile all they import
 
 .PHONY: quickstart study test test-fast soak check gpu-check site licences format lock clean
 .DELETE_ON_ERROR:
@@ -13,27 +14,28 @@ STUDY ?= quickstart
 study: .venv/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
-# The whole suite as three at once: what starts ranks, one test after another; what waits for Slurm,
-# all of it in one folder; and beside them what computes in one process. With ARGS, one pytest with
-# those words.
+# The whole suite as four at once: what starts ranks, one test after another; what waits for Slurm,
+# all of it in one folder; what starts Snakemake; and beside them what computes in one process, which
+# is the longest on one core, so ranks give way to it. With ARGS, one pytest with those words.
 test: .venv/installed
 ifeq ($(strip $(ARGS)),)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
-	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/ranks -m "ranks and not slurm" > "$$logs/ranks" 2>&1 & \
-	ranks=$$!; \
-	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/slurm -m slurm tests/slurm > "$$logs/slurm" 2>&1 & \
-	slurm=$$!; \
-	$(BIN)/python -m pytest -m "not ranks and not slurm"; code=$$?; \
-	echo "Meanwhile, what starts ranks:"; wait $$ranks || code=$$?; cat "$$logs/ranks"; \
-	echo "Meanwhile, what waits for Slurm:"; wait $$slurm || code=$$?; cat "$$logs/slurm"; \
-	exit $$code
+	part() { name=$$1; shift; "$$@" -o cache_dir=.pytest_cache/$$name > "$$logs/$$name" 2>&1; }; \
+	part ranks nice -n 5 $(BIN)/python -m pytest -m "ranks and not slurm" & ranks=$$!; \
+	part Slurm $(BIN)/python -m pytest -m "slurm" tests/slurm & slurm=$$!; \
+	part Snakemake $(BIN)/python -m pytest -m "snakemake and not ranks and not slurm" & \
+	snakemake=$$!; \
+	$(BIN)/python -m pytest -m "not ranks and not slurm and not snakemake"; code=$$?; \
+	for part in "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \
+	  set -- $$part; wait $$2 || code=$$?; echo "Meanwhile, what starts $$1:"; cat "$$logs/$$1"; \
+	done; exit $$code
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
 
-# What needs neither ranks, Slurm, a browser nor Snakemake: run it while you work.
+# What needs neither ranks, Slurm, a browser nor Snakemake, nor computes for long: run it while you work.
 test-fast: .venv/installed
-	$(BIN)/python -m pytest -m "not ranks and not slurm and not browser and not snakemake" $(ARGS)
+	$(BIN)/python -m pytest -m "not ranks and not slurm and not browser and not snakemake and not slow" $(ARGS)
 
 # A night on the Slurm of the tests: 1,000 points while ranks, launchers, snakemake, nodes and the
 # disk fail. SOAK="--points 200 --seed 3" for another.

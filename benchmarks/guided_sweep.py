@@ -9,9 +9,10 @@ Each table is played through size by size, small first: points are chosen by the
 import argparse
 from pathlib import Path
 
+from guided_trial import play
+
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise.guide import Guide
-from scaling.predict.advise.guided_trial import play
 from scaling.study.catalogues import load_clusters, load_models
 
 

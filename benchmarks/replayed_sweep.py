@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from guided_trial import play
 
 from scaling.analyse.being_best import Runs, odds_of
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.layout.layout import Layout
 from scaling.predict.advise.guide import Guide
-from scaling.predict.advise.guided_trial import play
 from scaling.predict.fit.validation import settings_of
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of

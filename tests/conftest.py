@@ -1,7 +1,9 @@
 """What several test folders share."""
 
+import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,8 +36,18 @@ def heed_signals():
         signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
+def keep_bytecode():
+    """Let tests, and the hundred processes they start, compile each module once.
+
+    Where PYTHONDONTWRITEBYTECODE is set, as in many containers, each would compile all of them.
+    """
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def pytest_configure():
     heed_signals()
+    keep_bytecode()
 
 
 def pytest_addoption(parser):

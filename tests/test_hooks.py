@@ -1,5 +1,6 @@
 """What runs before a commit and on a forge is what `make check`, `make test` and .ci/run do."""
 
+import itertools
 import re
 
 import yaml
@@ -28,12 +29,14 @@ def test_a_forge_runs_what_ci_runs():
     assert "secrets" not in (PROJECT / ".github/workflows/ci.yml").read_text().split("jobs:")[1]
 
 
-def test_make_test_leaves_no_test_out():
+def test_make_test_runs_every_test_once():
     makefile = (PROJECT / "Makefile").read_text()
     (recipe,) = re.findall(r"^test:[^\n]*\n(.*?)^else", makefile, re.MULTILINE | re.DOTALL)
-    assert re.findall(r'pytest .*?-m ("[^"]*"|\w+)', recipe) == [
-        '"ranks and not slurm"', "slurm", '"not ranks and not slurm"',
-    ]  # fmt: skip
-    marked = [path for path in TESTS.rglob("*.py") if "mark.slurm" in path.read_text()]
-    assert marked
-    assert {path.parent for path in marked} <= {TESTS / "slurm", TESTS}  # this file names it
+    parts = [
+        compile(words, "Makefile", "eval") for words in re.findall(r'pytest -m "([^"]+)"', recipe)
+    ]
+    for marked in itertools.product((False, True), repeat=3):
+        marks = dict(zip(("ranks", "slurm", "snakemake"), marked, strict=True))
+        assert sum(eval(part, marks.copy()) for part in parts) == 1, marks
+    named = [path for path in TESTS.rglob("*.py") if "mark.slurm" in path.read_text()]
+    assert {path.parent for path in named} == {TESTS / "slurm", TESTS}  # this file names it

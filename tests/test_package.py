@@ -14,6 +14,8 @@ import pytest
 from tests.conftest import PROJECT
 from tests.ran import rows_of
 
+pytestmark = pytest.mark.slow
+
 DEPENDENCIES = sysconfig.get_path("purelib")
 
 

@@ -1,6 +1,10 @@
 // The budget: tokens, price and deadline of a run; days and cost of every size follow.
 
-const duration = hours => hours >= 48 ? `${amount(hours / 24)}${thin}d` : hours >= 1 ? `${significant(hours)}${thin}h` : `${significant(60 * hours)}${thin}min`;
+const units = [['h', 1], ['min', 60], ['s', 3600]];
+const duration = hours => {
+  const [unit, perHour] = units.find(([, many]) => hours * many >= 1) ?? units.at(-1);
+  return hours >= 48 ? `${amount(hours / 24)}${thin}d` : `${significant(hours * perHour)}${thin}${unit}`;
+};
 const run = (size, story = state.story) => {
   const { hours_per_token, gpu_hours_per_token, tokens_per_step } = size, hours = tokens(story) * gpu_hours_per_token;
   return { days: tokens(story) * hours_per_token / 24, hours, cost: hours * (price(story) || 1), steps: tokens(story) / tokens_per_step };

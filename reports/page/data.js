@@ -13,9 +13,10 @@ const root = document.documentElement;
 const address = location.hash.slice(1);
 const hash = address.includes('=') ? Object.fromEntries(new URLSearchParams(address)) : { at: decodeURIComponent(address) };
 const positive = text => Number(text) > 0 ? Number(text) : null;
+const chosen = ['model', 'cluster', 'batch_short'].filter(key => key in hash).length;
 const same = story => ['model', 'cluster', 'batch_short'].every(key => !(key in hash) || story[key] === hash[key]);
 const state = {
-  story: stories.find(same) ?? stories[0], size: positive(hash.size), outcome: 'all', sort: [null, -1], series: hash.series ?? 'all', columns: {},
+  story: stories.find(chosen ? same : story => story.setting_id === Number(root.dataset.opening)) ?? stories[0], size: positive(hash.size), outcome: 'all', sort: [null, -1], series: hash.series ?? 'all', columns: {},
   tokens: positive(hash.tokens), price: positive(hash.price), deadline: positive(hash.deadline), at: hash.at ?? '',
 };
 const remember = () => {

@@ -36,16 +36,18 @@ function outcomeTag(outcome, row) {
   return tag;
 }
 
+// Whether rows differ in a choice: of an axis whose default is null that is a value, else it is unknown
+const differs = (rows, { key, default: usual }) => new Set(rows.map(row => row[key]).filter(value => value != null || usual === null)).size > 1;
 // Every column the table of points can show; `usual` is shown until the reader says otherwise
 function pointColumns(all) {
-  const has = key => all.some(row => row[key] != null), varies = key => new Set(all.map(row => row[key])).size > 1;
+  const has = key => all.some(row => row[key] != null);
   const ran = has('tokens_per_s'), foretold = has('predicted_tokens_per_s'), rate = has('mfu') ? 'mfu' : 'model_flop_per_s_per_gpu';
   const most = Math.max(...all.map(row => row[rate] ?? 0));
   const meter = show => (value, row, cell) => { if (value != null) { cell.classList.add('meter'); cell.style.setProperty('--w', 100 * value / most + '%'); } return show(value); };
   const perGpu = (value, row) => value == null ? unknown : amount(value / row.world_size);
   return [
     { key: 'outcome', title: 'outcome', show: outcomeTag, look: 'l', usual: true }, { key: 'world_size', title: worded('{GPUs}'), usual: true },
-    ...choices.map(axis => ({ ...axis, show: yesNo, usual: axis.always || varies(axis.key) })),
+    ...choices.map(axis => ({ ...axis, show: yesNo, usual: axis.always || differs(all, axis) })),
     { key: 'tokens_per_s', title: 'tokens/s', show: amount, usual: ran }, { key: 'tokens_per_s_per_gpu', title: worded('per {GPU}'), show: amount, usual: ran },
     { key: 'mfu', title: 'MFU', show: meter(percent), usual: has('mfu') }, { key: 'model_flop_per_s_per_gpu', title: 'FLOP/s', show: has('mfu') ? amount : meter(amount), usual: ran && !has('mfu') },
     { key: 'step_time_s', title: 'step (s)', show: seconds, usual: ran },
@@ -82,16 +84,16 @@ function statistics() {
     label.append(box, ' ' + title);
     return label;
   }));
-  const varies = key => new Set(all.map(row => row[key])).size > 1;
-  const fixed = choices.filter(({ key, always, later, default: usual }) => !always && key !== 'repeat' && !varies(key) && all.length && !(later && (all[0][key] ?? null) === usual)).map(({ key, title }) => `${title} ${yesNo(all[0][key])}`);
+  const stated = ({ key }) => all.find(row => row[key] != null)?.[key];
+  const fixed = choices.filter(axis => !axis.always && axis.key !== 'repeat' && !differs(all, axis) && stated(axis) != null && !(axis.later && stated(axis) === axis.default)).map(axis => `${axis.title} ${yesNo(stated(axis))}`);
   $('#same').textContent = fixed.length ? `The same for all: ${fixed.join(', ')}.` : '';
-  const first = all[0], axis = choices.find(({ key, always }) => always && varies(key));
+  const first = all[0], axis = choices.find(axis => axis.always && differs(all, axis));
   if (first) $('#find').placeholder = `${axis ? `${simple(axis.title)}=${first[axis.key]} ` : ''}gpus>=${first.world_size}`;  // finds something
   refusals();
 }
 function refusals() {
-  const refused = here(tables.refused), differs = key => new Set(refused.map(row => row[key])).size > 1;
+  const refused = here(tables.refused);
   $('#refusals').hidden = !refused.length;
   $('#refusals summary').textContent = `${refused.length} combination${refused.length === 1 ? '' : 's'} not tried: refused, or skipped by a guided sweep`;
-  fillTable($('#refused'), [{ key: 'world_size', title: worded('{GPUs}') }, ...choices.filter(axis => axis.key in (refused[0] ?? {}) && (axis.always || differs(axis.key))).map(({ key, title }) => ({ key, title, show: yesNo })), { key: 'reason', title: 'why', look: 'l wide' }], refused.slice(0, 1000));
+  fillTable($('#refused'), [{ key: 'world_size', title: worded('{GPUs}') }, ...choices.filter(axis => axis.key in (refused[0] ?? {}) && (axis.always || differs(refused, axis))).map(({ key, title }) => ({ key, title, show: yesNo })), { key: 'reason', title: 'why', look: 'l wide' }], refused.slice(0, 1000));
 }

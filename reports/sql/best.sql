@@ -2,6 +2,7 @@
 -- Needs: layouts, ranking, colours, axes, advised, names
 -- The runner-up is the fastest other layout. tied: the intervals of the two overlap.
 -- advised_layout_name: of the layout to use there, which is the fastest or not told apart from it.
+-- slot: the colour of the advised layout, whose rate is the fastest's or not told apart from it.
 -- label: for a chart, what differs between the advised layouts, lines parted by |; only where the advice
 -- is not that of the size before, else null.   margin: see ranking.
 -- ideal_tokens_per_s: the rate per GPU at the smallest size, times world_size. Predictions that are
@@ -55,9 +56,11 @@ named as (
     left join spoken using (setting_id, layout)
 ),
 labelled as (
-    select fastest.*, advised_layout, advised_layout_name, parts
+    select fastest.*, advised_layout, advised_layout_name, parts, colours.slot
     from fastest
     left join named using (setting_id, series, world_size)
+    join colours on colours.setting_id = fastest.setting_id
+        and colours.layout = coalesce(advised_layout, fastest.layout)
 ),
 placed as (
     select
@@ -90,7 +93,6 @@ select
     placed.* exclude (
         parts, own_yardstick, own_smallest, firm_yardstick, firm_smallest, yardstick, smallest
     ),
-    colours.slot,
     case when lag(advised_layout) over sizes is distinct from advised_layout then parts end
         as label,
     runner_up.layout as runner_up_layout,
@@ -107,7 +109,6 @@ select
     placed.mean_power_w / world_size as power_per_gpu_w,
     field.slowest_share
 from placed
-join colours using (setting_id, layout)
 left join runner_up using (setting_id, series, world_size)
 join (
     select setting_id, series, world_size, min(share_of_best) as slowest_share

@@ -7,7 +7,7 @@
 -- 95 % bootstrap interval of that mean over pairs (null below three): what the choice is worth to who chooses.
 -- memory_ratio: mean of the memory_pairs' ratios of memory; less_memory: how many need less.
 -- name: `micro-batch 2, against 1`.
--- shown: in the chart, of one series, the 14 that are largest near the fastest
+-- shown: in the chart, of one series, of those of at least 3 pairs the 14 that are largest near the fastest
 -- or stand on most pairs; of all pairs where none is near.
 with at_size as (
     select
@@ -71,10 +71,10 @@ found as (
 )
 select
     *,
-    series = arg_min(series, list_position(getvariable('series_order'), series))
+    pairs >= 3 and series = arg_min(series, list_position(getvariable('series_order'), series))
         over (partition by setting_id) and row_number() over (
         partition by setting_id, series
-        order by near_pairs > 0 desc,
+        order by pairs >= 3 desc, near_pairs > 0 desc,
             abs(ln(coalesce(near_ratio, mean_ratio)))
                 * sqrt(least(if(near_pairs > 0, near_pairs, pairs), 16)) desc,
             name

@@ -2,7 +2,7 @@
 -- Needs: matched_pairs, names, axes, effects
 -- mean_ratio: of the pairs whose layouts have that level, geometric; pairs: how many.
 -- strength: how far the mean moves over the levels of the axis, as a ratio.
--- shown: in the chart, the 8 strongest whose every level has at least 3 pairs.
+-- shown: in the chart, of the effects it shows: the 8 strongest whose every level has at least 3 pairs.
 with by_layout as (  -- sizes first: every pair has a dozen axes
     select
         setting_id, series, factor_id, from_place, to_place, to_layout_id as layout_id,
@@ -48,7 +48,7 @@ ranked as (
 select
     setting_id, series, effects.name, axis, level, place as level_order, ranked.pairs,
     ranked.mean_ratio, strength, concat(effects.name, ' · by ', axis) as title, rank,
-    fewest_pairs >= 3 and rank <= 8 and series = arg_min(series, list_position(getvariable('series_order'), series))
+    effects.shown and fewest_pairs >= 3 and rank <= 8 and series = arg_min(series, list_position(getvariable('series_order'), series))
         over (partition by setting_id) as shown
 from ranked
 join effects using (setting_id, series, factor_id, from_place, to_place)

@@ -15,7 +15,8 @@ with parts as (
             {'part_order': 2, 'part': 'optimizer', 'bytes': optimizer_bytes},
             {'part_order': 3, 'part': 'activations', 'bytes': activations_bytes},
             {'part_order': 4, 'part': 'logits and rest',
-                'bytes': logits_bytes + buffers_bytes + fragmentation_bytes}
+                'bytes': logits_bytes + buffers_bytes},
+            {'part_order': 5, 'part': 'fragmentation', 'bytes': fragmentation_bytes}
         ], recursive := true)
     from contenders
     join planned using (setting_id, world_size, layout)

@@ -155,6 +155,10 @@ def recommend(
     engine: Annotated[
         str, typer.Option(help=f"Whose layouts, of this project's engines: {' or '.join(ENGINES)}.")
     ] = DEFAULTS["engine"],
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS=VALUE", help="What the work asks for, e.g. routing=learned."),
+    ] = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -174,7 +178,7 @@ def recommend(
     if model not in models:
         hint = did_you_mean(model[:60], models)
         raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
-    setting: dict[str, Any] = {
+    work: dict[str, Any] = {
         "model": model,
         "shape": models[model],
         "seq_length": seq_length,
@@ -183,15 +187,16 @@ def recommend(
         "engine": _one_of("--engine", engine, ENGINES),
     }
     best = search(
-        **setting,
+        **work,
         cluster=cluster,
         clusters=clusters,
         gpus=counts,
         precision=cast("Precision | None", precision),
         calibration=parameters,
+        setting=dict(choice.partition("=")[::2] for choice in setting or ()),
     )
     for sentence in remarks(
-        **setting,
+        **work,
         gpu=cluster_named(cluster, clusters).gpu,
         gpus=sorted(best),
         precision=best[min(best)][0].layout.precision,

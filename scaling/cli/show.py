@@ -22,6 +22,7 @@ from scaling.study.grid import Plan
 from scaling.study.study import Study
 
 _NUMBER = re.compile(r"\d[\d.,]*")
+MOST_SIZES = 7  # beside each other in 80 columns; with more, a line for each
 MOST_REASONS = 6  # on the terminal; refused.parquet and the report have all
 
 
@@ -48,6 +49,7 @@ def show_plan(
     console = Console(highlight=False)
     say = partial(console.print, markup=False, soft_wrap=True)
     unit = "rank" if all(p.gpu == "cpu" for p in planned.points) else "GPU"
+    console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
     console.print(_counts(study, planned, unit))
     reasons = _alike([refusal.reason for refusal in planned.refusals])
     for reason, count, exactly in reasons[:MOST_REASONS]:
@@ -73,7 +75,7 @@ def show_plan(
     whole = f" of whole nodes of {cluster.gpus_per_node}" if cluster.slurm.exclusive else ""
     say(
         f"{len(planned.points)} points, {study.kind} scaling; one after another at most "
-        f"{most}, {hours:.1f} {unit}-hours{whole}, if every point reached its limit "
+        f"{most}, {hours:,.1f} {unit}-hours{whole}, if every point reached its limit "
         f"and took the {planning.STARTUP_MINUTES} minutes it has to start and end"
     )
     if spend is not None:
@@ -111,12 +113,18 @@ def _counts(study: Study, planned: Plan, unit: str) -> Table:
     sizes = sorted({point.world_size for point in planned.points})
     points = Counter((point.model, point.world_size) for point in planned.points)
     refused = Counter(refusal.model for refusal in planned.refusals)
-    table = Table("model", title=Text(f"{study.name}: {study.title}"), title_justify="left")
-    for head in (*(f"{size} {unit}{'s' * (size > 1)}" for size in sizes), "refused"):
-        table.add_column(head, justify="right")
-    for model in dict.fromkeys(point.model for point in planned.points):
-        counts = [str(points[model, size]) for size in sizes]
-        table.add_row(Text(model), *counts, str(refused[model]))
+    models = list(dict.fromkeys(point.model for point in planned.points))
+    lines: list[Sequence[object]] = [
+        ["model", *(f"{size} {unit}{'s' * (size > 1)}" for size in sizes), "refused"],
+        *([model, *(points[model, size] for size in sizes), refused[model]] for model in models),
+    ]
+    if len(sizes) > MOST_SIZES:
+        lines = list(zip(*lines, strict=True))
+    table = Table()
+    for column, head in enumerate(lines[0]):
+        table.add_column(Text(str(head)), justify="right" if column else "left")
+    for line in lines[1:]:
+        table.add_row(*(Text(str(cell)) for cell in line))
     return table
 
 

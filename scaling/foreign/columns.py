@@ -1,5 +1,6 @@
 """The columns of a table somebody hands us, by name, each read once and checked."""
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -17,7 +18,19 @@ from scaling.foreign.spellings import respelled
 MOST = 10_000_000
 LARGEST = 2**53
 
-_TRUE, _FALSE = {"true", "1", "1.0", "yes"}, {"false", "0", "0.0", "no"}
+_TRUE = {"true", "1", "1.0", "yes", "y", "on", "enabled"}
+_FALSE = {"false", "0", "0.0", "no", "n", "off", "disabled"}
+# A dash where there is no number, and what runs out of memory instead of having one.
+NO_NUMBER = r"(?i)^\s*([-–/]|n/a|none|(cuda )?oom|out[ -]of[ -]memory)?\s*$"
+# What may stand around a number: its unit, a stage's name.
+_AROUND_NUMBERS = r"(?i)^\s*(?:zero[-_ ]?)?([-+.\deE]+)\s*(?:s|sec|seconds|tokens|gpus)?\s*$"
+
+
+def _without_k(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """8k tokens as 8192."""
+    cells = [cell and re.sub(r"^(\d+) ?[kK]$", lambda m: str(1024 * int(m[1])), cell.strip())
+             for cell in column.to_pylist()]  # fmt: skip
+    return pa.chunked_array([cells], pa.string())
 
 
 class Columns:
@@ -106,8 +119,11 @@ class Columns:
             return np.full(len(self), np.nan)
         try:
             if pa.types.is_string(column.type):  # 12,040; a dash where there is none
-                column = pc.replace_substring_regex(column, r"^\s*([-–/]|n/a|N/A)?\s*$", "nan")
+                column = pc.replace_substring_regex(column, NO_NUMBER, "nan")
                 column = pc.replace_substring_regex(column, r"(\d),(\d\d\d)", r"\1\2")
+                column = pc.replace_substring_regex(column, _AROUND_NUMBERS, r"\1")
+                if name == "seq_length":
+                    column = _without_k(column)
             cast = pc.cast(column, pa.float64(), safe=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             row = self._first_non_number(name)

@@ -1,11 +1,12 @@
 """The columns of a table that say which experts, latents and windows a model has."""
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
 from scaling.foreign.arrays import Floats, Words
-from scaling.foreign.columns import Columns
+from scaling.foreign.columns import MOST, Columns
 from scaling.layout.optional_parts import SIZES
 
 PLAIN_ATTENTION = ("", "mha", "mqa", "gqa")
@@ -23,16 +24,28 @@ def window_of(kind: Words) -> Floats:
     return np.array([float(m[1]) if (m := known[text]) else 0.0 for text in kind.tolist()])
 
 
-def parts_of(columns: Columns, num_layers: Floats) -> dict[str, Floats]:
+def parts_of(
+    columns: Columns, num_layers: Floats, by_name: Mapping[str, Floats] | None = None
+) -> dict[str, Floats]:
     """The sizes of `OptionalParts`, (n,), 0 where a row's model has no such part.
 
-    `attention_kind` fills what the columns of its part leave open: mla, and windows in every other
-    layer. A table may say of a dense model that all its layers are dense.
+    `by_name` is what the models' names say, NaN where they say nothing. `attention_kind` fills
+    what the columns of its part leave open: mla, and windows in every other layer. A table may say
+    of a dense model that all its layers are dense.
 
     Raises:
         InputError: a cell is no count.
     """
-    parts = {name: columns.counts(name, low=0, default=0.0, plain=True) for name in SIZES}
+    parts = {
+        name: columns.numbers(
+            name,
+            np.nan_to_num(by_name[name]) if by_name else 0.0,
+            high=MOST,
+            whole=True,
+            plain=True,
+        )
+        for name in SIZES
+    }
     dense = parts["num_experts"] <= 1
     for name in SIZES[: SIZES.index("query_rank")]:
         parts[name] = np.where(dense, 0.0, parts[name])

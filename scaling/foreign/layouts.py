@@ -6,7 +6,7 @@ import numpy as np
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.foreign.arrays import Flags, Floats
-from scaling.foreign.columns import Columns
+from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.layout.axes import AXES
 
 DEGREES = ("tp", "pp", "cp", "dp")
@@ -31,7 +31,26 @@ def layout_of(columns: Columns) -> dict[str, Floats]:
     Raises:
         InputError: a cell is no count.
     """
-    return {name: columns.counts(name) for name in _LAYOUT}
+    known = {name: columns.counts(name) for name in _LAYOUT if name != "global_batch_size"}
+    return {**known, "global_batch_size": _batch_of(columns)}
+
+
+# More tokens a step than anybody trains: a batch so large is stated in tokens, not sequences.
+_MOST_TOKENS_A_STEP = 2.0**28
+
+
+def _batch_of(columns: Columns) -> Floats:
+    """Sequences a step, (n,), of a table that may count tokens; NaN where it says nothing."""
+    name, length = "global_batch_size", columns.counts("seq_length")
+    batch = columns.counts(name, high=LARGEST)
+    in_tokens = (batch * length > _MOST_TOKENS_A_STEP) & (np.mod(batch, length) == 0)
+    if in_tokens.any():
+        columns.assumptions.append(f"{name} of {int(in_tokens.sum())} rows is read as tokens")
+    batch = np.where(in_tokens, batch / length, batch)
+    if (batch > MOST).any():
+        row = int(np.flatnonzero(batch > MOST)[0])
+        raise columns.cell_error(name, row, f"must be a whole number from 1 to {MOST:,}")
+    return np.where(np.isnan(batch), columns.numbers("tokens_per_step") / length, batch)
 
 
 def completed(stated: Mapping[str, Floats]) -> dict[str, Floats]:

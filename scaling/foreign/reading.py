@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
@@ -25,6 +26,7 @@ _TEXT = {
     if kind == "str"
 } | {"framework": pa.string(), "source": pa.string()}
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_EMPTY = ["", "-", "–", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
 _CSV = b"csv"  # of a table's metadata: the file its lines can be counted in
 
 
@@ -79,8 +81,25 @@ def read_table(path: Path) -> pa.Table:
             )
     metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
     ours = column_names(names)
-    named = table.rename_columns(ours).select([name for name in ours if name])
-    return named.replace_schema_metadata(metadata)
+    named = table.rename_columns([name for name, _ in ours])
+    for place, (name, factor) in enumerate(ours):
+        if factor != 1.0:
+            named = named.set_column(place, name, _multiplied(named.column(place), factor))
+    return named.select([name for name, _ in ours if name]).replace_schema_metadata(metadata)
+
+
+def _multiplied(column: pa.ChunkedArray, factor: float) -> pa.ChunkedArray:
+    """Numbers in another unit; a column that has other cells too stays in words."""
+    if not pa.types.is_string(column.type):
+        return pc.multiply(pc.cast(column, pa.float64()), factor)
+    return pa.chunked_array([[_scaled(cell, factor) for cell in column.to_pylist()]], pa.string())
+
+
+def _scaled(cell: str | None, factor: float) -> str | None:
+    try:
+        return cell and repr(float(cell.replace(",", "")) * factor)
+    except ValueError:
+        return cell
 
 
 def _csv(path: Path) -> pa.Table:
@@ -107,7 +126,9 @@ def _csv(path: Path) -> pa.Table:
     return pyarrow.csv.read_csv(
         io.BytesIO(content),
         parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, column_types=_TEXT),
+        convert_options=pyarrow.csv.ConvertOptions(
+            strings_can_be_null=True, column_types=_TEXT, null_values=_EMPTY
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ _SCALARS = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool"
 _ARROW = _SCALARS | {f"list[{kind}]": pa.list_(of) for kind, of in _SCALARS.items()}
 
 
+@functools.cache
 def arrow_schema(row_type: type) -> pa.Schema:
     """The Arrow schema of a row dataclass: its fields, in order, nullable where it says so."""
     fields = fields_of(row_type).items()

@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, list):
-        return shown(", ".join(str(part) for part in value))
+        return shown(", ".join(str(part) for part in value if part is not None))
     if isinstance(value, str):
         return shown(value)
     return value

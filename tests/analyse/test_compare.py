@@ -8,9 +8,11 @@ from scaling.errors import InputError
 from scaling.record.files import write_points, write_rows
 from scaling.report.page import comparison
 from scaling.study.grid import Plan
-from tests.analyse.conftest import SQL, some_point
+from tests.analyse.conftest import needed_sql, some_point
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import row
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def study(tmp_path):
         write_points(folder, Plan(points=tuple(points), refusals=()))
         for number, one in enumerate(rows):
             write_rows(folder / "rows" / f"{number}.parquet", [one])
-        tabulate(folder, SQL)
+        tabulate(folder, needed_sql(tmp_path / f"sql_{name}", "measurements", "settings"))
         return folder
 
     return run

@@ -11,6 +11,8 @@ from scaling.study.grid import Refusal
 from tests.analyse.conftest import some_point
 from tests.analyse.test_tables import ran
 
+SETTINGS = [{"setting_id": 1, "model": "llama-8b"}]
+
 
 def asked(engine: str, world_size: int = 2, **choices: Any) -> Any:
     return some_point(world_size, engine=engine, **choices)
@@ -64,7 +66,7 @@ def test_a_layout_that_one_engine_alone_was_asked_for_is_no_pair(pairs: Any) -> 
 
 
 def test_the_section_says_who_is_faster_and_what_is_refused(pairs: Any) -> None:
-    section = engines(Tables({"engines": pairs}))
+    section = engines(Tables({"engines": pairs, "settings": SETTINGS}))
     assert section is not None
     assert section["headline"] == (
         "Of 2 layouts that ran under both engines, torch is faster in 1 and deepspeed in 1 "
@@ -95,7 +97,7 @@ def test_what_no_interval_tells_apart_is_no_verdict(
         {**pair, "ratio": (low * high) ** 0.5, "ratio_low": low, "ratio_high": high}
         for pair, (low, high) in zip(both, bounds, strict=True)
     ]
-    section = engines(Tables({"engines": rows}))
+    section = engines(Tables({"engines": rows, "settings": SETTINGS}))
     assert section is not None
     assert section["headline"] == f"Of 2 layouts that ran under both engines, {verdict}"
 

@@ -15,6 +15,8 @@ from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, needed_sql, read, some_point
 from tests.report.synthetic_study import timed_row
 
+pytestmark = pytest.mark.slow
+
 ROW = {
     "source": "a paper", "framework": "Somebody 1.0", "model": "gpt", "num_layers": "2",
     "hidden_size": "64", "num_heads": "4", "num_kv_heads": "4", "ffn_hidden_size": "256",
@@ -40,7 +42,7 @@ def imported(tmp_path):
         import_rows(source, tmp_path / study, clusters or {})
 
         def table(name):
-            tabulate(tmp_path / study, needed_sql(name, tmp_path / "sql" / name))
+            tabulate(tmp_path / study, needed_sql(tmp_path / "sql" / name, name))
             return read(tmp_path / study / "tables" / f"{name}.parquet")
 
         return table

@@ -8,6 +8,8 @@ from scaling.record.files import write_points, write_table
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, read, some_point
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 
 

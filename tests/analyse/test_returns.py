@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from scaling.analyse.resampling import SCHEMA
 from tests.analyse.conftest import run_sql
 
+pytestmark = pytest.mark.slow
+
 
 def curve(
     rates: list[float], noise: float | None = 0.0, watts: list[float] | None = None

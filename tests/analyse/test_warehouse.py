@@ -19,6 +19,8 @@ from tests.report.synthetic_study import point as point_of
 from tests.report.synthetic_study import timed_row
 from tests.rows import row_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:

@@ -15,6 +15,8 @@ import pytest
 
 from tests.conftest import PROJECT
 
+pytestmark = pytest.mark.slow
+
 # What torch needs itself, and so is there; numpy comes with every build of it for a GPU.
 TORCHS_OWN = {
     "torch",

@@ -27,12 +27,14 @@ from scaling.study.catalogues import load_clusters
 from scaling.study.point import Point
 from tests.points import TINY, TINY_T5, tiny_point
 
+pytestmark = pytest.mark.slow
+
 Walk = Callable[[Point, int], dict[str, Any]]  # a point and its steps: rank 0's memory
 
 # Wide enough that what the formula leaves out, norms and tables of positions, is nothing.
 WIDE = dataclasses.replace(
-    TINY, hidden_size=1024, num_heads=8, num_kv_heads=8, head_dim=128, ffn_hidden_size=2816,
-    vocab_size=16384,
+    TINY, num_layers=2, hidden_size=1024, num_heads=8, num_kv_heads=8, head_dim=128,
+    ffn_hidden_size=2816, vocab_size=16384,
 )  # fmt: skip
 WIDE_T5 = dataclasses.replace(
     TINY_T5, hidden_size=1024, num_heads=16, num_kv_heads=16, head_dim=64, ffn_hidden_size=2816,

@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
 from tests.ran import scaling
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_machine_is_checked_whatever_it_lacks(tmp_path):

@@ -1,5 +1,7 @@
 """What the terminal shows is what was written, whatever the words look like."""
 
+from pathlib import Path
+
 import pytest
 
 from scaling.cli import show
@@ -42,3 +44,12 @@ def test_the_cost_is_what_is_requested(config, write_study, capsys, exclusive, h
     show.show_plan(study, planned, None, None)
     said = capsys.readouterr().out
     assert f"at most 15 min 00 s, {hours}" in said
+
+
+def test_a_plan_of_nine_sizes_can_be_read_in_eighty_columns(capsys):
+    """A line for each size: beside each other they would cut the models' names to three letters."""
+    study = load_study(Path("config/studies/hardware_scaling.yaml"), Path("config"))
+    show.show_plan(study, planning.fitting_plan(study), None, None)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("llama2_13b", "llama2_70b", "tinyllama_1b"))
+    assert "│ 2048 GPUs │" in printed

@@ -4,14 +4,87 @@ import pytest
 
 from scaling.cluster.hardware import GPUS
 from scaling.foreign.layouts import WORDS
-from scaling.foreign.spellings import SPELLINGS, column_names, gpu_meant, respelled
+from scaling.foreign.spellings import column_names, column_of, gpu_meant, model_meant, respelled
+from scaling.study.catalogues import load_models
 
 
-def test_every_spelling_is_in_small_letters_and_means_a_word_we_have():
-    words = {**WORDS, "outcome": ("ok", "oom")}
-    for column, spellings in SPELLINGS.items():
-        assert set(spellings.values()) <= set(words[column])
-        assert all(word == word.lower() and word not in words[column] for word in spellings)
+@pytest.mark.parametrize(
+    ("column", "cell", "word"),
+    [
+        ("precision", "bf16_with_fp8_current_scaling_mixed", "fp8"),
+        ("precision", "bf16_with_mxfp8_mixed", "mxfp8"),
+        ("precision", "FP8-MX", "mxfp8"),
+        ("precision", "FP8 (tensorwise)", "fp8"),
+        ("precision", "torch.bfloat16", "bf16"),
+        ("precision", "nv-fp4", "nvfp4"),
+        ("precision", "16-mixed", "fp16"),
+        ("precision", "mxfp4", "mxfp4"),
+        ("attention", "FlashAttention2", "flash2"),
+        ("attention", "FlashAttention 1.0", "flash1"),
+        ("attention", "flash_attention_3", "flash3"),
+        ("attention", "flash_attn", "flash2"),
+        ("attention", "flash22", "flash22"),
+        ("attention", "sdpa", "flash2"),
+        ("activation_checkpointing", "True", "full"),
+        ("activation_checkpointing", "every_layer", "full"),
+        ("activation_checkpointing", "disabled", "none"),
+        ("activation_checkpointing", "norm, act", "selective"),
+        ("outcome", "torch.OutOfMemoryError", "oom"),
+        ("outcome", "CUDA OOM", "oom"),
+        ("outcome", "Passed", "ok"),
+        ("outcome", "failed", "error"),
+    ],
+)
+def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
+    words = {**WORDS, "outcome": ("ok", "oom", "error")}
+    assert respelled(column, cell, words[column]) == word
+
+
+@pytest.mark.parametrize(
+    ("head", "column", "factor"),
+    [
+        ("Step time (ms)", "step_time_s", 1e-3),
+        ("step_time_ms", "step_time_s", 1e-3),
+        ("Time per Global Step (s)", "step_time_s", 1),
+        ("elapsed time per iteration (ms)", "step_time_s", 1e-3),
+        ("sec_per_step", "step_time_s", 1),
+        ("iteration_time", "step_time_s", 1),
+        ("tokens/sec/gpu", "tokens_per_s_per_gpu", 1),
+        ("Tokens / second / GPU", "tokens_per_s_per_gpu", 1),
+        ("GBS (tokens)", "tokens_per_step", 1),
+        ("peak_memory_gib", "peak_memory_bytes", 2**30),
+        ("Mem", "mem", 1),
+        ("tensor_model_parallel_size", "tp", 1),
+        ("pipeline parallelism", "pp", 1),
+        ("number of GPUs", "world_size", 1),
+        ("num_moe_experts", "num_experts", 1),
+        ("Model TFLOPs/sec/GPU", "model tflops/sec/gpu", 1),
+    ],
+)
+def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
+    assert column_of(head) == (column, factor)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama3_8b"),
+        ("LLAMA3.1_405B", "llama3_405b"),
+        ("Llama 3.2 1B", "llama3_1b"),
+        ("DeepSeek V3 671B", "deepseek_v3"),
+        ("Qwen3 MoE 30B", "qwen3_30b_a3b"),
+        ("Qwen3-235B-A22B", "qwen3_235b_a22b"),
+        ("GPT-3 175B", "gpt_175b"),
+        ("openai/gpt-oss-20b", "gpt_oss_20b"),
+        ("llama3.1-405b-proxy", None),
+        ("llama-13b", None),  # of Llama or Llama 2, of 32,000 or 128,000 words
+        ("Qwen2.5 7B", None),
+        ("deepseek-v2", None),
+        ("", None),
+    ],
+)
+def test_a_model_is_known_in_any_spelling_that_leaves_no_doubt(text, name):
+    assert model_meant(text, load_models()) == name
 
 
 def test_a_word_is_known_in_any_case_and_a_strange_one_stays_as_it_is():
@@ -23,18 +96,20 @@ def test_a_word_is_known_in_any_case_and_a_strange_one_stays_as_it_is():
 
 
 def test_heads_of_other_tools_are_ours_where_ours_are_not_there_too():
-    assert column_names(["#GPUs", "GBS", "Seq-Len", "TP", "tokens/s"]) == [
-        "world_size", "global_batch_size", "seq_length", "tp", "tokens/s",
-    ]  # fmt: skip
-    assert column_names(["seq_length", "seq_len", "SEQ_LENGTH"]) == [
-        "seq_length", "seq_len", "SEQ_LENGTH",
-    ]  # fmt: skip
+    heads = ["#GPUs", "GBS", "Seq-Len", "TP", "tokens/joule"]
+    names = ["world_size", "global_batch_size", "seq_length", "tp", "tokens/joule"]
+    assert [name for name, _ in column_names(heads)] == names
+    heads = ["seq_length", "seq_len", "SEQ_LENGTH", "step_time_s", "step_time_ms"]
+    assert column_names(heads) == [(head, 1.0) for head in heads]
 
 
 @pytest.mark.parametrize(
     ("text", "name"),
     [
         ("MI300X", "mi300x-192gb"),
+        ("8x MI300X OAM", "mi300x-192gb"),
+        ("4xGB200", "gb200-186gb"),
+        ("System: DGX-H100, Precision: BF16", "h100-80gb"),
         ("NVIDIA H100 80GB HBM3", "h100-80gb"),
         ("DGX-H100", "h100-80gb"),
         ("H200", "h200-141gb"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from scaling.launch import measure
+from scaling.launch.start.local import start_local
 from scaling.record.row import Row
 from scaling.study.point import Point
 from tests.points import tiny_point
@@ -54,6 +55,16 @@ class Study:
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
     return Study(tmp_path)
+
+
+TWO_RANKS = tiny_point(dp=2, zero_stage=1, warmup_steps=1, measured_steps=5)
+
+
+@pytest.fixture(scope="session")
+def cold(tmp_path_factory: pytest.TempPathFactory) -> Row:
+    """The row of TWO_RANKS, real ones of this machine that start from nothing."""
+    study = Study(tmp_path_factory.mktemp("cold"))
+    return measure(study.write(TWO_RANKS), study.row_path, start=start_local)
 
 
 Measure = Callable[..., Row]

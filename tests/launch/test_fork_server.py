@@ -22,11 +22,10 @@ from scaling.launch.fork_server.client import NoForkServer, order_ranks
 from scaling.launch.fork_server.protocol import ForkServer, Order
 from scaling.launch.fork_server.slurm import start_on_fork_servers
 from scaling.launch.start.environment import rank_environment
-from scaling.launch.start.local import start_local
 from scaling.launch.start.starter import Launch
 from scaling.record.row import Row
 from scaling.study.point import Point
-from tests.launch.conftest import Study
+from tests.launch.conftest import TWO_RANKS, Study
 from tests.points import tiny_point
 
 pytestmark = pytest.mark.ranks
@@ -58,12 +57,10 @@ def hosted(study: Study, host: Path, monkeypatch: pytest.MonkeyPatch) -> partial
 
 
 def test_points_one_after_another_train_on_fresh_processes_of_one_host(
-    study: Study, hosted: partial[Row]
+    study: Study, hosted: partial[Row], cold: Row
 ) -> None:
-    point = tiny_point(dp=2, zero_stage=1, warmup_steps=1, measured_steps=5)
-    cold = measure(study.write(point), study.row_path, start=start_local)
-    first = hosted(study.write(point))
-    second = hosted(study.write(point))
+    first = hosted(study.write(TWO_RANKS))
+    second = hosted(study.write(TWO_RANKS))
 
     assert [row.outcome for row in (cold, first, second)] == ["ok"] * 3, first.error_message
     assert first.losses == second.losses == cold.losses
@@ -132,8 +129,6 @@ ORDER = """
 import sys
 from pathlib import Path
 from scaling.launch import measure
-from scaling.launch.start.local import start_local
-from scaling.launch.start.starter import Launch
 from scaling.launch.fork_server.slurm import start_on_fork_servers
 measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_fork_servers)
 """

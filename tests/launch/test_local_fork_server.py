@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ranks
 def test_points_of_a_run_are_forked_by_its_host_which_ends_with_the_run(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    point = tiny_point(dp=2, warmup_steps=1, measured_steps=5)
+    point = tiny_point(warmup_steps=1, measured_steps=5)
     logs = study.root / "logs" / "tiny"
     with local_fork_server(point, logs) as found:
         (place,) = logs.glob(".host-*")

@@ -17,6 +17,8 @@ from scaling.launch import measure
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
 
+pytestmark = pytest.mark.slow
+
 PARENT = """
 import sys
 from pathlib import Path

@@ -102,7 +102,7 @@ def test_a_broken_file_is_read_as_what_it_says_or_refused_in_one_sentence(kind, 
     rng = random.Random(7)
     path = tmp_path / "a.json"
     refused = []
-    for _ in range(500):
+    for _ in range(150):
         text = mutated(texts[kind], rng)
         path.write_text(text)
         try:
@@ -114,7 +114,7 @@ def test_a_broken_file_is_read_as_what_it_says_or_refused_in_one_sentence(kind, 
         if kind == "point":
             assert found.layout.world_size >= 1
             assert found.time_limit_s > 0
-    assert len(refused) > 250
+    assert len(refused) > 75
     assert all(said.startswith(f"{path}: is no {kind} of this version (") for said in refused)
     assert all(said.isprintable() for said in refused)
 

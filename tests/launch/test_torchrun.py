@@ -4,6 +4,7 @@ The remote shell of these tests runs the line on this machine, in an empty envir
 on another one would; torchrun, the ranks and all that ends them are real.
 """
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -19,9 +20,10 @@ from scaling.launch.start.choose import starter
 from scaling.launch.start.local import start_local
 from scaling.launch.start.torchrun import exports, nodes_of, start_by_torchrun
 from scaling.record.row import Row
-from scaling.study.point import Point
-from tests.launch.conftest import Study
+from tests.launch.conftest import TWO_RANKS, Study
 from tests.points import tiny_point
+
+pytestmark = pytest.mark.slow
 
 REMOTE_SHELL = """\
 #!/bin/sh
@@ -43,16 +45,13 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.ranks
-def test_ranks_of_two_nodes_train_as_the_ranks_of_one_machine_do(study: Study, nodes: Path) -> None:
-    def point(gpus_per_node: int) -> Point:  # two nodes or one
-        return tiny_point(dp=2, gpus_per_node=gpus_per_node, warmup_steps=1, measured_steps=5)
-
-    there = measure(study.write(point(1)), study.row_path)
-    here = measure(study.write(point(2)), study.row_path, start=start_local)
-
-    assert (there.outcome, here.outcome) == ("ok", "ok"), there.error_message
-    assert there.losses == here.losses
-    assert there.stack_fingerprint == here.stack_fingerprint
+def test_ranks_of_two_nodes_train_as_the_ranks_of_one_machine_do(
+    study: Study, nodes: Path, cold: Row
+) -> None:
+    there = measure(study.write(dataclasses.replace(TWO_RANKS, gpus_per_node=1)), study.row_path)
+    assert (there.outcome, cold.outcome) == ("ok", "ok"), there.error_message
+    assert there.losses == cold.losses
+    assert there.stack_fingerprint == cold.stack_fingerprint
     # both shells note their node at once, in either order
     assert sorted(nodes.read_text().split()) == ["127.0.0.1", "localhost"]
 
@@ -97,17 +96,6 @@ def test_a_late_point_leaves_the_stacks_of_its_ranks_and_nothing_running(
     assert row.outcome == "timeout", row.error_message
     assert all("most recent call first" in study.log(rank) for rank in range(4))
     assert not _processes_of(study)
-
-
-def test_every_rank_sits_where_the_layout_wants_it(on_nodes: Measured, study: Study) -> None:
-    row = on_nodes(
-        "print(*(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR')))\n"
-        "finish()"
-    )
-    assert row.outcome == "ok", row.error_message
-    assert [study.log(rank).strip() for rank in range(4)] == [
-        "0 0 4 localhost", "1 1 4 localhost", "2 0 4 localhost", "3 1 4 localhost",
-    ]  # fmt: skip
 
 
 def test_what_the_remote_shell_said_is_the_reason_of_a_failed_launch(
@@ -198,12 +186,13 @@ def test_only_what_ranks_need_travels_to_a_node() -> None:
     assert exports(inherited) == "export HF_TOKEN='it'\"'\"'s'\nexport NCCL_IB_HCA=mlx5\n"
 
 
-def test_no_secret_is_an_argument_and_ranks_have_it_all_the_same(
-    on_nodes: Measured, study: Study, monkeypatch: pytest.MonkeyPatch, nodes: Path
+def test_ranks_sit_where_the_layout_wants_them_and_no_secret_of_theirs_is_an_argument(
+    on_nodes: Measured, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_a secret")
     row = on_nodes(
         """
+print(*(os.environ[n] for n in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")))
 arguments = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
 (environment,) = Path(sys.argv[-1]).parent.glob(".run-nodes-*/environment")
 print(os.environ["HF_TOKEN"], any(b"hf_a" in each for each in arguments),
@@ -212,4 +201,7 @@ finish()
 """
     )
     assert row.outcome == "ok", row.error_message
-    assert [study.log(rank).strip() for rank in range(4)] == ["hf_a secret False 0o0"] * 4
+    assert [study.log(rank).splitlines() for rank in range(4)] == [
+        [place, "hf_a secret False 0o0"]
+        for place in ("0 0 4 localhost", "1 1 4 localhost", "2 0 4 localhost", "3 1 4 localhost")
+    ]

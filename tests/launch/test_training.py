@@ -6,21 +6,21 @@ import sys
 import pytest
 
 from scaling.launch import measure
+from scaling.record.row import Row
 from tests.launch.conftest import Study
 from tests.points import TINY, tiny_point
 
 pytestmark = pytest.mark.ranks
 
 
-def test_a_point_becomes_a_row(study: Study) -> None:
-    point = tiny_point(dp=2, zero_stage=1, warmup_steps=2, measured_steps=5)
-    row = measure(study.write(point), study.row_path)
+def test_a_point_becomes_a_row(cold: Row) -> None:
+    row = cold
     assert (row.outcome, row.error_message, row.attempt) == ("ok", None, 1)
     assert row.step_times_s is not None
     assert row.step_time_s is not None
     assert row.losses is not None
     assert row.grad_norms is not None
-    assert (len(row.step_times_s), len(row.losses), len(row.grad_norms)) == (5, 7, 7)
+    assert (len(row.step_times_s), len(row.losses), len(row.grad_norms)) == (5, 6, 6)
     assert row.step_time_low_s is not None
     assert row.step_time_high_s is not None
     assert 0 < row.step_time_low_s <= row.step_time_s <= row.step_time_high_s

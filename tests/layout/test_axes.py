@@ -60,22 +60,27 @@ def geared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.write_text(text.replace(before, MADE_UP + before), encoding="utf-8")
     (root / "config" / "studies" / "gears.yaml").write_text(STUDY, encoding="utf-8")
     results = "results/gears"
-    for verb in (
+    verbs = (
         ("plan", "gears"),
         ("predict", f"{results}/points.parquet", f"{results}/predictions.parquet"),
         ("tabulate", results),
-        ("report", results, "--no-tables"),
-    ):
-        subprocess.run([sys.executable, "-m", "scaling", *verb], cwd=root, check=True)
+        ("report", results, "--no-tables", "--no-charts"),
+    )
+    code = (
+        f"from scaling.cli.verbs import app\nfor verb in {verbs}: app(verb, standalone_mode=False)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
     return root / results
 
 
+@pytest.mark.slow
 def test_a_line_of_the_table_is_a_key_of_a_study_and_a_column_of_its_points(geared: Path) -> None:
     rows = duckdb.sql(f"select gear, layout from '{geared}/points.parquet'").fetchall()
     assert sorted(gear for gear, _ in rows) == ["first"] * 4 + ["second"] * 4
     assert all(("gear-second" in label) == (gear == "second") for gear, label in rows)
 
 
+@pytest.mark.slow
 def test_points_from_before_an_axis_keep_their_ids_and_its_values_are_in_the_digest(
     geared: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +94,7 @@ def test_points_from_before_an_axis_keep_their_ids_and_its_values_are_in_the_dig
     assert len({point_id for point_id, *_ in ids}) == 8
 
 
+@pytest.mark.slow
 def test_a_line_of_the_table_reaches_tables_names_and_the_page(geared: Path) -> None:
     names = duckdb.sql(f"select layout_name from '{geared}/tables/names.parquet'").fetchall()
     assert sorted("second gear" in name for (name,) in names) == [False] * 4 + [True] * 4
@@ -103,6 +109,7 @@ def test_a_line_of_the_table_reaches_tables_names_and_the_page(geared: Path) -> 
     assert any("second gear" in row[at] for row in drawn["rows"])
 
 
+@pytest.mark.slow
 def test_an_axis_of_the_setting_is_compared_nowhere_and_chosen_like_a_batch(geared: Path) -> None:
     def table(name: str, what: str) -> list[tuple[object, ...]]:
         return duckdb.sql(f"select {what} from '{geared}/tables/{name}.parquet'").fetchall()

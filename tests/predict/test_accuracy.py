@@ -28,6 +28,8 @@ from scaling.predict.read.points import points_of
 from tests.predict import reference
 from tests.predict.conftest import table_of as rows_of
 
+pytestmark = pytest.mark.slow
+
 needs_trees = pytest.mark.skipif(not trees_available(), reason="scikit-learn is not installed")
 
 

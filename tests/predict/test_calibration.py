@@ -27,6 +27,8 @@ from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of
 
+pytestmark = pytest.mark.slow
+
 
 def fitted_on(table, **options):
     columns = Columns(table, "rows.csv")

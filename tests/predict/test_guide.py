@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.guided_trial import play
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise.guide import Guide, choose
-from scaling.predict.advise.guided_trial import play
 from scaling.predict.advise.surprise import Seen, choose_again, most_again
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.ratios import expected_gain

@@ -31,6 +31,8 @@ from tests.analyse.test_importing import ROW
 from tests.conftest import PROJECT
 from tests.predict import reference
 
+pytestmark = pytest.mark.slow
+
 SEED = 20261122
 CELLS = [
     "", "0", "-1", "1", "2", "8", "1.5", "1e3", "1e308", "-1e308", "9" * 25, "9" * 5000, "nan",
@@ -88,7 +90,7 @@ def some_table(draw):
 def test_tables_are_predicted_imported_and_validated_or_refused(tmp_path):
     draw, path = random.Random(SEED), tmp_path / "rows.csv"
     done = {"predict": 0, "import": 0, "validate": 0}
-    for _ in range(300):
+    for _ in range(100):
         path.write_bytes(some_table(draw))
 
         def predicted():
@@ -112,7 +114,7 @@ def test_tables_are_predicted_imported_and_validated_or_refused(tmp_path):
 
         for name, run in (("predict", predicted), ("import", imported), ("validate", validated)):
             done[name] += survives(run)
-    assert min(done.values()) > 30  # and not everything is refused
+    assert min(done.values()) > 10  # and not everything is refused
 
 
 def test_parquet_of_any_type_is_predicted_or_refused(tmp_path):
@@ -124,7 +126,7 @@ def test_parquet_of_any_type_is_predicted_or_refused(tmp_path):
     values = [None, True, 8, -1, 2.5, math.nan, math.inf, "8", b"\xff", [1], {"a": 1}, 2**62,
               datetime.date(2026, 1, 1)]  # fmt: skip
     good = {n: int(v) if v.isdigit() else v for n, v in ROW.items()} | {"step_time_s": 0.5}
-    for _ in range(100):
+    for _ in range(40):
         row = dict(good)
         for _ in range(draw.choice([1, 1, 3])):
             row[draw.choice(list(row))] = draw.choice(values)

@@ -1,10 +1,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from benchmarks import accuracy
 from scaling.foreign.reading import read_table
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.parameters import PARAMETERS
+
+pytestmark = pytest.mark.slow
 
 NUMBER = re.compile(r"-?\d+\.?\d*")
 TEXT = (Path(__file__).parents[2] / "docs" / "prediction.md").read_text(encoding="utf-8")

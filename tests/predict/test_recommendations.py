@@ -355,3 +355,30 @@ def test_the_first_is_no_faster_than_itself_and_the_others_are_likely_slower():
     assert all(0 < one.beats_first < 0.6 for one in several[1:])
     assert all(0.5 < one.fits_chance <= 1 for one in several)
     assert several[0].predicted_own_sigma > 0
+
+
+def test_what_the_work_asks_for_is_the_same_in_every_layout_and_has_its_price():
+    experts = ModelShape(
+        num_layers=48, hidden_size=2048, num_heads=32, num_kv_heads=4, head_dim=128,
+        ffn_hidden_size=6144, vocab_size=151936, num_experts=128, experts_per_token=8,
+        expert_ffn_hidden_size=768,
+    )  # fmt: skip
+    options = {"shape": experts, "gpus": [32], "framework": "Megatron-Bridge", "top": 50}
+    even, learned = (
+        ask(**options, setting=setting)[32] for setting in (None, {"routing": "learned"})
+    )
+    assert {one.layout.routing for one in even} == {"balanced"}
+    assert {one.layout.routing for one in learned} == {"learned"}
+    assert learned[0].step_time_s > even[0].step_time_s
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"routeing": "learned"}, "--setting routeing: did you mean 'routing'"),
+        ({"routing": "learnt"}, "--setting routing=learnt: did you mean 'learned'"),
+    ],
+)
+def test_a_setting_nobody_knows_is_one_sentence(setting, sentence):
+    with pytest.raises(InputError, match=sentence):
+        ask(setting=setting)

@@ -18,6 +18,8 @@ from scaling.predict.read.residual import NAMES, fitted_residual, is_worth, plac
 from scaling.predict.read.trust import residual_in
 from tests.predict import reference
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def odd_sweep(tmp_path_factory):

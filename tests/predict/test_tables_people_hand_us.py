@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 import re
 from pathlib import Path
@@ -60,6 +61,87 @@ def test_words_of_other_tools_mean_ours(column: str, spelled: str, meant: str) -
     # another word is said, another case goes without saying
     said = any(f"{spelled} is read as {meant}" in text for text in theirs.assumptions)
     assert said == (spelled.lower() != meant)
+
+
+ROW = {
+    "source": "somewhere", "model": "LLAMA3_70B", "num_layers": 80, "hidden_size": 8192,
+    "num_heads": 64, "num_kv_heads": 8, "ffn_hidden_size": 28672, "gated_mlp": True,
+    "tied_embeddings": False, "vocab_size": 128256, "seq_length": 8192, "cluster": "h100-80gb",
+    "gpus_per_node": 8, "world_size": 64, "tp": 4, "pp": 8, "cp": 1, "dp": 2, "zero_stage": 1,
+    "sequence_parallel": True, "micro_batch_size": 1, "global_batch_size": 256,
+    "activation_checkpointing": "none", "attention": "flash2", "precision": "fp8",
+    "outcome": "ok", "step_time_s": 20.5,
+}  # fmt: skip
+TOKENS = 256 * 8192
+
+
+@pytest.mark.parametrize(
+    ("gone", "instead"),
+    [
+        ("step_time_s", {"Step time (ms)": 20500}),
+        ("step_time_s", {"step_time": "20.5 s"}),
+        ("step_time_s", {"tokens/sec/GPU": f"{TOKENS / 20.5 / 64:,.3f}"}),
+        ("step_time_s", {"Tokens per second": TOKENS / 20.5}),
+        ("step_time_s outcome", {"samples_per_second": 256 / 20.5, "status": "Success"}),
+        ("global_batch_size", {"Global batch (tokens)": TOKENS}),
+        ("global_batch_size", {"GBS": TOKENS}),
+        ("global_batch_size", {"grad_accum_steps": 128}),
+        ("micro_batch_size", {"num_microbatches": 128}),
+        ("dp", {}),
+        ("world_size dp", {"nodes": 8}),
+        ("world_size dp gpus_per_node", {"#Nodes": 8}),
+        ("world_size", {"Num GPUs": 64}),
+        ("tp pp cp", {"TP": 4, "pipeline_parallelism": 8, "context parallel size": "-"}),
+        ("seq_length", {"Seq Len": "8k"}),
+        ("cluster", {"GPU": "8x H100"}),
+        ("cluster", {"gpu_name": "NVIDIA H100 80GB HBM3"}),
+        ("cluster", {"hardware": "DGX-H100 SXM"}),
+        ("precision", {"dtype": "bf16_with_fp8_current_scaling_mixed"}),
+        ("zero_stage", {"ZeRO": "ZeRO-1"}),
+        ("sequence_parallel", {"Sequence Parallel": "On"}),
+        ("activation_checkpointing", {"recompute": "disabled"}),
+        ("num_layers hidden_size num_heads num_kv_heads ffn_hidden_size vocab_size", {}),
+        ("num_heads num_kv_heads vocab_size gated_mlp tied_embeddings", {}),
+    ],
+)
+def test_a_table_in_other_words_is_the_same_rows(
+    tmp_path: Path, gone: str, instead: dict[str, Any]
+) -> None:
+    tables = []
+    changed = {name: cell for name, cell in ROW.items() if name not in gone.split()} | instead
+    for row in (ROW, changed):
+        with (tmp_path / "t.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, row)
+            writer.writeheader()
+            writer.writerow(row)
+        columns = Columns(read_table(tmp_path / "t.csv"), "t.csv")
+        points = points_of(columns, models=load_models())
+        tables.append((predict(points).step_time_s[0], observed_of(columns).step_time_s[0]))
+    assert tables[1] == pytest.approx(tables[0], rel=1e-5)
+
+
+def test_a_model_that_nobody_knows_leaves_out_its_rows_alone(tmp_path: Path) -> None:
+    rows = [{"model": name, "cluster": "h100-80gb", "seq_length": 4096, "dp": 8}
+            for name in ("Llama-3-8B", "Nemotron V9")]  # fmt: skip
+    points = points_of(Columns(pa.Table.from_pylist(rows), "t"), models=load_models())
+    assert points.note.tolist() == [
+        None, "model=Nemotron V9 has no shape columns and is not known",
+    ]  # fmt: skip
+
+
+def test_a_row_of_others_that_names_no_software_is_not_taken_for_ours() -> None:
+    row = {name: cell for name, cell in ROW.items() if name != "source"}
+    (theirs,) = points_of(Columns(pa.Table.from_pylist([row]), "t")).groups
+    assert theirs.framework == "unnamed"
+    (ours,) = points_of(Columns(pa.Table.from_pylist([{**row, "point_id": "p"}]), "t")).groups
+    assert ours.framework == "scaling"
+
+
+def test_what_ran_out_of_memory_may_stand_where_a_time_would() -> None:
+    rows = [{**ROW, "outcome": None, "step_time_s": cell} for cell in ("20.5", "OOM", None)]
+    observed = observed_of(Columns(pa.Table.from_pylist(rows), "t"))
+    assert observed.ran.tolist() == [True, False, False]
+    assert observed.out_of_memory.tolist() == [False, True, False]
 
 
 def test_software_is_known_by_its_name_in_any_case() -> None:

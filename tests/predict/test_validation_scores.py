@@ -113,3 +113,10 @@ def test_rows_in_both_parts_are_named_as_what_they_are():
 def test_nothing_left_to_test_is_refused():
     with pytest.raises(InputError, match="no row is left to test"):
         trial(table_of(*measured(1.0)), "t", calibrate_where="true")
+
+
+def test_layouts_of_other_routings_are_no_rivals():
+    rows = measured(1.0, 1.3) + measured(2.0, 2.6, routing="skewed:4")
+    overall, _ = scores(rows, [3.0, 2.0, 1.0, 4.0])
+    assert overall.regret["groups"] == 2
+    assert overall.regret["mean"] == pytest.approx(0.15)

@@ -16,6 +16,8 @@ from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, layout, some_point
 from tests.report.synthetic_study import point, row, timed_row
 
+pytestmark = pytest.mark.slow
+
 SIZES = (1, 2, 4, 8)
 LAYOUTS = (
     {"zero_stage": 1}, {"zero_stage": 3}, {"zero_stage": 1, "fused_norm": True},
@@ -71,8 +73,8 @@ def stories(folder, selections):
 
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory):
-    """Two dozen generated selections, and each once more with every rate up to 0.5 % off."""
-    first = {f"study-{seed:02d}": generated(seed) for seed in range(24)}
+    """A dozen generated selections, and each once more with every rate up to 0.5 % off."""
+    first = {f"study-{seed:02d}": generated(seed) for seed in range(12)}
     again = {f"{name}-again": shaken(rates, name) for name, rates in first.items()}
     return stories(tmp_path_factory.mktemp("advice"), first | again)
 

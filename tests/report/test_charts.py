@@ -16,6 +16,8 @@ from scaling.report.tables import Tables
 from scaling.report.text.captions import read_caption
 from tests.report.conftest import REPORTS
 
+pytestmark = pytest.mark.slow
+
 CAPTIONS = REPORTS / "captions"
 
 

@@ -1,4 +1,4 @@
-"""The decision as the template asks for it: shades, words, times, the matrix of selections."""
+"""The decision as the template asks for it: shades, words, times, the line of a selection."""
 
 import pytest
 
@@ -6,8 +6,7 @@ from scaling.report.page.decision import (
     cell_words,
     duration,
     layouts_of,
-    matrix,
-    places,
+    opening,
     shade,
     steps,
     summary,
@@ -54,10 +53,16 @@ def test_a_cell_says_its_state_and_its_interval():
 
 
 @pytest.mark.parametrize(
-    ("hours", "expected"), [(480, "20.0 d"), (30, "30.0 h"), (0.2, "12.0 min")]
+    ("hours", "expected"), [(480, "20.0 d"), (30, "30.0 h"), (0.2, "12.0 min"), (0.004, "14.4 s")]
 )
 def test_a_time_has_the_unit_that_suits_it(hours, expected):
     assert duration(hours).replace("\u202f", " ") == expected
+
+
+def test_the_page_opens_with_the_selection_of_most_sizes():
+    one_size = told(1, "m", "c", at_size={"8": {}})
+    foretold = told(4, "p", "c", at_size={"8": {}, "16": {}, "32": {}}) | {"basis": "predicted"}
+    assert opening([foretold, one_size, told(2, "n", "c"), told(3, "o", "c")]) == 2
 
 
 def test_a_return_stands_at_the_size_it_leads_to():
@@ -66,24 +71,20 @@ def test_a_return_stands_at_the_size_it_leads_to():
     assert by_size[16]["returned"] == 0.5
 
 
-def test_every_selection_has_its_cell_in_the_matrix():
-    stories = [told(1, "m", "c"), told(2, "m", "d"), told(3, "n", "d")]
-    assert places(stories) == ["c, strong 64 × 4096", "d, strong 64 × 4096"]
-    rows = {model: [one and one["setting_id"] for one in row] for model, row in matrix(stories)}
-    assert rows == {"m": [1, 2], "n": [None, 3]}
-
-
 def test_a_selection_is_summed_up_by_layout_change_return_and_cost():
     assert layouts_of(told(1, "m", "c")) == "plain, then two stages"
-    assert summary(told(1, "m", "c")) == [
-        "measured", "changes at 8→16", "last step returns 0.50", "4.00 GPU-hours on 16",
-    ]  # fmt: skip
+    assert summary(told(1, "m", "c")) == ["8→16", "0.50", "16", "4.00"]
 
 
-def test_where_nothing_ran_the_matrix_says_why():
+def test_where_nothing_ran_the_overview_says_why():
     nothing = told(1, "m", "c", stretches=[], at_size={}, steps=[], changes=[])
     assert layouts_of(nothing) == "nothing ran"
-    assert summary(nothing) == ["Nothing has run yet: 3 points wait."]
+    assert summary(nothing)[0] == "Nothing has run yet: 3 points wait."
+
+
+def test_one_size_has_neither_change_nor_return_in_the_overview():
+    one = told(1, "m", "c", steps=[], changes=[])
+    assert summary(one)[:2] == ["", "–"]
 
 
 def test_a_model_of_unknown_size_is_priced_for_a_stated_number_of_tokens():

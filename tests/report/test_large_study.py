@@ -67,11 +67,30 @@ def test_predictions_keep_their_series_and_are_drawn_only_where_nothing_ran(tabl
 def test_parts_of_memory_and_time_add_up(tables):
     for row in tables["memory_parts"]:
         assert row["to_bytes"] - row["from_bytes"] == pytest.approx(row["bytes"], rel=1e-4, abs=1e6)
-    last = [row for row in tables["memory_parts"] if row["part_order"] == 4]
+    last = [row for row in tables["memory_parts"] if row["part_order"] == 5]
     assert all(row["to_bytes"] == row["total_bytes"] for row in last)
     ends = [row["share_to"] for row in tables["time_split"] if row["part_order"] == 5]
     assert ends
     assert ends == pytest.approx([1.0] * len(ends))
+
+
+def test_charts_show_the_layout_that_is_advised(tables):
+    slots = {(r["setting_id"], r["layout_name"]): r["slot"] for r in tables["contenders"]}
+    advised = {}
+    for row in tables["best"]:
+        name = advised[row["setting_id"], row["world_size"]] = row["advised_layout_name"]
+        assert row["slot"] == slots[row["setting_id"], name]
+    for row in tables["time_split"]:
+        if row["series"] == "predicted":
+            assert row["layout_name"] == advised[row["setting_id"], row["world_size"]]
+
+
+def test_open_circles_stand_only_in_rows_of_the_chart_of_effects(tables):
+    rows = {(r["setting_id"], r["series"], r["name"]) for r in tables["effects"] if r["shown"]}
+    circles = [row for row in tables["interactions"] if row["shown"]]
+    assert circles
+    assert {(r["setting_id"], r["series"], r["name"]) for r in circles} <= rows
+    assert all(row["pairs"] >= 3 for row in tables["effects"] if row["shown"])
 
 
 def test_costs_follow_from_rate_price_and_power(tables):

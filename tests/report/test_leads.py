@@ -102,10 +102,10 @@ def returns(*steps, series="measured"):
 @pytest.mark.parametrize(
     ("steps", "title", "knee"),
     [
-        ([(0.9, 0.8, 1.0)], "The one step buys 0.90 of its money's worth", "no knee"),
+        ([(0.9, 0.8, 1.0)], "The one step buys 0.90 [0.80–1.00] of its money's worth", "no knee"),
         (
             [(0.9, 0.8, 1.0), (0.8, 0.7, 0.9)],
-            "Every step buys at least 0.80 of its money's worth",
+            "The step that returns least buys 0.80 [0.70–0.90] of its money's worth",
             "no knee",
         ),
         ([(1.03, None, None)], "The one step buys its money's worth", "no knee"),

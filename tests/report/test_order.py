@@ -18,6 +18,8 @@ from scaling.study.point import Point
 from tests.report.conftest import REPORTS, SMALL_AXES
 from tests.report.synthetic_study import gpu_plan, point, step_time_s, timed_row
 
+pytestmark = pytest.mark.slow
+
 STARTED = datetime.fromisoformat("2026-11-20T08:00:00+00:00")
 SLOW_NODE = "node-3"
 

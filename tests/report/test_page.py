@@ -14,6 +14,8 @@ from scaling.report.tables import COLUMNS, read_tables
 from tests.report.conftest import REPORTS, SMALL_AXES, tabulated
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, timed_row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def page(full_study):

@@ -1,5 +1,7 @@
 """Sentences are computed from the tables, and say so when the tables cannot carry them."""
 
+import dataclasses
+
 import pytest
 
 from scaling.analyse.warehouse import tabulate
@@ -10,6 +12,8 @@ from scaling.study.grid import Plan
 from tests.analyse.conftest import layout, some_point
 from tests.report.conftest import REPORTS
 from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, point, row, timed_row
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -148,3 +152,17 @@ def test_every_setting_of_a_large_study_has_its_story(tmp_path, plan):
         assert text(said).startswith("Measured: ")
         assert len(said["figures"]) in (6, 7)
         assert "{" not in str(said["note"])
+
+
+def test_one_layout_is_no_choice_and_one_cell_no_map(told):
+    said = told(*curve([8.0, 4.0]))
+    assert "Choice of layout" not in [name for name, _, _ in said["figures"]]
+    assert said["at_size"]["2"]["map"] == ""
+
+
+def test_noise_of_one_repeated_layout_is_neither_plural_nor_zero(told):
+    points = [some_point(1), dataclasses.replace(some_point(1), point_id="again", repeat=1)]
+    rows = [timed_row(one, s) for one, s in zip(points, (8.0, 8.002), strict=True)]
+    noise = next(figure for figure in told(points, rows)["figures"] if figure[0] == "Noise")
+    assert noise[1] != "±0.0\u202f%"
+    assert noise[2] == "between repeats of 1 layout"

@@ -7,7 +7,7 @@ from scaling.report.charts.marks import POINTS
 from scaling.report.charts.svg import SERIES_KEY
 from scaling.report.sections.sentences import interval_words
 from scaling.report.tables import Tables, _plain
-from scaling.report.text.words import shown
+from scaling.report.text.words import foretold, shown
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,15 @@ def test_an_interval_is_called_by_its_level_and_its_runs(rows, words):
 
 def test_every_series_has_its_mark_in_the_key_that_a_saved_chart_carries():
     assert set(SERIES_KEY) == set(SERIES) == set(POINTS)
+
+
+@pytest.mark.parametrize(
+    ("title", "foretold_title"),
+    [
+        ("At 8 GPUs ZeRO 1 leads", "Predicted: at 8 GPUs ZeRO 1 leads"),
+        ("ZeRO 1 needs less memory", "Predicted: ZeRO 1 needs less memory"),
+        ("One step pays", "Predicted: one step pays"),
+    ],
+)
+def test_a_predicted_title_loses_its_capital_unless_it_begins_with_a_name(title, foretold_title):
+    assert foretold(title) == foretold_title

@@ -14,6 +14,8 @@ from scaling.run.export import export, without_private
 from tests.conftest import PROJECT
 from tests.report.synthetic_study import cpu_plan, write_study
 
+pytestmark = pytest.mark.slow
+
 REPORTS = PROJECT / "reports"
 
 

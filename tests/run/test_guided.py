@@ -12,6 +12,8 @@ from scaling.study.paths import StudyPaths
 from tests.rows import row_of
 from tests.run.test_planning import study_of
 
+pytestmark = pytest.mark.slow
+
 GRID = {
     "model": "mini",
     "world_size": [8, 16],

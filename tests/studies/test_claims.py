@@ -6,6 +6,8 @@ why, and a change of the predictor that mends or breaks one is noticed.
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 H100_7B = "llama2_7b on h100-80gb-dgx, 4096 tokens"
 
 

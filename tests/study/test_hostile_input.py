@@ -1,4 +1,4 @@
-"""Hundreds of wrong studies and command lines: each is a plan, or one sentence and exit code 2."""
+"""Many wrong studies and command lines: each is a plan, or one sentence and exit code 2."""
 
 import random
 import string
@@ -16,7 +16,9 @@ from scaling.study import grid
 from scaling.study.study import load_study
 from tests.conftest import STUDY
 
-STUDIES, COMMAND_LINES = 1000, 300
+pytestmark = pytest.mark.slow
+
+STUDIES, COMMAND_LINES = 400, 100
 VERBS = {  # and words of which its arguments are made, more or less
     "plan": ["one"],
     "status": ["one"],
@@ -128,8 +130,7 @@ def test_every_command_line_ends_in_order(config, write_study, tmp_path, monkeyp
         assert codes[-1] in (0, 2), words
         assert codes[-1] == 0 or printed.err.strip(), words
         assert "\x1b[2J" not in printed.err + printed.out, words
-    assert codes.count(0) > 30
-    assert codes.count(2) > 30
+    assert min(codes.count(0), codes.count(2)) > 10
 
 
 @pytest.mark.parametrize("study", ["x" * 300, "x" * 300 + ".yaml", "a\x00b", ".", "..", "/"])

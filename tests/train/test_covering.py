@@ -10,6 +10,8 @@ from scaling.layout.engines import ENGINES
 from tests.train.covering import Case, covering, pairs, product
 from tests.train.test_parity import ELSEWHERE, PAIRWISE, VALUES, possible
 
+pytestmark = pytest.mark.slow
+
 axes = st.dictionaries(
     st.sampled_from("abcd"), st.lists(st.integers(0, 3), min_size=1, unique=True)
 )

@@ -20,7 +20,7 @@ from tests.train.conftest import Learn
 from tests.train.reference import Curve, model_curve
 
 SCALINGS: tuple[Fp8Scaling, ...] = ("tensor", "row")
-STEPS = 5  # of ranks
+STEPS = 3  # of ranks
 BAND = 0.08  # of a loss that begins at ln(256) = 5.5: one and a half per cent
 
 
@@ -68,6 +68,7 @@ def curve_of_one_process(shape: ModelShape, steps: int, **layout: Any) -> Curve:
     return model_curve(tiny_point(shape=shape, measured_steps=steps, **layout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "scaling"),
     [(TINY, "tensor"), (TINY, "row"), (TINY_GPT, "tensor"), (TINY_T5, "row")],

@@ -16,7 +16,9 @@ from tests.train.test_rehearsal import rehearse
 
 Memory = dict[str, Any]
 
-SHAPE = dataclasses.replace(TINY, hidden_size=256, ffn_hidden_size=512, vocab_size=2048)
+SHAPE = dataclasses.replace(
+    TINY, num_layers=2, hidden_size=256, ffn_hidden_size=512, vocab_size=2048
+)
 LAYOUTS: list[dict[str, Any]] = [
     {"zero_stage": 0},
     {"zero_stage": 1, "gradient_accumulation_steps": 2},

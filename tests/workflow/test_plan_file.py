@@ -16,6 +16,8 @@ from scaling.study import plan_file
 from tests.conftest import PROJECT
 from tests.workflow.test_dag import edit, plan, planned_jobs, pretend_it_ran, snakemake
 
+pytestmark = pytest.mark.snakemake
+
 FEW = {"layouts": [{"zero_stage": [1, 3]}]}
 
 

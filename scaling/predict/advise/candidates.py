@@ -2,8 +2,9 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scaling.layout.axes import ActivationCheckpointing, Precision, ZeroStage
 from scaling.layout.engines import engine_refusals
@@ -24,7 +25,8 @@ class Search:
 
     `engine`: whose refusals count; None: a framework of which only arithmetic is known, with every
     axis of the table that is predicted. `gpus_per_node` bounds what is sharded inside a node;
-    `ring`: the framework's ranks of a cp group pass keys and values around.
+    `ring`: the framework's ranks of a cp group pass keys and values around. `setting`: the same
+    choices in all layouts, on the axes that belong to the work.
     """
 
     shape: ModelShape
@@ -35,6 +37,7 @@ class Search:
     engine: str | None
     gpus_per_node: int
     ring: bool = False
+    setting: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def candidates(search: Search) -> Iterator[Layout]:
@@ -66,6 +69,7 @@ def candidates(search: Search) -> Iterator[Layout]:
                 attention="math" if shape.family == "t5" else "flash2",
                 precision=search.precision,
                 engine=search.engine or "deepspeed",
+                **search.setting,
             )
             if next(refusals(shape, first), None) is None:
                 yield from _variants(search, first)

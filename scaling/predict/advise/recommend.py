@@ -1,13 +1,14 @@
 """Search every layout of a model on so many GPUs and rank what fits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from scaling.cluster.hardware import Cluster, gpu_named
-from scaling.errors import InputError
-from scaling.layout.axes import AXES, Precision
+from scaling.errors import InputError, did_you_mean, shortened
+from scaling.layout.axes import AXES, SETTING, Precision
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates
@@ -71,6 +72,7 @@ def recommend(
     calibration: Calibration | None = None,
     framework: str = OWN_FRAMEWORK,
     engine: str = "deepspeed",
+    setting: Mapping[str, str] | None = None,
     top: int = 3,
 ) -> dict[int, list[Recommendation]]:
     """The best layouts per GPU count, at most `top`, fastest first.
@@ -89,6 +91,7 @@ def recommend(
         calibration: data-sheet numbers without one.
         framework: whose stack to predict; of one that is not this project's every axis is searched.
         engine: of this project, whose refusals count where no other framework is named.
+        setting: choices on the axes that belong to the work, where not the default (routing).
         top: layouts per GPU count.
 
     Raises:
@@ -107,6 +110,7 @@ def recommend(
             shape=shape, gpus=count, global_batch_size=batch, seq_length=seq_length,
             precision=precision, engine=engine if framework == OWN_FRAMEWORK else None,
             gpus_per_node=where.gpus_per_node, ring=stack_of(framework, gpu_named(where.gpu)).ring,
+            setting=_checked(setting or {}),
         )  # fmt: skip
         layouts = list(candidates(search))
         if not layouts:
@@ -134,6 +138,21 @@ def recommend(
                 f"needs {least:.0f} GiB of {float(prediction.capacity_bytes[0]) / 2**30:.0f} a GPU"
             )
     return chosen
+
+
+def _checked(setting: Mapping[str, str]) -> dict[str, Any]:
+    """Choices on axes of the setting in the axes' own types."""
+    checked = {}
+    for name, choice in setting.items():
+        if name not in SETTING:
+            raise InputError(f"--setting {shortened(name)}: {did_you_mean(name[:60], SETTING)}")
+        axis = AXES[name]
+        values = {str(value): value for value in axis.values or ()}
+        if choice not in values:
+            hint = did_you_mean(choice[:60], values)
+            raise InputError(f"--setting {name}={shortened(choice)}: {hint}")
+        checked[name] = values[choice]
+    return checked
 
 
 def usual_batch(seq_length: int, gpus: int) -> int:

@@ -1,6 +1,7 @@
 """Peak memory of a rank, term by term; the fullest pipeline stage decides."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,7 +10,7 @@ from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.chunks import ONE_F_ONE_B
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
 from scaling.predict.cost.own_memory import own_memory_of
-from scaling.predict.cost.own_parts import Memory
+from scaling.predict.cost.own_parts import TERMS, Memory, by_rows
 from scaling.predict.cost.own_torch_memory import own_torch_memory_of
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
@@ -22,23 +23,16 @@ from scaling.predict.cost.stages import (
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.inputs import own_framework
 
-MEMORY_TERMS = (
-    "weights_bytes",
-    "gradients_bytes",
-    "optimizer_bytes",
-    "activations_bytes",
-    "logits_bytes",
-    "buffers_bytes",
-)
+MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
 
 
 def _counted_on_deepspeed(f: Features) -> Flags:
-    one_f_one_b: Flags = (f.schedule == ONE_F_ONE_B) & (f.virtual <= 1) & (f.expert_share == 0)
+    one_f_one_b: Flags = (f.schedule == ONE_F_ONE_B) & (f.virtual <= 1)
     return _counted_on_torch(f) & one_f_one_b
 
 
 def _counted_on_torch(f: Features) -> Flags:
-    return ~f.compiled & ~f.ring
+    return ~f.compiled
 
 
 # This project's engines, by the framework that they are to the prediction, and what is counted.
@@ -61,22 +55,11 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     Of this project's engines all is counted (own_memory.py, own_torch_memory.py) but for what is
     compiled, keys and values that are passed around, and on DeepSpeed experts and DualPipeV.
     """
+    modelled = functools.partial(_modelled, group, p=p)
     if group.stack.name not in _COUNTED:
-        return _modelled(group, f, p)
+        return modelled(f)
     count, countable = _COUNTED[group.stack.name]
-    own, counted = count(group, f, p), countable(f)
-    if counted.all():
-        return own
-    modelled = _modelled(group, f, p)
-    phase = np.full(len(f), None)
-    assert own.phase is not None
-    phase[counted] = own.phase[counted]
-    return Memory(
-        np.where(counted, own.total, modelled.total),
-        {name: np.where(counted, own.terms[name], modelled.terms[name]) for name in MEMORY_TERMS},
-        np.where(counted, own.first_stage, modelled.first_stage),
-        phase,
-    )
+    return by_rows(countable(f), f, functools.partial(count, group, p=p), modelled)
 
 
 def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:

@@ -1,6 +1,6 @@
 """Predictions of whole tables: memory, step time and their terms, row for row."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -80,22 +80,14 @@ class Prediction:
         return 1 - self.need_bytes / self.capacity_bytes
 
 
+_NUMBERS = tuple(each.name for each in fields(Prediction) if each.type == Floats)
+
+
 def predict(points: Points, calibration: Calibration | None = None) -> Prediction:
     """Predict every point; points with a note stay NaN."""
     n = len(points)
     out = Prediction(
-        step_time_s=np.full(n, np.nan),
-        low=np.full(n, np.nan),
-        high=np.full(n, np.nan),
-        own_sigma=np.full(n, np.nan),
-        size_sigma=np.full(n, np.nan),
-        ranked_s=np.full(n, np.nan),
-        memory_bytes=np.full(n, np.nan),
-        need_bytes=np.full(n, np.nan),
-        capacity_bytes=np.full(n, np.nan),
-        memory_sigma=np.full(n, np.nan),
-        memory_offset=np.full(n, np.nan),
-        fits_from=np.full(n, np.nan),
+        **{name: np.full(n, np.nan) for name in _NUMBERS},
         memory_terms={name: np.full(n, np.nan) for name in MEMORY_TERMS},
         peak_phase=np.full(n, None, dtype=object),
         time_terms={name: np.full(n, np.nan) for name in TIME_TERMS},

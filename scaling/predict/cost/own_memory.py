@@ -1,180 +1,301 @@
 """Peak memory of this project's engine on DeepSpeed, phase by phase, as its rehearsals count it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
-from scaling.predict.cost.own_parts import WIDE, Held, Memory, Moment, fullest_of, layer_of, loss_of
-from scaling.predict.cost.sharding import sharding_of
-from scaling.predict.cost.stages import Stages, head_params, layer_params, stages_of
+from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.experts import held_params
+from scaling.predict.cost.own_parts import (
+    BACKWARD,
+    BUILD,
+    FORWARD,
+    OPTIMIZER,
+    WIDE,
+    Held,
+    Layer,
+    Memory,
+    Moment,
+    by_rows,
+    drawn_whole,
+    fullest_of,
+    layer_of,
+    loss_of,
+    position_tables,
+    weights_of_layer,
+)
+from scaling.predict.cost.sharding import Sharding, sharding_of
+from scaling.predict.cost.stages import head_params, layer_params, stages_of
 from scaling.predict.read.features import Features, Group
 
 _BUCKET = 5e8  # elements of DeepSpeed's reduce_bucket_size (scaling/train/engines/deepspeed)
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
+_GROUP = 1e9  # of its sub_group_size
 _PREFETCH = 5e7  # elements of its stage3_prefetch_bucket_size
 _NORM = 8.0  # bytes of fp64, in which DeepSpeed takes the norm of a gradient
 
 
 def own_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     """The fullest moment of the fullest stage."""
-    stages = stages_of(f, group.stack)
-    return fullest_of([_moments(group, f, p, stages, last=last) for last in (False, True)])
+
+    def in_stages(f: Features) -> Memory:
+        stages, step = stages_of(f, group.stack), _step_of(group, f, p, piped=True)
+        ends = ((stages.first, False), (stages.last, True))
+        return fullest_of([_moments(_stage_of(step, layers, last=end)) for layers, end in ends])
+
+    def whole(f: Features) -> Memory:
+        step = _step_of(group, f, p, piped=False)
+        return fullest_of([_moments(_stage_of(step, f.num_layers, last=False))])
+
+    return by_rows(f.pp > 1, f, in_stages, whole)
 
 
-def _moments(
-    group: Group, f: Features, p: Mapping[str, float], stages: Stages, *, last: bool
-) -> list[Moment]:
-    z, e, h, piped = f.zero_stage, f.element_bytes, f.hidden_size, stages.piped
-    tokens = f.micro_batch_size * f.seq_length / f.cp
-    own = tokens * h / np.where(f.sequence_parallel, f.tp, 1.0)
-    layers = np.where(piped & last, stages.last, stages.first)
-    table = head_params(f) / f.tp
-    has_head = ~piped | last
-    matrices = np.where(piped, 1.0, f.embeddings)
-    weights = layers * (layer_params(f) / f.tp + (1 + f.attentions) * h) + matrices * table
-    layer = layer_of(f, tokens, np.zeros(len(f), dtype=bool))
-    rounds = f.accumulation
-    flying = np.where(piped, 1.0 if last else np.minimum(rounds, f.pp), 1.0)
-    sharding = sharding_of(group, f)
-    replicas = f.dp * f.cp
-    # DeepSpeed's optimizer of bf16 pipelines deals the state to all replicas, though no ZeRO does,
-    # and has a buffer for all gradients
-    dealt = (z == 0) & piped & f.bf16
-    part = weights / np.where(dealt, replicas, sharding.state)
-    low = e < WIDE
-    # what lives all the time
-    state_bytes = np.where(f.short_states, 6.0, np.where(low | (z >= 1), 12.0, 8.0))
-    state = np.where(f.offload, 0.0, state_bytes * part)
-    held = e * weights * np.where(z >= 3, sharding.weights_share(z), 1.0)
-    gradients = e * weights
-    # a buffer of its own
-    accumulated = np.where(z >= 3, e * part, np.where(dealt, gradients, 0.0))
-    # a single replica under ZeRO-1 or 2 leaves its gradients where they are
-    single = (z >= 1) & (z <= 2) & (replicas == 1) & ~f.offload
-    bucket = np.where(single, 0.0, e * np.minimum(_BUCKET, weights))
-    overlapped = (z >= 1) & (z <= 2) & ~piped & (replicas > 1)
-    buckets = np.where(z == 0, 0.0, np.where(overlapped, 2.0, 1.0)) * bucket
-    # gradients of every weight that rank 0's part of the flat buffer touches
-    largest = np.maximum(np.where(has_head | (not last), table, 0.0), h * f.ffn_hidden_size / f.tp)
-    first_table = 0.0 if last else table
-    touched = np.where(part <= first_table, first_table, part + h * f.ffn_hidden_size / f.tp / 2)
-    touched = e * np.where(sharding.state > 1, np.minimum(touched, weights), weights)
-    touched = np.where((z == 1) | (z == 2), touched, 0.0)
-    # from the first micro-batch on that finds gradients there
-    going_on = rounds > flying
-    whole_kept = ((z == 0) | (z == 1)) & going_on
-    kept_gradients = accumulated + np.where(whole_kept, gradients, 0.0)
-    kept_gradients = kept_gradients + np.where((z == 2) & going_on, touched, 0.0)
-    kept_buckets = np.where((z == 3) | ((z == 1) & going_on), buckets, 0.0)
-    gathered = np.where(z >= 3, e * _gathered(f, weights, table), 0.0)
-    feed_forward = (f.mlp_inputs + 1) * h * f.ffn_hidden_size / f.tp
-    gathered_after_ffn = np.where(
-        z >= 3, np.minimum(gathered, e * (weights - table - feed_forward)), 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """What all stages of a layout share; elements of a micro-batch and bytes, (n,)."""
+
+    f: Features
+    piped: bool
+    unseen: float  # bytes of what no rehearsal counts
+    tokens: Floats
+    own: Floats  # hidden states of a rank's own tokens
+    layer: Layer
+    table: Floats  # elements of a vocabulary matrix
+    matrix: Floats  # of a feed-forward's matrix
+    sharding: Sharding
+    replicas: Floats
+    zero: Flags  # at zero_stage 0
+    parts: Flags  # at 1 and 2
+    gathers: Flags  # at 3
+    dealt: Flags  # at 0: bf16 pipelines deal the state to all replicas, though no ZeRO does
+
+
+def _step_of(group: Group, f: Features, p: Mapping[str, float], *, piped: bool) -> _Step:
+    z, tokens = f.zero_stage, f.micro_batch_size * f.seq_length / f.cp
+    return _Step(
+        f=f,
+        piped=piped,
+        unseen=p["buffers_bytes"],
+        tokens=tokens,
+        own=tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0),
+        layer=layer_of(f, tokens, np.zeros(len(f), dtype=bool)),
+        table=head_params(f) / f.tp,
+        matrix=f.hidden_size * f.ffn_hidden_size / f.tp,
+        sharding=sharding_of(group, f),
+        replicas=f.dp * f.cp,
+        zero=z == 0,
+        parts=(z == 1) | (z == 2),
+        gathers=z >= 3,
+        dealt=(z == 0) & f.bf16 & piped,
     )
-    # activations when the last layer is done
-    per_stage = flying * layers * layer.kept
-    messages = np.where(piped, (flying / f.tp + 1.5) * e * own, 0.0)
-    # recomputing keeps the position tables of encoder and decoder, which every layer is given
-    bias = np.where(f.attentions > 1, e * f.num_heads / f.tp * f.seq_length**2, 0.0)
-    final = np.where(f.fused_norm, e, WIDE + e) * own + e * tokens * h
-    per_stage = per_stage + np.where(f.full, 2 * bias, 0.0)
-    kept = per_stage + messages + np.where(has_head, final, 0.0)
-    logits = np.where(has_head, tokens * f.vocab_size / f.tp, 0.0)
-    forward, backward, after = loss_of(f, logits, tokens, table, piped)
-    nothing = np.zeros_like(weights)
-    unseen = p["buffers_bytes"] + nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """What a stage holds; bytes unless said otherwise, (n,)."""
+
+    step: _Step
+    layers: Floats
+    last: bool
+    has_head: bool
+    flying: Floats | float  # micro-batches whose activations wait
+    weights: Floats  # elements of a tp rank
+    part: Floats  # elements whose state a rank keeps
+    held: Floats  # what lives all the time: weights
+    state: Floats  # and the optimizer's
+    gradients: Floats
+    accumulated: Floats  # in a buffer of their own
+    touched: Floats  # of every weight that rank 0's part of ZeRO's flat buffer touches
+    single: Flags  # a replica alone under ZeRO-1 or 2 leaves its gradients where they are
+    bucket: Floats
+    buckets: Floats
+    waiting: Floats  # gradients from the first micro-batch on that finds some there
+    waiting_buckets: Floats
+
+
+def _stage_of(s: _Step, layers: Floats, *, last: bool) -> _Stage:
+    f, e, sharding = s.f, s.f.element_bytes, s.sharding
+    flying = np.minimum(f.accumulation, f.pp) if s.piped and not last else 1.0
+    matrices = 1.0 if s.piped else f.embeddings
+    weights = layers * (weights_of_layer(f) + held_params(f)) + matrices * s.table
+    if not last:
+        weights = weights + f.positions * f.hidden_size
+    part = weights / np.where(s.dealt, s.replicas, sharding.state)
+    wide = (e < WIDE) | ~s.zero
+    state_bytes = np.where(f.short_states, 6.0, np.where(wide, 12.0, 8.0)) * ~f.offload
+    gradients = e * weights
+    accumulated = s.gathers * e * part + s.dealt * gradients
+    single = s.parts & (s.replicas == 1) & ~f.offload
+    bucket = ~single * e * np.minimum(_BUCKET, weights)
+    overlapped = s.parts & (s.replicas > 1) & (not s.piped)
+    buckets = ~s.zero * (1.0 + overlapped) * bucket
+    first_table = 0.0 if last else s.table
+    touched = np.where(part <= first_table, first_table, part + s.matrix / 2)
+    touched = np.where(sharding.state > 1, np.minimum(touched, weights), weights)
+    touched = s.parts * e * touched
+    going_on = f.accumulation > flying
+    whole_kept = (f.zero_stage <= 1) & going_on
+    return _Stage(
+        step=s,
+        layers=layers,
+        last=last,
+        has_head=last or not s.piped,
+        flying=flying,
+        weights=weights,
+        part=part,
+        held=e * weights * sharding.weights_share(f.zero_stage),
+        state=state_bytes * part,
+        gradients=gradients,
+        accumulated=accumulated,
+        touched=touched,
+        single=single,
+        bucket=bucket,
+        buckets=buckets,
+        waiting=accumulated + whole_kept * gradients + ((f.zero_stage == 2) & going_on) * touched,
+        waiting_buckets=(s.gathers | ((f.zero_stage == 1) & going_on)) * buckets,
+    )
+
+
+def _moments(t: _Stage) -> list[Moment]:
+    s, f, e = t.step, t.step.f, t.step.f.element_bytes
+    gathered = s.gathers * e * _gathered(f, t.weights, s.table, s.matrix)
+    # in a step's first micro-batch hpZ has no second copy yet of what was not let go
+    early = s.sharding.second & (f.accumulation == 1)
+    gathered = gathered * np.where(early, 1 - 1 / s.sharding.inside, 1.0)
+    passing, final = _kept(t)
+    kept = passing + final
+    logits = s.tokens * f.vocab_size / f.tp * t.has_head
+    outputs = np.minimum(f.accumulation, 2.0) if s.piped else 0.0  # buffers of a last stage
+    loss = loss_of(f, logits, s.tokens, s.table, outputs)
+    behind = ~s.zero * t.buckets  # while gradients are reduced
 
     def at(
-        gradients: Floats = kept_gradients,
-        optimizer: Floats = state,
-        activations: Floats = nothing,
-        logits: Floats = nothing,
-        buffers: Floats = kept_buckets,
-        more: Floats = gathered,
+        gradients: Floats | float = t.waiting,
+        optimizer: Floats | float = t.state,
+        activations: Floats | float = 0.0,
+        logits: Floats | float = 0.0,
+        buffers: Floats | float = behind,
+        more: Floats | float = gathered,
     ) -> Held:
-        return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
+        return Held(t.held + more, gradients, optimizer, activations, logits, buffers + s.unseen)
 
-    others = (per_stage + messages) * (1 - 1 / flying)  # of micro-batches still on their way
-    residual = np.where(has_head & ~f.fused_norm, e * own, 0.0)
+    residual = ~f.fused_norm * e * s.own if t.has_head else 0.0
+    wide_final = ~f.fused_norm * 16.0 * s.own if t.has_head else 0.0
     # of a matrix that is gathered for the second time the parts and the whole
-    again = np.where((z >= 3) & f.full, e * h * f.ffn_hidden_size / f.tp, 0.0)
-    working = kept - np.where(has_head, final, 0.0) + layer.again + e * own + again
-    flushed = np.clip(1 - _BUCKET / np.maximum(weights, 1.0), 0.0, 1.0)
-    # ZeRO-3 joins a full bucket in a copy, at any matrix; where a layer is more than a bucket, not
-    # at its last one, with which its backward begins
-    anywhere = (z >= 3) & (layer_params(f) / f.tp <= _BUCKET)
-    down = e * h * f.ffn_hidden_size / f.tp
-    at_flush = (kept - np.where(has_head, final, 0.0)) * flushed + e * own
-    at_flush = at_flush + np.where(anywhere, layer.again + down, 0.0)
-    at_flush = np.where(weights > _BUCKET, at_flush, e * own)
-    # the norm of the largest gradient in fp64, or flat copies in 16 and 32 bits
-    in_norm = _NORM * np.minimum(part, largest)
-    flat = np.where(f.short_states | ~low, e, e + WIDE) * part
-    stepping = np.where(z == 0, np.where(low, WIDE * weights, 0.0), np.maximum(in_norm, flat))
-    stepping = np.where(dealt, WIDE * part, np.where(z >= 3, flat, stepping))
-    left = np.where(z == 0, gradients, touched) + accumulated
-    outputs = np.where(piped, 2 * e * logits, 0.0)  # of a pipeline's buffers
-    building = np.where(z == 0, np.where(low, 18.0 * weights, state), 0.0)
-    # a matrix is drawn whole, in fp32, before a rank takes its slice
-    whole = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
-    flat_copy = np.maximum(e * weights, WIDE * part)
-    flat_copy = np.where(dealt, e * weights + WIDE * part, flat_copy)
-    building = np.where(
-        (z == 1) | (z == 2) | dealt, np.maximum(flat_copy, whole - e * table), building
-    )
-    sharded = np.maximum(buckets + WIDE * part + e * part + e * table, 1.5 * whole)
-    building = np.where(z >= 3, sharded, building)
-    # the first micro-batch of all: hpZ lets a weight go that the head's backward holds, and gathers
-    # it again; there are no moments yet
-    alone = np.where(sharding.second & ~f.offload, WIDE * part, 0.0)
-    twice = np.where(sharding.second, 2 * e * table, 0.0)
-    gradient_of_head = np.where(sharding.second & has_head, e * (logits + table), 0.0)
-    in_step = np.where(z >= 3, buckets, 0.0)
-    in_backward = np.where(z >= 1, buckets, 0.0)
+    again = (s.gathers & f.full) * e * s.matrix
+    working = passing + s.layer.again + e * s.own + again
+    feed_forward = (f.mlp_inputs + 1) * s.matrix
+    after_ffn = np.minimum(gathered, s.gathers * e * (t.weights - s.table - feed_forward))
+    joined = (s.replicas > 1) | s.gathers | f.offload
     # joined in a copy when the last weight is done
-    joined = (replicas > 1) | (z >= 3) | f.offload
-    remainder = np.where(joined, e * np.mod(weights, _BUCKET), 0.0)
-    grown = (
-        np.where((z == 0) | piped | single, gradients, kept_gradients - accumulated) + accumulated
-    )
-    return [
-        (0, at(nothing, building, buffers=nothing, more=nothing)),
-        (1, at(activations=kept + residual, logits=forward)),
-        (2, at(activations=kept, logits=backward)),
-        (2, at(activations=kept, logits=np.where(has_head, e * (logits + table), 0.0))),
-        (2, at(activations=kept, logits=after, buffers=in_backward)),
-        (2, at(accumulated, alone, kept, gradient_of_head, in_backward, twice)),
+    remainder = joined * e * np.mod(t.weights, _BUCKET)
+    grown = np.where(s.zero | s.piped | t.single, t.gradients, t.waiting - t.accumulated)
+    grown = grown + t.accumulated
+    others = passing * (1 - 1 / t.flying)  # of micro-batches still on their way
+    of_first = 0.0 if t.last else e * s.table
+    # a weight is kept for the next micro-batch where less than _LIVE lies between its uses
+    let_go = np.clip(t.weights - _LIVE / 2, 0.0, _BUCKET) * (t.weights - s.table < _LIVE)
+    at_flush, left = _at_flush(t, passing), np.maximum(gathered - s.gathers * e * let_go, 0.0)
+    moments = [
+        (BUILD, at(0.0, _building(t), buffers=0.0, more=0.0)),
+        (FORWARD, at(activations=kept + residual, logits=loss.forward, buffers=t.waiting_buckets)),
+        (BACKWARD, at(activations=kept, logits=loss.backward, buffers=t.waiting_buckets)),
+        (BACKWARD, at(activations=kept, logits=loss.of_logits, buffers=t.waiting_buckets)),
+        (BACKWARD, at(activations=kept, logits=loss.after)),
+        (BACKWARD, at(activations=kept + wide_final)),
+        (BACKWARD, at(activations=working + s.layer.in_ffn)),
+        (BACKWARD, at(activations=working + s.layer.in_attention, more=after_ffn)),
+        (BACKWARD, at(activations=at_flush, buffers=behind + ~s.zero * t.bucket, more=left)),
+        (BACKWARD, at(grown, activations=others + e * s.own + of_first)),
+        (BACKWARD, at(grown, activations=e * s.own, buffers=behind + remainder, more=0.0)),
         (
-            2,
+            OPTIMIZER,
             at(
-                activations=kept + np.where(has_head & ~f.fused_norm, 16.0 * own, 0.0),
-                buffers=in_backward,
+                s.zero * t.gradients + t.touched + t.accumulated,
+                t.state + _stepping(t),
+                logits=outputs * e * logits if s.piped else 0.0,
+                buffers=s.gathers * t.buckets,
+                more=0.0,
             ),
         ),
-        (2, at(activations=working + layer.in_ffn, buffers=in_backward)),
-        (
-            2,
-            at(
-                activations=working + layer.in_attention,
-                buffers=in_backward,
-                more=gathered_after_ffn,
-            ),
-        ),
-        (
-            2,
-            at(
-                activations=at_flush,
-                buffers=in_backward + np.where(z >= 1, bucket, 0.0),
-            ),
-        ),
-        (2, at(grown, activations=others + e * own + e * first_table, buffers=in_backward)),
-        (2, at(grown, activations=e * own, buffers=in_backward + remainder, more=nothing)),
-        (3, at(left, state + stepping, logits=outputs, buffers=in_step, more=nothing)),
     ]
+    if (f.attentions > 1).any():
+        # the gradient of an encoder-decoder's position table waits for that of the next layer
+        earlier = working + s.layer.in_attention + position_tables(f) - s.layer.kept
+        moments.append((BACKWARD, at(activations=earlier, more=after_ffn)))
+    second = s.sharding.second
+    if second.any():
+        # the first micro-batch of all: hpZ lets a weight go that the head's backward holds, and
+        # gathers it again; there are no moments yet
+        alone = second * ~f.offload * WIDE * t.part
+        first = at(
+            t.accumulated, alone, kept, second * loss.of_logits, more=second * 2 * e * s.table
+        )
+        moments.append((BACKWARD, first))
+    return moments
 
 
-def _gathered(f: Features, weights: Floats, table: Floats) -> Floats:
+def _kept(t: _Stage) -> tuple[Floats, Floats | float]:
+    """Bytes of activations when the last layer is done: of layers and messages, of the final norm.
+
+    Recomputing keeps the position tables of encoder and decoder, which every layer is given.
+    """
+    s, f, e = t.step, t.step.f, t.step.f.element_bytes
+    passing = t.flying * t.layers * s.layer.kept
+    passing = passing + (f.full | f.selective) * 2 * position_tables(f)
+    if s.piped:
+        passing = passing + (t.flying / f.tp + 1.5) * e * s.own
+    if not t.has_head:
+        return passing, 0.0
+    return passing, np.where(f.fused_norm, e, WIDE + e) * s.own + e * s.tokens * f.hidden_size
+
+
+def _at_flush(t: _Stage, passing: Floats) -> Floats:
+    """Activations when a full bucket is reduced.
+
+    ZeRO-3 joins it in a copy, at any matrix; where a layer is more than a bucket, not at its last
+    one, with which its backward begins.
+    """
+    s, f, e = t.step, t.step.f, t.step.f.element_bytes
+    left = np.maximum(1 - _BUCKET / np.maximum(t.weights, 1.0), 0.0)
+    anywhere = s.gathers & (layer_params(f) / f.tp <= _BUCKET)
+    in_layer = anywhere * (s.layer.again + e * s.matrix)
+    return e * s.own + (t.weights > _BUCKET) * (passing * left + in_layer)
+
+
+def _building(t: _Stage) -> Floats:
+    """Bytes beside the weights while the engine is built."""
+    s, f, e = t.step, t.step.f, t.step.f.element_bytes
+    low, whole = e < WIDE, drawn_whole(f)
+    flat_copy = np.maximum(e * t.weights, WIDE * t.part)
+    flat_copy = np.where(s.dealt, e * t.weights + WIDE * t.part, flat_copy)
+    flat = np.maximum(flat_copy, whole - e * s.table)
+    # ZeRO-3 casts a matrix before a rank takes its slice
+    cast = np.where(low, (WIDE + e) * head_params(f), whole) - (f.embeddings < 2) * t.held
+    sharded = np.maximum(t.buckets + WIDE * t.part + e * t.part + e * s.table, cast)
+    plain = np.where(low, 18.0 * t.weights, t.state)
+    return np.where(s.gathers, sharded, np.where(s.parts | s.dealt, flat, plain))
+
+
+def _stepping(t: _Stage) -> Floats:
+    """Bytes of the optimizer's step beside its state: of ZeRO the larger of two.
+
+    The norm of the largest gradient in fp64, or flat copies in 16 and 32 bits.
+    """
+    s, f, e = t.step, t.step.f, t.step.f.element_bytes
+    low = e < WIDE
+    flat = np.where(f.short_states | ~low, e, e + WIDE)
+    in_norm = _NORM * np.minimum(t.part, np.maximum(s.table, s.matrix))
+    # ZeRO-3 goes from group to group of weights
+    group = np.minimum(t.part, _GROUP + s.matrix / 2 / s.sharding.state)
+    parts = np.where(s.gathers, flat * group, np.maximum(in_norm, flat * t.part))
+    # a pipeline's norm is of fp32 copies, one gradient after the other
+    dealt = np.maximum(t.part, np.maximum(s.table, s.matrix))
+    return np.where(s.zero, low * WIDE * np.where(s.dealt, dealt, t.weights), parts)
+
+
+def _gathered(f: Features, weights: Floats, table: Floats, matrix: Floats) -> Floats:
     """Elements that ZeRO-3 holds whole when the loss is computed, (n,).
 
     It gathers up to 1e9 and lets go what is not used again within as many: the head, the layers
@@ -182,14 +303,11 @@ def _gathered(f: Features, weights: Floats, table: Floats) -> Floats:
     (whole matrices; recomputing has let them go).
     """
     layer = layer_params(f) / f.tp
-    feed_forward = (f.mlp_inputs + 1) * f.hidden_size * f.ffn_hidden_size / f.tp
-    room = np.maximum(_LIVE - table, 0.0)
-    rest = np.mod(room, layer)
-    matrix = f.hidden_size * f.ffn_hidden_size / f.tp
-    fetched = np.ceil(np.minimum(rest, _PREFETCH) / matrix) * matrix * ~f.full
+    feed_forward = (f.mlp_inputs + 1) * matrix
+    rest = np.mod(np.maximum(_LIVE - table, 0.0), layer)
+    fetched = np.ceil(np.minimum(rest, _PREFETCH) / np.maximum(matrix, 1.0)) * matrix * ~f.full
     part = np.where(rest >= feed_forward, feed_forward, np.minimum(fetched, feed_forward))
-    filled = table + room - rest + part
+    filled = table + np.maximum(_LIVE - table, 0.0) - rest + part
     # all of a model whose look-up alone is left: a prefetch does not look at what it begins
     everything = weights - table < _LIVE
-    held: Floats = np.where(everything, weights, np.minimum(weights, filled))
-    return held
+    return np.where(everything, weights, np.minimum(weights, filled))

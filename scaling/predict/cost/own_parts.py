@@ -7,40 +7,46 @@ What a rehearsal cannot see is `buffers_bytes` and `fragmentation`, which rows c
 workspaces, NCCL, what a side stream still reads.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.predict.cost import saved
 from scaling.predict.cost.routed import routed_of
-from scaling.predict.cost.stages import layer_params
+from scaling.predict.cost.stages import head_params, layer_params
 from scaling.predict.read.features import Features
 
 PHASES = ("build", "forward", "backward", "optimizer")
+BUILD, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
 WIDE = 4.0  # bytes of fp32
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes of one moment, (n,), by what they are."""
+    """Bytes of one moment, (n,) or the same of all, by what they are."""
 
-    weights: Floats
-    gradients: Floats
-    optimizer: Floats
-    activations: Floats
-    logits: Floats
-    buffers: Floats
+    weights: Floats | float
+    gradients: Floats | float
+    optimizer: Floats | float
+    activations: Floats | float
+    logits: Floats | float
+    buffers: Floats | float
 
     @property
     def total(self) -> Floats:
         """All of them."""
-        return (
-            self.weights + self.gradients + self.optimizer
-            + self.activations + self.logits + self.buffers
-        )  # fmt: skip
+        total = self.weights + self.buffers  # one of them is an array
+        for part in (self.gradients, self.optimizer, self.activations, self.logits):
+            if part is not _NONE:
+                total = total + part
+        return np.asarray(total)
 
 
+_NONE = 0.0
+TERMS = tuple(Held.__dataclass_fields__)
 Moment = tuple[int, Held]  # of PHASES
 
 
@@ -56,28 +62,73 @@ class Memory:
 
 def fullest_of(stages: list[list[Moment]]) -> Memory:
     """The fullest of the moments of the stages, of which the first comes first."""
-    _, fullest = stages[0][0]
-    total = np.full_like(fullest.total, -1.0)
-    terms = {name: np.zeros_like(total) for name in Held.__dataclass_fields__}
-    phases = np.zeros(len(total), dtype=np.int64)
+    moments = [moment for stage in stages for moment in stage]
+    total = moments[0][1].total
+    fullest = np.zeros(len(total), dtype=np.int64)
     first_stage = total
-    for stage in stages:
-        for phase, held in stage:
-            here = held.total
-            fuller = here > total
-            if not fuller.any():
-                continue
-            np.copyto(phases, phase, where=fuller)
-            for name, values in terms.items():
-                np.copyto(values, getattr(held, name), where=fuller)
-            total = np.maximum(total, here)
-        first_stage = total if stage is stages[0] else first_stage
+    for number, (_, held) in enumerate(moments[1:], start=1):
+        if number == len(stages[0]):
+            first_stage = total
+        here = held.total
+        np.copyto(fullest, number, where=here > total)
+        total = np.maximum(total, here)
+    terms: dict[str, Floats] = {f"{name}_bytes": np.empty(len(total)) for name in TERMS}
+    for number in np.flatnonzero(np.bincount(fullest, minlength=1)).tolist():
+        rows, held = np.flatnonzero(fullest == number), moments[number][1]
+        for name, values in zip(TERMS, terms.values(), strict=True):
+            part = getattr(held, name)
+            values[rows] = part[rows] if isinstance(part, np.ndarray) else part
+    phases = np.array([phase for phase, _ in moments])[fullest]
+    first_stage = total if len(stages) == 1 else first_stage
+    return Memory(total, terms, first_stage, np.array(PHASES, dtype=object)[phases])
+
+
+def by_rows(
+    chosen: Flags,
+    f: Features,
+    this: Callable[[Features], Memory],
+    other: Callable[[Features], Memory],
+) -> Memory:
+    """Memory of the rows that are `chosen` by one way, of the rest by another."""
+    if chosen.all():
+        return this(f)
+    if not chosen.any():
+        return other(f)
+    places = [np.flatnonzero(chosen), np.flatnonzero(~chosen)]
+    parts = [way(f.take(rows)) for way, rows in zip((this, other), places, strict=True)]
+    order = np.argsort(np.concatenate(places))
+
+    def joined(values: list[Any]) -> Any:
+        return np.concatenate(values)[order]
+
     return Memory(
-        total=total,
-        terms={f"{name}_bytes": values for name, values in terms.items()},
-        first_stage=first_stage,
-        phase=np.array(PHASES, dtype=object)[phases],
+        joined([part.total for part in parts]),
+        {name: joined([part.terms[name] for part in parts]) for name in parts[0].terms},
+        joined([part.first_stage for part in parts]),
+        joined([np.full(len(p.total), None) if p.phase is None else p.phase for p in parts]),
     )
+
+
+def weights_of_layer(f: Features) -> Floats:
+    """Weights of a rank's average layer: norms, biases and routers too, routed experts apart."""
+    norms = (1 + f.attentions + f.expert_share * f.num_experts) * f.hidden_size
+    biases = (f.query_width + 2 * f.kv_width + f.ffn_hidden_size) / f.tp + 2 * f.hidden_size
+    weights: Floats = layer_params(f) / f.tp + norms + (f.positions > 0) * (norms + biases)
+    return weights
+
+
+def position_tables(f: Features) -> Floats | float:
+    """Bytes of the biases that one stack of an encoder-decoder adds to its scores."""
+    if not (f.attentions > 1).any():
+        return 0.0
+    heads: Floats = f.num_heads / f.tp / f.cp
+    return (f.attentions > 1) * f.element_bytes * heads * f.seq_length**2
+
+
+def drawn_whole(f: Features) -> Floats:
+    """Bytes of a vocabulary matrix while it is drawn, in fp32, and of the slice a rank takes."""
+    whole: Floats = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
+    return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +172,7 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
     # copies
     none = np.zeros_like(queries)
     flash = saved.flash_attention(queries, keys, none)
-    attention = np.where(plain, 4 * queries, flash) + np.where(f.cp > 1, queries, 0.0)
+    attention = np.where(plain, 4 * queries, flash) + np.where((f.cp > 1) & ~f.ring, queries, 0.0)
     attention = attention + f.head_norms * (WIDE + e) * (queries + keys) / e
     # what the last matrix reads, and what makes it
     gate = inner + np.where(gated, np.where(f.fused_mlp, saved.gate(inner), 3 * inner), inner)
@@ -148,24 +199,42 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Layer:
     return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention, waiting)
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Bytes of the loss, (n,), 0 where there is no head.
+
+    In `forward`, in `backward`, of what leaves it (`of_logits`: a gradient in the precision that
+    trains, and that of the head), of the head's gradient `after` it.
+    """
+
+    forward: Floats
+    backward: Floats
+    of_logits: Floats
+    after: Floats
+
+
 def loss_of(
-    f: Features, logits: Floats, tokens: Floats, table: Floats, piped: Flags
-) -> tuple[Floats, Floats, Floats]:
-    """Bytes of the loss in forward, in backward, and of the head's gradient after it."""
-    e, parallel = f.element_bytes, f.tp > 1
-    wide = np.where(e < WIDE, e, 0.0)  # an fp32 copy stands beside
-    forward = np.where(parallel, 8.0, 8.0 + wide) * logits
-    backward = np.where(parallel, 16.0, 12.0) * logits
-    held = np.where(piped, np.where(parallel, 2.0, 1.0) * e, 0.0) * logits
-    held_back = np.where(piped, 2.0 * e, 0.0) * logits
+    f: Features, logits: Floats, tokens: Floats, table: Floats, outputs: Floats | float = 0.0
+) -> Loss:
+    """The loss over so many `logits`; `outputs` of a pipeline's last stage are held on to."""
+    e, parallel, held = f.element_bytes, f.tp > 1, f.element_bytes * outputs
+    low = e < WIDE
+    # of one rank an fp32 copy and its softmax, of several their difference from the largest too
+    others = np.maximum(held - e, 0.0)
+    forward = np.where(parallel, 8.0 + held, 8.0 + low * e + others) * logits
+    backward = np.where(parallel, 16.0 + held, 12.0 + held) * logits
+    gradient = np.where(logits > 0, e * table, 0.0)
+    if not f.fused_cross_entropy.any():
+        return Loss(forward, backward, e * logits + gradient, gradient)
     joined = f.fused_cross_entropy & (logits > 0)
     width = np.maximum(f.hidden_size, 1.0)
     pieces = np.ceil(f.vocab_size / (4 * width))
     rows = np.minimum(tokens, 2 ** np.ceil(np.log2(np.ceil(tokens / pieces))))
-    fused = e * tokens * width + WIDE * table + np.maximum(e * rows * f.vocab_size, e * table)
+    fused = WIDE * table + np.maximum(e * rows * f.vocab_size, low * e * table)
     both = saved.linear_cross_entropy(e * tokens * width, e * table)
-    return (
-        np.where(joined, fused, forward + held),
-        np.where(joined, both, backward + held_back),
-        np.where(joined, both, np.where(logits > 0, e * table, 0.0)),
+    return Loss(
+        np.where(joined, e * tokens * width + fused, forward),
+        np.where(joined, both, backward),
+        np.where(joined, both, e * logits + gradient),
+        np.where(joined, both, gradient),
     )

@@ -6,43 +6,57 @@ zero_stage 2, two layers of them at 3. A layer's gradients are whole until they 
 Activations and loss are those of the model that both engines train (own_memory.py).
 """
 
+import functools
 from collections.abc import Mapping
 
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.chunks import Chunks, chunks_of
+from scaling.predict.cost.chunks import ZBV, Chunks, chunks_of
 from scaling.predict.cost.experts import expert_sharding_of, held_params, present
 from scaling.predict.cost.own_parts import (
-    PHASES,
+    BACKWARD,
+    BUILD,
+    FORWARD,
+    OPTIMIZER,
     WIDE,
     Held,
     Memory,
     Moment,
+    by_rows,
+    drawn_whole,
     fullest_of,
     layer_of,
     loss_of,
+    position_tables,
+    weights_of_layer,
 )
 from scaling.predict.cost.sharding import sharding_of
-from scaling.predict.cost.stages import head_params, layer_params
+from scaling.predict.cost.stages import head_params
 from scaling.predict.read.features import Features, Group
-
-_BUILD, _FORWARD, _BACKWARD, _OPTIMIZER = range(len(PHASES))
 
 
 def own_torch_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     """The fullest moment of the first, the second and the last rank of a pipeline."""
-    return fullest_of([_moments(group, f, p, chunks) for chunks in chunks_of(group, f)])
+
+    def of_ranks(f: Features, *, piped: bool) -> Memory:
+        return fullest_of([_moments(group, f, p, each, piped) for each in chunks_of(group, f)])
+
+    in_stages, whole = (functools.partial(of_ranks, piped=piped) for piped in (True, False))
+    return by_rows(f.pp > 1, f, in_stages, whole)
 
 
-def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> list[Moment]:
-    z, e, piped, rounds = f.zero_stage, f.element_bytes, f.pp > 1, f.accumulation
+def _moments(
+    group: Group, f: Features, p: Mapping[str, float], c: Chunks, piped: bool
+) -> list[Moment]:
+    z, e, rounds = f.zero_stage, f.element_bytes, f.accumulation
     tokens = f.micro_batch_size * f.seq_length / f.cp
     own = tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-    layer_weights, table = layer_params(f) / f.tp, head_params(f) / f.tp
+    layer_weights, table = weights_of_layer(f), head_params(f) / f.tp
     nothing = np.zeros(len(f))
     tables = np.where(piped, c.looks_up * 1.0 + c.has_head, f.embeddings)
     weights = c.layers * layer_weights + tables * table
+    weights = weights + c.looks_up * f.positions * f.hidden_size
     gathered = weights
     sharding, expert_sharding = sharding_of(group, f), expert_sharding_of(f)
     part = weights / sharding.state
@@ -54,11 +68,12 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
         weights = weights + c.layers * routed
         gathered = gathered + c.layers * padded
         part = part + c.layers * padded / over
-    # a rank alone in fp32 has nothing to gather: FSDP2 does not stand around it
-    gathers = (e < WIDE) | (f.dp * f.cp > 1) | f.offload
+    # a rank alone with nothing to cast has nothing to gather: FSDP2 does not stand around it
+    several = f.dp * f.cp > 1
+    gathers = ((e < WIDE) & ~f.short_states) | several | f.offload
     wide = np.where(f.short_states, e, WIDE)
     state = np.where(f.offload, 0.0, 3 * wide * part)
-    copies = np.where(gathers & ~(f.short_states & (f.dp * f.cp == 1)), e, 0.0)
+    copies = np.where(gathers, e, 0.0)
     held = np.where(z >= 3, 0.0, copies * gathered)
     sharded = np.where(f.offload, 0.0, wide * part)
     # pipelines reduce once a step; replicas after each micro-batch from zero_stage 2 on
@@ -77,20 +92,27 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
         c.has_head, np.where(f.fused_norm, e, WIDE + e) * own + e * tokens * f.hidden_size, 0.0
     )
     activations = c.flying * per_layer.kept + c.passes * message + done + final
+    activations = activations + (f.full | f.selective) * 2 * position_tables(f)
     put_off = c.left * per_layer.kept + c.split * per_layer.waiting + c.passes * message
     put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
     logits = np.where(c.has_head, tokens * f.vocab_size / f.tp, 0.0)
-    forward, backward, after = loss_of(f, logits, tokens, table, piped)
-    at_loss = np.where((z >= 3) & c.has_head, e * table, 0.0)
-    two_layers = np.where(z >= 3, 2 * e * layer_weights, 0.0)
+    loss = loss_of(f, logits, tokens, table, 1.0 * piped)
+    there = several | ((f.embeddings < 2) & gathers & (not piped))  # a tied one is never let go
+    at_loss = np.where((z >= 3) & c.has_head & there, e * table, 0.0)
+    two_layers = np.where(z >= 3, 2 * copies * layer_weights, 0.0)
     # while those of the layer before are computed: of the head, then of a layer, and their sum
     of_head = np.where(reduces, e * table, 0.0)
     of_layer = np.where(reduces, e * layer_weights * (1 + 1 / sharding.state), 0.0)
     working = per_layer.again + per_layer.above + e * own
     # a pipeline reduces all when its last backward is over, a replica one layer after the other
     unreduced = np.where(waits_for_all, e * weights, 0.0)
-    at_end = np.maximum(unreduced + np.where(piped, e * layer_weights, 0.0), sharded)
-    whole = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
+    alone = table * (1.0 if piped else f.embeddings > 1)  # in a group of its own
+    over = sharding.state
+    reduced = (e + np.where(wide > e, wide, 0.0)) / over  # bytes of a weight: as it comes, and cast
+    chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)  # one is reduced after the other
+    at_end = unreduced / chunks + sharded * (1 - 1 / chunks) + piped * reduced * layer_weights
+    at_end = np.maximum(at_end, sharded)
+    looked_up = c.looks_up * (alone + f.positions * f.hidden_size)
 
     def at(
         gradients: Floats = kept,
@@ -104,21 +126,55 @@ def _moments(group: Group, f: Features, p: Mapping[str, float], c: Chunks) -> li
         unseen = p["buffers_bytes"]
         return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
 
-    return [
-        (_BUILD, at(nothing, optimizer=wide * part, held=whole, buffers=nothing)),
-        (_FORWARD, at(activations=activations, logits=forward, more=at_loss)),
-        (_BACKWARD, at(activations=activations, logits=backward, more=at_loss)),
-        (_BACKWARD, at(activations=activations, logits=after, more=at_loss)),
-        (_BACKWARD, at(kept + of_head, activations - final + working, more=two_layers)),
+    # what was gathered lies in a flat buffer too until the next is: of the head, of a layer
+    first = np.where(z >= 3, kept, 0.0)  # up to zero_stage 2 the first micro-batch alone gathers
+    flat, flat_layer = several * e * alone * c.has_head, copies * layer_weights
+    tied = 0.0 if piped else (f.embeddings < 2) * 1.0
+    moments = [
+        (BUILD, at(nothing, optimizer=wide * part, held=WIDE * table, buffers=nothing)),
         (
-            _BACKWARD,
+            BUILD,
+            at(
+                nothing,
+                optimizer=wide * (part - table / sharding.state) * (1 - tied),
+                held=drawn_whole(f) + np.where(e < WIDE, e * table, 0.0),
+                buffers=nothing,
+            ),
+        ),
+        (FORWARD, at(first, activations, loss.forward, at_loss + flat)),
+        (FORWARD, at(first, activations, more=flat_layer * np.where(z >= 3, 2.0, 1.0))),
+        (FORWARD, at(activations=activations, logits=loss.forward, more=at_loss)),
+        (BACKWARD, at(activations=activations, logits=loss.backward, more=at_loss)),
+        (BACKWARD, at(activations=activations, logits=loss.after, more=at_loss)),
+        (BACKWARD, at(kept + of_head, activations - final + working, more=two_layers)),
+        (
+            BACKWARD,
             at(
                 kept + of_layer,
-                activations - final - per_layer.kept + working,
+                activations - final - per_layer.kept + working + position_tables(f),
                 more=two_layers,
             ),
         ),
-        (_BACKWARD, at(activations=put_off)),
-        (_BACKWARD, at(at_end, np.where(piped, done, working))),
-        (_OPTIMIZER, at(sharded, done, held=np.where(gathers, 0.0, nothing))),
+        (
+            BACKWARD,  # the head's gradient is on its way, flat
+            at(
+                kept + reduces * alone * c.has_head * (2 * e + reduced),
+                activations - final + e * own,
+                more=two_layers / 2,
+            ),
+        ),
+        (BACKWARD, at(activations=put_off)),
+        (BACKWARD, at(sharded + gathers * looked_up * e * (1 + 1 / over), done, held=nothing)),
+        (BACKWARD, at(at_end, done if piped else working, held=held / chunks)),
+        (OPTIMIZER, at(sharded, done, held=nothing)),
     ]
+    if not piped and np.any(tied):
+        # a matrix of two modules has two gradients and their sum, and what earlier micro-batches
+        # left; the layers' are reduced by then, without shards from copies that wait until the end
+        layers = weights - table
+        of_layers = np.where(gathers, sharded - wide * table / sharding.state, e * layers)
+        waits = np.where((z == 0) & several, e * layers, 0.0) + e * layer_weights
+        gradients = np.where(waits_for_all & (rounds > 1), 4.0, 3.0) * e * table + of_layers
+        at_last = at(tied * gradients, e * own, more=copies * table + waits * gathers, held=nothing)
+        moments.append((BACKWARD, at_last))
+    return moments

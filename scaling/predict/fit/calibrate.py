@@ -15,6 +15,7 @@ from scaling.predict.cost.model import axes_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.bands import HeldBack, band_of, one_fold
 from scaling.predict.fit.fitting import fit_memory, fit_outcomes, fit_time
+from scaling.predict.fit.validation import settings_of
 from scaling.predict.read.calibration import (
     DATA_SHEET_BAND,
     Band,
@@ -277,6 +278,7 @@ def _held_back(
 
 def _settings(points: Points, group: Group) -> Words:
     """What rows of a stack must share to be rivals at one size, as words (n,)."""
-    parts = (points.model, points.world_size, points.seq_length, points.global_batch_size)
-    columns = [part[group.rows].astype(str).tolist() for part in parts]
-    return np.array(["|".join(row) for row in zip(*columns, strict=True)], dtype=object)
+    settings: Words = np.full(len(points), "", dtype=object)
+    for key, rows in settings_of(points, np.ones(len(points), dtype=bool)).items():
+        settings[rows] = "|".join(map(str, key))
+    return settings[group.rows]

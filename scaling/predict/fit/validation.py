@@ -22,12 +22,11 @@ class Scores:
 
     step_time: relative errors |predicted / measured - 1| (bias: signed mean), rank_correlation
     Spearman's over the rows. regret: slow-down of the layout that would have been picked against
-    the best measured one, over groups of equal model, cluster, software, world_size, seq_length and
-    global_batch_size with two timed layouts or more; top3: of the best of the first three. memory:
-    of the rows that ran out of memory the share called a fit (false_fit_rate), of those that ran
-    the share called out of memory. coverage_80: the share of step times inside their interval;
-    coverage_80_ratios: of ratios of two layouts of such a group, each group counting as many times
-    as it has layouts.
+    the best measured one, over the groups of `settings_of` with two timed layouts or more; top3: of
+    the best of the first three. memory: of the rows that ran out of memory the share called a fit
+    (false_fit_rate), of those that ran the share called out of memory. coverage_80: the share of
+    step times inside their interval; coverage_80_ratios: of ratios of two layouts of such a group,
+    each group counting as many times as it has layouts.
     """
 
     rows: int
@@ -88,8 +87,8 @@ def validate(
     """Score predictions on the rows of `test`, bool (n,), over all and per group."""
     usable = test & prediction.predicted
     groups: list[tuple[dict[str, str | int], Scores]] = []
-    keys = _keys(points, usable, with_batch=False)
-    for key, rows in sorted(keys.items(), key=lambda item: (item[0][1], item[0][2], item[0][3])):
+    keys = _rows_by((points.framework, points.model, points.cluster, points.world_size), usable)
+    for key, rows in sorted(keys.items(), key=lambda item: item[0][1:]):
         inside = np.zeros(len(points), dtype=bool)
         inside[rows] = True
         record: dict[str, str | int] = {
@@ -102,28 +101,21 @@ def validate(
     return _scores(points, observed, prediction, usable), groups
 
 
-def settings_of(
-    points: Points, rows: Flags
-) -> dict[tuple[str, str, str, float, float, float], list[int]]:
+def settings_of(points: Points, rows: Flags) -> dict[tuple[Any, ...], list[int]]:
     """Row numbers by what layouts must share to be rivals, world_size among it."""
-    return _keys(points, rows, with_batch=True)
+    software = (points.framework, points.model, points.cluster)
+    size = (points.world_size, points.seq_length, points.global_batch_size)
+    return _rows_by((*software, *size, points.setting), rows)
 
 
-def _keys(
-    points: Points, rows: Flags, *, with_batch: bool
-) -> dict[tuple[str, str, str, float, float, float], list[int]]:
-    found: dict[tuple[str, str, str, float, float, float], list[int]] = {}
+def _rows_by(
+    columns: tuple[npt.NDArray[Any], ...], rows: Flags
+) -> dict[tuple[Any, ...], list[int]]:
+    by_key: dict[tuple[Any, ...], list[int]] = {}
+    keys = list(zip(*(column.tolist() for column in columns), strict=True))
     for row in np.flatnonzero(rows).tolist():
-        key = (
-            str(points.framework[row]),
-            str(points.model[row]),
-            str(points.cluster[row]),
-            float(points.world_size[row]),
-            float(points.seq_length[row]) if with_batch else 0.0,
-            float(points.global_batch_size[row]) if with_batch else 0.0,
-        )
-        found.setdefault(key, []).append(row)
-    return found
+        by_key.setdefault(keys[row], []).append(row)
+    return by_key
 
 
 def _scores(points: Points, observed: Observed, prediction: Prediction, rows: Flags) -> Scores:

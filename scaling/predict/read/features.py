@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
-from scaling.predict.read.inputs import OWN_FRAMEWORK
+from scaling.predict.read.inputs import OWN_FRAMEWORK, UNNAMED
 from scaling.predict.read.stack_facts import Stack
 
 
@@ -34,6 +34,7 @@ class Features:
     mlp_inputs: Floats
     vocab_size: Floats
     embeddings: Floats  # vocabulary matrices held, 1 if tied
+    positions: Floats  # that have a learned vector: those of a gpt, whose matrices have biases
     attentions: Floats
     attention_weights: Floats  # of an attention block over those of plain attention so wide
     head_norms: Floats  # 1 where each head's query and key are normalised
@@ -110,7 +111,7 @@ class Group:
     @property
     def unnamed_software(self) -> bool:
         """Whether the table said nothing of a framework."""
-        return self.framework == OWN_FRAMEWORK
+        return self.framework in (OWN_FRAMEWORK, UNNAMED)
 
     @property
     def gpu(self) -> Gpu:
@@ -142,6 +143,7 @@ class Points:
     seq_length: Floats
     global_batch_size: Floats
     tokens_per_step: Floats
+    setting: Words  # choices on the axes that belong to the work
     point_id: Words | None
 
     def __len__(self) -> int:

@@ -13,6 +13,8 @@ from scaling.predict.read.clusters import names_of
 from scaling.predict.read.foreign_stacks import frameworks_of
 from scaling.predict.read.inputs import usable_rows
 
+# Columns that name the hardware, the first that is there.
+NAMES = ("cluster", "gpu", "gpu_name")
 # Published tables that name no cluster, by framework and GPUs per node.
 UNNAMED_CLUSTER = "other"
 CLUSTER_OF = {
@@ -35,7 +37,10 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
     Raises:
         InputError: no row's cluster is known.
     """
-    cluster = columns.words("cluster", "")
+    stated = next((name for name in NAMES if name in columns), None)
+    if stated is None and len(columns):
+        raise columns.missing("cluster", "the hardware is never guessed")
+    cluster = columns.words(stated or "cluster", "")
     known = names_of(clusters)
     strange = np.flatnonzero([name not in known for name in cluster.tolist()])
     if not strange.size:
@@ -55,12 +60,12 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
         if meant is not None:
             cluster[row] = meant
             if name != UNNAMED_CLUSTER:
-                columns.assume_read("cluster", name, meant)
+                columns.assume_read(str(stated), name, meant)
         elif name == UNNAMED_CLUSTER:
             note[row] = f"cluster={UNNAMED_CLUSTER} says no hardware, and its source is not known"
         else:
             note[row] = f"cluster={shortened(name)} is unknown"
     if not usable_rows(note).any() and (cluster != UNNAMED_CLUSTER).all():
         hint = did_you_mean(cluster[0][:60], known)
-        raise columns.cell_error("cluster", 0, f"unknown cluster: {hint}")
+        raise columns.cell_error(str(stated), 0, f"unknown cluster: {hint}")
     return cluster

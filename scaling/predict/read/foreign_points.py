@@ -6,13 +6,16 @@ from typing import Any
 import numpy as np
 
 from scaling.cluster.hardware import Cluster
-from scaling.errors import InputError, did_you_mean
+from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
+from scaling.foreign.spellings import model_meant
+from scaling.layout.axes import AXES, SETTING
 from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
+from scaling.predict.read.clusters import cluster_named, names_of
 from scaling.predict.read.foreign_clusters import clusters_of
 from scaling.predict.read.foreign_stacks import (
     expert_slices,
@@ -44,13 +47,12 @@ def inputs_of(
         InputError: a cell holds what no layout can have, or a needed column is missing.
     """
     n = len(columns)
-    if "cluster" not in columns and n:
-        raise columns.missing("cluster", "the hardware is never guessed")
     note = np.full(n, None, dtype=object)
     model = columns.words("model", "unnamed")
     cluster = clusters_of(columns, clusters, note)
-    shape = _shapes(columns, model, models)
-    layout = _layout(columns)
+    shape = _shapes(columns, model, models or {}, note)
+    per_node = columns.counts("gpus_per_node")
+    layout = _layout(columns, per_node, cluster, clusters)
     _note_misfits(columns, shape, layout, note)
     framework = frameworks_of(columns)
     unfused = unfused_software(columns, framework, cluster)
@@ -62,7 +64,10 @@ def inputs_of(
     optimizer_precision = columns.words(
         "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
     )
-    words_of_routing = columns.words("routing", "balanced", WORDS["routing"], plain=True)
+    of_setting = {
+        name: columns.words(name, str(AXES[name].default), WORDS.get(name), plain=True)
+        for name in SETTING
+    }
     inputs = Inputs(
         model=model,
         cluster=cluster,
@@ -76,7 +81,7 @@ def inputs_of(
         micro_batch_size=layout["micro_batch_size"],
         gradient_accumulation_steps=layout["gradient_accumulation_steps"],
         seq_length=columns.counts("seq_length"),
-        gpus_per_node=columns.counts("gpus_per_node"),
+        gpus_per_node=per_node,
         **_of_the_software(columns, stacks, shape["num_layers"], layout),
         # Inductor makes one kernel of a norm's chain
         fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
@@ -93,7 +98,8 @@ def inputs_of(
         precision=words["precision"],
         ep=columns.counts("ep", default=1.0, plain=True),
         etp=expert_slices(columns, layout["tp"]),
-        imbalance=np.array([ROUTINGS[name] for name in words_of_routing.tolist()], np.float64),
+        imbalance=np.array([ROUTINGS[name] for name in of_setting["routing"].tolist()], np.float64),
+        setting=np.array(["|".join(row) for row in zip(*of_setting.values(), strict=True)], object),
         note=note,
         assumptions=(),
         point_id=columns.words("point_id", "") if "point_id" in columns else None,
@@ -136,9 +142,19 @@ def _of_the_software(
 _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
 
 
-def _layout(columns: Columns) -> dict[str, Floats]:
+def _layout(
+    columns: Columns, per_node: Floats, cluster: Words, clusters: Mapping[str, Cluster]
+) -> dict[str, Floats]:
     """Degrees and batch; what neither is stated nor follows is 1."""
     known = layout_of(columns)
+    if "nodes" in columns:
+        there = names_of(clusters)
+        usual = [
+            cluster_named(name, clusters).gpus_per_node if name in there else np.nan
+            for name in cluster.tolist()
+        ]
+        in_all = columns.counts("nodes") * np.where(np.isnan(per_node), usual, per_node)
+        known["world_size"] = np.where(np.isnan(known["world_size"]), in_all, known["world_size"])
     others = known["tp"] * known["pp"] * known["dp"]
     known["cp"] = np.where(np.isnan(known["cp"]) & np.isnan(others), 1.0, known["cp"])
     known = completed(known)
@@ -188,77 +204,99 @@ def _left_out(columns: Columns) -> list[str]:
 
 
 def _shapes(
-    columns: Columns, model: Words, models: Mapping[str, ModelShape] | None
+    columns: Columns, model: Words, models: Mapping[str, ModelShape], note: Words
 ) -> dict[str, Floats]:
-    """The shape of every row's model, NaN where a cell is empty.
+    """The shape of every row's model, NaN where nothing tells.
 
-    Shape columns win. Without them the model's name is looked up in `models`; without that
-    `total_params` implies a GPT shape of 128 hidden elements a layer, which is said.
+    Shape columns win; what they leave open is that of the model of `models` that the name means,
+    where the layers and the width that are stated are its own. Without either `total_params`
+    implies a GPT shape of 128 hidden elements a layer, which is said.
 
     Raises:
-        InputError: the table has neither, or a model is unknown.
+        InputError: the table has neither, or no row's model is known.
     """
-    known = "num_layers" in columns and "hidden_size" in columns
-    if not known and models is not None and len(columns) and "model" in columns:
-        return _from_catalogue(columns, model, models)
-    if not known and "total_params" not in columns and len(columns):
-        raise InputError(
-            f"{columns.source}: columns num_layers and hidden_size are missing: give the model's "
-            "shape, or total_params, or a model of config/models.yaml"
-        )
-    return _from_columns(columns, known)
-
-
-def _from_catalogue(
-    columns: Columns, model: Words, models: Mapping[str, ModelShape]
-) -> dict[str, Floats]:
-    for row, name in enumerate(model.tolist()):
-        if name not in models:
-            hint = did_you_mean(name[:60], models)
-            raise columns.cell_error(
-                "model", row, f"has no shape columns and is not in config/models.yaml: {hint}"
+    stated = "num_layers" in columns and "hidden_size" in columns
+    hidden, layers = columns.counts("hidden_size"), columns.counts("num_layers")
+    meant = {name: model_meant(name, models) for name in dict.fromkeys(model.tolist())}
+    by_name = {name: np.full(len(columns), np.nan) for name in SHAPE}
+    for name, known in meant.items():
+        if known is not None:
+            shape = models[known]
+            rows = (model == name) & (np.isnan(layers) | (layers == shape.num_layers))
+            rows &= np.isnan(hidden) | (hidden == shape.hidden_size)
+            for part in SHAPE:
+                by_name[part][rows] = float(getattr(shape, part))
+            if not stated and known != name:
+                columns.assume_read("model", name, known)
+    if not stated and "total_params" not in columns and len(columns):
+        unknown = np.array([meant[name] is None for name in model.tolist()])
+        if "model" not in columns:
+            raise InputError(
+                f"{columns.source}: columns num_layers and hidden_size are missing: give the "
+                "model's shape, or total_params, or a model of config/models.yaml"
             )
-    shapes = [models[name] for name in model.tolist()]
-    return {
-        name: np.array([float(getattr(shape, name)) for shape in shapes], dtype=np.float64)
-        for name in SHAPE
-    }
+        if unknown.all():
+            hint = did_you_mean(model[0][:60], models)
+            raise columns.cell_error(
+                "model", 0, f"has no shape columns and is not in config/models.yaml: {hint}"
+            )
+        for row in np.flatnonzero(unknown):
+            note[row] = f"model={shortened(model[row])} has no shape columns and is not known"
+    return _from_columns(columns, layers, hidden, by_name)
 
 
-def _from_columns(columns: Columns, known: bool) -> dict[str, Floats]:
-    hidden = columns.counts("hidden_size")
-    layers = columns.counts("num_layers")
-    if not known:
+def _from_columns(
+    columns: Columns, layers: Floats, hidden: Floats, by_name: Mapping[str, Floats]
+) -> dict[str, Floats]:
+    layers = np.where(np.isnan(layers), by_name["num_layers"], layers)
+    hidden = np.where(np.isnan(hidden), by_name["hidden_size"], hidden)
+    implied = np.isnan(layers) | np.isnan(hidden)
+    if "total_params" in columns and implied.any():
         # 12 L h^2 parameters with h = 128 L
         params = columns.numbers("total_params", low=1, high=LARGEST)
-        implied = np.maximum(np.round(np.cbrt(params / (12 * _LAYERS_TO_WIDTH**2))), 1)
-        layers = np.where(np.isnan(layers), implied, layers)
+        deep = np.maximum(np.round(np.cbrt(params / (12 * _LAYERS_TO_WIDTH**2))), 1)
+        layers = np.where(np.isnan(layers), deep, layers)
         hidden = np.where(np.isnan(hidden), _LAYERS_TO_WIDTH * layers, hidden)
         columns.assumptions.append(
-            "num_layers and hidden_size are not given: total_params taken as a GPT of 128 hidden "
-            "elements a layer"
+            f"num_layers and hidden_size are not given in {int(implied.sum())} rows: total_params "
+            "taken as a GPT of 128 hidden elements a layer"
         )
 
+    def usual(name: str, default: Floats | Flags | float) -> Floats:
+        return np.where(np.isnan(by_name[name]), default, by_name[name])
+
     def size(name: str, default: Floats | float, *, plain: bool = False) -> Floats:
+        default = usual(name, default)
         return columns.numbers(name, default, low=1, high=MOST, whole=True, plain=plain)
+
+    def flag(name: str, default: Flags | bool) -> Floats:
+        return columns.flags(name, usual(name, default) > 0).astype(np.float64)
 
     heads = size("num_heads", np.maximum(np.round(hidden / 128), 1))
     width = columns.numbers("ffn_hidden_size", low=1, high=MOST, plain=True)
     # a plain mlp is four times as wide as the model; any other width is that of a gated one
     odd = ~np.isnan(width) & (width != 4 * hidden)
-    gated = columns.flags("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]) | odd)
-    tied = columns.flags("tied_embeddings", False)
+    gated = flag("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]) | odd)
     return {
         "num_layers": layers,
         "hidden_size": hidden,
         "num_heads": heads,
         "num_kv_heads": size("num_kv_heads", heads, plain=True),
         "head_dim": size("head_dim", hidden / heads, plain=True),
-        "ffn_hidden_size": size("ffn_hidden_size", np.where(gated, 8 / 3, 4.0) * hidden),
+        "ffn_hidden_size": size("ffn_hidden_size", np.where(gated > 0, 8 / 3, 4.0) * hidden),
         "vocab_size": size("vocab_size", _GPT2_VOCABULARY),
-        "num_encoder_layers": columns.counts("num_encoder_layers", low=0, default=0.0, plain=True),
-        "gated_mlp": gated.astype(np.float64),
-        "tied_embeddings": tied.astype(np.float64),
-        "query_key_norm": columns.flags("query_key_norm", False).astype(np.float64),
-        **parts_of(columns, layers),
+        "num_encoder_layers": columns.numbers(
+            "num_encoder_layers",
+            usual("num_encoder_layers", 0.0),
+            high=MOST,
+            whole=True,
+            plain=True,
+        ),
+        "gated_mlp": gated,
+        "tied_embeddings": flag("tied_embeddings", False),
+        "query_key_norm": flag("query_key_norm", False),
+        "max_positions": columns.numbers(
+            "max_positions", usual("max_positions", 0.0), high=MOST, whole=True, plain=True
+        ),
+        **parts_of(columns, layers, by_name),
     }

@@ -10,21 +10,28 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.layouts import WORDS
 from scaling.layout.axes import DEFAULTS
 from scaling.predict.read.clusters import cluster_named, names_of
-from scaling.predict.read.inputs import own_framework
+from scaling.predict.read.inputs import UNNAMED, own_framework
 from scaling.predict.read.precisions import LOW_PRECISIONS
 from scaling.predict.read.stack_facts import Stack
 from scaling.predict.read.stacks import stack_of, with_release
+
+# What no row of this project is without, and what says that a row was measured.
+_OURS = ("point_id", "engine", "stack_fingerprint")
+_MEASURED = ("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
 
 
 def frameworks_of(columns: Columns) -> Words:
     """Each row's framework, with its release where that changes what is known of it, (n,).
 
-    This project's own where none is named, by the engine; a row with a `source` is of others.
+    This project's own where none is named, by the engine; a row with a `source` is of others, and
+    so is a measured one without the `point_id` or the engine that rows of this project have.
     """
+    measured = any(name in columns for name in _MEASURED)
+    elsewhere = "measured" if measured and not any(name in columns for name in _OURS) else ""
     stated, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
     whose = [
-        name or ("unnamed" if source else own_framework(by))
-        for name, source, by in zip(stated, columns.words("source", ""), engine, strict=True)
+        name or (UNNAMED if source else own_framework(by))
+        for name, source, by in zip(stated, columns.words("source", elsewhere), engine, strict=True)
     ]
     framework: Words = np.array(whose, dtype=object)
     release = columns.words("release", "")

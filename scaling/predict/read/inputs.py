@@ -15,13 +15,15 @@ from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own: this name is that of its first engine.
 OWN_FRAMEWORK = "scaling"
+# Software of others of which a table says nothing.
+UNNAMED = "unnamed"
 
 SCHEDULES = typing.get_args(PipelineSchedule)
 
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
     "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings",
-    "query_key_norm", *SIZES,
+    "query_key_norm", "max_positions", *SIZES,
 )  # fmt: skip
 
 # Choices that came after the formulas and that none of them knows: on or off, later.
@@ -39,8 +41,9 @@ class Inputs:
     that the software recomputes what does not fit, because nobody said what is recomputed;
     `unfused` that a table shows it to run norms as chains of operators. `etp`: ranks that share an
     expert; `imbalance`: tokens of the fullest expert over the mean; `schedule`: of the pipeline,
-    its place in SCHEDULES. `note` says why a point cannot be predicted, None if it can;
-    `assumptions` are sentences about what was taken for granted.
+    its place in SCHEDULES; `setting`: choices on the axes that belong to the work. `note` says why
+    a point cannot be predicted, None if it can; `assumptions` are sentences about what was taken
+    for granted.
     """
 
     model: Words
@@ -76,6 +79,7 @@ class Inputs:
     ep: Floats
     etp: Floats
     imbalance: Floats
+    setting: Words
     note: Words
     assumptions: tuple[str, ...]
     point_id: Words | None
@@ -150,6 +154,7 @@ def inputs_of_layouts(
         ep=numbers("ep"),
         etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
         imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
+        setting=np.array(["|".join(map(str, one.setting_choices)) for one in layouts], object),
         note=np.full(n, None, dtype=object),
         assumptions=tuple(without(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),

@@ -105,6 +105,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
         seq_length=inputs.seq_length,
         global_batch_size=batch,
         tokens_per_step=batch * inputs.seq_length * streams,
+        setting=inputs.setting,
         point_id=inputs.point_id,
     )
 
@@ -159,6 +160,7 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
         "mlp_inputs": 1.0 + shape["gated_mlp"],
         "vocab_size": shape["vocab_size"],
         "embeddings": 2.0 - shape["tied_embeddings"],
+        "positions": shape["max_positions"],
         "attentions": attentions / blocks,
         "causal": computed / attentions * _seen(shape, inputs.seq_length),
         "seq_length": inputs.seq_length,

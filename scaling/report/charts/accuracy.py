@@ -2,18 +2,7 @@
 
 import altair as alt
 
-from scaling.report.charts.marks import (
-    ACCENT,
-    ACROSS,
-    INK,
-    SURFACE,
-    WARN,
-    chart,
-    datum,
-    finish,
-    over_gpus,
-    words,
-)
+from scaling.report.charts import marks
 from scaling.report.charts.tooltips import tooltips
 
 NEAR = 1.1  # the band around a right prediction, as a factor
@@ -22,15 +11,15 @@ NEAR = 1.1  # the band around a right prediction, as a factor
 def prediction_error() -> alt.LayerChart:
     """Predicted over measured throughput of every point that ran, against the number of GPUs."""
     rows = (
-        chart("statistics")
+        marks.chart("statistics")
         .transform_filter("isValid(datum.predicted_tokens_per_s) && isValid(datum.tokens_per_s)")
         .transform_calculate(ratio="datum.predicted_tokens_per_s / datum.tokens_per_s")
-        .encode(x=over_gpus())
+        .encode(x=marks.over_gpus())
     )
     y = alt.Y(
         "ratio:Q",
         title="Predicted over measured tokens per second (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=16),
+        scale=marks.log(16),
         axis=alt.Axis(
             values=[0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.7, 2, 3, 5, 10],
             format="~g",
@@ -44,15 +33,20 @@ def prediction_error() -> alt.LayerChart:
         groupby=["world_size"],
     )  # fmt: skip
     off = alt.condition(
-        f"datum.ratio > {NEAR} || datum.ratio < {1 / NEAR:.4f}", alt.value(WARN), alt.value(ACCENT)
+        f"datum.ratio > {NEAR} || datum.ratio < {1 / NEAR:.4f}",
+        alt.value(marks.WARN),
+        alt.value(marks.ACCENT),
     )
-    return finish(
-        one.mark_rect(color=ACCENT, opacity=0.1).encode(
-            x=ACROSS["x"], x2=ACROSS["x2"], y=datum("Y", 1 / NEAR), y2=datum("Y2", NEAR)
+    return marks.finish(
+        one.mark_rect(color=marks.ACCENT, opacity=0.1).encode(
+            x=marks.ACROSS["x"],
+            x2=marks.ACROSS["x2"],
+            y=marks.datum("Y", 1 / NEAR),
+            y2=marks.datum("Y2", NEAR),
         ),
-        one.mark_rule(color=INK, strokeWidth=1).encode(y=datum("Y", 1), **ACROSS),
+        one.mark_rule(color=marks.INK, strokeWidth=1).encode(y=marks.datum("Y", 1), **marks.ACROSS),
         rows.mark_point(
-            shape="diamond", size=34, strokeWidth=1.25, fill=SURFACE, opacity=0.8
+            shape="diamond", size=34, strokeWidth=1.25, fill=marks.SURFACE, opacity=0.8
         ).encode(
             y=y,
             stroke=off,
@@ -63,10 +57,10 @@ def prediction_error() -> alt.LayerChart:
                 alt.Tooltip("ratio:Q", title="predicted over measured", format=".3f"),
             ],
         ),
-        middle.mark_rule(color=INK, strokeWidth=5, opacity=0.3).encode(
+        middle.mark_rule(color=marks.INK, strokeWidth=5, opacity=0.3).encode(
             y=alt.Y("lower:Q"), y2=alt.Y2("upper:Q")
         ),
-        middle.mark_tick(color=INK, thickness=2.5, width=22, orient="horizontal").encode(
+        middle.mark_tick(color=marks.INK, thickness=2.5, width=22, orient="horizontal").encode(
             y=alt.Y("middle:Q"),
             tooltip=[
                 *tooltips("world_size"),
@@ -76,7 +70,7 @@ def prediction_error() -> alt.LayerChart:
                 alt.Tooltip("upper:Q", title="upper quartile", format=".3f"),
             ],
         ),
-        *words(middle, colour=INK, align="left", dx=15)(
+        *marks.words(middle, colour=marks.INK, align="left", dx=15)(
             y=alt.Y("middle:Q"), text=alt.Text("middle:Q", format=".2f")
         ),
         height=260,

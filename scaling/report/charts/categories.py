@@ -30,19 +30,12 @@ def category_points(
     return layers
 
 
-def style_lines(
-    base: alt.Chart,
-    *,
-    encode: dict[str, Any] | None = None,
-    detail: alt.Detail | None = None,
-    **mark: Any,
-) -> list[alt.Chart]:
+def style_lines(base: alt.Chart, colour: alt.Color) -> list[alt.Chart]:
     """Lines through rows of any series: what ran solid, what is predicted dashed."""
-    shared = dict(encode or {}) | ({} if detail is None else {"detail": detail})
     return [
         base.transform_filter(f"(datum.series === 'predicted') === {dashed}")
-        .mark_line(**LINES[style], **mark)
-        .encode(**shared)
+        .mark_line(**LINES[style])
+        .encode(color=colour)
         for style, dashed in (("observed", "false"), ("predicted", "true"))
     ]
 

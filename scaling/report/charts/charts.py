@@ -96,7 +96,10 @@ CHARTS: dict[str, Chart] = {
             layout_map, "layouts", "map", ("tp",), per_size=True, over=("tp", "pp"),
             missing="tp and pp have one value each.",
         ),
-        Chart(layout_ranking, "layouts", "contenders", ("layout_name",), per_size=True),
+        Chart(
+            layout_ranking, "layouts", "contenders", ("layout_name",), per_size=True,
+            over=("layout_name",), missing="no size has two layouts.",
+        ),
         Chart(
             factor_effects, "effects", "effects", ("mean_ratio",), where={"shown": (True,)},
             missing="no two layouts that ran differ in one choice only.",

@@ -2,18 +2,7 @@
 
 import altair as alt
 
-from scaling.report.charts.marks import (
-    INK,
-    LINES,
-    SOFT,
-    chart,
-    finish,
-    layout_colour,
-    log_amount_axis,
-    log_time_axis,
-    points,
-    words,
-)
+from scaling.report.charts import marks
 from scaling.report.charts.tooltips import tooltips
 
 
@@ -22,7 +11,7 @@ def cost() -> alt.LayerChart:
 
     The cost is in GPU-hours, or in money where a price of one is known or given.
     """
-    rows = chart("costs").transform_calculate(
+    rows = marks.chart("costs").transform_calculate(
         days="tokens_ * datum.hours_per_token / 24",
         soonest="tokens_ * datum.hours_per_token_low / 24",
         latest="tokens_ * datum.hours_per_token_high / 24",
@@ -35,13 +24,10 @@ def cost() -> alt.LayerChart:
     )
     x = alt.X(
         "days:Q", title="Time of the run (days, log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=30),
-        axis=log_time_axis(),
+        scale=marks.log(30),
+        axis=marks.log_time_axis(),
     )  # fmt: skip
-    y = alt.Y(
-        "cost:Q", title="{cost} (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=26), axis=log_amount_axis(),
-    )  # fmt: skip
+    y = marks.amounts("cost", "{cost}")  # fmt: skip
     best = rows.encode(x=x, y=y)
     tips = [
         *tooltips("world_size", "layout_name", "series"),
@@ -50,20 +36,20 @@ def cost() -> alt.LayerChart:
         alt.Tooltip("energy:Q", title="kWh", format=",.4~s"),
         alt.Tooltip("joules_from:N", title="energy from"),
     ]
-    return finish(
+    return marks.finish(
         *(
             best.transform_filter(f"datum.style === '{style}'")
-            .mark_line(color=SOFT, **look)
+            .mark_line(color=marks.SOFT, **look)
             .encode(order=alt.Order("world_size:Q"))
-            for style, look in LINES.items()
+            for style, look in marks.LINES.items()
         ),
         best.transform_filter("isValid(datum.hours_per_token_low)")
         .mark_rule(opacity=0.3, strokeWidth=5)
-        .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=layout_colour()),
+        .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=marks.layout_colour()),
         best.transform_filter("isValid(datum.gpu_hours_per_token_low)")
         .mark_rule(opacity=0.3, strokeWidth=5)
-        .encode(y=alt.Y("least:Q"), y2=alt.Y2("most:Q"), color=layout_colour()),
-        *points(best, tips),
-        *words(best, colour=INK, align="left", dx=8, dy=-9)(text=alt.Text("name:N")),
+        .encode(y=alt.Y("least:Q"), y2=alt.Y2("most:Q"), color=marks.layout_colour()),
+        *marks.points(best, tips),
+        *marks.words(best, colour=marks.INK, align="left", dx=8, dy=-9)(text=alt.Text("name:N")),
         height=300,
     )

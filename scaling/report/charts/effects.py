@@ -4,26 +4,11 @@ from typing import Any
 
 import altair as alt
 
-from scaling.report.charts.marks import (
-    ACCENT,
-    INK,
-    LEFT,
-    OTHER,
-    RIGHT,
-    SOFT,
-    SURFACE,
-    UPRIGHT,
-    WARN,
-    chart,
-    datum,
-    finish,
-    rows_by,
-    words,
-)
+from scaling.report.charts import marks
 
 _RATIO: dict[str, Any] = {
     "title": "Throughput ratio (log scale)",
-    "scale": alt.Scale(type="log", nice=False, padding=24),
+    "scale": marks.log(24),
     "axis": alt.Axis(
         values=[0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2, 4, 10], format="~g",
         labelOverlap="greedy", labelSeparation=8,
@@ -41,7 +26,7 @@ def factor_effects() -> alt.LayerChart:
     Open circles: the mean at each level of the one other choice that moves it most.
     """
     split = (
-        chart("interactions")
+        marks.chart("interactions")
         .transform_filter("datum.shown")
         .transform_joinaggregate(first="min(rank)", groupby=["name"])
         .transform_filter("datum.rank === datum.first")
@@ -51,7 +36,7 @@ def factor_effects() -> alt.LayerChart:
         )
     )
     rows = (
-        chart("effects")
+        marks.chart("effects")
         .transform_filter("datum.shown")
         .transform_calculate(
             row_order=_WORTH,
@@ -64,7 +49,7 @@ def factor_effects() -> alt.LayerChart:
             "' · ' + datum.counted + (datum.counted === 1 ? ' pair' : ' pairs')",
             brief="'×' + format(datum.worth, '.2f') + ' · ' + datum.counted",
         )
-        .encode(y=rows_by("name", "row_order", falling=True))
+        .encode(y=marks.rows_by("name", "row_order", falling=True))
     )
     x = alt.X("worth:Q", **_RATIO)
     tips = [
@@ -101,23 +86,27 @@ def factor_effects() -> alt.LayerChart:
             row_order="isValid(datum.near_ratio) ? datum.near_ratio : datum.all_ratio"
         )
     )
-    at_level = levels.encode(x=alt.X("mean_ratio:Q"), y=rows_by("name", "row_order", falling=True))
+    at_level = levels.encode(
+        x=alt.X("mean_ratio:Q"), y=marks.rows_by("name", "row_order", falling=True)
+    )
     narrow = "width < 460"
-    return finish(
-        one.mark_rule(color=OTHER, strokeWidth=1).encode(x=datum("X", 1), **UPRIGHT),
-        rows.mark_rule(strokeWidth=1.25, color=ACCENT, yOffset=6).encode(
+    return marks.finish(
+        one.mark_rule(color=marks.OTHER, strokeWidth=1).encode(
+            x=marks.datum("X", 1), **marks.UPRIGHT
+        ),
+        rows.mark_rule(strokeWidth=1.25, color=marks.ACCENT, yOffset=6).encode(
             x=alt.X("lowest:Q"), x2=alt.X2("highest:Q")
         ),
-        rows.mark_rule(strokeWidth=6, color=ACCENT, opacity=0.45, yOffset=6).encode(
+        rows.mark_rule(strokeWidth=6, color=marks.ACCENT, opacity=0.45, yOffset=6).encode(
             x=alt.X("near_low:Q"), x2=alt.X2("near_high:Q")
         ),
         rows.mark_point(
-            shape="circle", filled=True, size=64, opacity=1, color=ACCENT, yOffset=6
+            shape="circle", filled=True, size=64, opacity=1, color=marks.ACCENT, yOffset=6
         ).encode(x=x, tooltip=tips),
         at_level.mark_point(
             shape="circle",
-            fill=SURFACE,
-            stroke=WARN,
+            fill=marks.SURFACE,
+            stroke=marks.WARN,
             strokeWidth=1.25,
             size=30,
             opacity=1,
@@ -134,21 +123,23 @@ def factor_effects() -> alt.LayerChart:
         *(
             layer
             for end, align, away in (("low", "right", -7), ("high", "left", 7))
-            for layer in words(
+            for layer in marks.words(
                 at_level.transform_filter(f"datum.mean_ratio === datum.{end} && datum.apart"),
-                colour=WARN,
+                colour=marks.WARN,
                 fontSize=10,
                 align=align,
                 dx=away,
                 dy=6,
             )(text=alt.Text("where:N"))
         ),
-        *words(rows, colour=INK, align="left", dy=-11)(x=LEFT, text=alt.Text("name:N")),
-        *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 0 : 1"})(
-            x=RIGHT, text=alt.Text("numbers:N")
+        *marks.words(rows, colour=marks.INK, align="left", dy=-11)(
+            x=marks.LEFT, text=alt.Text("name:N")
         ),
-        *words(rows, colour=SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"})(
-            x=RIGHT, text=alt.Text("brief:N")
-        ),
+        *marks.words(
+            rows, colour=marks.SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 0 : 1"}
+        )(x=marks.RIGHT, text=alt.Text("numbers:N")),
+        *marks.words(
+            rows, colour=marks.SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"}
+        )(x=marks.RIGHT, text=alt.Text("brief:N")),
         height=alt.Step(38),
     )

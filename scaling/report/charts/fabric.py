@@ -2,8 +2,8 @@
 
 import altair as alt
 
+from scaling.report.charts import marks
 from scaling.report.charts.categories import category, part_colour
-from scaling.report.charts.marks import FROM_ZERO, INK, SURFACE, chart, finish, rate_axis
 from scaling.report.charts.tooltips import tooltips
 
 AXES = ["tp", "cp", "dp", "pp", "ep"]
@@ -11,7 +11,7 @@ AXES = ["tp", "cp", "dp", "pp", "ep"]
 
 def collectives() -> alt.LayerChart:
     """Bus bandwidth against message size, one line a shape of group."""
-    rows = chart("collectives").transform_calculate(
+    rows = marks.chart("collectives").transform_calculate(
         group="(datum.nodes > 1 ? datum.nodes + ' nodes, ' : '') + datum.ranks + ' {GPUs}'"
         " + (datum.at_once > 1 ? ', ' + datum.at_once + ' at once' : '')",
         rate="datum.bus_bytes_per_s / 1e9",
@@ -23,7 +23,7 @@ def collectives() -> alt.LayerChart:
         x=alt.X(
             "message_bytes:Q",
             title="Message (bytes of one rank, log scale)",
-            scale=alt.Scale(type="log", base=2, nice=False, padding=8),
+            scale=marks.log(8, base=2),
             axis=alt.Axis(
                 values=[2**power for power in range(0, 41, 5)],
                 labelExpr="datum.value < 1024 ? datum.value + ' B' : datum.value < 1048576 ? "
@@ -33,15 +33,10 @@ def collectives() -> alt.LayerChart:
                 labelOverlap="greedy",
             ),
         ),
-        y=alt.Y(
-            "rate:Q",
-            title="Bus bandwidth (GB/s)",
-            scale=FROM_ZERO,
-            axis=alt.Axis(format=",~r", tickCount=5),
-        ),
+        y=marks.amounts("rate", "Bus bandwidth (GB/s)", alt.Axis(format=",~r", tickCount=5)),
     )
     shape = category("group:N", sort=alt.EncodingSortField("order", op="min"))
-    return finish(
+    return marks.finish(
         base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
             y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), color=shape
         ),
@@ -56,25 +51,20 @@ def collectives() -> alt.LayerChart:
 
 def gemm_rates() -> alt.LayerChart:
     """FLOP/s of one device against the size of a matrix product, by precision."""
-    base = chart("gemms").encode(
+    base = marks.chart("gemms").encode(
         x=alt.X(
             "flops:Q",
             title="FLOPs of the product, 2·m·n·k (log scale)",
-            scale=alt.Scale(type="log", nice=False, padding=12),
+            scale=marks.log(12),
             axis=alt.Axis(
                 values=[10**power for power in range(20)], format="~s", grid=False,
                 labelOverlap="greedy",
             ),
         ),
     )  # fmt: skip
-    y = alt.Y(
-        "flop_per_s:Q",
-        title="FLOP/s of one {GPU}",
-        scale=FROM_ZERO,
-        axis=rate_axis(),
-    )
+    y = marks.amounts("flop_per_s", "FLOP/s of one {GPU}", marks.rate_axis())
     kind = category("precision:N")
-    return finish(
+    return marks.finish(
         base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
             y=alt.Y("slowest_flop_per_s:Q"), y2=alt.Y2("fastest_flop_per_s:Q"), color=kind
         ),
@@ -88,19 +78,13 @@ def gemm_rates() -> alt.LayerChart:
 def communication() -> alt.LayerChart:
     """Seconds a step communicates, by axis of parallelism; a tick where the exposed part ends."""
     rows = (
-        chart("communication")
+        marks.chart("communication")
         .transform_filter("datum.split === 'axis'")
         .transform_calculate(
             start="datum.from_s * 1000", end="datum.to_s * 1000",
             took="datum.seconds * 1000", exposed="datum.exposed_s * 1000",
         )
-        .encode(
-            y=alt.Y(
-                "world_size:O",
-                title="Number of {GPUs}",
-                axis=alt.Axis(domain=False, ticks=False, grid=False),
-            )
-        )
+        .encode(y=marks.each_size())
     )  # fmt: skip
     tips = [
         *tooltips("world_size", "layout_name"),
@@ -110,20 +94,20 @@ def communication() -> alt.LayerChart:
         *tooltips("series"),
     ]
     one = rows.transform_aggregate(exposed="max(exposed)", groupby=["world_size"])
-    return finish(
-        rows.mark_bar(height=16, stroke=SURFACE, strokeWidth=0.5).encode(
+    return marks.finish(
+        rows.mark_bar(height=16, stroke=marks.SURFACE, strokeWidth=0.5).encode(
             x=alt.X(
                 "start:Q",
                 title="Communication (ms per step, hidden or not)",
-                scale=FROM_ZERO,
+                scale=marks.FROM_ZERO,
                 axis=alt.Axis(format=",~r", tickCount=5),
             ),
             x2=alt.X2("end:Q"),
             color=part_colour(AXES, "t", "communication"),
             tooltip=tips,
         ),
-        one.mark_tick(thickness=4, height=22, color=SURFACE).encode(x=alt.X("exposed:Q")),
-        one.mark_tick(thickness=2, height=22, color=INK).encode(
+        one.mark_tick(thickness=4, height=22, color=marks.SURFACE).encode(x=alt.X("exposed:Q")),
+        one.mark_tick(thickness=2, height=22, color=marks.INK).encode(
             x=alt.X("exposed:Q"),
             tooltip=[alt.Tooltip("exposed:Q", title="ms exposed", format=".4~g")],
         ),

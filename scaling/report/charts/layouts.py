@@ -4,24 +4,7 @@ from typing import Any
 
 import altair as alt
 
-from scaling.report.charts.marks import (
-    ACCENT,
-    ACROSS,
-    BAD,
-    FROM_ZERO,
-    INK,
-    LEFT,
-    OTHER,
-    RIGHT,
-    SOFT,
-    amount_axis,
-    chart,
-    datum,
-    finish,
-    intervals,
-    points,
-    rows_by,
-)
+from scaling.report.charts import marks
 from scaling.report.charts.palette import HATCH
 from scaling.report.charts.tooltips import tooltips
 
@@ -34,42 +17,46 @@ def layout_ranking() -> alt.LayerChart:
     Name and number stand above the mark, so a phone has room.
     """
     up, down = -7, 7
-    x = alt.X("tokens_per_s:Q", title="Tokens per second", scale=FROM_ZERO, axis=amount_axis())
+    x = alt.X(
+        "tokens_per_s:Q", title="Tokens per second", scale=marks.FROM_ZERO, axis=marks.amount_axis()
+    )
     rows = (
-        chart("contenders")
+        marks.chart("contenders")
         .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
         .transform_calculate(
             value="datum.outcome === 'ok' ? format(datum.tokens_per_s, '.3s') + ' · ' + "
             "format(datum.share_of_best, '.0%') : replace(datum.outcome, '_', ' ')",
         )
-        .encode(y=rows_by("layout_name", "place"))
+        .encode(y=marks.rows_by("layout_name", "place"))
     )
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
-    ends = intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))
+    ends = marks.intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))
     for layer in ends:
         layer.mark.yOffset = down
-    number: dict[str, Any] = {"x": RIGHT, "text": "value:N"}
+    number: dict[str, Any] = {"x": marks.RIGHT, "text": "value:N"}
     tips = tooltips(
         "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
         "tokens_per_s_high", "share_of_best", "mfu", "stack_fingerprint",
     )  # fmt: skip
-    return finish(
-        chart("contenders")
+    return marks.finish(
+        marks.chart("contenders")
         .transform_filter("datum.place === 1")
-        .mark_rect(color=ACCENT, opacity=0.16)
+        .mark_rect(color=marks.ACCENT, opacity=0.16)
         .encode(x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q")),
-        ran.mark_rule(color=OTHER, strokeWidth=1, yOffset=down).encode(x=x, x2=datum("X2", 0)),
+        ran.mark_rule(color=marks.OTHER, strokeWidth=1, yOffset=down).encode(
+            x=x, x2=marks.datum("X2", 0)
+        ),
         *ends,
-        *points(ran.encode(x=x), tips, yOffset=down),
+        *marks.points(ran.encode(x=x), tips, yOffset=down),
         failed.mark_bar(height=8, yOffset=down, fill=HATCH, cornerRadius=2).encode(
-            **ACROSS,
+            **marks.ACROSS,
             tooltip=tooltips("world_size", "layout_name", "outcome"),
         ),
-        rows.mark_text(align="left", dy=up, color=INK, limit={"expr": "width * 0.72"}).encode(
-            x=LEFT, text=alt.Text("layout_name:N")
+        rows.mark_text(align="left", dy=up, color=marks.INK, limit={"expr": "width * 0.72"}).encode(
+            x=marks.LEFT, text=alt.Text("layout_name:N")
         ),
-        ran.mark_text(align="right", dx=-2, dy=up, color=SOFT).encode(**number),
-        failed.mark_text(align="right", dx=-2, dy=up, color=BAD).encode(**number),
+        ran.mark_text(align="right", dx=-2, dy=up, color=marks.SOFT).encode(**number),
+        failed.mark_text(align="right", dx=-2, dy=up, color=marks.BAD).encode(**number),
         height=alt.Step(32),
     )

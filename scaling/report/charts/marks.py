@@ -96,6 +96,22 @@ _FINER = [digit * decade for decade in _DECADES for digit in (1, 1.2, 1.5, 2, 2.
 FROM_ZERO = alt.Scale(domainMin=0, nice=True)  # amounts start at 0
 
 
+def log(padding: int, **scale: Any) -> alt.Scale:
+    """A log scale that begins and ends at its data, so many pixels beyond them."""
+    return alt.Scale(type="log", nice=False, padding=padding, **scale)
+
+
+def amounts(field: str, title: str, axis: alt.Axis | None = None) -> alt.Y:
+    """Amounts upwards from 0."""
+    return alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis or amount_axis())
+
+
+def each_size() -> alt.Y:
+    """A row for each number of GPUs."""
+    axis = alt.Axis(domain=False, ticks=False, grid=False)
+    return alt.Y("world_size:O", title="Number of {GPUs}", axis=axis)
+
+
 def rows_by(name: str, order: str, *, falling: bool = False) -> alt.Y:
     """Rows of a chart, one a name, whose text the chart writes itself: an axis has no room."""
     sort = alt.EncodingSortField(
@@ -130,10 +146,10 @@ def stretches(base: alt.Chart) -> list[alt.Chart]:
     A thin dotted line leads the eye from one layout to the next.
     """
     along = base.transform_window(
-        before="lag(layout_name)",
+        before="lag(advised_layout_name)",
         groupby=["series"],
         sort=[alt.SortField("world_size")],
-    ).transform_calculate(changed="datum.before === datum.layout_name ? 0 : 1")
+    ).transform_calculate(changed="datum.before === datum.advised_layout_name ? 0 : 1")
     numbered = along.transform_window(
         stretch="sum(changed)", groupby=["series"], sort=[alt.SortField("world_size")]
     )
@@ -187,7 +203,7 @@ def over_gpus(field: str = "world_size:Q", *, padding: int = 30) -> alt.X:
     return alt.X(
         field,
         title="Number of {GPUs} (log scale)",
-        scale=alt.Scale(type="log", base=2, nice=False, padding=padding),
+        scale=log(padding, base=2),
         axis=sizes_axis("sizes_"),
     )
 

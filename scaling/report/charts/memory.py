@@ -3,28 +3,12 @@
 import altair as alt
 
 from scaling.cluster.hardware import GIB
+from scaling.report.charts import marks
 from scaling.report.charts.categories import category, category_points, part_colour
 from scaling.report.charts.layouts import SHOWN_LAYOUTS
-from scaling.report.charts.marks import (
-    ACROSS,
-    BAD,
-    FROM_ZERO,
-    INK,
-    LEFT,
-    OTHER,
-    RIGHT,
-    SOFT,
-    SURFACE,
-    UPRIGHT,
-    chart,
-    datum,
-    finish,
-    log_time_axis,
-    rows_by,
-)
 from scaling.report.charts.tooltips import tooltips
 
-MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest"]
+MEMORY = ["weights", "gradients", "optimizer", "activations", "logits and rest", "fragmentation"]
 _TAKEN = (
     f"(isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes : "
     f"datum.predicted_memory_bytes) / {GIB}"
@@ -35,7 +19,7 @@ _FROM = "isValid(datum.peak_memory_bytes) ? 'measured' : 'predicted'"
 def memory_time() -> alt.LayerChart:
     """Memory against step time of the layouts at one size; the line joins the best."""
     rows = (
-        chart("contenders")
+        marks.chart("contenders")
         .transform_filter("datum.outcome === 'ok' && isValid(datum.step_time_s)")
         .transform_calculate(
             memory=_TAKEN, memory_is=_FROM, stage="'ZeRO ' + datum.zero_stage",
@@ -56,15 +40,10 @@ def memory_time() -> alt.LayerChart:
     x = alt.X(
         "step_time_s:Q",
         title="Seconds per step (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=20),
-        axis=log_time_axis(),
+        scale=marks.log(20),
+        axis=marks.log_time_axis(),
     )
-    y = alt.Y(
-        "memory:Q",
-        title="Memory per {GPU}, largest rank (GiB)",
-        scale=FROM_ZERO,
-        axis=alt.Axis(tickCount=5),
-    )
+    y = marks.amounts("memory", "Memory per {GPU}, largest rank (GiB)", alt.Axis(tickCount=5))
     stage = category("stage:N")
     tips = [
         *tooltips("world_size", "layout_name", "series"),
@@ -73,9 +52,9 @@ def memory_time() -> alt.LayerChart:
         alt.Tooltip("memory_is:N", title="memory is"),
         *tooltips("share_of_best"),
     ]
-    return finish(
-        _capacity().encode(y=alt.Y("edge:Q"), **ACROSS),
-        front.mark_line(color=SOFT, strokeWidth=1, interpolate="step-after").encode(
+    return marks.finish(
+        _capacity().encode(y=alt.Y("edge:Q"), **marks.ACROSS),
+        front.mark_line(color=marks.SOFT, strokeWidth=1, interpolate="step-after").encode(
             x=x, y=y, order=alt.Order("step_time_s:Q")
         ),
         *category_points(rows.encode(x=x, y=y), stage, tips),
@@ -86,7 +65,7 @@ def memory_time() -> alt.LayerChart:
 def memory() -> alt.LayerChart:
     """Memory of each layout at one size: predicted parts as a bar, the measured peak as a tick."""
     bars = (
-        chart("memory_parts")
+        marks.chart("memory_parts")
         .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
         .transform_calculate(
             start=f"datum.from_bytes / {GIB}",
@@ -94,10 +73,10 @@ def memory() -> alt.LayerChart:
             size=f"datum.bytes / {GIB}",
             total=f"datum.total_bytes / {GIB}",
         )
-        .encode(y=rows_by("layout_name", "place"))
+        .encode(y=marks.rows_by("layout_name", "place"))
     )
     rows = (
-        chart("contenders")
+        marks.chart("contenders")
         .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
         .transform_calculate(
             peak=f"isValid(datum.peak_memory_bytes) ? datum.peak_memory_bytes / {GIB} : null",
@@ -107,10 +86,10 @@ def memory() -> alt.LayerChart:
             f" / {GIB}, '.3~r') + ' GiB' : isValid(datum.predicted_memory_bytes) ? 'predicted ' + "
             f"format(datum.predicted_memory_bytes / {GIB}, '.3~r') + ' GiB' : 'not measured'",
         )
-        .encode(y=rows_by("layout_name", "place"))
+        .encode(y=marks.rows_by("layout_name", "place"))
     )
     x = alt.X(
-        "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=FROM_ZERO,
+        "peak:Q", title="Memory per {GPU}, largest rank (GiB)", scale=marks.FROM_ZERO,
         axis=alt.Axis(tickCount=5),
     )  # fmt: skip
     part = [
@@ -121,24 +100,24 @@ def memory() -> alt.LayerChart:
         alt.Tooltip("peak_phase:N", title="fullest phase of a step"),
     ]
     ran = alt.condition("datum.outcome === 'ok'", alt.value(1), alt.value(0.5))
-    return finish(
-        bars.mark_bar(height=9, yOffset=7, stroke=SURFACE, strokeWidth=0.5).encode(
+    return marks.finish(
+        bars.mark_bar(height=9, yOffset=7, stroke=marks.SURFACE, strokeWidth=0.5).encode(
             x=alt.X("start:Q"), x2=alt.X2("end:Q"), opacity=ran, tooltip=part,
             color=part_colour(MEMORY, "p", "memory_parts"),
         ),
         rows.transform_filter("isValid(datum.peak)")
-        .mark_rule(color=OTHER, strokeWidth=1, yOffset=7)
-        .encode(x=x, x2=datum("X2", 0)),
+        .mark_rule(color=marks.OTHER, strokeWidth=1, yOffset=7)
+        .encode(x=x, x2=marks.datum("X2", 0)),
         rows.transform_filter("isValid(datum.peak)")
-        .mark_tick(thickness=3, height=15, yOffset=7, color=INK)
+        .mark_tick(thickness=3, height=15, yOffset=7, color=marks.INK)
         .encode(x=x, tooltip=[*tooltips("world_size", "layout_name", "series"),
                               alt.Tooltip("peak:Q", title="measured peak GiB", format=".3~r")]),
-        _capacity().encode(x=alt.X("edge:Q"), **UPRIGHT),
-        rows.mark_text(align="left", dy=-7, color=INK, limit={"expr": "width * 0.7"}).encode(
-            x=LEFT, text=alt.Text("layout_name:N")
+        _capacity().encode(x=alt.X("edge:Q"), **marks.UPRIGHT),
+        rows.mark_text(align="left", dy=-7, color=marks.INK, limit={"expr": "width * 0.7"}).encode(
+            x=marks.LEFT, text=alt.Text("layout_name:N")
         ),
-        rows.mark_text(align="right", dx=-2, dy=-7, color=SOFT).encode(
-            x=RIGHT, text=alt.Text("words:N")
+        rows.mark_text(align="right", dx=-2, dy=-7, color=marks.SOFT).encode(
+            x=marks.RIGHT, text=alt.Text("words:N")
         ),
         height=alt.Step(32),
     )  # fmt: skip
@@ -147,9 +126,9 @@ def memory() -> alt.LayerChart:
 def _capacity() -> alt.Chart:
     """A rule at what a GPU holds, in GiB, where that is known: column `edge`."""
     capacity: alt.Chart = (
-        chart("settings")
+        marks.chart("settings")
         .transform_filter("isValid(datum.gpu_memory_bytes)")
         .transform_calculate(edge=f"datum.gpu_memory_bytes / {GIB}")
-        .mark_rule(color=BAD, strokeWidth=1.5)
+        .mark_rule(color=marks.BAD, strokeWidth=1.5)
     )
     return capacity

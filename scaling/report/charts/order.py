@@ -4,13 +4,7 @@ from typing import Any
 
 import altair as alt
 
-from scaling.report.charts.marks import (
-    INK,
-    SOFT,
-    SURFACE,
-    chart,
-    finish,
-)
+from scaling.report.charts import marks
 from scaling.report.charts.palette import HATCH, variable
 from scaling.report.charts.tooltips import tooltips
 
@@ -18,7 +12,7 @@ from scaling.report.charts.tooltips import tooltips
 def layout_map() -> alt.LayerChart:
     """Map of tp by pp at one size: each cell the best of all other choices, failures hatched."""
     plain: dict[str, Any] = {"domain": False, "ticks": False, "grid": False}
-    base = chart("map").encode(
+    base = marks.chart("map").encode(
         x=alt.X(
             "pp:O", title="Pipeline stages, pp", axis=alt.Axis(orient="top", labelAngle=0, **plain)
         ),
@@ -36,24 +30,26 @@ def layout_map() -> alt.LayerChart:
         domain=[0.5, 0.7, 0.8, 0.9, 0.97],
         range=[variable(f"s{step}") for step in range(1, 7)],
     )
-    ink = alt.condition("datum.share_of_best >= 0.8", alt.value(variable("s-ink")), alt.value(INK))
+    ink = alt.condition(
+        "datum.share_of_best >= 0.8", alt.value(variable("s-ink")), alt.value(marks.INK)
+    )
     tips = tooltips(
         "layout_name", "text", "series", "mfu", "tokens_per_s", "tokens_per_s_per_gpu",
         "share_of_best", "tried", "failed",
     )  # fmt: skip
     narrow = "width < 480"
-    return finish(
-        ran.mark_rect(cornerRadius=3, stroke=SURFACE, strokeWidth=2).encode(
+    return marks.finish(
+        ran.mark_rect(cornerRadius=3, stroke=marks.SURFACE, strokeWidth=2).encode(
             color=alt.Color("share_of_best:Q", scale=steps, legend=None), tooltip=tips
         ),
-        bad.mark_rect(cornerRadius=3, fill=HATCH, stroke=SURFACE, strokeWidth=2).encode(
+        bad.mark_rect(cornerRadius=3, fill=HATCH, stroke=marks.SURFACE, strokeWidth=2).encode(
             tooltip=tooltips("status", "tried", "failed")
         ),
         ran.transform_filter("datum.share_of_best === 1").mark_rect(
-            cornerRadius=3, fill="transparent", stroke=INK, strokeWidth=2.5
+            cornerRadius=3, fill="transparent", stroke=marks.INK, strokeWidth=2.5
         ),
         ran.transform_filter("datum.series === 'predicted'").mark_rect(
-            cornerRadius=3, fill="transparent", stroke=INK, strokeWidth=1.5, strokeDash=[4, 3]
+            cornerRadius=3, fill="transparent", stroke=marks.INK, strokeWidth=1.5, strokeDash=[4, 3]
         ),
         ran.mark_text(
             dy={"expr": f"{narrow} ? 1 : -6"}, fontSize={"expr": f"{narrow} ? 11 : 13"},
@@ -66,7 +62,7 @@ def layout_map() -> alt.LayerChart:
             fontSize={"expr": f"{narrow} ? 9 : 11"}, stroke=variable("hatch-bg"), strokeWidth=4,
             strokeJoin="round",
         ).encode(text=alt.Text("said:N")),
-        bad.mark_text(fontSize={"expr": f"{narrow} ? 9 : 11"}, color=SOFT).encode(
+        bad.mark_text(fontSize={"expr": f"{narrow} ? 9 : 11"}, color=marks.SOFT).encode(
             text=alt.Text("said:N")
         ),
         height=alt.Step(46),

@@ -2,16 +2,8 @@
 
 import altair as alt
 
+from scaling.report.charts import marks
 from scaling.report.charts.categories import category, category_points, style_lines
-from scaling.report.charts.marks import (
-    FROM_ZERO,
-    SOFT,
-    amount_axis,
-    chart,
-    finish,
-    over_gpus,
-    words,
-)
 from scaling.report.charts.tooltips import tooltips
 
 _TIPS = (
@@ -21,20 +13,17 @@ _TIPS = (
 
 def generations() -> alt.LayerChart:
     """Tokens per second per GPU of one layout on every cluster that ran it; its MFU beside it."""
-    y = alt.Y(
-        "tokens_per_s_per_gpu:Q",
-        title="Tokens per second per {GPU}",
-        scale=FROM_ZERO,
-        axis=amount_axis(),
-    )
+    y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
     base = (
-        chart("peers").transform_filter("datum.dimension === 'cluster'").encode(x=over_gpus(), y=y)
+        marks.chart("peers")
+        .transform_filter("datum.dimension === 'cluster'")
+        .encode(x=marks.over_gpus(), y=y)
     )
     cluster = category("cluster:N")
-    return finish(
-        *style_lines(base, encode={"color": cluster}),
+    return marks.finish(
+        *style_lines(base, cluster),
         *category_points(base, cluster, tooltips(*_TIPS)),
-        *words(base.transform_filter("isValid(datum.mfu)"), colour=SOFT, dy=-14)(
+        *marks.words(base.transform_filter("isValid(datum.mfu)"), colour=marks.SOFT, dy=-14)(
             text=alt.Text("mfu:Q", format=".0%")
         ),
         height=280,

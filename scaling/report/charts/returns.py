@@ -4,29 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from scaling.report.charts.marks import (
-    ACCENT,
-    ACROSS,
-    FAINT,
-    FOOT,
-    INK,
-    INTERVALS,
-    SEGMENTS,
-    UPRIGHT,
-    WARN,
-    amount_axis,
-    chart,
-    datum,
-    finish,
-    firmest,
-    layout_colour,
-    log_amount_axis,
-    of,
-    over_gpus,
-    points,
-    sizes_axis,
-    words,
-)
+from scaling.report.charts import marks
 from scaling.report.charts.tooltips import tooltips
 
 _ENDS = (
@@ -37,9 +15,9 @@ _ENDS = (
 
 def marginal_return() -> alt.LayerChart:
     """What each step between two sizes returned of what it cost, with its interval: 1 is all."""
-    steps = chart("returns").transform_filter("isValid(datum.step_return)")
+    steps = marks.chart("returns").transform_filter("isValid(datum.step_return)")
     one = steps.transform_aggregate(count="count()")
-    knee = chart("knees").transform_calculate(least="2 * datum.knee_share - 1")
+    knee = marks.chart("knees").transform_calculate(least="2 * datum.knee_share - 1")
     tooltip = [
         *_ENDS,
         alt.Tooltip("from_layout:N", title="layout before"),
@@ -59,11 +37,17 @@ def marginal_return() -> alt.LayerChart:
         number="format(datum.step_return, '.2f')",
         tooltip=tooltip,
     )
-    return finish(
-        one.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 0), **ACROSS),
-        one.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 1), **ACROSS),
+    return marks.finish(
+        one.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
+            y=marks.datum("Y", 0), **marks.ACROSS
+        ),
+        one.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
+            y=marks.datum("Y", 1), **marks.ACROSS
+        ),
         band,
-        knee.mark_rule(color=WARN, strokeDash=[2, 3]).encode(y=alt.Y("least:Q"), **ACROSS),
+        knee.mark_rule(color=marks.WARN, strokeDash=[2, 3]).encode(
+            y=alt.Y("least:Q"), **marks.ACROSS
+        ),
         *segments,
         height=260,
     )
@@ -71,8 +55,8 @@ def marginal_return() -> alt.LayerChart:
 
 def marginal_watt() -> alt.LayerChart:
     """Tokens per second for each added watt, a segment per step."""
-    steps = chart("returns").transform_filter("datum.watt_from === 'measured'")
-    start = firmest(steps).transform_aggregate(start="max(yardstick_per_watt)")
+    steps = marks.chart("returns").transform_filter("datum.watt_from === 'measured'")
+    start = marks.firmest(steps).transform_aggregate(start="max(yardstick_per_watt)")
     tooltip = [
         *_ENDS,
         alt.Tooltip("to_layout:N", title="layout there"),
@@ -81,14 +65,18 @@ def marginal_watt() -> alt.LayerChart:
         alt.Tooltip("per_watt_low:Q", title="{interval} from", format=",.4~s"),
         alt.Tooltip("per_watt_high:Q", title="{interval} to", format=",.4~s"),
     ]
-    return finish(
-        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=datum("Y", 0), **ACROSS),
-        start.mark_rule(color=FAINT, strokeWidth=1).encode(y=alt.Y("start:Q"), **ACROSS),
+    return marks.finish(
+        start.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
+            y=marks.datum("Y", 0), **marks.ACROSS
+        ),
+        start.mark_rule(color=marks.FAINT, strokeWidth=1).encode(
+            y=alt.Y("start:Q"), **marks.ACROSS
+        ),
         *_segments(
             steps,
             "per_watt",
             title="Tokens per second per added watt",
-            axis=amount_axis(),
+            axis=marks.amount_axis(),
             number="format(datum.per_watt / datum.yardstick_per_watt, '.2f')",
             tooltip=tooltip,
         ),
@@ -116,19 +104,23 @@ def _segments(
         tooltip: of the segments.
     """
     y = alt.Y(f"{column}:Q", title=title, scale=alt.Scale(nice=True), axis=axis)
-    base = steps.encode(x=over_gpus("from_world_size:Q", padding=14), x2=alt.X2("to_world_size:Q"))
+    base = steps.encode(
+        x=marks.over_gpus("from_world_size:Q", padding=14), x2=alt.X2("to_world_size:Q")
+    )
     middle = steps.transform_calculate(
         middle="sqrt(datum.from_world_size * datum.to_world_size)", words=number
-    ).encode(x=over_gpus("middle:Q", padding=14))
+    ).encode(x=marks.over_gpus("middle:Q", padding=14))
     return [
-        base.mark_rect(opacity=0.16, color=ACCENT).encode(
+        base.mark_rect(opacity=0.16, color=marks.ACCENT).encode(
             y=alt.Y(f"{column}_low:Q"), y2=alt.Y2(f"{column}_high:Q")
         ),
         *(
-            of(base, series).mark_rule(color=ACCENT, **look).encode(y=y, tooltip=list(tooltip))
-            for series, look in SEGMENTS.items()
+            marks.of(base, series)
+            .mark_rule(color=marks.ACCENT, **look)
+            .encode(y=y, tooltip=list(tooltip))
+            for series, look in marks.SEGMENTS.items()
         ),
-        *words(middle, colour=INK, dy=13)(y=y, text=alt.Text("words:N")),
+        *marks.words(middle, colour=marks.INK, dy=13)(y=y, text=alt.Text("words:N")),
     ]
 
 
@@ -137,44 +129,50 @@ def scaling_law() -> alt.LayerChart:
     y = alt.Y(
         "tokens_per_s:Q",
         title="Tokens per second (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=24),
-        axis=log_amount_axis(),
+        scale=marks.log(24),
+        axis=marks.log_amount_axis(),
     )
     x = alt.X(
         "world_size:Q",
         title="Number of {GPUs} (log scale)",
-        scale=alt.Scale(type="log", base=2, nice=False, padding=14),
-        axis=sizes_axis("beyond_"),
+        scale=marks.log(14, base=2),
+        axis=marks.sizes_axis("beyond_"),
     )
-    curve = chart("law_curves").encode(x=x)
+    curve = marks.chart("law_curves").encode(x=x)
     inside = curve.transform_filter("datum.inside_data")
     leaves = curve.transform_filter("datum.inside_data").transform_aggregate(
         edge="max(world_size)", groupby=["series"]
     )
     beyond = (
-        chart("law_curves")
+        marks.chart("law_curves")
         .transform_calculate(inside="datum.inside_data ? datum.world_size : 0")
         .transform_joinaggregate(edge="max(inside)", groupby=["series"])
         .transform_filter("datum.world_size >= datum.edge")
         .encode(x=x)
     )
-    seen = chart("best").transform_filter("datum.series !== 'predicted'").encode(x=x)
-    rules = chart("best").encode(x=x)
-    return finish(
-        curve.mark_area(color=ACCENT, opacity=0.14).encode(
+    seen = marks.chart("best").transform_filter("datum.series !== 'predicted'").encode(x=x)
+    rules = marks.chart("best").encode(x=x)
+    return marks.finish(
+        curve.mark_area(color=marks.ACCENT, opacity=0.14).encode(
             y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q")
         ),
-        inside.mark_line(color=ACCENT, strokeWidth=1.5).encode(y=y),
-        beyond.mark_line(color=ACCENT, strokeWidth=1.5, strokeDash=[4, 3]).encode(y=y),
-        leaves.mark_rule(color=WARN, strokeWidth=1).encode(x=alt.X("edge:Q"), **UPRIGHT),
-        leaves.mark_text(
-            text="data end", align="left", dx=4, dy=-5, baseline="bottom", color=WARN
-        ).encode(x=alt.X("edge:Q"), y=FOOT),
-        of(rules, "measured")
-        .mark_rule(**INTERVALS["measured"])
-        .encode(
-            y=alt.Y("tokens_per_s_low:Q"), y2=alt.Y2("tokens_per_s_high:Q"), color=layout_colour()
+        inside.mark_line(color=marks.ACCENT, strokeWidth=1.5).encode(y=y),
+        beyond.mark_line(color=marks.ACCENT, strokeWidth=1.5, strokeDash=[4, 3]).encode(y=y),
+        leaves.mark_rule(color=marks.WARN, strokeWidth=1).encode(
+            x=alt.X("edge:Q"), **marks.UPRIGHT
         ),
-        *points(seen.encode(y=y), tooltips("world_size", "layout_name", "series", "tokens_per_s")),
+        leaves.mark_text(
+            text="data end", align="left", dx=4, dy=-5, baseline="bottom", color=marks.WARN
+        ).encode(x=alt.X("edge:Q"), y=marks.FOOT),
+        marks.of(rules, "measured")
+        .mark_rule(**marks.INTERVALS["measured"])
+        .encode(
+            y=alt.Y("tokens_per_s_low:Q"),
+            y2=alt.Y2("tokens_per_s_high:Q"),
+            color=marks.layout_colour(),
+        ),
+        *marks.points(
+            seen.encode(y=y), tooltips("world_size", "layout_name", "series", "tokens_per_s")
+        ),
         height=280,
     )

@@ -4,8 +4,8 @@ from typing import Any
 
 import altair as alt
 
+from scaling.report.charts import marks
 from scaling.report.charts.categories import part_colour
-from scaling.report.charts.marks import INK, RIGHT, SOFT, SURFACE, chart, finish
 from scaling.report.charts.palette import variable
 
 TIME = [
@@ -16,14 +16,8 @@ _LABELLED = 0.07  # of a step; a narrower part has no room for its share
 
 
 def step_bounds() -> alt.LayerChart:
-    """Where the step of the best layout goes at each size; predicted bars are paler."""
-    base = chart("time_split").encode(
-        y=alt.Y(
-            "world_size:O",
-            title="Number of {GPUs}",
-            axis=alt.Axis(domain=False, ticks=False, grid=False),
-        )
-    )
+    """Where the step of a size's layout goes; predicted bars are paler."""
+    base = marks.chart("time_split").encode(y=marks.each_size())
     tips = [
         alt.Tooltip("world_size:O", title="{GPUs}"),
         alt.Tooltip("layout_name:N", title="layout"),
@@ -44,17 +38,17 @@ def step_bounds() -> alt.LayerChart:
         "text": alt.Text("share:Q", format=".0%"),
     }
     steps = (
-        chart("best")
-        .transform_filter("isValid(datum.step_time_s)")
+        marks.chart("time_split")
+        .transform_aggregate(step="sum(seconds)", groupby=["world_size"])
         .transform_calculate(
-            words="datum.step_time_s < 1 ? format(1000 * datum.step_time_s, '.3~r') + ' ms' : "
-            "format(datum.step_time_s, ',.3~r') + ' s'",
+            words="datum.step < 1 ? format(1000 * datum.step, '.3~r') + ' ms' : "
+            "format(datum.step, ',.3~r') + ' s'",
         )
         .encode(y=alt.Y("world_size:O"))
     )
     dark = "datum.part_order === 0 || datum.part_order >= 3 && datum.part_order < 5"
-    return finish(
-        shared.mark_bar(height=18, stroke=SURFACE, strokeWidth=1).encode(
+    return marks.finish(
+        shared.mark_bar(height=18, stroke=marks.SURFACE, strokeWidth=1).encode(
             x=alt.X(
                 "share_from:Q",
                 title="Share of the step",
@@ -66,7 +60,7 @@ def step_bounds() -> alt.LayerChart:
             opacity=alt.condition("datum.series === 'predicted'", alt.value(0.75), alt.value(1)),
             tooltip=tips,
         ),
-        hidden.mark_rule(strokeWidth=2, yOffset=14, color=SOFT).encode(
+        hidden.mark_rule(strokeWidth=2, yOffset=14, color=marks.SOFT).encode(
             x=alt.X("zero:Q"),
             x2=alt.X2("hidden_share:Q"),
             tooltip=[alt.Tooltip("hidden_share:Q", title="hidden behind compute", format=".0%")],
@@ -77,7 +71,11 @@ def step_bounds() -> alt.LayerChart:
             **numbers,
             color=alt.condition(dark, alt.value(variable("t-ink")), alt.value(variable("t-ink2"))),
         ),
-        shares.transform_filter("datum.part_order === 5").mark_text(color=INK).encode(**numbers),
-        steps.mark_text(align="right", color=SOFT).encode(x=RIGHT, text=alt.Text("words:N")),
+        shares.transform_filter("datum.part_order === 5")
+        .mark_text(color=marks.INK)
+        .encode(**numbers),
+        steps.mark_text(align="right", color=marks.SOFT).encode(
+            x=marks.RIGHT, text=alt.Text("words:N")
+        ),
         height=alt.Step(34),
     )

@@ -10,6 +10,7 @@ def tooltips(*fields: str) -> list[alt.Tooltip]:
     words_and_formats = {
         "world_size": ("{GPUs}", "d"),
         "layout_name": ("layout", None),
+        "advised_layout_name": ("advised", None),
         "series": ("value is", None),
         "outcome": ("outcome", None),
         "tokens_per_s": ("tokens/s", ",.4~s"),

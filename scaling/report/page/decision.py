@@ -1,20 +1,29 @@
-"""What the decision's template asks: shades of cells, steps by size, the selections' matrix."""
+"""What the decision's template asks: shades of cells, steps by size, a line for each selection."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scaling.report.text.numbers import THIN, amount, digits, percent, significant
+from scaling.report.text.numbers import THIN, UNKNOWN, amount, digits, percent, significant
 
 Story = Mapping[str, Any]
 
 # from which share of the fastest on a cell has which step of the ramp (as in the map of tp and pp)
 _SHADES = ((0.97, "s6"), (0.9, "s5"), (0.8, "s4"), (0.7, "s3"), (0.5, "s2"), (0.0, "s1"))
+_UNITS = (("h", 1), ("min", 60), ("s", 3600))  # below two days, and how many an hour has
 DEFAULT_TOKENS = 1e12  # of a run where the model's parameters are not known
 
 
 def tokens_of(advice: Mapping[str, Any]) -> float:
     """The tokens of a run until the reader says otherwise."""
     return float(advice["tokens"] or DEFAULT_TOKENS)
+
+
+def opening(stories: Sequence[Story]) -> int:
+    """The setting that the page opens with: what ran before what is predicted, then most sizes."""
+    fullest = max(
+        stories, key=lambda one: (one["basis"] != "predicted", len(one["advice"]["at_size"]))
+    )
+    return int(fullest["setting_id"])
 
 
 def shade(share: float | None) -> str:
@@ -39,31 +48,14 @@ def duration(hours: float) -> str:
     """A time in the unit that suits it: `35.8 d`, `9.1 h`, `12 min`; budget.js writes the same."""
     if hours >= 48:
         return f"{amount(hours / 24)}{THIN}d"
-    return f"{significant(hours)}{THIN}h" if hours >= 1 else f"{significant(60 * hours)}{THIN}min"
+    unit, per_hour = next((one for one in _UNITS if hours * one[1] >= 1), _UNITS[-1])
+    return f"{significant(hours * per_hour)}{THIN}{unit}"
 
 
 def steps(advice: Mapping[str, Any]) -> dict[int, Mapping[str, Any] | None]:
     """The step that ends at each size, where there is one."""
     ending = {step["to_size"]: step for step in advice["steps"]}
     return {size: ending.get(size) for size in advice["sizes"]}
-
-
-def places(stories: Sequence[Story]) -> list[str]:
-    """The columns of the matrix of all selections: cluster and batch, in their order."""
-    return list(dict.fromkeys(_place(story) for story in stories))
-
-
-def matrix(stories: Sequence[Story]) -> list[tuple[str, list[Story | None]]]:
-    """Each model with its selection at each of the places, none where it has none there."""
-    by_model: dict[str, dict[str, Story]] = {}
-    for story in stories:
-        by_model.setdefault(story["model"], {})[_place(story)] = story
-    columns = places(stories)
-    return [(model, [mine.get(place) for place in columns]) for model, mine in by_model.items()]
-
-
-def _place(story: Story) -> str:
-    return f"{story['cluster']}, {story['batch_short']}"
 
 
 def layouts_of(story: Story) -> str:
@@ -75,14 +67,12 @@ def layouts_of(story: Story) -> str:
 
 
 def summary(story: Story) -> list[str]:
-    """One selection in a cell: kind, where the layout changes, the last return, a run's cost."""
+    """One selection in a line: where the layout changes, last return, largest size, its cost."""
     advice = story["advice"]
     if not advice["at_size"]:
-        return [story["brief"]]
+        return [story["brief"], "", "", ""]
     changes = ", ".join(f"{change['after_size']}→{change['size']}" for change in advice["changes"])
-    parts = [story["basis"], f"changes at {changes}" if changes else "one layout at all sizes"]
-    if advice["steps"]:
-        parts.append(f"last step returns {digits(advice['steps'][-1]['returned'], 2)}")
+    last = advice["steps"][-1]["returned"] if advice["steps"] else None
     largest = max(advice["at_size"], key=int)
     hours = story["tokens"] * advice["at_size"][largest]["gpu_hours_per_token"]
-    return [*parts, f"{amount(hours)} {story['words']['GPU']}-hours on {largest}"]
+    return [changes, UNKNOWN if last is None else digits(last, 2), largest, amount(hours)]

@@ -25,7 +25,7 @@ from scaling.report.sections.engines import engines
 from scaling.report.sections.order import order
 from scaling.report.sections.replication import replication
 from scaling.report.sections.sentences import story
-from scaling.report.tables import COLUMNS, MOST_ROWS, Tables, columnar, read_tables
+from scaling.report.tables import COLUMNS, Tables, columnar, read_tables
 from scaling.report.text import numbers
 from scaling.report.text.captions import Caption, read_caption
 from scaling.report.text.words import filled, shown
@@ -79,11 +79,13 @@ def _write_report(study_dir: Path, reports_dir: Path, vega: Future[str], *, char
     study = shown(study_dir.name)
     selections = [tables.of(setting["setting_id"]) for setting in tables["settings"]]
     stories = [told(mine) for mine in selections]
-    first: dict[str, str] = {}  # the charts of the first selection, for readers without JavaScript
+    first: dict[
+        str, str
+    ] = {}  # the charts of the opening selection, for readers without JavaScript
     files: dict[str, str] = {}
-    for number, (mine, one) in enumerate(zip(selections, stories, strict=True)):
+    for mine, one in zip(selections, stories, strict=True):
         drawings = dict(chart_files(mine, one, study)) if charts else {}
-        first = drawings if number == 0 else first
+        first = drawings if one["setting_id"] == decision.opening(stories) else first
         prefix = f"{_file_words(one)}-" if len(stories) > 1 else ""
         files |= {f"{prefix}{name}": text for name, text in drawings.items()}
     paths = StudyPaths(study_dir)
@@ -137,6 +139,7 @@ def _html(
         engines=engines(tables),
         order=order(tables),
         stories=stories,
+        opening=decision.opening(stories) if stories else None,
         rail=RAIL,
         charts_of=charts_of,
         static=[_image(name, text, captions) for name, text in static.items()],
@@ -144,8 +147,6 @@ def _html(
         cell_words=decision.cell_words,
         steps=decision.steps,
         duration=decision.duration,
-        places=decision.places,
-        matrix=decision.matrix,
         layouts_of=decision.layouts_of,
         summary=decision.summary,
         tables=tables,
@@ -154,7 +155,6 @@ def _html(
             name: sum(row[name] for row in tables["progress"])
             for name in ("points", "ok", "failed", "waiting", "predicted", "refusals")
         },
-        most_rows=MOST_ROWS,
         cut=tables.cut,
         numbers=numbers,
         palette=css,

@@ -104,7 +104,8 @@ def statistics_title(tables: Tables, kind: str) -> str:
         parts.append(f"{done['failed']} failed")
     if done["predicted"]:
         more = "more " if tried else ""
-        parts.append(f"{done['predicted']} {more}points are predicted, none was to be measured")
+        parts.append(f"{done['predicted']} {more}points are predicted")
+        parts += [] if tried else ["none is measured"]
     if done["waiting"]:
         parts.append(f"{done['waiting']} {'has' if done['waiting'] == 1 else 'have'} not run yet")
     if done["refusals"]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from scaling.report.tables import Record, Tables
-from scaling.report.text.numbers import UNKNOWN, amount, digits, gib, percent
+from scaling.report.text.numbers import UNKNOWN, amount, gib, percent, significant
 from scaling.report.text.words import counted
 
 
@@ -29,24 +29,21 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
         kept += f", {percent(last['efficiency'])} of ideal"
     foretold = last["series"] == "predicted"
     largest = "Largest size predicted" if foretold else "Largest size run"
-    memory, which = last["peak_memory_bytes"], f"per {words['GPU']}, fastest {at_last}"
-    if foretold:  # what the chart of memory adds up to, and what is compared with the capacity
-        totals = [
-            row["total_bytes"]
-            for row in tables["memory_parts"]
-            if row["world_size"] == last["world_size"]
-            and row["layout_name"] == last["layout_name"]
-            and row["series"] == "predicted"
-        ]
-        memory = max(totals, default=last["predicted_memory_bytes"])
-        which = f"needed per {words['GPU']}, fragmentation included, fastest {at_last}"
-    spread = 1 / last["slowest_share"]
+    advised = next(
+        row
+        for row in tables["contenders"]
+        if row["world_size"] == last["world_size"]
+        and row["layout_name"] == last["advised_layout_name"]
+    )
+    memory = advised["predicted_memory_bytes" if foretold else "peak_memory_bytes"]
+    rivals = last["runner_up_layout_name"] is not None
+    spread = f"×{significant(1 / last['slowest_share'])}" if rivals else UNKNOWN
     figures = [
         _utilisation_figure(best, words),
         (largest, counted(last["world_size"], words), kept),
-        ("Choice of layout", f"×{digits(spread, 2)}", f"fastest over slowest {at_last}"),
+        ("Choice of layout", spread, f"fastest over slowest {at_last}"),
         ran,
-        ("Memory", gib(memory), which),
+        ("Memory", gib(memory), f"per {words['GPU']}, layout advised {at_last}"),
         _noise_figure(tables),
         *_tail_figure(tables, words),
     ]
@@ -83,8 +80,9 @@ def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> tuple[s
 def _noise_figure(tables: Tables) -> tuple[str, str, str]:
     noise = tables["noise"][0] if tables["noise"] else None
     if noise and noise["repeat_half_spread"] is not None:
-        spread = percent(noise["repeat_half_spread"], 1)
-        return ("Noise", f"±{spread}", f"between repeats, {noise['repeated_layouts']} layouts")
+        spread, layouts = noise["repeat_half_spread"], noise["repeated_layouts"]
+        which = f"between repeats of {layouts} layout{'s' if layouts > 1 else ''}"
+        return ("Noise", f"±{percent(spread, 1 if spread >= 0.001 else 2)}", which)
     if noise and noise["interval_half_width"] is not None and noise["series"] == "predicted":
         spread = percent(noise["interval_half_width"], 0)
         return ("Uncertainty", f"±{spread}", "80 % interval of the predictions")

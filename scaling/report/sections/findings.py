@@ -15,7 +15,7 @@ from scaling.report.text.numbers import (
     significant,
     times,
 )
-from scaling.report.text.words import counted
+from scaling.report.text.words import counted, foretold
 
 FEW_PAIRS = 3  # of fewer pairs nothing is said
 MOST_NAMED = 3  # choices in one title
@@ -117,6 +117,8 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     cells = [row for row in tables["map"] if row["world_size"] == size]
     ran = [row for row in cells if row["status"] == "ok"]
     at = f"At {counted(size, words)}"
+    if len({(row["tp"], row["pp"]) for row in cells}) < 2:
+        return ""  # there is no map
     if not ran:
         return f"{at} no cell of tp × pp runs"
     firm = [row for row in ran if row["series"] != "predicted"]
@@ -157,6 +159,8 @@ def memory_title(tables: Tables) -> str:
             f"predicted memory tells {percent(right / len(judged))} of {len(judged)} points right"
         )
     sentence = "; ".join(parts) or "What each layout needs of the memory"
+    if pairs and pairs[0]["series"] == "predicted":
+        return foretold(sentence)
     return sentence[0].upper() + sentence[1:]
 
 
@@ -172,7 +176,7 @@ def time_title(tables: Tables, words: Mapping[str, str]) -> str:
     share = percent(worst["share_to"] - worst["share_from"])
     sentence = f"At {counted(size, words)} the largest loss is {worst['part']}, {share} of the step"
     if worst["series"] == "predicted":
-        return f"Predicted: {sentence[0].lower()}{sentence[1:]}"
+        return foretold(sentence)
     timed = sum(row["seconds"] or 0 for row in here)
     window = worst["profiled_s"] or timed
     if window > timed * (1 + PROFILED):

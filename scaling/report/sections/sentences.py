@@ -12,7 +12,7 @@ from scaling.report.sections import answers, findings, other_findings, size_find
 from scaling.report.sections.advice import advice
 from scaling.report.sections.figures import figures
 from scaling.report.tables import Record, Tables
-from scaling.report.text.words import words_for
+from scaling.report.text.words import foretold, words_for
 
 # What has 80 % intervals, and of what they are.
 _EIGHTY = {"extended": "a step extended from short ones", "predicted": "a prediction"}
@@ -35,7 +35,7 @@ def story(tables: Tables) -> dict[str, Any]:
         "effects": findings.effects_title(tables),
     }
     if kind == "predicted":
-        stated = {name: _foretold(title) for name, title in stated.items()}
+        stated = {name: foretold(title) for name, title in stated.items()}
     return {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
@@ -158,9 +158,4 @@ def layouts_at(everything: Tables, tables: Tables, size: int, words: Mapping[str
     tried = any(row["world_size"] == size for row in tables["contenders"])
     if tried and basis(everything) != "predicted":
         return size_findings.layouts_title(tables, size, words)
-    return _foretold(size_findings.layouts_title(everything.of_series("predicted"), size, words))
-
-
-def _foretold(title: str) -> str:
-    """A title that stands on predictions says so."""
-    return f"Predicted: {title}"
+    return foretold(size_findings.layouts_title(everything.of_series("predicted"), size, words))

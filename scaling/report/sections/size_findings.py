@@ -45,12 +45,14 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
     would = "would " if _foretold(steps) else ""
     short = _first_short(tables)
     if short is None:
-        least = min(step["step_return"] for step in steps)
-        verb = "buy" if would else "buys"
-        which = "The one step" if len(steps) == 1 else "Every step"
-        at_least = "at least " if len(steps) > 1 else ""
-        share = f" {at_least}{digits(least, 2)} of" if least < ALL_OF_IT else ""
-        return f"{which} {would}{verb}{share} its money's worth"
+        least = min(steps, key=lambda step: float(step["step_return"]))
+        buys = "would buy" if would else "buys"
+        if least["step_return"] >= ALL_OF_IT:
+            which = "The one step" if len(steps) == 1 else "Every step"
+            return f"{which} {buys} its money's worth"
+        share = interval(least["step_return"], least["step_return_low"], least["step_return_high"])
+        which = "The one step" if len(steps) == 1 else "The step that returns least"
+        return f"{which} {buys} {share} of its money's worth"
     step, threshold = short
     after = f"After {counted(step['from_world_size'], words)}"
     high = _high(step)

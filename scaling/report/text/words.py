@@ -24,6 +24,13 @@ def counted(number: int, words: Mapping[str, str]) -> str:
     return f"{number} {words['GPU'] if number == 1 else words['GPUs']}"
 
 
+def foretold(title: str) -> str:
+    """A title that stands on predictions says so; a first word that is no name is lower case."""
+    if title.split(" ", 1)[0][1:].islower():
+        title = title[0].lower() + title[1:]
+    return f"Predicted: {title}"
+
+
 def shown(text: str) -> str:
     """Text of others as it may be printed: what has no look, or turns the line, as its number.
 
