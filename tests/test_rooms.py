@@ -44,6 +44,7 @@ HELD_BY = {
     "report.charts": "report/test_charts.py",
     "report.page.comparison": "report/test_page.py",
     "report.sections": "report/test_sentences.py",
+    "run.sweep": "run/test_exclusion.py",
     "study.point": "study/test_grid.py",
     "study.measuring": "study/test_study.py",
     "study.mistakes": "study/test_study.py",

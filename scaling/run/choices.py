@@ -6,7 +6,7 @@ A file holds points of one size: whether each is measured, else why not.
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,12 +20,10 @@ from scaling.study import plan_file
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
 from scaling.study.point import LONG_DIGEST, Point, columns_of, point_of
-
-if TYPE_CHECKING:
-    from scaling.study.study import Study
+from scaling.study.study import Study
 
 
-def turns(study: "Study") -> int:
+def turns(study: Study) -> int:
     """Times that each size is chosen for again, by its own rows."""
     if study.mode != "measure" or not study.measure.guided:
         return 0
@@ -34,7 +32,7 @@ def turns(study: "Study") -> int:
     return TURNS
 
 
-def choices_of(study: "Study", points: Sequence[Point], paths: StudyPaths) -> set[Path]:
+def choices_of(study: Study, points: Sequence[Point], paths: StudyPaths) -> set[Path]:
     """The files of every choice that is made while the study runs."""
     measure, sizes = study.measure, {point.world_size for point in points}
     choices: set[Path] = set()
@@ -50,7 +48,7 @@ def choices_of(study: "Study", points: Sequence[Point], paths: StudyPaths) -> se
     return choices
 
 
-def repeats_elsewhere(study: "Study", points: Sequence[Point], paths: StudyPaths) -> bool:
+def repeats_elsewhere(study: Study, points: Sequence[Point], paths: StudyPaths) -> bool:
     """Whether what ran on slow nodes only runs once more, on others.
 
     Where contenders are repeated their rounds do that. A study that had its report before there
@@ -67,7 +65,7 @@ def repeats_elsewhere(study: "Study", points: Sequence[Point], paths: StudyPaths
     return plan_file.chooses_elsewhere(paths) or not paths.report.exists()
 
 
-def once_more(study: "Study", points: Sequence[Point], paths: StudyPaths) -> list[Point]:
+def once_more(study: Study, points: Sequence[Point], paths: StudyPaths) -> list[Point]:
     """Of each layout the run that is added where all others were on slow nodes."""
     if not points or not repeats_elsewhere(study, points, paths):
         return []

@@ -1,20 +1,17 @@
 """Which points of a size are measured: chosen by predictions, by who may be the best, by nodes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scaling.errors import InputError
 from scaling.record.files import write_table
 from scaling.run import contend, elsewhere, guided
 from scaling.run.sweep import Sweep
 from scaling.study.grid import Plan
-
-if TYPE_CHECKING:
-    from scaling.study.study import Study
+from scaling.study.study import Study
 
 
 def choose(
-    study: "Study",
+    study: Study,
     planned: Plan,
     world_size: int,
     study_dir: Path,

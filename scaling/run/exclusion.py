@@ -8,7 +8,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,9 @@ from scaling.record.row import fields_of
 from scaling.run import planning
 from scaling.run.choices import same_layout
 from scaling.study.paths import StudyPaths
-from scaling.study.plan_file import Allocation
+from scaling.study.plan_file import Allocation, json_object
 from scaling.study.point import Point
-
-if TYPE_CHECKING:
-    from scaling.study.study import Study
+from scaling.study.study import Study
 
 SLOWER_BY = 0.05  # ratio; what runs on the node take longer than others, on average
 SURE = 0.01  # share of shuffles of the residuals in which some node looks as slow
@@ -52,15 +50,11 @@ def hosts_to_avoid(
 
 def named_slow(excluded: Path) -> dict[str, str]:
     """Host -> why it is left out, as excluded.json has it; empty where there is none."""
-    try:
-        named = json.loads(excluded.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return named if isinstance(named, dict) else {}
+    return json_object(excluded)
 
 
 def name_slow(
-    study: "Study", points: Sequence[Point], timed: Mapping[str, Timed], excluded: Path
+    study: Study, points: Sequence[Point], timed: Mapping[str, Timed], excluded: Path
 ) -> dict[str, str]:
     """Name the nodes that rows show to be slow, and write excluded.json; none if the study forbids.
 
@@ -93,7 +87,7 @@ def name_slow(
     return slow
 
 
-def _residuals(study: "Study", runs: Sequence[tuple[Point, float, Sequence[str]]]) -> list[Floats]:
+def _residuals(study: Study, runs: Sequence[tuple[Point, float, Sequence[str]]]) -> list[Floats]:
     """Of ln step time, (runs,): against other runs of a layout, and of single runs as predicted.
 
     NaN where there is nothing to compare with. The two are apart: predictions err far more.

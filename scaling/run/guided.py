@@ -19,13 +19,13 @@ from scaling.run import planning, price
 from scaling.run.choices import choice_table, chosen_ids, same_layout
 from scaling.run.sweep import Sweep
 from scaling.study.point import Point
+from scaling.study.study import Study
 
 if TYPE_CHECKING:
     from scaling.predict.advise.guide import Guide
     from scaling.predict.advise.surprise import Seen
     from scaling.predict.cost.model import Prediction
     from scaling.predict.read.calibration import Calibration
-    from scaling.study.study import Study
 
 
 def choose(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
@@ -175,7 +175,7 @@ def _full_step_s(row: Mapping[str, Any]) -> float | None:
 
 
 def guide_of(
-    study: "Study", startup_s: float, run_s: "price.Floats", *, keep: float | None = None
+    study: Study, startup_s: float, run_s: "price.Floats", *, keep: float | None = None
 ) -> "Guide":
     """What the study says about what to measure; `keep` holds where it chooses nothing.
 
@@ -196,7 +196,7 @@ def guide_of(
     )
 
 
-def budget_gpu_hours(study: "Study") -> float | None:
+def budget_gpu_hours(study: Study) -> float | None:
     """The budget of a guided sweep in GPU-hours, money at its cluster's price."""
     measure = study.measure
     if measure.budget_usd is None:

@@ -17,6 +17,7 @@ from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation
 from scaling.study.point import Point, can_be_short, place_of
 from scaling.study.short_steps import Accumulation, micro_batches
+from scaling.study.study import Study
 from scaling.study.time_limits import limits
 
 if TYPE_CHECKING:
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
     from scaling.predict.cost.model import Prediction
     from scaling.predict.read.calibration import Calibration
     from scaling.predict.read.features import Points
-    from scaling.study.study import Study
 
 # Start-up and clean-up of a point, and of a probe, on top of its own limit.
 STARTUP_MINUTES = 5
 PROBE_STARTUP_MINUTES = 10
 
 
-def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
+def fitting_plan_and_spend(study: Study) -> "tuple[Plan, Spend | None]":
     """The plan and what measuring it is predicted to take, None if nothing runs or is known.
 
     Raises:
@@ -49,7 +49,7 @@ def fitting_plan_and_spend(study: "Study") -> "tuple[Plan, Spend | None]":
     return planned, spend_of(points, prediction, run_s=run_s(study, wanted, prediction))
 
 
-def fitting_plan(study: "Study") -> Plan:
+def fitting_plan(study: Study) -> Plan:
     """The study's plan; with `measure_oom: true` what cannot fit is run all the same.
 
     Raises:
@@ -90,7 +90,7 @@ def ranked_of(prediction: "Prediction") -> list[float | None]:
 
 
 def _checked_in_full(
-    study: "Study", planned: Plan, ranked_s: Sequence[float | None] | None = None
+    study: Study, planned: Plan, ranked_s: Sequence[float | None] | None = None
 ) -> Plan:
     """The plan in which the short points that check the others run in full as well."""
     chosen = in_full(study, planned.points, ranked_s)
@@ -102,7 +102,7 @@ def _checked_in_full(
 
 
 def in_full(
-    study: "Study",
+    study: Study,
     points: Sequence[Point],
     ranked_s: Sequence[float | None] | None = None,
     *,
@@ -137,7 +137,7 @@ def in_full(
     return chosen
 
 
-def _limited(study: "Study", point: Point, step_time_s: float) -> Point:
+def _limited(study: Study, point: Point, step_time_s: float) -> Point:
     """The point with the limit that its predicted step time says, of three digits."""
     expected_step_s = float(f"{step_time_s:.3g}")
     warmup, layout = point.warmup_steps, point.layout
@@ -149,7 +149,7 @@ def _limited(study: "Study", point: Point, step_time_s: float) -> Point:
     return dataclasses.replace(point, expected_step_s=expected_step_s, time_limit_s=limit_s)
 
 
-def probe_of(study: "Study", planned: Plan) -> ProbePlan | None:
+def probe_of(study: Study, planned: Plan) -> ProbePlan | None:
     """What is probed before anything is measured; None if nothing is.
 
     Raises:
@@ -204,7 +204,7 @@ def probe_allocation(probing: ProbePlan) -> Allocation:
 
 
 def predict_points(
-    study: "Study", points: Sequence[Point], calibration: "Calibration | None" = None
+    study: Study, points: Sequence[Point], calibration: "Calibration | None" = None
 ) -> "tuple[Points, Prediction]":
     """Points as the predictor has them, and its prediction; data-sheet numbers by default."""
     from scaling.predict.cost.model import predict
@@ -223,6 +223,6 @@ def predict_points(
     return checked, predict(checked, calibration)
 
 
-def to_measure(study: "Study", planned: Plan) -> tuple[Point, ...]:
+def to_measure(study: Study, planned: Plan) -> tuple[Point, ...]:
     """The points that shall leave a row: none in a study that only predicts."""
     return planned.points if study.mode == "measure" else ()

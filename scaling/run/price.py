@@ -14,12 +14,12 @@ from scaling.study.grid import Plan
 from scaling.study.measuring import Measure
 from scaling.study.point import Point, can_be_short
 from scaling.study.short_steps import Accumulation, accumulations, rounds
+from scaling.study.study import Study
 
 if TYPE_CHECKING:
     from scaling.predict.advise.guide import Guide
     from scaling.predict.cost.model import Prediction
     from scaling.predict.read.features import Points
-    from scaling.study.study import Study
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,7 +61,7 @@ class Price:
 
 
 def run_s(
-    study: "Study", points: Sequence[Point], prediction: "Prediction", short: bool | None = None
+    study: Study, points: Sequence[Point], prediction: "Prediction", short: bool | None = None
 ) -> Floats:
     """Predicted seconds of all the steps of one run of each point, without its start.
 
@@ -87,7 +87,7 @@ def run_s(
     return seconds
 
 
-def _kind(study: "Study", point: Point, short: bool | None) -> Accumulation:
+def _kind(study: Study, point: Point, short: bool | None) -> Accumulation:
     if short is None:
         return point.accumulation
     if not short or not can_be_short(study, point.layout):
@@ -104,7 +104,7 @@ def _shortened(point: Point, turn: int) -> Point:
 WAYS = ("full", "guided", "short", "both")
 
 
-def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[Price]:
+def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Price]:
     """Full, guided, short, both; none where nothing runs or nothing is known about it.
 
     Each counts repeats that every point has; those of contenders come on top. A guided sweep is
@@ -156,7 +156,7 @@ def prices(study: "Study", planned: Plan, which: Sequence[str] = WAYS) -> list[P
     return ways
 
 
-def cheapest(study: "Study", planned: Plan) -> tuple[dict[str, Any], Price] | None:
+def cheapest(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None:
     """The keys of `measure` that make a study cheap, with a budget, and what it takes then.
 
     None where the study is guided or short itself, or nothing is known about its price.

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +18,7 @@ from scaling.record.running import Runner, runner_of
 from scaling.run.choices import choices_of, once_more
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
-
-if TYPE_CHECKING:
-    from scaling.study.study import Study
+from scaling.study.study import Study
 
 _COLUMNS = ["outcome", "duration_s", "world_size", "step_time_s", "extended_step_time_s"]
 
@@ -102,7 +100,7 @@ def judge(
     )
 
 
-def watcher_of(study: "Study", points: Sequence[Point], study_dir: Path) -> "Watcher":
+def watcher_of(study: Study, points: Sequence[Point], study_dir: Path) -> "Watcher":
     """The watcher of a study's folder, of the points that it shall measure."""
     paths = StudyPaths(study_dir)
     added = once_more(study, points, paths)

@@ -4,16 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaling.analyse.being_best import own_error
 from scaling.run import exclusion
 from scaling.run.choices import once_more, rows_of, same_layout
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point
-
-if TYPE_CHECKING:
-    from scaling.study.study import Study
+from scaling.study.study import Study
 
 _COLUMNS = [
     "outcome", "duration_s", "world_size", "startup_s", "step_time_s", "step_time_low_s",
@@ -26,7 +24,7 @@ _COLUMNS = [
 class Sweep:
     """What choices are made by."""
 
-    study: "Study"
+    study: Study
     points: Sequence[Point]
     study_dir: Path
 

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,13 +108,15 @@ def digest_of(path: Path) -> str | None:
 def read(folder: Path, wanted: str) -> PlanFile | None:
     """The plan in a study's folder, if it was made from `wanted` and every file of it is there."""
     paths = StudyPaths(folder)
+    content = json_object(paths.plan)
+    if content.get("made_from") != wanted:
+        return None
     try:
-        content = json.loads(paths.plan.read_text(encoding="utf-8"))
-        if content["made_from"] != wanted:
-            return None
-        plan = _from_json(content)
+        points = {name: Allocation(**facts) for name, facts in content["points"].items()}
+        probe = None if content["probe"] is None else Allocation(**content["probe"])
+        plan = PlanFile(**{**content, "points": points, "probe": probe})
         present = set(os.listdir(paths.points))  # noqa: PTH208 (names of thousands of files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or none of ours
+    except (OSError, KeyError, TypeError, AttributeError):  # none of ours
         return None
     whole = all(digest_of(folder / name) == digest for name, digest in plan.files.items())
     return plan if whole and present >= {paths.point(name).name for name in plan.points} else None
@@ -123,16 +124,16 @@ def read(folder: Path, wanted: str) -> PlanFile | None:
 
 def chooses_elsewhere(paths: StudyPaths) -> bool:
     """Whether the plan that was made last lets points of slow nodes run once more elsewhere."""
+    return bool(json_object(paths.plan).get("elsewhere"))
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """The keys and values of a JSON file; none where it is not there, or holds something else."""
     try:
-        return bool(json.loads(paths.plan.read_text(encoding="utf-8")).get("elsewhere"))
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def _from_json(content: Mapping[str, Any]) -> PlanFile:
-    points = {name: Allocation(**asked) for name, asked in content["points"].items()}
-    probe = None if content["probe"] is None else Allocation(**content["probe"])
-    return PlanFile(**{**content, "points": points, "probe": probe})
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def up_to_date(study: str, *, mode: str | None = None, cluster: str | None = None) -> PlanFile:
