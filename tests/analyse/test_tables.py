@@ -286,7 +286,7 @@ def test_refusals_belong_to_a_setting_even_if_nothing_else_does(tabulated):
 def test_statistics_keep_the_points_that_have_not_run(tabulated):
     first, second = some_point(1), some_point(2)
     found = tabulated([first, second], [ran(first, 10)])("statistics")
-    assert [(one["world_size"], one["outcome"]) for one in found] == [(1, "ok"), (2, None)]
+    assert {one["world_size"]: one["outcome"] for one in found} == {1: "ok", 2: None}
 
 
 def test_noise_comes_from_intervals_and_from_repeats(tabulated):

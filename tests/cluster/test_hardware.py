@@ -45,6 +45,7 @@ def test_entries_say_where_their_numbers_are_from_and_stay_in_physical_bounds(na
     assert gpu.node is not None
     assert gpu.node.source
     assert 0.5 < gpu.sustained_of_peak <= 1
+    assert all(0.3 < gpu.sustained(one) / gpu.peak(one) <= 1 for one in gpu.peaks)
     assert gpu.peaks["fp32"].units == "vector"
     rates = [gpu.peak(one) for one in ("fp32", "fp16", "fp8", "nvfp4") if gpu.peak(one)]
     assert rates == sorted(rates)  # fewer bits are never slower

@@ -62,7 +62,8 @@ def study(tmp_path):
     return Study(tmp_path / "study")
 
 
-def test_a_pack_runs_its_points_one_after_another_and_each_is_settled_alone(study):
+def test_a_pack_runs_its_points_one_after_another_and_each_is_settled_alone(study, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # which snakemake sets
     environment = "echo threads=${OMP_NUM_THREADS:-unset} attempt=$SNAKEMAKE_ATTEMPT"
     study.points(a=f"cat starts; {environment}", b="exit 7", c="cat starts")
 

@@ -1,5 +1,7 @@
 """The published rows that are shipped: whence they are, and which is nearest to a point."""
 
+import re
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -71,6 +73,7 @@ def test_the_same_model_on_as_many_gpus_is_nearest():
     assert (row.world_size, row.precision, row.gpu) == (64, "bf16", "h100-80gb")
     assert row.distance < 0.05
     assert row.source in row.sentence
+    assert 100 < int(re.search(r"and (\d+) TFLOP/s a GPU", row.sentence)[1]) < 989
     assert f"{row.tokens_per_s_per_gpu:,.0f} tokens/s" in row.sentence
 
 

@@ -32,6 +32,7 @@ def tables(large: Path) -> Tables:
     return read_tables(large.parent)
 
 
+@pytest.mark.slow
 def test_it_has_what_it_says(tables):
     assert len(tables["statistics"]) == 420
     assert {row["model"] for row in tables["settings"]} == {"llama-1b", "llama-8b", "tiny"}
@@ -40,10 +41,12 @@ def test_it_has_what_it_says(tables):
     assert len(outcomes) == 8
 
 
+@pytest.mark.slow
 def test_the_page_of_four_hundred_points_can_be_mailed(large):
     assert large.stat().st_size < 5_000_000
 
 
+@pytest.mark.slow
 def test_predictions_keep_their_series_and_are_drawn_only_where_nothing_ran(tables):
     ran = {
         (row["setting_id"], row["world_size"])
@@ -64,6 +67,7 @@ def test_predictions_keep_their_series_and_are_drawn_only_where_nothing_ran(tabl
     )
 
 
+@pytest.mark.slow
 def test_parts_of_memory_and_time_add_up(tables):
     for row in tables["memory_parts"]:
         assert row["to_bytes"] - row["from_bytes"] == pytest.approx(row["bytes"], rel=1e-4, abs=1e6)
@@ -93,6 +97,7 @@ def test_open_circles_stand_only_in_rows_of_the_chart_of_effects(tables):
     assert all(row["pairs"] >= 3 for row in tables["effects"] if row["shown"])
 
 
+@pytest.mark.slow
 def test_costs_follow_from_rate_price_and_power(tables):
     prices = {row["setting_id"]: row["usd_per_gpu_hour"] for row in tables["settings"]}
     rates = {
@@ -112,6 +117,7 @@ def test_costs_follow_from_rate_price_and_power(tables):
             )
 
 
+@pytest.mark.slow
 def test_off_the_front_somebody_is_faster_and_cheaper_beyond_the_noise(tables):
     assert any(row["series"] == "measured" for row in tables["costs"])
     for one in tables["costs"]:

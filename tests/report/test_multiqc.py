@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_every_best_layout_is_a_sample_without_unknowns(full_study, full_tables):
     content = json.loads((full_study / "scaling_mqc.json").read_text(encoding="utf-8"))

@@ -8,8 +8,9 @@ from scaling.report.tables import Tables
 GPUS = {"GPU": "GPU", "GPUs": "GPUs"}
 
 
-def test_clusters_are_compared_at_the_largest_size_both_ran():
-    row = {"dimension": "cluster", "model": "m", "series": "measured"}
+@pytest.mark.parametrize(("series", "foretold"), [("measured", ""), ("predicted", "Predicted: ")])
+def test_clusters_are_compared_at_the_largest_size_both_ran(series, foretold):
+    row = {"dimension": "cluster", "model": "m", "series": series}
     rows = [
         row | {"cluster": "new", "itself": True, "world_size": 8, "tokens_per_s_per_gpu": 300.0,
                "mfu": 0.4},
@@ -19,17 +20,18 @@ def test_clusters_are_compared_at_the_largest_size_both_ran():
                "mfu": 0.3},
     ]  # fmt: skip
     assert other_findings.peers_title(Tables({"peers": rows}), GPUS) == (
-        "Tokens per second of a GPU of new, same layout: 3.00 times those of old "
+        f"{foretold}Tokens per second of a GPU of new, same layout: 3.00 times those of old "
         "(MFU 40\u202f% against 60\u202f%)"
     )
 
 
-def test_only_the_same_layout_is_compared_between_contexts():
+@pytest.mark.parametrize(("series", "on"), [("measured", "On"), ("predicted", "Predicted: on")])
+def test_only_the_same_layout_is_compared_between_contexts(series, on):
     row = {"dimension": "context", "cluster": "c", "itself": False, "world_size": 8}
     lengths = ((8192, 0.3), (2048, 0.2))
-    rows = [row | {"seq_length": n, "mfu": mfu, "series": "measured"} for n, mfu in lengths]
+    rows = [row | {"seq_length": n, "mfu": mfu, "series": series} for n, mfu in lengths]
     assert other_findings.peers_title(Tables({"peers": rows}), GPUS) == (
-        "On 8 GPUs MFU of the same layout is 20.0\u202f% with 2048 and 30.0\u202f% with 8192 "
+        f"{on} 8 GPUs MFU of the same layout is 20.0\u202f% with 2048 and 30.0\u202f% with 8192 "
         "tokens a sequence"
     )
     rows = [{**row, "dimension": "model", "mfu": 0.5, "seq_length": 1}]

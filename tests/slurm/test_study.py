@@ -97,29 +97,18 @@ def study(lab, project):
         lab.ask("scancel", *jobs)
 
 
-def quickstart():
-    """The smaller model of the shipped study on this cluster, in steps that cost little."""
-    study = yaml.safe_load(Path("config/studies/quickstart.yaml").read_text())
-    study["axes"] |= {"model": "tiny", "cluster": "lab", "seq_length": 32}
-    study["measure"] = STUDY["measure"]
-    return study
-
-
-def test_the_quickstart_over_four_nodes_trains_alike_in_shared_allocations(study):
-    study.write(quickstart())
+def test_points_over_four_nodes_train_alike_in_shared_allocations(study):
     before = study.lab.submissions()
 
     assert study.start().wait(timeout=500) == 0, study.said
 
     rows = study.rows()
-    assert [row["outcome"] for row in rows] == ["ok"] * 15, [row["error_message"] for row in rows]
+    assert [row["outcome"] for row in rows] == ["ok"] * 5, [row["error_message"] for row in rows]
     assert {(row["world_size"], len(row["hosts"])) for row in rows} == {(1, 1), (2, 1), (4, 2)}
-    first = next(row for row in rows if row["precision"] == "fp32")
     for row in rows:
-        close = 1e-4 if row["precision"] == "fp32" else 2e-2
-        assert row["losses"] == pytest.approx(first["losses"], rel=close)
-    # points of equal ranks share an allocation, at most eight
-    assert Counter(row["world_size"] for row in rows) == {1: 3, 2: 8, 4: 4}
+        assert row["losses"] == pytest.approx(rows[0]["losses"], rel=1e-4)
+    # points of equal ranks share an allocation
+    assert Counter(row["world_size"] for row in rows) == {1: 1, 2: 2, 4: 2}
     assert len(study.lab.submissions() - before) == 3
     assert (study.root / "results/real/report.html").exists()
 

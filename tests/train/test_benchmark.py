@@ -59,6 +59,7 @@ def out_of_memory(*_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
+@pytest.mark.slow
 def test_an_out_of_memory_ends_a_side_and_not_the_grid(benchmark_of_a_step: Any) -> None:
     failed = benchmark_of_a_step.ranks_of(out_of_memory, tiny_point())
     assert failed["outcome"] == "oom"

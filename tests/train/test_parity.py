@@ -73,7 +73,13 @@ DEGREES = ("tp", "pp", "cp", "dp", "sequence_parallel", "pipeline_schedule", "vi
 
 def point_of(case: Case) -> Point:
     layout = dict(case)
-    shape = SHAPES[layout.pop("family"), layout.pop("tied")]
+    return learned_point(SHAPES[layout.pop("family"), layout.pop("tied")], layout)
+
+
+def learned_point(shape: ModelShape, layout: dict[str, Any]) -> Point:
+    """Of two layers where no pipeline splits them: four would do the same for twice as long."""
+    if layout.get("pp", 1) == 1 and shape.family != "t5":
+        shape = dataclasses.replace(shape, num_layers=2)
     return tiny_point(shape=shape, measured_steps=STEPS, **layout)
 
 
@@ -160,7 +166,7 @@ def test_a_layout_trains_what_one_process_trains(learn: Learn, point: Point) -> 
 
 @pytest.mark.parametrize(
     "point",
-    [tiny_point(shape=shape, measured_steps=STEPS, **layout) for shape, layout in FARTHER.values()],
+    [learned_point(shape, layout) for shape, layout in FARTHER.values()],
     ids=FARTHER,
 )
 def test_larger_degrees_and_other_shapes_train_the_same(learn: Learn, point: Point) -> None:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.ran import rows_of, scaling
+from tests.workflow.conftest import stand_in
 
 pytestmark = [pytest.mark.snakemake, pytest.mark.timeout(600)]
 
@@ -43,11 +44,7 @@ with Path("order.txt").open("a") as file:
 
 
 def test_only_layouts_whose_order_is_open_are_repeated_and_all_run_in_the_seeds_order(project):
-    (project / "stand_in.py").write_text(STAND_IN)
-    rule = project / "workflow" / "rules" / "measure.smk"
-    real = 'SCALING + " measure '
-    assert real in rule.read_text()
-    rule.write_text(rule.read_text().replace(real, 'quoted(sys.executable, "stand_in.py") + " '))
+    stand_in(project, measure=STAND_IN)
     (project / "config" / "studies" / "open.yaml").write_text(yaml.safe_dump(STUDY))
     ran = scaling(project, "run", "open")
     assert ran.returncode == 0, ran.stdout + ran.stderr

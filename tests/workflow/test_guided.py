@@ -10,6 +10,7 @@ from scaling.run import planning
 from scaling.study import grid
 from scaling.study.study import load_study
 from tests.ran import rows_of, scaling
+from tests.workflow.conftest import stand_in
 from tests.workflow.test_dag import planned_jobs
 
 pytestmark = [pytest.mark.snakemake, pytest.mark.timeout(600)]
@@ -62,11 +63,7 @@ write_rows(Path(sys.argv[2]), [row_of(point, step_time_s=seconds, hosts=["n1" if
 @pytest.fixture
 def guided(project):
     """A checkout in which measuring is looking up."""
-    (project / "stand_in.py").write_text(STAND_IN)
-    rule = project / "workflow" / "rules" / "measure.smk"
-    real = 'SCALING + " measure '
-    assert real in rule.read_text()
-    rule.write_text(rule.read_text().replace(real, 'quoted(sys.executable, "stand_in.py") + " '))
+    stand_in(project, measure=STAND_IN)
     write(project, STUDY)
     study = load_study(project / "config/studies/guided.yaml", project / "config")
     points = grid.expand_grid(study).points
@@ -146,7 +143,7 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
 
 def test_what_ran_on_a_slow_node_runs_once_more_elsewhere_and_both_rows_stay(guided):
     begin = STAND_IN[: STAND_IN.index("# half")]
-    (guided / "stand_in.py").write_text(begin + SLOW_NODE)
+    (guided / "stand_in_measure.py").write_text(begin + SLOW_NODE)
     write(guided, STUDY | {"measure": {}})
     ran = scaling(guided, "run", "guided")
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -22,6 +22,7 @@ from scaling.run import plan_writer, retry
 from scaling.study.study import load_study
 from scaling.study.study_folder import about
 from tests.conftest import PROJECT
+from tests.workflow.conftest import stand_in
 
 pytestmark = [pytest.mark.snakemake, pytest.mark.timeout(600)]
 
@@ -101,16 +102,7 @@ def checkout(tmp_path, monkeypatch):
     for name in ("sql", "page", "captions"):
         (root / "reports" / name).mkdir(parents=True)
     (root / "reports" / "sql" / "one.sql").write_text("select 1")
-    rules = root / "workflow" / "rules"
-    for verb, program in (("measure", MEASURE), ("tabulate", TABULATE), ("report", REPORT)):
-        (root / f"stand_in_{verb}.py").write_text(program)
-        rule = rules / f"{verb}.smk"
-        real, stand_in = (
-            f'SCALING + " {verb} ',
-            f'quoted(sys.executable, "stand_in_{verb}.py") + " ',
-        )
-        assert real in rule.read_text()
-        rule.write_text(rule.read_text().replace(real, stand_in))
+    stand_in(root, measure=MEASURE, tabulate=TABULATE, report=REPORT)
     monkeypatch.chdir(root)
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     write(root, STUDY)
