@@ -153,6 +153,8 @@ class PipelineTrainer:
         whole, multiple = layout.gradient_accumulation_steps, layout.pipeline_schedule != "1f1b"
         counts = {count, whole} | (set(accumulations(layout)) if count != whole else set())
         loss = loss_of(self._plan)
+        for stage in self._stages:
+            stage.has_backward = True  # a schedule of torch 2.11 says so only as a step begins
         for each in sorted(counts):
             schedule = _SCHEDULES[layout.pipeline_schedule](
                 self._stages if multiple else self._stages[0],
