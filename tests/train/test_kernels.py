@@ -20,7 +20,7 @@ def operators_of_a_step(**layout: Any) -> dict[str, int]:
     """How often each operator ran in a forward and a backward."""
     model = Decoder(blueprint(tiny_point(**layout)))
     ids = torch.zeros(2, 16, dtype=torch.int64)
-    with profile(activities=[ProfilerActivity.CPU]) as trace:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:
         model(ids, ids).backward()
     return {event.key: event.count for event in trace.key_averages()}
 

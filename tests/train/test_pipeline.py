@@ -1,7 +1,9 @@
 import pytest
+from torch.torch_version import TorchVersion
 
 from scaling.layout.layout import Layout
 from scaling.train.engines.deepspeed.pipeline import bounds
+from scaling.train.failures import KernelUnavailable
 
 # look-up, layers, norm, head; and with a norm between the stacks of an encoder and a decoder
 DECODER = [False, True, True, True, False, False]
@@ -35,3 +37,16 @@ def test_a_rank_holds_every_pp_th_chunk_or_one_of_each_half(schedule, virtual_st
     layout = Layout(pp=3, pipeline_schedule=schedule, virtual_stages=virtual_stages, seq_length=8)
     assert [chunks_of_rank(layout, rank) for rank in range(3)] == chunks
     assert layout.model_chunks == len([chunk for rank in chunks for chunk in rank])
+
+
+@pytest.mark.parametrize("schedule", ["zero_bubble", "zbv", "dualpipev"])
+def test_a_torch_that_splits_a_backward_wrongly_is_asked_for_none(schedule):
+    from scaling.train.engines.torch.pipeline import require_schedule
+
+    require_schedule(schedule, TorchVersion("2.13.0+cu130"))
+    require_schedule("1f1b", TorchVersion("2.11.0+cu130"))
+    with pytest.raises(
+        KernelUnavailable,
+        match=rf"pipeline_schedule={schedule} needs torch >= 2.13, this is 2.12.1",
+    ):
+        require_schedule(schedule, TorchVersion("2.12.1"))

@@ -49,12 +49,16 @@ def linear_of(scaling: Fp8Scaling) -> Linear:
 
 
 def require_eight_bits(device: torch.device, scaling: Fp8Scaling) -> None:
-    """Check that the device multiplies in 8 bits scaled so; a CPU does, slowly.
+    """Check that the device multiplies in 8 bits scaled so; a new torch's CPU does, slowly.
 
     Raises:
         KernelUnavailable: it says what would.
     """
     if device.type == "cpu":
+        if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", "CPU"):
+            raise KernelUnavailable(
+                f"precision=fp8 on a CPU needs a newer torch (2.13 can) than {torch.__version__}"
+            )
         return
     if torch.version.hip is not None:
         raise KernelUnavailable("precision=fp8 is written for CUDA's formats, not for ROCm's")

@@ -18,15 +18,18 @@ from torch.distributed.pipelining import (
     ScheduleInterleavedZeroBubble,
     ScheduleZBVZeroBubble,
 )
+from torch.torch_version import TorchVersion
 
 from scaling.layout.axes import V_SCHEDULES, PipelineSchedule
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_by_cost, part_costs
 from scaling.study.short_steps import accumulations
 from scaling.train.data import MicroBatch
+from scaling.train.engines.torch.refusals import SPLIT_BACKWARD
 from scaling.train.engines.torch.sharding import LAYERS, Sharding
 from scaling.train.engines.torch.update import Engine, Tied, Update
 from scaling.train.engines.trainer import Beat
+from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.compiled import compile_each
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Chunk, loss_of
@@ -39,6 +42,22 @@ _SCHEDULES: dict[PipelineSchedule, Any] = {
     "zbv": ScheduleZBVZeroBubble,
     "dualpipev": ScheduleDualPipeV,
 }
+
+
+def require_schedule(schedule: PipelineSchedule, version: TorchVersion) -> None:
+    """Check that this torch computes the gradients of weights rightly where they come later.
+
+    Before 2.13 (torch/distributed/pipelining/_backward.py, stage_backward_weight) what comes to a
+    node through several outputs is added up, or counted again through nodes further down.
+
+    Raises:
+        KernelUnavailable: it does not.
+    """
+    if schedule in SPLIT_BACKWARD and version < "2.13":
+        raise KernelUnavailable(
+            f"pipeline_schedule={schedule} needs torch >= 2.13, this is {version}: older ones have "
+            "wrong gradients where a backward is split"
+        )
 
 
 def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
@@ -62,6 +81,7 @@ class PipelineTrainer:
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         layout, place = plan.layout, groups.place
+        require_schedule(layout.pipeline_schedule, torch.__version__)
         self._plan = plan
         beat("building the model")
         sharding = Sharding(plan, groups)
@@ -120,6 +140,8 @@ class PipelineTrainer:
         whole, multiple = layout.gradient_accumulation_steps, layout.pipeline_schedule != "1f1b"
         counts = {count, whole} | (set(accumulations(layout)) if count != whole else set())
         loss = loss_of(self._plan)
+        for stage in self._stages:
+            stage.has_backward = True  # a schedule of torch 2.11 says so only as a step begins
         for each in sorted(counts):
             schedule = _SCHEDULES[layout.pipeline_schedule](
                 self._stages if multiple else self._stages[0],

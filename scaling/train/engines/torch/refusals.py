@@ -6,7 +6,7 @@ from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 
 # Schedules that compute the gradients of weights apart from those of activations, and later.
-_SPLIT_BACKWARD = ("zero_bubble", "zbv", "dualpipev")
+SPLIT_BACKWARD = ("zero_bubble", "zbv", "dualpipev")
 
 
 def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
@@ -37,12 +37,12 @@ def _pipeline_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"zero_stage=2 with pp={layout.pp}: torch's pipelines reduce gradients once a step, as "
             "zero_stage=1 does (PyTorch)"
         )
-    if layout.zero_stage == 3 and schedule in _SPLIT_BACKWARD:
+    if layout.zero_stage == 3 and schedule in SPLIT_BACKWARD:
         yield (
             f"zero_stage=3 with pipeline_schedule={schedule}: FSDP2 has freed the weights when the "
             "schedule comes to their gradients (PyTorch)"
         )
-    if layout.compile and schedule in _SPLIT_BACKWARD:
+    if layout.compile and schedule in SPLIT_BACKWARD:
         yield (
             f"compile with pipeline_schedule={schedule}: compiled layers have no backward that "
             "could be split in two (PyTorch)"

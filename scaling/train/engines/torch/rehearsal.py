@@ -8,7 +8,7 @@ from unittest import mock
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.pipelining import PipelineStage, schedules
-from torch.distributed.pipelining._utils import InferenceMode
+from torch.distributed.pipelining import _utils as pipelining
 
 from scaling.study.point import Point
 from scaling.train.engines.torch import sharding
@@ -41,7 +41,7 @@ def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
 
     def warm_up(_: Any, stages: list[PipelineStage], *__: Any) -> None:
         for stage in stages:  # each was told what it is sent
-            stage._inference_mode = InferenceMode.STATIC
+            stage._inference_mode = pipelining.InferenceMode.STATIC
 
     def finalize(group: FSDPParamGroup) -> None:
         for weight in group.fsdp_params:
@@ -53,8 +53,11 @@ def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
         for place, name, value in (
             (sharding, "mesh_of", with_numbers(sharding.mesh_of)),
             (sharding, "mesh_of_experts", with_numbers(sharding.mesh_of_experts)),
-            (schedules._PipelineSchedule, "_warmup_p2p", warm_up),
             (FSDPParamGroup, "finalize_backward", finalize),
         ):
             stack.enter_context(mock.patch.object(place, name, value))
+        if hasattr(pipelining, "InferenceMode"):  # torch 2.12 and older ask no neighbour
+            stack.enter_context(
+                mock.patch.object(schedules._PipelineSchedule, "_warmup_p2p", warm_up)
+            )
         yield
