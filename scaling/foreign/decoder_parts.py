@@ -18,6 +18,12 @@ _ALTERNATING = re.compile(r"[gmq]+a, every other layer a window of (\d{1,6})")
 _LATENT = {"query_rank": 1536, "key_value_rank": 512, "rotary_head_dim": 64, "value_head_dim": 128}
 
 
+def kinds_of(columns: Columns) -> Words:
+    """`attention_kind` in small letters, (n,), empty where a table says nothing."""
+    stated = columns.words("attention_kind", "")
+    return np.array([kind.lower() for kind in stated.tolist()], dtype=object)
+
+
 def window_of(kind: Words) -> Floats:
     """Tokens of the window that an `attention_kind` names, 0 where it names none, (n,)."""
     known = {text: _ALTERNATING.fullmatch(text) for text in set(kind.tolist())}
@@ -49,7 +55,7 @@ def parts_of(
     dense = parts["num_experts"] <= 1
     for name in SIZES[: SIZES.index("query_rank")]:
         parts[name] = np.where(dense, 0.0, parts[name])
-    kind = columns.words("attention_kind", "")
+    kind = kinds_of(columns)
     latent = (kind == "mla") & (parts["key_value_rank"] == 0)
     if latent.any():
         columns.assumptions.append(

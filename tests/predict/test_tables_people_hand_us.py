@@ -96,6 +96,8 @@ TOKENS = 256 * 8192
         ("cluster", {"GPU": "8x H100"}),
         ("cluster", {"gpu_name": "NVIDIA H100 80GB HBM3"}),
         ("cluster", {"hardware": "DGX-H100 SXM"}),
+        ("cluster", {"cluster": "eos", "gpu_name": "NVIDIA H100 80GB HBM3"}),
+        ("", {"ep": 0, "attention_kind": "GQA"}),
         ("precision", {"dtype": "bf16_with_fp8_current_scaling_mixed"}),
         ("zero_stage", {"ZeRO": "ZeRO-1"}),
         ("sequence_parallel", {"Sequence Parallel": "On"}),
@@ -118,6 +120,13 @@ def test_a_table_in_other_words_is_the_same_rows(
         points = points_of(columns, models=load_models())
         tables.append((predict(points).step_time_s[0], observed_of(columns).step_time_s[0]))
     assert tables[1] == pytest.approx(tables[0], rel=1e-5)
+
+
+def test_no_chunks_is_one_chunk_and_the_row_counts() -> None:
+    tables = [pa.Table.from_pylist([{**ROW, "virtual_stages": chunks}]) for chunks in (0, 1)]
+    steps = [trial(table, "t").overall.step_time for table in tables]
+    assert steps[0] == steps[1]
+    assert steps[0]["rows"] == 1
 
 
 def test_a_model_that_nobody_knows_leaves_out_its_rows_alone(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
     strange = np.flatnonzero([name not in known for name in cluster.tolist()])
     if not strange.size:
         return cluster
-    gpu = columns.words("gpu", "")
+    gpu, gpu_name = columns.words("gpu", ""), columns.words("gpu_name", "")
     framework = frameworks_of(columns)
     per_node = columns.counts("gpus_per_node")
     for row in strange:
@@ -55,6 +55,7 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
             CLUSTER_OF.get((framework[row], per_node[row])) if name == UNNAMED_CLUSTER else None,
             gpu_meant(name),
             gpu_meant(gpu[row]),
+            gpu_meant(gpu_name[row]),
         )
         meant = next((each for each in candidates if each in known), None)
         if meant is not None:

@@ -9,7 +9,7 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
-from scaling.foreign.decoder_parts import PLAIN_ATTENTION, parts_of, window_of
+from scaling.foreign.decoder_parts import PLAIN_ATTENTION, kinds_of, parts_of, window_of
 from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
 from scaling.foreign.spellings import model_meant
 from scaling.layout.axes import AXES, SETTING
@@ -96,7 +96,7 @@ def inputs_of(
         recomputes=recomputes(columns, stacks),
         unfused=unfused,
         precision=words["precision"],
-        ep=columns.counts("ep", default=1.0, plain=True),
+        ep=np.maximum(columns.counts("ep", low=0, default=1.0, plain=True), 1.0),  # 0: none
         etp=expert_slices(columns, layout["tp"]),
         imbalance=np.array([ROUTINGS[name] for name in of_setting["routing"].tolist()], np.float64),
         setting=np.array(["|".join(row) for row in zip(*of_setting.values(), strict=True)], object),
@@ -129,8 +129,8 @@ def _of_the_software(
     return {
         "zero_stage": stage,
         "zero_shard_size": shard,
-        "virtual_stages": columns.numbers(
-            "virtual_stages", pipelined, low=1, whole=True, plain=True
+        "virtual_stages": np.maximum(
+            columns.numbers("virtual_stages", pipelined, whole=True, plain=True), 1.0
         ),
         "ring": (style == "ring") | (style == "") & (usual("ring") > 0),
         "sequence_parallel": columns.flags(
@@ -177,7 +177,7 @@ def _note_misfits(
 ) -> None:
     """Say why a row cannot be predicted; only what leaves the formulas without meaning."""
     reasons = {reason: rows for reason, (_, rows) in misfits(layout).items()}
-    kind = columns.words("attention_kind", "")
+    kind = kinds_of(columns)
     modelled = np.isin(kind, [*PLAIN_ATTENTION, "mla"]) | (window_of(kind) > 0)
     reasons["attention_kind is none that is modelled (mha, gqa, mqa, mla, windows)"] = ~modelled
     of_experts = ("experts_per_token", "expert_ffn_hidden_size")

@@ -89,5 +89,5 @@ def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
 def expert_slices(columns: Columns, tp: Floats) -> Floats:
     """Ranks that share one expert, (n,): all of a tp group without ep, else 1 (Megatron, FSDP)."""
     stated = columns.counts("etp")
-    dealt = columns.counts("ep", default=1.0, plain=True) > 1
+    dealt = columns.counts("ep", low=0, default=1.0, plain=True) > 1
     return np.where(np.isnan(stated), np.where(dealt, 1.0, tp), stated)

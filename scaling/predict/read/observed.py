@@ -94,6 +94,8 @@ def _by_throughput(columns: Columns) -> Floats:
 
 
 _LARGEST = 1e18
+# Counts that others give as 0 where there is no such thing.
+_NONE_IS_ONE = {"ep", "virtual_stages"}
 # What others need not say of a row, and what is the same of all that are judged.
 _OF_ALL = {"point_id": "-", "stack_fingerprint": "-", "outcome": "ok"}
 
@@ -118,6 +120,8 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
         for name, (kind, _) in fields_of(Row).items()
         if kind in ("int", "float") and name in columns
     }
+    for name in _NONE_IS_ONE & numbers.keys():
+        numbers[name] = np.maximum(numbers[name], 1.0)
     taken = {
         "world_size": points.world_size,
         "seq_length": points.seq_length,
