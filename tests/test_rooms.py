@@ -20,6 +20,7 @@ HELD_BY = {
     "predict.cost.context": "predict/test_step_arithmetic.py",
     "predict.cost.own_memory": "predict/test_own_stack.py",
     "predict.cost.own_parts": "predict/test_own_stack.py",
+    "predict.cost.own_stage": "predict/test_own_stack.py",
     "predict.cost.routed": "predict/test_own_stack.py",
     "predict.read.precisions": "predict/test_modern_stacks.py",
     "train.rehearsal.standins": "train/test_rehearsal.py",

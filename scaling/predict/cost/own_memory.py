@@ -1,12 +1,10 @@
 """Peak memory of this project's engine on DeepSpeed, phase by phase, as its rehearsals count it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.experts import held_params
+from scaling.foreign.arrays import Floats
 from scaling.predict.cost.own_parts import (
     BACKWARD,
     BUILD,
@@ -14,22 +12,18 @@ from scaling.predict.cost.own_parts import (
     OPTIMIZER,
     WIDE,
     Held,
-    Layer,
     Memory,
     Moment,
     by_rows,
     drawn_whole,
     fullest_of,
-    layer_of,
     loss_of,
     position_tables,
-    weights_of_layer,
 )
-from scaling.predict.cost.sharding import Sharding, sharding_of
+from scaling.predict.cost.own_stage import BUCKET, Stage, stage_of, step_of
 from scaling.predict.cost.stages import head_params, stages_of
 from scaling.predict.read.features import Features, Group
 
-_BUCKET = 5e8  # elements of DeepSpeed's reduce_bucket_size (scaling/train/engines/deepspeed)
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
 _GROUP = 1e9  # of its sub_group_size
 _PREFETCH = 5e7  # elements of its stage3_prefetch_bucket_size
@@ -40,126 +34,18 @@ def own_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     """The fullest moment of the fullest stage."""
 
     def in_stages(f: Features) -> Memory:
-        stages, step = stages_of(f, group.stack), _step_of(group, f, p, piped=True)
+        stages, step = stages_of(f, group.stack), step_of(group, f, p, piped=True)
         ends = ((stages.first, False), (stages.last, True))
-        return fullest_of([_moments(_stage_of(step, layers, last=end)) for layers, end in ends])
+        return fullest_of([_moments(stage_of(step, layers, last=end)) for layers, end in ends])
 
     def whole(f: Features) -> Memory:
-        step = _step_of(group, f, p, piped=False)
-        return fullest_of([_moments(_stage_of(step, f.num_layers, last=False))])
+        step = step_of(group, f, p, piped=False)
+        return fullest_of([_moments(stage_of(step, f.num_layers, last=False))])
 
     return by_rows(f.pp > 1, f, in_stages, whole)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """What all stages of a layout share; elements of a micro-batch and bytes, (n,)."""
-
-    f: Features
-    piped: bool
-    unseen: float  # bytes of what no rehearsal counts
-    tokens: Floats
-    own: Floats  # hidden states of a rank's own tokens
-    layer: Layer
-    layer_weights: Floats  # elements of a rank's average layer, experts too
-    table: Floats  # elements of a vocabulary matrix
-    matrix: Floats  # of a feed-forward's matrix
-    sharding: Sharding
-    replicas: Floats
-    zero: Flags  # at zero_stage 0
-    parts: Flags  # at 1 and 2
-    gathers: Flags  # at 3
-    dealt: Flags  # at 0: bf16 pipelines deal the state to all replicas, though no ZeRO does
-
-
-def _step_of(group: Group, f: Features, p: Mapping[str, float], *, piped: bool) -> _Step:
-    z, tokens = f.zero_stage, f.micro_batch_size * f.seq_length / f.cp
-    return _Step(
-        f=f,
-        piped=piped,
-        unseen=p["buffers_bytes"],
-        tokens=tokens,
-        own=tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0),
-        layer=layer_of(f, tokens),
-        layer_weights=weights_of_layer(f) + held_params(f),
-        table=head_params(f) / f.tp,
-        matrix=f.hidden_size * f.ffn_hidden_size / f.tp,
-        sharding=sharding_of(group, f),
-        replicas=f.dp * f.cp,
-        zero=z == 0,
-        parts=(z == 1) | (z == 2),
-        gathers=z >= 3,
-        dealt=(z == 0) & f.bf16 & piped,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stage:
-    """What a stage holds; bytes unless said otherwise, (n,)."""
-
-    step: _Step
-    layers: Floats
-    last: bool
-    has_head: bool
-    flying: Floats | float  # micro-batches whose activations wait
-    weights: Floats  # elements of a tp rank
-    part: Floats  # elements whose state a rank keeps
-    held: Floats  # what lives all the time: weights
-    state: Floats  # and the optimizer's
-    gradients: Floats
-    accumulated: Floats  # in a buffer of their own
-    touched: Floats  # of every weight that rank 0's part of ZeRO's flat buffer touches
-    single: Flags  # a replica alone under ZeRO-1 or 2 leaves its gradients where they are
-    bucket: Floats
-    buckets: Floats
-    waiting: Floats  # gradients from the first micro-batch on that finds some there
-    waiting_buckets: Floats
-
-
-def _stage_of(s: _Step, layers: Floats, *, last: bool) -> _Stage:
-    f, e, sharding = s.f, s.f.element_bytes, s.sharding
-    flying = np.minimum(f.accumulation, f.pp) if s.piped and not last else 1.0
-    matrices = 1.0 if s.piped else f.embeddings
-    weights = layers * s.layer_weights + matrices * s.table
-    if not last:
-        weights = weights + f.positions * f.hidden_size
-    part = weights / np.where(s.dealt, s.replicas, sharding.state)
-    wide = (e < WIDE) | ~s.zero
-    state_bytes = np.where(f.short_states, 6.0, np.where(wide, 12.0, 8.0)) * ~f.offload
-    gradients = e * weights
-    accumulated = s.gathers * e * part + s.dealt * gradients
-    single = s.parts & (s.replicas == 1) & ~f.offload
-    bucket = ~single * e * np.minimum(_BUCKET, weights)
-    overlapped = s.parts & (s.replicas > 1) & (not s.piped)
-    buckets = ~s.zero * (1.0 + overlapped) * bucket
-    first_table = 0.0 if last else s.table
-    touched = np.where(part <= first_table, first_table, part + s.matrix / 2)
-    touched = np.where(sharding.state > 1, np.minimum(touched, weights), weights)
-    touched = s.parts * e * touched
-    going_on = f.accumulation > flying
-    whole_kept = (f.zero_stage <= 1) & going_on
-    return _Stage(
-        step=s,
-        layers=layers,
-        last=last,
-        has_head=last or not s.piped,
-        flying=flying,
-        weights=weights,
-        part=part,
-        held=e * weights * sharding.weights_share(f.zero_stage),
-        state=state_bytes * part,
-        gradients=gradients,
-        accumulated=accumulated,
-        touched=touched,
-        single=single,
-        bucket=bucket,
-        buckets=buckets,
-        waiting=accumulated + whole_kept * gradients + ((f.zero_stage == 2) & going_on) * touched,
-        waiting_buckets=(s.gathers | ((f.zero_stage == 1) & going_on)) * buckets,
-    )
-
-
-def _moments(t: _Stage) -> list[Moment]:
+def _moments(t: Stage) -> list[Moment]:
     s, f, e = t.step, t.step.f, t.step.f.element_bytes
     gathered = s.gathers * e * _gathered(t)
     # in a step's first micro-batch hpZ has no second copy yet of what was not let go
@@ -193,13 +79,13 @@ def _moments(t: _Stage) -> list[Moment]:
     after_ffn = np.minimum(gathered, s.gathers * e * (t.weights - s.table - feed_forward))
     joined = (s.replicas > 1) | s.gathers | f.offload
     # joined in a copy when the last weight is done
-    remainder = joined * e * np.mod(t.weights, _BUCKET)
+    remainder = joined * e * np.mod(t.weights, BUCKET)
     grown = np.where(s.zero | s.piped | t.single, t.gradients, t.waiting - t.accumulated)
     grown = grown + t.accumulated
     others = passing * (1 - 1 / t.flying)  # of micro-batches still on their way
     of_first = 0.0 if t.last else e * s.table
     # a weight is kept for the next micro-batch where less than _LIVE lies between its uses
-    let_go = np.clip(t.weights - _LIVE / 2, 0.0, _BUCKET) * (t.weights - s.table < _LIVE)
+    let_go = np.clip(t.weights - _LIVE / 2, 0.0, BUCKET) * (t.weights - s.table < _LIVE)
     at_flush, left = (
         _at_flush(t, passing) + tied,
         np.maximum(gathered - s.gathers * e * let_go, 0.0),
@@ -243,7 +129,7 @@ def _moments(t: _Stage) -> list[Moment]:
     return moments
 
 
-def _kept(t: _Stage) -> tuple[Floats, Floats | float]:
+def _kept(t: Stage) -> tuple[Floats, Floats | float]:
     """Bytes of activations when the last layer is done: of layers and messages, of the final norm.
 
     Recomputing keeps the position tables of encoder and decoder, which every layer is given.
@@ -258,20 +144,20 @@ def _kept(t: _Stage) -> tuple[Floats, Floats | float]:
     return passing, np.where(f.fused_norm, e, WIDE + e) * s.own + e * s.tokens * f.hidden_size
 
 
-def _at_flush(t: _Stage, passing: Floats) -> Floats:
+def _at_flush(t: Stage, passing: Floats) -> Floats:
     """Activations when a full bucket is reduced.
 
     ZeRO-3 joins it in a copy, at any matrix; where a layer is more than a bucket, not at its last
     one, with which its backward begins.
     """
     s, e = t.step, t.step.f.element_bytes
-    left = np.maximum(1 - _BUCKET / np.maximum(t.weights, 1.0), 0.0)
-    anywhere = s.gathers & (s.layer_weights <= _BUCKET)
+    left = np.maximum(1 - BUCKET / np.maximum(t.weights, 1.0), 0.0)
+    anywhere = s.gathers & (s.layer_weights <= BUCKET)
     in_layer = anywhere * (s.layer.again + e * s.matrix)
-    return e * s.own + (t.weights > _BUCKET) * (passing * left + in_layer)
+    return e * s.own + (t.weights > BUCKET) * (passing * left + in_layer)
 
 
-def _building(t: _Stage) -> Floats:
+def _building(t: Stage) -> Floats:
     """Bytes beside the weights while the engine is built."""
     s, f, e = t.step, t.step.f, t.step.f.element_bytes
     low, whole = e < WIDE, drawn_whole(f)
@@ -285,7 +171,7 @@ def _building(t: _Stage) -> Floats:
     return np.where(s.gathers, sharded, np.where(s.parts | s.dealt, flat, plain))
 
 
-def _stepping(t: _Stage) -> Floats:
+def _stepping(t: Stage) -> Floats:
     """Bytes of the optimizer's step beside its state: of ZeRO the larger of two.
 
     The norm of the largest gradient in fp64, or flat copies in 16 and 32 bits.
@@ -302,7 +188,7 @@ def _stepping(t: _Stage) -> Floats:
     return np.where(s.zero, low * WIDE * np.where(s.dealt, dealt, t.weights), parts)
 
 
-def _gathered(t: _Stage) -> Floats:
+def _gathered(t: Stage) -> Floats:
     """Elements that ZeRO-3 holds whole when the loss is computed, (n,).
 
     It gathers up to 1e9 and lets go what is not used again within as many: the head, the layers
