@@ -36,6 +36,7 @@ def engine_module(engine: str, name: str) -> Any:
 
 # elements along each side of a product (cublasLt), more where a scale is of 32 of them
 _EIGHT_BIT_TILE, _EIGHT_BIT_BLOCK = 16, 32
+_GROUPED_TILE = 8  # elements of bf16 in 16 bytes
 # What the model that all engines train has no code for; it is predicted only.
 _UNTRAINED = {
     "key_value_rank": "latent attention",
@@ -84,6 +85,15 @@ def _model_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
         yield "fused_cross_entropy is wired to decoders only, not to a t5"
     if layout.compile and shape.num_experts:
         yield "compile needs sizes that stay, and those of experts change with every step's tokens"
+    if shape.num_experts and layout.precision == "bf16":
+        widths = shape.hidden_size, shape.expert_ffn_hidden_size // layout.tp
+        names = "hidden_size", f"expert_ffn_hidden_size / tp={layout.tp}"
+        for name, width in zip(names, widths, strict=True):
+            if width % _GROUPED_TILE:
+                yield (
+                    f"{name} = {width} is no multiple of {_GROUPED_TILE}, which torch's grouped "
+                    "products of experts need in bf16"
+                )
     if layout.precision == "fp8":
         yield from _eight_bit_refusals(shape, layout)
     if layout.cp_style == "ring" and layout.attention != "flash2":

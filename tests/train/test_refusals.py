@@ -63,6 +63,21 @@ def test_deepspeed_wants_as_many_micro_batches_for_dualpipev_as_we_do(attempt: A
         assert "DualPipeV needs gradient_accumulation_steps >= 2 * 2, got 2" in failure.message
 
 
+def test_experts_of_odd_widths_are_refused_where_torch_cannot_group_them() -> None:
+    experts = dataclasses.replace(
+        TINY, num_experts=4, experts_per_token=2, expert_ffn_hidden_size=24
+    )
+    halved = Layout(tp=2, precision="bf16", seq_length=32)
+    (reason,) = engine_refusals(experts, halved)
+    assert reason.startswith("expert_ffn_hidden_size / tp=2 = 12 is no multiple of 8")
+    # torch's own words on what is refused
+    ends, rows = torch.tensor([8], dtype=torch.int32), torch.zeros(8, 12, dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError, match="multiple of 16 bytes"):
+        functional.grouped_mm(rows, torch.zeros(1, 32, 12).bfloat16().mT, offs=ends)
+    assert not list(engine_refusals(experts, dataclasses.replace(halved, precision="fp32")))
+    assert not list(engine_refusals(experts, dataclasses.replace(halved, tp=1)))
+
+
 ODD = dataclasses.replace(TINY, hidden_size=95)
 
 
