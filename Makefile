@@ -15,15 +15,15 @@ study: .venv/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
 # The whole suite as four at once: what starts ranks, one test after another; what waits for Slurm,
-# all of it in one folder; what starts Snakemake; and beside them what computes in one process, which
-# is the longest on one core, so ranks give way to it. With ARGS, one pytest with those words.
+# all of it in one folder; what starts Snakemake, the shortest, which gives way; and beside them what
+# computes in one process. With ARGS, one pytest with those words.
 test: .venv/installed
 ifeq ($(strip $(ARGS)),)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	part() { name=$$1; shift; "$$@" -o cache_dir=.pytest_cache/$$name > "$$logs/$$name" 2>&1; }; \
-	part ranks nice -n 5 $(BIN)/python -m pytest -m "ranks and not slurm" & ranks=$$!; \
+	part ranks $(BIN)/python -m pytest -m "ranks and not slurm" & ranks=$$!; \
 	part Slurm $(BIN)/python -m pytest -m "slurm" tests/slurm & slurm=$$!; \
-	part Snakemake $(BIN)/python -m pytest -m "snakemake and not ranks and not slurm" & \
+	part Snakemake nice -n 5 $(BIN)/python -m pytest -m "snakemake and not ranks and not slurm" & \
 	snakemake=$$!; \
 	$(BIN)/python -m pytest -m "not ranks and not slurm and not snakemake"; code=$$?; \
 	for part in "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \

@@ -186,7 +186,9 @@ def test_a_column_sorts_both_ways_and_unknown_stays_last(full):
 def test_the_table_behind_a_chart_shows_its_rows(full):
     page = full(fragment="#model=tiny").page
     page.click("figure[data-chart=throughput] summary")
-    assert page.locator("figure[data-chart=throughput] tbody tr").count() == 3
+    rows = page.locator("figure[data-chart=throughput] tbody tr")
+    rows.first.wait_for()
+    assert rows.count() == 3
 
 
 def test_downloads_are_whole_csv_and_svg_files(full):

@@ -130,7 +130,7 @@ def _moments(
 
     # what was gathered lies in a flat buffer too until the next is: of the head, of a layer
     first = np.where(z >= 3, kept, 0.0)  # up to zero_stage 2 the first micro-batch alone gathers
-    flat, flat_layer = several * e * alone * c.has_head, copies * layer_weights
+    flat, flat_layer = (several & gathers) * e * alone * c.has_head, copies * layer_weights
     tied = 0.0 if piped else (f.embeddings < 2) * 1.0
     moments = [
         (BUILD, at(nothing, optimizer=wide * part, held=WIDE * table, buffers=nothing)),
