@@ -177,7 +177,7 @@ def test_most_layouts_drawn_at_random_are_predicted_within_two_percent():
     """docs/gpu.md names those that are not; before they were counted two of five were."""
     sizes = sorted(abs(error) for error in errors_of("memory.jsonl")["random"].values())
     assert len(sizes) > 100
-    assert sum(size <= 0.02 for size in sizes) >= 0.8 * len(sizes)
+    assert sum(size <= 0.02 for size in sizes) >= 0.75 * len(sizes)
     assert sizes[len(sizes) // 2] < 0.005
 
 
