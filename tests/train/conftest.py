@@ -104,7 +104,7 @@ def learn(fork_server: subprocess.Popen[str], request: pytest.FixtureRequest) ->
         if point.to_json() not in curves:
             train_all(curves, [point, *_points_of(request.session.items)])
         found = curves[point.to_json()]
-        if all("pipeline_schedule=" in rank.get("error", "") for rank in found):
+        if any("pipeline_schedule=" in rank.get("error", "") for rank in found):
             assert torch.__version__ < "2.13"
             pytest.skip("a torch before 2.13 splits no backward rightly")
         assert all("losses" in rank for rank in found), found
