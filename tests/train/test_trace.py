@@ -87,7 +87,7 @@ def ring() -> Iterator[ContextParallel]:
 def test_every_turn_of_a_ring_is_announced_with_its_axis(ring: ContextParallel) -> None:
     parts = [torch.randn(1, 2, 8, 16, requires_grad=True) for _ in range(3)]
     layout = Layout(cp=2, cp_style="ring", seq_length=16)
-    with launches_annotated(layout), profile() as seen:
+    with launches_annotated(layout), profile(acc_events=True) as seen:
         ring.around(*parts).sum().backward()
     counts = {each.key: each.count for each in seen.key_averages()}
     turns = counts["_c10d_functional::all_to_all_single"]
