@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from scaling import __version__
 from scaling.cluster.hardware import GPUS, Cluster
-from scaling.errors import InputError, did_you_mean
+from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.layouts import WORDS, completed, gpu_of_cluster, layout_of, misfits
 from scaling.foreign.reading import read_table, writing
@@ -68,8 +68,10 @@ def import_rows(source: Path, study_dir: Path, clusters: Mapping[str, Cluster]) 
     columns = Columns(read_table(source), str(source))
     for name in NEEDED:
         if name not in columns:
-            hint = did_you_mean(name, columns.table.column_names)
-            raise columns.missing(name, f"{hint}; needed are {', '.join(NEEDED)}")
+            there = ", ".join(columns.table.column_names)
+            raise columns.missing(
+                name, f"the table has {shortened(there, 200)}; needed are {', '.join(NEEDED)}"
+            )
     if not len(columns):
         raise InputError(f"{source}: holds no row under its header")
     seen: dict[str, int] = {}
