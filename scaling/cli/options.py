@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scaling.errors import plain
+from scaling.errors import InputError, did_you_mean, plain, shortened
 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
@@ -43,3 +43,14 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, width
 def percent(share: float | None, digits: int = 1) -> str:
     """A share as people read it."""
     return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def one_of(option: str, text: str, allowed: Iterable[str]) -> str:
+    """The text, if it is allowed.
+
+    Raises:
+        InputError: it is not; the sentence names the option.
+    """
+    if text not in (names := list(allowed)):
+        raise InputError(f"{option} {shortened(text)}: {did_you_mean(text[:60], names)}")
+    return text

@@ -1,12 +1,11 @@
 """The verbs that predict, calibrate and recommend; heavy imports stay inside them."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from scaling.cli.options import AsJson, percent, print_json, print_table
+from scaling.cli.options import AsJson, one_of, percent, print_json, print_table
 from scaling.errors import InputError, did_you_mean, plain, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
@@ -174,7 +173,7 @@ def recommend(
     known_models, clusters = catalogues()
     models, counts = known_models or {}, _counts(gpus)
     if precision is not None:
-        _one_of("--precision", precision, get_args(Precision))
+        one_of("--precision", precision, get_args(Precision))
     if model not in models:
         hint = did_you_mean(model[:60], models)
         raise InputError(f"--model {shortened(model)}: not in config/models.yaml: {hint}")
@@ -184,7 +183,7 @@ def recommend(
         "seq_length": seq_length,
         "global_batch_size": global_batch_size,
         "framework": framework or OWN_FRAMEWORK,
-        "engine": _one_of("--engine", engine, ENGINES),
+        "engine": one_of("--engine", engine, ENGINES),
     }
     best = search(
         **work,
@@ -216,12 +215,6 @@ def catalogues() -> tuple["dict[str, ModelShape] | None", "dict[str, Cluster]"]:
 
     models = config_file("models.yaml")
     return load_models(models) if models else None, site_clusters()
-
-
-def _one_of(option: str, text: str, allowed: Iterable[str]) -> str:
-    if text not in (names := list(allowed)):
-        raise InputError(f"{option} {shortened(text)}: {did_you_mean(text[:60], names)}")
-    return text
 
 
 def _counts(text: str) -> list[int]:

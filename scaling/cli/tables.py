@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli.options import AsJson, StudyDir
-from scaling.errors import InputError, did_you_mean, shortened
+from scaling.cli.options import AsJson, StudyDir, one_of
+from scaling.errors import InputError, shortened
 from scaling.study.paths import own_or_shipped
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def convert(
     from scaling.foreign.reading import writing
     from scaling.record.files import write_table
 
-    if tool not in TOOLS:
-        raise InputError(f"--tool {shortened(tool)}: {did_you_mean(tool[:60], TOOLS)}")
+    one_of("--tool", tool, TOOLS)
     *sources, out = logs
     if not sources:
         raise InputError(f"{out}: give at least one log, and last the table to write")
