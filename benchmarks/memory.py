@@ -61,9 +61,9 @@ def drawn(
     return [cut(point, depth) for point in of_engine if runs(point)][:count]
 
 
-def random_points(count: int) -> list[Point]:
+def random_points(count: int, seed: int = SEED) -> list[Point]:
     """Points off the studies' diagonals, from the table of axes: any family, size and engine."""
-    chosen, points = random.Random(SEED), []
+    chosen, points = random.Random(seed), []
     while len(points) < count:
         shape, engine, pp = (
             random_shape(chosen),
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--layouts", type=int, default=200)
     parser.add_argument("--studies", default=",".join(STUDIES))
     parser.add_argument("--random", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--engine", default="deepspeed", choices=ENGINES)
     parser.add_argument("--depth", type=float, default=0.15)
     parser.add_argument("--rows", type=Path, default=Path("benchmarks/results/memory.jsonl"))
@@ -220,7 +221,7 @@ def main() -> None:
         report(list(rows.values()))
         return
     depth = 1.0 if given.random else given.depth
-    points = random_points(given.random) or drawn(
+    points = random_points(given.random, given.seed) or drawn(
         given.layouts, depth, given.studies.split(","), given.engine
     )
     missing = [point for point in points if (point.point_id, depth) not in rows]

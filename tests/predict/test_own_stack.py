@@ -190,6 +190,10 @@ MENDED = [  # kinds of layouts of which the count once lacked something, and a s
     "llama-zero1-mbs1-ckpt-selective-flash2-fp8-torch",  # a tied matrix
     "llama-zero3-mbs1-ckpt-full-flash2-fused-cross-entropy-bf16-1964ce0d",  # a fused loss
     "llama-tp2-cp4-sp-zero0-mbs1-cudnn-fp16",  # experts on DeepSpeed
+    "llama-pp4-dualpipev-zero0-mbs1-flash2-bf16-87ea6d25",  # two stages a rank, of experts
+    "llama-tp4-pp2-cp4-dualpipev-sp-zero1-mbs1-ckpt-full",  # in fp32
+    "llama-pp4-cp4-dualpipev-zero0-mbs4-ckpt-selective",  # mostly activations
+    "t5-tp4-pp4-zero1-mbs1-ckpt-selective-math",  # what an encoder-decoder's stages send
 ]
 
 

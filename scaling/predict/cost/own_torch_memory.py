@@ -114,6 +114,9 @@ def _moments(
     chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)  # one is reduced after the other
     at_end = unreduced / chunks + sharded * (1 - 1 / chunks) + piped * reduced * layer_weights
     at_end = np.maximum(at_end, sharded)
+    # copies of a tied matrix on a pipeline's ends get the sum of their gradients: stacked, and added
+    ends = c.looks_up * 1.0 + c.has_head
+    summed = (piped & (f.embeddings < 2)) * (ends + (ends > 0)) * wide * table / over
     looked_up = c.looks_up * (alone + f.positions * f.hidden_size)
 
     def at(
@@ -168,7 +171,7 @@ def _moments(
         (BACKWARD, at(activations=put_off)),
         (BACKWARD, at(sharded + gathers * looked_up * e * (1 + 1 / over), done, held=nothing)),
         (BACKWARD, at(at_end, done if piped else working, held=held / chunks)),
-        (OPTIMIZER, at(sharded, done, held=nothing)),
+        (OPTIMIZER, at(sharded + summed, done, held=nothing)),
     ]
     if not piped and np.any(tied):
         # a matrix of two modules has two gradients and their sum, and what earlier micro-batches
