@@ -52,16 +52,16 @@ def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
     ties.set_variables(connection)
     axes, levels = [], []
     for order, axis in enumerate(AXES.values(), start=1):
-        counted = axis.values is None
         axes.append(
             {
                 "axis_order": order,
                 "name": axis.name,
                 "axis": axis.words.title,
-                "words": axis.words.name if counted else None,
-                "short": axis.words.short if counted else None,
+                "words": axis.words.name,
+                "short": axis.words.short,
                 "otherwise": axis.otherwise,
                 "degree": axis.ranks,
+                "usual": None if axis.default is None else str(axis.default).lower(),
                 "always": axis.words.leading or axis.words.said == "always",
             }
         )
