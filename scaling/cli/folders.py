@@ -18,7 +18,8 @@ LOOK_EVERY_S = 5.0
 
 def new(
     folder: Annotated[
-        Path, typer.Argument(help="A folder to make, or one that has no config yet.")
+        Path,
+        typer.Argument(metavar="FOLDER", help="A folder to make, or one that has no config yet."),
     ],
 ) -> None:
     """Make a folder to run studies in: Snakefile, config with your cluster, a first study."""

@@ -1,5 +1,6 @@
 """The verbs from rows to a report: tables, the page, rows and logs of others, two studies."""
 
+import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,7 +107,11 @@ def compare(
         typer.Argument(metavar="[AFTER]", help="Another study; without it give --split."),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="A UTC date: rows before it against rows from it on.")
+        datetime.datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
+            help="A UTC date: rows before it against rows from it on.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -117,7 +122,8 @@ def compare(
 
     if after is None and split is None:
         raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
-    records = side_by_side(Side(before, until=split), Side(after or before, since=split))
+    at = split and split.isoformat()
+    records = side_by_side(Side(before, until=at), Side(after or before, since=at))
     comparison.show(records, as_json=as_json)
 
 

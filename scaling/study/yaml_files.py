@@ -106,8 +106,10 @@ def validated(path: Path, schema: type[T]) -> T:
         InputError: it cannot be read, is not YAML, or does not fit the schema.
     """
     content = _content(path)
+    if content is None:
+        raise InputError(f"{path}: is empty; it must hold keys and values")
     if not isinstance(content, dict):
-        raise InputError(f"{path}: must hold keys and values, not {type(content).__name__}")
+        raise InputError(f"{path}: must hold keys and values, not {shown(content)}")
     try:
         return TypeAdapter(schema).validate_python(content)
     except ValidationError as error:

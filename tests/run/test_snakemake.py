@@ -35,7 +35,7 @@ def test_sigterm_is_handed_on_and_the_code_is_that_of_what_it_came_to(tmp_path):
     while not (tmp_path / "ready").exists():
         time.sleep(0.02)
 
-    code = snakemake._wait(child, Impatient(), Console(quiet=True), time.monotonic())
+    code, told_to_end = snakemake._wait(child, Impatient(), Console(quiet=True), time.monotonic())
 
-    assert code == 5
+    assert (code, told_to_end) == (5, True)
     assert signal.getsignal(signal.SIGTERM) == before

@@ -30,8 +30,8 @@ MALFORMED = {
     "a tab": ("a:\n\tb: 1", "one.yaml: line 2, column 1: not valid YAML: found character"),
     "a key twice": ("kind: weak\nkind: weak", "not valid YAML: the key 'kind' is written twice"),
     "unsafe YAML": ("!!python/object/apply:os.getcwd []", "os.getcwd is a tag; a study needs none"),
-    "an empty file": ("", "one.yaml: must hold keys and values, not NoneType"),
-    "a list": ("- 1", "one.yaml: must hold keys and values, not list"),
+    "an empty file": ("", "one.yaml: is empty; it must hold keys and values"),
+    "a list": ("- 1", "one.yaml: must hold keys and values, not [1]"),
     "two documents": ("a: 1\n---\nb: 2", "not valid YAML: but found another document"),
     "no title": ("kind: strong", "one.yaml: title: is missing"),
     "no kind": ("title: x", "one.yaml: kind: is missing"),
@@ -75,7 +75,7 @@ MALFORMED = {
         axes(seq_length=10**12),
         "axes.seq_length[0]=1000000000000: must be at most 10000000",
     ),
-    "a null axis value": (axes(tp=[None]), "axes.tp[0]=None: must be a whole number"),
+    "a null axis value": (axes(tp=[None]), "axes.tp[0]=null: must be a whole number"),
     "an unknown stage": (axes(zero_stage=4), "axes.zero_stage[0]=4: allowed: 0, 1, 2, 3"),
     "a flag of text": (
         axes(sequence_parallel="yes please"),
@@ -258,7 +258,7 @@ MALFORMED = {
     "a key that is a number": ("1: 2", "title: is missing (2 more problems in this file)"),
     "a key that is a fraction": ("1.5: 2", "the key 1.5 must be text or a whole number"),
     "a key that is a list": ("? [a]\n: 2", "the key ['a'] must be text or a whole number"),
-    "null for an axis": (changed(layouts=[{"tp": None}]), "layouts[0].tp[0]=None: must be a whole"),
+    "null for an axis": (changed(layouts=[{"tp": None}]), "layouts[0].tp[0]=null: must be a whole"),
     "an endless measurement": (
         changed(measure={"measured_steps": 100_000}),
         "measure.measured_steps=100000: must be at most 10000",
@@ -266,6 +266,10 @@ MALFORMED = {
     "more repeats than points": (
         changed(measure={"repeats": 100}, max_points=150),
         "the grid holds 200 points, more than max_points=150",
+    ),
+    "null for the layouts": (
+        "title: x\nkind: strong\naxes: {}\nlayouts:\n",
+        "layouts=null: must be a list",
     ),
     "a limit of nothing": (changed(max_points=0), "max_points=0: must be at least 1"),
 }
@@ -297,6 +301,12 @@ def test_an_unknown_study_is_told_with_the_nearest_name(config, write_study):
         load_study("quik", config)
 
 
+def test_a_folder_of_a_studys_name_is_no_study(config):
+    (config / "studies" / "quick.yaml").mkdir()
+    with pytest.raises(InputError, match=r"quick\.yaml: no such study: allowed: "):
+        load_study("quick", config)
+
+
 @pytest.mark.parametrize("name", ["two words", "-dash", "ümlaut", "a" * 65])
 def test_a_study_whose_file_name_is_unsafe_is_refused(name, config):
     path = config / "studies" / f"{name}.yaml"
@@ -306,7 +316,7 @@ def test_a_study_whose_file_name_is_unsafe_is_refused(name, config):
 
 
 MODEL_MISTAKES = {
-    "a missing size": ({"vocab_size": None}, "mini.vocab_size=None: must be a whole number"),
+    "a missing size": ({"vocab_size": None}, "mini.vocab_size=null: must be a whole number"),
     "an unknown key": (
         {"layers": 3},
         "mini.layers: unknown key 'layers': did you mean 'num_layers'?",
@@ -343,7 +353,7 @@ CLUSTER_MISTAKES = {
         {"gpu": "h10-80gb"},
         "here.gpu='h10-80gb': did you mean 'h100-80gb'?",
     ),
-    "no gpu": ({"gpu": None}, "here.gpu=None: allowed: a100-40gb"),
+    "no gpu": ({"gpu": None}, "here.gpu=null: allowed: a100-40gb"),
     "no nodes": ({"nodes": 0}, "here.nodes=0: must be at least 1"),
     "a free gpu hour": ({"usd_per_gpu_hour": 0}, "here.usd_per_gpu_hour=0: must be more than 0"),
     "a link of words": (
