@@ -45,11 +45,15 @@ def kept_choices_sql() -> str:
     return f"concat_ws({', '.join([quoted(', '), 'null', *chosen])})"
 
 
-def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
-    """The table of axes as catalogue.axes and .levels, and its names as the variable `axes`."""
+def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
+    """What SQL reads by `getvariable`; a cursor knows none of those of its connection."""
     connection.execute("set variable axes = $1", [list(AXES)])
     connection.execute("set variable series_order = $1", [list(SERIES)])
     ties.set_variables(connection)
+
+
+def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
+    """The table of axes as catalogue.axes and .levels."""
     axes, levels = [], []
     for order, axis in enumerate(AXES.values(), start=1):
         axes.append(
