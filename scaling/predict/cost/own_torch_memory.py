@@ -40,15 +40,14 @@ def own_torch_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Me
     """The fullest moment of the first, the second and the last rank of a pipeline."""
 
     def of_ranks(f: Features, *, piped: bool) -> Memory:
-        return fullest_of([_moments(group, f, p, each, piped) for each in chunks_of(group, f)])
+        ranks = [_moments(group, f, each, piped) for each in chunks_of(group, f)]
+        return fullest_of(ranks, p["buffers_bytes"])
 
     in_stages, whole = (functools.partial(of_ranks, piped=piped) for piped in (True, False))
     return by_rows(f.pp > 1, f, in_stages, whole)
 
 
-def _moments(
-    group: Group, f: Features, p: Mapping[str, float], c: Chunks, piped: bool
-) -> list[Moment]:
+def _moments(group: Group, f: Features, c: Chunks, piped: bool) -> list[Moment]:
     z, e, rounds = f.zero_stage, f.element_bytes, f.accumulation
     tokens = f.micro_batch_size * f.seq_length / f.cp
     own = tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
@@ -144,8 +143,7 @@ def _moments(
         optimizer: Floats = state,
         buffers: Floats = buffers,
     ) -> Held:
-        unseen = p["buffers_bytes"]
-        return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
+        return Held(held + more, gradients, optimizer, activations, logits, buffers)
 
     # what was gathered lies in a flat buffer too until the next is: of the head, of a layer
     first = np.where(z >= 3, kept, 0.0)  # up to zero_stage 2 the first micro-batch alone gathers
