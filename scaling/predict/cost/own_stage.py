@@ -1,6 +1,5 @@
 """What a stage of this project's engine on DeepSpeed holds, whatever it does just then."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,14 +20,15 @@ class Step:
 
     f: Features
     piped: bool
-    unseen: float  # bytes of what no rehearsal counts
     tokens: Floats
     own: Floats  # hidden states of a rank's own tokens
+    logits: Floats
     layer: Layer
     layer_weights: Floats  # elements of a rank's average layer, experts too
     table: Floats  # elements of a vocabulary matrix
     matrix: Floats  # of a feed-forward's matrix
     sharding: Sharding
+    share: Floats  # of the weights that a rank holds at all times
     replicas: Floats
     zero: Flags  # at zero_stage 0
     parts: Flags  # at 1 and 2
@@ -36,20 +36,22 @@ class Step:
     dealt: Flags  # at 0: bf16 pipelines deal the state to all replicas, though no ZeRO does
 
 
-def step_of(group: Group, f: Features, p: Mapping[str, float], *, piped: bool) -> Step:
+def step_of(group: Group, f: Features, *, piped: bool) -> Step:
     """What all stages of these layouts share."""
     z, tokens = f.zero_stage, f.micro_batch_size * f.seq_length / f.cp
+    sharding = sharding_of(group, f)
     return Step(
         f=f,
         piped=piped,
-        unseen=p["buffers_bytes"],
         tokens=tokens,
         own=tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0),
+        logits=tokens * f.vocab_size / f.tp,
         layer=layer_of(f, tokens),
         layer_weights=weights_of_layer(f) + held_params(f),
         table=head_params(f) / f.tp,
         matrix=f.hidden_size * f.ffn_hidden_size / f.tp,
-        sharding=sharding_of(group, f),
+        sharding=sharding,
+        share=sharding.weights_share(z),
         replicas=f.dp * f.cp,
         zero=z == 0,
         parts=(z == 1) | (z == 2),
@@ -177,7 +179,7 @@ def stage_of(s: Step, h: HeldLayers) -> Stage:
         held_layers=h,
         weights=weights,
         part=part,
-        held=e * weights * sharding.weights_share(f.zero_stage),
+        held=gradients * s.share,
         state=state_bytes * part,
         gradients=gradients,
         accumulated=accumulated,
