@@ -21,10 +21,12 @@ study: $(VENV)/installed
 test: $(VENV)/installed
 ifeq ($(strip $(ARGS)),)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
+	marked() { grep -rl --include='test_*.py' "mark\.$$1" tests | sort; }; \
 	part() { name=$$1; shift; "$$@" -o cache_dir=.pytest_cache/$$name > "$$logs/$$name" 2>&1; }; \
-	part ranks $(BIN)/python -m pytest -m "ranks and not slurm" & ranks=$$!; \
+	part ranks $(BIN)/python -m pytest -m "ranks and not slurm" $$(marked ranks) & ranks=$$!; \
 	part Slurm $(BIN)/python -m pytest -m "slurm" tests/slurm & slurm=$$!; \
-	part Snakemake nice -n 5 $(BIN)/python -m pytest -m "snakemake and not ranks and not slurm" & \
+	part Snakemake nice -n 5 $(BIN)/python -m pytest -m "snakemake and not ranks and not slurm" \
+	  $$(marked snakemake) & \
 	snakemake=$$!; \
 	$(BIN)/python -m pytest -m "not ranks and not slurm and not snakemake"; code=$$?; \
 	for part in "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \

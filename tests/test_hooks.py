@@ -3,6 +3,7 @@
 import itertools
 import re
 import subprocess
+from pathlib import Path
 
 import yaml
 
@@ -51,5 +52,12 @@ def test_make_test_runs_every_test_once():
     for marked in itertools.product((False, True), repeat=3):
         marks = dict(zip(("ranks", "slurm", "snakemake"), marked, strict=True))
         assert sum(eval(part, marks.copy()) for part in parts) == 1, marks
-    named = [path for path in TESTS.rglob("*.py") if "mark.slurm" in path.read_text()]
+    texts = {path: path.read_text() for path in TESTS.rglob("*.py")}
+    named = [path for path, text in texts.items() if "mark.slurm" in text]
     assert {path.parent for path in named} == {TESTS / "slurm", TESTS}  # this file names it
+    # two parts look for their mark's name in test files only, and find it wherever it is
+    assert set(re.findall(r"\(marked (\w+)\)", recipe)) == {"ranks", "snakemake"}
+    for mark in ("ranks", "snakemake"):
+        named = [path.name for path, text in texts.items() if f"mark.{mark}" in text]
+        assert [name for name in named if not name.startswith("test_")] == []
+    assert not any("add_marker" in text for path, text in texts.items() if path != Path(__file__))
