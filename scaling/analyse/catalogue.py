@@ -66,6 +66,8 @@ def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
                 "otherwise": axis.otherwise,
                 "degree": axis.ranks,
                 "usual": None if axis.default is None else str(axis.default).lower(),
+                "unsaid": None if axis.in_names(axis.default) else str(axis.default),
+                "within": axis.words.within,
                 "always": axis.words.leading or axis.words.said == "always",
             }
         )

@@ -16,11 +16,24 @@ select
         try_cast(listed.value as double), if(listed.value is null, null, 1000 + hash(listed.value) % 1000)
     ), levels.place) as place,
     if(levels.name is null, listed.value, levels.level) as level,
-    -- words that only others train with, such as a format, are said as any other
-    if(levels.name is null, replace(axes.words, '{}', listed.value), levels.words) as words,
-    if(levels.name is null, replace(axes.short, '{}', listed.value), levels.short) as short,
-    axes.otherwise, axes.degree, axes.always
+    -- a count of none, and how a pipeline of one stage is run, go without saying
+    coalesce(listed.value = axes.unsaid, false) or coalesce(degree.value = '1', false) as plain,
+    case
+        when plain then null
+        when levels.name is null then replace(axes.words, '{}', listed.value)
+        else levels.words
+    end as words,
+    case
+        when plain then null
+        when levels.name is null then replace(axes.short, '{}', listed.value)
+        else levels.short
+    end as short,
+    if(plain and levels.name is null or degree.value = '1', null, axes.otherwise) as otherwise,
+    axes.degree, axes.always
 from listed
 join catalogue.axes as axes using (name)
 left join catalogue.levels as levels
     on levels.name = listed.name and levels.value is not distinct from listed.value
+left join listed as degree
+    on degree.setting_id = listed.setting_id and degree.layout = listed.layout
+    and degree.name = axes.within
