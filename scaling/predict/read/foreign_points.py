@@ -12,6 +12,7 @@ from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, kinds_of, parts_of, window_of
 from scaling.foreign.layouts import (
     BATCH_FACTORS,
+    DEGREES,
     WORDS,
     completed,
     layout_of,
@@ -62,7 +63,7 @@ def inputs_of(
     cluster = clusters_of(columns, clusters, note)
     shape = _shapes(columns, model, models or {}, note)
     per_node = columns.counts("gpus_per_node")
-    layout = _layout(columns, per_node, cluster, clusters)
+    layout: dict[str, Any] = _layout(columns, per_node, cluster, clusters)
     _note_misfits(columns, shape, layout, note)
     framework = frameworks_of(columns)
     unfused = unfused_software(columns, framework, cluster)
@@ -83,15 +84,9 @@ def inputs_of(
         cluster=cluster,
         framework=framework,
         shape=shape,
-        world_size=layout["world_size"],
-        tp=layout["tp"],
-        pp=layout["pp"],
-        cp=layout["cp"],
-        dp=layout["dp"],
-        micro_batch_size=layout["micro_batch_size"],
-        gradient_accumulation_steps=layout["gradient_accumulation_steps"],
         seq_length=columns.counts("seq_length"),
         gpus_per_node=per_node,
+        **{name: layout[name] for name in ("world_size", *DEGREES, *BATCH_FACTORS[:2])},
         **_of_the_software(columns, stacks, shape["num_layers"], layout),
         # Inductor makes one kernel of a norm's chain
         fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
