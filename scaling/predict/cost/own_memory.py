@@ -96,6 +96,9 @@ def _moments(t: Stage) -> list[Moment]:
     remainder = ((s.replicas > 1) | s.gathers | f.offload) * e * np.mod(t.weights, BUCKET)
     grown = np.where(s.zero | s.piped | t.single, t.gradients, t.waiting - t.accumulated)
     grown = grown + t.accumulated
+    # in ZeRO's buckets the gradients of all micro-batches are by then
+    moved = s.parts & ~t.single & (not s.piped) & ~f.offload
+    at_last = np.where(moved, t.touched, grown)
     # of micro-batches still on their way
     others = passing * (1 - h.returning / np.maximum(h.flying, 1.0))
     of_first = e * s.table if h.looks_up else 0.0
@@ -105,7 +108,7 @@ def _moments(t: Stage) -> list[Moment]:
         (BACKWARD, at(activations=working + s.layer.in_ffn)),
         (BACKWARD, at(activations=working + s.layer.in_attention, weights=after_ffn)),
         (BACKWARD, at(grown, activations=others + own + of_first + 2 * tied)),
-        (BACKWARD, at(grown, activations=own, buffers=behind + remainder, weights=t.held)),
+        (BACKWARD, at(at_last, activations=own, buffers=behind + remainder, weights=t.held)),
         (
             OPTIMIZER,
             at(
@@ -120,9 +123,13 @@ def _moments(t: Stage) -> list[Moment]:
     if not s.zero.all():
         # a weight is kept for the next micro-batch where less than _LIVE lies between its uses
         let_go = np.clip(t.weights - _LIVE / 2, 0.0, BUCKET) * (t.weights - s.table < _LIVE)
-        held = t.held + np.maximum(gathered - s.gathers * e * let_go, 0.0)
+        # and none is there any more when all gradients are reduced at once
+        going_on = (t.weights > BUCKET) | s.sharding.second
+        held = t.held + going_on * np.maximum(gathered - s.gathers * e * let_go, 0.0)
         in_copy = behind + ~s.zero * t.bucket
-        flush = at(activations=_at_flush(t, passing) + tied, buffers=in_copy, weights=held)
+        gradients = np.where(moved & (t.weights <= BUCKET), t.touched, t.waiting)
+        activations = _at_flush(t, passing) + tied
+        flush = at(gradients, activations=activations, buffers=in_copy, weights=held)
         moments.append((BACKWARD, flush))
     if (f.attentions > 1).any():
         # the gradient of an encoder-decoder's position table waits for that of the next layer

@@ -146,6 +146,9 @@ def _moments(group: Group, f: Features, c: Chunks, piped: bool) -> list[Moment]:
         return Held(held + more, gradients, optimizer, activations, logits, buffers)
 
     # what was gathered lies in a flat buffer too until the next is: of the head, of a layer
+    # schedules of several chunks gather the next three of them whole (`_add_unshard_reshard`)
+    ahead = piped * (z >= 3) * (f.schedule != ONE_F_ONE_B) * copies * gathered
+    ahead = ahead * np.minimum(1.0, 3 / chunks)
     first = np.where(z >= 3, kept, 0.0)  # up to zero_stage 2 the first micro-batch alone gathers
     flat, flat_layer = (several & gathers) * e * alone * c.has_head, copies * layer_weights
     tied = 0.0 if piped else (f.embeddings < 2) * 1.0
@@ -160,6 +163,7 @@ def _moments(group: Group, f: Features, c: Chunks, piped: bool) -> list[Moment]:
                 buffers=nothing,
             ),
         ),
+        (FORWARD, at(nothing, c.layers / chunks * per_layer.kept, more=ahead)),
         (FORWARD, at(first, activations, loss.forward, at_loss + flat)),
         (FORWARD, at(first, activations, more=flat_layer * np.where(z >= 3, 2.0, 1.0))),
         (FORWARD, at(activations=at_head, logits=loss.forward, more=at_loss)),
