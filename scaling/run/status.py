@@ -2,13 +2,10 @@
 
 import dataclasses
 import datetime
-import itertools
 import json
 import math
-import statistics
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,13 @@ import pyarrow.parquet as pq
 from scaling.cluster.hardware import GIB
 from scaling.launch.start.slurm import Queued, queued
 from scaling.record.row_files import read_rows
-from scaling.run.progress import Progress, Watcher, duration
+from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point, columns_of
 
 _KWH_J = 3.6e6
 _QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
 _AT_MOST = 8  # lines of one kind
-_USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of a size have told theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +137,8 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         for point in watcher.points
         if (runner := watcher.runners.get(point.point_id)) is not None
     )
+    missing = watcher.missing()
+    left = time_left(missing, watcher.rows.values(), progress.running)
     rank_s = [row["duration_s"] * row["world_size"] for row in every]
     rank_s += [one.seconds * one.world_size for one in running]
     spent = math.fsum(rank_s) / 3600
@@ -151,7 +149,7 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
         best=tuple(_best(watcher.points, watcher.rows)),
-        ends_in_s=_ends_in(watcher.missing(), watcher.rows.values(), progress.running),
+        ends_in_s=None if not missing or left is None else _interval(*left),
         allocations=use_of_allocations(watcher.paths),
         hours_of="rank-hours" if all(one.gpu == "cpu" for one in watcher.points) else "GPU-hours",
     )
@@ -186,30 +184,8 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
     ]
 
 
-def _ends_in(
-    missing: Sequence[Point], rows: Iterable[Mapping[str, Any]], active: int
-) -> tuple[float, float] | None:
-    """When the rest is done if as many points run at once as now: an 80 % interval.
-
-    The sum over the missing points of the mean duration m of their size, of k points so far; its
-    variance is n s^2 (1 + n / k) a size for n missing ones, s their spread.
-    """
-    durations: dict[int, list[float]] = {}
-    for row in rows:
-        durations.setdefault(row["world_size"], []).append(row["duration_s"])
-    of_all_sizes = [*itertools.chain(*durations.values())]
-    if not of_all_sizes or not missing:
-        return None
-    total = variance = 0.0
-    for size, n in Counter(point.world_size for point in missing).items():
-        listed = durations.get(size, of_all_sizes)
-        k, mean = len(listed), statistics.fmean(listed)
-        spread = statistics.stdev(listed) if k > 1 else _USUAL_SPREAD * mean
-        total += n * mean
-        variance += n * spread**2 * (1 + n / k)
-    at_once = max(1, active)
-    off = _QUANTILE * math.sqrt(variance)
-    return max(0.0, total - off) / at_once, (total + off) / at_once
+def _interval(mean: float, deviation: float) -> tuple[float, float]:
+    return max(0.0, mean - _QUANTILE * deviation), mean + _QUANTILE * deviation
 
 
 def use_of_allocations(paths: StudyPaths) -> str | None:
