@@ -118,7 +118,7 @@ def compare(
 
     if after is None and split is None:
         raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
-    at = split and split.isoformat()
+    at = None if split is None else split.isoformat()
     records = side_by_side(Side(before, until=at), Side(after or before, since=at))
     comparison.show(records, as_json=as_json)
 
