@@ -9,7 +9,8 @@ The exact bytes are `scaling memory`'s, of the first, second and last stage: the
 on tensors without numbers. `--depth` cuts every model to this share of its layers, at least two a
 stage: the exact peak of 80 layers takes minutes. What is in `--rows` is not asked again, so a
 drawing can go on where it was left; what the formula says of a row is computed anew. `--known` asks
-nothing and tells of what is there, studies of other days included.
+nothing and tells of what is there, studies of other days included; `--spread` then writes how far
+the random ones are off, by kinds, to the table from which predictions take their intervals.
 Prints the ten worst, then median and worst of each group, and the seconds a layout takes.
 """
 
@@ -17,6 +18,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import math
 import random
 import statistics
 import time
@@ -29,6 +31,8 @@ from scaling.layout.axes import AXES
 from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
+from scaling.predict.cost import counted
+from scaling.predict.cost.counted import KINDS, TABLE, kinds_of, spreads
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
@@ -61,9 +65,9 @@ def drawn(
     return [cut(point, depth) for point in of_engine if runs(point)][:count]
 
 
-def random_points(count: int) -> list[Point]:
+def random_points(count: int, seed: int = SEED) -> list[Point]:
     """Points off the studies' diagonals, from the table of axes: any family, size and engine."""
-    chosen, points = random.Random(SEED), []
+    chosen, points = random.Random(seed), []
     while len(points) < count:
         shape, engine, pp = (
             random_shape(chosen),
@@ -172,15 +176,34 @@ def cut(point: Point, depth: float) -> Point:
     return dataclasses.replace(point, shape=fewer)
 
 
-def relative_error(row: dict[str, Any]) -> float:
-    """Of the predicted peak, less what a rehearsal does not see."""
-    point = point_from_json(json.dumps(row["point"]))
+def judged(rows: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
+    """Of each row the relative error of the predicted peak, its software and its kind.
+
+    Of the peak less what a rehearsal does not see.
+    """
+    points = [point_from_json(json.dumps(row["point"])) for row in rows]
     inputs = inputs_of_layouts(
-        [point.layout], [point.shape], models=[point.model], clusters=[point.cluster]
+        [point.layout for point in points],
+        [point.shape for point in points],
+        models=[point.model for point in points],
+        clusters=[point.cluster for point in points],
     )
-    (group,) = points_from(inputs, load_clusters()).groups
-    memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
-    return float(memory.total[0]) / max(rank["peak_bytes"] for rank in row["ranks"]) - 1
+    errors: dict[int, tuple[float, str, str]] = {}
+    for group in points_from(inputs, load_clusters()).groups:
+        memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
+        kinds = kinds_of(group.features)
+        for index, total, kind in zip(group.rows, memory.total, kinds, strict=True):
+            exact = max(rank["peak_bytes"] for rank in rows[index]["ranks"])
+            errors[index] = float(total / exact - 1), group.stack.name, KINDS[kind]
+    return [errors[index] for index in range(len(rows))]
+
+
+def spread_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """By software and kind how far the random ones of these are off."""
+    errors: dict[str, dict[str, list[float]]] = {}
+    for error, software, kind in judged([r for r in rows if r["point"]["study"] == RANDOM]):
+        errors.setdefault(software, {}).setdefault(kind, []).append(math.log1p(error))
+    return {software: spreads(kinds) for software, kinds in sorted(errors.items())}
 
 
 def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
@@ -209,18 +232,23 @@ def main() -> None:
     parser.add_argument("--layouts", type=int, default=200)
     parser.add_argument("--studies", default=",".join(STUDIES))
     parser.add_argument("--random", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--engine", default="deepspeed", choices=ENGINES)
     parser.add_argument("--depth", type=float, default=0.15)
     parser.add_argument("--rows", type=Path, default=Path("benchmarks/results/memory.jsonl"))
     parser.add_argument("--known", action="store_true")
+    parser.add_argument("--spread", action="store_true")
     given = parser.parse_args()
     lines = given.rows.read_text(encoding="utf-8").splitlines() if given.rows.exists() else []
     rows = {(row["point_id"], row["depth"]): row for row in map(json.loads, lines)}
     if given.known:
         report(list(rows.values()))
+        if given.spread:
+            text = json.dumps(spread_table(list(rows.values())), indent=1)
+            Path(counted.__file__).with_name(TABLE).write_text(text + "\n", encoding="utf-8")
         return
     depth = 1.0 if given.random else given.depth
-    points = random_points(given.random) or drawn(
+    points = random_points(given.random, given.seed) or drawn(
         given.layouts, depth, given.studies.split(","), given.engine
     )
     missing = [point for point in points if (point.point_id, depth) not in rows]
@@ -244,9 +272,8 @@ def group_of(row: dict[str, Any]) -> str:
 
 def report(rows: list[dict[str, Any]]) -> None:
     """Print the worst ten, then how far all are, by group and together."""
-    began = time.monotonic()
-    errors = sorted(((relative_error(row), row) for row in rows), key=lambda each: -abs(each[0]))
-    predicted_s = (time.monotonic() - began) / len(rows)
+    each = zip((error for error, _, _ in judged(rows)), rows, strict=True)
+    errors = sorted(each, key=lambda one: -abs(one[0]))
     for error, row in errors[:10]:
         print(f"{error:+.1%}  {row['point_id']}")
     groups: dict[str, list[float]] = {}
@@ -259,7 +286,7 @@ def report(rows: list[dict[str, Any]]) -> None:
             f"worst {sizes[0]:.1%}, {within} within {_NEAR:.0%}"
         )
     exact_s = statistics.median(row["seconds"] for row in rows if "seconds" in row)
-    print(f"{exact_s:.1f} s a layout exactly, {predicted_s:.4f} s predicted one by one")
+    print(f"{exact_s:.1f} s a layout exactly")
 
 
 if __name__ == "__main__":

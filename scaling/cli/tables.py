@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaling.cli.options import AsJson, StudyDir, one_of
-from scaling.errors import InputError, shortened
+from scaling.errors import InputError, plain, shortened
 from scaling.study.paths import own_or_shipped
 
 if TYPE_CHECKING:
@@ -61,9 +61,13 @@ def import_(
 ) -> None:
     """Take rows that others published into a study, as a series of their own."""
     from scaling.analyse import importing
+    from scaling.cli.prediction import catalogues
 
-    count = importing.import_rows(rows, study_dir, _clusters())
-    typer.echo(f"{count} published rows -> {study_dir}; next: scaling report {study_dir}")
+    models, _ = catalogues()
+    imported = importing.import_rows(rows, study_dir, _clusters(), models)
+    for sentence in imported.sentences:
+        typer.echo(plain(sentence), err=True)
+    typer.echo(f"{imported.rows} published rows -> {study_dir}; next: scaling report {study_dir}")
 
 
 def convert(

@@ -4,17 +4,21 @@ import dataclasses
 import functools
 import itertools
 import json
+from importlib import resources
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.memory import judged, spread_table
 from scaling.foreign.columns import Columns
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import ModelShape
+from scaling.predict.cost import counted
 from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import layer_params, stages_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
@@ -22,7 +26,6 @@ from scaling.predict.read.parameters import defaults_for
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of
 from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.point import point_from_json
 from scaling.train.engines.deepspeed.config import deepspeed_config
 from tests.points import TINY
 from tests.predict.conftest import table_of
@@ -148,20 +151,10 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 def errors_of(file: str) -> dict[str, dict[str, float]]:
     """By where a layout was drawn: relative errors of the fullest of its ranks, by point."""
     rows = [json.loads(line) for line in (RESULTS / file).read_text().splitlines()]
-    points = [point_from_json(json.dumps(row["point"])) for row in rows]
-    inputs = inputs_of_layouts(
-        [point.layout for point in points],
-        [point.shape for point in points],
-        models=[point.model for point in points],
-        clusters=[point.cluster for point in points],
-    )
-    errors = {"random": {}, "studies": {}}
-    for group in points_from(inputs, load_clusters()).groups:
-        memory = memory_of(group, group.features, {**group.start, "buffers_bytes": 0.0})
-        for row, bytes_predicted in zip(group.rows, memory.total, strict=True):
-            counted = max(rank["peak_bytes"] for rank in rows[row]["ranks"])
-            origin = "random" if points[row].study == "random" else "studies"
-            errors[origin][points[row].point_id] = bytes_predicted / counted - 1
+    errors: dict[str, dict[str, float]] = {"random": {}, "studies": {}}
+    for row, (error, _, _) in zip(rows, judged(rows), strict=True):
+        origin = "random" if row["point"]["study"] == "random" else "studies"
+        errors[origin][row["point_id"]] = error
     assert sum(map(len, errors.values())) == len({row["point_id"] for row in rows})
     return errors
 
@@ -174,11 +167,32 @@ def test_all_layouts_that_were_counted_are_predicted_within_two_percent(file):
 
 
 def test_most_layouts_drawn_at_random_are_predicted_within_two_percent():
-    """docs/gpu.md names those that are not; before they were counted two of five were."""
+    """docs/gpu.md names those that are not."""
     sizes = sorted(abs(error) for error in errors_of("memory.jsonl")["random"].values())
     assert len(sizes) > 100
-    assert sum(size <= 0.02 for size in sizes) >= 0.75 * len(sizes)
+    assert sum(size <= 0.02 for size in sizes) >= 0.85 * len(sizes)
     assert sizes[len(sizes) // 2] < 0.005
+
+
+def sigma_of(**layout):
+    """Of ln(need), by data sheets."""
+    asked = Layout(seq_length=2048, gradient_accumulation_steps=8, **layout)
+    inputs = inputs_of_layouts([asked], [LLAMA_7B], models=["m"], clusters=["h100-80gb-dgx"])
+    return predict(points_from(inputs, load_clusters())).memory_sigma[0]
+
+
+def test_a_kind_of_layouts_whose_count_was_off_has_wider_odds_of_fitting():
+    pipeline = {"engine": "torch", "pp": 4}
+    straight, bubbles = (
+        sigma_of(**pipeline, pipeline_schedule=schedule) for schedule in ("1f1b", "zero_bubble")
+    )
+    assert 0.05 < straight < bubbles
+
+
+def test_how_far_counted_memory_is_off_is_what_the_committed_rows_tell():
+    lines = (RESULTS / "memory.jsonl").read_text().splitlines()
+    table = json.loads(resources.files(counted.__package__).joinpath(counted.TABLE).read_text())
+    assert spread_table([json.loads(line) for line in lines]) == table
 
 
 MENDED = [  # kinds of layouts of which the count once lacked something, and a sample of each
@@ -190,6 +204,10 @@ MENDED = [  # kinds of layouts of which the count once lacked something, and a s
     "llama-zero1-mbs1-ckpt-selective-flash2-fp8-torch",  # a tied matrix
     "llama-zero3-mbs1-ckpt-full-flash2-fused-cross-entropy-bf16-1964ce0d",  # a fused loss
     "llama-tp2-cp4-sp-zero0-mbs1-cudnn-fp16",  # experts on DeepSpeed
+    "llama-pp4-dualpipev-zero0-mbs1-flash2-bf16-87ea6d25",  # two stages a rank, of experts
+    "llama-tp4-pp2-cp4-dualpipev-sp-zero1-mbs1-ckpt-full",  # in fp32
+    "llama-pp4-cp4-dualpipev-zero0-mbs4-ckpt-selective",  # mostly activations
+    "t5-tp4-pp4-zero1-mbs1-ckpt-selective-math",  # what an encoder-decoder's stages send
 ]
 
 

@@ -174,6 +174,10 @@ MALFORMED = {
         changed(measure={"in_full": "some"}),
         "measure.in_full='some': must be advised, or a share from 0 to 1",
     ),
+    "a share that is a mapping": (
+        changed(measure={"in_full": {"share": 0.1}}),
+        "measure.in_full={'share': 0.1}: must be advised, or a share from 0 to 1",
+    ),
     "repeats for everybody": (
         changed(measure={"repeats": {"at_most": 3, "for": "all"}}),
         "measure.repeats.for='all': allowed: contenders",

@@ -11,9 +11,12 @@ listed as (
 )
 select
     listed.setting_id, listed.layout, axes.axis_order, axes.axis,
-    -- any other value is a count
-    if(levels.name is null, try_cast(listed.value as double), levels.place) as place,
+    -- any other value is a count, or a word of others: after ours, in some order
+    if(levels.name is null, coalesce(
+        try_cast(listed.value as double), if(listed.value is null, null, 1000 + hash(listed.value) % 1000)
+    ), levels.place) as place,
     if(levels.name is null, listed.value, levels.level) as level,
+    -- words that only others train with, such as a format, are said as any other
     if(levels.name is null, replace(axes.words, '{}', listed.value), levels.words) as words,
     if(levels.name is null, replace(axes.short, '{}', listed.value), levels.short) as short,
     axes.otherwise, axes.degree, axes.always

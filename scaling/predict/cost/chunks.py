@@ -25,7 +25,8 @@ class Chunks:
 
     `flying` sums, over chunks, layers times the micro-batches whose activations the rank holds;
     `passes` sums these micro-batches. Where backward has two parts, `left` is what `flying` is when
-    most gradients of weights wait, and `split` the part of it whose gradients do. `received` are
+    most gradients of weights wait, and `split` the part of it whose gradients do, `split_heads` the
+    micro-batches whose head's gradient does. `received` are
     messages that a micro-batch brings: what enters each chunk but the first and the gradient of
     what leaves each but the last; `deferred` those of them whose gradients stay for the step, where
     backward is in two parts.
@@ -36,6 +37,7 @@ class Chunks:
     passes: Floats
     left: Floats
     split: Floats
+    split_heads: Floats
     received: Floats
     deferred: Floats
     looks_up: Flags
@@ -71,7 +73,7 @@ def chunks_of(group: Group, f: Features) -> Iterator[Chunks]:
     fuller = np.where(chunks > 1, f.num_layers - dealt.last - dealt.first * (chunks - 1), 0.0)
     ranks = (np.zeros(len(f)), np.minimum(1.0, f.pp - 1), f.pp - 1)
     for rank in ranks[: int(f.pp.max(initial=1))]:
-        layers, flying, passes, left, split, received, deferred = np.zeros((7, len(f)))
+        layers, flying, passes, left, split, heads, received, deferred = np.zeros((8, len(f)))
         looks_up, has_head = np.zeros((2, len(f)), dtype=bool)
         for chunk in range(int(each.max(initial=1))):
             there = chunk < each
@@ -88,11 +90,14 @@ def chunks_of(group: Group, f: Features) -> Iterator[Chunks]:
             last_waits = (f.schedule == ZERO_BUBBLE) & (chunk == each - 1)
             waiting = np.where(f.schedule == ZBV, rank + (chunk == 0), rank * last_waits)
             left = left + count * np.minimum(at_end, micro_batches)
-            split = split + count * np.minimum(waiting, micro_batches) * there
+            put_off = np.minimum(waiting, micro_batches) * there
+            split, heads = split + count * put_off, heads + last * put_off
             received = received + (~first * 1.0 + ~last) * there
             in_parts = (f.schedule == ZERO_BUBBLE) | (f.schedule == ZBV)
             turn = (f.schedule == ZBV) & (index == f.pp)  # its gradient takes a buffer's place
             deferred = deferred + (~first & there & in_parts & ~turn)
             looks_up |= first & there
             has_head |= last & there
-        yield Chunks(layers, flying, passes, left, split, received, deferred, looks_up, has_head)
+        yield Chunks(
+            layers, flying, passes, left, split, heads, received, deferred, looks_up, has_head
+        )

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.chunks import ONE_F_ONE_B
+from scaling.foreign.arrays import Floats
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
 from scaling.predict.cost.own_memory import own_memory_of
 from scaling.predict.cost.own_parts import TERMS, Memory, by_rows
@@ -26,19 +25,10 @@ from scaling.predict.read.inputs import own_framework
 MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
 
 
-def _counted_on_deepspeed(f: Features) -> Flags:
-    one_f_one_b: Flags = (f.schedule == ONE_F_ONE_B) & (f.virtual <= 1)
-    return _counted_on_torch(f) & one_f_one_b
-
-
-def _counted_on_torch(f: Features) -> Flags:
-    return ~f.compiled
-
-
-# This project's engines, by the framework that they are to the prediction, and what is counted.
+# This project's engines, by the framework that they are to the prediction, and who counts them.
 _COUNTED = {
-    own_framework("deepspeed"): (own_memory_of, _counted_on_deepspeed),
-    own_framework("torch"): (own_torch_memory_of, _counted_on_torch),
+    own_framework("deepspeed"): own_memory_of,
+    own_framework("torch"): own_torch_memory_of,
 }
 
 
@@ -53,13 +43,13 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
     Of this project's engines all is counted (own_memory.py, own_torch_memory.py) but for what is
-    compiled, and DualPipeV on DeepSpeed.
+    compiled.
     """
     modelled = functools.partial(_modelled, group, p=p)
     if group.stack.name not in _COUNTED:
         return modelled(f)
-    count, countable = _COUNTED[group.stack.name]
-    return by_rows(countable(f), f, functools.partial(count, group, p=p), modelled)
+    count = functools.partial(_COUNTED[group.stack.name], group, p=p)
+    return by_rows(~f.compiled, f, count, modelled)
 
 
 def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:

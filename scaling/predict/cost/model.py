@@ -108,6 +108,9 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         for share in np.unique(trust).tolist():
             followed = shrunk(p, start, share)
             rows = np.flatnonzero(trust == share)
+            if len(rows) > BLOCK:  # alike side by side: what none of a block has is not computed
+                f = group.features
+                rows = rows[np.argsort(4 * (f.pp[rows] > 1) + f.zero_stage[rows], kind="stable")]
             for block in range(0, len(rows), BLOCK):
                 some = rows[block : block + BLOCK]
                 _predict_block(group, some, followed, residual[some], out)

@@ -7,6 +7,7 @@ that ran out of memory `fit_outcomes` learns all of these; elsewhere the offset 
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.counted import counted_sigma
 from scaling.predict.read.calibration import StackCalibration
 from scaling.predict.read.features import Features, Group
 
@@ -14,7 +15,8 @@ from scaling.predict.read.features import Features, Group
 # software that came with them.
 KERNELS = ("flash1", "math", "fused_softmax")
 # Standard deviation of ln(need)'s error where no outcome tells: by data sheets; with a calibration
-# on peaks; of this project's own engines, whose tensors are counted and whose allocator is not.
+# on peaks; of this project's own engines, whose tensors are counted (how well: counted.py) and
+# whose allocator is not.
 # Judgement, near what published rows that ran and that did not leave open.
 _SIGMA = {False: 0.14, True: 0.06}
 _SIGMA_COUNTED = 0.05
@@ -41,10 +43,14 @@ def judged_by(
         counted: whose bytes are counted, not modelled.
     """
     f = group.features
+    of_count: Floats | float = 0.0
+    if counted.any():
+        of_count = np.where(counted, counted_sigma(group.stack.name, f), 0.0)
     if stack is not None and stack.outcomes and stack.cluster == group.cluster_name:
         learned = stack.outcomes
         of_kernel = outcome_columns(f) @ [learned.get(name, 0.0) for name in KERNELS]
-        return np.full(len(f), learned["sigma"]), learned["offset"] + of_kernel, SURE_ENOUGH
+        sigma = np.hypot(np.full(len(f), learned["sigma"]), of_count)
+        return sigma, learned["offset"] + of_kernel, SURE_ENOUGH
     judged = stack is not None and stack.rows_out_of_memory + stack.rows_with_peak_memory > 0
     sigma = np.where(counted, min(_SIGMA_COUNTED, _SIGMA[judged]), _SIGMA[judged])
-    return sigma, np.zeros(len(f)), EVEN
+    return np.hypot(sigma, of_count), np.zeros(len(f)), EVEN

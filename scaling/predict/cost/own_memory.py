@@ -1,10 +1,12 @@
 """Peak memory of this project's engine on DeepSpeed, phase by phase, as its rehearsals count it."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from scaling.foreign.arrays import Floats
+from scaling.predict.cost.chunks import ONE_F_ONE_B
 from scaling.predict.cost.own_parts import (
     BACKWARD,
     BUILD,
@@ -20,9 +22,20 @@ from scaling.predict.cost.own_parts import (
     loss_of,
     position_tables,
 )
-from scaling.predict.cost.own_stage import BUCKET, Stage, stage_of, step_of
-from scaling.predict.cost.stages import head_params, stages_of
+from scaling.predict.cost.own_stage import (
+    BUCKET,
+    HeldLayers,
+    Stage,
+    ends_of_1f1b,
+    ends_of_v,
+    stage_of,
+    step_of,
+    whole_model,
+)
+from scaling.predict.cost.stages import head_params
 from scaling.predict.read.features import Features, Group
+
+Ranks = Callable[[Features], tuple[HeldLayers, ...]]
 
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
 _GROUP = 1e9  # of its sub_group_size
@@ -33,29 +46,28 @@ _NORM = 8.0  # bytes of fp64, in which DeepSpeed takes the norm of a gradient
 def own_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     """The fullest moment of the fullest stage."""
 
-    def in_stages(f: Features) -> Memory:
-        stages, step = stages_of(f, group.stack), step_of(group, f, p, piped=True)
-        ends = ((stages.first, False), (stages.last, True))
-        return fullest_of([_moments(stage_of(step, layers, last=end)) for layers, end in ends])
+    def of_ranks(f: Features, *, ranks: Ranks, piped: bool) -> Memory:
+        step = step_of(group, f, piped=piped)
+        stages = [_moments(stage_of(step, held)) for held in ranks(f)]
+        return fullest_of(stages, p["buffers_bytes"])
 
-    def whole(f: Features) -> Memory:
-        step = step_of(group, f, p, piped=False)
-        return fullest_of([_moments(stage_of(step, f.num_layers, last=False))])
+    straight = functools.partial(ends_of_1f1b, group)
+    in_line, in_v = (
+        functools.partial(of_ranks, ranks=ranks, piped=True) for ranks in (straight, ends_of_v)
+    )
+    whole = functools.partial(of_ranks, ranks=lambda f: (whole_model(f),), piped=False)
+
+    def in_stages(f: Features) -> Memory:
+        return by_rows(f.schedule == ONE_F_ONE_B, f, in_line, in_v)
 
     return by_rows(f.pp > 1, f, in_stages, whole)
 
 
 def _moments(t: Stage) -> list[Moment]:
-    s, f, e = t.step, t.step.f, t.step.f.element_bytes
-    gathered = s.gathers * e * _gathered(t)
-    # in a step's first micro-batch hpZ has no second copy yet of what was not let go
-    early = s.sharding.second & (f.accumulation == 1)
-    gathered = gathered * np.where(early, 1 - 1 / s.sharding.inside, 1.0)
+    s, h, f, e = t.step, t.held_layers, t.step.f, t.step.f.element_bytes
+    gathered, gathers = _gathered_bytes(t), bool(s.gathers.any())
     passing, final = _kept(t)
     kept = passing + final
-    logits = s.tokens * f.vocab_size / f.tp * t.has_head
-    outputs = np.minimum(f.accumulation, 2.0) if s.piped else 0.0  # buffers of a last stage
-    loss = loss_of(f, logits, s.tokens, s.table, outputs)
     behind = ~s.zero * t.buckets  # while gradients are reduced
 
     def at(
@@ -64,66 +76,89 @@ def _moments(t: Stage) -> list[Moment]:
         activations: Floats | float = 0.0,
         logits: Floats | float = 0.0,
         buffers: Floats | float = behind,
-        more: Floats | float = gathered,
+        weights: Floats | float = t.held + gathered,
     ) -> Held:
-        return Held(t.held + more, gradients, optimizer, activations, logits, buffers + s.unseen)
+        return Held(weights, gradients, optimizer, activations, logits, buffers)
 
-    residual = ~f.fused_norm * e * s.own if t.has_head else 0.0
-    wide_final = ~f.fused_norm * 16.0 * s.own if t.has_head else 0.0
     # of a matrix that is gathered for the second time the parts and the whole
-    again = (s.gathers & f.full) * e * s.matrix
+    again = (s.gathers & f.full) * e * s.matrix if gathers else 0.0
     # of a matrix of two modules the head's gradient waits for the look-up's
-    tied = 0.0 if s.piped else (f.embeddings < 2) * e * s.table
-    working = passing + s.layer.again + e * s.own + again + tied
-    feed_forward = (f.mlp_inputs + 1) * s.matrix
-    after_ffn = np.minimum(gathered, s.gathers * e * (t.weights - s.table - feed_forward))
-    joined = (s.replicas > 1) | s.gathers | f.offload
+    both = h.looks_up and h.has_head
+    tied = (f.embeddings < 2) * e * s.table if both else 0.0
+    own = e * s.own
+    working = passing + s.layer.again + own + again + tied
+    after_ffn = t.held + gathered
+    if gathers:
+        feed_forward = (f.mlp_inputs + 1) * s.matrix
+        left = s.gathers * e * (t.weights - s.table - feed_forward)
+        after_ffn = t.held + np.minimum(gathered, left)
     # joined in a copy when the last weight is done
-    remainder = joined * e * np.mod(t.weights, BUCKET)
+    remainder = ((s.replicas > 1) | s.gathers | f.offload) * e * np.mod(t.weights, BUCKET)
     grown = np.where(s.zero | s.piped | t.single, t.gradients, t.waiting - t.accumulated)
     grown = grown + t.accumulated
-    others = passing * (1 - 1 / t.flying)  # of micro-batches still on their way
-    of_first = 0.0 if t.last else e * s.table
-    # a weight is kept for the next micro-batch where less than _LIVE lies between its uses
-    let_go = np.clip(t.weights - _LIVE / 2, 0.0, BUCKET) * (t.weights - s.table < _LIVE)
-    at_flush, left = (
-        _at_flush(t, passing) + tied,
-        np.maximum(gathered - s.gathers * e * let_go, 0.0),
-    )
+    # of micro-batches still on their way
+    others = passing * (1 - h.returning / np.maximum(h.flying, 1.0))
+    of_first = e * s.table if h.looks_up else 0.0
     moments = [
-        (BUILD, at(0.0, _building(t), buffers=0.0, more=0.0)),
-        (FORWARD, at(activations=kept + residual, logits=loss.forward, buffers=t.waiting_buckets)),
-        (BACKWARD, at(activations=kept, logits=loss.backward, buffers=t.waiting_buckets)),
-        (BACKWARD, at(activations=kept, logits=loss.of_logits, buffers=t.waiting_buckets)),
-        (BACKWARD, at(activations=kept, logits=loss.after)),
-        (BACKWARD, at(activations=kept + wide_final)),
+        (BUILD, at(0.0, _building(t), buffers=0.0, weights=t.held)),
+        *_around_loss(t, at, kept),
         (BACKWARD, at(activations=working + s.layer.in_ffn)),
-        (BACKWARD, at(activations=working + s.layer.in_attention, more=after_ffn)),
-        (BACKWARD, at(activations=at_flush, buffers=behind + ~s.zero * t.bucket, more=left)),
-        (BACKWARD, at(grown, activations=others + e * s.own + of_first + 2 * tied)),
-        (BACKWARD, at(grown, activations=e * s.own, buffers=behind + remainder, more=0.0)),
+        (BACKWARD, at(activations=working + s.layer.in_attention, weights=after_ffn)),
+        (BACKWARD, at(grown, activations=others + own + of_first + 2 * tied)),
+        (BACKWARD, at(grown, activations=own, buffers=behind + remainder, weights=t.held)),
         (
             OPTIMIZER,
             at(
                 s.zero * t.gradients + t.touched + t.accumulated,
                 t.state + _stepping(t),
-                logits=outputs * e * logits if s.piped else 0.0,
+                logits=(h.outputs if s.piped and not h.looks_up else 0.0) * e * s.logits,
                 buffers=s.gathers * t.buckets,
-                more=0.0,
+                weights=t.held,
             ),
         ),
     ]
+    if not s.zero.all():
+        # a weight is kept for the next micro-batch where less than _LIVE lies between its uses
+        let_go = np.clip(t.weights - _LIVE / 2, 0.0, BUCKET) * (t.weights - s.table < _LIVE)
+        held = t.held + np.maximum(gathered - s.gathers * e * let_go, 0.0)
+        in_copy = behind + ~s.zero * t.bucket
+        flush = at(activations=_at_flush(t, passing) + tied, buffers=in_copy, weights=held)
+        moments.append((BACKWARD, flush))
     if (f.attentions > 1).any():
         # the gradient of an encoder-decoder's position table waits for that of the next layer
         earlier = working + s.layer.in_attention + position_tables(f) - s.layer.kept
-        moments.append((BACKWARD, at(activations=earlier, more=after_ffn)))
+        moments.append((BACKWARD, at(activations=earlier, weights=after_ffn)))
+    return moments
+
+
+def _around_loss(t: Stage, at: Callable[..., Held], kept: Floats) -> list[Moment]:
+    """From the last layer's forward to its backward."""
+    s, h, f, e = t.step, t.held_layers, t.step.f, t.step.f.element_bytes
+    if not h.has_head:
+        return [(FORWARD, at(activations=kept, buffers=t.waiting_buckets)),
+                (BACKWARD, at(activations=kept))]  # fmt: skip
+    loss = loss_of(f, s.logits, s.tokens, s.table, h.outputs)
+    unfused = ~f.fused_norm * s.own
+    moments = [
+        (
+            FORWARD,
+            at(activations=kept + e * unfused, logits=loss.forward, buffers=t.waiting_buckets),
+        ),
+        (BACKWARD, at(activations=kept, logits=loss.backward, buffers=t.waiting_buckets)),
+        (BACKWARD, at(activations=kept, logits=loss.of_logits, buffers=t.waiting_buckets)),
+        (BACKWARD, at(activations=kept, logits=loss.after)),
+        (BACKWARD, at(activations=kept + 16.0 * unfused)),
+    ]
     second = s.sharding.second
     if second.any():
         # the first micro-batch of all: hpZ lets a weight go that the head's backward holds, and
         # gathers it again; there are no moments yet
-        alone = second * ~f.offload * WIDE * t.part
         first = at(
-            t.accumulated, alone, kept, second * loss.of_logits, more=second * 2 * e * s.table
+            t.accumulated,
+            second * ~f.offload * WIDE * t.part,
+            kept,
+            second * loss.of_logits,
+            weights=t.held + second * 2 * e * s.table,
         )
         moments.append((BACKWARD, first))
     return moments
@@ -132,14 +167,15 @@ def _moments(t: Stage) -> list[Moment]:
 def _kept(t: Stage) -> tuple[Floats, Floats | float]:
     """Bytes of activations when the last layer is done: of layers and messages, of the final norm.
 
-    Recomputing keeps the position tables of encoder and decoder, which every layer is given.
+    Recomputing keeps the position tables of encoder and decoder, which every layer is given: of
+    each micro-batch on its way the one of the stage's layers.
     """
-    s, f, e = t.step, t.step.f, t.step.f.element_bytes
-    passing = t.flying * t.layers * s.layer.kept
-    passing = passing + (f.full | f.selective) * 2 * position_tables(f)
+    s, h, f, e = t.step, t.held_layers, t.step.f, t.step.f.element_bytes
+    passing = h.flying * s.layer.kept
+    passing = passing + (f.full | f.selective) * h.positions * position_tables(f)
     if s.piped:
-        passing = passing + (t.flying / f.tp + 1.5) * e * s.own
-    if not t.has_head:
+        passing = passing + h.messages * e * s.own
+    if not h.has_head:
         return passing, 0.0
     return passing, np.where(f.fused_norm, e, WIDE + e) * s.own + e * s.tokens * f.hidden_size
 
@@ -186,6 +222,17 @@ def _stepping(t: Stage) -> Floats:
     # a pipeline's norm is of fp32 copies, one gradient after the other
     dealt = np.maximum(t.part, np.maximum(s.table, s.matrix))
     return np.where(s.zero, low * WIDE * np.where(s.dealt, dealt, t.weights), parts)
+
+
+def _gathered_bytes(t: Stage) -> Floats | float:
+    """Of the weights that ZeRO-3 holds whole when the loss is computed."""
+    s, f = t.step, t.step.f
+    if not s.gathers.any():
+        return 0.0
+    gathered = s.gathers * f.element_bytes * _gathered(t)
+    # in a step's first micro-batch hpZ has no second copy yet of what was not let go
+    early = s.sharding.second & (f.accumulation == 1)
+    return np.asarray(gathered * np.where(early, 1 - 1 / s.sharding.inside, 1.0))
 
 
 def _gathered(t: Stage) -> Floats:

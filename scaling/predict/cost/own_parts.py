@@ -38,14 +38,14 @@ class Held:
     @property
     def total(self) -> Floats:
         """All of them."""
-        total = self.weights + self.buffers  # one of them is an array
-        for part in (self.gradients, self.optimizer, self.activations, self.logits):
-            if part is not _NONE:
-                total = total + part
-        return np.asarray(total)
+        parts = (self.weights, self.gradients, self.optimizer, self.activations, self.logits)
+        arrays = [part for part in (*parts, self.buffers) if isinstance(part, np.ndarray)]
+        total: Floats = arrays[0] + arrays[1]  # no moment has fewer; a number is 0
+        for part in arrays[2:]:
+            total += part
+        return total
 
 
-_NONE = 0.0
 TERMS = tuple(Held.__dataclass_fields__)
 Moment = tuple[int, Held]  # of PHASES
 
@@ -60,8 +60,11 @@ class Memory:
     phase: Words | None = None  # of the peak; None of other software, whose phases nobody counts
 
 
-def fullest_of(stages: list[list[Moment]]) -> Memory:
-    """The fullest of the moments of the stages, of which the first comes first."""
+def fullest_of(stages: list[list[Moment]], unseen: float) -> Memory:
+    """The fullest of the moments of the stages, of which the first comes first.
+
+    `unseen` are the bytes that no rehearsal counts, the same at all times.
+    """
     moments = [moment for stage in stages for moment in stage]
     total = moments[0][1].total
     fullest = np.zeros(len(total), dtype=np.int64)
@@ -70,7 +73,7 @@ def fullest_of(stages: list[list[Moment]]) -> Memory:
         if number == len(stages[0]):
             first_stage = total
         here = held.total
-        np.copyto(fullest, number, where=here > total)
+        fullest[here > total] = number
         total = np.maximum(total, here)
     terms: dict[str, Floats] = {f"{name}_bytes": np.empty(len(total)) for name in TERMS}
     for number in np.flatnonzero(np.bincount(fullest, minlength=1)).tolist():
@@ -78,9 +81,10 @@ def fullest_of(stages: list[list[Moment]]) -> Memory:
         for name, values in zip(TERMS, terms.values(), strict=True):
             part = getattr(held, name)
             values[rows] = part[rows] if isinstance(part, np.ndarray) else part
-    phases = np.array([phase for phase, _ in moments])[fullest]
+    terms["buffers_bytes"] += unseen
+    phases = np.array([PHASES[phase] for phase, _ in moments], dtype=object)[fullest]
     first_stage = total if len(stages) == 1 else first_stage
-    return Memory(total, terms, first_stage, np.array(PHASES, dtype=object)[phases])
+    return Memory(total + unseen, terms, first_stage + unseen, phases)
 
 
 def by_rows(

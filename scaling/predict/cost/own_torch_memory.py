@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.chunks import ZBV, Chunks, chunks_of
+from scaling.predict.cost.chunks import ONE_F_ONE_B, ZBV, ZERO_BUBBLE, Chunks, chunks_of
 from scaling.predict.cost.experts import expert_sharding_of, held_params, present
 from scaling.predict.cost.own_parts import (
     BACKWARD,
@@ -40,15 +40,14 @@ def own_torch_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Me
     """The fullest moment of the first, the second and the last rank of a pipeline."""
 
     def of_ranks(f: Features, *, piped: bool) -> Memory:
-        return fullest_of([_moments(group, f, p, each, piped) for each in chunks_of(group, f)])
+        ranks = [_moments(group, f, each, piped) for each in chunks_of(group, f)]
+        return fullest_of(ranks, p["buffers_bytes"])
 
     in_stages, whole = (functools.partial(of_ranks, piped=piped) for piped in (True, False))
     return by_rows(f.pp > 1, f, in_stages, whole)
 
 
-def _moments(
-    group: Group, f: Features, p: Mapping[str, float], c: Chunks, piped: bool
-) -> list[Moment]:
+def _moments(group: Group, f: Features, c: Chunks, piped: bool) -> list[Moment]:
     z, e, rounds = f.zero_stage, f.element_bytes, f.accumulation
     tokens = f.micro_batch_size * f.seq_length / f.cp
     own = tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
@@ -97,13 +96,29 @@ def _moments(
     activations = activations + (f.full | f.selective) * 2 * position_tables(f)
     put_off = c.left * per_layer.kept + c.split * per_layer.waiting + c.passes * message
     put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
+    # weights' gradients recompute a layer once more
+    put_off_gradients = (f.full & (c.split > 0)) * e * layer_weights
+    put_off = put_off + (f.full & (c.split > 0)) * per_layer.again
+    # before the look-up's gradient is added to that of the micro-batch before
+    first_table = (piped & (rounds > 1) & c.looks_up) * e * (table + f.positions * f.hidden_size)
+    others = np.minimum(c.passes, (rounds - 1) * np.where(f.schedule >= ZBV, 2.0, f.virtual)) - 1
+    others = (activations - final) * np.maximum(others, 0.0) / c.passes
     logits = np.where(c.has_head, tokens * f.vocab_size / f.tp, 0.0)
+    # gradients of logits, and of layers, from which those of weights are made later
+    at_head = activations + (c.split_heads > 0) * (
+        c.split * per_layer.waiting + c.split_heads * e * logits
+    )
+    put_off = put_off + c.split_heads * e * logits
     loss = loss_of(f, logits, tokens, table, 1.0 * piped)
+    in_parts = piped & ((f.schedule == ZERO_BUBBLE) | (f.schedule == ZBV))
+    # a backward in parts holds the gradient of what the loss read while it goes on
+    loss_backward = loss.backward + in_parts * (f.tp > 1) * ~f.fused_cross_entropy * WIDE * logits
     there = several | ((f.embeddings < 2) & gathers & (not piped))  # a tied one is never let go
+    there = there & ((f.schedule == ONE_F_ONE_B) | (f.embeddings < 2) | (not piped))
     at_loss = np.where((z >= 3) & c.has_head & there, e * table, 0.0)
     two_layers = np.where(z >= 3, 2 * copies * layer_weights, 0.0)
     # while those of the layer before are computed: of the head, then of a layer, and their sum
-    of_head = np.where(reduces, e * table, 0.0)
+    of_head = np.where(reduces & c.has_head, e * table, 0.0)
     of_layer = np.where(reduces, e * layer_weights * (1 + 1 / sharding.state), 0.0)
     working = per_layer.again + per_layer.above + e * own
     # a pipeline reduces all when its last backward is over, a replica one layer after the other
@@ -114,6 +129,9 @@ def _moments(
     chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)  # one is reduced after the other
     at_end = unreduced / chunks + sharded * (1 - 1 / chunks) + piped * reduced * layer_weights
     at_end = np.maximum(at_end, sharded)
+    # copies of a tied matrix at a pipeline's ends get the sum of their gradients, stacked and added
+    ends = c.looks_up * 1.0 + c.has_head
+    summed = (piped & (f.embeddings < 2)) * (ends + (ends > 0)) * wide * table / over
     looked_up = c.looks_up * (alone + f.positions * f.hidden_size)
 
     def at(
@@ -125,8 +143,7 @@ def _moments(
         optimizer: Floats = state,
         buffers: Floats = buffers,
     ) -> Held:
-        unseen = p["buffers_bytes"]
-        return Held(held + more, gradients, optimizer, activations, logits, buffers + unseen)
+        return Held(held + more, gradients, optimizer, activations, logits, buffers)
 
     # what was gathered lies in a flat buffer too until the next is: of the head, of a layer
     first = np.where(z >= 3, kept, 0.0)  # up to zero_stage 2 the first micro-batch alone gathers
@@ -145,9 +162,9 @@ def _moments(
         ),
         (FORWARD, at(first, activations, loss.forward, at_loss + flat)),
         (FORWARD, at(first, activations, more=flat_layer * np.where(z >= 3, 2.0, 1.0))),
-        (FORWARD, at(activations=activations, logits=loss.forward, more=at_loss)),
-        (BACKWARD, at(activations=activations, logits=loss.backward, more=at_loss)),
-        (BACKWARD, at(activations=activations, logits=loss.after, more=at_loss)),
+        (FORWARD, at(activations=at_head, logits=loss.forward, more=at_loss)),
+        (BACKWARD, at(activations=at_head, logits=loss_backward, more=at_loss)),
+        (BACKWARD, at(activations=at_head, logits=loss.after, more=at_loss)),
         (BACKWARD, at(kept + of_head, activations - final + working, more=two_layers)),
         (
             BACKWARD,
@@ -165,10 +182,11 @@ def _moments(
                 more=two_layers / 2,
             ),
         ),
-        (BACKWARD, at(activations=put_off)),
+        (BACKWARD, at(kept + put_off_gradients, put_off)),
+        (BACKWARD, at(kept + first_table, others)),
         (BACKWARD, at(sharded + gathers * looked_up * e * (1 + 1 / over), done, held=nothing)),
         (BACKWARD, at(at_end, done if piped else working, held=held / chunks)),
-        (OPTIMIZER, at(sharded, done, held=nothing)),
+        (OPTIMIZER, at(sharded + summed, done, held=nothing)),
     ]
     if not piped and np.any(tied):
         # a matrix of two modules has two gradients and their sum, and what earlier micro-batches
@@ -177,6 +195,9 @@ def _moments(
         of_layers = np.where(gathers, sharded - wide * table / sharding.state, e * layers)
         waits = np.where((z == 0) & several, e * layers, 0.0) + e * layer_weights
         gradients = np.where(waits_for_all & (rounds > 1), 4.0, 3.0) * e * table + of_layers
+        gradients = (
+            gradients + ((rounds > 1) & ~waits_for_all & gathers) * wide * table / sharding.state
+        )
         at_last = at(tied * gradients, e * own, more=copies * table + waits * gathers, held=nothing)
         moments.append((BACKWARD, at_last))
     return moments
