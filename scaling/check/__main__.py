@@ -123,8 +123,9 @@ def _gpu_here(device: torch.device) -> str | None:
     """The catalogue's name of this GPU."""
     properties = torch.cuda.get_device_properties(device)
     for gpu in GPUS.values():
-        known = gpu.memory_bytes is not None
-        if known and not gpu_mismatch(gpu, properties.name, properties.total_memory):
+        if gpu.memory_bytes is not None and not gpu_mismatch(
+            gpu, properties.name, properties.total_memory
+        ):
             return gpu.name
     return None
 

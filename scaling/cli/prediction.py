@@ -229,7 +229,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _say(assumptions: tuple[str, ...]) -> None:
-    for sentence in assumptions:
+    for sentence in dict.fromkeys(assumptions):  # two columns may need the same one
         typer.echo(f"assumed: {plain(sentence)}", err=True)
 
 

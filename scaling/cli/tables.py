@@ -25,13 +25,10 @@ def tabulate(
     knee_share: KneeShare = None,
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
-    _tabulate(study_dir, own_or_shipped(sql), knee_share)
-
-
-def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
     from scaling.analyse import replication, warehouse
     from scaling.study.study_folder import read_about
 
+    sql = own_or_shipped(sql)
     for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
         typer.echo(f"Left out: {unusable}", err=True)
     replicates = read_about(study_dir).replicates
@@ -51,7 +48,7 @@ def report(
 
     reports = own_or_shipped(reports)
     if tables:
-        _tabulate(study_dir, reports / "sql", knee_share)
+        tabulate(study_dir, reports / "sql", knee_share)
     typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
 
 
@@ -122,7 +119,7 @@ def compare(
 
     if after is None and split is None:
         raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
-    at = split and split.isoformat()
+    at = None if split is None else split.isoformat()
     records = side_by_side(Side(before, until=at), Side(after or before, since=at))
     comparison.show(records, as_json=as_json)
 

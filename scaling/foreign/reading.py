@@ -68,7 +68,8 @@ def read_table(path: Path) -> pa.Table:
     """
     try:
         if not path.is_file():
-            raise InputError(f"{path}: no such file; give a CSV or Parquet table")
+            problem = "is a folder" if path.is_dir() else "no such file"
+            raise InputError(f"{path}: {problem}; give a CSV or Parquet table")
         table = pq.read_table(path) if path.suffix == ".parquet" else _csv(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):

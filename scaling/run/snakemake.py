@@ -55,6 +55,7 @@ def run_study(
     command = _command(loaded.path, shown, {"mode": mode, "cluster": cluster})
     if is_dry:
         return _dry_run(command, plan_file.read(folder, planned.made_from), options, watcher)
+    stop.refuse_a_second(loaded.name)
     stop.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
@@ -74,6 +75,7 @@ def run_study(
             command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
         )
         code, told_to_end = _wait(process, watcher, console, started)
+    code = 128 - code if code < 0 else code  # as a shell says which signal ended it
     after = watcher.look()
     if code and told_to_end:  # snakemake may have died of it with a traceback, which says nothing
         console.print(f"Stopped: {after.line()}. The same command goes on; what was said: {log}")

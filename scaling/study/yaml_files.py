@@ -106,10 +106,9 @@ def validated(path: Path, schema: type[T]) -> T:
         InputError: it cannot be read, is not YAML, or does not fit the schema.
     """
     content = _content(path)
-    if content is None:
-        raise InputError(f"{path}: is empty; it must hold keys and values")
     if not isinstance(content, dict):
-        raise InputError(f"{path}: must hold keys and values, not {shown(content)}")
+        problem = "is empty" if content is None else f"is {shown(content)}"
+        raise InputError(f"{path}: {problem}; it must hold keys and values")
     try:
         return TypeAdapter(schema).validate_python(content)
     except ValidationError as error:

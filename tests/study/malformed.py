@@ -27,7 +27,7 @@ MALFORMED = {
     "a key twice": ("kind: weak\nkind: weak", "not valid YAML: the key 'kind' is written twice"),
     "unsafe YAML": ("!!python/object/apply:os.getcwd []", "os.getcwd is a tag; a study needs none"),
     "an empty file": ("", "one.yaml: is empty; it must hold keys and values"),
-    "a list": ("- 1", "one.yaml: must hold keys and values, not [1]"),
+    "a list": ("- 1", "one.yaml: is [1]; it must hold keys and values"),
     "two documents": ("a: 1\n---\nb: 2", "not valid YAML: but found another document"),
     "no title": ("kind: strong", "one.yaml: title: is missing"),
     "no kind": ("title: x", "one.yaml: kind: is missing"),

@@ -88,16 +88,8 @@ def test_a_mistake_in_a_model_is_told_in_one_sentence(name, config):
 
 
 CLUSTER_MISTAKES = {
-<<<<<<< HEAD
-    "an unknown gpu": (
-        {"gpu": "h10-80gb"},
-        "here.gpu='h10-80gb': did you mean 'h100-80gb'?",
-    ),
-    "no gpu": ({"gpu": None}, "here.gpu=null: allowed: a100-40gb"),
-=======
     "an unknown gpu": ({"gpu": "h10-80gb"}, "here.gpu='h10-80gb': did you mean 'h100-80gb'?"),
-    "no gpu": ({"gpu": None}, "here.gpu=None: allowed: a100-40gb"),
->>>>>>> suite
+    "no gpu": ({"gpu": None}, "here.gpu=null: allowed: a100-40gb"),
     "no nodes": ({"nodes": 0}, "here.nodes=0: must be at least 1"),
     "a free gpu hour": ({"usd_per_gpu_hour": 0}, "here.usd_per_gpu_hour=0: must be more than 0"),
     "a link of words": (

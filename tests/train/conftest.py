@@ -80,8 +80,8 @@ def train(run_ranks: Run) -> Train:
 
     def trained(point: Point) -> dict[int, RankResult]:
         codes, files, logs = run_ranks(point)
-        assert not any(codes), f"{files.failures()}\n{logs}"
-        return files.results()
+        assert not any(codes), f"{files.left(RankFailure)}\n{logs}"
+        return files.left(RankResult)
 
     return trained
 
@@ -93,7 +93,7 @@ def attempt(run_ranks: Run) -> Attempt:
     def attempted(point: Point) -> dict[int, RankFailure]:
         codes, files, logs = run_ranks(point)
         assert all(codes), logs
-        return files.failures()
+        return files.left(RankFailure)
 
     return attempted
 

@@ -183,7 +183,7 @@ def _srun(environment: Mapping[str, str], *options: str) -> list[str]:
     return ["srun", *options, *shared, *site]
 
 
-def signal_step(step: str, name: str) -> None:
+def signal_step(step: str, number: int) -> None:
     """Send a signal to every process of a step."""
-    command = ["scancel", f"--signal={name}", step]
+    command = ["scancel", f"--signal={number}", step]
     subprocess.run(command, capture_output=True, timeout=60, check=False)
