@@ -115,7 +115,8 @@ def _guide(sweep: Sweep, prediction: "Prediction") -> "Guide":
     # before the first step, as the points so far took
     startup_s = sorted(s for row in sweep.rows.values() if (s := row["startup_s"]) is not None)
     usual_s = startup_s[len(startup_s) // 2] if startup_s else STARTUP_S
-    return guide_of(sweep.study, usual_s, price.run_s(sweep.study, sweep.once, prediction))
+    seconds = price.run_s(sweep.study, sweep.once, prediction.step_time_s)
+    return guide_of(sweep.study, usual_s, seconds)
 
 
 def _seen(sweep: Sweep, measured: set[str]) -> "Seen":

@@ -37,21 +37,20 @@ def fitting_plan_and_spend(study: Study) -> "tuple[Plan, Spend | None]":
     Raises:
         InputError: as `fitting_plan`.
     """
-    fitting = _fitting(study)
-    if fitting.predicted is None:
-        return fitting.plan, None
+    planned, rows, predicted = _fitting(study)
+    if predicted is None:
+        return planned, None
     from scaling.predict.advise.spend import spend_of
     from scaling.run.price import run_s
 
-    points, prediction = fitting.predicted
-    planned = dict(enumerate(fitting.gridded)) | dict(
-        zip(fitting.rows, fitting.plan.points, strict=True)
-    )
+    points, prediction = predicted
     # repeats of contenders come as they are needed
-    only_contenders = study.measure.repeats.only
-    wanted = [row for row in fitting.rows if not (only_contenders and planned[row].repeat)]
-    seconds = run_s(study, list(planned.values()), prediction)
-    return fitting.plan, spend_of(points, prediction, run_s=seconds, rows=wanted)
+    only_once = study.measure.repeats.only
+    each = zip(rows, planned.points, strict=True)
+    wanted = {row: point for row, point in each if not (only_once and point.repeat)}
+    at, seconds = list(wanted), prediction.step_time_s.copy()
+    seconds[at] = run_s(study, list(wanted.values()), seconds[at])
+    return planned, spend_of(points, prediction, run_s=seconds, rows=at)
 
 
 def fitting_plan(study: Study) -> Plan:
@@ -60,28 +59,18 @@ def fitting_plan(study: Study) -> Plan:
     Raises:
         InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
     """
-    return _fitting(study).plan
+    return _fitting(study)[0]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitting:
-    """A plan, the grid it is of, and which of its `rows` the plan kept.
-
-    `predicted`: of the whole grid; None if nothing of it is refused or can be predicted.
-    """
-
-    plan: Plan
-    gridded: Sequence[Point] = ()
-    rows: Sequence[int] = ()
-    predicted: "tuple[Points, Prediction] | None" = None
-
-
-def _fitting(study: Study) -> _Fitting:
+def _fitting(
+    study: Study,
+) -> "tuple[Plan, list[int], tuple[Points, Prediction] | None]":
+    """The plan, which rows of the grid it kept, and the grid as predicted; None if it is not."""
     planned = grid.expand_grid(study)
     if study.mode == "predict":
-        return _Fitting(plan=planned)  # what does not fit is an answer there
+        return planned, [], None  # what does not fit is an answer there
     if not study.predictable:
-        return _Fitting(plan=_checked_in_full(study, planned))
+        return _checked_in_full(study, planned), [], None
     from scaling.predict.advise.spend import memory_refusals
 
     points, prediction = predict_points(study, planned.points)
@@ -102,12 +91,8 @@ def _fitting(study: Study) -> _Fitting:
     whole = Plan(points=tuple(kept), refusals=(*planned.refusals, *refused))
     grid.refuse_empty(study, kept, whole.refusals)
     ranked_s = ranked_of(prediction)
-    return _Fitting(
-        plan=_checked_in_full(study, whole, [ranked_s[row] for row in rows]),
-        gridded=planned.points,
-        rows=rows,
-        predicted=(points, prediction),
-    )
+    fitting = _checked_in_full(study, whole, [ranked_s[row] for row in rows])
+    return fitting, rows, (points, prediction)
 
 
 def ranked_of(prediction: "Prediction") -> list[float | None]:

@@ -61,18 +61,19 @@ class Price:
 
 
 def run_s(
-    study: Study, points: Sequence[Point], prediction: "Prediction", short: bool | None = None
+    study: Study, points: Sequence[Point], step_time_s: npt.NDArray[Any], short: bool | None = None
 ) -> Floats:
     """Predicted seconds of all the steps of one run of each point, without its start.
 
     A short step is predicted as what it is, a step of a smaller batch. Of steps that stop by
     themselves the least are counted: on a quiet GPU they suffice, and a limit bounds the others.
 
-    `prediction` is of full steps; `short` says whether steps are short, None: as each point says.
+    `step_time_s` is predicted, of full steps; `short` says whether steps are short, None: as each
+    point says.
     """
     measure = study.measure
     warmup, steps = measure.warmup_steps, measure.measured_steps.at_least
-    seconds: Floats = np.asarray((warmup + steps) * prediction.step_time_s, dtype=np.float64)
+    seconds: Floats = np.asarray((warmup + steps) * step_time_s, dtype=np.float64)
     kinds = [_kind(study, point, short) for point in points]
     rows = [row for row, kind in enumerate(kinds) if kind != "full"]
     if not rows:
@@ -131,7 +132,7 @@ def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Pri
     ways = []
     for way in which:
         guided, short = way in ("guided", "both"), way in ("short", "both")
-        seconds = run_s(study, candidates, prediction, short)
+        seconds = run_s(study, candidates, prediction.step_time_s, short)
         rows, surprising = counted.copy(), np.zeros(len(points), dtype=bool)
         if guided:
             guide = guide_of(study, STARTUP_S, seconds, keep=KEEP)

@@ -17,6 +17,7 @@ from scaling.predict.fit.calibrate import calibrate, one_fingerprint_per_stack
 from scaling.predict.fit.fitting import fit_outcomes
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import (
+    AXES,
     Calibration,
     StackCalibration,
     read_calibration,
@@ -203,7 +204,8 @@ def spread(stack, roughness=1.0, **new):
     values = {"world_size": 32.0, "seq_length": 2048.0, "model": "ref-3b", "hidden_size": 2560.0}
     values |= {"gpus_per_node": 8.0, "experts": False} | new
     arrays = {name: np.array([value]) for name, value in values.items()}
-    return spread_of(np.array([1.0]), np.array([roughness]), stack, **arrays)
+    axes = {name: arrays.pop(name) for name in AXES}
+    return spread_of(np.array([1.0]), np.array([roughness]), stack, axes=axes, **arrays)
 
 
 def band_width(stack, **new) -> float:

@@ -11,10 +11,18 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
+from scaling.predict.read import residual as process
 from scaling.predict.read.calibration import read_calibration
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
-from scaling.predict.read.residual import NAMES, fitted_residual, is_worth, places_of
+from scaling.predict.read.residual import (
+    NAMES,
+    NOISES,
+    chosen_noise,
+    fitted_residual,
+    is_worth,
+    places_of,
+)
 from scaling.predict.read.trust import residual_in
 from tests.predict import reference
 
@@ -64,6 +72,35 @@ def test_a_stalled_step_says_nothing_of_its_neighbours():
     calm = fitted_residual(places[:1], np.array([0.1])).at(places)
     assert fitted_residual(places, np.array([0.1, 3.0])).at(places).tolist() == calm.tolist()
     assert fitted_residual(places, np.array([3.0, 3.0])).at(places).tolist() == [0.0, 0.0]
+
+
+def test_of_more_rows_than_are_kept_those_that_stand_for_all_follow_all(monkeypatch):
+    random = np.random.default_rng(0)
+    places = np.zeros((300, len(NAMES)))
+    places[:, :3] = random.integers(0, 4, (300, 3)) * 0.4
+    log_residual = 0.1 * np.sin(places[:, 0]) + 0.1 * places[:, 1] + random.normal(0, 0.01, 300)
+    every = fitted_residual(places, log_residual)
+    monkeypatch.setattr(process, "_MOST_KEPT", 40)
+    fewer = fitted_residual(places, log_residual)
+    assert (len(every.places), len(fewer.places)) == (300, 40)
+    assert fewer.at(places) == pytest.approx(every.at(places), abs=0.02)
+    # 64 places differ: more of them than that say nothing new
+    monkeypatch.setattr(process, "_MOST_KEPT", 200)
+    assert len(fitted_residual(places, log_residual).places) <= 64
+
+
+def test_the_noise_is_another_only_where_rows_held_back_are_clearly_better_off():
+    off = dict.fromkeys(NOISES, np.array([0.1, -0.1]))
+    assert chosen_noise(off) == NOISES[0]
+    assert chosen_noise(off | {NOISES[1]: np.array([0.1, -0.099])}) == NOISES[0]
+    assert chosen_noise(off | {NOISES[1]: np.array([0.08, -0.09])}) == NOISES[1]
+
+
+def test_where_a_row_is_new_folds_may_forbid_neighbours_and_need_not_confirm_them(odd):
+    stack = stack_of(odd[3])
+    # one sequence length: no fold could leave one out
+    assert stack.seen["seq_length"] == (2048.0,)
+    assert "seq_length" in stack.residual.holds_in
 
 
 def test_layouts_beside_calibrated_ones_take_over_what_those_are_off_by(odd):

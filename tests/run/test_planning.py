@@ -84,6 +84,19 @@ def test_the_spending_is_hours_times_price_and_power(config, write_study):
     assert spent.energy_j == pytest.approx(700 * 3600 * spent.gpu_hours)  # the TDP of an H100
 
 
+def test_a_plan_and_its_spending_are_predicted_once(config, write_study, monkeypatch):
+    counts = []
+
+    def counted(study, points, predict=planning.predict_points):
+        counts.append(len(points))
+        return predict(study, points)
+
+    monkeypatch.setattr(planning, "predict_points", counted)
+    study = study_of(config, write_study)
+    planning.fitting_plan_and_spend(study)
+    assert counts == [len(grid.expand_grid(study).points)]
+
+
 def test_probes_run_on_gpus_by_default_and_nowhere_if_the_study_says_so(config, write_study):
     def probed(**changes):
         study = load_study(write_study(**changes), config)

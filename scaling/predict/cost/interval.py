@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.predict.read.calibration import AXES, Band, StackCalibration
+from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.read.calibration import Band, StackCalibration
 from scaling.predict.read.features import Features
+from scaling.predict.read.trust import new_in
 
 # 80 % of a normal error lie within this many standard deviations.
 EIGHTY = 1.2816
@@ -79,10 +81,7 @@ def spread_of(
     *,
     unfollowed: Floats | float = 0.0,
     beyond: Floats | float = 0.0,
-    world_size: Floats,
-    seq_length: Floats,
-    model: Words,
-    hidden_size: Floats,
+    axes: Mapping[str, npt.NDArray[np.generic]],
     gpus_per_node: Floats,
     experts: Flags,
     lossy_transport: bool = False,
@@ -91,12 +90,11 @@ def spread_of(
 ) -> Spread:
     """The spread of predictions made with the parameters of `stack`, data sheets if None.
 
-    Rows with a world_size, seq_length, model or hidden_size that was not calibrated take the errors
-    of the folds that left such a value out. Beyond the largest calibrated size what rows share
-    grows as the root of the doublings, as in a random walk, and their own part with every doubling
-    of the nodes. `unfollowed` is ln(step by the whole fit / step_s) of rows that follow a fit in
-    part (trust.py): it may be right all the same, so that far is one standard deviation. `beyond`
-    is of `beyond_of`.
+    Rows with a value of `axes` (n,) that was not calibrated take the errors of the folds that left
+    such a value out. Beyond the largest calibrated size what rows share grows as the root of the
+    doublings, as in a random walk, and their own part with every doubling of the nodes.
+    `unfollowed` is ln(step by the whole fit / step_s) of rows that follow a fit in part (trust.py):
+    it may be right all the same, so that far is one standard deviation. `beyond` is of `beyond_of`.
     """
     n = len(step_s)
     if stack is None or other_cluster:
@@ -107,17 +105,11 @@ def spread_of(
         return _spread(step_s, own * roughness, size, common)
     inner_own, inner_size = _parts(stack.bands["interpolation"], "interpolation")
     own, size, common = np.full(n, inner_own), np.full(n, inner_size), np.zeros(n)
-    values = {
-        "world_size": world_size,
-        "seq_length": seq_length,
-        "model": model,
-        "hidden_size": hidden_size,
-    }
+    world_size = axes["world_size"].astype(np.float64)
     largest = max((float(seen) for seen in stack.seen["world_size"]), default=1.0)
     doublings = np.maximum(np.log2(world_size / largest), 0.0)
     nodes = np.maximum(np.log2(world_size / np.maximum(gpus_per_node, largest)), 0.0)
-    for axis in AXES:
-        new = ~np.isin(values[axis].astype(str), np.array(stack.seen[axis]).astype(str))
+    for axis, new in new_in(stack, axes).items():
         band = stack.bands.get(axis)
         axis_own, shared = (
             _parts(band, axis) if band else before(axis, lean_kernels, lossy_transport)

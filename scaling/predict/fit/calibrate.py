@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,8 @@ from scaling.predict.read.calibration import (
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.residual import (
-    Residual,
+    NOISES,
+    chosen_noise,
     fitted_residual,
     is_worth,
     places_of,
@@ -96,7 +98,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
     time = fit_time(group, seen, start)
     timed = seen.timed
     axes = {axis: values[timed] for axis, values in axes_of(points, group).items()}
-    held_back = _HeldBackErrors(bands={"interpolation": _prior_band()}, trust={}, residual=None)
+    held_back: dict[str, Any] = {"bands": {"interpolation": _prior_band()}}
     if bands and timed.sum() >= _FEWEST_TO_FOLD:
         settings = _settings(points, group)[timed]
         held_back = _held_back_errors(group, seen, start, time, axes, settings)
@@ -108,11 +110,9 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         rows_out_of_memory=int(seen.out_of_memory.sum()),
         rows_with_peak_memory=int(np.isfinite(seen.peak_memory_bytes).sum()),
         parameters={**memory, **time},
-        bands=held_back.bands,
         seen={axis: tuple(sorted(set(values.tolist()))) for axis, values in axes.items()}
         | (range_of(group.features.take(np.flatnonzero(timed))) if timed.any() else {}),
-        trust=held_back.trust,
-        residual=held_back.residual,
+        **held_back,
         outcomes=fit_outcomes(group, seen, group.start) if bands else {},
     )
 
@@ -124,20 +124,11 @@ def _prior_band() -> Band:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _HeldBackErrors:
-    """What fits of part of the rows say of the others."""
-
-    bands: dict[str, Band]
-    trust: dict[str, float]
-    residual: Residual | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Fold:
-    """Rows held back from one fit, for each of `trusts`, and what their neighbours are off by."""
+    """Rows held back from one fit, for each of `trusts`; by noise, what neighbours are off by."""
 
     by_trust: list[HeldBack]
-    nearby: Floats
+    nearby: dict[float, Floats]
 
 
 def _held_back_errors(
@@ -147,8 +138,10 @@ def _held_back_errors(
     fitted: Mapping[str, Fitted],
     axes: Mapping[str, npt.NDArray[np.generic]],
     settings: Words,
-) -> _HeldBackErrors:
-    """Residuals of rows the fit has not seen: random folds, and whole values of an axis left out.
+) -> dict[str, Any]:
+    """What fits of part of the rows say of the others: bands, trust and residual of a calibration.
+
+    Of rows the fit has not seen: random folds, and whole values of an axis left out.
 
     World sizes are only ever predicted from smaller ones, as they are in use. What is left out also
     says how far the fit is to be followed where a value is new, and whether what neighbours are off
@@ -164,13 +157,25 @@ def _held_back_errors(
 
     def fold(held: Flags, rest: Flags, trusts: Sequence[float] = (1.0,)) -> _Fold:
         fitted = _fit_of(group, seen, start, warm, timed[rest])
-        neighbours = fitted_residual(places[rest], held_back(fitted, rest, rest).log_residual)
+        known = held_back(fitted, rest, rest).log_residual
+        nearby = {
+            noise: fitted_residual(places[rest], known, noise=noise).at(places[held])
+            for noise in NOISES
+        }
         by_trust = [held_back(shrunk(fitted, start, trust), held, rest) for trust in trusts]
-        return _Fold(by_trust=by_trust, nearby=neighbours.at(places[held]))
+        return _Fold(by_trust=by_trust, nearby=nearby)
 
     order = np.random.default_rng(0).permutation(len(timed)) % _FOLDS
     random = [fold(order == one, order != one) for one in range(_FOLDS)]
-    holds_in, random = _with_neighbours("interpolation", random, 0, 1.0)
+    noise = chosen_noise(
+        {
+            noise: np.concatenate(
+                [one.by_trust[0].log_residual - one.nearby[noise] for one in random]
+            )
+            for noise in NOISES
+        }
+    )
+    holds_in, random = _with_neighbours("interpolation", random, 0, 1.0, noise)
     kind = {
         "lean_kernels": group.stack.lean_kernels,
         "lossy_transport": group.cluster.lossy_transport,
@@ -191,31 +196,35 @@ def _held_back_errors(
             )
             at = TRUSTS.index(trust[axis])
             if holds_in:
-                holds, folds = _with_neighbours(axis, folds, at, trust[axis])
+                holds, folds = _with_neighbours(axis, folds, at, trust[axis], noise)
                 holds_in += holds
             held = [one.by_trust[at] for one in folds]
             bands[axis] = band_of(axis, held, **kind)
+        elif holds_in:
+            holds_in += (axis,)
     residual = None
     if holds_in:
         everyone = np.ones(len(timed), dtype=bool)
         everything = held_back(warm, everyone, everyone)
-        residual = fitted_residual(places, everything.log_residual, holds_in)
-    return _HeldBackErrors(bands=bands, trust=trust, residual=residual)
+        residual = fitted_residual(places, everything.log_residual, holds_in, noise=noise)
+    return {"bands": bands, "trust": trust, "residual": residual}
 
 
 def _with_neighbours(
-    axis: str, folds: list[_Fold], at: int, trust: float
+    axis: str, folds: list[_Fold], at: int, trust: float, noise: float
 ) -> tuple[tuple[str, ...], list[_Fold]]:
-    """(axis,) and the folds with what neighbours tell taken off, if that helps; else neither."""
+    """(axis,) and the folds with what neighbours tell taken off, unless that harms; else ()."""
     without = [fold.by_trust[at] for fold in folds]
     with_it = [
-        dataclasses.replace(held, log_residual=held.log_residual - trust * fold.nearby)
+        dataclasses.replace(held, log_residual=held.log_residual - trust * fold.nearby[noise])
         for held, fold in zip(without, folds, strict=True)
     ]
     before, after = (
         np.concatenate([held.log_residual for held in each]) for each in (without, with_it)
     )
-    if not is_worth(before, after):
+    # within the rows neighbours have to help; where a row is new they only must not have harmed
+    helps = is_worth(before, after) if axis == "interpolation" else not is_worth(after, before)
+    if not helps:
         return (), folds
     changed = []
     for fold, held in zip(folds, with_it, strict=True):

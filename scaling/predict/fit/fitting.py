@@ -195,18 +195,12 @@ def _search(
     found = {}
     for i, q in enumerate(parameters):
         at, width = float(solution.x[i]), 1.96 * float(posterior[i])
-        on_bound = min(at - low[i], high[i] - at) < 1e-3
-        narrow = posterior[i] < IDENTIFIED_BELOW * q.spread
-        narrowed = spreads[q.name] < q.spread
-        reason = (
-            ON_BOUND
-            if on_bound
-            else NARROWED
-            if narrowed
-            else ""
-            if narrow
-            else "rows say no more than the prior"
-        )
+        reasons = {
+            ON_BOUND: min(at - low[i], high[i] - at) < 1e-3,
+            NARROWED: spreads[q.name] < q.spread,
+            "rows say no more than the prior": posterior[i] >= IDENTIFIED_BELOW * q.spread,
+        }
+        reason = next((reason for reason, holds in reasons.items() if holds), "")
         found[q.name] = Fitted(
             value=float(np.clip(np.exp(at), q.low, q.high)),
             low=float(np.clip(np.exp(at - width), q.low, q.high)),

@@ -1,6 +1,5 @@
 """How wrong predictions are on rows that were not used to calibrate them."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -126,11 +125,11 @@ def _scores(points: Points, observed: Observed, prediction: Prediction, rows: Fl
         rows=int(rows.sum()),
         step_time=_step_time(measured, predicted),
         regret={
-            "mean": _or_none(np.mean(first)) if first else None,
-            "median": _or_none(np.median(first)) if first else None,
+            "mean": float(np.mean(first)) if first else None,
+            "median": float(np.median(first)) if first else None,
             "max": max(first, default=None),
             "groups": len(first),
-            "top3_mean": _or_none(np.mean(three)) if three else None,
+            "top3_mean": float(np.mean(three)) if three else None,
             "top3_max": max(three, default=None),
         },
         memory=_memory(observed, prediction, rows),
@@ -225,7 +224,3 @@ def _memory(
         "oom_called_oom": int((~fits[oom]).sum()),
         "peak_median_ape": float(np.median(error)) if error.size else None,
     }
-
-
-def _or_none(value: float | np.floating[Any]) -> float | None:
-    return float(value) if math.isfinite(value) else None

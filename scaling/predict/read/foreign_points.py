@@ -69,15 +69,9 @@ def inputs_of(
     unfused = unfused_software(columns, framework, cluster)
     stacks = stacks_of(framework, cluster, unfused, clusters)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
-    offload = columns.words("optimizer_offload", "none", WORDS["optimizer_offload"], plain=True)
-    columns.words("engine", "deepspeed", WORDS["engine"], plain=True)  # a wrong one is refused
-    schedule = columns.words("pipeline_schedule", "1f1b", WORDS["pipeline_schedule"], plain=True)
-    optimizer_precision = columns.words(
-        "optimizer_precision", "fp32", WORDS["optimizer_precision"], plain=True
-    )
-    of_setting = {
-        name: columns.words(name, str(AXES[name].default), WORDS.get(name), plain=True)
-        for name in SETTING
+    plain = {  # a wrong one is refused
+        name: columns.words(name, default, WORDS.get(name), plain=True)
+        for name, default in (_PLAIN_CHOICES | {n: str(AXES[n].default) for n in SETTING}).items()
     }
     inputs = Inputs(
         model=model,
@@ -92,10 +86,10 @@ def inputs_of(
         fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
         fused_mlp=columns.flags("fused_mlp", False),
         fused_cross_entropy=columns.flags("fused_cross_entropy", False),
-        offload=offload == "cpu",
-        short_states=optimizer_precision == "bf16",
+        offload=plain["optimizer_offload"] == "cpu",
+        short_states=plain["optimizer_precision"] == "bf16",
         compiled=columns.flags("compile", False),
-        schedule=schedule_codes(schedule),
+        schedule=schedule_codes(plain["pipeline_schedule"]),
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
         recomputes=recomputes(columns, stacks),
@@ -103,8 +97,10 @@ def inputs_of(
         precision=words["precision"],
         ep=np.maximum(columns.counts("ep", low=0, default=1.0, plain=True), 1.0),  # 0: none
         etp=expert_slices(columns, layout["tp"]),
-        imbalance=np.array([ROUTINGS[name] for name in of_setting["routing"].tolist()], np.float64),
-        setting=np.array(["|".join(row) for row in zip(*of_setting.values(), strict=True)], object),
+        imbalance=np.array([ROUTINGS[name] for name in plain["routing"].tolist()], np.float64),
+        setting=np.array(
+            ["|".join(row) for row in zip(*(plain[n] for n in SETTING), strict=True)], object
+        ),
         note=note,
         assumptions=(),
         point_id=columns.words("point_id", "") if "point_id" in columns else None,
@@ -146,6 +142,12 @@ def _of_the_software(
     }
 
 
+_PLAIN_CHOICES = {
+    "optimizer_offload": "none",
+    "engine": "deepspeed",
+    "pipeline_schedule": "1f1b",
+    "optimizer_precision": "fp32",
+}
 _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precision": "bf16"}
 
 

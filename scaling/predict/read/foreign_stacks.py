@@ -33,14 +33,8 @@ def frameworks_of(columns: Columns) -> Words:
         name or (UNNAMED if source else own_framework(by))
         for name, source, by in zip(stated, columns.words("source", elsewhere), engine, strict=True)
     ]
-    framework: Words = np.array(whose, dtype=object)
-    release = columns.words("release", "")
-    named = {
-        pair: with_release(*pair)
-        for pair in dict.fromkeys(zip(framework.tolist(), release.tolist(), strict=True))
-    }
-    pairs = zip(framework.tolist(), release.tolist(), strict=True)
-    return np.array([named[pair] for pair in pairs], dtype=object)
+    pairs = zip(whose, columns.words("release", "").tolist(), strict=True)
+    return np.array([with_release(*pair) for pair in pairs], dtype=object)
 
 
 def unfused_software(columns: Columns, framework: Words, cluster: Words) -> Flags:

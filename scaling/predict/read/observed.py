@@ -118,47 +118,37 @@ def _flops(points: Points) -> dict[str, Floats]:
     return {"matmul_flops_per_token": flops, "peak_flop_per_s": peak}
 
 
+_OF_SHAPE = (
+    "num_layers", "hidden_size", "num_heads", "query_width", "kv_width", "ffn_hidden_size",
+    "mlp_inputs", "vocab_size", "seq_length", "attentions",
+)  # fmt: skip
+
+
 def _matmul_flops(group: Group) -> Floats:
     """matmul_flops_per_token of each row, NaN of encoder-decoders, whose streams differ."""
-    f = group.features
-    shapes = np.stack(
-        [
-            f.num_layers, f.hidden_size, f.num_heads, f.query_width, f.kv_width,
-            f.ffn_hidden_size, f.mlp_inputs, f.vocab_size, f.seq_length, f.attentions,
-        ]
-    )  # fmt: skip
+    shapes = np.stack([getattr(group.features, name) for name in _OF_SHAPE])
     different, which = np.unique(shapes, axis=1, return_inverse=True)
-    flops = [_flops_of_shape(*shape) for shape in different.T.tolist()]
+    flops = [_flops_of_shape(dict(zip(_OF_SHAPE, s, strict=True))) for s in different.T.tolist()]
     return np.asarray(np.array(flops, dtype=np.float64)[which.reshape(-1)])
 
 
-def _flops_of_shape(
-    layers: float,
-    hidden: float,
-    heads: float,
-    query_width: float,
-    kv_width: float,
-    ffn: float,
-    mlp_inputs: float,
-    vocabulary: float,
-    seq_length: float,
-    attentions: float,
-) -> float:
-    head_dim = query_width / heads
-    if attentions != 1 or head_dim % 1 or (kv_width / head_dim) % 1:
+def _flops_of_shape(known: dict[str, float]) -> float:
+    head_dim = known["query_width"] / known["num_heads"]
+    kv_heads = known["kv_width"] / head_dim
+    if known["attentions"] != 1 or head_dim % 1 or kv_heads % 1:
         return np.nan
     shape = ModelShape(
-        num_layers=int(layers),
-        hidden_size=int(hidden),
-        num_heads=int(heads),
-        num_kv_heads=int(kv_width / head_dim),
+        num_layers=int(known["num_layers"]),
+        hidden_size=int(known["hidden_size"]),
+        num_heads=int(known["num_heads"]),
+        ffn_hidden_size=int(known["ffn_hidden_size"]),
+        vocab_size=int(known["vocab_size"]),
+        num_kv_heads=int(kv_heads),
         head_dim=int(head_dim),
-        ffn_hidden_size=int(ffn),
-        gated_mlp=mlp_inputs > 1,
-        vocab_size=int(vocabulary),
+        gated_mlp=known["mlp_inputs"] > 1,
         tied_embeddings=False,
     )
-    return float(matmul_flops_per_token(shape, int(seq_length)))
+    return float(matmul_flops_per_token(shape, int(known["seq_length"])))
 
 
 def aside(impossible: dict[int, str]) -> str:

@@ -238,6 +238,7 @@ STACKS = (
 _RELEASE = re.compile(r"\b\d\d\.\d\d(\.\d+)?\b")
 
 
+@cache
 def with_release(framework: str, release: str) -> str:
     """A framework's name with the release from which its facts differ, if `release` is no older.
 
