@@ -1,12 +1,13 @@
 -- Grain: one row per setting, world_size and outcome of its points.
--- Needs: planned, measurements
+-- Needs: waiting, measurements
 -- outcome: null for the points that have not run.   points: how many.
-select
-    planned.setting_id,
-    planned.world_size,
-    measurements.outcome,
-    count(*) as points
-from planned
-left join (from measurements where series != 'predicted' and not beside_measured) as measurements using (point_id)
-group by planned.setting_id, planned.world_size, measurements.outcome
+select setting_id, world_size, outcome, count(*) as points
+from (
+    select setting_id, world_size, outcome
+    from measurements
+    where series != 'predicted' and not beside_measured
+    union all by name
+    select setting_id, world_size from waiting
+)
+group by setting_id, world_size, outcome
 order by setting_id, world_size, outcome nulls last

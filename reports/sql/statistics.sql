@@ -1,5 +1,5 @@
 -- Grain: one row per point of the study, run or not (two if others published the same point).
--- Needs: planned, names, measurements, counterparts
+-- Needs: waiting, names, measurements, counterparts
 -- outcome and every measured value: null for a point that has not run. predicted_*: what the
 -- predictor says of the same layout there, of rows of others too, in its own columns; null without predictions.
 -- unstated: axes of which a row of others says nothing, where the prediction chooses what is not usual.
@@ -16,10 +16,7 @@ with every_point as (
     where series != 'predicted' and not beside_measured
     union all by name
     select setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps
-    from planned
-    where point_id not in (
-        select point_id from measurements where series != 'predicted' and not beside_measured
-    )
+    from waiting
 ),
 foretold as (
     select

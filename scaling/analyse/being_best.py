@@ -155,22 +155,12 @@ SCHEMA = pa.schema(
 
 _RUNS = """
 select
-    *,
+    setting_id, series, world_size, layout, stack_fingerprint, counts::bigint as runs,
+    counts, log_means, squares, error_squares,
     dense_rank() over (order by setting_id, series, world_size, stack_fingerprint) - 1 as field,
     dense_rank() over (order by series, stack_fingerprint) - 1 as pool
-from (
-    select setting_id, series, world_size, layout, stack_fingerprint,
-        count(*) as runs,
-        count(*)::double as counts,
-        avg(ln(step_time_s)) as log_means,
-        var_pop(ln(step_time_s)) * count(*) as squares,
-        coalesce(sum((
-            ln(step_time_high_s / step_time_low_s) / 2 / if(series = 'extended', $1, $2)
-        ) ** 2), 0) as error_squares
-    from measurements
-    where step_time_s is not null and series != 'predicted'
-    group by all
-)
+from repeats
+where counts > 0 and series != 'predicted'
 order by field, layout
 """
 
@@ -180,7 +170,7 @@ def odds_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
     The spread between runs is pooled over all sizes of a series and stack.
     """
-    table = connection.sql(_RUNS, params=[Z80, Z95]).to_arrow_table()
+    table = connection.sql(_RUNS).to_arrow_table()
     runs = Runs(**{name: table[name].to_numpy() for name in Runs.__slots__})
     pools = table["pool"].to_numpy()
     sigmas = [between_runs(runs[pools == pool]) for pool in np.unique(pools)]

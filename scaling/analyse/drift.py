@@ -31,30 +31,29 @@ _GROUP = ("series", "cluster", "stack_fingerprint")
 # the prediction, less its median error over the runs of the same stack.
 _RUNS = """
 with timed as (
-    select measurements.series, settings.cluster, measurements.stack_fingerprint, point_id,
-        started_at, rows.hosts,
-        hash(measurements.series, settings.cluster, measurements.stack_fingerprint) as field,
-        hash(field, setting_id, measurements.world_size, measurements.layout) as same,
-        ln(measurements.step_time_s) as y,
-        ln(measurements.step_time_s / foretold.step_time_s) as off
+    select series, cluster, stack_fingerprint, point_id, hosts,
+        epoch(try_cast(started_at as timestamp)) / 86400 as day,
+        hash(series, cluster, stack_fingerprint) as field,
+        hash(field, setting_id, world_size, layout) as same,
+        ln(step_time_s) as y,
+        ln(step_time_s / foretold_s) as off
     from measurements
     join settings using (setting_id)
-    join study.rows as rows using (point_id, attempt, started_at)
-    left join (from measurements where series = 'predicted') as foretold using (point_id)
-    where measurements.step_time_s is not null and measurements.series in ('measured', 'extended')
-        and rows.series = 'measured'
+    left join (
+        select point_id, step_time_s as foretold_s from measurements where series = 'predicted'
+    ) using (point_id)
+    where step_time_s is not null and series in ('measured', 'extended')
+        and day is not null
 ),
 repeated as (select same, avg(y) as y from timed group by same having count(*) > 1),
 middle as (select field, median(off) as off from timed group by field)
 select
-    field, series, cluster, stack_fingerprint, point_id, hosts,
-    epoch(try_cast(started_at as timestamp)) / 86400 as day,
+    field, series, cluster, stack_fingerprint, point_id, hosts, day,
     timed.y - repeated.y as repeats,
     timed.off - middle.off as prediction
 from timed
 left join repeated using (same)
 join middle using (field)
-where day is not null
 """
 
 

@@ -90,10 +90,14 @@ def attach(
     planned = [points] if points.exists() else []
     chosen = sorted(paths.chosen.glob("*.parquet"))
     added = sorted(paths.chosen.glob(paths.choice_elsewhere("*").name))
-    make_view(connection, "study.every_point", POINT, [[*planned, *added, *imported]])
+    every_point = [*planned, *added, *imported]
+    make_view(connection, "study.every_point", POINT, [every_point])
     make_view(connection, "study.impossible", _REFUSAL, [[refused] if planned else []])
     make_view(connection, "study.chosen", _CHOSEN, [chosen])
-    _leave_out_skipped(connection, guided=bool(chosen))
+    try:
+        _leave_out_skipped(connection, guided=bool(chosen))
+    except (duckdb.Error, UnicodeDecodeError) as error:
+        raise unreadable(every_point, error) from error
     unusable = _rows(connection, study_dir, imported)
     predictions = [paths.predictions] if paths.predictions.exists() else []
     make_view(connection, "study.predictions", _PREDICTION, [predictions])
@@ -173,19 +177,24 @@ def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -
         "create view study.skipped as from study.chosen where not chosen "
         "and point_id not in (select point_id from study.chosen where chosen)"
     )
-    everything = (
-        "*, if(study_kind = 'strong', global_batch_size, global_batch_size // world_size) "
+    kept = (
+        "if(study_kind = 'strong', global_batch_size, global_batch_size // world_size) "
         f"as kept_batch_size, {kept_choices_sql()} as kept_choices"
     )
     columns = ", ".join(_REFUSAL)
-    kept, skipped = "", ""
+    measured, skipped = "", ""
     if guided:
-        kept = " anti join study.skipped using (point_id)"
+        measured = " anti join study.skipped using (point_id)"
         skipped = f" union all select {columns} from study.skipped where repeat = 0"
-    connection.execute(
-        f"create view study.points as select {everything} from study.every_point{kept}"
+    connection.execute(  # as numbers, by which a million rows are grouped and joined faster
+        "create type study.layout as enum "
+        "(select distinct layout from study.every_point where layout is not null order by layout)"
     )
     connection.execute(
-        f"create view study.refused as select {everything} "
+        f"create view study.points as select * replace (layout::study.layout as layout), {kept} "
+        f"from study.every_point{measured}"
+    )
+    connection.execute(
+        f"create view study.refused as select *, {kept} "
         f"from (select {columns} from study.impossible{skipped})"
     )

@@ -31,6 +31,7 @@ VARIABLES = {
     "unstated_floor": UNSTATED_FLOOR,
     "predicted_floor": PREDICTED_FLOOR,
     "z80": Z80,
+    "z95": Z95,
 }
 
 

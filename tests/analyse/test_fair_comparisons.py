@@ -187,8 +187,9 @@ def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them()
         "select 1 as setting_id, 8 as world_size, 'x' as layout, 'l' as predicted_layout, "
         "null::varchar[] as unstated"
     ).to_arrow_table()
+    waiting = [point for point in planned if point["point_id"] == "mine"]
     rows = run_sql(
-        "statistics", planned=planned, names=names, measurements=measurements,
+        "statistics", waiting=waiting, names=names, measurements=measurements,
         counterparts=none_other,
     )  # fmt: skip
     (theirs,) = (row for row in rows if row["point_id"] == "theirs")

@@ -1,7 +1,9 @@
 """Losses of one training agree, or the odd one wins nothing; worked out by hand."""
 
+import numpy as np
 import pytest
 
+from scaling.analyse.losses import medians
 from tests.analyse.conftest import some_point
 from tests.analyse.test_tables import ran
 
@@ -96,3 +98,15 @@ def test_other_seeds_precisions_and_lengths_are_other_trainings(tabulated):
     rows = [ran(one, 100, losses=curve) for one, curve in zip(points, curves, strict=True)]
     rows[3] = ran(points[3], 100, losses=OTHER, seed=2)
     assert [row["agrees"] for row in tabulated(points, rows)("losses")] == [None] * 4
+
+
+def test_medians_of_groups_of_unequal_sizes_are_those_of_each_group_alone():
+    random = np.random.default_rng(4)
+    groups = random.permutation(np.repeat(np.arange(5, dtype=np.uint64), [1, 2, 3, 3, 6]))
+    rows = random.random((len(groups), 2))
+    found, firsts, counts = medians(rows, groups)
+    assert counts.tolist() == [1, 2, 3, 3, 6]
+    assert groups[firsts].tolist() == list(range(5))
+    assert found == pytest.approx(
+        np.array([np.median(rows[groups == n], axis=0) for n in range(5)])
+    )

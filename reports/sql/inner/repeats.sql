@@ -1,0 +1,47 @@
+-- Grain: one row per setting, series, world_size, layout and software stack: its repeats joined.
+-- Needs: measurements
+-- All that is asked of a million rows by layout, in one pass; see `layouts`. _of_rate: times tokens_per_s.
+-- counts, log_means, squares, error_squares: of the runs' ln(step_time_s), see scaling/analyse/being_best.py.
+select
+    setting_id,
+    series,
+    world_size,
+    layout,
+    stack_fingerprint,
+    any_value(dp) as dp,
+    any_value(global_batch_size) as global_batch_size,
+    any_value(gradient_accumulation_steps) as gradient_accumulation_steps,
+    count(*) as runs,
+    count(*) filter (where outcome = 'ok') as ok_runs,
+    median(tokens_per_s) as tokens_per_s,
+    min(tokens_per_s_low) as tokens_per_s_low,
+    max(tokens_per_s_high) as tokens_per_s_high,
+    min(tokens_per_s) as slowest_repeat_tokens_per_s,
+    max(tokens_per_s) as fastest_repeat_tokens_per_s,
+    min(step_time_low_s) as step_time_low_s,
+    max(step_time_high_s) as step_time_high_s,
+    any_value(model_flop_per_s_per_gpu / tokens_per_s) as model_flop_per_s_per_gpu_of_rate,
+    any_value(hardware_flop_per_s_per_gpu / tokens_per_s) as hardware_flop_per_s_per_gpu_of_rate,
+    any_value(mfu / tokens_per_s) as mfu_of_rate,
+    any_value(hfu / tokens_per_s) as hfu_of_rate,
+    max(peak_memory_bytes) filter (where outcome = 'ok') as peak_memory_bytes,
+    max(predicted_memory_bytes) as predicted_memory_bytes,
+    any_value(memory_meter) as memory_meter,
+    median(energy_j) filter (where outcome = 'ok') as energy_j,
+    median(mean_power_w) filter (where outcome = 'ok') as mean_power_w,
+    max(predicted_own_sigma) as predicted_own_sigma,
+    max(predicted_size_sigma) as predicted_size_sigma,
+    any_value(tokens_per_step) as tokens_per_step,
+    median(compute_s) filter (where outcome = 'ok') as compute_s,
+    median(comm_s) filter (where outcome = 'ok') as comm_s,
+    median(exposed_comm_s) filter (where outcome = 'ok') as exposed_comm_s,
+    median(idle_s) filter (where outcome = 'ok') as idle_s,
+    count(step_time_s)::double as counts,
+    avg(ln(step_time_s)) as log_means,
+    var_pop(ln(step_time_s)) * counts as squares,
+    coalesce(sum((
+        ln(step_time_high_s / step_time_low_s) / 2
+            / if(series = 'extended', getvariable('z80'), getvariable('z95'))
+    ) ** 2), 0) as error_squares
+from measurements
+group by setting_id, series, world_size, layout, stack_fingerprint
