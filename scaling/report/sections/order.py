@@ -30,9 +30,11 @@ def order(tables: Tables) -> dict[str, Any] | None:
     clusters = {setting["cluster"] for setting in settings.values()}
     names = {
         number: ", ".join(
-            [one["model"]]
-            + [one["cluster"]] * (len(clusters) > 1)
-            + [batch_short(one)] * (models[one["model"]] > 1)
+            [
+                one["model"],
+                *([one["cluster"]] if len(clusters) > 1 else []),
+                *([batch_short(one)] if models[one["model"]] > 1 else []),
+            ]
         )
         for number, one in settings.items()
     }
