@@ -13,20 +13,18 @@ import pyarrow as pa
 
 from scaling import __version__
 from scaling.cluster.hardware import GPUS, Cluster
-from scaling.errors import InputError, did_you_mean, shortened
-from scaling.foreign.arrays import Floats
+from scaling.errors import InputError, shortened
 from scaling.foreign.columns import LARGEST, MOST, Columns
+from scaling.foreign.identity import SHAPE, hardware_of, model_of, name_shapes
 from scaling.foreign.layouts import (
     WORDS,
     completed,
-    gpu_of_cluster,
     layout_of,
-    misfits,
+    set_misfits_aside,
     sharded_over,
 )
 from scaling.foreign.measured import RATES, endings, set_other_work_aside
 from scaling.foreign.reading import read_table, writing
-from scaling.foreign.spellings import gpu_meant, model_meant
 from scaling.layout.axes import label_of
 from scaling.layout.optional_parts import SIZES, mistakes, stated_parts
 from scaling.layout.shapes import (
@@ -45,10 +43,6 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "model": (), "cluster": ("gpu", "gpu_name"), "world_size": ("nodes", "dp"), "seq_length": (),
     "outcome": ("step_time_s", *RATES), "global_batch_size": ("tokens_per_step", "dp"),
 }  # fmt: skip
-_SHAPE = (
-    "num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "gated_mlp",
-    "vocab_size", "tied_embeddings",
-)  # fmt: skip
 _NONE_IS_ONE = ("ep", "virtual_stages")  # 0 where there is no such thing
 # Whole numbers that may be zero; every other one divides something or counts what there is.
 _FROM_ZERO = (
@@ -109,8 +103,8 @@ def import_rows(
         raise InputError(f"{source}: holds no row under its header")
     set_other_work_aside(columns)
     cells, layouts = _cells(columns), completed(layout_of(columns))
-    _set_misfits_aside(columns, layouts)
-    hardware = _hardware(columns, cells, clusters)
+    set_misfits_aside(columns, layouts)
+    hardware = hardware_of(columns, cells, clusters)
     seen: dict[str, int] = {}
     records = {}
     # FLOPs of attention that the shape does not state are not those of plain attention
@@ -122,7 +116,7 @@ def import_rows(
             name: int(values[row]) for name, values in layouts.items() if np.isfinite(values[row])
         }
         try:
-            facts = {**stated, **derived, **_of_the_model(columns, stated, models or {})}
+            facts = {**stated, **derived, **model_of(columns, stated, models or {})}
             _check(columns, row, facts)
             facts |= _derived(facts, plain=bool(plain[row]))
             record = _record(stated, facts, hardware[row], study_dir.name, seen)
@@ -131,6 +125,7 @@ def import_rows(
             columns.set_aside(row, str(error))
         else:
             records[row] = record
+    name_shapes(columns, list(records.values()))
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
     table = pa.Table.from_pylist(list(records.values()), schema=schema)
     for row, reason in zip(list(records), reasons(table, series="published"), strict=True):
@@ -198,74 +193,6 @@ def _values(columns: Columns, name: str, kind: str) -> list[Any]:
     raise InputError(f"{columns.source}: column {name} holds lists, which cannot be imported")
 
 
-def _set_misfits_aside(columns: Columns, layouts: Mapping[str, Floats]) -> None:
-    """Leave out rows whose degrees and batch do not fit together.
-
-    Raises:
-        InputError: no row's do.
-    """
-    for reason, (name, rows) in misfits(layouts).items():
-        for row in np.flatnonzero(rows).tolist():
-            error = (
-                columns.cell_error(name, row, reason)
-                if name in columns
-                else InputError(f"{columns.place(row)}: {reason}")
-            )
-            columns.set_aside(row, str(error))
-
-
-def _hardware(
-    columns: Columns, cells: list[dict[str, Any]], clusters: Mapping[str, Cluster]
-) -> list[str | None]:
-    """Each row's GPU, None if it is not known; a row that names no cluster is on one of its GPU."""
-    gpus: list[str | None] = []
-    for row, stated in enumerate(cells):
-        words = stated.get("gpu") or stated.get("gpu_name") or ""
-        meant = words if words in GPUS else gpu_meant(words)
-        if "cluster" in stated:
-            meant = meant or gpu_of_cluster(stated["cluster"], clusters)
-        elif meant is not None:
-            stated["cluster"] = meant
-            columns.assume_read("gpu", words, meant)
-        elif words:
-            hint = did_you_mean(words[:60], GPUS)
-            columns.set_aside(row, f"{columns.place(row)}: gpu={shortened(words)}: {hint}")
-        gpus.append(meant)
-    return gpus
-
-
-def _of_the_model(
-    columns: Columns, stated: Mapping[str, Any], models: Mapping[str, ModelShape]
-) -> dict[str, Any]:
-    """Name and shape of the catalogue's model that a row is about; nothing where that is open."""
-    sizes = {name: stated.get(name) for name in (*_SHAPE, "head_dim")}
-    parts = {name: stated.get(name) for name in SIZES}
-    if parts["num_experts"] in (0, 1):  # all layers of a dense model may be called dense
-        parts |= dict.fromkeys(SIZES[: SIZES.index("query_rank")], 0)
-    alike = {
-        name: shape
-        for name, shape in models.items()
-        if all(size in (None, getattr(shape, key)) for key, size in (sizes | parts).items())
-    }
-    whole = all(stated.get(name) is not None for name in _SHAPE)
-    if whole:  # what it does not say of experts, latents and windows is that there are none
-        alike = {
-            name: shape
-            for name, shape in alike.items()
-            if all((parts[part] or 0) == getattr(shape, part) for part in SIZES)
-            and not shape.num_encoder_layers
-        }
-    meant = model_meant(str(stated.get("model") or ""), alike)
-    if meant is None and whole and len(alike) == 1:
-        meant = next(iter(alike))
-    if meant is None:
-        return {}
-    if meant != stated["model"]:
-        columns.assume_read("model", stated["model"], meant)
-    shape = alike[meant]
-    return {"model": meant, **{name: getattr(shape, name) for name in (*_SHAPE, *SIZES)}}
-
-
 def _check(columns: Columns, row: int, cells: dict[str, Any]) -> None:
     """Give the outcome its name here, and refuse a row that says too little."""
     for name in NEEDED:
@@ -330,11 +257,11 @@ def _derived(facts: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
     if stated("tokens_per_step") is None:
         derived["tokens_per_step"] = facts["global_batch_size"] * facts["seq_length"]
     parts = stated_parts(facts)
-    whole = all(stated(name) is not None for name in _SHAPE)
+    whole = all(stated(name) is not None for name in SHAPE)
     whole = whole and (plain or bool(parts.get("key_value_rank") or parts.get("window")))
     if whole and (stated("head_dim") or facts["hidden_size"] % facts["num_heads"] == 0):
         shape = ModelShape(
-            **{name: facts[name] for name in _SHAPE},
+            **{name: facts[name] for name in SHAPE},
             head_dim=stated("head_dim") or facts["hidden_size"] // facts["num_heads"],
             **parts,
         )

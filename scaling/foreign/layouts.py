@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.cluster.hardware import GPUS, Cluster
+from scaling.errors import InputError
 from scaling.foreign.arrays import Flags, Floats
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.layout.axes import AXES
@@ -130,6 +131,22 @@ def misfits(known: Mapping[str, Floats]) -> dict[str, tuple[str, Flags]]:
         f"{product} is not {' x '.join(factors)}": (product, differs(product, factors))
         for product, factors in (("world_size", DEGREES), ("global_batch_size", BATCH_FACTORS))
     }
+
+
+def set_misfits_aside(columns: Columns, layouts: Mapping[str, Floats]) -> None:
+    """Leave out rows whose degrees and batch do not fit together.
+
+    Raises:
+        InputError: no row's do.
+    """
+    for reason, (name, rows) in misfits(layouts).items():
+        for row in np.flatnonzero(rows).tolist():
+            error = (
+                columns.cell_error(name, row, reason)
+                if name in columns
+                else InputError(f"{columns.place(row)}: {reason}")
+            )
+            columns.set_aside(row, str(error))
 
 
 def gpu_of_cluster(cluster: str, clusters: Mapping[str, Cluster]) -> str | None:

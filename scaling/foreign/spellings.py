@@ -196,8 +196,8 @@ def model_meant(text: str, known: Collection[str]) -> str | None:
     """
     if text in known:
         return text
-    theirs = _model_words(text)
-    if len(theirs) == 1 and re.fullmatch(r"\d+[bt]", *theirs):  # a bare size that only one has
+    theirs = _model_words(text)  # a bare size may be that of one model only
+    if len(theirs) == 1 and re.fullmatch(r"\d+[bt]", "".join(theirs)):
         sized = [name for name in known if theirs <= _model_words(name)]
         return sized[0] if len(sized) == 1 else None
     fitting = [name for name in known if (ours := _model_words(name)) <= theirs | _LEFT_OUT

@@ -305,6 +305,12 @@ def test_a_row_that_says_what_nobody_knows_is_left_out_alone(tmp_path, imported,
     assert re.search(sentence, left[0])
 
 
+def test_one_name_for_models_of_several_depths_is_several_models(tmp_path, imported):
+    imported({}, {"num_layers": "4"})
+    found = read(tmp_path / "study" / "published.parquet")
+    assert {row["model"] for row in found} == {"gpt-2-layers", "gpt-4-layers"}
+
+
 def test_formats_of_others_keep_their_names(imported):
     rows = imported({}, {"precision": "MXFP8"}, {"precision": "nv-fp4"})("layouts")
     assert {row["precision"] for row in rows} == {"bf16", "mxfp8", "nvfp4"}

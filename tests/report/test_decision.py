@@ -64,6 +64,8 @@ def test_the_page_opens_with_the_selection_of_most_sizes():
     one_size = told(1, "m", "c", at_size={"8": {}})
     foretold = told(4, "p", "c", at_size={"8": {}, "16": {}, "32": {}}) | {"basis": "predicted"}
     assert opening([foretold, one_size, told(2, "n", "c"), told(3, "o", "c")]) == 2
+    nothing = told(5, "q", "c", at_size={})  # all of it refused, in a study that is predicted
+    assert opening([nothing, foretold]) == 4
 
 
 def test_a_return_stands_at_the_size_it_leads_to():

@@ -23,12 +23,15 @@ def layout_ranking() -> alt.LayerChart:
     rows = (
         marks.chart("contenders")
         .transform_filter(f"datum.place <= {SHOWN_LAYOUTS}")
+        # of a layout that two software stacks ran, the words of the faster one
+        .transform_joinaggregate(first="min(place)", groupby=["layout_name"])
         .transform_calculate(
             value="datum.outcome === 'ok' ? format(datum.tokens_per_s, '.3s') + ' · ' + "
             "format(datum.share_of_best, '.0%') : replace(datum.outcome, '_', ' ')",
         )
         .encode(y=marks.rows_by("layout_name", "place"))
     )
+    named = rows.transform_filter("datum.place === datum.first")
     ran = rows.transform_filter("datum.outcome === 'ok'")
     failed = rows.transform_filter("datum.outcome !== 'ok'")
     ends = marks.intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))
@@ -53,10 +56,14 @@ def layout_ranking() -> alt.LayerChart:
             **marks.ACROSS,
             tooltip=tooltips("world_size", "layout_name", "outcome"),
         ),
-        rows.mark_text(align="left", dy=up, color=marks.INK, limit={"expr": "width * 0.72"}).encode(
-            x=marks.LEFT, text=alt.Text("layout_name:N")
-        ),
-        ran.mark_text(align="right", dx=-2, dy=up, color=marks.SOFT).encode(**number),
-        failed.mark_text(align="right", dx=-2, dy=up, color=marks.BAD).encode(**number),
+        named.mark_text(
+            align="left", dy=up, color=marks.INK, limit={"expr": "width * 0.72"}
+        ).encode(x=marks.LEFT, text=alt.Text("layout_name:N")),
+        named.transform_filter("datum.outcome === 'ok'")
+        .mark_text(align="right", dx=-2, dy=up, color=marks.SOFT)
+        .encode(**number),
+        named.transform_filter("datum.outcome !== 'ok'")
+        .mark_text(align="right", dx=-2, dy=up, color=marks.BAD)
+        .encode(**number),
         height=alt.Step(32),
     )

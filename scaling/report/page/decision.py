@@ -20,10 +20,12 @@ def tokens_of(advice: Mapping[str, Any]) -> float:
 
 def opening(stories: Sequence[Story]) -> int:
     """The setting that the page opens with: what ran before what is predicted, then most sizes."""
-    fullest = max(
-        stories, key=lambda one: (one["basis"] != "predicted", len(one["advice"]["at_size"]))
-    )
-    return int(fullest["setting_id"])
+
+    def fullness(one: Story) -> tuple[bool, int]:
+        sizes = len(one["advice"]["at_size"])
+        return sizes > 0 and one["basis"] != "predicted", sizes
+
+    return int(max(stories, key=fullness)["setting_id"])
 
 
 def shade(share: float | None) -> str:

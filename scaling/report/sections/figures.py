@@ -57,7 +57,7 @@ def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, st
         return []
     last = max(tails, key=lambda row: int(row["world_size"]))
     longer = last["step_time_p95_s"] / last["step_time_s"] - 1
-    where = f"95 % of steps against the median, {counted(last['world_size'], words)}"
+    where = f"or more over the median in one step of 20, {counted(last['world_size'], words)}"
     return [("Slow steps", f"+{percent(longer, 1)}", where)]
 
 

@@ -205,10 +205,11 @@ def accuracy_note(tables: Tables) -> str:
         )
     if not held["published"]:
         return note
-    open_choices = f" ({held['unstated']} are not stated)" if held["unstated"] else ""
+    unstated = held["unstated"]
+    beyond = f"; what is predicted also has {unstated}, which nobody states" if unstated else ""
     return (
         f"{note} A published point stands against the prediction that agrees in all that its "
-        f"publisher states{open_choices}, though other software ran it."
+        f"publisher states, though other software ran it{beyond}."
     )
 
 

@@ -114,7 +114,7 @@ def _as_fast(tables: Tables, choices: Mapping[str, Record], last: Any, kind: str
     nearest = max(others, key=lambda row: float(row["share_of_best"]))
     name = degrees(nearest)
     verb = "would be" if kind == "predicted" else "are" if name.endswith("stages") else "is"
-    return f"; {name} {verb} as fast there"
+    return f"; {name} {verb} as fast at {last.to_size}"
 
 
 def _last_step(steps: Sequence[Any], kind: str) -> str:

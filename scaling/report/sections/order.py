@@ -1,10 +1,11 @@
 """How far the order of the layouts can be trusted: odds, optimism, short steps, drift, stops."""
 
 import statistics
+from collections import Counter
 from typing import Any
 
 from scaling.analyse.being_best import UNRESOLVED
-from scaling.report.sections.sentences import basis
+from scaling.report.sections.sentences import basis, batch_short
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import listed, percent
 from scaling.report.text.words import counted, words_for
@@ -25,10 +26,22 @@ def order(tables: Tables) -> dict[str, Any] | None:
     """
     settings = {row["setting_id"]: row for row in tables["settings"]}
     spoken_of = {setting_id: basis(tables.of(setting_id)) for setting_id in settings}
+    models = Counter(setting["model"] for setting in settings.values())
+    clusters = {setting["cluster"] for setting in settings.values()}
+    names = {
+        number: ", ".join(
+            [
+                one["model"],
+                *([one["cluster"]] if len(clusters) > 1 else []),
+                *([batch_short(one)] if models[one["model"]] > 1 else []),
+            ]
+        )
+        for number, one in settings.items()
+    }
     sizes = [
         row
         | {
-            "model": settings[row["setting_id"]]["model"],
+            "model": names[row["setting_id"]],
             "size": _size(row, settings),
             "optimism": max(0.0, row["optimism"]),
         }

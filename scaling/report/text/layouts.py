@@ -72,7 +72,9 @@ def rest(choices: Choices, axes: Sequence[str], gpus_per_node: int | None) -> li
     return [
         choice(choices, name, gpus_per_node)
         for name in chosen
-        if choices.get(name) not in (None, False, "none")
+        # ZeRO-0 is a choice, though 0 is no other than false
+        if choices.get(name) not in (None, "none")
+        and choices.get(name) is not False
         and choices.get(AXES[name].words.within or "") != 1
     ]
 
