@@ -1,29 +1,32 @@
 # The README's commands. Each sets up .venv once; a second call skips what is done.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE # a hundred processes would each compile all they import
 
-.PHONY: quickstart study test test-fast soak check gpu-check site licences format lock clean
+.PHONY: quickstart study test test-fast test-torch soak check gpu-check site licences format lock clean
 .DELETE_ON_ERROR:
 
-quickstart: .venv/installed
+quickstart: $(VENV)/installed
 	@$(BIN)/python -m scaling run quickstart
 
 ARGS ?=
 STUDY ?= quickstart
-study: .venv/installed
+study: $(VENV)/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
 # The whole suite as four at once: what starts ranks, one test after another; what waits for Slurm,
 # all of it in one folder; what starts Snakemake, the shortest, which gives way; and beside them what
 # computes in one process. With ARGS, one pytest with those words.
-test: .venv/installed
+test: $(VENV)/installed
 ifeq ($(strip $(ARGS)),)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
+	marked() { grep -rl --include='test_*.py' "mark\.$$1" tests | sort; }; \
 	part() { name=$$1; shift; "$$@" -o cache_dir=.pytest_cache/$$name > "$$logs/$$name" 2>&1; }; \
-	part ranks $(BIN)/python -m pytest -m "ranks and not slurm" & ranks=$$!; \
+	part ranks $(BIN)/python -m pytest -m "ranks and not slurm" $$(marked ranks) & ranks=$$!; \
 	part Slurm $(BIN)/python -m pytest -m "slurm" tests/slurm & slurm=$$!; \
-	part Snakemake nice -n 5 $(BIN)/python -m pytest -m "snakemake and not ranks and not slurm" & \
+	part Snakemake nice -n 5 $(BIN)/python -m pytest -m "snakemake and not ranks and not slurm" \
+	  $$(marked snakemake) & \
 	snakemake=$$!; \
 	$(BIN)/python -m pytest -m "not ranks and not slurm and not snakemake"; code=$$?; \
 	for part in "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \
@@ -34,16 +37,27 @@ else
 endif
 
 # What needs neither ranks, Slurm, a browser nor Snakemake, nor computes for long: run it while you work.
-test-fast: .venv/installed
+test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -m "not ranks and not slurm and not browser and not snakemake and not slow" $(ARGS)
+
+# The tests of training and of `scaling check` on another torch than torch.lock's, as GPU machines bring
+# it, in a venv of its own: VERSION=2.12.0 for another.
+VERSION ?= 2.11.0
+OTHER := .venv/torch-$(VERSION)
+test-torch: $(OTHER).lock
+	$(MAKE) VENV=$(OTHER) TORCH=$(OTHER).lock ARGS="tests/train tests/check $(ARGS)" test
+
+$(OTHER).lock:
+	@mkdir -p .venv
+	@echo "torch==$(VERSION)" > $@
 
 # A night on the Slurm of the tests: 1,000 points while ranks, launchers, snakemake, nodes and the
 # disk fail. SOAK="--points 200 --seed 3" for another.
 SOAK ?=
-soak: .venv/installed
+soak: $(VENV)/installed
 	$(BIN)/python -m tests.slurm.soak $(SOAK)
 
-check: .venv/installed
+check: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/snakefmt --check Snakefile workflow/rules
@@ -52,19 +66,19 @@ check: .venv/installed
 	$(BIN)/codespell
 
 # The documentation as a site in site/; a link that leads nowhere ends it.
-site: .venv/installed
+site: $(VENV)/installed
 	$(BIN)/python -m mkdocs build --strict --quiet
 
 # Every package installed with its licence and where it comes from.
-licences: .venv/installed
+licences: $(VENV)/installed
 	@$(BIN)/pip-licenses --format=markdown --with-urls --order=license
 
 # What a machine with a GPU and without network needs, in gpu-check/; the sentence it prints is run there.
-gpu-check: .venv/installed
+gpu-check: $(VENV)/installed
 	DS_BUILD_OPS=0 $(BIN)/python benchmarks/gpu/collect.py
 	@echo "There, in a copy of this folder: sh benchmarks/gpu/run.sh check.json"
 
-format: .venv/installed
+format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow/rules
@@ -74,18 +88,18 @@ format: .venv/installed
 # (DS_BUILD_OPS=0).
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch.lock
-.venv/installed: pyproject.toml requirements.lock $(TORCH)
+$(VENV)/installed: pyproject.toml requirements.lock $(TORCH)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; say PYTHON=python3.11 or newer" >&2; exit 2; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	DS_BUILD_OPS=0 $(PIP) --require-hashes --no-deps -r requirements.lock
-	$(PIP) $(if $(filter torch.lock,$(TORCH)),,--require-hashes --no-deps) -r $(TORCH)
+	$(PIP) $(if $(findstring cuda,$(TORCH)),--require-hashes --no-deps) -r $(TORCH)
 	$(PIP) --no-build-isolation -e workflow/executor -e '.[dev]'
 	@touch $@
 
 # Pin what is installed now, with the hashes of every file of it that is published. torch goes into
 # a file of its own, a local build (+cpu, +cu130) as its plain version; what it brings is its affair.
-lock: .venv/installed
+lock: $(VENV)/installed
 	$(PYTHON) -m venv .venv/lock
 	.venv/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+[a-z0-9.]*$$//' > .venv/lock/all

@@ -1,28 +1,38 @@
-"""A guided sweep in short steps, with repeats of contenders, replayed on tables measured in full.
+"""A guided sweep, replayed on tables that others measured in full: what it saves and misses.
 
+    python benchmarks/replayed_sweep.py ROWS.csv ... --exact [--keep 0.15] [--spread 0.1]
     python benchmarks/replayed_sweep.py ROWS.csv ... [--keep 0.1] [--sigma 0.007] [--replays 20]
 
-What a table says is taken for the truth. A replay measures it with noise: of a run (--sigma, the
-standard deviation of ln time between runs) and of the extension from short steps (--extension).
-Points are chosen size by size by the prediction, which learns from the noisy values; then
-contenders are repeated; the winner is whoever is fastest on average. Regret is how much slower it
-truly is than the best of all that the table has. GPU-hours are of the steps, warm-up included, and
-of a start each.
+Points are chosen size by size, small first, by the prediction, "measured" by looking them up, and
+what they say calibrates the prediction of the next size. What a table says is taken for the truth.
+With --exact that is what a point of 13 full steps shows, and nothing is repeated. Else points run
+short steps, and a replay measures with noise: of a run (--sigma, the standard deviation of ln time
+between runs) and of the extension from short steps (--extension); contenders are repeated, and the
+winner is whoever is fastest on average. Regret is how much slower it truly is than the best of its
+size and setting that the table has. GPU-hours are of the steps, warm-up included, and of a start
+each.
 """
 
 import argparse
+import dataclasses
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from guided_trial import play
 
 from scaling.analyse.being_best import Runs, odds_of
+from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.layout.layout import Layout
-from scaling.predict.advise.guide import Guide
+from scaling.layout.shapes import ModelShape
+from scaling.predict.advise.guide import Guide, choose
+from scaling.predict.advise.surprise import TURNS, Seen, choose_again
+from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.validation import settings_of
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
@@ -30,75 +40,217 @@ from scaling.study.catalogues import load_clusters, load_models
 from scaling.study.short_steps import accumulations, rounds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What the guided sweep did at one size.
+
+    `regrets`: for each setting of this size that somebody timed, how much slower the best layout it
+    measured is than the best of all, a ratio; None where it measured none that ran.
+    """
+
+    world_size: int
+    points: int
+    measured: int
+    gpu_hours: float  # of all points
+    gpu_hours_spent: float
+    regrets: tuple[float | None, ...]
+    rows: tuple[int, ...]  # of the table, that were measured
+
+
+def play(
+    table: pa.Table,
+    source: str,
+    guide: Guide,
+    *,
+    full_steps: np.ndarray | None = None,
+    models: Mapping[str, ModelShape] | None = None,
+    clusters: Mapping[str, Cluster] | None = None,
+) -> list[Size]:
+    """Measure size by size what `choose` asks for, calibrating on what has been measured so far.
+
+    It chooses again within the size, twice at most. A row that ran costs its own
+    measured steps, one that did not its start; a row that failed for an unknown reason is measured
+    like any other and teaches nothing.
+
+    Args:
+        table: what was measured.
+        source: of it, for sentences.
+        guide: what a study says.
+        full_steps: seconds of all the steps of a run over those of one full step, (rows,); by
+            default the guide's steps.
+        models: by name; by default the shipped ones.
+        clusters: likewise.
+    """
+    columns = Columns(table, source)
+    points = points_of(columns, models=models, clusters=clusters)
+    observed = observed_of(columns)
+    steps = np.full(len(points), float(guide.steps)) if full_steps is None else full_steps
+    run_s = np.where(observed.timed, steps * observed.step_time_s, 0.0)
+    cost = points.world_size * (run_s + guide.startup_s)
+    measured = np.zeros(len(points), dtype=bool)
+    sizes = []
+
+    def learned() -> tuple[Prediction, Guide]:
+        """What the rows measured so far predict of all, and of the price."""
+        calibration = None
+        if (measured & (observed.timed | observed.out_of_memory)).any():
+            part = columns.filter(measured)
+            some = points_of(part, models=models, clusters=clusters)
+            calibration = calibrate(some, observed_of(part), source=source, bands=False)
+        prediction = predict(points, calibration)
+        return prediction, dataclasses.replace(guide, run_s=steps * prediction.step_time_s)
+
+    for size in sorted(set(points.world_size.tolist())):
+        prediction, priced = learned()
+        spent = float(cost[measured].sum())
+        choices = choose(points, prediction, size, priced, spent_gpu_s=spent)
+        rows = [choice.row for choice in choices if choice.chosen]
+        for _ in range(1 + TURNS):
+            if not rows:
+                break
+            measured[rows] = True
+            seen = Seen(
+                measured=measured,
+                step_time_s=np.where(observed.timed, observed.step_time_s, np.nan),
+            )
+            prediction, priced = learned()
+            spent = float(cost[measured].sum())
+            rows = choose_again(points, prediction, seen, size, priced, spent_gpu_s=spent)
+        here = points.world_size == size
+        regrets = []
+        for rows in settings_of(points, here & observed.timed).values():
+            at = np.array(rows)
+            times = observed.step_time_s[at]
+            best = float(times[measured[at]].min(initial=math.inf))
+            regrets.append(best / float(times.min()) - 1 if math.isfinite(best) else None)
+        sizes.append(
+            Size(
+                world_size=int(size),
+                points=int(here.sum()),
+                measured=int((here & measured).sum()),
+                gpu_hours=float(cost[here].sum()) / 3600,
+                gpu_hours_spent=float(cost[here & measured].sum()) / 3600,
+                regrets=tuple(regrets),
+                rows=tuple(np.flatnonzero(here & measured).tolist()),
+            )
+        )
+    return sizes
+
+
 def main() -> None:
-    """Print a line per table."""
-    given = _given()
-    for path in given.rows:
-        print(path.name, replayed(path, given))
+    """Print what each table says."""
+    options = _options()
+    for path in options.rows:
+        print(path.name)
+        print(_exact(path, options) if options.exact else _replayed(path, options), flush=True)
 
 
-def replayed(path: Path, given: argparse.Namespace) -> str:
-    """All replays of a table in one line."""
+def _exact(path: Path, options: argparse.Namespace) -> str:
+    """A line per size and a total."""
+    catalogues = {"models": load_models(), "clusters": load_clusters()}
+    sizes = play(read_rows(path), str(path), _guide(options), **catalogues)
+    lines = [f"  {one.world_size:5} GPUs{_exact_line([one])}" for one in sizes]
+    return "\n".join([*lines, f"  all       {_exact_line(sizes)}"])
+
+
+def _exact_line(sizes: list[Size]) -> str:
+    """Points, GPU-hours and regret of these sizes."""
+    regrets = [regret for one in sizes for regret in one.regrets]
+    known = [regret for regret in regrets if regret is not None]
+    points, measured = sum(s.points for s in sizes), sum(s.measured for s in sizes)
+    hours, spent = sum(s.gpu_hours for s in sizes), sum(s.gpu_hours_spent for s in sizes)
+    text = f" {measured:5} of {points:5} points ({measured / points:4.0%})"
+    text += f", {spent:7.1f} of {hours:7.1f} GPU-hours ({spent / hours:4.0%})"
+    if known:
+        missed = len(regrets) - len(known)
+        text += f", regret mean {sum(known) / len(known):5.1%} max {max(known):5.1%}"
+        text += f" over {len(known)} settings" + (f", {missed} without a row" if missed else "")
+    return text
+
+
+def _replayed(path: Path, options: argparse.Namespace) -> str:
+    """All replays of a table: a line per setting and a total."""
     table, models, clusters = read_rows(path), load_models(), load_clusters()
     columns = Columns(table, str(path))
     points = points_of(columns, models=models, clusters=clusters)
     truth = observed_of(columns)
-    full = (given.warmup + given.steps) * truth.step_time_s
-    short = full if not given.short else truth.step_time_s * _shares(columns, given)
-    guide = Guide(
-        keep=given.keep, spread=given.spread, budget_gpu_s=None, steps=given.warmup + given.steps
+    steps = options.warmup + options.steps
+    full_steps = np.full(len(points), float(steps))
+    if options.short:
+        full_steps = _in_full_steps(columns, options)
+    guide = _guide(options)
+    off = math.hypot(options.sigma, options.extension if options.short else 0.0)
+    cost = points.world_size * (
+        np.where(truth.timed, full_steps * truth.step_time_s, 0.0) + guide.startup_s
     )
-    regrets, spent, repeats, missed = [], [], [], 0
-    for replay in range(given.replays):
+    in_full = points.world_size * (
+        np.where(truth.timed, steps * truth.step_time_s, 0.0) + guide.startup_s
+    )
+    settings = [
+        (f"{setting[1]}, {size:.0f} GPUs, {setting[4]:.0f} tokens", np.array(rows))
+        for size in sorted(set(points.world_size.tolist()))
+        for setting, rows in settings_of(points, truth.timed & (points.world_size == size)).items()
+    ]
+    regrets: list[list[float]] = [[] for _ in settings]
+    hours, again, measured_points = [], [], []
+    for replay in range(options.replays):
         random = np.random.default_rng(replay)
-
-        def runs(times: np.ndarray, random: np.random.Generator = random) -> np.ndarray:
-            extension = given.extension if given.short else 0.0
-            off = math.hypot(given.sigma, extension)
-            return times * np.exp(off * random.standard_normal(np.shape(times)))
-
-        seen = runs(truth.step_time_s)
+        seen = truth.step_time_s * np.exp(off * random.standard_normal(len(points)))
         place = table.column_names.index("step_time_s")
         noisy = table.set_column(place, "step_time_s", pa.array(seen, from_pandas=True))
-        sizes = play(noisy, str(path), guide, models=models, clusters=clusters)
-        measured = np.zeros(len(points), dtype=bool)
-        measured[[row for size in sizes for row in size.rows]] = True
-        cost = points.world_size * (np.where(truth.timed, short, 0.0) + guide.startup_s)
-        hours, again = float(cost[measured].sum()), 0
-        for rows in settings_of(points, truth.timed).values():
-            for size in sorted(set(points.world_size[rows].tolist())):
-                at = np.array([row for row in rows if points.world_size[row] == size])
-                tried = at[measured[at]]
-                if not len(tried):
-                    missed += 1
-                    continue
-                times = {int(row): [float(seen[row])] for row in tried}
-                for _ in range(given.repeats - 1):
-                    order = list(times)
-                    odds = odds_of(Runs.of([[(s, 0.0) for s in times[row]] for row in order]))
-                    for place_of in odds.contenders:
-                        row = order[place_of]
-                        times[row].append(float(runs(truth.step_time_s[row])))
-                        hours, again = hours + float(cost[row]), again + 1
+        sizes = play(
+            noisy, str(path), guide, full_steps=full_steps, models=models, clusters=clusters
+        )
+        runs = np.zeros(len(points), dtype=int)
+        runs[[row for size in sizes for row in size.rows]] = 1
+        measured_points.append(int(runs.sum()))
+        for (_, at), of_setting in zip(settings, regrets, strict=True):
+            times = {int(row): [float(seen[row])] for row in at[runs[at] > 0]}
+            for _ in range(options.repeats - 1 if times else 0):
+                order = list(times)
+                odds = odds_of(Runs.of([[(s, 0.0) for s in times[row]] for row in order]))
+                for row in [order[number] for number in odds.contenders]:
+                    noise = math.exp(off * random.standard_normal())
+                    times[row].append(float(truth.step_time_s[row]) * noise)
+                    runs[row] += 1
+            if times:
                 pick = min(times, key=lambda row: float(np.mean(np.log(times[row]))))
-                regrets.append(float(truth.step_time_s[pick] / truth.step_time_s[at].min()) - 1)
-        spent.append(hours / 3600)
-        repeats.append(again)
-    everything = float(
-        (points.world_size * (np.where(truth.timed, full, 0.0) + guide.startup_s)).sum() / 3600
+                of_setting.append(float(truth.step_time_s[pick] / truth.step_time_s[at].min()) - 1)
+        hours.append(float((runs * cost).sum()) / 3600)
+        again.append(int(runs.sum()) - measured_points[-1])
+    lines = [f"  {name}: {_regret(of)}" for (name, _), of in zip(settings, regrets, strict=True)]
+    every = [regret for of_setting in regrets for regret in of_setting]
+    everything = float(in_full.sum()) / 3600
+    missed = options.replays * len(settings) - len(every)
+    total = (
+        f"  all: {np.mean(measured_points):.0f} of {len(points)} points and {np.mean(again):.0f} "
+        f"repeats, {np.mean(hours):,.0f} of {everything:,.0f} GPU-hours "
+        f"({np.mean(hours) / everything:.0%}), {_regret(every)} over {len(settings)} settings x "
+        f"{options.replays}" + (f", {missed} without a row" if missed else "")
     )
-    points_measured = int(measured.sum())
+    return "\n".join([*lines, total])
+
+
+def _regret(regrets: list[float]) -> str:
+    if not regrets:
+        return "no row"
     return (
-        f"{points_measured} of {len(points)} points and {np.mean(repeats):.0f} repeats, "
-        f"{np.mean(spent):,.0f} of {everything:,.0f} GPU-hours "
-        f"({np.mean(spent) / everything:.0%}), "
         f"regret mean {np.mean(regrets):.2%}, nine in ten below {np.quantile(regrets, 0.9):.2%}, "
-        f"max {max(regrets):.1%} over {len(regrets) // given.replays} settings x {given.replays}"
-        + (f", {missed} without a row" if missed else "")
+        f"max {max(regrets):.1%}"
     )
 
 
-def _shares(columns: Columns, given: argparse.Namespace) -> np.ndarray:
+def _guide(options: argparse.Namespace) -> Guide:
+    budget = options.budget_gpu_hours
+    return Guide(
+        keep=options.keep,
+        spread=options.spread,
+        budget_gpu_s=None if budget is None else budget * 3600,
+        steps=13 if options.exact else options.warmup + options.steps,
+    )
+
+
+def _in_full_steps(columns: Columns, options: argparse.Namespace) -> np.ndarray:
     """Seconds of all steps of a short point over those of one full step, by slots of 1F1B."""
     records = columns.table.select(
         ["pp", "dp", "micro_batch_size", "global_batch_size"]
@@ -109,21 +261,23 @@ def _shares(columns: Columns, given: argparse.Namespace) -> np.ndarray:
         layout = Layout(pp=one["pp"], gradient_accumulation_steps=max(1, whole), seq_length=1)
         counts, bubble = accumulations(layout), one["pp"] - 1
         if not counts:
-            shares.append(given.warmup + given.steps)
+            shares.append(options.warmup + options.steps)
             continue
-        slots = given.warmup * (counts[0] + bubble)
-        slots += rounds(given.steps) * sum(count + bubble for count in counts)
+        slots = options.warmup * (counts[0] + bubble)
+        slots += rounds(options.steps) * sum(count + bubble for count in counts)
         shares.append(slots / (whole + bubble))
     return np.array(shares, dtype=float)
 
 
-def _given() -> argparse.Namespace:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("rows", nargs="+", type=Path)
+    parser.add_argument("--exact", action="store_true", help="no noise, no repeats, 13 full steps")
     parser.add_argument("--keep", type=float, default=0.1)
     parser.add_argument("--spread", type=float, default=0.05)
+    parser.add_argument("--budget-gpu-hours", type=float)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3, help="runs of a layout at the most")

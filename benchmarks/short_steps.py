@@ -6,7 +6,8 @@
 Each layout trains once, in one process group, and leaves a line in the file; an interrupted run
 goes on with the next. A round is one full step and one of each short kind, in a random order, and
 as many rounds run as fit into --seconds: what a busy machine or a drift slows down falls on short
-and full steps alike. In a line and in the table
+and full steps alike. Each rank has a core of its own and, where it may, goes before whatever else
+runs there (nice -15). In a line and in the table
 
 error    the extended step over the median of the full ones, less 1, from all rounds.
 floor    the median of every other round's full step over that of the rest, less 1: what full steps
@@ -14,11 +15,14 @@ floor    the median of every other round's full step over that of the rest, less
 point    the median size of the error where only as many rounds count as a point of ten steps has.
 covered  share of such points whose 80 % interval holds the median of all full steps.
 saved    of the seconds that such a point takes in full, warm-up and steps.
-load     what wanted a core before it began: where that is more than one the lines say little.
+stolen   share of the cores' time in which the hypervisor ran somebody else.
+load     what wanted a core before it began.
 """
 
 import argparse
+import contextlib
 import json
+import math
 import multiprocessing
 import os
 import statistics
@@ -111,9 +115,12 @@ def main() -> None:
     os.environ.update(rank_environment(_point(every[0]), os.environ))
     multiprocessing.set_forkserver_preload(IMPORTED)
     print(HEADER, flush=True)
+    end = time.monotonic() + asked.at_most
     for layout in every:
         key = layout.label, layout.world_size
         if "times" not in done.get(key, {}):
+            if time.monotonic() > end:
+                break
             done[key] = measured(layout, asked.seconds)
             with asked.file.open("a") as file:
                 file.write(json.dumps(done[key]) + "\n")
@@ -124,6 +131,7 @@ def main() -> None:
 def measured(layout: Layout, seconds: float) -> dict[str, Any]:
     """One layout, trained on ranks of its own: the slowest rank's seconds of each step."""
     case = {"layout": layout.label, "world_size": layout.world_size, "load": os.getloadavg()[0]}
+    before = _stolen()
     with tempfile.TemporaryDirectory() as directory:
         context = multiprocessing.get_context("forkserver")
         ranks = [
@@ -137,8 +145,16 @@ def measured(layout: Layout, seconds: float) -> dict[str, Any]:
         left = [json.loads(path.read_text()) for path in Path(directory).glob("times*.json")]
     if len(left) < layout.world_size:
         return case
+    stolen, of = (now - then for now, then in zip(_stolen(), before, strict=True))
+    case["stolen"] = stolen / max(1, of)
     times = [max(steps) for steps in zip(*left, strict=True)]
     return case | {"counts": _turns(layout)[: len(times)], "times": times}
+
+
+def _stolen() -> tuple[int, int]:
+    """What the hypervisor gave to others, and all there was, in ticks of all cores since boot."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return ticks[7], sum(ticks)
 
 
 def judged(line: dict[str, Any]) -> dict[str, Any]:
@@ -170,10 +186,11 @@ def judged(line: dict[str, Any]) -> dict[str, Any]:
         "seconds_in_full": in_full,
         "seconds_saved": in_full - in_short,
         "load": line["load"],
+        "stolen": line["stolen"],
     }
 
 
-HEADER = f"{'layout':58} ranks rounds  full s   error   floor   point  covered  saved  load"
+HEADER = f"{'layout':58} ranks rounds  full s   error   floor   point  covered  saved stolen  load"
 
 
 def table_line(line: dict[str, Any]) -> str:
@@ -185,8 +202,8 @@ def table_line(line: dict[str, Any]) -> str:
     return (
         f"{name} {one['rounds']:6} {one['step_time_s']:7.3f} {one['error']:+7.2%} "
         f"{one['floor']:+7.2%} {_size(one['points']):7.2%} {_share(one['covered']):8.0%} "
-        f"{one['seconds_saved'] / one['seconds_in_full']:6.0%} {one['load']:5.1f}"
-        + ("" if one["linear"] else "  on no line: runs in full")
+        f"{one['seconds_saved'] / one['seconds_in_full']:6.0%} {one['stolen']:6.1%} "
+        f"{one['load']:5.1f}" + ("" if one["linear"] else "  on no line: runs in full")
     )
 
 
@@ -226,6 +243,13 @@ def _turns(layout: Layout) -> list[int]:
 def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what engines print would stand in the table
     os.environ.update(rank_environment(point, os.environ))
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    os.setsid()
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
+        # where Linux groups processes by session it shares cores among groups, by their niceness
+        Path("/proc/self/autogroup").write_text("-15")
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(point.world_size),
         MASTER_ADDR="127.0.0.1",
@@ -330,6 +354,9 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("file", type=Path, help="where the lines go")
     parser.add_argument("--full", type=int, default=24, help="micro-batches of the full step")
     parser.add_argument("--seconds", type=float, default=13.0, help="of counted steps, a layout")
+    parser.add_argument(
+        "--at-most", type=float, default=math.inf, help="seconds until no other layout begins"
+    )
     return parser.parse_args()
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import re
+import subprocess
+from pathlib import Path
 
 import yaml
 
@@ -22,11 +24,23 @@ def test_hooks_call_the_tools_of_make_check_and_fetch_nothing():
     assert sorted(called) == sorted(checked)
 
 
-def test_a_forge_runs_what_ci_runs():
+def test_a_forge_runs_what_ci_runs_and_the_tests_of_training_on_an_older_torch():
     workflow = yaml.safe_load((PROJECT / ".github/workflows/ci.yml").read_text())
-    (job,) = workflow["jobs"].values()
-    assert job["steps"][-1] == {"run": ".ci/run"}
+    ends = [job["steps"][-1] for job in workflow["jobs"].values()]
+    assert ends == [{"run": ".ci/run"}, {"run": "make test-torch"}]
     assert "secrets" not in (PROJECT / ".github/workflows/ci.yml").read_text().split("jobs:")[1]
+
+
+def test_make_test_torch_tests_that_torch_beside_the_locks_other_packages():
+    words = ["make", "--dry-run", "--always-make", "test-torch", "VERSION=2.12.0", "ARGS=-k one"]
+    recipe = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    venv = ".venv/torch-2.12.0"
+    assert f'echo "torch==2.12.0" > {venv}.lock' in recipe
+    installed = re.findall(
+        rf"^(?:DS_BUILD_OPS=0 )?{venv}/bin/python -m pip .* (\S+)$", recipe, re.MULTILINE
+    )
+    assert installed == ["requirements.lock", f"{venv}.lock", "'.[dev]'"]
+    assert f"{venv}/bin/python -m pytest tests/train tests/check -k one\n" in recipe
 
 
 def test_make_test_runs_every_test_once():
@@ -38,5 +52,12 @@ def test_make_test_runs_every_test_once():
     for marked in itertools.product((False, True), repeat=3):
         marks = dict(zip(("ranks", "slurm", "snakemake"), marked, strict=True))
         assert sum(eval(part, marks.copy()) for part in parts) == 1, marks
-    named = [path for path in TESTS.rglob("*.py") if "mark.slurm" in path.read_text()]
+    texts = {path: path.read_text() for path in TESTS.rglob("*.py")}
+    named = [path for path, text in texts.items() if "mark.slurm" in text]
     assert {path.parent for path in named} == {TESTS / "slurm", TESTS}  # this file names it
+    # two parts look for their mark's name in test files only, and find it wherever it is
+    assert set(re.findall(r"\(marked (\w+)\)", recipe)) == {"ranks", "snakemake"}
+    for mark in ("ranks", "snakemake"):
+        named = [path.name for path, text in texts.items() if f"mark.{mark}" in text]
+        assert [name for name in named if not name.startswith("test_")] == []
+    assert not any("add_marker" in text for path, text in texts.items() if path != Path(__file__))

@@ -1,7 +1,8 @@
 -- Grain: one row per point of the study, run or not (two if others published the same point).
--- Needs: planned, names, measurements
+-- Needs: planned, names, measurements, counterparts
 -- outcome and every measured value: null for a point that has not run. predicted_*: what the
 -- predictor says of the same layout there, of rows of others too, in its own columns; null without predictions.
+-- unstated: axes of which a row of others says nothing, where the prediction chooses what is not usual.
 with every_point as (
     select
         setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps,
@@ -36,7 +37,12 @@ select
     foretold.step_time_s as predicted_step_time_s,
     foretold.tokens_per_s as predicted_tokens_per_s,
     foretold.predicted_memory_bytes,
-    foretold.stack_fingerprint as predicted_from
+    foretold.stack_fingerprint as predicted_from,
+    if(foretold.layout is not null, counterparts.unstated, null) as unstated
 from every_point
 join names using (setting_id, layout)
-left join foretold using (setting_id, world_size, layout)
+left join counterparts using (setting_id, world_size, layout)
+left join foretold
+    on foretold.setting_id = every_point.setting_id
+    and foretold.world_size = every_point.world_size
+    and foretold.layout = coalesce(counterparts.predicted_layout, every_point.layout)

@@ -1,8 +1,8 @@
 -- Grain: one row per setting, world_size, and part of the step of the layout drawn there.
 -- Needs: best, planned, winner_rows
 -- From a profiler's window where one was measured (the exposed communication between stages is the
--- bubble, see `communication` for kinds and axes), of the fastest layout, else from
--- the prediction of the advised one (series 'predicted').
+-- bubble, see `communication` for kinds and axes), else from the prediction (series 'predicted').
+-- The layout is the fastest, as everywhere where communication is split; the advised one may tie with it.
 -- seconds: per step as it was timed, or predicted: a profiler slows a step down, so the parts of its
 -- window share the timed step out as they shared the window's profiled_s seconds (null: predicted).
 -- share_from, share_to: ratios of the step. hidden_share: communication hidden behind compute, as a
@@ -29,7 +29,7 @@ profiled as (
 ),
 foretold as (
     select
-        best.setting_id, best.world_size, best.advised_layout_name as layout_name,
+        best.setting_id, best.world_size, best.layout_name,
         'predicted' as series,
         null::double as hidden_s,
         unnest([
@@ -44,7 +44,7 @@ foretold as (
         ], recursive := true)
     from best
     join planned on planned.setting_id = best.setting_id
-        and planned.world_size = best.world_size and planned.layout = best.advised_layout
+        and planned.world_size = best.world_size and planned.layout = best.layout
     join study.predictions using (point_id)
     where best.drawn and planned.repeat = 0 and gemm_s is not null
         and (best.setting_id, best.world_size) not in (

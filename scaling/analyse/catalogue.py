@@ -45,23 +45,29 @@ def kept_choices_sql() -> str:
     return f"concat_ws({', '.join([quoted(', '), 'null', *chosen])})"
 
 
-def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
-    """The table of axes as catalogue.axes and .levels, and its names as the variable `axes`."""
+def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
+    """What SQL reads by `getvariable`; a cursor knows none of those of its connection."""
     connection.execute("set variable axes = $1", [list(AXES)])
     connection.execute("set variable series_order = $1", [list(SERIES)])
     ties.set_variables(connection)
+
+
+def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
+    """The table of axes as catalogue.axes and .levels."""
     axes, levels = [], []
     for order, axis in enumerate(AXES.values(), start=1):
-        counted = axis.values is None
         axes.append(
             {
                 "axis_order": order,
                 "name": axis.name,
                 "axis": axis.words.title,
-                "words": axis.words.name if counted else None,
-                "short": axis.words.short if counted else None,
+                "words": axis.words.name,
+                "short": axis.words.short,
                 "otherwise": axis.otherwise,
                 "degree": axis.ranks,
+                "usual": None if axis.default is None else str(axis.default).lower(),
+                "unsaid": None if axis.in_names(axis.default) else str(axis.default),
+                "within": axis.words.within,
                 "always": axis.words.leading or axis.words.said == "always",
             }
         )

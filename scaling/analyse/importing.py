@@ -3,8 +3,8 @@
 import hashlib
 import json
 import re
-import typing
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,19 @@ import pyarrow as pa
 from scaling import __version__
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, did_you_mean, shortened
+from scaling.foreign.arrays import Floats
 from scaling.foreign.columns import LARGEST, MOST, Columns
-from scaling.foreign.layouts import WORDS, completed, gpu_of_cluster, layout_of, misfits
+from scaling.foreign.layouts import (
+    WORDS,
+    completed,
+    gpu_of_cluster,
+    layout_of,
+    misfits,
+    sharded_over,
+)
+from scaling.foreign.measured import RATES, endings, set_other_work_aside
 from scaling.foreign.reading import read_table, writing
+from scaling.foreign.spellings import gpu_meant, model_meant
 from scaling.layout.axes import label_of
 from scaling.layout.optional_parts import SIZES, mistakes, stated_parts
 from scaling.layout.shapes import (
@@ -26,27 +36,47 @@ from scaling.layout.shapes import (
     model_flops_per_token,
 )
 from scaling.record.files import arrow_schema, write_table
-from scaling.record.row import Outcome, Row, fields_of
+from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import reasons
 from scaling.study.paths import StudyPaths
 
-NEEDED = ("model", "cluster", "world_size", "outcome", "seq_length", "global_batch_size")
+# What every row must say, and the columns from which it follows where a table has no such column.
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "model": (), "cluster": ("gpu", "gpu_name"), "world_size": ("nodes", "dp"), "seq_length": (),
+    "outcome": ("step_time_s", *RATES), "global_batch_size": ("tokens_per_step", "dp"),
+}  # fmt: skip
 _SHAPE = (
     "num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_hidden_size", "gated_mlp",
     "vocab_size", "tied_embeddings",
 )  # fmt: skip
+_NONE_IS_ONE = ("ep", "virtual_stages")  # 0 where there is no such thing
 # Whole numbers that may be zero; every other one divides something or counts what there is.
 _FROM_ZERO = (
     "num_encoder_layers", "max_positions", "repeat", "seed", "warmup_steps", "zero_stage", *SIZES,
+    *_NONE_IS_ONE,
 )  # fmt: skip
 _MOST_INTEGER = 2**63 - 1
+_MOST_SAID = 40  # rows that are left out, one by one
 # What sources say and the row does not: the nearest outcome, and the sentence that says so.
 OTHER_OUTCOMES = {
     "oom_or_crash": ("error", "out of memory or a crash: the source does not tell them apart"),
 }
 
 
-def import_rows(source: Path, study_dir: Path, clusters: Mapping[str, Cluster]) -> int:
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """How many rows a table became, and a sentence for each thing read otherwise or left out."""
+
+    rows: int
+    sentences: tuple[str, ...]
+
+
+def import_rows(
+    source: Path,
+    study_dir: Path,
+    clusters: Mapping[str, Cluster],
+    models: Mapping[str, ModelShape] | None = None,
+) -> Imported:
     """Write published.parquet of a study from a table in the project's vocabulary.
 
     A missing column or an empty cell stays null; only what follows from other columns is derived
@@ -58,43 +88,67 @@ def import_rows(source: Path, study_dir: Path, clusters: Mapping[str, Cluster]) 
         source: CSV with a header, or Parquet; units as in scaling.record.row.
         study_dir: results/<study>, new or with a plan of its own.
         clusters: by name.
+        models: by name. A row of the shape of one, or that names one without its shape, is its.
 
     Returns:
-        How many rows.
+        How many rows, and what is to be said of them.
 
     Raises:
-        InputError: no such file, a needed column is missing, or a cell cannot be what it says.
+        InputError: no such file, a needed column is missing, a number is none, or no row can be.
     """
     columns = Columns(read_table(source), str(source))
-    for name in NEEDED:
-        if name not in columns:
+    for name, instead in NEEDED.items():
+        if not any(one in columns for one in (name, *instead)):
             there = ", ".join(columns.table.column_names)
             raise columns.missing(
-                name, f"the table has {shortened(there, 200)}; needed are {', '.join(NEEDED)}"
+                name,
+                f"the table has {shortened(there, 200)}; needed are {', '.join(NEEDED)}"
+                + (f" (or {' or '.join(instead)} instead)" if instead else ""),
             )
     if not len(columns):
         raise InputError(f"{source}: holds no row under its header")
+    set_other_work_aside(columns)
+    cells, layouts = _cells(columns), completed(layout_of(columns))
+    _set_misfits_aside(columns, layouts)
+    hardware = _hardware(columns, cells, clusters)
     seen: dict[str, int] = {}
-    records = []
+    records = {}
     # FLOPs of attention that the shape does not state are not those of plain attention
     plain = np.isin(columns.words("attention_kind", ""), ["", "mha", "mqa", "gqa"])
-    for row, (cells, derived) in enumerate(zip(_cells(columns), _completed(columns), strict=True)):
-        _check(columns, row, cells)
-        gpu = cells.get("gpu") or gpu_of_cluster(cells["cluster"], clusters)
-        facts = {**derived, **cells}
-        facts |= _derived(facts, plain=bool(plain[row]))
-        record = _record(cells, facts, gpu, study_dir.name, seen)
-        _check_counts(columns, row, record)
-        records.append(record)
+    for row, stated in enumerate(cells):
+        if row in columns.aside:
+            continue
+        derived = {
+            name: int(values[row]) for name, values in layouts.items() if np.isfinite(values[row])
+        }
+        try:
+            facts = {**stated, **derived, **_of_the_model(columns, stated, models or {})}
+            _check(columns, row, facts)
+            facts |= _derived(facts, plain=bool(plain[row]))
+            record = _record(stated, facts, hardware[row], study_dir.name, seen)
+            _check_counts(columns, row, record)
+        except InputError as error:
+            columns.set_aside(row, str(error))
+        else:
+            records[row] = record
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
-    rows = pa.Table.from_pylist(records, schema=schema)
-    for row, reason in enumerate(reasons(rows, series="published")):
+    table = pa.Table.from_pylist(list(records.values()), schema=schema)
+    for row, reason in zip(list(records), reasons(table, series="published"), strict=True):
         if reason is not None and records[row]["outcome"] == "ok":
-            raise InputError(f"{columns.place(row)}: {reason}")
+            columns.set_aside(row, f"{columns.place(row)}: {reason}")
+            del records[row]
     out = StudyPaths(study_dir).published
     with writing(out):
-        write_table(out, rows)
-    return len(records)
+        write_table(out, pa.Table.from_pylist(list(records.values()), schema=schema))
+    left = list(dict.fromkeys(columns.aside.values()))
+    more = [f"{len(left) - _MOST_SAID} more rows"] if len(left) > _MOST_SAID else []
+    return Imported(
+        len(records),
+        (
+            *(f"assumed: {sentence}" for sentence in columns.assumptions),
+            *(f"left out: {sentence}" for sentence in [*left[:_MOST_SAID], *more]),
+        ),
+    )
 
 
 def _cells(columns: Columns) -> list[dict[str, Any]]:
@@ -104,6 +158,14 @@ def _cells(columns: Columns) -> list[dict[str, Any]]:
         if name in columns:
             stated[name] = _values(columns, name, kind)
     named = {n: columns.words(n, "").tolist() for n in ("framework", "source")}
+    outcome, step = endings(columns)
+    stated["outcome"] = [word or None for word in outcome.tolist()]
+    stated["step_time_s"] = [None if np.isnan(seconds) else seconds for seconds in step.tolist()]
+    if (whole := sharded_over(columns) > 1).any():
+        stages = stated.get("zero_stage", [None] * len(columns))
+        stated["zero_stage"] = [
+            3 if all_sharded else stage for all_sharded, stage in zip(whole, stages, strict=True)
+        ]
     return [
         {name: values[row] or None for name, values in named.items()}
         | {name: values[row] for name, values in stated.items() if values[row] is not None}
@@ -120,11 +182,14 @@ def _values(columns: Columns, name: str, kind: str) -> list[Any]:
             for flag, given in zip(flags, columns.given(name).tolist(), strict=True)
         ]
     if kind == "int":
-        high = {"zero_stage": 3, "peak_memory_bytes": LARGEST}.get(name, MOST)
+        # of the batch in tokens `layout_of` makes sequences
+        large = dict.fromkeys(("peak_memory_bytes", "global_batch_size"), LARGEST)
+        high = (large | {"zero_stage": 3}).get(name, MOST)
         if name.endswith(("_bytes", "_params", "_per_token", "_per_step")):
             high = LARGEST
         numbers = columns.counts(name, low=0 if name in _FROM_ZERO else 1, high=high).tolist()
-        return [None if np.isnan(number) else int(number) for number in numbers]
+        least = 1 if name in _NONE_IS_ONE else 0
+        return [None if np.isnan(number) else max(int(number), least) for number in numbers]
     if kind == "float":
         numbers = columns.numbers(name, high=1e18).tolist()
         return [None if np.isnan(number) else number for number in numbers]
@@ -133,34 +198,85 @@ def _values(columns: Columns, name: str, kind: str) -> list[Any]:
     raise InputError(f"{columns.source}: column {name} holds lists, which cannot be imported")
 
 
-def _completed(columns: Columns) -> list[dict[str, int]]:
-    """Degrees and batch of each row that follow from each other.
+def _set_misfits_aside(columns: Columns, layouts: Mapping[str, Floats]) -> None:
+    """Leave out rows whose degrees and batch do not fit together.
 
     Raises:
-        InputError: a row's do not fit together.
+        InputError: no row's do.
     """
-    layouts = completed(layout_of(columns))
     for reason, (name, rows) in misfits(layouts).items():
-        if rows.any():
-            raise columns.cell_error(name, int(np.flatnonzero(rows)[0]), reason)
-    return [
-        {name: int(values[row]) for name, values in layouts.items() if np.isfinite(values[row])}
-        for row in range(len(columns))
-    ]
+        for row in np.flatnonzero(rows).tolist():
+            error = (
+                columns.cell_error(name, row, reason)
+                if name in columns
+                else InputError(f"{columns.place(row)}: {reason}")
+            )
+            columns.set_aside(row, str(error))
+
+
+def _hardware(
+    columns: Columns, cells: list[dict[str, Any]], clusters: Mapping[str, Cluster]
+) -> list[str | None]:
+    """Each row's GPU, None if it is not known; a row that names no cluster is on one of its GPU."""
+    gpus: list[str | None] = []
+    for row, stated in enumerate(cells):
+        words = stated.get("gpu") or stated.get("gpu_name") or ""
+        meant = words if words in GPUS else gpu_meant(words)
+        if "cluster" in stated:
+            meant = meant or gpu_of_cluster(stated["cluster"], clusters)
+        elif meant is not None:
+            stated["cluster"] = meant
+            columns.assume_read("gpu", words, meant)
+        elif words:
+            hint = did_you_mean(words[:60], GPUS)
+            columns.set_aside(row, f"{columns.place(row)}: gpu={shortened(words)}: {hint}")
+        gpus.append(meant)
+    return gpus
+
+
+def _of_the_model(
+    columns: Columns, stated: Mapping[str, Any], models: Mapping[str, ModelShape]
+) -> dict[str, Any]:
+    """Name and shape of the catalogue's model that a row is about; nothing where that is open."""
+    sizes = {name: stated.get(name) for name in (*_SHAPE, "head_dim")}
+    parts = {name: stated.get(name) for name in SIZES}
+    if parts["num_experts"] in (0, 1):  # all layers of a dense model may be called dense
+        parts |= dict.fromkeys(SIZES[: SIZES.index("query_rank")], 0)
+    alike = {
+        name: shape
+        for name, shape in models.items()
+        if all(size in (None, getattr(shape, key)) for key, size in (sizes | parts).items())
+    }
+    whole = all(stated.get(name) is not None for name in _SHAPE)
+    if whole:  # what it does not say of experts, latents and windows is that there are none
+        alike = {
+            name: shape
+            for name, shape in alike.items()
+            if all((parts[part] or 0) == getattr(shape, part) for part in SIZES)
+            and not shape.num_encoder_layers
+        }
+    meant = model_meant(str(stated.get("model") or ""), alike)
+    if meant is None and whole and len(alike) == 1:
+        meant = next(iter(alike))
+    if meant is None:
+        return {}
+    if meant != stated["model"]:
+        columns.assume_read("model", stated["model"], meant)
+    shape = alike[meant]
+    return {"model": meant, **{name: getattr(shape, name) for name in (*_SHAPE, *SIZES)}}
 
 
 def _check(columns: Columns, row: int, cells: dict[str, Any]) -> None:
     """Give the outcome its name here, and refuse a row that says too little."""
     for name in NEEDED:
-        if name not in cells:
-            raise InputError(f"{columns.place(row)}: {name} is empty, and is needed")
+        if cells.get(name) is None:
+            what = "neither outcome nor step time" if name == "outcome" else name
+            is_not = "is stated" if name == "outcome" else "is empty, and is needed"
+            raise InputError(f"{columns.place(row)}: {what} {is_not}")
     outcome = cells["outcome"]
     if outcome in OTHER_OUTCOMES:
         ours, sentence = OTHER_OUTCOMES[outcome]
         cells |= {"outcome": ours, "error_message": cells.get("error_message", sentence)}
-    elif outcome not in typing.get_args(Outcome):
-        allowed = [*typing.get_args(Outcome), *OTHER_OUTCOMES]
-        raise columns.cell_error("outcome", row, did_you_mean(outcome[:60], allowed))
     if cells["outcome"] == "ok" and not cells.get("step_time_s"):
         raise InputError(f"{columns.place(row)}: outcome=ok without a step_time_s above 0")
 
@@ -191,7 +307,7 @@ def _record(
     repeat = seen.get(identity, 0)
     seen[identity] = repeat + 1
     digest = hashlib.sha256(f"{identity}{repeat}".encode()).hexdigest()[:8]
-    words = f"{cells['model']}-g{cells['world_size']}-{record['layout']}-{digest}"
+    words = f"{cells['model']}-g{record['world_size']}-{record['layout']}-{digest}"
     return record | {
         "study": study,
         # rows of one global batch are compared; who published them did not say what they kept

@@ -18,7 +18,6 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from scipy.optimize import nnls
 
 from scaling.analyse.ties import Z95
 
@@ -97,6 +96,8 @@ def fit(name: str, world_size: Floats, tokens_per_s: Floats) -> Law:
         world_size: GPUs, (n,).
         tokens_per_s: at these sizes, (n,), all above zero.
     """
+    from scipy.optimize import nnls  # a fourth of a second, for whoever has few sizes
+
     target = world_size / tokens_per_s
     coefficients, _ = nnls(BASES[name](world_size) / target[:, None], np.ones_like(target))
     return Law(name, np.asarray(coefficients))

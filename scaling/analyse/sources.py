@@ -119,8 +119,8 @@ def _rows(
         sizes = {path: path.stat().st_size for path in sorted(files)}
         small = read_rows([p for p in sizes if sizes[p] <= _LARGE_BYTES], series=series)
         unusable += small.unusable
-        connection.register(f"small_{series}", small.table)
-        parts.append(f"select {columns}, {quoted(series)} as series from small_{series}")
+        make_table(connection, f"study.small_{series}", small.table)
+        parts.append(f"select {columns}, {quoted(series)} as series from study.small_{series}")
         readable, wrong = wrong_rows([p for p in sizes if sizes[p] > _LARGE_BYTES], series=series)
         unusable += wrong
         for path in readable:

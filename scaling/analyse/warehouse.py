@@ -1,7 +1,8 @@
 """Rows become tables: DuckDB runs reports/sql/*.sql over the Parquet files of a study."""
 
-import os
+import tempfile
 from collections.abc import Callable, Container, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse import advice, being_best, drift, effects, laws, resampling, slow_hosts
+from scaling.analyse import advice, being_best, drift, effects, laws, losses, resampling
+from scaling.analyse import slow_hosts as slow
+from scaling.analyse.catalogue import set_variables
 from scaling.analyse.replication import FOLDER
 from scaling.analyse.sources import attach
 from scaling.analyse.views import make_table
@@ -23,13 +26,17 @@ GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 # a column of more values than that is written as it is: it is looked up in vain for a dictionary
 _PARQUET = "format parquet, compression snappy, dictionary_size_limit 10000"
 MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
+# Tables made beside each other: what Python computes, and the ends of a query that one thread
+# works on, leave a processor to another table.
+_BESIDE = 2
 
 # Tables that SQL cannot compute: what they need, and the function that makes them.
 COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
     "advised": (("rivals", "names"), advice.advised_layouts),
     "effect_intervals": (("matched_pairs",), effects.effect_intervals),
     "resampled": (("winner_rows",), resampling.resampled_steps),
-    "slow_hosts": (("compared_probes",), slow_hosts.slow_host_table),
+    "slow_hosts": (("compared_probes",), slow.slow_host_table),
+    "losses": (("planned",), losses.compared_losses),
     "best_odds": (("measurements",), being_best.odds_table),
     "tested_drift": (("measurements", "settings"), drift.drift_table),
     "laws": (("best",), laws.fitted_laws),
@@ -85,11 +92,8 @@ def tabulate(
             [about.mode, share],
         )
         needs = all_needs(queries, sql_dir)
-        order = execution_order(needs, sql_dir)
-        read_again = {other for needed in needs.values() for other in needed}
-        for name in order:
-            _make(connection, name, queries, sql_dir, keep=name in read_again)
-        outer = [name for name in order if name not in inner]
+        _make_all(connection, needs, queries, sql_dir)
+        outer = [name for name in needs if name not in inner]
         # a page may be made meanwhile: old answers stand until `replicate` has put new ones there
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
         _write_tables(connection, outer, StudyPaths(study_dir).tables, sql_dir, kept=kept)
@@ -101,6 +105,36 @@ def _read(folder: Path) -> dict[str, str]:
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.sql"))}
 
 
+def _make_all(
+    connection: duckdb.DuckDBPyConnection,
+    needs: Mapping[str, list[str]],
+    queries: Mapping[str, str],
+    sql_dir: Path,
+) -> None:
+    """Make each table as soon as those that it needs are there.
+
+    Raises:
+        InputError: they need each other in a circle, or one fails.
+    """
+    read_again = {other for needed in needs.values() for other in needed}
+    unmade = TopologicalSorter(needs)
+    try:
+        unmade.prepare()
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        raise InputError(f"{sql_dir}: the tables need each other in a circle: {circle}") from error
+    making: dict[Future[None], str] = {}
+    with ThreadPoolExecutor(_BESIDE) as pool:
+        while unmade.is_active():
+            for name in unmade.get_ready():
+                keep = name in read_again
+                made = pool.submit(_make, connection.cursor(), name, queries, sql_dir, keep=keep)
+                making[made] = name
+            for made in wait(making, return_when=FIRST_COMPLETED).done:
+                made.result()
+                unmade.done(making.pop(made))
+
+
 def _make(
     connection: duckdb.DuckDBPyConnection,
     name: str,
@@ -110,6 +144,7 @@ def _make(
     keep: bool,
 ) -> None:
     """Make a table; one that only its file reads is a view, whose rows go straight there."""
+    set_variables(connection)
     if name in COMPUTED:
         make_table(connection, f'"{name}"', COMPUTED[name][1](connection))
         return
@@ -135,19 +170,6 @@ def all_needs(queries: Mapping[str, str], sql_dir: Path) -> dict[str, list[str]]
     return {name: _needs(name, text, tables, sql_dir) for name, text in queries.items()} | computed
 
 
-def execution_order(needs: Mapping[str, list[str]], sql_dir: Path) -> list[str]:
-    """Names of the tables, each after those it reads.
-
-    Raises:
-        InputError: they need each other in a circle.
-    """
-    try:
-        return list(TopologicalSorter(needs).static_order())
-    except CycleError as error:
-        circle = " -> ".join(reversed(error.args[1]))
-        raise InputError(f"{sql_dir}: the tables need each other in a circle: {circle}") from error
-
-
 def _needs(name: str, text: str, tables: list[str], sql_dir: Path) -> list[str]:
     for line in text.splitlines():
         if line.startswith(NEEDS):
@@ -171,32 +193,35 @@ def _write_tables(
 ) -> None:
     """Write all, then rename all; tables whose SQL file is gone go too, but for `kept` ones."""
     tables_dir.mkdir(parents=True, exist_ok=True)
-    parts: dict[Path, Path] = {}
-
-    def part(path: Path) -> str:
-        parts[path] = path.with_name(f".{path.name}.{os.getpid()}.part")
-        return str(parts[path])
-
-    try:
-        for name in names:
-            written = part(tables_dir / f"{name}.parquet")
-            try:
-                _copy(connection, f'"{name}"', written, _PARQUET)
-            except (duckdb.Error, UnicodeDecodeError) as error:
-                raise InputError(f"{sql_dir / name}.sql: {error}") from error
-            if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
-                columns = _inert(pq.read_schema(written))
-                rows = f"(select {columns} from read_parquet([{quoted(written)}]))"
-                _copy(connection, rows, part(tables_dir / f"{name}.csv"), "format csv, header")
-    except BaseException:
-        for unfinished in parts.values():
-            unfinished.unlink(missing_ok=True)
-        raise
-    for path, written_part in parts.items():
-        written_part.replace(path)
+    with (
+        tempfile.TemporaryDirectory(prefix=".part-", dir=tables_dir) as parts,
+        ThreadPoolExecutor(_BESIDE) as pool,
+    ):
+        writing = [
+            pool.submit(_write, connection.cursor(), name, Path(parts), sql_dir) for name in names
+        ]
+        for table in writing:
+            table.result()
+        new = {path.name: path for path in Path(parts).iterdir()}
+        for name, path in new.items():
+            path.replace(tables_dir / name)
     for path in (*tables_dir.glob("*.parquet"), *tables_dir.glob("*.csv")):
-        if path not in parts and path.name not in kept:
+        if path.name not in new and path.name not in kept:
             path.unlink(missing_ok=True)
+
+
+def _write(connection: duckdb.DuckDBPyConnection, name: str, folder: Path, sql_dir: Path) -> None:
+    """Write a table as Parquet, and as CSV if it is not too long for one."""
+    set_variables(connection)
+    written = str(folder / f"{name}.parquet")
+    try:
+        _copy(connection, f'"{name}"', written, _PARQUET)
+    except (duckdb.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{sql_dir / name}.sql: {error}") from error
+    if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
+        columns = _inert(pq.read_schema(written))
+        rows = f"(select {columns} from read_parquet([{quoted(written)}]))"
+        _copy(connection, rows, str(folder / f"{name}.csv"), "format csv, header")
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, source: str, path: str, how: str) -> None:

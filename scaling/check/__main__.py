@@ -24,6 +24,7 @@ from scaling.check.training import (
     warm,
 )
 from scaling.cluster.hardware import GPUS
+from scaling.errors import did_you_mean
 from scaling.layout.axes import Precision
 from scaling.record.files import write_text
 from scaling.train.device import gpu_mismatch
@@ -35,7 +36,7 @@ _CPU_RANKS = 8
 
 
 def main() -> None:
-    """Exit code 0 where nothing has failed, 1 where something has."""
+    """Exit code 0 where nothing has failed, 1 where something has, 2 for an unknown section."""
     out, chosen = Path(sys.argv[1]), sys.argv[2:]
     began = time.time()
     foreign = foreign_memory(0)
@@ -50,7 +51,8 @@ def main() -> None:
             "training": lambda: _training(device, Path(folder)),
         }
         if unknown := sorted({*chosen} - {*sections}):
-            sys.exit(f"--only: {unknown[0]!r} is no section; one of {', '.join(sections)}")
+            sys.stderr.write(f"--only {unknown[0]!r}: {did_you_mean(unknown[0], sections)}\n")
+            sys.exit(2)
         for name, section in sections.items():
             if chosen and name not in chosen:
                 continue
@@ -121,8 +123,9 @@ def _gpu_here(device: torch.device) -> str | None:
     """The catalogue's name of this GPU."""
     properties = torch.cuda.get_device_properties(device)
     for gpu in GPUS.values():
-        known = gpu.memory_bytes is not None
-        if known and not gpu_mismatch(gpu, properties.name, properties.total_memory):
+        if gpu.memory_bytes is not None and not gpu_mismatch(
+            gpu, properties.name, properties.total_memory
+        ):
             return gpu.name
     return None
 

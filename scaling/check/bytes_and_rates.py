@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scaling.check.lines import Line, held_to, not_here
+from scaling.check.lines import Line, held_to, not_here, untrained
 from scaling.check.oracle import memories
 from scaling.check.training import Machine
-from scaling.errors import plain
 from scaling.layout.shapes import ModelShape
 from scaling.published.table import nearest_rows
 from scaling.record.row import Row
@@ -44,19 +43,18 @@ def memory_lines(machine: Machine) -> Iterator[Line]:
         return
     points = [machine.point(_USUAL | dict(layout), shape=_WIDE) for layout in _LAYOUTS]
     exact = memories((point, 0) for point in points)
-    for number, (point, told) in enumerate(zip(points, exact, strict=True)):
+    for number, (point, memory) in enumerate(zip(points, exact, strict=True)):
         row = machine.measured(f"memory{number}", point)
-        yield allocated(point.layout.label, row, told.peak_bytes)
+        yield allocated(point.layout.label, row, memory.peak_bytes)
 
 
 def allocated(name: str, row: Row, exact_bytes: int) -> Line:
     """A row's peak against what was told of it."""
     if row.outcome != "ok" or row.peak_memory_bytes is None:
-        said = f"{row.outcome}: {plain(row.error_message or '')}"
-        return Line(section=_MEMORY, name=name, state="fail", said=said[:300])
+        return untrained(_MEMORY, name, row)
     apart = abs(row.peak_memory_bytes / exact_bytes - 1)
     return held_to(
-        _MEMORY, name, apart, None, passes=apart <= _BYTES_APART,
+        _MEMORY, name, apart, passes=apart <= _BYTES_APART,
         said=f"apart, at most {_BYTES_APART:g}: {row.peak_memory_bytes:,} bytes allocated, "
         f"{exact_bytes:,} told",
     )  # fmt: skip
@@ -98,12 +96,12 @@ def rate_lines(machine: Machine) -> Iterator[Line]:
 def against(name: str, row: Row, published: Any) -> Line:
     """A row's model FLOP/s a GPU over those of a published row."""
     if row.step_time_s is None:
-        return Line(section=_RATES, name=name, state="fail", said=f"{row.outcome}"[:300])
+        return untrained(_RATES, name, row)
     tokens = row.global_batch_size * row.seq_length / row.step_time_s / row.world_size
     reached = tokens * row.model_flops_per_token
     share = reached / published.model_flop_per_s_per_gpu
     return held_to(
-        _RATES, name, share, None, passes=share >= _LEAST_SHARE,
+        _RATES, name, share, passes=share >= _LEAST_SHARE,
         said=f"of its FLOP/s a GPU, at least {_LEAST_SHARE:g}: {reached / 1e12:.0f} TFLOP/s beside "
         + published.sentence,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from scaling.check.lines import Line, State, held_to, not_here
+from scaling.check.lines import Line, held_to, not_here
 from scaling.cluster.hardware import GIB
 from scaling.cluster.node import gpus, near_cpus
 from scaling.probe.facts import GPU_FACTS, facts_of
@@ -58,11 +58,11 @@ def _versions(facts: dict[str, Any]) -> Iterator[Line]:
         said = " ".join(str(facts[name] or "").split())
         yield _stated(name.replace("_", " "), said, "this machine has none")
     cpus, nodes = facts["cpus"], facts["numa_nodes"]
-    yield held_to(_SECTION, "cores", cpus, None, passes=cpus >= 1, said="that this process may use")
+    yield held_to(_SECTION, "cores", cpus, passes=cpus >= 1, said="that this process may use")
     if nodes is None:
         yield not_here(_SECTION, "NUMA nodes", "the kernel names none")
     else:
-        yield held_to(_SECTION, "NUMA nodes", nodes, None, passes=True, said="of the host")
+        yield held_to(_SECTION, "NUMA nodes", nodes, passes=True, said="of the host")
 
 
 def _map(facts: dict[str, Any]) -> Iterator[Line]:
@@ -78,7 +78,7 @@ def _stated(name: str, fact: str, why_not: str) -> Line:
     """A fact that is as it is; empty where there is none."""
     if not fact:
         return not_here(_SECTION, name, why_not)
-    return Line(section=_SECTION, name=name, state="pass", said=fact)
+    return held_to(_SECTION, name, passes=True, said=fact)
 
 
 def _clocks(of_gpus: Sequence[Mapping[str, str]]) -> Line:
@@ -92,9 +92,8 @@ def _same(name: str, values: Sequence[str], more: str = "") -> Line:
     if not values:
         return not_here(_SECTION, name, "this machine has no GPU that nvidia-smi lists")
     differing = sorted(set(values))
-    state: State = "pass" if len(differing) == 1 else "fail"
     said = f"{' and '.join(differing)} of {len(values)} GPUs{more}"
-    return Line(section=_SECTION, name=name, state=state, said=said)
+    return held_to(_SECTION, name, passes=len(differing) == 1, said=said)
 
 
 def _memory_errors(of_gpus: Sequence[Mapping[str, str]]) -> Line:
@@ -105,14 +104,13 @@ def _memory_errors(of_gpus: Sequence[Mapping[str, str]]) -> Line:
     if not counted:
         return not_here(_SECTION, name, "no device here counts them")
     errors = sum(counted)
-    return held_to(_SECTION, name, errors, None, passes=not errors, said="of all GPUs, at most 0")
+    return held_to(_SECTION, name, errors, passes=not errors, said="of all GPUs, at most 0")
 
 
 def _limits(*, rdma: bool) -> Iterator[Line]:
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    unlimited = memlock == resource.RLIM_INFINITY
-    if unlimited:
-        yield Line(section=_SECTION, name="memory that may be pinned", state="pass", said="any")
+    if memlock == resource.RLIM_INFINITY:
+        yield held_to(_SECTION, "memory that may be pinned", passes=True, said="any")
     else:
         yield held_to(
             _SECTION, "memory that may be pinned", memlock / 2**20, "MiB", passes=not rdma,
@@ -125,7 +123,7 @@ def _limits(*, rdma: bool) -> Iterator[Line]:
     )  # fmt: skip
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     yield held_to(
-        _SECTION, "open files", files, None, passes=files >= _LEAST_FILES,
+        _SECTION, "open files", files, passes=files >= _LEAST_FILES,
         said=f"at least {_LEAST_FILES}, a socket for every peer",
     )  # fmt: skip
 

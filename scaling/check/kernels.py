@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -66,26 +67,31 @@ def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> It
     """A line for each kernel that the engine can be told to use."""
     for attention in ATTENTION:
         name = f"attention {attention} {precision}"
-        try:
-            yield _attention(name, attention, sizes, precision, device)
-        except KernelUnavailable as error:
-            yield not_here(_SECTION, name, str(error))
-        except RuntimeError as error:
-            yield _failed(name, error)
+        yield _line(name, partial(_attention, attention, sizes, precision, device))
     for kernel in fused_kernels(sizes, device):
         name = f"{kernel.name} {precision}"
-        try:
-            require_package(FUSED[kernel.axis], device)
-            drawn = _drawn(kernel.shapes, DTYPES[precision], device)
-            yield _compared(name, kernel.call, kernel.reference, drawn, precision, flops=None)
-        except KernelUnavailable as error:
-            yield not_here(_SECTION, name, str(error))
-        except RuntimeError as error:
-            yield _failed(name, error)
+        yield _line(name, partial(_fused, kernel, precision, device))
+
+
+def _line(name: str, check: Callable[[str], Line]) -> Line:
+    """The line of a kernel, whatever becomes of it."""
+    try:
+        return check(name)
+    except KernelUnavailable as error:
+        return not_here(_SECTION, name, str(error))
+    except RuntimeError as error:
+        reason = "out of memory" if is_out_of_memory(error) else " ".join(str(error).split())[:200]
+        return held_to(_SECTION, name, passes=False, said=reason)
+
+
+def _fused(kernel: Fused, precision: Precision, device: torch.device, name: str) -> Line:
+    require_package(FUSED[kernel.axis], device)
+    drawn = _drawn(kernel.shapes, DTYPES[precision], device)
+    return _compared(name, kernel.call, kernel.reference, drawn, precision, flops=None)
 
 
 def _attention(
-    name: str, attention: Attention, sizes: Sizes, precision: Precision, device: torch.device
+    attention: Attention, sizes: Sizes, precision: Precision, device: torch.device, name: str
 ) -> Line:
     require_attention(attention, precision, device)
     tokens, width = sizes.seq_length, sizes.head_dim
@@ -168,12 +174,12 @@ def _compared(
     results, right = run(), both_ways(reference, [x.double() for x in inputs])()
     worst = max(_difference(mine, exact) for mine, exact in zip(results, right, strict=True))
     device = inputs[0].device
-    drain = torch.cuda.synchronize if device.type == "cuda" else _nothing_is_queued
+    drain = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     seconds = min(samples_s(run, drain=drain, budget_s=_TIMED_S))
     rate = f"{1e6 * seconds:.4g} microseconds" if flops is None else f"{flops / seconds:.3g} FLOP/s"
     limit = TOLERANCE[precision]
     return held_to(
-        _SECTION, name, worst, None, passes=worst <= limit,
+        _SECTION, name, worst, passes=worst <= limit,
         said=f"of the largest element, at most {limit:g}; forward and backward {rate}",
     )  # fmt: skip
 
@@ -209,12 +215,3 @@ def _upstream(result: torch.Tensor) -> torch.Tensor:
 def _difference(result: torch.Tensor, right: torch.Tensor) -> float:
     difference = (result.double() - right).abs().max() / right.abs().max()
     return float("inf") if difference.isnan() else float(difference)
-
-
-def _failed(name: str, error: RuntimeError) -> Line:
-    reason = "out of memory" if is_out_of_memory(error) else " ".join(str(error).split())[:200]
-    return Line(section=_SECTION, name=name, state="fail", said=reason)
-
-
-def _nothing_is_queued() -> None:
-    """A CPU has no queue to drain."""

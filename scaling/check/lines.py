@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scaling.errors import plain
+from scaling.record.row import Row
+
 State = Literal["pass", "fail", "not here"]
 _WIDTH = 8  # of the longest state
 
@@ -33,11 +36,23 @@ def not_here(section: str, name: str, why: str) -> Line:
 
 
 def held_to(
-    section: str, name: str, value: float, unit: str | None, *, passes: bool, said: str
+    section: str,
+    name: str,
+    value: float | None = None,
+    unit: str | None = None,
+    *,
+    passes: bool,
+    said: str,
 ) -> Line:
-    """What was measured, and whether that is as it should be."""
+    """What was measured, or has no number, and whether that is as it should be."""
     state: State = "pass" if passes else "fail"
     return Line(section=section, name=name, state=state, value=value, unit=unit, said=said)
+
+
+def untrained(section: str, name: str, row: Row) -> Line:
+    """A point that had to run and did not."""
+    said = f"{row.outcome}: {plain(row.error_message or '')}"
+    return held_to(section, name, passes=False, said=said[:300])
 
 
 def page_of(lines: Sequence[Line]) -> str:

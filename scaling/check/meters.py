@@ -34,25 +34,21 @@ def clocks_agree(name: str, seconds: float, by_the_system: float) -> Line:
     """Both in seconds."""
     apart = abs(seconds / by_the_system - 1)
     return held_to(
-        _SECTION, name, apart, None, passes=apart <= _CLOCKS_DIFFER,
+        _SECTION, name, apart, passes=apart <= _CLOCKS_DIFFER,
         said=f"apart, at most {_CLOCKS_DIFFER:g}",
     )  # fmt: skip
 
 
 def energy_line(
-    meter: Meter | None,
-    busy: Callable[[], object],
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    seconds: float = _ENERGY_S,
+    meter: Meter | None, busy: Callable[[], object], *, clock: Callable[[], float] = time.monotonic
 ) -> Line:
-    """The energy counter against power over time, over `seconds` of work."""
+    """The energy counter against power over time, over five seconds of work."""
     name = "energy counter against power over time"
     if meter is None:
         return not_here(_SECTION, name, "no device here has a meter that NVML knows")
     samples, before, began = Samples(), meter.energy_j(), clock()
     now = began
-    while now - began < seconds:
+    while now - began < _ENERGY_S:
         samples.read(meter, now)
         until = now + _SAMPLE_EVERY_S
         while clock() < until:
@@ -64,6 +60,6 @@ def energy_line(
         return not_here(_SECTION, name, "the device has no counter, or does not say its power")
     apart = abs((after - before) / by_power - 1)
     return held_to(
-        _SECTION, name, apart, None, passes=apart <= _ENERGIES_DIFFER,
+        _SECTION, name, apart, passes=apart <= _ENERGIES_DIFFER,
         said=f"apart, at most {_ENERGIES_DIFFER:g}: {after - before:.4g} and {by_power:.4g} J",
     )  # fmt: skip

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from scaling.check.lines import Line, not_here
+from scaling.check.lines import Line, held_to, not_here
 from scaling.check.provoked import FOUND_ROOM
 from scaling.check.training import SHAPE, Machine
 from scaling.errors import plain
@@ -68,11 +68,9 @@ def failed(name: str, expected: Outcome, says: str, row: Row, after: Outcome) ->
     if FOUND_ROOM in message:
         return not_here(_SECTION, name, message)
     right = row.outcome == expected and says in message
-    told = row.outcome if right else f"{row.outcome}: {message}"[:300]
-    return Line(
-        section=_SECTION, name=name, state="pass" if right and after == "ok" else "fail",
-        said=f"{told}, and the next point: {after}",
-    )  # fmt: skip
+    outcome = row.outcome if right else f"{row.outcome}: {message}"[:300]
+    said = f"{outcome}, and the next point: {after}"
+    return held_to(_SECTION, name, passes=right and after == "ok", said=said)
 
 
 def _provoked(how: str) -> list[str]:

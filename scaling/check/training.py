@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import torch
 
 from scaling import launch
-from scaling.check.lines import Line, held_to, not_here
+from scaling.check.lines import Line, held_to, not_here, untrained
 from scaling.check.reference import reference_losses
 from scaling.errors import plain
 from scaling.launch.fork_server.local import local_fork_server
@@ -74,10 +75,10 @@ class Machine:
             "seq_length": 32, "attention": "math", "precision": "fp32",
             "micro_batch_size": _BATCH // rounds,
         }  # fmt: skip
-        made = Layout(**(axes | dict(layout)))
-        known: dict[str, Any] = {
+        placed = Layout(**(axes | dict(layout)))
+        usual: dict[str, Any] = {
             "shape": SHAPE, "warmup_steps": 1, "measured_steps": _STEPS - 1,
-            "time_limit_s": _COMPILED_LIMIT_S if made.compile else _LIMIT_S,
+            "time_limit_s": _COMPILED_LIMIT_S if placed.compile else _LIMIT_S,
         }  # fmt: skip
         return Point(
             study="check",
@@ -87,11 +88,11 @@ class Machine:
             model="check",
             cluster=self.cluster,
             gpu=self.gpu,
-            gpus_per_node=max(self.ranks, made.world_size),
+            gpus_per_node=max(self.ranks, placed.world_size),
             peak_flop_per_s=None,
-            layout=made,
+            layout=placed,
             seed=1,
-            **(known | facts),
+            **(usual | facts),
         )
 
     def measured(self, name: str, point: Point, **how: Any) -> Row:
@@ -106,18 +107,12 @@ class Machine:
 @contextlib.contextmanager
 def warm(machine: Machine) -> Iterator[psutil.Process]:
     """Within, ranks are forked by a server that has imported torch; yields the server."""
-    with local_fork_server(machine.point({}), machine.folder) as variables:
-        before = {name: os.environ.get(name) for name in variables}
-        os.environ.update(variables)
-        try:
-            place = Path(next(iter(variables.values())))
-            yield psutil.Process(int((place / "pid").read_text().split()[0]))
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
+    with (
+        local_fork_server(machine.point({}), machine.folder) as variables,
+        mock.patch.dict(os.environ, variables),
+    ):
+        place = Path(next(iter(variables.values())))
+        yield psutil.Process(int((place / "pid").read_text().split()[0]))
 
 
 def training_lines(
@@ -126,12 +121,10 @@ def training_lines(
     """A line for each layout: how far its losses are from those of plain code."""
     exact = reference_losses(SHAPE, machine.point({}), device, steps=_STEPS)
     for number, layout in enumerate(layouts):
-        name = machine.point(layout).layout.label
         point = machine.point(layout)
-        if point.layout.world_size > machine.ranks:
-            yield not_here(
-                section, name, f"{point.layout.world_size} ranks, and here are {machine.ranks}"
-            )
+        name, needed = point.layout.label, point.world_size
+        if needed > machine.ranks:
+            yield not_here(section, name, f"{needed} ranks, and here are {machine.ranks}")
             continue
         assert not list(refusals(SHAPE, point.layout)), name
         row = machine.measured(f"{section}{number}".replace(" ", "-"), point)
@@ -143,15 +136,14 @@ def trained(section: str, name: str, row: Row, exact: Sequence[float]) -> Line:
     if row.outcome == "kernel_unavailable":
         return not_here(section, name, plain(row.error_message or ""))
     if row.outcome != "ok" or row.losses is None:
-        said = f"{row.outcome}: {plain(row.error_message or '')}"
-        return Line(section=section, name=name, state="fail", said=said[:300])
+        return untrained(section, name, row)
     far = max(abs(one - other) for one, other in zip(row.losses, exact, strict=True))
     limit = _FAR[row.precision]
     wanted = [*_SPLIT, *(each for degree, each in _BY_DEGREE.items() if getattr(row, degree) > 1)]
     missing = [each for each in wanted if getattr(row, each) is None]
     split = f"; null: {', '.join(missing)}" if missing else "; every part of the step's time known"
     return held_to(
-        section, name, far, None, passes=far <= limit and not missing,
+        section, name, far, passes=far <= limit and not missing,
         said=f"from the losses of plain fp32 code, at most {limit:g}{split}",
     )  # fmt: skip
 
@@ -163,16 +155,14 @@ def host_lines(machine: Machine, server: psutil.Process) -> Iterator[Line]:
     base = _held(server)
     second = machine.measured("order1", machine.point({}))
     again = [row.outcome for row in (first, second)]
-    yield Line(
-        section=section, name="two orders in a row", state=_passes(again == ["ok", "ok"]),
+    yield held_to(
+        section, "two orders in a row", passes=again == ["ok", "ok"],
         said=f"{again[0]}, {again[1]}: {first.startup_s or 0:.1f} and {second.startup_s or 0:.1f} s"
         " to the first step",
     )  # fmt: skip
     outcome = _killed_in_mid_step(machine, server)
-    yield Line(
-        section=section, name="a rank killed in mid-step", state=_passes("ok" not in outcome[:2]),
-        said=outcome,
-    )  # fmt: skip
+    passes = not outcome.startswith("ok")
+    yield held_to(section, "a rank killed in mid-step", passes=passes, said=outcome)
     after = machine.measured("order3", machine.point({}))
     left = _held(server) - base
     yield held_to(
@@ -187,14 +177,14 @@ _LEFT_BYTES = 64 * 2**20
 
 def _killed_in_mid_step(machine: Machine, server: psutil.Process) -> str:
     """What becomes of a point one of whose ranks is killed while it trains."""
-    known = {child.pid for child in server.children(recursive=True)}
+    others = {child.pid for child in server.children(recursive=True)}
     point = machine.point({}, measured_steps=5_000)
 
     def kill() -> None:
         deadline = time.monotonic() + _LIMIT_S / 2
         while time.monotonic() < deadline:
             with contextlib.suppress(psutil.NoSuchProcess):
-                ours = [each for each in server.children(recursive=True) if each.pid not in known]
+                ours = [each for each in server.children(recursive=True) if each.pid not in others]
                 # the server's process for this order forks the rank, which alone works so long
                 for each in ours:
                     if not each.children() and each.cpu_times().user > _WORKED_S:
@@ -219,7 +209,3 @@ def _held(server: psutil.Process) -> int:
         free, whole = torch.cuda.mem_get_info()
         return whole - free
     return sum(each.memory_info().rss for each in (server, *server.children(recursive=True)))
-
-
-def _passes(right: bool) -> Any:
-    return "pass" if right else "fail"

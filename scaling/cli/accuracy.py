@@ -74,7 +74,7 @@ def _published(rows: Path | None, *, as_json: bool) -> None:
         print_json([line.to_dict() for line in lines])
     else:
         for heads, *body in (accuracy.table_of(lines), accuracy.baseline_table_of(lines)):
-            print_table(heads, body, width=190)
+            print_table(heads, body)
         for line in lines:
             if line.set_aside:
                 typer.echo(f"{plain(line.task.name)}: {line.set_aside} rows cannot be predicted")
@@ -102,7 +102,7 @@ def _show(trial: "Validation") -> None:
                 *(percent(m[n]) for n in ("balanced_accuracy", "false_fit_rate", "false_oom_rate")),
             ]
         )
-    print_table(heads, body, width=160)
+    print_table(heads, body)
     m = trial.overall.memory
     typer.echo(
         f"ran: {m['ran_fits']} predicted to fit, {m['ran_called_oom']} out of memory; "

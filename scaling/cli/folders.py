@@ -18,7 +18,8 @@ LOOK_EVERY_S = 5.0
 
 def new(
     folder: Annotated[
-        Path, typer.Argument(help="A folder to make, or one that has no config yet.")
+        Path,
+        typer.Argument(metavar="FOLDER", help="A folder to make, or one that has no config yet."),
     ],
 ) -> None:
     """Make a folder to run studies in: Snakefile, config with your cluster, a first study."""
@@ -52,6 +53,8 @@ def status(
     cluster: ClusterName = None,
 ) -> None:
     """How a study is: points done, what runs and waits, what it cost, the best, the end."""
+    from rich.console import Console
+
     from scaling.run import planning
     from scaling.run.guided import budget_gpu_hours
     from scaling.run.progress import watcher_of
@@ -67,6 +70,8 @@ def status(
     budget = budget_gpu_hours(loaded)
     while True:
         now = status_of(watcher, budget_gpu_hours=budget)
+        if watch and not as_json:
+            Console().clear()  # of a terminal alone
         typer.echo(now.to_json() if as_json else "\n".join(now.lines()))
         if not watch or now.progress.finished:
             return

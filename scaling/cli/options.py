@@ -1,5 +1,7 @@
 """Arguments and options that several verbs have, and the JSON and tables that they print."""
 
+import bisect
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,15 +31,25 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, width: int) -> None:
-    """Print it as it is, `width` columns wide at least: a terminal that has fewer wraps lines."""
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print all of it into a file or pipe, and on a terminal its first columns, as many as fit."""
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*heads)
-    for cells in rows:
-        table.add_row(*(plain(str(cell)) for cell in cells))
-    Console(markup=False, width=max(Console().width, width)).print(table)
+    body = [[plain(str(cell)) for cell in cells] for cells in rows]
+    widths = [max(map(cell_len, column)) + 3 for column in zip(heads, *body, strict=True)]
+    ends = list(itertools.accumulate(widths, initial=1))[1:]
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = ends[-1]
+    fitting = bisect.bisect_right(ends, console.width)
+    table = Table(*heads[:fitting])
+    for cells in body:
+        table.add_row(*cells[:fitting])
+    console.print(table)
+    if left_out := heads[fitting:]:
+        console.print(f"too wide for this terminal: {', '.join(left_out)}; --json has all")
 
 
 def percent(share: float | None, digits: int = 1) -> str:

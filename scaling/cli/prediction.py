@@ -109,7 +109,7 @@ def calibrate(
             f"{', '.join(identified) or 'none, defaults kept'}"
         )
     if not calibration.stacks:
-        typer.echo(f"{rows}: no row that ran or ran out of memory; the calibration is empty")
+        typer.echo(f"{rows}: no row of a GPU ran or ran out of memory; the calibration is empty")
     if impossible:
         typer.echo(aside(impossible), err=True)
     typer.echo(f"-> {out}")
@@ -229,7 +229,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _say(assumptions: tuple[str, ...]) -> None:
-    for sentence in assumptions:
+    for sentence in dict.fromkeys(assumptions):  # two columns may need the same one
         typer.echo(f"assumed: {plain(sentence)}", err=True)
 
 
@@ -254,6 +254,6 @@ def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) ->
         )
         for one in records
     ]
-    print_table(heads, body, width=180)
+    print_table(heads, body)
     if not calibrated:
         typer.echo("predicted from data-sheet numbers; calibrate with your own rows")

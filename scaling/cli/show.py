@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import yaml
@@ -47,7 +47,7 @@ def show_plan(
         elsewhere: points that each slow node is expected to send elsewhere.
     """
     console = Console(highlight=False)
-    say = partial(console.print, markup=False, soft_wrap=True)
+    say = _speaker(console)
     unit = "rank" if all(p.gpu == "cpu" for p in planned.points) else "GPU"
     console.print(Text(f"{study.name}: {study.title}", style="italic"), soft_wrap=True)
     console.print(_counts(study, planned, unit))
@@ -61,13 +61,12 @@ def show_plan(
         say(f"{len(planned.points)} points, {study.kind} scaling, predicted only")
         return
     measure = study.measure
-    if affordable is not None and 2 * affordable[1].gpu_hours <= ways[0].gpu_hours:
+    if affordable is not None and 2 * affordable[1].gpu_hours <= (full := ways[0].gpu_hours):
         keys, cheap = affordable
         text = yaml.safe_dump(dict(keys), default_flow_style=True, sort_keys=False, width=1000)
-        say(
-            f"measured for about {cheap.gpu_hours:,.0f} GPU-hours instead of "
-            f"{ways[0].gpu_hours:,.0f} if {study.path} says\n  measure: {text.strip()}"
-        )
+        less, whole = (f"{hours:,.{int(hours < 10)}f}" for hours in (cheap.gpu_hours, full))
+        say(f"measured for about {less} GPU-hours instead of {whole} if {study.path} says")
+        console.print(f"  measure: {text.strip()}", markup=False, soft_wrap=True)  # to be copied
     cluster = study.clusters[planned.points[0].cluster]  # a study that measures runs on one
     allocations = [planning.allocation(point) for point in planned.points]
     most = duration(60 * sum(one.minutes for one in allocations))
@@ -106,6 +105,11 @@ def show_plan(
             f"{duration(60 * probe.minutes)}, {planning.hours(probe, cluster):.1f} {unit}-hours "
             "(probe: false leaves them out)"
         )
+
+
+def _speaker(console: Console) -> Callable[[str], None]:
+    """Prints a sentence: a line of its own into a file, wrapped between words on a terminal."""
+    return partial(console.print, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _counts(study: Study, planned: Plan, unit: str) -> Table:
@@ -185,7 +189,7 @@ def _guidance(study: Study) -> str:
 def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
     """Print the best rate of each kind, what failed, and the hosts that lag behind."""
     console = Console(highlight=False)
-    say = partial(console.print, markup=False, soft_wrap=True)
+    say = _speaker(console)
     table = Table("probe", "best", "done", "failed")
     for kind in dict.fromkeys(row.kind for row in rows):
         here = [row for row in rows if row.kind == kind]

@@ -1,12 +1,13 @@
 """The verbs from rows to a report: tables, the page, rows and logs of others, two studies."""
 
+import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scaling.cli.options import AsJson, StudyDir, one_of
-from scaling.errors import InputError, shortened
+from scaling.errors import InputError, plain, shortened
 from scaling.study.paths import own_or_shipped
 
 if TYPE_CHECKING:
@@ -24,13 +25,10 @@ def tabulate(
     knee_share: KneeShare = None,
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
-    _tabulate(study_dir, own_or_shipped(sql), knee_share)
-
-
-def _tabulate(study_dir: Path, sql: Path, knee_share: float | None) -> None:
     from scaling.analyse import replication, warehouse
     from scaling.study.study_folder import read_about
 
+    sql = own_or_shipped(sql)
     for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
         typer.echo(f"Left out: {unusable}", err=True)
     replicates = read_about(study_dir).replicates
@@ -50,7 +48,7 @@ def report(
 
     reports = own_or_shipped(reports)
     if tables:
-        _tabulate(study_dir, reports / "sql", knee_share)
+        tabulate(study_dir, reports / "sql", knee_share)
     typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
 
 
@@ -60,9 +58,13 @@ def import_(
 ) -> None:
     """Take rows that others published into a study, as a series of their own."""
     from scaling.analyse import importing
+    from scaling.cli.prediction import catalogues
 
-    count = importing.import_rows(rows, study_dir, _clusters())
-    typer.echo(f"{count} published rows -> {study_dir}; next: scaling report {study_dir}")
+    models, _ = catalogues()
+    imported = importing.import_rows(rows, study_dir, _clusters(), models)
+    for sentence in imported.sentences:
+        typer.echo(plain(sentence), err=True)
+    typer.echo(f"{imported.rows} published rows -> {study_dir}; next: scaling report {study_dir}")
 
 
 def convert(
@@ -102,7 +104,11 @@ def compare(
         typer.Argument(metavar="[AFTER]", help="Another study; without it give --split."),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="A UTC date: rows before it against rows from it on.")
+        datetime.datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
+            help="A UTC date: rows before it against rows from it on.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,7 +119,8 @@ def compare(
 
     if after is None and split is None:
         raise InputError(f"{before}: one study is compared with itself by --split 2026-11-20")
-    records = side_by_side(Side(before, until=split), Side(after or before, since=split))
+    at = None if split is None else split.isoformat()
+    records = side_by_side(Side(before, until=at), Side(after or before, since=at))
     comparison.show(records, as_json=as_json)
 
 

@@ -173,7 +173,10 @@ def retry(
 
 @app.command(epilog="Example:  scaling check check.json")
 def check(
-    out: Annotated[Path, typer.Argument(help="Where the JSON goes; the page lies beside it.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT.json", help="Where the JSON goes; the page lies beside it."),
+    ],
     only: Annotated[
         str, typer.Option(help="Some of facts,kernels,meters,training; else all.")
     ] = "",

@@ -21,9 +21,14 @@ LARGEST = 2**53
 _TRUE = {"true", "1", "1.0", "yes", "y", "on", "enabled"}
 _FALSE = {"false", "0", "0.0", "no", "n", "off", "disabled"}
 # A dash where there is no number, and what runs out of memory instead of having one.
-NO_NUMBER = r"(?i)^\s*([-–/]|n/a|none|(cuda )?oom|out[ -]of[ -]memory)?\s*$"
+NO_NUMBER = r"(?i)^\s*([-–—/]|n/a|none|(cuda )?oom|out[ -]of[ -]memory)?\s*$"
+_THOUSANDS = r"(\d)[,_'’ \x{a0}\x{202f}](\d\d\d)([^\d]|$)"
+_MILLISECONDS = r"(?i)^\s*([\d.]+)\s*ms\s*$"
 # What may stand around a number: its unit, a stage's name.
-_AROUND_NUMBERS = r"(?i)^\s*(?:zero[-_ ]?)?([-+.\deE]+)\s*(?:s|sec|seconds|tokens|gpus)?\s*$"
+_AROUND_NUMBERS = (
+    r"(?i)^\s*(?:zero[-_ ]?|[~≈]\s*)?([-+.\deE]+)\s*(?:s|sec|seconds|tokens|gpus)?\s*(?:±.*)?$"
+)
+_THOUSANDS_OF = r"(?i)^\s*([\d.]+)\s*{}$", (("k", 3), ("M", 6))  # of tokens a second
 
 
 def _without_k(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -46,6 +51,7 @@ class Columns:
         self.table = table
         self.source = source
         self.assumptions: list[str] = []
+        self.aside: dict[int, str] = {}  # rows that say what nobody here knows, and the sentence
         self._present = set(table.column_names)
         self._rows = np.arange(table.num_rows) if rows is None else rows  # where the file has them
 
@@ -120,8 +126,16 @@ class Columns:
         try:
             if pa.types.is_string(column.type):  # 12,040; a dash where there is none
                 column = pc.replace_substring_regex(column, NO_NUMBER, "nan")
-                column = pc.replace_substring_regex(column, r"(\d),(\d\d\d)", r"\1\2")
+                for _ in range(2):  # 1,234,567: the second comma shares its digits with the first
+                    column = pc.replace_substring_regex(column, _THOUSANDS, r"\1\2\3")
+                column = pc.replace_substring_regex(column, _MILLISECONDS, r"\1e-3")
                 column = pc.replace_substring_regex(column, _AROUND_NUMBERS, r"\1")
+                if name.startswith("tokens_per_s"):
+                    pattern, prefixes = _THOUSANDS_OF
+                    for prefix, power in prefixes:
+                        column = pc.replace_substring_regex(
+                            column, pattern.format(prefix), rf"\1e{power}"
+                        )
                 if name == "seq_length":
                     column = _without_k(column)
             cast = pc.cast(column, pa.float64(), safe=False)
@@ -143,10 +157,11 @@ class Columns:
     ) -> Words:
         """A text column, object (n,), empty cells at the default.
 
+        A cell that is not one of `allowed` sets its row aside and is at the default.
         `plain` says that the default is what everybody means, not an assumption worth a sentence.
 
         Raises:
-            InputError: a cell is not one of `allowed`.
+            InputError: no row has one of `allowed`.
         """
         if name not in self:
             if allowed is not None and not plain:
@@ -156,8 +171,14 @@ class Columns:
         if allowed is not None:
             known = {*allowed, default}
             names = [self._respelled(name, value, known) for value in names]
-            if wrong := self._first_outside(codes, names, known):
-                raise self.cell_error(name, wrong[0], did_you_mean(wrong[1][:60], known))
+            for word in dict.fromkeys(names):
+                if word not in known:
+                    rows = self._rows_outside(codes, names, {*names} - {word})
+                    # of equal words the first one's place is said
+                    error = self.cell_error(name, rows[0], did_you_mean(word[:60], known))
+                    for row in rows:
+                        self.set_aside(row, str(error))
+            names = [value if value in known else default for value in names]
         return np.array(names, dtype=object)[codes] if len(self) else np.empty(0, dtype=object)
 
     def _encoded(self, name: str, default: str) -> tuple[npt.NDArray[np.int64], list[str]]:
@@ -176,13 +197,21 @@ class Columns:
         names = [text.strip() for text in encoded.dictionary.to_pylist()]
         return encoded.indices.to_numpy().astype(np.int64), names
 
+    def set_aside(self, row: int, sentence: str) -> None:
+        """Leave a row out for the first thing that is wrong with it.
+
+        Raises:
+            InputError: it was the last: the sentence about the first of all.
+        """
+        self.aside.setdefault(row, sentence)
+        if len(self.aside) == len(self):
+            raise InputError(next(iter(self.aside.values())))
+
     @staticmethod
-    def _first_outside(
-        codes: npt.NDArray[np.int64], names: list[str], known: set[str]
-    ) -> tuple[int, str] | None:
-        """The row and the word of a cell that holds none of the known words."""
-        wrong = np.flatnonzero(np.isin(codes, [n for n, v in enumerate(names) if v not in known]))
-        return (int(wrong[0]), names[codes[wrong[0]]]) if wrong.size else None
+    def _rows_outside(codes: npt.NDArray[np.int64], names: list[str], known: set[str]) -> list[int]:
+        """The rows whose cells hold none of the known words."""
+        strange = [number for number, word in enumerate(names) if word not in known]
+        return np.flatnonzero(np.isin(codes, strange)).tolist() if strange else []
 
     def flags(self, name: str, default: bool | Flags, *, plain: bool = False) -> Flags:
         """A true/false column, bool (n,).
@@ -198,7 +227,7 @@ class Columns:
             return np.broadcast_to(np.asarray(default, dtype=bool), (len(self),)).copy()
         codes, names = self._encoded(name, "")
         truth = [value.lower() for value in names]
-        if wrong := self._first_outside(codes, truth, _TRUE | _FALSE | {""}):
+        if wrong := self._rows_outside(codes, truth, _TRUE | _FALSE | {""}):
             raise self.cell_error(name, wrong[0], "must be true or false")
         if not len(self):
             return np.empty(0, dtype=bool)
@@ -230,7 +259,10 @@ class Columns:
 
     def assume_read(self, name: str, value: str, meant: str) -> None:
         """Say once that a word of a column is taken for another."""
-        sentence = f"{name}: {shortened(value)} is read as {meant}"
+        self.assume(f"{name}: {shortened(value)} is read as {meant}")
+
+    def assume(self, sentence: str) -> None:
+        """Say once what is taken for granted."""
         if sentence not in self.assumptions:
             self.assumptions.append(sentence)
 

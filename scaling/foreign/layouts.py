@@ -32,7 +32,51 @@ def layout_of(columns: Columns) -> dict[str, Floats]:
         InputError: a cell is no count.
     """
     known = {name: columns.counts(name) for name in _LAYOUT if name != "global_batch_size"}
-    return {**known, "global_batch_size": _batch_of(columns)}
+    in_nodes = columns.counts("nodes") * columns.counts("gpus_per_node")
+    known["world_size"] = np.where(np.isnan(known["world_size"]), in_nodes, known["world_size"])
+    known["global_batch_size"] = _batch_of(columns)
+    known["dp"] = _dp_without_cp(columns, known)
+    local, name = columns.counts("local_batch_size"), "gradient_accumulation_steps"
+    # of local batches, each of some micro-batches
+    accumulated = local * known[name] / known["micro_batch_size"]
+    several = (local > known["micro_batch_size"]) & (np.mod(accumulated, 1) == 0)
+    if several.any():
+        columns.assume(f"{name} of {int(several.sum())} rows counts local batches")
+    known[name] = np.where(several, accumulated, known[name])
+    return known
+
+
+def _dp_without_cp(columns: Columns, known: Mapping[str, Floats]) -> Floats:
+    """Replicas, (n,), of a table that may count the ranks of cp among them."""
+    dp, cp, world = (known[name] for name in ("dp", "cp", "world_size"))
+    tp, pp = (np.where(np.isnan(known[name]), 1.0, known[name]) for name in ("tp", "pp"))
+    with_cp = (cp > 1) & (tp * pp * dp == world) & (np.mod(dp, cp) == 0)
+    if with_cp.any():
+        columns.assume(f"dp of {int(with_cp.sum())} rows counts the ranks of cp too")
+    return np.where(with_cp, dp / cp, dp)
+
+
+def sharded_over(columns: Columns) -> Floats:
+    """Ranks over which a column `fsdp` says that everything is sharded, (n,): 1 none, inf all."""
+    name = "fsdp"
+    if name not in columns:
+        return np.ones(len(columns))
+    words = columns.words(name, "1")
+    ranks = {word: _ranks_of(word) for word in set(words.tolist())}
+    for row in np.flatnonzero([np.isnan(ranks[word]) for word in words.tolist()]).tolist():
+        error = columns.cell_error(name, row, "must be a number of ranks, or on or off")
+        columns.set_aside(row, str(error))
+    return np.array([ranks[word] for word in words.tolist()], dtype=np.float64)
+
+
+def _ranks_of(word: str) -> float:
+    small = word.lower()
+    if small in ("on", "true", "yes", "full", "full_shard", "enabled", "zero3"):
+        return float("inf")
+    if small in ("", "off", "false", "no", "none", "no_shard", "0", "0.0", "/", "-"):
+        return 1.0
+    number = small.removesuffix(".0")
+    return float(number) if number.isdigit() else float("nan")
 
 
 # More tokens a step than anybody trains: a batch so large is stated in tokens, not sequences.
@@ -45,7 +89,7 @@ def _batch_of(columns: Columns) -> Floats:
     batch = columns.counts(name, high=LARGEST)
     in_tokens = (batch * length > _MOST_TOKENS_A_STEP) & (np.mod(batch, length) == 0)
     if in_tokens.any():
-        columns.assumptions.append(f"{name} of {int(in_tokens.sum())} rows is read as tokens")
+        columns.assume(f"{name} of {int(in_tokens.sum())} rows is read as tokens")
     batch = np.where(in_tokens, batch / length, batch)
     if (batch > MOST).any():
         row = int(np.flatnonzero(batch > MOST)[0])

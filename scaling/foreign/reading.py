@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ _TEXT = {
     if kind == "str"
 } | {"framework": pa.string(), "source": pa.string()}
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
-_EMPTY = ["", "-", "–", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
+_EMPTY = ["", "-", "–", "—", "/", "n/a", "N/A", "#N/A", "NA", "NaN", "nan", "None", "null", "NULL"]
 _CSV = b"csv"  # of a table's metadata: the file its lines can be counted in
 
 
@@ -67,7 +68,8 @@ def read_table(path: Path) -> pa.Table:
     """
     try:
         if not path.is_file():
-            raise InputError(f"{path}: no such file; give a CSV or Parquet table")
+            problem = "is a folder" if path.is_dir() else "no such file"
+            raise InputError(f"{path}: {problem}; give a CSV or Parquet table")
         table = pq.read_table(path) if path.suffix == ".parquet" else _csv(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, InputError):
@@ -85,7 +87,19 @@ def read_table(path: Path) -> pa.Table:
     for place, (name, factor) in enumerate(ours):
         if factor != 1.0:
             named = named.set_column(place, name, _multiplied(named.column(place), factor))
-    return named.select([name for name, _ in ours if name]).replace_schema_metadata(metadata)
+    chosen = named.select([name for name, _ in ours if name])
+    return _with_precision(chosen).replace_schema_metadata(metadata)
+
+
+def _with_precision(table: pa.Table) -> pa.Table:
+    """`System: DGX-H100, Precision: BF16` says two things."""
+    if "gpu" not in table.column_names or "precision" in table.column_names:
+        return table
+    cells = [re.search(r"(?i)precision\W+([\w-]+)", str(cell)) for cell in table["gpu"].to_pylist()]
+    if not any(cells):
+        return table
+    words = pa.array([cell and cell[1] for cell in cells], pa.string())
+    return table.append_column("precision", words)
 
 
 def _multiplied(column: pa.ChunkedArray, factor: float) -> pa.ChunkedArray:

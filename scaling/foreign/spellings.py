@@ -15,15 +15,22 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "dp": ("dp", "data"),
     "ep": ("ep", "expert", "expert_model"),
     "etp": ("etp", "expert_tensor"),
-    "virtual_stages": ("vp", "vpp", "virtual_pipeline", "virtual_pipeline_model", "model_chunks"),
+    "virtual_stages": (
+        "vp", "vpp", "virtual_pp", "virtual_pipeline", "virtual_pipeline_model",
+        "virtual_pipeline_stages", "model_chunks",
+    ),
     "world_size": ("world", "gpus", "gpu_count", "ranks", "devices", "chips", "accelerators"),
     "nodes": ("nodes", "nnodes", "hosts"),
     "gpus_per_node": ("gpus_per_node", "devices_per_node", "gpus_node"),
     "micro_batch_size": (
         "mbs", "micro_batch", "microbatch", "micro_batch_per_gpu", "train_micro_batch_per_gpu",
-        "per_device_batch", "per_device_train_batch",
+        "per_device_batch", "per_device_train_batch", "micro_bs", "micro_bsz",
     ),
-    "global_batch_size": ("gbs", "global_batch", "train_batch"),
+    "local_batch_size": ("lbs", "local_batch", "local_bs"),
+    "global_batch_size": (
+        "gbs", "global_batch", "train_batch", "global_bs", "global_bsz", "batch_global",
+        "gbs_sequences", "gbs_samples", "global_batch_sequences", "global_batch_samples",
+    ),
     "tokens_per_step": (
         "gbs_tokens", "global_batch_tokens", "tokens_per_global_batch", "tokens_per_batch",
         "batch_tokens", "global_batch_in_tokens",
@@ -34,7 +41,8 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "seq_length": (
         "seq", "seq_len", "seqlen", "sequence_length", "sequence_len", "max_seq_len",
-        "max_seq_length", "max_sequence_length", "context_length",
+        "max_seq_length", "max_sequence_length", "context_length", "ctx", "ctx_len", "ctx_length",
+        "max_context_length", "tokens_per_sequence",
     ),
     "num_layers": ("layers", "hidden_layers"),
     "hidden_size": ("hidden", "hidden_dim", "d_model", "model_dim"),
@@ -49,10 +57,13 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "expert_ffn_hidden", "moe_ffn_hidden", "moe_intermediate", "expert_intermediate",
     ),
     "dense_layers": ("dense_layers", "first_k_dense_replace", "first_k_dense"),
-    "precision": ("dtype", "data_type", "compute_dtype"),
+    "precision": (
+        "dtype", "data_type", "compute_dtype", "mixed_precision", "training_precision", "numerics",
+    ),
     "activation_checkpointing": (
         "recompute", "recomputation", "recompute_granularity", "checkpointing", "remat",
-        "activation_recompute", "activation_recomputation", "gradient_checkpointing",
+        "activation_recompute", "activation_recomputation", "gradient_checkpointing", "ac",
+        "act_ckpt", "activation_ckpt", "activation_checkpoint", "recompute_method",
     ),
     "attention": ("attention_kernel", "attention_backend", "attn_implementation"),
     "zero_stage": ("zero",),
@@ -64,29 +75,35 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "step_time_s": (
         "step_time", "time_per_step", "time_per_global_step", "iteration_time", "iter_time",
         "time_per_iteration", "elapsed_time_per_iteration", "train_step_time",
-        "train_step_timing", "step_duration", "per_step", "per_iteration", "per_iter",
+        "train_step_timing", "step_duration", "per_step", "per_iteration", "per_iter", "per_it",
     ),
     "peak_memory_bytes": (
         "peak_memory", "memory", "max_memory", "mem", "peak_mem", "max_mem", "memory_per_gpu",
         "peak_memory_per_gpu", "peak_gpu_memory", "max_memory_allocated",
     ),
-    "tokens_per_s": ("tokens_per_s", "throughput_tokens_per_s"),
+    "tokens_per_s": ("tokens_per_s", "throughput_tokens_per_s", "total_tokens_per_s"),
     "tokens_per_s_per_gpu": (
         "tokens_per_s_per_gpu", "tokens_per_gpu_per_s", "tgs", "throughput_tokens_per_s_per_gpu",
-        "throughput_per_gpu_tokens_per_s",
+        "throughput_per_gpu_tokens_per_s", "tps_per_gpu",
     ),
+    "steps_per_s": ("steps_per_s", "iterations_per_s", "iters_per_s", "iter_per_s", "it_per_s"),
+    "fsdp": ("fsdp", "sharding_strategy", "sharding"),
     "samples_per_s": ("samples_per_s", "sequences_per_s", "throughput_samples_per_s"),
 }  # fmt: skip
 _OWN = {*_COLUMNS, *fields_of(Row)}
 _OURS = {theirs: ours for ours, spellings in _COLUMNS.items() for theirs in spellings}
-_FILLING = {"size", "degree", "parallel", "parallelism", "num", "n", "number", "of", "published"}
+_FILLING = {"size", "degree", "parallel", "parallelism", "num", "n", "number", "of", "published",
+            "avg", "average", "mean", "median", "used"}  # fmt: skip
+_COUNTED = {"num", "n", "number", "count", "total"}  # of `n_gpu`, which is no kind of GPU
 _ALIKE = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens", "toks": "tokens",
           "token": "tokens", "device": "gpu", "sample": "samples"}  # fmt: skip
+_LARGE = {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6}
 # What a number is multiplied by to be in the unit of the column's own name.
 _UNITS: Mapping[str, Mapping[str, float]] = {
-    "step_time_s": {"s": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "millis": 1e-3, "us": 1e-6,
-                    "min": 60.0, "minutes": 60.0},
+    "step_time_s": {"s": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
+                    "millis": 1e-3, "us": 1e-6, "min": 60.0, "minutes": 60.0},
     "peak_memory_bytes": {"bytes": 1.0, "mb": 1e6, "mib": 2.0**20, "gb": 1e9, "gib": 2.0**30},
+    **dict.fromkeys(("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_step"), _LARGE),
 }  # fmt: skip
 
 # How other tools put a format, a kernel, what is recomputed and how a run ended; the first fits.
@@ -127,13 +144,19 @@ def column_of(head: str) -> tuple[str, float]:
 
     `Step time (ms)` is step_time_s in thousandths; a head that nobody knows is itself.
     """
-    parts = re.findall("[a-z0-9]+", head.lower().replace("/", " per "))
+    small = re.sub(r"\b([km])(?=tok)", r"\1 ", head.lower())
+    parts = re.findall("[a-z0-9]+", small.replace("/", " per ").replace("#", " n "))
     if "_".join(parts) in _COLUMNS:
         return "_".join(parts), 1.0
     words = [_ALIKE.get(word, word) for word in parts if word not in _FILLING]
     meant = _OURS.get("_".join(words))
+    if {*words} - _COUNTED == {"gpu"} and _COUNTED & {*parts}:
+        return "world_size", 1.0
     if meant is not None and meant != "peak_memory_bytes":  # which needs a unit
         return meant, 1.0
+    outer, _, inner = head.partition("(")
+    if inner and column_of(outer)[0] == column_of(inner)[0] in _COLUMNS:  # `Pipeline Parallel (PP)`
+        return column_of(outer)
     for column, units in _UNITS.items():
         for word in {*words} & {*units}:
             rest = "_".join(other for other in words if other not in (word, "in"))
@@ -174,6 +197,9 @@ def model_meant(text: str, known: Collection[str]) -> str | None:
     if text in known:
         return text
     theirs = _model_words(text)
+    if len(theirs) == 1 and re.fullmatch(r"\d+[bt]", *theirs):  # a bare size that only one has
+        sized = [name for name in known if theirs <= _model_words(name)]
+        return sized[0] if len(sized) == 1 else None
     fitting = [name for name in known if (ours := _model_words(name)) <= theirs | _LEFT_OUT
                and theirs <= ours | _MAKERS and ours & theirs]  # fmt: skip
     whole = [name for name in fitting if _model_words(name) <= theirs]
@@ -189,7 +215,9 @@ _LEFT_OUT = {"a3b", "a22b", "32k", "gpt"}
 
 def _model_words(name: str) -> set[str]:
     """`llama3.1-70B` as llama, 3, 70b: versions without what stands behind their point."""
-    plain = re.sub(r"(?<=\d)\.\d+(?!\d*b)", "", re.sub(r"gpt-?3(?=\D)", "gpt", name.lower()))
+    plain = re.sub(r"\(.*?\)|\b\d+[- ]?nodes?\b", " ", name.lower())
+    plain = re.sub(r"(?<=\d) (?=[bt]\b)", "", re.sub(r"gpt-?3(?=\D)", "gpt", plain))
+    plain = re.sub(r"(?<=\d)\.\d+(?!\d*b)", "", plain)
     return set(re.findall(r"\d+x\d+b|a?\d+[bkt](?![a-z])|v?\d+|[a-z]+?(?=v?\d|[^a-z]|$)", plain))
 
 

@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from scaling.cluster import node
@@ -15,15 +14,7 @@ from scaling.launch.start.torchrun import nodes_of
 _OTHER_VENDORS = Path("/dev/kfd")  # AMD's driver
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """Why the point's devices are not there."""
-
-    text: str
-    elsewhere: bool  # whether this is one node of many, and another may have them
-
-
-def missing_devices(point: Task, environment: Mapping[str, str]) -> Missing | None:
+def missing_devices(point: Task, environment: Mapping[str, str]) -> str | None:
     """What is missing of the point's GPUs on this host; None where nothing is.
 
     Where ranks run on other hosts only (from a login node), nothing can be said here. A card that
@@ -45,7 +36,7 @@ def missing_devices(point: Task, environment: Mapping[str, str]) -> Missing | No
         return None
     host = slurm.node_name(environment) or socket.gethostname()
     text = f"{host} shows {shown} of the {needed} GPUs that the point needs on a node"
-    return Missing(text=f"{text} ({reason})" if reason else text, elsewhere=in_slurm)
+    return f"{text} ({reason})" if reason else text
 
 
 def shown_devices(gpus: Sequence[Gpu], named: Sequence[str] | None) -> int:

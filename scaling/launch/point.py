@@ -15,6 +15,7 @@ from scaling.launch.judge.verdict import Verdict
 from scaling.launch.judge.watch import Limits
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import Run, rank_files, run_ranks
+from scaling.launch.start import slurm
 from scaling.launch.start.choose import starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
@@ -26,6 +27,7 @@ from scaling.launch.unsettled import (
     exits_on_signals,
 )
 from scaling.record.files import read_row, retried_attempts, write_rows
+from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
 from scaling.record.running import marked, runner_of
 from scaling.study.paths import rank_logs, retried, running_marker
@@ -110,9 +112,9 @@ def _run(
     logs = rank_logs(point.study, point.point_id, row_path)
     with rank_files(logs) as files:
         if missing := missing_devices(point, os.environ):
-            if missing.elsewhere:
-                raise NoDevices(missing.text)
-            judged = Verdict(outcome="launch_failed", message=missing.text)
+            if slurm.job_id(os.environ) is not None:  # another node may have them
+                raise NoDevices(missing)
+            judged = Verdict(outcome="launch_failed", message=missing)
             return Run(verdict=judged, started_at=time.time(), duration_s=0.0)
         _, usual_hang_after_s = limits(
             point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
@@ -137,7 +139,10 @@ def _run(
         for trace in files.directory.glob("rank*.trace.json.gz"):
             trace.replace(logs / trace.name)
         run = dataclasses.replace(
-            run, results=files.results(), stacks=files.stacks(), load_average=load_average
+            run,
+            results=files.left(RankResult),
+            stacks=files.left(Stack),
+            load_average=load_average,
         )
     _not_while_suspended(run)
     return run

@@ -46,6 +46,7 @@ class Words:
     column: str  # over a column of the page's tables
     said: Said = "where chosen"
     leading: bool = False  # its column is shown though all layouts agree on it
+    within: str | None = None  # the degree without which the choice means nothing
 
 
 def _axis(
@@ -101,7 +102,7 @@ class LayoutAxes:
     cp: int = _axis(1, "cp", ranks=True, said="in names")
     # what the ranks of a cp group pass each other: heads for tokens, or keys and values around
     cp_style: CpStyle = _axis(
-        "all_to_all", "cp style", later=True, name="{} cp", short="{}", label="cp-{}"
+        "all_to_all", "cp style", later=True, name="{} cp", short="{}", label="cp-{}", within="cp"
     )
     # ranks of dp x cp that the experts of a layer are dealt to
     ep: int = _axis(1, "ep", later=True)
@@ -110,12 +111,12 @@ class LayoutAxes:
         name="{} routing", short="{}",
     )  # fmt: skip
     pipeline_schedule: PipelineSchedule = _axis(
-        "1f1b", "schedule", later=True, name="{}", said="in names"
+        "1f1b", "schedule", later=True, name="{}", said="in names", within="pp"
     )
     # model chunks per pipeline rank
     virtual_stages: int = _axis(
         1, "virtual stages", later=True, name="{} virtual stages", short="vs {}",
-        label="virtual{}", column="virt.",
+        label="virtual{}", column="virt.", within="pp",
     )  # fmt: skip
     # Megatron's: norms and dropout sharded inside the tp group
     sequence_parallel: bool = _flag("sequence parallel", "sp", "sp", column="seq. par.")

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import functools
+import glob
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -129,10 +130,9 @@ def read_row(path: Path) -> Row:
 
 
 def retried_attempts(row_path: Path) -> int:
-    """Attempts at a point whose rows are kept aside; an id may hold what a glob would interpret."""
+    """Attempts at a point whose rows are kept aside."""
     folder = retried(row_path, 1).parent
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return sum(name.startswith(f"{row_path.stem}.") and name.endswith(".parquet") for name in names)
+    return len(list(folder.glob(f"{glob.escape(row_path.stem)}.*.parquet")))
 
 
 def write_points(directory: Path, plan: Plan) -> None:

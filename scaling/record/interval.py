@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Values = npt.NDArray[np.float64]
 
+_LEVEL = 0.95
 _RESAMPLES = 2000
 _AT_ONCE = 1 << 20  # values drawn in one go: memory does not grow with steps
 _SEED = 20_200  # fixed: a row read twice gives one interval
@@ -23,8 +24,8 @@ class MedianInterval:
     high: float | None
 
 
-def median_interval(values: Sequence[float], *, level: float = 0.95) -> MedianInterval:
-    """The median of one run with its percentile interval, by a moving-block bootstrap.
+def median_interval(values: Sequence[float]) -> MedianInterval:
+    """The median of one run with its 95 % percentile interval, by a moving-block bootstrap.
 
     Steps that follow each other are alike (a clock that is held down, a neighbour on the network),
     so blocks of neighbouring steps are drawn and not single ones (Kuensch, Annals of Statistics 17,
@@ -43,7 +44,7 @@ def median_interval(values: Sequence[float], *, level: float = 0.95) -> MedianIn
     if len(numbers) == 1:
         return MedianInterval(median=median, low=None, high=None)
     medians = resampled_medians(numbers, _RESAMPLES, np.random.default_rng(_SEED))
-    low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(medians, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     # blocks count the first and last steps less often, which must not push the median out
     return MedianInterval(median=median, low=min(float(low), median), high=max(float(high), median))
 

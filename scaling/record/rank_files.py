@@ -17,7 +17,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scaling.record.row import Outcome, Stopped
 
@@ -91,7 +91,7 @@ class ProbeRecords:
     records: list[dict[str, Any]]
 
 
-Left = Stack | RankResult | RankFailure | ProbeEnd | ProbeRecords
+Left = TypeVar("Left", Stack, RankResult, RankFailure, ProbeEnd, ProbeRecords)
 
 
 def has_stepped(doing: str) -> bool:
@@ -124,25 +124,14 @@ class RankFiles:
         """Leave this rank's result."""
         self._write(f"rank{rank}.{_SUFFIX[type(result)]}", json.dumps(dataclasses.asdict(result)))
 
-    def stacks(self) -> dict[int, Stack]:
-        """The stacks of the ranks that got as far as knowing theirs."""
-        return {rank: Stack(**fields) for rank, fields in self._left(Stack)}
-
-    def results(self) -> dict[int, RankResult]:
-        """The measurements of the ranks that have finished."""
-        return {rank: RankResult(**fields) for rank, fields in self._left(RankResult)}
+    def left(self, kind: type[Left]) -> dict[int, Left]:
+        """What `leave` wrote of this kind, by rank, of the ranks that got so far."""
+        paths = self._by_rank(_SUFFIX[kind])
+        return {rank: kind(**json.loads(path.read_text())) for rank, path in paths}
 
     def finished(self) -> frozenset[int]:
         """The ranks that have left a result, whatever is in it."""
         return frozenset(rank for rank, _ in self._by_rank(_SUFFIX[RankResult]))
-
-    def records(self) -> dict[int, ProbeRecords]:
-        """What the ranks of a probe have measured so far."""
-        return {rank: ProbeRecords(**fields) for rank, fields in self._left(ProbeRecords)}
-
-    def failures(self) -> dict[int, RankFailure]:
-        """The failures of the ranks that could still tell."""
-        return {rank: RankFailure(**fields) for rank, fields in self._left(RankFailure)}
 
     def publish_store(self, host: str, port: int) -> None:
         """Rank 0 says where the others find it."""
@@ -160,9 +149,6 @@ class RankFiles:
         part = self.directory / f".{name}.part"
         part.write_text(text, encoding="utf-8")
         part.replace(self.directory / name)
-
-    def _left(self, kind: type) -> list[tuple[int, dict[str, Any]]]:
-        return [(rank, json.loads(path.read_text())) for rank, path in self._by_rank(_SUFFIX[kind])]
 
     def _by_rank(self, suffix: str) -> list[tuple[int, Path]]:
         results = [

@@ -29,7 +29,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "energy_j", "mean_power_w", "exposed_comm_s", "startup_s",
         "duration_s", "error_message", "stack_fingerprint", "point_id", "predicted_outcome",
         "predicted_tokens_per_s", "predicted_step_time_s", "predicted_memory_bytes",
-        "predicted_from",
     ),
     "best": (
         "setting_id", "series", "world_size", "layout_name", "layout", "label", "slot", *_RATES,
@@ -140,6 +139,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 # Tables for sentences, of which the page holds what the sentences make of them.
 SPOKEN: dict[str, tuple[str, ...]] = {
+    "accuracy": (
+        "setting_id", "compared", "near", "median_error", "judged", "told_right", "predicted_from",
+        "published", "unstated",
+    ),
     "optimism": (
         "setting_id", "series", "world_size", "layout_name", "layouts", "runs", "contenders",
         "probability_of_winner", "between_run_sigma", "optimism",

@@ -37,16 +37,21 @@ def fitting_plan_and_spend(study: Study) -> "tuple[Plan, Spend | None]":
     Raises:
         InputError: as `fitting_plan`.
     """
-    planned = fitting_plan(study)
-    if study.mode == "predict" or not study.predictable:
-        return planned, None
+    fitting = _fitting(study)
+    if fitting.predicted is None:
+        return fitting.plan, None
     from scaling.predict.advise.spend import spend_of
     from scaling.run.price import run_s
 
+    points, prediction = fitting.predicted
+    planned = dict(enumerate(fitting.gridded)) | dict(
+        zip(fitting.rows, fitting.plan.points, strict=True)
+    )
     # repeats of contenders come as they are needed
-    wanted = [p for p in planned.points if not (study.measure.repeats.only and p.repeat)]
-    points, prediction = predict_points(study, wanted)
-    return planned, spend_of(points, prediction, run_s=run_s(study, wanted, prediction))
+    only_contenders = study.measure.repeats.only
+    wanted = [row for row in fitting.rows if not (only_contenders and planned[row].repeat)]
+    seconds = run_s(study, list(planned.values()), prediction)
+    return fitting.plan, spend_of(points, prediction, run_s=seconds, rows=wanted)
 
 
 def fitting_plan(study: Study) -> Plan:
@@ -55,11 +60,28 @@ def fitting_plan(study: Study) -> Plan:
     Raises:
         InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
     """
+    return _fitting(study).plan
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitting:
+    """A plan, the grid it is of, and which of its `rows` the plan kept.
+
+    `predicted`: of the whole grid; None if nothing of it is refused or can be predicted.
+    """
+
+    plan: Plan
+    gridded: Sequence[Point] = ()
+    rows: Sequence[int] = ()
+    predicted: "tuple[Points, Prediction] | None" = None
+
+
+def _fitting(study: Study) -> _Fitting:
     planned = grid.expand_grid(study)
     if study.mode == "predict":
-        return planned  # in a study that only predicts, what does not fit is an answer
+        return _Fitting(plan=planned)  # what does not fit is an answer there
     if not study.predictable:
-        return _checked_in_full(study, planned)
+        return _Fitting(plan=_checked_in_full(study, planned))
     from scaling.predict.advise.spend import memory_refusals
 
     points, prediction = predict_points(study, planned.points)
@@ -80,7 +102,12 @@ def fitting_plan(study: Study) -> Plan:
     whole = Plan(points=tuple(kept), refusals=(*planned.refusals, *refused))
     grid.refuse_empty(study, kept, whole.refusals)
     ranked_s = ranked_of(prediction)
-    return _checked_in_full(study, whole, [ranked_s[row] for row in rows])
+    return _Fitting(
+        plan=_checked_in_full(study, whole, [ranked_s[row] for row in rows]),
+        gridded=planned.points,
+        rows=rows,
+        predicted=(points, prediction),
+    )
 
 
 def ranked_of(prediction: "Prediction") -> list[float | None]:

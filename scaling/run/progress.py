@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 from scaling.study.study import Study
 
+_USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of a size have told theirs
 _COLUMNS = ["outcome", "duration_s", "world_size", "step_time_s", "extended_step_time_s"]
 
 
@@ -73,31 +74,45 @@ def duration(seconds: float) -> str:
 def judge(
     points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]], running: Collection[str]
 ) -> Progress:
-    """The progress of `points`; rows of points the study no longer has are not counted.
-
-    Time left: the mean duration of finished points of the same world size (of all, where none of
-    that size has finished), summed over what is missing and shared by the points that run at once.
-    """
-    finished = [point for point in points if point.point_id in rows]
+    """The progress of `points`; rows of points the study no longer has are not counted."""
+    finished = {point.point_id: rows[point.point_id] for point in points if point.point_id in rows}
     missing = [point for point in points if point.point_id not in rows]
-    durations: dict[int, list[float]] = {}
-    for point in finished:
-        durations.setdefault(point.world_size, []).append(rows[point.point_id]["duration_s"])
-    outcomes = Counter(rows[point.point_id]["outcome"] for point in finished)
+    outcomes = Counter(row["outcome"] for row in finished.values())
     active = sum(point.point_id in running for point in missing)
-    seconds_left = None
-    if durations:
-        means = {size: statistics.fmean(listed) for size, listed in durations.items()}
-        mean = statistics.fmean(itertools.chain(*durations.values()))
-        total = sum(means.get(point.world_size, mean) for point in missing)
-        seconds_left = total / max(1, active)
+    left = time_left(missing, finished.values(), active)
     return Progress(
         total=len(points),
         done=outcomes.pop("ok", 0),
         failed=dict(outcomes),
         running=active,
-        seconds_left=seconds_left,
+        seconds_left=None if left is None else left[0],
     )
+
+
+def time_left(
+    missing: Sequence[Point], rows: Iterable[Mapping[str, Any]], active: int
+) -> tuple[float, float] | None:
+    """Seconds until the rest is done if as many points run at once as now, and their deviation.
+
+    The sum over the missing points of the mean duration m of their size (of all, where none of that
+    size has finished), of k points so far; its variance is n s^2 (1 + n / k) a size for n missing
+    ones, s their spread. None where nothing has finished yet.
+    """
+    durations: dict[int, list[float]] = {}
+    for row in rows:
+        durations.setdefault(row["world_size"], []).append(row["duration_s"])
+    of_all_sizes = [*itertools.chain(*durations.values())]
+    if not of_all_sizes:
+        return None
+    total = variance = 0.0
+    for size, n in Counter(point.world_size for point in missing).items():
+        listed = durations.get(size, of_all_sizes)
+        k, mean = len(listed), statistics.fmean(listed)
+        spread = statistics.stdev(listed) if k > 1 else _USUAL_SPREAD * mean
+        total += n * mean
+        variance += n * spread**2 * (1 + n / k)
+    at_once = max(1, active)
+    return total / at_once, variance**0.5 / at_once
 
 
 def watcher_of(study: Study, points: Sequence[Point], study_dir: Path) -> "Watcher":

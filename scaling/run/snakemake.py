@@ -55,6 +55,7 @@ def run_study(
     command = _command(loaded.path, shown, {"mode": mode, "cluster": cluster})
     if is_dry:
         return _dry_run(command, plan_file.read(folder, planned.made_from), options, watcher)
+    stop.refuse_a_second(loaded.name)
     stop.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
@@ -73,8 +74,12 @@ def run_study(
         process = subprocess.Popen(
             command, stdout=sink, stderr=subprocess.STDOUT, env={**os.environ, **environment}
         )
-        code = _wait(process, watcher, console, started)
+        code, told_to_end = _wait(process, watcher, console, started)
+    code = 128 - code if code < 0 else code  # as a shell says which signal ended it
     after = watcher.look()
+    if code and told_to_end:  # snakemake may have died of it with a traceback, which says nothing
+        console.print(f"Stopped: {after.line()}. The same command goes on; what was said: {log}")
+        return code
     if code:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
         console.print("\n".join(plain(line) for line in tail))
@@ -133,12 +138,20 @@ def _command(study: Path, options: list[str], chosen: Mapping[str, str | None]) 
 
 def _wait(
     process: subprocess.Popen[bytes], watcher: Watcher, console: Console, started: float
-) -> int:
-    """Show the line until snakemake ends. Ctrl-C reaches snakemake too; it ends by itself.
+) -> tuple[int, bool]:
+    """Show the line until snakemake ends; its exit code, and whether it was told to end.
 
-    SIGTERM is handed on: snakemake starts nothing more, and what runs comes to its end.
+    Ctrl-C reaches snakemake too; it ends by itself. SIGTERM is handed on: snakemake starts nothing
+    more, and what runs comes to its end.
     """
-    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    told_to_end = False
+
+    def hand_on(*_: object) -> None:
+        nonlocal told_to_end
+        told_to_end = True
+        process.terminate()
+
+    before = signal.signal(signal.SIGTERM, hand_on)
     next_plain = time.monotonic() + PLAIN_LINE_EVERY_S
     next_ask, waiting = 0.0, ""
     last = ""
@@ -147,10 +160,11 @@ def _wait(
         live = at_the_end.enter_context(Live(console=console, refresh_per_second=4, transient=True))
         while True:
             try:
-                return process.wait(timeout=1.0)
+                return process.wait(timeout=1.0), told_to_end
             except subprocess.TimeoutExpired:
                 progress = watcher.look()
             except KeyboardInterrupt:
+                told_to_end = True
                 console.print("Stopping: what is measured is kept.")
                 os.kill(process.pid, signal.SIGINT)
                 continue

@@ -2,13 +2,10 @@
 
 import dataclasses
 import datetime
-import itertools
 import json
 import math
-import statistics
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +15,13 @@ import pyarrow.parquet as pq
 from scaling.cluster.hardware import GIB
 from scaling.launch.start.slurm import Queued, queued
 from scaling.record.row_files import read_rows
-from scaling.run.progress import Progress, Watcher, duration
+from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.study.paths import StudyPaths
 from scaling.study.point import Point, columns_of
 
 _KWH_J = 3.6e6
 _QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
-_USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of a size have told theirs
+_AT_MOST = 8  # lines of one kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +53,7 @@ class Status:
     """How a sweep is. Seconds and GPU-hours (rank-hours on a CPU); None: not known, or no budget.
 
     ends_in_s: 80 % interval, from how long points of each size took.
+    hours_of: what an hour is one of, in the plural.
     """
 
     progress: Progress
@@ -66,6 +64,7 @@ class Status:
     best: tuple[Best, ...]
     ends_in_s: tuple[float, float] | None
     allocations: str | None = None  # what they were used for, a sentence
+    hours_of: str = "GPU-hours"
 
     def to_json(self) -> str:
         """All of it in one line."""
@@ -76,32 +75,49 @@ class Status:
     def lines(self) -> list[str]:
         """The line of progress first, then what there is to say."""
         lines = [self.progress.line()]
-        lines += [
-            f"  runs on {one.host} since {duration(one.seconds)}: {one.world_size} x {one.layout}"
-            for one in self.running
-        ]
-        lines += [f"  waits: {one.line}" for one in self.queue if one.position is not None]
+        lines += _first_few(
+            [
+                f"  runs for {duration(one.seconds)} on {one.host}: {one.world_size} x {one.layout}"
+                for one in sorted(self.running, key=lambda one: -one.seconds)
+            ]
+        )
+        waiting = [(one.position, one.line) for one in self.queue if one.position is not None]
+        lines += _first_few([f"  waits: {line}" for _, line in sorted(waiting)])
         nodes = sum(one.nodes for one in self.queue if one.position is None)
         if nodes:
-            lines.append(f"  {nodes} nodes in use")
-        if self.gpu_hours_spent and not self.progress.finished:
-            left = self.gpu_hours_left
-            budget = "" if left is None else f", {left:,.1f} left of the budget"
-            lines.append(f"  {self.gpu_hours_spent:,.1f} GPU-hours spent{budget}")
-        if self.ends_in_s is not None and not self.progress.finished:
-            early, late = (_clock(seconds) for seconds in self.ends_in_s)
-            lines.append(f"  ends between {early} and {late} (four times in five)")
-        several = len({(one.model, one.seq_length) for one in self.best}) > 1
+            lines.append(f"  {nodes} node{'s' * (nodes > 1)} in use")
         if not self.progress.finished:
-            lines += [
-                f"  best so far of {one.of} at {one.world_size}: {one.layout}, "
-                f"{one.tokens_per_s:,.0f} tokens/s{' (extended)' * (one.kind == 'extended')}"
-                + (f" ({one.model}, {one.seq_length})" if several else "")
-                for one in self.best
-            ]
+            lines += self._until_it_ends()
         if self.allocations is not None:
             lines.append(f"  {self.allocations}")
         return lines
+
+    def _until_it_ends(self) -> list[str]:
+        lines = []
+        if self.gpu_hours_spent:
+            left = self.gpu_hours_left
+            budget = "" if left is None else f", {left:,.1f} left of the budget"
+            lines.append(f"  {self.gpu_hours_spent:,.1f} {self.hours_of} spent{budget}")
+        if self.ends_in_s is not None:
+            early, late = (_clock(seconds) for seconds in self.ends_in_s)
+            lines.append(f"  ends between {early} and {late} (four times in five)")
+            if self.progress.undecided:
+                lines[-1] += ", later if choices add points"
+        settings = {(one.model, one.seq_length) for one in self.best}
+        for one in self.best:
+            extended = ", extended" * (one.kind == "extended")
+            which = f" ({one.model}, {one.seq_length} tokens)" if len(settings) > 1 else ""
+            lines.append(
+                f"  fastest so far at {one.world_size}{which}, of {one.of} tried: "
+                f"{one.layout}, {one.tokens_per_s:,.0f} tokens/s{extended}"
+            )
+        return lines
+
+
+def _first_few(lines: list[str]) -> list[str]:
+    """Some of many lines of one kind, and how many more there are."""
+    more = len(lines) - _AT_MOST
+    return lines if more < 1 else [*lines[:_AT_MOST], f"    and {more} more"]
 
 
 def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Status:
@@ -110,8 +126,7 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
     # rows of attempts that were given up cost as much
     given_up = read_rows(sorted(watcher.paths.retried.glob("*.parquet"))).table
     every = [*watcher.rows.values(), *given_up.select(["duration_s", "world_size"]).to_pylist()]
-    spent = math.fsum(row["duration_s"] * row["world_size"] for row in every) / 3600
-    running = (
+    running = tuple(
         Running(
             point_id=point.point_id,
             layout=point.layout.label,
@@ -122,15 +137,21 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         for point in watcher.points
         if (runner := watcher.runners.get(point.point_id)) is not None
     )
+    missing = watcher.missing()
+    left = time_left(missing, watcher.rows.values(), progress.running)
+    rank_s = [row["duration_s"] * row["world_size"] for row in every]
+    rank_s += [one.seconds * one.world_size for one in running]
+    spent = math.fsum(rank_s) / 3600
     return Status(
         progress=progress,
-        running=tuple(running),
+        running=running,
         queue=tuple(queued(Path.cwd())),
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
         best=tuple(_best(watcher.points, watcher.rows)),
-        ends_in_s=_ends_in(watcher.missing(), watcher.rows.values(), progress.running),
+        ends_in_s=None if not missing or left is None else _interval(*left),
         allocations=use_of_allocations(watcher.paths),
+        hours_of="rank-hours" if all(one.gpu == "cpu" for one in watcher.points) else "GPU-hours",
     )
 
 
@@ -163,30 +184,8 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
     ]
 
 
-def _ends_in(
-    missing: Sequence[Point], rows: Iterable[Mapping[str, Any]], active: int
-) -> tuple[float, float] | None:
-    """When the rest is done if as many points run at once as now: an 80 % interval.
-
-    The sum over the missing points of the mean duration m of their size, of k points so far; its
-    variance is n s^2 (1 + n / k) a size for n missing ones, s their spread.
-    """
-    durations: dict[int, list[float]] = {}
-    for row in rows:
-        durations.setdefault(row["world_size"], []).append(row["duration_s"])
-    of_all_sizes = [*itertools.chain(*durations.values())]
-    if not of_all_sizes or not missing:
-        return None
-    total = variance = 0.0
-    for size, n in Counter(point.world_size for point in missing).items():
-        listed = durations.get(size, of_all_sizes)
-        k, mean = len(listed), statistics.fmean(listed)
-        spread = statistics.stdev(listed) if k > 1 else _USUAL_SPREAD * mean
-        total += n * mean
-        variance += n * spread**2 * (1 + n / k)
-    at_once = max(1, active)
-    off = _QUANTILE * math.sqrt(variance)
-    return max(0.0, total - off) / at_once, (total + off) / at_once
+def _interval(mean: float, deviation: float) -> tuple[float, float]:
+    return max(0.0, mean - _QUANTILE * deviation), mean + _QUANTILE * deviation
 
 
 def use_of_allocations(paths: StudyPaths) -> str | None:
@@ -220,4 +219,4 @@ def use_of_allocations(paths: StudyPaths) -> str | None:
 
 def _clock(seconds: float) -> str:
     moment = datetime.datetime.now().astimezone() + datetime.timedelta(seconds=seconds)
-    return moment.strftime("%a %H:%M")
+    return moment.strftime("%a %d %b %H:%M")

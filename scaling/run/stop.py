@@ -36,7 +36,7 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     paths = StudyPaths(results / name)
     sentences, ended = _stop_allocations(f"{paths.folder}/", cluster)
     # a snakemake without the executor: it starts nothing more once its point has ended
-    snakemakes = [one for one in snakemakes_in(Path.cwd()) if _runs(one, name)]
+    snakemakes = _snakemakes_of(name)
     _send(snakemakes, signal.SIGTERM)
     points = [
         psutil.Process(one.pid) for one in running_here(paths.rows) if psutil.pid_exists(one.pid)
@@ -61,6 +61,23 @@ def _stop_allocations(prefix: str, cluster: str) -> tuple[list[str], bool]:
         check=False,
     )
     return [*done.stdout.splitlines(), *done.stderr.splitlines()], done.returncode == 0
+
+
+def refuse_a_second(name: str) -> None:
+    """Two snakemakes of one study would only tell each other of a lock.
+
+    Raises:
+        InputError: one of this machine runs the study already.
+    """
+    for other in _snakemakes_of(name):
+        raise InputError(
+            f"{name}: runs already, as process {other.pid} of this machine: `scaling status {name} "
+            f"--watch` says how far it is, `scaling stop {name}` ends it"
+        )
+
+
+def _snakemakes_of(name: str) -> list[psutil.Process]:
+    return [one for one in snakemakes_in(Path.cwd()) if _runs(one, name)]
 
 
 def _runs(snakemake: psutil.Process, name: str) -> bool:

@@ -50,10 +50,13 @@ class Steps(File):
 def _number_or(
     number: Any, what: str, make: Callable[[Any], object] = lambda value: value, word: str = ""
 ) -> Callable[[object], object]:
-    """A validator that takes a number as short for what `make` makes of it, or one word."""
+    """A validator that takes a number as short for what `make` makes of it, or one word.
+
+    Without a word a mapping is left to be read as what `make` makes.
+    """
 
     def validator(value: object) -> object:
-        if isinstance(value, dict | File) or (word and value == word):
+        if value == word if word else isinstance(value, dict | File):
             return value
         if not isinstance(value, int | float):
             raise PydanticCustomError("kind", what)

@@ -91,7 +91,7 @@ def _key(location: tuple[int | str, ...]) -> str:
 
 def shown(value: object) -> str:
     """A value as it is quoted in a sentence: on one line, and short."""
-    text = repr(value)
+    text = "null" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

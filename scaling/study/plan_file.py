@@ -78,7 +78,7 @@ def study_path(study: str | Path, config: Path = CONFIG) -> Path:
     except OSError:  # a name longer than any file system allows
         exists = False
     if not exists:
-        names = [other.stem for other in (config / "studies").glob("*.yaml")]
+        names = [other.stem for other in (config / "studies").glob("*.yaml") if other.is_file()]
         raise InputError(f"{path}: no such study: {did_you_mean(Path(study).stem, names)}")
     return path
 

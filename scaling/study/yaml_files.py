@@ -107,7 +107,8 @@ def validated(path: Path, schema: type[T]) -> T:
     """
     content = _content(path)
     if not isinstance(content, dict):
-        raise InputError(f"{path}: must hold keys and values, not {type(content).__name__}")
+        problem = "is empty" if content is None else f"is {shown(content)}"
+        raise InputError(f"{path}: {problem}; it must hold keys and values")
     try:
         return TypeAdapter(schema).validate_python(content)
     except ValidationError as error:

@@ -183,7 +183,14 @@ def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them()
     names = [
         {"setting_id": 1, "layout": "l", "layout_name": "l", "layout_id": 1, "layout_lines": "l"}
     ]
-    rows = run_sql("statistics", planned=planned, names=names, measurements=measurements)
+    none_other = duckdb.sql(
+        "select 1 as setting_id, 8 as world_size, 'x' as layout, 'l' as predicted_layout, "
+        "null::varchar[] as unstated"
+    ).to_arrow_table()
+    rows = run_sql(
+        "statistics", planned=planned, names=names, measurements=measurements,
+        counterparts=none_other,
+    )  # fmt: skip
     (theirs,) = (row for row in rows if row["point_id"] == "theirs")
     assert (theirs["tokens_per_s"], theirs["predicted_tokens_per_s"]) == (3.0, 4.0)
 

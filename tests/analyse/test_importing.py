@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ from scaling.analyse.importing import NEEDED, import_rows
 from scaling.analyse.warehouse import tabulate
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
+from scaling.layout.layout import Layout
+from scaling.layout.shapes import ModelShape
 from scaling.record.files import write_points, write_rows
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, needed_sql, read, some_point
-from tests.report.synthetic_study import timed_row
+from tests.report.large_study import predict_all
+from tests.report.synthetic_study import point, timed_row
 
 pytestmark = pytest.mark.slow
 
@@ -32,14 +36,14 @@ ROW = {
 def imported(tmp_path):
     """Import rows, each ROW with changes, into a study, and read what its tables say."""
 
-    def run(*changes, drop=(), clusters=None, study="study"):
+    def run(*changes, drop=(), clusters=None, study="study", models=None):
         rows = [{k: v for k, v in (ROW | one).items() if k not in drop} for one in changes]
         source = tmp_path / "rows.csv"
         with source.open("w", newline="", encoding="utf-8") as out:
             writer = csv.DictWriter(out, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-        import_rows(source, tmp_path / study, clusters or {})
+        run.said = import_rows(source, tmp_path / study, clusters or {}, models)
 
         def table(name):
             tabulate(tmp_path / study, needed_sql(tmp_path / "sql" / name, name))
@@ -100,9 +104,9 @@ def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imp
 
 
 def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, imported):
-    point = some_point(1)
-    write_points(tmp_path / "study", Plan(points=(point,), refusals=()))
-    write_rows(tmp_path / "study" / "rows" / "a.parquet", [timed_row(point, 2.0)])
+    one = some_point(1)
+    write_points(tmp_path / "study", Plan(points=(one,), refusals=()))
+    write_rows(tmp_path / "study" / "rows" / "a.parquet", [timed_row(one, 2.0)])
     table = imported({})
     assert sorted(row["series"] for row in table("measurements")) == ["measured", "published"]
     assert {row["points"] for row in table("progress")} == {1}
@@ -174,7 +178,7 @@ def test_a_mixture_whose_experts_are_stated_has_the_flops_of_those_a_token_takes
     assert latent["mfu"] is None, "its attention is not stated"
 
 
-@pytest.mark.parametrize("column", NEEDED)
+@pytest.mark.parametrize("column", [name for name in NEEDED if name != "outcome"])
 def test_a_needed_column_that_is_missing_is_named(imported, column):
     sentence = f"column {column} is missing: the table has .*; needed are model, cluster"
     with pytest.raises(InputError, match=sentence):
@@ -203,7 +207,7 @@ def test_published_tables_give_the_best_layouts_that_the_rows_themselves_give(tm
             key = (row["model"], row["cluster"], int(row["world_size"]))
             tokens = int(row["global_batch_size"]) * int(row["seq_length"])
             fastest[key] = max(fastest.get(key, 0.0), tokens / float(row["step_time_s"]))
-    assert import_rows(source, tmp_path, {}) == len(rows)
+    assert import_rows(source, tmp_path, {}).rows == len(rows)
     tabulate(tmp_path, SQL)
     settings = {row["setting_id"]: row for row in read(tmp_path / "tables" / "settings.parquet")}
     found: dict[tuple[str, str, int], dict] = {}
@@ -226,3 +230,113 @@ def test_published_tables_give_the_best_layouts_that_the_rows_themselves_give(tm
             for one in same
         ]
         assert fastest[key] == pytest.approx(max(rates))
+
+
+TINY = ModelShape(
+    family="gpt", num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
+    ffn_hidden_size=256, gated_mlp=False, vocab_size=1000, tied_embeddings=True,
+)  # fmt: skip
+
+
+def planned(*, tp=2, pp=1, **choices):
+    """The point of a study of 32 sequences on 8 GPUs, 2 a micro-batch."""
+    dp = 8 // tp // pp
+    layout = Layout(
+        tp=tp, pp=pp, dp=dp, zero_stage=1, micro_batch_size=2, seq_length=128,
+        gradient_accumulation_steps=16 // dp, **{"fused_norm": True, **choices},
+    )  # fmt: skip
+    return point(layout, model="tiny_gpt", shape=TINY, cluster="a100-80gb-dgx", gpu="a100-80gb")
+
+
+def test_a_published_row_meets_the_prediction_of_the_layout_that_it_states(tmp_path, imported):
+    """A plan says more of a layout than a publisher, and has another name for the model."""
+    points = [
+        planned(fused_rope=True), planned(tp=4), planned(fused_norm=False),
+        planned(pp=2, compile=True), planned(pp=2),
+    ]  # fmt: skip
+    write_points(tmp_path / "study", Plan(points=tuple(points), refusals=()))
+    predict_all(tmp_path / "study")
+    table = imported({}, {"tp": "4", "fused_norm": "false"}, {"pp": "2"}, models={"tiny_gpt": TINY})
+    assert {row["model"] for row in table("settings")} == {"tiny_gpt"}
+    statistics = table("statistics")
+    held = {(row["tp"], row["pp"]): row for row in statistics if row["series"] == "published"}
+    foretold = {
+        (row["tp"], row["pp"], row["fused_norm"], row["compile"]): row["predicted_tokens_per_s"]
+        for row in statistics
+        if row["series"] is None
+    }
+    # the only one that agrees; what it chooses beyond the usual is said
+    assert held[2, 1]["predicted_tokens_per_s"] == foretold[2, 1, True, False] > 0
+    assert held[2, 1]["unstated"] == ["fused rope"]
+    assert held[4, 1]["predicted_tokens_per_s"] is None, "it states another norm"
+    # of two that agree the usual one
+    assert held[2, 2]["predicted_tokens_per_s"] == foretold[2, 2, True, False] > 0
+    (accuracy,) = table("accuracy")
+    assert (accuracy["compared"], accuracy["published"]) == (2, 2)
+    assert accuracy["unstated"] == ["fused rope"]
+
+
+def test_a_table_without_outcomes_and_clusters_says_both_by_step_times_and_gpus(tmp_path, imported):
+    imported(
+        {"gpu": "NVIDIA H100 SXM5"}, {"gpu": "NVIDIA H100 SXM5", "step_time_s": "OOM"},
+        drop=("outcome", "cluster"),
+    )  # fmt: skip
+    found = read(tmp_path / "study" / "published.parquet")
+    assert {row["cluster"] for row in found} == {"h100-80gb"}
+    assert sorted(row["outcome"] for row in found) == ["ok", "oom"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"precision": "fp6"}, r"line 3: precision='fp6': must be|line 3: precision='fp6': did"),
+        ({"outcome": "odd"}, r"line 3: outcome='odd'"),
+        ({"model": ""}, r"line 3: model is empty"),
+        ({"world_size": "9"}, r"line 3: world_size=9: world_size is not tp x pp x cp x dp"),
+        ({"source": "LoRA runs"}, r"line 3: source='LoRA runs': tunes a few weights"),
+        ({"step_time_s": "1e-9"}, r"line 3: step_time_s=1e-09: would take more FLOP/s"),
+    ],
+)
+def test_a_row_that_says_what_nobody_knows_is_left_out_alone(tmp_path, imported, changes, sentence):
+    imported({}, changes)
+    assert len(read(tmp_path / "study" / "published.parquet")) == 1
+    left = [one for one in imported.said.sentences if one.startswith("left out: ")]
+    assert len(left) == 1
+    assert re.search(sentence, left[0])
+
+
+def test_formats_of_others_keep_their_names(imported):
+    rows = imported({}, {"precision": "MXFP8"}, {"precision": "nv-fp4"})("layouts")
+    assert {row["precision"] for row in rows} == {"bf16", "mxfp8", "nvfp4"}
+    assert len({row["layout_name"] for row in rows}) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        # cp's ranks among the replicas; local batches of two micro-batches; FSDP in a word
+        ({"cp": "2", "dp": "4", "gradient_accumulation_steps": "8"}, {"dp": 2, "cp": 2}),
+        ({"LBS": "4", "GA": "2"}, {"dp": 4, "gradient_accumulation_steps": 4}),
+        ({"fsdp": "On"}, {"zero_stage": 3}),
+        ({"fsdp": "/"}, {"zero_stage": 1}),
+        ({"GBS (tokens)": "4096", "global_batch_size": ""}, {"global_batch_size": 32}),
+        ({"global_batch_size": str(1 << 30), "seq_length": "8192"}, {"dp": 4}),
+        ({"step_time_s": "500 ms"}, {"step_time_s": 0.5}),
+        ({"step_time_s": "", "tok/s/GPU": "1,024"}, {"step_time_s": 0.5}),
+        ({"step_time_s": "", "samples/sec": "64"}, {"step_time_s": 0.5}),
+        ({"world_size": "", "#Nodes": "1"}, {"world_size": 8}),
+        ({"step_time_s": "~0.5 ± 0.1"}, {"step_time_s": 0.5}),
+        ({"step_time_s": "", "it/s": "2"}, {"step_time_s": 0.5}),
+        ({"step_time_s": "", "tokens/s": "8.192k"}, {"step_time_s": 0.5}),
+        ({"step_time_s": "", "tokens/s": "8'192"}, {"step_time_s": 0.5}),
+        ({"VPP": "0", "EP": "0"}, {"virtual_stages": 1, "ep": 1}),
+        ({"zero_stage": "", "sharding_strategy": "FULL_SHARD"}, {"zero_stage": 3}),
+    ],
+)
+def test_what_tables_say_in_their_own_way_comes_in(tmp_path, imported, changes, facts):
+    drop = ("outcome",) if changes.get("step_time_s") == "" else ()
+    if changes.get("global_batch_size"):
+        changes = changes | {"micro_batch_size": "1", "step_time_s": "900"}
+    imported(changes, drop=drop)
+    (row,) = read(tmp_path / "study" / "published.parquet")
+    assert {name: row[name] for name in facts} == pytest.approx(facts)

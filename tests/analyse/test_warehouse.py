@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scaling.analyse import sources
-from scaling.analyse.warehouse import COMPUTED, all_needs, execution_order, tabulate
+from scaling.analyse.warehouse import COMPUTED, all_needs, tabulate
 from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_points, write_rows
 from scaling.study.grid import Plan
@@ -39,15 +39,18 @@ def sql(folder: Path, **files: str) -> Path:
     return folder
 
 
-def test_a_table_runs_after_those_it_needs_whatever_the_alphabet_says():
-    queries = {"a": "-- Needs: b, c", "b": "-- Needs: c", "c": "-- Needs: nothing"}
-    assert execution_order(all_needs(queries, SQL), SQL) == ["c", "b", "a"]
+def test_a_table_runs_after_those_it_needs_whatever_the_alphabet_says(study, tmp_path):
+    folder = sql(tmp_path / "sql", a="-- Needs: b, c\nselect b.n + c.n as n from b, c",
+                 b="-- Needs: c\nselect n + 1 as n from c",
+                 c="-- Needs: nothing\nselect 1 as n")  # fmt: skip
+    tabulate(study, folder)
+    assert read(study / "tables" / "a.parquet") == [{"n": 3}]
 
 
-def test_tables_in_a_circle_are_refused():
-    queries = {"a": "-- Needs: b", "b": "-- Needs: a"}
+def test_tables_in_a_circle_are_refused(study, tmp_path):
+    folder = sql(tmp_path / "sql", a="-- Needs: b\nfrom b", b="-- Needs: a\nfrom a")
     with pytest.raises(InputError, match=r"circle: (a -> b -> a|b -> a -> b)$"):
-        execution_order(all_needs(queries, SQL), SQL)
+        tabulate(study, folder)
 
 
 def test_an_unknown_need_names_the_file_and_the_nearest_table():

@@ -25,7 +25,9 @@ from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
 from scaling.study.catalogues import load_clusters
 from scaling.study.point import Point
+from scaling.train.engines.torch import refusals
 from tests.points import TINY, TINY_T5, tiny_point
+from tests.train.conftest import lacking, skip_if_lacking
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +90,8 @@ SCHEDULED = {
 def told() -> Iterator[RankMemory]:
     """Of one process, whose imports are most of it: POINTS, then EXTRAPOLATED and SCHEDULED."""
     ends = [(p, rank) for p, ranks in zip(POINTS, RANKS, strict=True) for rank in ranks]
-    return memories([*ends, *((point, 0) for point in [*EXTRAPOLATED, *SCHEDULED.values()])])
+    able = [point for point in SCHEDULED.values() if lacking(point) is None]
+    return memories([*ends, *((point, 0) for point in [*EXTRAPOLATED, *able])])
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +157,7 @@ def test_a_stage_of_torchs_pipelines_holds_buffers_for_every_micro_batch(
 ) -> None:
     """What is said of twelve is what a rehearsal of all twelve finds."""
     point = SCHEDULED[schedule]
+    skip_if_lacking(point)
     twelve = continued[len(EXTRAPOLATED) + [*SCHEDULED].index(schedule)]
     walked, few = walk(point, STEPS), walk(shortened(point), STEPS)
     assert twelve.phases == {
@@ -217,11 +221,14 @@ def test_a_point_that_cannot_be_rehearsed_is_refused_before_anything_starts(
 
 
 def test_what_a_study_leaves_out_is_said_beside_the_rest(monkeypatch, tmp_path) -> None:
-    points = [LEARNED, LEARNED, tiny_point(shape=MIXTURE)]
+    split = tiny_point(engine="torch", pp=2, pipeline_schedule="zbv")
+    points = [LEARNED, LEARNED, split, tiny_point(shape=MIXTURE)]
     monkeypatch.setattr(memory_table, "_points", lambda _: points)
     monkeypatch.setattr(memory_table, "memories", lambda asked: iter([RANK for _ in asked]))
+    monkeypatch.setattr(refusals, "version", lambda _: "2.11.0+cu130")
     result = CliRunner().invoke(app, ["memory", "study", "--json"])
-    assert "2 of 3 points left out: routing: learned" in result.stderr
+    assert "2 of 4 points left out: routing: learned" in result.stderr
+    assert "1 of 4 points left out: pipeline_schedule=zbv needs torch >= 2.13" in result.stderr
     assert len(result.stdout.splitlines()) == 1
 
 

@@ -27,3 +27,9 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path):
     ran = scaling(tmp_path, "check", "no/such/check.json")
     assert ran.returncode == 2
     assert ran.stderr.strip() == "no/such/check.json: there is no folder no/such to write it in"
+
+
+def test_a_section_that_there_is_not_is_one_sentence(tmp_path):
+    ran = scaling(tmp_path, "check", "check.json", "--only", "kernel")
+    assert ran.returncode == 2
+    assert ran.stderr.strip() == "--only 'kernel': did you mean 'kernels'?"

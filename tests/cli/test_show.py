@@ -1,11 +1,14 @@
 """What the terminal shows is what was written, whatever the words look like."""
 
+import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from scaling.cli import show
-from scaling.cli.verbs import main
+from scaling.cli.options import print_table
+from scaling.cli.verbs import app, main
 from scaling.errors import InputError, plain
 from scaling.run import planning
 from scaling.study.study import load_study
@@ -53,3 +56,39 @@ def test_a_plan_of_nine_sizes_can_be_read_in_eighty_columns(capsys):
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("llama2_13b", "llama2_70b", "tinyllama_1b"))
     assert "│ 2048 GPUs │" in printed
+
+
+HEADS = ("GPUs", "layout", "tokens/s", "memory left")
+BODY = [(8, "tp2 " * 12, "81,866", "21 %")]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_table_wider_than_a_terminal_names_the_columns_it_leaves_out(
+    is_terminal, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", str(int(is_terminal)))
+    print_table(HEADS, BODY)
+    lines = lines_of(capsys)
+    printed = "".join(lines)
+    assert ("81,866" in printed, "21 %" in printed) == (True, not is_terminal)
+    assert ("this terminal: memory left; --json has all" in printed) == is_terminal
+    assert max(map(len, lines)) <= (80 if is_terminal else 90)
+
+
+def test_a_plan_is_wrapped_between_words_on_a_terminal(config, write_study, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    study = load_study(write_study(), config)
+    show.show_plan(study, planning.fitting_plan(study), None, None)
+    assert max(map(len, lines_of(capsys))) <= 60
+
+
+def lines_of(capsys):
+    return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+
+
+def test_a_date_that_is_none_is_refused_before_anything_is_compared(tmp_path):
+    ran = CliRunner().invoke(app, ["compare", str(tmp_path), "--split", "yesterday"])
+    assert ran.exit_code == 2
+    assert "'yesterday'" in ran.output

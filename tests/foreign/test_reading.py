@@ -91,6 +91,8 @@ def test_unreadable_files_are_one_sentence(tmp_path: Path) -> None:
         read_table(tmp_path / "x.parquet")
     with pytest.raises(InputError, match="no such file"):
         read_table(tmp_path / "absent.csv")
+    with pytest.raises(InputError, match="rows: is a folder; give a CSV"):
+        read_table(empty)
     with pytest.raises(InputError, match=r"holds no \*\.parquet"):
         read_rows(empty)
 

@@ -59,6 +59,18 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
         ("number of GPUs", "world_size", 1),
         ("num_moe_experts", "num_experts", 1),
         ("Model TFLOPs/sec/GPU", "model tflops/sec/gpu", 1),
+        ("it/s", "steps_per_s", 1),
+        ("sec/it", "step_time_s", 1),
+        ("step time (msec)", "step_time_s", 1e-3),
+        ("ktokens/s", "tokens_per_s", 1e3),
+        ("Global batch (M tokens)", "tokens_per_step", 1e6),
+        ("Pipeline Parallel (PP)", "pp", 1),
+        ("# of GPUs", "world_size", 1),
+        ("GPUs used", "world_size", 1),
+        ("#GPU", "world_size", 1),
+        ("GPU", "gpu", 1),
+        ("LBS", "local_batch_size", 1),
+        ("sharding_strategy", "fsdp", 1),
     ],
 )
 def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
@@ -76,6 +88,10 @@ def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
         ("Qwen3-235B-A22B", "qwen3_235b_a22b"),
         ("GPT-3 175B", "gpt_175b"),
         ("openai/gpt-oss-20b", "gpt_oss_20b"),
+        ("235B", "qwen3_235b_a22b"),  # a bare size that only one of them has
+        ("70B", None),
+        ("Llama3 70B 2-node", "llama3_70b"),
+        ("Next-80B-A3B", None),
         ("llama3.1-405b-proxy", None),
         ("llama-13b", None),  # of Llama or Llama 2, of 32,000 or 128,000 words
         ("Qwen2.5 7B", None),

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from scaling.cli.verbs import app
 from scaling.launch import Unsettled, measure
-from scaling.launch.devices import Missing
 from tests.launch.conftest import Measure, Study
 from tests.points import tiny_point
 
@@ -218,17 +217,15 @@ def test_what_was_measured_is_told_where_the_disk_is_full(
 def test_a_node_that_shows_no_gpus_leaves_no_row_and_elsewhere_the_row_says_so(
     measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for elsewhere in (False, True):
-        missing = Missing(text="n3 shows 0 of the 1 GPUs", elsewhere=elsewhere)
-        monkeypatch.setattr("scaling.launch.point.missing_devices", lambda *_, it=missing: it)
-        if not elsewhere:
-            row = measured("finish()")
-            assert (row.outcome, row.error_message) == ("launch_failed", missing.text)
-            study.row_path.unlink()
-            continue
-        with pytest.raises(Unsettled, match="n3 shows 0 of the 1 GPUs") as told:
-            measured("finish()")
-        assert told.value.exit_code == 76
+    missing = "n3 shows 0 of the 1 GPUs"
+    monkeypatch.setattr("scaling.launch.point.missing_devices", lambda *_: missing)
+    row = measured("finish()")
+    assert (row.outcome, row.error_message) == ("launch_failed", missing)
+    study.row_path.unlink()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(Unsettled, match=missing) as told:
+        measured("finish()")
+    assert told.value.exit_code == 76
     assert list(study.rows.iterdir()) == []
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,13 +93,24 @@ def test_the_marker_says_who_runs_the_point_and_how_long_it_may(
     parent.wait()
 
 
-def test_a_point_that_is_being_measured_is_waited_for_and_not_measured_twice(study: Study) -> None:
+def test_a_point_that_is_being_measured_is_waited_for_and_not_measured_twice(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
     point = study.write(tiny_point(dp=1, measured_steps=1))
-    waits = "print('pid', os.getpid(), flush=True)\ntime.sleep(3)\nfinish()"
+    waited = study.root / "waited"  # by whoever comes second
+    waits = "print('pid', os.getpid(), flush=True)\n"
+    waits += f"while not Path({str(waited)!r}).exists(): time.sleep(0.05)\nfinish()"
     command = [sys.executable, "-c", PARENT, str(point), str(study.row_path)]
     first = subprocess.Popen([*command, *study.program(waits)])
     until(lambda: len(rank_pids(study)) == 1)
+
+    def sleep(seconds: float) -> None:
+        waited.touch()
+        time.sleep(seconds)
+
+    monkeypatch.setattr("scaling.launch.point.time", SimpleNamespace(sleep=sleep))
     row = measure(point, study.row_path, rank_command=["/bin/false"])
+    assert waited.exists()
     assert first.wait() == 0
     assert row.outcome == "ok"
 

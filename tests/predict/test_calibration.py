@@ -297,7 +297,7 @@ def test_outcomes_say_from_which_need_a_layout_fits():
 
 
 def test_a_false_fit_weighs_more_where_odds_are_learned(calibrated, points):
-    group = points({"framework": "scaling"}).groups[0]
+    group = points({"framework": "NeMo"}).groups[0]
     stack = dataclasses.replace(
         only(calibrated),
         cluster=group.cluster_name,

@@ -89,3 +89,17 @@ def test_published_rows_are_close_to_predicted_without_a_word_of_their_software(
     assert scores.step_time["rows"] > 190
     assert scores.step_time["mape"] < 0.06  # 0.30 when one plain stack stood for all times
     assert scores.memory["false_oom_rate"] < 0.05
+
+
+def test_a_little_above_the_capacity_unknown_software_may_fit_and_known_may_not(points):
+    layouts = [
+        {**H100, "framework": name, "tp": 1, "micro_batch_size": micro, "dp": 32}
+        for name in ("NeMo 25.02", "trainer of tomorrow")
+        for micro in range(1, 40)
+    ]
+    found = predict(points(*layouts))
+    used = (found.need_bytes / found.capacity_bytes).reshape(2, -1)
+    fits = found.fits.reshape(2, -1)
+    assert (fits[0] == (used[0] <= 1)).all()
+    assert (fits[1] == (used[1] <= 1.11)).all()
+    assert (fits[1] & (used[1] > 1)).any()

@@ -80,7 +80,7 @@ def studies(tmp_path_factory):
 
 
 def numbers_after(words, text):
-    return [int(found) for found in re.findall(rf"\b{words} (\d+) (?:GPU|rank)", text)]
+    return [int(found) for found in re.findall(rf"\b{words} (\d+)\b", text)]
 
 
 def test_every_sentence_agrees_on_the_number_and_the_place_of_the_changes(studies):
@@ -111,6 +111,9 @@ def test_every_sentence_agrees_on_the_number_and_the_place_of_the_changes(studie
             often = {"once": 1, "twice": 2}
             (said,) = re.findall(r"changes (\w+)", headline)
             assert often.get(said) or int(said) == len(changes)
+        elif "changing at" in headline:
+            (places,) = re.findall(r"changing at ([\d, and]+)\.", headline)
+            assert [int(size) for size in re.findall(r"\d+", places)] == starts[1:]
         else:
             ends = [one["to_size"] for one in stretches]
             assert sorted(placed) == (ends if len(ends) == 1 else ends[:-1])

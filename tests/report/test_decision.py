@@ -27,6 +27,7 @@ def told(number, model, cluster, **advice):
         "words": {"GPU": "GPU", "GPUs": "GPUs"},
         "advice": {
             "sizes": [8, 16],
+            "shared": "",
             "layouts": [{"id": "a", "label": "plain"}, {"id": "b", "label": "two stages"}],
             "stretches": [{"layout": "a"}, {"layout": "b"}],
             "changes": [{"after_size": 8, "size": 16}],
@@ -73,6 +74,9 @@ def test_a_return_stands_at_the_size_it_leads_to():
 
 def test_a_selection_is_summed_up_by_layout_change_return_and_cost():
     assert layouts_of(told(1, "m", "c")) == "plain, then two stages"
+    assert layouts_of(told(1, "m", "c", shared="tensor parallel 2")).startswith(
+        "tensor parallel 2: "
+    )
     assert summary(told(1, "m", "c")) == ["8→16", "0.50", "16", "4.00"]
 
 

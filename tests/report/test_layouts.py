@@ -4,7 +4,15 @@ import pytest
 
 from scaling.layout.axes import AXES, DEFAULTS
 from scaling.report.columns import COLUMNS, SPOKEN
-from scaling.report.text.layouts import choice, degrees, differing, in_words, phrases, shared_axes
+from scaling.report.text.layouts import (
+    choice,
+    degrees,
+    differing,
+    phrases,
+    rest,
+    shared_axes,
+    stepwise,
+)
 
 
 def layout(**choices):
@@ -58,7 +66,16 @@ def test_what_layouts_share_is_said_once_and_then_only_what_differs():
         ["plain data parallelism, ZeRO-3", "two pipeline stages, ZeRO-1"],
     )
     assert shared_axes([one], [other]) == ["zero_stage", "zero_shard_size", "micro_batch_size"]
-    assert in_words(staged, ["zero_stage", "pp"], 8) == "two pipeline stages, ZeRO-1"
+    assert stepwise([one, other, staged, layout(pp=2, zero_stage=3)], 8) == [
+        "plain data parallelism", "micro-batch 1", "two pipeline stages", "ZeRO-3",
+    ]  # fmt: skip
+
+
+def test_how_stages_are_run_is_not_said_of_a_layout_without_stages():
+    plain, staged = layout(virtual_stages=2), layout(pp=2, pipeline_schedule="interleaved")
+    axes = ["pipeline_schedule", "virtual_stages"]
+    assert rest(plain, axes, 8) == []
+    assert rest(staged, axes, 8) == ["interleaved", "1 virtual stages"]
 
 
 def test_what_is_not_known_differs_from_nothing_but_a_null_that_is_a_choice_does():

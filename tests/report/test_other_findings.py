@@ -49,7 +49,7 @@ def zero(name, ratio, less, pairs):
 
 def test_what_zero_saves_is_counted_in_matched_pairs():
     effects = [zero("ZeRO 1, against 0", 0.75, 44, 45), zero("ZeRO 3, against 1", 0.1, 2, 2)]
-    assert findings.memory_title(Tables({"effects": effects, "statistics": []})) == (
+    assert findings.memory_title(Tables({"effects": effects, "accuracy": []})) == (
         "ZeRO 1 (against 0) needs less memory in 44 of 45 pairs, ×0.75 on average"
     )
 

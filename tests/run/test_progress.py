@@ -58,8 +58,8 @@ def test_the_time_left_is_judged_by_points_of_the_same_size(points):
     small = [p for p in points if p.layout.world_size == 1]
     large = [p for p in points if p.layout.world_size == 2]
     settled = {
-        small[0].point_id: {"outcome": "ok", "duration_s": 10},
-        large[0].point_id: {"outcome": "oom", "duration_s": 20},
+        small[0].point_id: {"outcome": "ok", "duration_s": 10, "world_size": 1},
+        large[0].point_id: {"outcome": "oom", "duration_s": 20, "world_size": 2},
     }
     assert judge(points, settled, set()).seconds_left == 3 * 10 + 3 * 20
     two_at_once = {small[1].point_id, large[1].point_id}

@@ -3,13 +3,15 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from scaling.run import snakemake
+from scaling.errors import InputError
+from scaling.run import snakemake, stop
 from scaling.run.progress import Progress
 
 
@@ -35,7 +37,20 @@ def test_sigterm_is_handed_on_and_the_code_is_that_of_what_it_came_to(tmp_path):
     while not (tmp_path / "ready").exists():
         time.sleep(0.02)
 
-    code = snakemake._wait(child, Impatient(), Console(quiet=True), time.monotonic())
+    code, told_to_end = snakemake._wait(child, Impatient(), Console(quiet=True), time.monotonic())
 
-    assert code == 5
+    assert (code, told_to_end) == (5, True)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_second_run_of_a_study_is_told_of_the_first_and_one_of_another_study_is_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    program = "import time; time.sleep(60)  # snakemake"
+    words = [sys.executable, "-c", program, "--config", "study=config/studies/mine.yaml"]
+    with subprocess.Popen(words) as first:
+        with pytest.raises(InputError, match=rf"^mine: runs already, as process {first.pid} of"):
+            stop.refuse_a_second("mine")
+        stop.refuse_a_second("another")
+        first.kill()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import time
 
 import pyarrow as pa
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from scaling.record.files import write_rows, write_table
 from scaling.record.running import marked
 from scaling.run import snakemake
-from scaling.run.progress import Watcher
-from scaling.run.status import _best, _ends_in, status_of, use_of_allocations
+from scaling.run.progress import Watcher, time_left
+from scaling.run.status import _best, _interval, status_of, use_of_allocations
 from scaling.study.paths import StudyPaths
 from tests.points import tiny_point
 from tests.rows import row_of
@@ -61,17 +62,41 @@ def test_what_runs_where_what_waits_and_why_and_what_is_left_of_the_budget(sweep
     assert waiting.keys() == {"8", "9"}  # of this folder alone
     assert (waiting["8"].position, waiting["8"].waiting) == (2, 2)
     assert waiting["9"].position is None
-    assert sweep.gpu_hours_spent == pytest.approx(2 * (0.5 + 1.0 + 0.5))
-    assert sweep.gpu_hours_left == pytest.approx(1.0)
+    assert sweep.gpu_hours_spent == pytest.approx(2 * (0.5 + 1.0 + 0.5), abs=0.01)
+    assert sweep.gpu_hours_left == pytest.approx(1.0, abs=0.01)
     (best,) = sweep.best
     assert (best.kind, best.tokens_per_s) == ("extended", 8 * 32 / 1.0)
     text = "\n".join(sweep.lines())
     assert text.startswith("2 done · 1 running · 1 left of 4")
-    why = "job 8, place 2 of 2 in gpu, 2 nodes, Resources, expected to start 2026-01-02T03:04:05"
-    for words in (why, "1 nodes in use", "1.0 left of the budget"):
+    why = "job 8, 2 of 2 in gpu, 2 nodes, Resources, starts 2026-01-02T03:04"
+    for words in (why, "1 node in use", "4.0 rank-hours spent, 1.0 left of the budget"):
         assert words in text
     assert snakemake._waiting() == f" · waits: {why}"
-    assert "(extended)" in text
+    assert "fastest so far at 2, of 1 tried: " in text
+    assert text.endswith("tokens/s, extended")
+    assert max(map(len, text.splitlines())) <= 80
+    (runs,) = sweep.running
+    hour_old = dataclasses.replace(runs, seconds=3600.0)
+    assert "runs for 1 h 00 min on " in dataclasses.replace(sweep, running=(hour_old,)).lines()[1]
+
+
+def test_what_runs_counts_as_spent_from_its_start_on(tmp_path, monkeypatch):
+    (point,) = points_of(1)
+    now = time.time()
+    with marked(StudyPaths(tmp_path).row("p0"), time_limit_s=1e5):
+        monkeypatch.setattr(time, "time", lambda: now + 3600.0)
+        status = status_of(Watcher(tmp_path, [point]), budget_gpu_hours=10.0)
+    assert status.gpu_hours_spent == pytest.approx(2 * 1.0, abs=0.01)
+    assert status.gpu_hours_left == pytest.approx(8.0, abs=0.01)
+
+
+def test_of_many_that_run_or_wait_the_first_are_shown_and_the_others_counted(sweep):
+    waits = next(job for job in sweep.queue if job.position)
+    queue = [dataclasses.replace(waits, job_id=f"j{n}", position=n) for n in range(30, 0, -1)]
+    lines = dataclasses.replace(sweep, queue=tuple(queue)).lines()
+    shown = [line for line in lines if line.startswith("  waits: ")]
+    assert [line.split()[2] for line in shown] == [f"j{n}," for n in range(1, 9)]
+    assert "    and 22 more" in lines
 
 
 def test_a_script_gets_it_in_one_line(sweep):
@@ -100,14 +125,14 @@ def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():
     points = points_of(6)
     few = [{"world_size": 2, "duration_s": seconds} for seconds in (50.0, 150.0)]
     many = [{"world_size": 2, "duration_s": seconds} for seconds in (99.0, 101.0) * 10]
-    low, high = _ends_in(points, few, 2)
+    low, high = _interval(*time_left(points, few, 2))
     assert low < 300 < high
-    narrow_low, narrow_high = _ends_in(points, many, 2)
+    narrow_low, narrow_high = _interval(*time_left(points, many, 2))
     assert narrow_low > low
     assert narrow_high < high
     assert narrow_low < 300 < narrow_high
-    assert _ends_in([], many, 2) is None
-    assert _ends_in(points, [], 2) is None
+    assert time_left([], many, 2) == (0.0, 0.0)
+    assert time_left(points, [], 2) is None
 
 
 def test_a_repeat_that_nobody_has_chosen_yet_is_not_waited_for(tmp_path):

@@ -36,7 +36,7 @@ def test_a_study_that_is_stopped_leaves_nothing_running_and_its_point_is_still_w
         stopped = scaling(root, "stop", "long")
         assert stopped.returncode == 0, stopped.stdout + stopped.stderr
         assert "ended 1 point(s) on this machine; they are still wanted" in stopped.stdout
-        assert run.wait(timeout=120) != 0
+        assert run.wait(timeout=300) != 0
     assert not list(rows.glob("*.running"))
     assert not list(rows.glob("*.parquet"))
     assert scaling(root, "stop", "long").stdout == "Nothing of it was running.\n"

@@ -13,6 +13,7 @@ import yaml
 
 from tests.conftest import MODELS
 from tests.slurm.lab import end, until
+from tests.workflow.conftest import stand_in
 
 pytestmark = [pytest.mark.slurm, pytest.mark.ranks]
 
@@ -179,3 +180,40 @@ def test_ranks_that_are_told_to_end_leave_no_row_and_their_point_runs_again(stud
     (row,) = study.rows()
     assert (row["outcome"], row["attempt"], row["job_id"]) == ("ok", 1, job), row["error_message"]
     assert "Restarts=1" in study.lab.ask("scontrol", "show", "job", job)
+
+
+# Measures nothing: a row that says where Slurm let it run.
+WHERE = """
+import os, sys
+from pathlib import Path
+from scaling.record.files import write_rows
+from scaling.study.point import point_from_json
+from tests.rows import row_of
+point = point_from_json(Path(sys.argv[1]).read_text())
+excluded = sys.argv[3].removeprefix("--excluded=").split(",")
+row = row_of(point, hosts=[os.environ["SLURMD_NODENAME"]], excluded_hosts=excluded)
+write_rows(Path(sys.argv[2]), [row])
+"""
+
+
+def test_contenders_run_once_more_on_other_nodes_and_nothing_runs_on_a_slow_one(study):
+    stand_in(study.root, measure=WHERE)
+    repeats = {"repeats": {"at_most": 2, "for": "contenders"}}
+    layouts = [{"world_size": 2, "zero_stage": [0, 1]}]
+    study.write({**STUDY, "layouts": layouts, "measure": STUDY["measure"] | repeats})
+    excluded = study.root / "results/real/excluded.json"
+    excluded.parent.mkdir(parents=True)
+    excluded.write_text('{"node1": "its runs take 10% longer"}')
+
+    assert study.start("--submitit-pack", "1").wait(timeout=500) == 0, study.said
+
+    runs = {}  # by layout
+    for row in sorted(study.rows(), key=lambda row: row["repeat"]):
+        runs.setdefault(row["zero_stage"], []).append(row)
+    for of_layout in runs.values():
+        first, again = of_layout
+        assert (first["repeat"], again["repeat"]) == (0, 1)
+        assert len({"node1", *first["hosts"], *again["hosts"]}) == 3
+        assert first["excluded_hosts"] == ["node1"]
+        assert again["excluded_hosts"] == sorted(["node1", *first["hosts"]])
+    assert runs.keys() == {0, 1}

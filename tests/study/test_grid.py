@@ -220,6 +220,17 @@ def test_the_grid_needs_nothing_heavy():
     assert not heavy & set(loaded)
 
 
+def test_what_every_run_imports_leaves_scipy_to_who_fits():
+    """Half a second of each `scaling plan`, which Snakemake starts where a plan may be stale."""
+    modules = "scaling.run.planning, scaling.run.guided, scaling.run.elsewhere, scaling.cli.show"
+    code = f"import sys, {modules}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "scaling.predict.advise.spend" in loaded
+    assert not {"scipy", "torch"} & set(loaded)
+
+
 def test_refusals_are_flat_so_that_sql_can_read_them():
     assert {kind for kind, _ in fields_of(grid.Refusal).values()} <= {"str", "int", "bool"}
     assert dataclasses.is_dataclass(grid.Refusal)

@@ -10,261 +10,8 @@ from scaling.errors import InputError
 from scaling.study import grid
 from scaling.study.catalogues import load_clusters, load_models
 from scaling.study.study import findings_of, load_study
-from tests.conftest import CLUSTERS, MODELS, PROJECT, STUDY
-
-
-def changed(**changes):
-    return yaml.safe_dump({**STUDY, **changes})
-
-
-def axes(**changes):
-    return changed(axes={**STUDY["axes"], **changes})
-
-
-def without(*names):
-    return changed(axes={k: v for k, v in STUDY["axes"].items() if k not in names})
-
-
-MALFORMED = {
-    "not YAML": ("a: [1, 2", "one.yaml: line 1, column 9: not valid YAML: expected ',' or ']'"),
-    "a tab": ("a:\n\tb: 1", "one.yaml: line 2, column 1: not valid YAML: found character"),
-    "a key twice": ("kind: weak\nkind: weak", "not valid YAML: the key 'kind' is written twice"),
-    "unsafe YAML": ("!!python/object/apply:os.getcwd []", "os.getcwd is a tag; a study needs none"),
-    "an empty file": ("", "one.yaml: must hold keys and values, not NoneType"),
-    "a list": ("- 1", "one.yaml: must hold keys and values, not list"),
-    "two documents": ("a: 1\n---\nb: 2", "not valid YAML: but found another document"),
-    "no title": ("kind: strong", "one.yaml: title: is missing"),
-    "no kind": ("title: x", "one.yaml: kind: is missing"),
-    "an empty title": (changed(title=""), "title='': must not be empty"),
-    "a numeric title": (changed(title=3), "title=3: must be text"),
-    "an unknown kind": (changed(kind="stronk"), "kind='stronk': did you mean 'strong'?"),
-    "an unknown key": (
-        changed(layout=[{}]),
-        "layout: unknown key 'layout': did you mean 'layouts'?",
-    ),
-    "an unknown axis": (
-        axes(worldsize=2),
-        "axes.worldsize: unknown key 'worldsize': did you mean 'world_size'?",
-    ),
-    "an unknown axis in a block": (
-        changed(layouts=[{}, {"zero": 1}]),
-        "layouts[1].zero: unknown key 'zero': did you mean 'zero_stage'?",
-    ),
-    "an unknown measure key": (
-        changed(measure={"warmup": 2}),
-        "measure.warmup: unknown key 'warmup': did you mean 'warmup_steps'?",
-    ),
-    "axes as a list": (changed(axes=[1]), "axes=[1]: must hold keys and values"),
-    "layouts as a mapping": (changed(layouts={"tp": 1}), "layouts={'tp': 1}: must be a list"),
-    "no layouts": (changed(layouts=[]), "layouts=[]: must not be empty"),
-    "an empty axis": (axes(tp=[]), "axes.tp=[]: must not be empty"),
-    "a size of text": (
-        axes(world_size="eight"),
-        "axes.world_size[0]='eight': must be a whole number",
-    ),
-    "a quoted number": (axes(world_size=["8"]), "axes.world_size[0]='8': must be a whole number"),
-    "a fraction": (axes(tp=1.5), "axes.tp[0]=1.5: must be a whole number"),
-    "a boolean size": (axes(pp=True), "axes.pp[0]=True: must be a whole number"),
-    "a size of zero": (axes(world_size=[1, 0]), "axes.world_size[1]=0: must be at least 1"),
-    "a negative size": (axes(dp=-1), "axes.dp: unknown key 'dp'"),
-    "a negative batch": (
-        axes(global_batch_size=-8),
-        "axes.global_batch_size[0]=-8: must be at least 1",
-    ),
-    "an absurd size": (
-        axes(seq_length=10**12),
-        "axes.seq_length[0]=1000000000000: must be at most 10000000",
-    ),
-    "a null axis value": (axes(tp=[None]), "axes.tp[0]=None: must be a whole number"),
-    "an unknown stage": (axes(zero_stage=4), "axes.zero_stage[0]=4: allowed: 0, 1, 2, 3"),
-    "a flag of text": (
-        axes(sequence_parallel="yes please"),
-        "axes.sequence_parallel[0]='yes please': must be true or false",
-    ),
-    "an unknown attention": (
-        axes(attention="flash9"),
-        "axes.attention[0]='flash9': did you mean 'flash",
-    ),
-    "an unknown precision": (
-        axes(precision="bf61"),
-        "axes.precision[0]='bf61': did you mean 'bf16'?",
-    ),
-    "an unknown checkpointing": (
-        axes(activation_checkpointing="some"),
-        "axes.activation_checkpointing[0]='some': allowed: full, none, selective",
-    ),
-    "an unknown model": (
-        axes(model="minni"),
-        "axes.model: unknown model 'minni': did you mean 'mini'?",
-    ),
-    "an unknown model in a block": (
-        changed(layouts=[{"model": "zzz"}]),
-        "layouts[0].model: unknown model 'zzz': allowed: mini",
-    ),
-    "an unknown cluster": (
-        axes(cluster="hier"),
-        "axes.cluster: unknown cluster 'hier': did you mean 'here'?",
-    ),
-    "two clusters measured": (
-        axes(cluster=["here", "there"]),
-        "axes.cluster=['here', 'there']: a study with mode: measure runs on one",
-    ),
-    "a model that leaves its folder": (
-        axes(model="../../x"),
-        "axes.model[0]='../../x': a name is letters, digits",
-    ),
-    "a model with a shell in it": (
-        axes(model="a; rm -rf ~"),
-        "axes.model[0]='a; rm -rf ~': a name is letters",
-    ),
-    "no world size": (
-        without("world_size"),
-        "axes.world_size: is missing, and layouts[0] does not give it either",
-    ),
-    "no batch": (without("global_batch_size"), "axes.global_batch_size: is missing"),
-    "the batch of the other kind": (
-        axes(batch_size_per_gpu=2),
-        "axes.batch_size_per_gpu=[2]: kind: strong fixes global_batch_size instead",
-    ),
-    "the other batch in a block": (
-        changed(layouts=[{"batch_size_per_gpu": 2}]),
-        "layouts[0].batch_size_per_gpu=[2]: kind: strong fixes global_batch_size instead",
-    ),
-    "a weak study with a global batch": (
-        changed(kind="weak"),
-        "axes.global_batch_size=[8]: kind: weak fixes batch_size_per_gpu instead",
-    ),
-    "too few steps": (
-        changed(measure={"measured_steps": 9}),
-        "measure.measured_steps=9: must be at least 10",
-    ),
-    "too few steps at the least": (
-        changed(measure={"measured_steps": {"at_least": 4}}),
-        "measure.measured_steps.at_least=4: must be at least 5",
-    ),
-    "more steps at the least than at the most": (
-        changed(measure={"measured_steps": {"at_least": 30, "at_most": 20}}),
-        "measure.measured_steps: at_least=30: must not be more than at_most=20",
-    ),
-    "a precision that is none": (
-        changed(measure={"measured_steps": {"until": 0}}),
-        "measure.measured_steps.until=0: must be more than 0",
-    ),
-    "steps that are no number": (
-        changed(measure={"measured_steps": "many"}),
-        "measure.measured_steps='many': must be a whole number, or {at_least, at_most, until}",
-    ),
-    "repeats that are no number": (
-        changed(measure={"repeats": "twice"}),
-        "measure.repeats='twice': must be a whole number, or {at_most, for: contenders}",
-    ),
-    "a key of steps that is none": (
-        changed(measure={"measured_steps": {"at_lest": 5}}),
-        "measure.measured_steps.at_lest: unknown key 'at_lest': did you mean 'at_least'?",
-    ),
-    "half a step": (
-        changed(measure={"accumulation": "half"}),
-        "measure.accumulation='half': allowed: full, short",
-    ),
-    "a share in full that is none": (
-        changed(measure={"in_full": 2}),
-        "measure.in_full=2: must be at most 1",
-    ),
-    "words for what runs in full": (
-        changed(measure={"in_full": "some"}),
-        "measure.in_full='some': must be advised, or a share from 0 to 1",
-    ),
-    "repeats for everybody": (
-        changed(measure={"repeats": {"at_most": 3, "for": "all"}}),
-        "measure.repeats.for='all': allowed: contenders",
-    ),
-    "repeats for nobody known": (
-        changed(measure={"repeats": {"at_most": 3, "four": "contenders"}}),
-        "measure.repeats.four: unknown key 'four': did you mean 'for'?",
-    ),
-    "a budget of nothing": (
-        changed(measure={"budget_usd": 0}),
-        "measure.budget_usd=0: must be more than 0",
-    ),
-    "slow nodes that are no flag": (
-        changed(measure={"exclude_slow_nodes": "yes"}),
-        "measure.exclude_slow_nodes='yes': must be true or false",
-    ),
-    "no warm-up": (
-        changed(measure={"warmup_steps": 0}),
-        "measure.warmup_steps=0: must be at least 1",
-    ),
-    "no time": (
-        changed(measure={"time_limit_s": 0}),
-        "measure.time_limit_s=0: must be more than 0",
-    ),
-    "endless time": (
-        changed(measure={"time_limit_s": float("inf")}),
-        "measure.time_limit_s=inf: must be a finite number",
-    ),
-    "time that is no number": (
-        changed(measure={"time_limit_s": float("nan")}),
-        "measure.time_limit_s=nan: must be",
-    ),
-    "no repeat": (changed(measure={"repeats": 0}), "measure.repeats=0: must be at least 1"),
-    "an unknown mode": (changed(mode="guess"), "mode='guess': allowed: measure, predict"),
-    "a grid of nothing": (
-        axes(tp=8, world_size=8),
-        "layouts: the grid holds no point that can run",
-    ),
-    "a grid above its limit": (
-        changed(max_points=1),
-        "layouts: the grid holds 2 points, more than max_points=1",
-    ),
-    "an alias bomb": (
-        "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 15)),
-        "not valid YAML: holds more than 50,000 values",
-    ),
-    "an alias of itself": ("a: &a [*a]", "not valid YAML: *a stands for what it is a part of"),
-    "brackets in brackets": ("a: " + "[" * 900, "not valid YAML: nested deeper than 20 levels"),
-    "brackets that end": ("a: " + "[" * 900 + "]" * 900, "nested deeper than 20 levels"),
-    "a book of comments": ("# nothing\n" * 100_000, "has more than 250,000 bytes"),
-    "a tag": (changed() + "replicates: !!binary aGVsbG8=\n", "binary is a tag; a study needs none"),
-    "a date that never was": (changed() + "replicates: 2026-02-31 25:61:00\n", "a name is letters"),
-    "5,000 digits": (changed() + f"max_points: {'7' * 5000}\n", "has more than 18 digits"),
-    "a number of 64 bits": (
-        changed() + "max_points: 9223372036854775808\n",
-        "line 12, column 13: not valid YAML: '9223372036854775808' has more than 18 digits",
-    ),
-    "a long name": (axes(model="m" * 300), "a name is letters"),
-    "a long key": (changed(**{"k" * 300: 1}), "unknown key 'kkkk"),
-    "a key with an escape": (changed(**{"k\x1b[2J": 1}), "unknown key 'k\\x1b[2J'"),
-    "a title with an escape": (changed(title="a\x1b[2Jb"), "one line without control characters"),
-    "yes for a number": (
-        changed(measure={}).replace("measure: {}", "measure: {gradient_clipping: yes}"),
-        "measure.gradient_clipping='yes': must be a number",
-    ),
-    "true for a number": (
-        changed(measure={"gradient_clipping": True}),
-        "measure.gradient_clipping=True: must be a number",
-    ),
-    "an octal number": (
-        changed() + "max_points: 010\n",
-        "max_points='010': must be a whole number",
-    ),
-    "minutes for seconds": (
-        changed(measure={}).replace("measure: {}", "measure: {time_limit_s: 1:30}"),
-        "measure.time_limit_s='1:30': must be a number",
-    ),
-    "a key that is a number": ("1: 2", "title: is missing (2 more problems in this file)"),
-    "a key that is a fraction": ("1.5: 2", "the key 1.5 must be text or a whole number"),
-    "a key that is a list": ("? [a]\n: 2", "the key ['a'] must be text or a whole number"),
-    "null for an axis": (changed(layouts=[{"tp": None}]), "layouts[0].tp[0]=None: must be a whole"),
-    "an endless measurement": (
-        changed(measure={"measured_steps": 100_000}),
-        "measure.measured_steps=100000: must be at most 10000",
-    ),
-    "more repeats than points": (
-        changed(measure={"repeats": 100}, max_points=150),
-        "the grid holds 200 points, more than max_points=150",
-    ),
-    "a limit of nothing": (changed(max_points=0), "max_points=0: must be at least 1"),
-}
+from tests.conftest import CLUSTERS, MODELS, PROJECT
+from tests.study.malformed import MALFORMED, changed
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -293,6 +40,12 @@ def test_an_unknown_study_is_told_with_the_nearest_name(config, write_study):
         load_study("quik", config)
 
 
+def test_a_folder_of_a_studys_name_is_no_study(config):
+    (config / "studies" / "quick.yaml").mkdir()
+    with pytest.raises(InputError, match=r"quick\.yaml: no such study: allowed: "):
+        load_study("quick", config)
+
+
 @pytest.mark.parametrize("name", ["two words", "-dash", "ümlaut", "a" * 65])
 def test_a_study_whose_file_name_is_unsafe_is_refused(name, config):
     path = config / "studies" / f"{name}.yaml"
@@ -302,7 +55,7 @@ def test_a_study_whose_file_name_is_unsafe_is_refused(name, config):
 
 
 MODEL_MISTAKES = {
-    "a missing size": ({"vocab_size": None}, "mini.vocab_size=None: must be a whole number"),
+    "a missing size": ({"vocab_size": None}, "mini.vocab_size=null: must be a whole number"),
     "an unknown key": (
         {"layers": 3},
         "mini.layers: unknown key 'layers': did you mean 'num_layers'?",
@@ -335,11 +88,8 @@ def test_a_mistake_in_a_model_is_told_in_one_sentence(name, config):
 
 
 CLUSTER_MISTAKES = {
-    "an unknown gpu": (
-        {"gpu": "h10-80gb"},
-        "here.gpu='h10-80gb': did you mean 'h100-80gb'?",
-    ),
-    "no gpu": ({"gpu": None}, "here.gpu=None: allowed: a100-40gb"),
+    "an unknown gpu": ({"gpu": "h10-80gb"}, "here.gpu='h10-80gb': did you mean 'h100-80gb'?"),
+    "no gpu": ({"gpu": None}, "here.gpu=null: allowed: a100-40gb"),
     "no nodes": ({"nodes": 0}, "here.nodes=0: must be at least 1"),
     "a free gpu hour": ({"usd_per_gpu_hour": 0}, "here.usd_per_gpu_hour=0: must be more than 0"),
     "a link of words": (

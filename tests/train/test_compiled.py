@@ -1,16 +1,59 @@
 """Compiled layers train the same, and no compiling is timed."""
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.engines import ENGINES
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.compiled import require_compiler
-from tests.points import tiny_point
+from scaling.train.model.decoder import Layer
+from scaling.train.model.encoder_decoder import EncoderLayer
+from scaling.train.parallel.groups import Groups
+from tests.points import TINY, TINY_T5, tiny_point
 from tests.train.conftest import Attempt, Train
+from tests.train.test_model import blueprint
 from tests.train.test_parity import compare
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """A group whose collectives return at once: this process is rank 0 of it."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # which the compiler does
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        (Layer, {"tp": 2}),
+        (Layer, {"tp": 2, "sequence_parallel": True}),
+        (Layer, {"cp": 2}),
+        (EncoderLayer, {"tp": 2, "sequence_parallel": True}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
+)
+def test_a_layer_is_one_graph_whatever_crosses_its_ranks(
+    two_ranks: None, kind: type[Layer | EncoderLayer], layout: dict[str, Any]
+) -> None:
+    shape = TINY if kind is Layer else TINY_T5
+    point = tiny_point(shape=shape, **layout)
+    groups = Groups(0, point.layout, timeout_s=60)
+    plan = blueprint(point, groups.tensor_parallel)
+    layer = kind(dataclasses.replace(plan, cp=groups.context_parallel), 0)
+    tokens = 32 if layout == {"tp": 2} else 16  # where the other rank has as many
+    bias = [] if kind is Layer else [torch.zeros(1, shape.num_heads // 2, 32, 32)]
+    x = torch.randn(8, tokens, shape.hidden_size, requires_grad=True)
+    explained = torch._dynamo.explain(layer)(x, *bias)
+    assert (explained.graph_count, explained.graph_break_count) == (1, 0), explained.break_reasons
 
 
 @pytest.mark.ranks

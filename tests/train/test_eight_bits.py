@@ -16,12 +16,16 @@ from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.eight_bits import cast_in_blocks, linear_of, require_eight_bits, swizzled
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
-from tests.train.conftest import Learn
+from tests.train.conftest import Learn, lacking
 from tests.train.reference import Curve, model_curve
 
 SCALINGS: tuple[Fp8Scaling, ...] = ("tensor", "row", "block")
 STEPS = 3  # of ranks
 BAND = 0.08  # of a loss that begins at ln(256) = 5.5: one and a half per cent
+
+
+_LACKING = lacking(tiny_point(precision="fp8"))
+multiplies = pytest.mark.skipif(_LACKING is not None, reason=str(_LACKING))
 
 
 def drawn(*sizes: int, seed: int) -> torch.Tensor:
@@ -35,6 +39,7 @@ def off(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
     return ((one.float() - other.float()).norm() / other.float().norm()).item()
 
 
+@multiplies
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_a_product_and_its_gradients_are_near_those_of_bf16(scaling: Fp8Scaling) -> None:
     """e4m3 keeps 3 bits and e5m2 two: a sum of rounded products is off by some per cent."""
@@ -49,6 +54,7 @@ def test_a_product_and_its_gradients_are_near_those_of_bf16(scaling: Fp8Scaling)
     torch.testing.assert_close(bias.grad, other[2].grad)
 
 
+@multiplies
 def test_a_row_of_large_elements_costs_the_others_nothing_where_rows_have_scales() -> None:
     x, weight = drawn(32, 64, seed=0).detach(), drawn(96, 64, seed=1).detach()
     x[0] *= 2.0**20
@@ -81,6 +87,7 @@ def test_scales_lie_in_the_order_that_the_matrix_units_read() -> None:
         assert ordered[tile * 512 + inside] == scales[row, column]
 
 
+@multiplies
 def test_zeros_stay_zeros() -> None:
     made = linear_of("row")(torch.zeros(16, 32).bfloat16(), drawn(16, 32, seed=0), None)
     assert not made.any()
@@ -91,6 +98,7 @@ def curve_of_one_process(shape: ModelShape, steps: int, **layout: Any) -> Curve:
     return model_curve(tiny_point(shape=shape, measured_steps=steps, **layout))
 
 
+@multiplies
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "scaling"),
@@ -115,6 +123,7 @@ LAYOUTS: list[dict[str, Any]] = [
 ]
 
 
+@multiplies
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     "point",
@@ -167,4 +176,3 @@ def test_a_gpu_without_such_eight_bits_is_named(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
     with pytest.raises(KernelUnavailable, match=rf">= {least}, not A100 \({capability[0]}.0\)"):
         require_eight_bits(torch.device("cuda"), scaling)
-    require_eight_bits(torch.device("cpu"), scaling)

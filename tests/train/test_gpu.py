@@ -18,7 +18,7 @@ from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.local import rank_variables
 from scaling.layout.axes import Precision
 from scaling.layout.kernels import ATTENTION
-from scaling.record.rank_files import RankFiles, RankResult
+from scaling.record.rank_files import RankFailure, RankFiles, RankResult, Stack
 from scaling.study.grid import Point
 from scaling.train.device import gpu_mismatch
 from scaling.train.measure.power import PowerLog, meter_of
@@ -77,8 +77,8 @@ def trained(point: Point, folder: Path) -> dict[int, RankResult]:
         )
         for rank in range(world_size)
     ]
-    assert [rank.wait() for rank in ranks] == [0] * world_size, files.failures()
-    return files.results()
+    assert [rank.wait() for rank in ranks] == [0] * world_size, files.left(RankFailure)
+    return files.left(RankResult)
 
 
 def gpu_point(precision: Precision, **layout: object) -> Point:
@@ -98,7 +98,7 @@ def test_ranks_on_nccl_train_what_plain_fp32_code_trains(
         assert result.clock == "cuda_event"
         assert result.peak_memory_bytes > 0
     for rank in range(point.layout.world_size):
-        stack = RankFiles(tmp_path).stacks()[rank]
+        stack = RankFiles(tmp_path).left(Stack)[rank]
         assert stack.nccl_version is not None
         assert stack.gpu_name == torch.cuda.get_device_name(rank)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -138,15 +139,20 @@ def keeps_no_norm(layout: Layout) -> bool:
     return layout.precision == "fp32" or (layout.tp > 1 and layout.pp == 1)
 
 
+def bounds(point: Point) -> tuple[float, float]:
+    """How far a loss may be off, and a gradient norm relative to it."""
+    if point.layout.precision == "bf16":
+        return (2e-3, 0.1) if point.shape.family == "t5" else (1e-3, 0.025)
+    return 1e-5, 1e-4
+
+
 def compare(point: Point, ranks: Curves) -> None:
     """Losses and gradient norms of every rank are those of one process.
 
     In bf16 a weight keeps 8 bits, so it only stays near the curve of fp32. A t5 less near, on one
     rank as well: its gradients are smaller, and scores are not scaled.
     """
-    loss, norm = 1e-5, 1e-4
-    if point.layout.precision == "bf16":
-        loss, norm = (2e-3, 0.1) if point.shape.family == "t5" else (1e-3, 0.025)
+    loss, norm = bounds(point)
     curve = expected(point.shape, point.gradient_clipping)
     assert len(ranks) == point.layout.world_size
     for rank in ranks:
@@ -192,42 +198,41 @@ def layout_name(value: object) -> str:
     return f"{value.shape.family} {value.layout.label} dp{value.layout.dp}"
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        clipped(TINY, dp=2),
-        clipped(TINY, tp=2, sequence_parallel=True),
-        clipped(TINY_GPT, tp=2),
-        clipped(TINY, tp=2, sequence_parallel=True, zero_stage=1),
-        clipped(TINY_GPT, tp=2, zero_stage=1, **STAGES),
-        clipped(TINY, dp=2, cp=2, zero_stage=2, optimizer_offload="cpu"),
-        clipped(TINY, dp=4, zero_stage=3, zero_shard_size=2),
-        clipped(TINY, dp=2, precision="bf16"),
-        clipped(TINY_GPT, tp=2, precision="bf16", **STAGES),
-        clipped(TINY, engine="torch", dp=2),
-        clipped(TINY, engine="torch", tp=2, sequence_parallel=True),
-        clipped(TINY_GPT, engine="torch", tp=2, sequence_parallel=True, **STAGES),
-        clipped(TINY, engine="torch", dp=2, cp=2, zero_stage=2, optimizer_offload="cpu"),
-        clipped(TINY, engine="torch", dp=4, zero_stage=3, zero_shard_size=2),
-        clipped(
-            dataclasses.replace(TINY, tied_embeddings=True),
-            engine="torch",
-            pipeline_schedule="interleaved",
-            virtual_stages=2,
-            dp=2,
-            zero_stage=1,
-            **STAGES,
-        ),
-        clipped(
-            dataclasses.replace(TINY, tied_embeddings=True),
-            engine="torch",
-            pipeline_schedule="zbv",
-            tp=2,
-            **STAGES,
-        ),
-    ],
-    ids=layout_name,
-)
+CLIPPED = [
+    clipped(TINY, dp=2),
+    clipped(TINY, tp=2, sequence_parallel=True),
+    clipped(TINY_GPT, tp=2),
+    clipped(TINY, tp=2, sequence_parallel=True, zero_stage=1),
+    clipped(TINY_GPT, tp=2, zero_stage=1, **STAGES),
+    clipped(TINY, dp=2, cp=2, zero_stage=2, optimizer_offload="cpu"),
+    clipped(TINY, dp=4, zero_stage=3, zero_shard_size=2),
+    clipped(TINY, dp=2, precision="bf16"),
+    clipped(TINY_GPT, tp=2, precision="bf16", **STAGES),
+    clipped(TINY, engine="torch", dp=2),
+    clipped(TINY, engine="torch", tp=2, sequence_parallel=True),
+    clipped(TINY_GPT, engine="torch", tp=2, sequence_parallel=True, **STAGES),
+    clipped(TINY, engine="torch", dp=2, cp=2, zero_stage=2, optimizer_offload="cpu"),
+    clipped(TINY, engine="torch", dp=4, zero_stage=3, zero_shard_size=2),
+    clipped(
+        dataclasses.replace(TINY, tied_embeddings=True),
+        engine="torch",
+        pipeline_schedule="interleaved",
+        virtual_stages=2,
+        dp=2,
+        zero_stage=1,
+        **STAGES,
+    ),
+    clipped(
+        dataclasses.replace(TINY, tied_embeddings=True),
+        engine="torch",
+        pipeline_schedule="zbv",
+        tp=2,
+        **STAGES,
+    ),
+]
+
+
+@pytest.mark.parametrize("point", CLIPPED, ids=layout_name)
 def test_gradients_are_clipped_by_the_norm_of_all_of_them(learn: Learn, point: Point) -> None:
     free, bounded = (
         expected(point.shape, norm).losses[CLIPPED_STEPS - 1] for norm in (0.0, CLIPPING)
@@ -235,6 +240,52 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(learn: Learn, point: P
     assert bounded != pytest.approx(free, abs=0.01)
     assert not list(engine_refusals(point.shape, point.layout, CLIPPING))
     compare(point, learn(point))
+
+
+TRAINED = {
+    engine: [
+        point
+        for point in (
+            *map(point_of, PAIRWISE),
+            *(learned_point(shape, layout) for shape, layout in FARTHER.values()),
+            *CLIPPED,
+        )
+        if point.layout.engine == engine
+    ]
+    for engine in ENGINES
+}
+
+
+def of_deepspeed(point: Point) -> list[Point]:
+    """What trains the same curve under the other engine: whatever its layout, if not its bits."""
+
+    def curve(point: Point) -> tuple[object, ...]:
+        layout = point.layout
+        return point.shape, point.gradient_clipping, layout.precision, layout.optimizer_precision
+
+    return [other for other in TRAINED["deepspeed"] if curve(other) == curve(point)]
+
+
+@pytest.mark.parametrize("point", [*filter(of_deepspeed, TRAINED["torch"])], ids=layout_name)
+def test_the_two_engines_agree_with_each_other(learn: Learn, point: Point) -> None:
+    loss, norm = bounds(point)
+    for other in of_deepspeed(point):
+        for own, others in itertools.product(learn(point), learn(other)):
+            assert own["losses"] == pytest.approx(others["losses"], abs=loss)
+            if others["grad_norms"] is not None:
+                assert own["grad_norms"] == pytest.approx(others["grad_norms"], rel=norm)
+
+
+def test_the_two_engines_meet_at_equal_layouts_of_every_degree() -> None:
+    layouts = [
+        point.layout
+        for point in TRAINED["torch"]
+        for other in of_deepspeed(point)
+        if dataclasses.replace(other.layout, engine="torch") == point.layout
+    ]
+    for degree in ("dp", "tp", "cp", "pp"):
+        assert any(getattr(layout, degree) > 1 for layout in layouts)
+    assert {layout.zero_stage for layout in layouts} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 import pytest
-from torch.torch_version import TorchVersion
+import torch
 
 from scaling.layout.layout import Layout
 from scaling.train.engines.deepspeed.pipeline import bounds
+from scaling.train.engines.torch import refusals
 from scaling.train.failures import KernelUnavailable
+from scaling.train.kernels.kernels import require_kernels
+from tests.points import TINY, tiny_point
 
 # look-up, layers, norm, head; and with a norm between the stacks of an encoder and a decoder
 DECODER = [False, True, True, True, False, False]
@@ -40,13 +43,18 @@ def test_a_rank_holds_every_pp_th_chunk_or_one_of_each_half(schedule, virtual_st
 
 
 @pytest.mark.parametrize("schedule", ["zero_bubble", "zbv", "dualpipev"])
-def test_a_torch_that_splits_a_backward_wrongly_is_asked_for_none(schedule):
-    from scaling.train.engines.torch.pipeline import require_schedule
+def test_a_torch_that_splits_a_backward_wrongly_is_asked_for_none(monkeypatch, schedule):
+    """Where kernels are asked for: before the ranks meet."""
 
-    require_schedule(schedule, TorchVersion("2.13.0+cu130"))
-    require_schedule("1f1b", TorchVersion("2.11.0+cu130"))
+    def require(schedule, installed):
+        monkeypatch.setattr(refusals, "version", lambda _: installed)
+        point = tiny_point(engine="torch", pp=2, pipeline_schedule=schedule)
+        require_kernels(TINY, point.layout, torch.device("cpu"))
+
+    require(schedule, "2.13.0+cu130")
+    require("1f1b", "2.11.0+cu130")
     with pytest.raises(
         KernelUnavailable,
-        match=rf"pipeline_schedule={schedule} needs torch >= 2.13, this is 2.12.1",
+        match=rf"pipeline_schedule={schedule} needs torch >= 2.13, this is 2.9.1",
     ):
-        require_schedule(schedule, TorchVersion("2.12.1"))
+        require(schedule, "2.9.1")

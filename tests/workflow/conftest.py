@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scaling.launch.fork_server.client import FORK_SERVERS_WANTED
+
 SMALL = {
     "title": "Five points",
     "kind": "strong",
@@ -19,6 +21,13 @@ SMALL = {
     "layouts": [{"zero_stage": [1, 3]}, {"world_size": 1, "attention": "flash3"}],
     "measure": {"warmup_steps": 1, "time_limit_s": 90.0},
 }
+
+
+@pytest.fixture(autouse=True)
+def no_fork_server(request, monkeypatch):
+    """Where a stand-in measures, no fork server imports torch and DeepSpeed for it."""
+    if not request.node.get_closest_marker("ranks"):
+        monkeypatch.setenv(FORK_SERVERS_WANTED, "0")
 
 
 @pytest.fixture

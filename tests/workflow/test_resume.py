@@ -105,11 +105,11 @@ def test_ctrl_c_stops_the_sweep_and_keeps_what_is_measured(small):
     interrupted = until_one_more_is_running(run, results, rows=1)
     kept = bytes_of_rows(results)
     os.killpg(run.pid, signal.SIGINT)
-    run.wait(timeout=60)
+    run.wait(timeout=300)
     assert run.returncode != 0
     assert bytes_of_rows(results) == kept
     # the launcher ends its ranks first, and may need a moment longer than those above it
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 300
     while (still := left_behind(small, results, interrupted)) and time.monotonic() < limit:
         time.sleep(0.1)
     assert not still

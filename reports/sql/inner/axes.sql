@@ -10,6 +10,6 @@ with differing as (
     group by setting_id, axis
     having min(place) != max(place)
 )
-select * exclude (always)
+select * exclude (always, plain)
 from every_choice
 semi join differing using (setting_id, axis)

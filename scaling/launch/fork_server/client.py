@@ -1,5 +1,6 @@
 """Orders ranks of fork servers, one on each node, and sees how the ranks end."""
 
+import contextlib
 import signal
 import time
 from collections.abc import Sequence
@@ -84,23 +85,18 @@ class ForkedRanks:
         for rank in ranks:
             self._ends.setdefault(rank, end)
 
-    def dump_stacks(self) -> None:
+    def signal(self, number: int) -> None:
         """See `Ranks`."""
-        self._send(protocol.DUMP)
+        for connection in self.nodes:
+            with contextlib.suppress(OSError):  # it has gone, and its ranks with it
+                connection.send(number)
 
     def kill(self) -> None:
         """See `Ranks`."""
-        self._send(protocol.KILL)
+        self.signal(signal.SIGKILL)
         end = time.monotonic() + _KILL_S
         while self.nodes and time.monotonic() < end:
             self.exits()
             time.sleep(_POLL_S)
         while self.nodes:
             self.nodes.popitem()[0].close()
-
-    def _send(self, word: str) -> None:
-        for connection in self.nodes:
-            try:
-                connection.send(word)
-            except OSError:
-                continue  # it has gone, and its ranks with it

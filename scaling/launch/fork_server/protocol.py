@@ -3,7 +3,7 @@
 Each proves by its HMAC challenge that it knows the server's key, which lies in a file that only its
 owner may read. An order is the path of another such file, so that the ranks' environment never
 crosses the network. A server answers with an `Answer` for each rank that has ended; a launcher may
-send `DUMP` and `KILL`, and if one of the two goes, the ranks go.
+send numbers of signals for them, and if one of the two goes, the ranks go.
 """
 
 import dataclasses
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TypeVar
 
 SERVER_COMMAND = (sys.executable, "-m", "scaling.launch.fork_server.server")  # then its folder
-DUMP, KILL = "dump", "kill"
 ANSWER_S = 10.0  # for each step of a greeting
 
 

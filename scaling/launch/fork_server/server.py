@@ -15,7 +15,6 @@ ends when that process is gone and no point runs.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import os
@@ -41,6 +40,7 @@ from scaling.cluster.hardware import gpu_named
 from scaling.launch.fork_server import protocol
 from scaling.launch.fork_server.protocol import Answer, ForkServer, Order
 from scaling.launch.start import slurm
+from scaling.launch.start.local import die_with_parent
 from scaling.launch.start.oom_killer import oom_kills
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.record.rank_files import RankFiles
@@ -57,7 +57,6 @@ _GREETING_S = 5  # for a connection to say who it is and what it wants
 _AT_ONCE = 100  # connections: those that say nothing are soon gone
 _PARTING_S = 5.0
 _NO_GPU_FOR_FORKED = 255
-_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
 class _Ended(BaseException):
@@ -188,10 +187,9 @@ def _watch(connection: Connection, ranks: dict[int, int], kills_before: int) -> 
                 connection.send(Answer(rank, code, struck))
         if connection.poll(_ASK_EVERY_S):
             try:
-                message = connection.recv()
+                number = connection.recv()
             except EOFError:
                 return
-            number = {protocol.DUMP: signal.SIGUSR1, protocol.KILL: signal.SIGKILL}[message]
             for pid in ranks:
                 _signal(pid, number)
 
@@ -223,7 +221,7 @@ def _become_rank(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> N
     """Make the forked process what a rank started from nothing would be."""
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    die_with_parent()
     # what is known of this node and its devices holds, whatever is where the order came from
     kept = {k: v for k, v in os.environ.items() if k.startswith(slurm.OF_THIS_NODE)}
     os.environ.clear()

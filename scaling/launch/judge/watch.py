@@ -1,5 +1,6 @@
 """Waits for the ranks of a point, and ends them when they fail, fall silent or are late."""
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -117,7 +118,7 @@ def watch(
         ):
             stopped = "silent"
         if stopped is not None:
-            ranks.dump_stacks()
+            ranks.signal(signal.SIGUSR1)
             sleep(_STACKS_S)
             break
         sleep(_POLL_S)
@@ -128,7 +129,7 @@ def watch(
         exits=exits,
         beats=files.beats(),
         finished=files.finished(),
-        failures=files.failures(),
+        failures=files.left(RankFailure),
         stopped=stopped,
         silence_s=silence_s,
         longest_silence_s=progress.longest_silence_s,

@@ -62,7 +62,7 @@ class LocalRanks:
         own = rank_variables(rank, launch.world_size)
         environment = {**launch.environment, **own, **variables}
         log = launch.logs / f"rank{rank}.log"
-        self._children[rank] = spawn(launch.command, environment, log, preexec_fn=_die_with_parent)
+        self._children[rank] = spawn(launch.command, environment, log, preexec_fn=die_with_parent)
 
     def exits(self) -> dict[int, End]:
         """See `Ranks`."""
@@ -73,10 +73,10 @@ class LocalRanks:
             if code is not None
         }
 
-    def dump_stacks(self) -> None:
-        """Send SIGUSR1, on which faulthandler writes every thread's stack."""
+    def signal(self, number: int) -> None:
+        """See `Ranks`."""
         for child in self._children.values():
-            os.kill(child.pid, signal.SIGUSR1)
+            os.kill(child.pid, number)
 
     def kill(self) -> None:
         """Kill the ranks' process groups and wait for the ranks; nothing, the second time."""
@@ -99,7 +99,7 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child: a parent that is killed outright takes its ranks along (Linux only)."""
     if _libc is not None:
         _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

@@ -37,7 +37,7 @@ mv "$folder/.$RANK" "$folder/$RANK"
 class ShellRanks(ABC):
     """Ranks seen through the processes that hold `per_shell` of them each, and the folder.
 
-    Who starts ranks this way says how they are asked to end and to dump their stacks.
+    Who starts ranks this way says how a signal reaches them.
     """
 
     def __init__(self, folder: Path, per_shell: int) -> None:
@@ -89,16 +89,12 @@ class ShellRanks(ABC):
         return {**lost, **ends} if shown else ends
 
     @abstractmethod
-    def dump_stacks(self) -> None:
-        """See `Ranks`."""
-
-    @abstractmethod
-    def ask_to_end(self) -> None:
-        """Have all ranks killed, and their processes end; no waiting."""
+    def signal(self, number: int) -> None:
+        """See `Ranks`; after SIGKILL these processes end too. No waiting."""
 
     def kill(self) -> None:
         """See `Ranks`."""
-        self.ask_to_end()
+        self.signal(signal.SIGKILL)
         end = time.monotonic() + _PARTING_S
         for shell in self._shells:
             try:

@@ -37,10 +37,10 @@ class Queued:
     @property
     def line(self) -> str:
         """Where it waits and why, in Slurm's words."""
-        start = "" if self.starts_at is None else f", expected to start {self.starts_at}"
+        start = "" if self.starts_at is None else f", starts {self.starts_at[:16]}"
         return (
-            f"job {self.job_id}, place {self.position} of {self.waiting} in {self.partition}, "
-            f"{self.nodes} nodes, {self.reason}{start}"
+            f"job {self.job_id}, {self.position} of {self.waiting} in {self.partition}, "
+            f"{self.nodes} node{'s' * (self.nodes > 1)}, {self.reason}{start}"
         )
 
 
@@ -183,7 +183,7 @@ def _srun(environment: Mapping[str, str], *options: str) -> list[str]:
     return ["srun", *options, *shared, *site]
 
 
-def signal_step(step: str, name: str) -> None:
+def signal_step(step: str, number: int) -> None:
     """Send a signal to every process of a step."""
-    command = ["scancel", f"--signal={name}", step]
+    command = ["scancel", f"--signal={number}", step]
     subprocess.run(command, capture_output=True, timeout=60, check=False)

@@ -59,19 +59,12 @@ def start_step(launch: Launch) -> Ranks:
 class StepRanks(ShellRanks):
     """The ranks of one step, seen through one srun."""
 
-    def dump_stacks(self) -> None:
-        """See `Ranks`."""
-        self._signal("USR1")
-
-    def ask_to_end(self) -> None:
+    def signal(self, number: int) -> None:
         """See `ShellRanks`."""
-        self._signal("KILL")
-
-    def _signal(self, name: str) -> None:
         for srun in self._shells:
             if srun.poll() is not None:
                 continue
             if self._has(_STEP):
-                slurm.signal_step((self._folder / _STEP).read_text().strip(), name)
+                slurm.signal_step((self._folder / _STEP).read_text().strip(), number)
             else:  # not placed yet: srun gives its request up
                 srun.terminate()

@@ -59,8 +59,8 @@ class Ranks(Protocol):
     def exits(self) -> dict[int, End]:
         """How each rank ended, for those that have."""
 
-    def dump_stacks(self) -> None:
-        """Ask every rank that still runs to write all its stacks into its log."""
+    def signal(self, number: int) -> None:
+        """Send every rank that still runs a signal; on SIGUSR1 it writes its stacks to its log."""
 
     def kill(self) -> None:
         """End every rank that still runs, and what it started, and wait until they are gone."""

@@ -2,11 +2,12 @@
 
 Each torchrun stands alone (its own port on its own node) and starts the ranks of its node; the
 ranks meet by themselves, through the point's folder. What is written to the remote shell's standard
-input steers a node: `dump` asks for stacks, and its end, whatever caused it, ends the ranks there.
+input steers a node: numbers of signals for its ranks, which its end, whatever caused it, kills.
 """
 
 import contextlib
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,7 +60,7 @@ tell() {
 "$@" < /dev/null 3<&- &
 node=$!
 {
-  while read -r word <&3; do [ "$word" != dump ] || tell USR1; done
+  while read -r word <&3; do tell "$word"; done
   touch "$folder/stop"
   tell KILL
   sleep 10
@@ -150,21 +151,13 @@ def exports(environment: Mapping[str, str]) -> str:
 class NodeRanks(ShellRanks):
     """The ranks of a point, seen through one remote shell per node."""
 
-    def dump_stacks(self) -> None:
-        """See `Ranks`."""
-        self._steer(b"dump\n")
-
-    def ask_to_end(self) -> None:
+    def signal(self, number: int) -> None:
         """See `ShellRanks`."""
-        self._steer(None)
-
-    def _steer(self, word: bytes | None) -> None:
-        """Send each node a word; None: the end."""
         for shell in self._shells:
             assert shell.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # the node has ended
-                if word is None:
+                if number == signal.SIGKILL:
                     shell.stdin.close()
                 else:
-                    shell.stdin.write(word)
+                    shell.stdin.write(b"%d\n" % number)
                     shell.stdin.flush()

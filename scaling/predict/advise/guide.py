@@ -167,6 +167,16 @@ def _share(
     return left * asked[world_size] / max(sum(asked.values()), 1e-9)
 
 
+def reserved_gpu_s(
+    points: Points, prediction: Prediction, world_size: float, guide: Guide
+) -> float:
+    """GPU-seconds of the predicted best of each setting of the larger sizes."""
+    cost = gpu_s(points, prediction, guide)
+    larger = {size for size in points.world_size.tolist() if size > world_size}
+    wanted = [one for size in larger for one in _wanted(points, prediction, size, guide)]
+    return math.fsum(float(cost[one.row]) for one in wanted if one.order == (0, 0))
+
+
 def affordable(rows: Sequence[int], cost: Floats, bound: float) -> list[int]:
     """From the most wanted on, leaving out what no longer fits into the bound, in GPU-seconds."""
     taken, used = [], 0.0

@@ -128,7 +128,8 @@ def recommend(
             clusters,
         )  # fmt: skip
         if not points.groups:
-            raise InputError(f"--cluster {cluster}: {points.note[0]}")
+            reason = points.note[0].removeprefix(f"cluster {cluster}: ")
+            raise InputError(f"--cluster {cluster}: {reason}")
         prediction = predict(points, calibration)
         chosen[count] = _best(layouts, points, prediction, shape, seq_length, top)
         if not chosen[count]:

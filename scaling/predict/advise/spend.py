@@ -1,5 +1,6 @@
 """What a list of points is about to cost, and which of them not to start at all."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,16 +25,20 @@ class Spend:
     usd: float | None
 
 
-def spend_of(points: Points, prediction: Prediction, *, run_s: Floats) -> Spend:
+def spend_of(
+    points: Points, prediction: Prediction, *, run_s: Floats, rows: Sequence[int] | None = None
+) -> Spend:
     """What running every point that fits would take.
 
     Args:
         points: the points.
         prediction: their predictions.
         run_s: seconds that each point runs, all ranks already allocated.
+        rows: of these alone.
     """
     gpu_s = points.world_size * run_s
-    counted = prediction.predicted & prediction.fits
+    wanted = np.isin(np.arange(len(points)), np.arange(len(points)) if rows is None else rows)
+    counted = wanted & prediction.predicted & prediction.fits
     energy, usd = 0.0, 0.0
     energy_known, usd_known = True, True
     for group in points.groups:
@@ -47,7 +52,7 @@ def spend_of(points: Points, prediction: Prediction, *, run_s: Floats) -> Spend:
         usd += seconds / 3600 * (price or 0)
     return Spend(
         points=int(counted.sum()),
-        unpredicted=int((~prediction.predicted).sum()),
+        unpredicted=int((wanted & ~prediction.predicted).sum()),
         gpu_hours=float(gpu_s[counted].sum()) / 3600,
         energy_j=energy if energy_known else None,
         usd=usd if usd_known else None,

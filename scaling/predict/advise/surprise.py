@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.advise.guide import Guide, affordable, gpu_s
+from scaling.predict.advise.guide import Guide, affordable, gpu_s, reserved_gpu_s
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import expected_gain, ratio_sigma
 from scaling.predict.fit.validation import settings_of
@@ -14,8 +14,8 @@ from scaling.predict.read.features import Points
 
 # Times that a size is chosen for again: what surprises among the second choice finds a third.
 TURNS = 2
-# A layout is worth a run if it is expected to gain as much on the best measured one, as a ratio:
-# about what runs of one layout differ by.
+# A setting is left alone once all that is left of it is expected to gain less than this on the best
+# measured one, as a ratio: about what runs of one layout differ by.
 _WORTH_A_RUN = 0.01
 # So many of a setting's points are added at most, and one always may be.
 _MOST_OF_A_SETTING = 0.05
@@ -40,9 +40,11 @@ def choose_again(
 ) -> list[int]:
     """More points of a size to measure, most promising first; none where little can be gained.
 
-    Of each setting the points not measured yet that are expected to gain enough on the best one
-    measured there, by predictions that have learned of those measured. Of a budget they may take
-    all that is left: where most can be gained for a GPU-second comes first.
+    Of each setting the points not measured yet that are expected to gain most on the best one
+    measured there, by predictions that have learned of those measured, until the rest is expected
+    to gain too little. What it gains is at most the sum of what each of it gains, however alike
+    their errors are. Of a budget they may take all that is left but the predicted best of each
+    setting of the larger sizes: where most can be gained for a GPU-second comes first.
 
     Args:
         points: of the whole study.
@@ -63,14 +65,13 @@ def choose_again(
             # the best one is measured: only the other's error counts
             sigma = ratio_sigma(prediction.own_sigma[left], 0.0)
             gains = expected_gain(prediction.ranked_s[left], float(times.min()), sigma)
-        order = np.lexsort((prediction.ranked_s[left], -gains))[: _most(at)]
-        promising += [
-            (-float(gains[i] / cost[left[i]]), int(left[i]))
-            for i in order.tolist()
-            if gains[i] >= _WORTH_A_RUN
-        ]
+        order = np.lexsort((prediction.ranked_s[left], -gains))
+        with_the_rest = np.cumsum(gains[order][::-1])[::-1]
+        worth = order[with_the_rest >= _WORTH_A_RUN][: _most(at)]
+        promising += [(-float(gains[i] / cost[left[i]]), int(left[i])) for i in worth.tolist()]
     rows = [row for _, row in sorted(promising)]
-    return affordable(rows, cost, _budget(guide) - spent_gpu_s)
+    reserved = reserved_gpu_s(points, prediction, world_size, guide)
+    return affordable(rows, cost, _budget(guide) - spent_gpu_s - reserved)
 
 
 def most_again(points: Points, prediction: Prediction, chosen: Flags, guide: Guide) -> list[int]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import spearmanr
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.interval import EIGHTY
@@ -163,6 +162,8 @@ def _rank_correlation(a: Floats, b: Floats) -> float | None:
         return None
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
+    from scipy.stats import spearmanr  # half a second, for whoever only plans
+
     return float(spearmanr(a, b).statistic)
 
 

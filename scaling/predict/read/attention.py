@@ -10,7 +10,7 @@ from scaling.foreign.arrays import Floats, Words
 # Efficiency of flash kernels relative to FlashAttention-2 on an A100: of versions 1 and 2, and of
 # 3, 4 and cuDNN's. On Hopper FlashAttention-2 reaches 35 % of peak where it has 50 % on A100,
 # version 3 about twice that (arXiv 2407.08608). To other generations nothing is carried over.
-_FLASH_GAIN: Mapping[Generation, tuple[float, float]] = {
+_FLASH_GAIN: Mapping[Generation | None, tuple[float, float]] = {
     "hopper": (0.7, 1.4),
     "blackwell": (0.5, 1.3),
 }
@@ -18,8 +18,5 @@ _FLASH_GAIN: Mapping[Generation, tuple[float, float]] = {
 
 def flash_gain(attention: Words, gpu: Gpu) -> Floats:
     """Efficiency of a flash kernel relative to FlashAttention-2 on an A100, (n,)."""
-    newer = attention == "flash3"
-    older_gain, newer_gain = 1.0, 1.0
-    if gpu.generation is not None:
-        older_gain, newer_gain = _FLASH_GAIN.get(gpu.generation, (1.0, 1.0))
-    return np.where(newer, newer_gain, older_gain)
+    older_gain, newer_gain = _FLASH_GAIN.get(gpu.generation, (1.0, 1.0))
+    return np.where(attention == "flash3", newer_gain, older_gain)

@@ -10,7 +10,16 @@ from scaling.errors import InputError, did_you_mean, shortened
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.foreign.decoder_parts import PLAIN_ATTENTION, kinds_of, parts_of, window_of
-from scaling.foreign.layouts import BATCH_FACTORS, WORDS, completed, layout_of, misfits
+from scaling.foreign.layouts import (
+    BATCH_FACTORS,
+    DEGREES,
+    WORDS,
+    completed,
+    layout_of,
+    misfits,
+    sharded_over,
+)
+from scaling.foreign.measured import OUTCOMES, set_other_work_aside
 from scaling.foreign.spellings import model_meant
 from scaling.layout.axes import AXES, SETTING
 from scaling.layout.routing import ROUTINGS
@@ -48,11 +57,13 @@ def inputs_of(
     """
     n = len(columns)
     note = np.full(n, None, dtype=object)
+    set_other_work_aside(columns)
+    columns.words("outcome", "", OUTCOMES, plain=True)  # a wrong one leaves its row out
     model = columns.words("model", "unnamed")
     cluster = clusters_of(columns, clusters, note)
     shape = _shapes(columns, model, models or {}, note)
     per_node = columns.counts("gpus_per_node")
-    layout = _layout(columns, per_node, cluster, clusters)
+    layout: dict[str, Any] = _layout(columns, per_node, cluster, clusters)
     _note_misfits(columns, shape, layout, note)
     framework = frameworks_of(columns)
     unfused = unfused_software(columns, framework, cluster)
@@ -73,15 +84,9 @@ def inputs_of(
         cluster=cluster,
         framework=framework,
         shape=shape,
-        world_size=layout["world_size"],
-        tp=layout["tp"],
-        pp=layout["pp"],
-        cp=layout["cp"],
-        dp=layout["dp"],
-        micro_batch_size=layout["micro_batch_size"],
-        gradient_accumulation_steps=layout["gradient_accumulation_steps"],
         seq_length=columns.counts("seq_length"),
         gpus_per_node=per_node,
+        **{name: layout[name] for name in ("world_size", *DEGREES, *BATCH_FACTORS[:2])},
         **_of_the_software(columns, stacks, shape["num_layers"], layout),
         # Inductor makes one kernel of a norm's chain
         fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
@@ -105,6 +110,8 @@ def inputs_of(
         point_id=columns.words("point_id", "") if "point_id" in columns else None,
     )
     columns.assumptions += _left_out(columns)
+    for row, sentence in columns.aside.items():
+        note[row] = note[row] or sentence
     return inputs
 
 
@@ -122,7 +129,7 @@ def _of_the_software(
     stage = columns.numbers("zero_stage", usual("zero_stage"), whole=True)
     shard = columns.counts("zero_shard_size")
     if "fsdp" in columns:  # Megatron-Bridge's word: the ranks over which everything is sharded
-        fsdp = columns.numbers("fsdp", 0.0, whole=True, plain=True)
+        fsdp = sharded_over(columns)
         stage = np.where(fsdp > 1, 3.0, stage)
         shard = np.where((fsdp > 1) & np.isnan(shard), np.minimum(fsdp, layout["dp"]), shard)
     style = columns.words("cp_style", "", {"all_to_all", "ring", ""}, plain=True)

@@ -28,6 +28,10 @@ SHAPE = (
 
 # Choices that came after the formulas and that none of them knows: on or off, later.
 UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and axis.later)
+_AS_STATED = (
+    "world_size", "tp", "pp", "cp", "dp", "ep", "micro_batch_size", "gradient_accumulation_steps",
+    "seq_length", "zero_stage", "zero_shard_size", "virtual_stages",
+)  # fmt: skip
 _PREDICTED_AS = {"compile": "with fused norms and nothing else of it"}
 
 
@@ -122,20 +126,10 @@ def inputs_of_layouts(
         cluster=np.array(clusters, dtype=object),
         framework=np.array([framework or own_framework(each.engine) for each in layouts], object),
         shape={name: table[which, column] for column, name in enumerate(SHAPE)},
-        world_size=numbers("world_size"),
-        tp=numbers("tp"),
-        pp=numbers("pp"),
-        cp=numbers("cp"),
-        dp=numbers("dp"),
-        micro_batch_size=numbers("micro_batch_size"),
-        gradient_accumulation_steps=numbers("gradient_accumulation_steps"),
-        seq_length=numbers("seq_length"),
+        **{name: numbers(name) for name in _AS_STATED},
         gpus_per_node=(
             np.full(n, np.nan) if gpus_per_node is None else np.array(gpus_per_node, np.float64)
         ),
-        zero_stage=numbers("zero_stage"),
-        zero_shard_size=numbers("zero_shard_size"),
-        virtual_stages=numbers("virtual_stages"),
         ring=words("cp_style") == "ring",
         sequence_parallel=numbers("sequence_parallel") > 0,
         # Inductor makes one kernel of a norm's chain
@@ -151,7 +145,6 @@ def inputs_of_layouts(
         recomputes=np.zeros(n, dtype=bool),
         unfused=np.zeros(n, dtype=bool),
         precision=words("precision"),
-        ep=numbers("ep"),
         etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
         imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
         setting=np.array(["|".join(map(str, one.setting_choices)) for one in layouts], object),

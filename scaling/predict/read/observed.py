@@ -1,23 +1,18 @@
 """What a table of rows measured, beside the points it measured."""
 
 from dataclasses import dataclass, fields
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats
 from scaling.foreign.columns import Columns
-from scaling.foreign.layouts import completed, layout_of
-from scaling.foreign.spellings import respelled
+from scaling.foreign.measured import OOM_OR_CRASH, endings
 from scaling.layout.shapes import ModelShape, matmul_flops_per_token
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.inputs import usable_rows
-from scaling.record.row import Outcome, Row, fields_of
-
-# A published sweep that cannot tell one from the other.
-OOM_OR_CRASH = "oom_or_crash"
+from scaling.record.row import Row, fields_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +48,11 @@ def observed_of(columns: Columns) -> Observed:
     Raises:
         InputError: an outcome is none of ours, or a time or a memory is no number.
     """
-    step = columns.numbers("step_time_s")
+    outcome, step = endings(columns)
     if "extended_step_time_s" in columns:
-        step = np.where(np.isfinite(step), step, columns.numbers("extended_step_time_s"))
-    step = np.where(np.isnan(step), _by_throughput(columns), np.where(step == 0, np.nan, step))
-    outcome: Words = columns.words("outcome", "", {*get_args(Outcome), OOM_OR_CRASH, ""})
-    if "step_time_s" in columns:  # OOM where a time would stand
-        cell = [respelled("outcome", word, {"oom"}) for word in columns.words("step_time_s", "")]
-        outcome = np.where((outcome == "") & (np.array(cell, object) == "oom"), "oom", outcome)
-    outcome = np.where((outcome == "") & np.isfinite(step), "ok", outcome)
+        missing = ~np.isfinite(step)
+        step = np.where(missing, columns.numbers("extended_step_time_s"), step)
+        outcome = np.where((outcome == "") & missing & np.isfinite(step), "ok", outcome)
     return Observed(
         step_time_s=step,
         peak_memory_bytes=columns.numbers("peak_memory_bytes"),
@@ -69,28 +60,6 @@ def observed_of(columns: Columns) -> Observed:
         out_of_memory=outcome == "oom",
         ambiguous=outcome == OOM_OR_CRASH,
     )
-
-
-def _by_throughput(columns: Columns) -> Floats:
-    """Seconds a step of tables that state tokens or sequences a second, NaN elsewhere, (n,)."""
-    step = np.full(len(columns), np.nan)
-    rates = [
-        name
-        for name in ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
-        if name in columns
-    ]
-    if rates:
-        layout = completed(layout_of(columns))
-        batch, tokens = layout["global_batch_size"], columns.counts("seq_length")
-        of = {
-            "tokens_per_s": batch * tokens,
-            "tokens_per_s_per_gpu": batch * tokens / layout["world_size"],
-            "samples_per_s": batch,
-        }
-        for name in rates:
-            rate = columns.numbers(name)
-            step = np.where(np.isnan(step), of[name] / np.where(rate > 0, rate, np.nan), step)
-    return step
 
 
 _LARGEST = 1e18

@@ -54,13 +54,7 @@ TIME: tuple[Parameter, ...] = (
     _p("pipeline_friction", 0.01, 1e-4, 0.25, 1.0, "ratio", "by which 1F1B slows a stage"),
     _p("host_layer_s", 2.0e-3, 0.3e-3, 6e-3, 0.5, "s", "to launch a layer's kernels, fwd + bwd"),
     _p(
-        "host_collective_s",
-        0.15e-3,
-        0.01e-3,
-        1.5e-3,
-        0.7,
-        "s",
-        "to launch a collective of 4 tp ranks",
+        "host_collective_s", 150e-6, 10e-6, 1.5e-3, 0.7, "s", "to launch a collective of 4 tp ranks"
     ),
     _p("host_softmax_s", 0.4e-3, 0.02e-3, 3e-3, 0.7, "s", "more for torch's softmax, a layer"),
     _p("host_transport_s", 1e-6, 1e-7, 2e-3, 3.0, "s", "per tp rank, lossy transport in a pipe"),

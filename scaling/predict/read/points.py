@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,17 @@ from scaling.predict.read.parameters import LOSSY, defaults_for
 from scaling.predict.read.precisions import low_precision_costs, rates
 from scaling.predict.read.stack_facts import Stack
 from scaling.predict.read.stacks import stack_of
+
+# What the formulas take as it is stated.
+_OF_THE_SHAPE = ("hidden_size", "num_heads", "num_experts", "experts_per_token", "vocab_size")
+_OF_THE_LAYOUT = (
+    "world_size", "tp", "pp", "cp", "dp", "ep", "etp", "zero_stage", "micro_batch_size",
+    "seq_length", "schedule", "imbalance",
+)  # fmt: skip
+_FLAGS = (
+    "ring", "sequence_parallel", "fused_mlp", "fused_cross_entropy", "offload", "short_states",
+    "compiled", "recomputes",
+)  # fmt: skip
 
 
 def points_of(
@@ -80,6 +92,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
         if usable.size:
             cluster = found[where]
             gpu = gpu_named(cluster.gpu)
+            transport = LOSSY if cluster.lossy_transport else {}
             stack = stack_of(framework, gpu, unfused=bool(inputs.unfused[usable[0]]))
             groups.append(
                 Group(
@@ -88,7 +101,8 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
                     stack=stack,
                     cluster_name=where,
                     cluster=cluster,
-                    start=_start(stack, cluster),
+                    # moved first by the transport's facts and then by the software's
+                    start=defaults_for({**transport, **stack.defaults}),
                     rows=usable,
                     features=_features(inputs, arrays, usable, gpu, stack),
                 )
@@ -108,11 +122,6 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
         setting=inputs.setting,
         point_id=inputs.point_id,
     )
-
-
-def _start(stack: Stack, cluster: Cluster) -> dict[str, float]:
-    """Defaults, moved first by the transport's facts and then by the software's."""
-    return defaults_for({**(LOSSY if cluster.lossy_transport else {}), **stack.defaults})
 
 
 def _by(framework: Words, cluster: Words) -> list[tuple[tuple[str, str], npt.NDArray[np.int64]]]:
@@ -140,9 +149,9 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
     ffn = ffn + expert_share * shape["shared_experts"] * shape["expert_ffn_hidden_size"]
     shard = np.where(np.isnan(inputs.zero_shard_size), inputs.dp, inputs.zero_shard_size)
     return {
+        **{name: shape[name] for name in _OF_THE_SHAPE},
+        **{name: getattr(inputs, name) for name in _OF_THE_LAYOUT},
         "num_layers": blocks,
-        "hidden_size": shape["hidden_size"],
-        "num_heads": shape["num_heads"],
         "query_width": width,
         "kv_width": np.where(
             shape["key_value_rank"] > 0, width, shape["num_kv_heads"] * shape["head_dim"]
@@ -150,33 +159,18 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
         "attention_weights": weights,
         "head_norms": shape["query_key_norm"],
         "ffn_hidden_size": ffn,
-        "num_experts": shape["num_experts"],
-        "experts_per_token": shape["experts_per_token"],
         "expert_ffn": shape["expert_ffn_hidden_size"],
         "expert_share": expert_share,
-        "imbalance": inputs.imbalance,
-        "ep": inputs.ep,
-        "etp": inputs.etp,
         "mlp_inputs": 1.0 + shape["gated_mlp"],
-        "vocab_size": shape["vocab_size"],
         "embeddings": 2.0 - shape["tied_embeddings"],
         "positions": shape["max_positions"],
         "attentions": attentions / blocks,
         "causal": computed / attentions * _seen(shape, inputs.seq_length),
-        "seq_length": inputs.seq_length,
         "gpus_per_node": per_node,
-        "world_size": inputs.world_size,
-        "tp": inputs.tp,
-        "pp": inputs.pp,
-        "cp": inputs.cp,
-        "dp": inputs.dp,
-        "zero_stage": inputs.zero_stage,
         "shard": shard,
         "virtual": np.where(
             inputs.pp > 1, np.clip(inputs.virtual_stages, 1.0, np.ceil(blocks / inputs.pp)), 1.0
         ),
-        "micro_batch_size": inputs.micro_batch_size,
-        "schedule": inputs.schedule,
         "accumulation": inputs.gradient_accumulation_steps,
     }
 
@@ -248,11 +242,13 @@ def _features(
     gpu: Gpu,
     stack: Stack,
 ) -> Features:
-    here = {name: values[rows] for name, values in arrays.items()}
+    here: dict[str, Any] = {name: values[rows] for name, values in arrays.items()}
+    here |= {name: getattr(inputs, name)[rows] for name in _FLAGS}
     attention, checkpointing = _cost_of(inputs.attention[rows]), inputs.checkpointing[rows]
     if stack.newest_flash:
         attention = np.where(np.isin(attention, ["flash1", "flash2"]), "flash3", attention)
     precision = inputs.precision[rows]
+    here |= {**low_precision_costs(precision, stack), **rates(precision, gpu)}
     math, fused = attention == "math", attention == "fused_softmax"
     if stack.softmax_rule:
         heads = here["micro_batch_size"] * here["num_heads"] / here["tp"]
@@ -262,15 +258,7 @@ def _features(
     layer_norm = here["mlp_inputs"] < 2
     return Features(
         **here,
-        ring=inputs.ring[rows],
-        sequence_parallel=inputs.sequence_parallel[rows],
         fused_norm=inputs.fused_norm[rows] | layer_norm | stack.fused_norms,
-        fused_mlp=inputs.fused_mlp[rows],
-        fused_cross_entropy=inputs.fused_cross_entropy[rows],
-        offload=inputs.offload[rows],
-        short_states=inputs.short_states[rows],
-        compiled=inputs.compiled[rows],
-        recomputes=inputs.recomputes[rows],
         full=checkpointing == "full",
         selective=checkpointing == "selective",
         math=math.astype(bool),
@@ -279,8 +267,6 @@ def _features(
         flash_gain=flash_gain(attention, gpu),
         element_bytes=np.where(precision == "fp32", 4.0, 2.0),
         bf16=(precision != "fp32") & (precision != "fp16"),
-        **low_precision_costs(precision, stack),
-        **rates(precision, gpu),
     )
 
 

@@ -62,8 +62,8 @@ def layouts_of(story: Story) -> str:
     """The advised layouts of a selection in their order."""
     advice = story["advice"]
     labels = {layout["id"]: layout["label"] for layout in advice["layouts"]}
-    names = dict.fromkeys(labels[one["layout"]] for one in advice["stretches"])
-    return ", then ".join(names) or "nothing ran"
+    names = ", then ".join(dict.fromkeys(labels[one["layout"]] for one in advice["stretches"]))
+    return ": ".join(filter(None, [advice["shared"], names])) or "nothing ran"
 
 
 def summary(story: Story) -> list[str]:

@@ -7,10 +7,9 @@ from itertools import groupby
 from typing import Any, Literal
 
 from scaling.analyse.series import Series
-from scaling.layout.axes import AXES
 from scaling.report.sections.headline import headline
 from scaling.report.tables import Record, Tables
-from scaling.report.text.layouts import differing, in_words
+from scaling.report.text.layouts import phrases
 
 Role = Literal["advised", "contender", "simplest"]
 State = Literal["advised", "tied", "slower", "does_not_fit", "failed", "not_tried"]
@@ -121,6 +120,7 @@ class Advice:
     tokens: float | None  # of a run: 20 per parameter
     usd_per_gpu_hour: float | None
     sizes: tuple[int, ...]
+    shared: str  # the degrees of all rows, where their labels leave them out
     layouts: tuple[AdviceLayout, ...]
     cells: Mapping[str, Mapping[int, Cell]]
     stretches: tuple[Stretch, ...]
@@ -153,16 +153,16 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
         for size in best
         if size in costs
     }
-    telling = [name for name in differing(choices.values()) if name in AXES]
+    shared, labels = phrases(list(choices.values()), setting["gpus_per_node"])
     layouts = tuple(
         AdviceLayout(
             id=layout,
-            label=in_words(row, telling, setting["gpus_per_node"]),
+            label=label,
             name=row["layout_name"],
             role=row["role"],
             slot=row["slot"],
         )
-        for layout, row in choices.items()
+        for (layout, row), label in zip(choices.items(), labels, strict=True)
     )
     steps = tuple(
         Step(
@@ -186,6 +186,7 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
         tokens=tokens,
         usd_per_gpu_hour=setting["usd_per_gpu_hour"],
         sizes=tuple(sorted({row["world_size"] for row in rows})),
+        shared=shared,
         layouts=layouts,
         cells={
             layout: {row["world_size"]: _cell(row) for row in cells}

@@ -148,16 +148,10 @@ def memory_title(tables: Tables) -> str:
             f"{_choice(most)} needs {'less' if fewer else 'no less'} memory in {count} of "
             f"{most['memory_pairs']} pairs, ×{digits(most['memory_ratio'], 2)} on average"
         )
-    judged = [
-        row
-        for row in tables["statistics"]
-        if row["predicted_outcome"] is not None and row["outcome"] in ("ok", "oom")
-    ]
-    if judged:
-        right = sum(row["predicted_outcome"] == row["outcome"] for row in judged)
-        parts.append(
-            f"predicted memory tells {percent(right / len(judged))} of {len(judged)} points right"
-        )
+    for row in tables["accuracy"]:
+        if row["judged"]:
+            right = percent(row["told_right"] / row["judged"])
+            parts.append(f"predicted memory tells {right} of {row['judged']} points right")
     sentence = "; ".join(parts) or "What each layout needs of the memory"
     if pairs and pairs[0]["series"] == "predicted":
         return foretold(sentence)
@@ -185,34 +179,36 @@ def time_title(tables: Tables, words: Mapping[str, str]) -> str:
 
 
 def accuracy_title(tables: Tables) -> str:
-    """How far predictions are from what was measured."""
-    errors = sorted(
-        abs(row["predicted_tokens_per_s"] / row["tokens_per_s"] - 1)
-        for row in tables["statistics"]
-        if row["predicted_tokens_per_s"] is not None and row["tokens_per_s"] is not None
-    )
-    if not errors:
+    """How far predictions are from what ran."""
+    held = next((row for row in tables["accuracy"] if row["compared"]), None)
+    if held is None:
         return "No prediction can be held against a row that ran"
-    near = sum(error <= NEAR for error in errors)
-    median = errors[len(errors) // 2]
     return (
-        f"{near} of {len(errors)} predictions are within ±{percent(NEAR)}; "
-        f"half are within {percent(median, 1)}"
+        f"{held['near']} of {held['compared']} predictions are within ±{percent(NEAR)}; "
+        f"half are within {percent(held['median_error'], 1)}"
     )
 
 
-def accuracy_note(predicted: list[Record]) -> str:
-    """Whether the rows were seen by the calibration."""
-    sources = sorted({str(row["stack_fingerprint"]) for row in predicted})
-    if not sources:
+def accuracy_note(tables: Tables) -> str:
+    """Whether the calibration saw the rows, and what their publisher left open."""
+    held = next((row for row in tables["accuracy"] if row["compared"]), None)
+    if held is None:
         return ""
-    if sources == ["data sheet"]:
-        return (
+    if held["predicted_from"] == "data sheet":
+        note = (
             "The predictor used data sheets only: none of these rows was fitted, all are held out."
         )
+    else:
+        note = (
+            f"Parameters from {held['predicted_from']}: rows that the calibration saw are not held "
+            "out, so the error of sizes nobody measured is larger; scaling validate states it."
+        )
+    if not held["published"]:
+        return note
+    open_choices = f" ({held['unstated']} are not stated)" if held["unstated"] else ""
     return (
-        f"Parameters from {listed(sources)}: rows that the calibration saw are not held out, so "
-        "the error of sizes nobody measured is larger; scaling validate states it."
+        f"{note} A published point stands against the prediction that agrees in all that its "
+        f"publisher states{open_choices}, though other software ran it."
     )
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR
 from scaling.report.tables import Record, Tables
-from scaling.report.text.layouts import degrees, phrases, plainer, rest, shared_axes
-from scaling.report.text.numbers import percent
+from scaling.report.text.layouts import degrees, phrases, plainer, rest, shared_axes, stepwise
+from scaling.report.text.numbers import listed, percent
 from scaling.report.text.words import counted
 
 MOST_WORDS = 30
@@ -41,10 +41,14 @@ def headline(
     ending = _last_step(steps, kind)
     rival = _as_fast(tables, choices, stretches[-1], kind)
     plain = _placed(plainer(advised, node), stretches, words)
-    times = len(stretches) - 1
-    often = {1: "once", 2: "twice"}.get(times, f"{times} times")
-    sizes = f"between {stretches[0].from_size} and {counted(stretches[-1].to_size, words)}"
-    changing = f"the layout to use changes {often} {sizes}"
+    first, *others = stretches
+    by_steps = _placed(stepwise(advised, node), stretches, words)
+    briefly = ending.replace(" of its money's worth", "").replace(" buy", " return")
+    ends = [degrees(each) for each in (advised[0], advised[-1])]
+    changing = f"from {ends[0]} on {counted(first.from_size, words)} to {ends[1]}, changing at "
+    changing += listed([str(one.from_size) for one in others])
+    often = {1: "once", 2: "twice"}.get(len(others), f"{len(others)} times")
+    sizes = f"between {first.from_size} and {counted(stretches[-1].to_size, words)}"
     versions = [
         _sentence(common, shared, placed, rival, ending),
         _sentence(common, shared, placed, "", ending),
@@ -52,7 +56,10 @@ def headline(
         _sentence(common, [], placed, "", ending),
         _sentence("", shared, plain, "", ending),
         _sentence("", [], plain, "", ending),
-        _sentence("", [], [changing], "", ending),
+        _sentence("", [], by_steps, "", ending),
+        _sentence("", [], by_steps, "", briefly),
+        *([_sentence("", [], [changing], "", briefly)] if ends[0] != ends[1] else []),
+        _sentence("", [], [f"the layout to use changes {often} {sizes}"], "", ending),
     ]
     opening = "Measured in short steps" if kind == "extended" else kind.capitalize()
     sentences = (f"{opening}: {version}" for version in versions)
@@ -79,10 +86,15 @@ def _placed(names: Sequence[str], stretches: Sequence[Any], words: Mapping[str, 
         if last and number:
             placed.append(f"then {name}\0")  # up to the largest size
         elif stretch.from_size == stretch.to_size:
-            placed.append(f"{name}\0 on {counted(stretch.to_size, words)}")
+            placed.append(f"{name}\0 on {_size(number, stretch.to_size, words)}")
         else:
-            placed.append(f"{name}\0 up to {counted(stretch.to_size, words)}")
+            placed.append(f"{name}\0 up to {_size(number, stretch.to_size, words)}")
     return placed
+
+
+def _size(number: int, size: int, words: Mapping[str, str]) -> str:
+    """`64 GPUs` where a sentence first names a size, `128` after it."""
+    return str(size) if number else counted(size, words)
 
 
 def _as_fast(tables: Tables, choices: Mapping[str, Record], last: Any, kind: str) -> str:

@@ -62,7 +62,7 @@ def story(tables: Tables) -> dict[str, Any]:
             )
             if part
         ),
-        "accuracy": accuracy(everything),
+        "accuracy": findings.accuracy_note(everything),
         "slow_hosts": other_findings.slow_hosts_note(everything),
         "price_note": findings.price_note(setting, everything["costs"]),
         "brief": answers.nothing_ran(tables) if not tables["best"] else "",
@@ -140,16 +140,6 @@ def beyond(tables: Tables, words: Mapping[str, str]) -> str:
     if basis(tables) == "predicted":
         return ""
     return answers.beyond(tables.of_series("predicted"), words)
-
-
-def accuracy(tables: Tables) -> str:
-    """Whether the predictions had seen what they are held against."""
-    compared = [
-        {"stack_fingerprint": row["predicted_from"]}
-        for row in tables["statistics"]
-        if row["predicted_tokens_per_s"] is not None and row["tokens_per_s"] is not None
-    ]
-    return findings.accuracy_note(compared)
 
 
 def layouts_at(everything: Tables, tables: Tables, size: int, words: Mapping[str, str]) -> str:

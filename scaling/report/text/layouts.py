@@ -47,6 +47,8 @@ def choice(choices: Choices, axis: str, gpus_per_node: int | None) -> str:
     if axis == "zero_shard_size":
         inside = value == gpus_per_node
         return "sharded inside the node" if inside else f"sharded over {value}"
+    if axis == "engine":
+        return f"{value} engine"
     axis_words = AXES[axis].words
     if value in (False, "none"):
         return f"no {axis_words.title}"
@@ -66,10 +68,12 @@ def unknown(axis: str) -> set[None]:
 
 def rest(choices: Choices, axes: Sequence[str], gpus_per_node: int | None) -> list[str]:
     """The words of these axes, degrees left out; what is off goes without saying."""
+    chosen = (name for name in AXES if name in axes and name not in REPLICA)
     return [
         choice(choices, name, gpus_per_node)
-        for name in AXES
-        if name in axes and name not in REPLICA and choices.get(name) not in (None, False, "none")
+        for name in chosen
+        if choices.get(name) not in (None, False, "none")
+        and choices.get(AXES[name].words.within or "") != 1
     ]
 
 
@@ -90,9 +94,13 @@ def plainer(advised: Sequence[Choices], gpus_per_node: int | None) -> list[str]:
     return names if differ else phrases(advised, gpus_per_node)[1]
 
 
-def in_words(choices: Choices, axes: Sequence[str], gpus_per_node: int | None) -> str:
-    """A layout by its degrees and these axes: `two pipeline stages, ZeRO-1, micro-batch 2`."""
-    return ", ".join([degrees(choices), *rest(choices, axes, gpus_per_node)])
+def stepwise(advised: Sequence[Choices], gpus_per_node: int | None) -> list[str]:
+    """Each layout by its degrees, or where those stay by the first thing that changes."""
+    names = [degrees(each) for each in advised]
+    for number, (before, after) in enumerate(itertools.pairwise(advised), start=1):
+        if degrees(before) == degrees(after):
+            names[number] = choice(after, differing([before, after])[0], gpus_per_node)
+    return names
 
 
 def phrases(advised: Sequence[Choices], gpus_per_node: int | None) -> tuple[str, list[str]]:

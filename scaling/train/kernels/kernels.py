@@ -1,8 +1,9 @@
-"""The kernels a point names: each is there, or a sentence says why it is not."""
+"""The kernels and software a point names: each is there, or a sentence says why it is not."""
 
 import torch
 
 from scaling.layout.axes import Precision
+from scaling.layout.engines import engine_module
 from scaling.layout.kernels import FUSED, NO_BIAS_GRADIENT
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
@@ -14,11 +15,13 @@ from scaling.train.kernels.packages import require_package
 
 
 def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> None:
-    """Check every kernel the layout names before anything is built.
+    """Check every kernel the layout names, and its engine's software, before anything is built.
 
     Raises:
         KernelUnavailable: one of them is not there; it says what would bring it.
     """
+    for sentence in engine_module(layout.engine, "refusals").missing_software(layout):
+        raise KernelUnavailable(sentence)
     if layout.precision == "fp8":
         require_eight_bits(device, layout.fp8_scaling)
     dtype = _required_dtype(layout.flow_precision, device)

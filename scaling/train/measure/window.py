@@ -164,13 +164,25 @@ def _on_device(events: Sequence[Event]) -> list[Communication]:
     The annotation's kind goes first: NCCL's all-to-all is made of sends and receives.
     """
     calls = {event.id: event for event in events if not event.on_device}
-    launches = _Launches(events)
+    by_thread: dict[int, list[Event]] = defaultdict(
+        list
+    )  # the annotated calls: none within another
+    for event in sorted(_launches(events), key=lambda event: event.start):
+        by_thread[event.thread].append(event)
+
+    def annotated(call: Event) -> tuple[str | None, str | None]:
+        own = by_thread[call.thread]
+        index = bisect.bisect_right(own, call.start, key=lambda event: event.start) - 1
+        if index < 0 or own[index].end < call.start:
+            return None, None
+        return _annotation(own[index])
+
     exchanges = []
     for kernel in events:
         if not _is_nccl(kernel):
             continue
         call = calls.get(kernel.linked_id)
-        kind, axis = (None, None) if call is None else launches.around(call)
+        kind, axis = (None, None) if call is None else annotated(call)
         named = next((name for key, name in _NCCL.items() if key in kernel.name), None)
         exchanges.append(Communication(kernel.start, kernel.end, kind or named, axis))
     return exchanges
@@ -185,7 +197,7 @@ def _on_gloo(events: Sequence[Event]) -> list[Communication]:
     """
     launched = defaultdict(list)
     for launch in sorted(_launches(events), key=lambda event: event.start):
-        kind, axis = _said(launch)
+        kind, axis = _annotation(launch)
         launched[_title(kind)].append((kind, axis))
     spans = defaultdict(list)
     for event in sorted(events, key=lambda event: event.start):
@@ -202,40 +214,22 @@ def _on_gloo(events: Sequence[Event]) -> list[Communication]:
     for span, _, axis in paired:
         if axis is not None and not _is_transfer(span):
             votes[span.thread][axis] += 1
+    # a transfer keeps its own axis
+    elected = {thread: of.most_common(1)[0][0] for thread, of in votes.items()}
     return [
         Communication(
-            span.start,
-            span.end,
-            kind,
-            axis
-            if _is_transfer(span) or not votes[span.thread]
-            else votes[span.thread].most_common(1)[0][0],
+            span.start, span.end, kind,
+            axis if _is_transfer(span) else elected.get(span.thread, axis),
         )
         for span, kind, axis in paired
-    ]
-
-
-class _Launches:
-    """The annotated calls of each thread, ordered by time; those of one thread do not nest."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self._by_thread: dict[int, list[Event]] = defaultdict(list)
-        for event in sorted(_launches(events), key=lambda event: event.start):
-            self._by_thread[event.thread].append(event)
-
-    def around(self, call: Event) -> tuple[str | None, str | None]:
-        own = self._by_thread[call.thread]
-        index = bisect.bisect_right(own, call.start, key=lambda event: event.start) - 1
-        if index < 0 or own[index].end < call.start:
-            return None, None
-        return _said(own[index])
+    ]  # fmt: skip
 
 
 def _launches(events: Sequence[Event]) -> list[Event]:
     return [e for e in events if e.name.startswith(f"{LAUNCH}|") and not e.on_device]
 
 
-def _said(launch: Event) -> tuple[str | None, str | None]:
+def _annotation(launch: Event) -> tuple[str | None, str | None]:
     """Kind and axis, as the call was annotated; an empty word is null."""
     _, kind, axis = launch.name.split("|")
     return kind or None, axis or None

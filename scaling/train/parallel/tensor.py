@@ -5,7 +5,8 @@ block needs the other ranks only where it begins (`enter`) and where it ends (`l
 `sequence_parallel` the activations between blocks are split along the sequence
 (arXiv 2205.05198): `enter` then gathers them and `leave` scatters the sum. In backward the input's
 gradient crosses the ranks while the gradients of the matrices are computed (`columns`), as in
-Megatron-LM.
+Megatron-LM. A compiler is given torch's functional collectives: at others, which go on beside what
+follows or write in place, it would end its graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 from torch import nn
 from torch.nn import functional
 
@@ -100,6 +102,8 @@ class TensorParallel:
 
 def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     """[b, s/tp, h] -> [b, s, h], sequence by sequence: so nothing is transposed."""
+    if torch.compiler.is_compiling():
+        return functional_collectives.all_gather_tensor(x, 1, tp.group)
     batch, tokens, width = x.shape
     part, whole = x.contiguous(), x.new_empty(batch, tokens * tp.size, width)
     for sequence in range(batch):
@@ -109,6 +113,8 @@ def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
 def _scatter_sum(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     """[b, s, h] -> [b, s/tp, h], summed over the ranks, sequence by sequence."""
+    if torch.compiler.is_compiling():
+        return functional_collectives.reduce_scatter_tensor(x, "sum", 1, tp.group)
     part, crossing = _begin_scatter_sum(x.contiguous(), tp)
     for work in crossing:
         work.wait()
@@ -129,6 +135,8 @@ def _all_reduced(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
     What enters or leaves a block is a matrix product's result or gradient, which nobody else reads.
     """
+    if torch.compiler.is_compiling():
+        return functional_collectives.all_reduce(x, "sum", tp.group)
     whole = x.contiguous()
     dist.all_reduce(whole, group=tp.group)
     return whole

@@ -1,6 +1,8 @@
 """Which points no rehearsal can walk, and why. No torch."""
 
-from scaling.layout.engines import engine_refusals
+import itertools
+
+from scaling.layout.engines import engine_module, engine_refusals
 from scaling.study.point import Point
 
 
@@ -13,7 +15,9 @@ def unrehearsable(point: Point) -> str | None:
             "routing: learned cannot be rehearsed: how many tokens an expert gets is a number of "
             "its router; balanced and skewed:X deal them by their places"
         )
-    return next(iter(engine_refusals(point.shape, point.layout)), None)
+    refusals = engine_refusals(point.shape, point.layout)
+    missing = engine_module(point.layout.engine, "refusals").missing_software(point.layout)
+    return next(itertools.chain(refusals, missing), None)
 
 
 def uncountable(point: Point) -> str | None:

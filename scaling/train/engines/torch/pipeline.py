@@ -18,18 +18,15 @@ from torch.distributed.pipelining import (
     ScheduleInterleavedZeroBubble,
     ScheduleZBVZeroBubble,
 )
-from torch.torch_version import TorchVersion
 
 from scaling.layout.axes import V_SCHEDULES, PipelineSchedule
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_by_cost, part_costs
 from scaling.study.short_steps import accumulations
 from scaling.train.data import MicroBatch
-from scaling.train.engines.torch.refusals import SPLIT_BACKWARD
 from scaling.train.engines.torch.sharding import LAYERS, Sharding
 from scaling.train.engines.torch.update import Engine, Tied, Update
 from scaling.train.engines.trainer import Beat
-from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.compiled import compile_each
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Chunk, loss_of
@@ -42,22 +39,6 @@ _SCHEDULES: dict[PipelineSchedule, Any] = {
     "zbv": ScheduleZBVZeroBubble,
     "dualpipev": ScheduleDualPipeV,
 }
-
-
-def require_schedule(schedule: PipelineSchedule, version: TorchVersion) -> None:
-    """Check that this torch computes the gradients of weights rightly where they come later.
-
-    Before 2.13 (torch/distributed/pipelining/_backward.py, stage_backward_weight) what comes to a
-    node through several outputs is added up, or counted again through nodes further down.
-
-    Raises:
-        KernelUnavailable: it does not.
-    """
-    if schedule in SPLIT_BACKWARD and version < "2.13":
-        raise KernelUnavailable(
-            f"pipeline_schedule={schedule} needs torch >= 2.13, this is {version}: older ones have "
-            "wrong gradients where a backward is split"
-        )
 
 
 def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
@@ -81,7 +62,6 @@ class PipelineTrainer:
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         layout, place = plan.layout, groups.place
-        require_schedule(layout.pipeline_schedule, torch.__version__)
         self._plan = plan
         beat("building the model")
         sharding = Sharding(plan, groups)

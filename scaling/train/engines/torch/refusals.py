@@ -1,12 +1,14 @@
 """What the engine of PyTorch cannot do, one sentence each. No torch."""
 
 from collections.abc import Iterator
+from importlib.metadata import version
 
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 
 # Schedules that compute the gradients of weights apart from those of activations, and later.
 SPLIT_BACKWARD = ("zero_bubble", "zbv", "dualpipev")
+_SPLITS_RIGHTLY = (2, 13)  # the first torch
 
 
 def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
@@ -54,3 +56,18 @@ def _pipeline_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
 def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:
     """Nothing: the norm counts every weight once, in every layout."""
     return iter(())
+
+
+def missing_software(layout: Layout) -> Iterator[str]:
+    """A newer PyTorch, where a backward is split.
+
+    Before 2.13 (torch/distributed/pipelining/_backward.py, stage_backward_weight) what comes to a
+    node through several outputs is added up, or counted again through nodes further down.
+    """
+    schedule, installed = layout.pipeline_schedule, version("torch")
+    release = tuple(int(part) for part in installed.split(".")[:2])
+    if schedule in SPLIT_BACKWARD and release < _SPLITS_RIGHTLY:
+        yield (
+            f"pipeline_schedule={schedule} needs torch >= 2.13, this is {installed}: older ones "
+            "have wrong gradients where a backward is split"
+        )
