@@ -68,11 +68,12 @@ def memory_refusals(
         points: the points.
         prediction: their predictions.
         above: share of the capacity from which a point is refused; lower where its bytes are
-            counted and not modelled.
+            counted and not modelled, by as much as their kind was ever off.
     """
     ratio = prediction.need_bytes / prediction.capacity_bytes
     counted = np.array([phase is not None for phase in prediction.peak_phase], dtype=bool)
-    limit = np.where(counted, min(above, REFUSE_COUNTED_ABOVE), above)
+    surely = np.maximum(np.exp(prediction.memory_sigma), REFUSE_COUNTED_ABOVE)
+    limit = np.where(counted, np.minimum(surely, above), above)
     hopeless = np.flatnonzero(prediction.predicted & (ratio > limit))
     return {int(row): _reason(prediction, int(row), float(ratio[row])) for row in hopeless}
 

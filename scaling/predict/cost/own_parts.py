@@ -71,10 +71,10 @@ def fullest_of(stages: list[list[Moment]], unseen: float) -> Memory:
     first_stage = total
     for number, (_, held) in enumerate(moments[1:], start=1):
         if number == len(stages[0]):
-            first_stage = total
+            first_stage = total.copy()
         here = held.total
         fullest[here > total] = number
-        total = np.maximum(total, here)
+        np.maximum(total, here, out=total)
     terms: dict[str, Floats] = {f"{name}_bytes": np.empty(len(total)) for name in TERMS}
     for number in np.flatnonzero(np.bincount(fullest, minlength=1)).tolist():
         rows, held = np.flatnonzero(fullest == number), moments[number][1]

@@ -105,9 +105,8 @@ def _moments(group: Group, f: Features, c: Chunks, piped: bool) -> list[Moment]:
     others = (activations - final) * np.maximum(others, 0.0) / c.passes
     logits = np.where(c.has_head, tokens * f.vocab_size / f.tp, 0.0)
     # gradients of logits, and of layers, from which those of weights are made later
-    at_head = activations + (c.split_heads > 0) * (
-        c.split * per_layer.waiting + c.split_heads * e * logits
-    )
+    before = np.minimum(c.split_heads, rounds - 1) / np.maximum(c.split_heads, 1.0)
+    at_head = activations + before * (c.split * per_layer.waiting + c.split_heads * e * logits)
     put_off = put_off + c.split_heads * e * logits
     loss = loss_of(f, logits, tokens, table, 1.0 * piped)
     in_parts = piped & ((f.schedule == ZERO_BUBBLE) | (f.schedule == ZBV))
