@@ -4,8 +4,7 @@ A room holds
 
 - `refusals.py`, without torch: `layout_refusals(shape, layout)` and
   `clipping_refusals(layout, gradient_clipping)`, one sentence for each thing this engine cannot do
-  (what our model cannot do in any stands here), and `missing_software(layout)`, one for each that
-  what is installed where it runs cannot do, which a plan does not ask;
+  (what our model cannot do in any stands here), `missing_software(layout)`, asked where it runs;
 - `engine.py`, with torch: `join(port)` after the ranks have met, and `build(plan, groups, beat)`,
   which gives a `Trainer` (scaling/train/engines/trainer.py);
 - `rehearsal.py`, with torch: what it must be told where a rank runs without its device.

@@ -188,7 +188,7 @@ def _spent(
         return None
     batches: list[list[MicroBatch]] = []
     on_gpu = plan.device.type == "cuda"
-    drained = torch.cuda.synchronize if on_gpu else _nothing_is_queued
+    drained: Callable[[], object] = torch.cuda.synchronize if on_gpu else lambda: None
 
     def align() -> None:
         batches.append(another())
@@ -204,7 +204,3 @@ def _spent(
         _log.warning("a step is not split: %s", reason)
         return None
     return split_of(events)
-
-
-def _nothing_is_queued() -> None:
-    """A CPU has no queue to drain."""

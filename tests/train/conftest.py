@@ -79,6 +79,7 @@ def train(run_ranks: Run) -> Train:
     """Train a point on real ranks; what each of them left."""
 
     def trained(point: Point) -> dict[int, RankResult]:
+        skip_if_lacking(point)
         codes, files, logs = run_ranks(point)
         assert not any(codes), f"{files.left(RankFailure)}\n{logs}"
         return files.left(RankResult)

@@ -5,8 +5,8 @@ block needs the other ranks only where it begins (`enter`) and where it ends (`l
 `sequence_parallel` the activations between blocks are split along the sequence
 (arXiv 2205.05198): `enter` then gathers them and `leave` scatters the sum. In backward the input's
 gradient crosses the ranks while the gradients of the matrices are computed (`columns`), as in
-Megatron-LM. A compiler is given torch's functional collectives: at others, which go on beside what
-follows or write in place, it would end its graph.
+Megatron-LM. A compiler takes collectives into its graph as torch's functional ones, and orders them
+itself: at one that goes on beside what follows, or whose input changes, it would end the graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional_collectives
 from torch import nn
 from torch.nn import functional
 
@@ -95,15 +94,11 @@ class TensorParallel:
         return weight
 
     def _sum_over_sequence(self, gradient: torch.Tensor) -> torch.Tensor:
-        whole = gradient.contiguous().clone()
-        dist.all_reduce(whole, group=self.group)
-        return whole
+        return _all_reduced(gradient.clone(), self)  # others may read what comes
 
 
 def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     """[b, s/tp, h] -> [b, s, h], sequence by sequence: so nothing is transposed."""
-    if torch.compiler.is_compiling():
-        return functional_collectives.all_gather_tensor(x, 1, tp.group)
     batch, tokens, width = x.shape
     part, whole = x.contiguous(), x.new_empty(batch, tokens * tp.size, width)
     for sequence in range(batch):
@@ -113,8 +108,6 @@ def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
 def _scatter_sum(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     """[b, s, h] -> [b, s/tp, h], summed over the ranks, sequence by sequence."""
-    if torch.compiler.is_compiling():
-        return functional_collectives.reduce_scatter_tensor(x, "sum", 1, tp.group)
     part, crossing = _begin_scatter_sum(x.contiguous(), tp)
     for work in crossing:
         work.wait()
@@ -124,10 +117,12 @@ def _scatter_sum(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 def _begin_scatter_sum(x: torch.Tensor, tp: TensorParallel) -> tuple[torch.Tensor, list[dist.Work]]:
     batch, tokens, width = x.shape
     part = x.new_empty(batch, tokens // tp.size, width)
-    pairs = zip(part, x, strict=True)
-    return part, [
-        _reduce_scatter(one, whole, group=tp.group, async_op=True) for one, whole in pairs
+    aside = not torch.compiler.is_compiling()
+    works = [
+        _reduce_scatter(one, whole, group=tp.group, async_op=aside)
+        for one, whole in zip(part, x, strict=True)
     ]
+    return part, works if aside else []
 
 
 def _all_reduced(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
@@ -135,9 +130,7 @@ def _all_reduced(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
 
     What enters or leaves a block is a matrix product's result or gradient, which nobody else reads.
     """
-    if torch.compiler.is_compiling():
-        return functional_collectives.all_reduce(x, "sum", tp.group)
-    whole = x.contiguous()
+    whole = x.clone() if torch.compiler.is_compiling() else x.contiguous()
     dist.all_reduce(whole, group=tp.group)
     return whole
 

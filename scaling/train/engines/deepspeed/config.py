@@ -8,7 +8,6 @@ from scaling.train.engines.deepspeed.refusals import cuts_messages
 from scaling.train.parallel.sharding import hpz_ranks
 
 _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
-_BUCKET_OF_ONE = 2_000_000
 
 
 def overlaps_reduction(layout: Layout) -> bool:
@@ -21,11 +20,7 @@ def overlaps_reduction(layout: Layout) -> bool:
 
 
 def reduces_nothing(layout: Layout) -> bool:
-    """Whether ZeRO-1 or 2 has a single replica: gradients need no copy to be sent in.
-
-    DeepSpeed runs the whole reduction all the same. Left where they are and taken in small buckets
-    they are copied half as often, and no bucket stands beside them.
-    """
+    """Whether ZeRO-1 or 2 has a single replica: gradients need no buckets to be sent in."""
     return (
         layout.zero_stage in (1, 2)
         and layout.dp * layout.cp == 1
@@ -33,14 +28,13 @@ def reduces_nothing(layout: Layout) -> bool:
     )
 
 
-def buckets_of(held: int, layout: Layout) -> dict[str, int]:
+def buckets_of(held: int) -> dict[str, int]:
     """The buckets of `zero_optimization`, in elements, for a rank that holds so many parameters.
 
     DeepSpeed's default but never larger than what the rank holds, since they are allocated whole.
     It takes even sizes only.
     """
-    elements = _BUCKET_OF_ONE if reduces_nothing(layout) else _DEFAULT_BUCKET
-    elements = min(elements, held + held % 2)
+    elements = min(_DEFAULT_BUCKET, held + held % 2)
     return {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
 
 

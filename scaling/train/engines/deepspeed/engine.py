@@ -18,7 +18,7 @@ from torch import nn
 from scaling.layout.layout import Layout
 from scaling.train.data import MicroBatch
 from scaling.train.engines.deepspeed import streams
-from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config
+from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config, reduces_nothing
 from scaling.train.engines.deepspeed.pipeline import DealtPipeline
 from scaling.train.engines.deepspeed.unit import ModelParallelUnit
 from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
@@ -199,7 +199,7 @@ def _initialize(
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
     # ZeRO-3 has cut them by now and remembers how large they were
     held = sum(getattr(weight, "ds_numel", weight.numel()) for weight in parameters)
-    config["zero_optimization"] |= buckets_of(held, layout)
+    config["zero_optimization"] |= buckets_of(held)
     # torch's fused AdamW: DeepSpeed's own is compiled at the first use, which takes a minute
     optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=BETAS, weight_decay=0.0, fused=True)
     engine, *_ = deepspeed.initialize(
@@ -208,6 +208,8 @@ def _initialize(
     if layout.zero_stage == 0 and layout.dp * layout.cp == 1:
         # a single replica: DeepSpeed would join all gradients in a copy and take them out again
         engine.enable_backward_allreduce = engine.pipeline_enable_backward_allreduce = False
+    if reduces_nothing(layout):  # ZeRO's optimizer would as well, to reduce them over one rank
+        engine.optimizer.buffered_reduce_fallback = lambda *_, **__: None
     _begin_at_step_zero(engine, optimizer)
     # all that follows a step's last backward, in a pipeline too
     engine._take_model_step = torch.profiler.record_function(OPTIMIZER)(engine._take_model_step)

@@ -16,8 +16,8 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
     if layout.ep > 1:
         yield (
-            f"ep={layout.ep}: DeepSpeed's own layers of experts share neither this model's weights "
-            "nor its tp groups; engine: torch deals experts to ranks"
+            f"ep={layout.ep}: DeepSpeed's own layers of experts route by their gate alone, at no "
+            "zero_stage=3, and are not wired here; engine: torch deals experts to ranks"
         )
     size = layout.zero_shard_size
     if size is not None and layout.zero_stage < 3:
