@@ -59,7 +59,7 @@ def name_slow(
     """
     if not study.measure.exclude_slow_nodes:
         return {}
-    slow = json_object(excluded)
+    slow: dict[str, str] = json_object(excluded)
     runs = [(point, *timed[point.point_id]) for point in points if point.point_id in timed]
     for residuals in _residuals(study, runs):
         used = np.flatnonzero(np.isfinite(residuals))
