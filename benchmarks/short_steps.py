@@ -186,7 +186,7 @@ def judged(line: dict[str, Any]) -> dict[str, Any]:
         "seconds_in_full": in_full,
         "seconds_saved": in_full - in_short,
         "load": line["load"],
-        "stolen": line["stolen"],
+        "stolen": line.get("stolen", math.nan),
     }
 
 

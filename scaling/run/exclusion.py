@@ -42,15 +42,10 @@ def hosts_to_avoid(
 
     `nodes` are those of the cluster; `slow_ones` says whether the study leaves slow nodes out.
     """
-    slow = set(named_slow(paths.excluded)) | slow_by_probes(paths) if slow_ones else set()
+    slow = set(json_object(paths.excluded)) | slow_by_probes(paths) if slow_ones else set()
     avoided = sorted(slow) if nodes - len(slow) >= allocation.nodes else []
     seen = slow | _seen(paths, point_id, allocation) if allocation.repeat else slow
     return sorted(seen) if nodes - len(seen) >= allocation.nodes else avoided
-
-
-def named_slow(excluded: Path) -> dict[str, str]:
-    """Host -> why it is left out, as excluded.json has it; empty where there is none."""
-    return json_object(excluded)
 
 
 def name_slow(
@@ -64,7 +59,7 @@ def name_slow(
     """
     if not study.measure.exclude_slow_nodes:
         return {}
-    slow = named_slow(excluded)
+    slow: dict[str, str] = json_object(excluded)
     runs = [(point, *timed[point.point_id]) for point in points if point.point_id in timed]
     for residuals in _residuals(study, runs):
         used = np.flatnonzero(np.isfinite(residuals))

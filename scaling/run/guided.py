@@ -7,7 +7,6 @@ that the choice before had added.
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,7 +125,8 @@ def _seen(sweep: Sweep, measured: set[str]) -> "Seen":
     runs: dict[Any, list[float | None]] = {}
     for point in sweep.runs:
         if point.point_id in measured:
-            seconds = _full_step_s(sweep.rows[point.point_id])
+            row = sweep.rows[point.point_id]  # neither: it did not run
+            seconds = row["step_time_s"] or row["extended_step_time_s"]
             runs.setdefault(same_layout(point), []).append(seconds)
     of_point = [runs.get(same_layout(point), []) for point in sweep.once]
     times = [[seconds for seconds in of if seconds is not None] for of in of_point]
@@ -167,12 +167,6 @@ def _calibrated(sweep: Sweep, measured: set[str], whose: str) -> tuple["Calibrat
         others = len(measured) - count
         basis += f", those of stack_fingerprint {stack}: {others} are of another"
     return calibration, basis
-
-
-def _full_step_s(row: Mapping[str, Any]) -> float | None:
-    """Seconds of a full step, as extended where no full one was measured; None: it did not run."""
-    step_time_s: float | None = row["step_time_s"] or row["extended_step_time_s"]
-    return step_time_s
 
 
 def guide_of(

@@ -80,7 +80,11 @@ def run_s(
         return seconds
     turns = []
     for turn in range(3):
-        shorter = [_shortened(points[row], turn) for row in rows]
+        shorter = []
+        for point in [points[row] for row in rows]:
+            count = accumulations(point.layout)[turn]
+            layout = dataclasses.replace(point.layout, gradient_accumulation_steps=count)
+            shorter.append(dataclasses.replace(point, layout=layout))
         turns.append(planning.predict_points(study, shorter)[1].step_time_s)
     of_rounds = rounds(steps) * np.sum(turns, axis=0)
     also_full = np.array([kinds[row] == "both" for row in rows])
@@ -94,12 +98,6 @@ def _kind(study: Study, point: Point, short: bool | None) -> Accumulation:
     if not short or not can_be_short(study, point.layout):
         return "full"
     return "both" if point.accumulation == "both" else "short"
-
-
-def _shortened(point: Point, turn: int) -> Point:
-    counts = accumulations(point.layout)
-    layout = dataclasses.replace(point.layout, gradient_accumulation_steps=counts[turn])
-    return dataclasses.replace(point, layout=layout)
 
 
 WAYS = ("full", "guided", "short", "both")

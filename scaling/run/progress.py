@@ -20,6 +20,7 @@ from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 from scaling.study.study import Study
 
+_QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
 _USUAL_SPREAD = 0.3  # of a point's duration, where fewer than two of a size have told theirs
 _COLUMNS = ["outcome", "duration_s", "world_size", "step_time_s", "extended_step_time_s"]
 
@@ -85,14 +86,14 @@ def judge(
         done=outcomes.pop("ok", 0),
         failed=dict(outcomes),
         running=active,
-        seconds_left=None if left is None else left[0],
+        seconds_left=None if left is None else left[1],
     )
 
 
 def time_left(
     missing: Sequence[Point], rows: Iterable[Mapping[str, Any]], active: int
-) -> tuple[float, float] | None:
-    """Seconds until the rest is done if as many points run at once as now, and their deviation.
+) -> tuple[float, float, float] | None:
+    """Seconds until the rest is done if as many points run at once as now, between its 80 % bounds.
 
     The sum over the missing points of the mean duration m of their size (of all, where none of that
     size has finished), of k points so far; its variance is n s^2 (1 + n / k) a size for n missing
@@ -111,8 +112,8 @@ def time_left(
         spread = statistics.stdev(listed) if k > 1 else _USUAL_SPREAD * mean
         total += n * mean
         variance += n * spread**2 * (1 + n / k)
-    at_once = max(1, active)
-    return total / at_once, variance**0.5 / at_once
+    off, at_once = _QUANTILE * variance**0.5, max(1, active)
+    return max(0.0, total - off) / at_once, total / at_once, (total + off) / at_once
 
 
 def watcher_of(study: Study, points: Sequence[Point], study_dir: Path) -> "Watcher":

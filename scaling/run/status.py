@@ -20,7 +20,6 @@ from scaling.study.paths import StudyPaths
 from scaling.study.point import Point, columns_of
 
 _KWH_J = 3.6e6
-_QUANTILE = 1.2816  # of the normal distribution, for an 80 % interval
 _AT_MOST = 8  # lines of one kind
 
 
@@ -149,7 +148,7 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
         best=tuple(_best(watcher.points, watcher.rows)),
-        ends_in_s=None if not missing or left is None else _interval(*left),
+        ends_in_s=(left[0], left[2]) if missing and left is not None else None,
         allocations=use_of_allocations(watcher.paths),
         hours_of="rank-hours" if all(one.gpu == "cpu" for one in watcher.points) else "GPU-hours",
     )
@@ -182,10 +181,6 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
         )
         for _, tried in sorted(ran.items())
     ]
-
-
-def _interval(mean: float, deviation: float) -> tuple[float, float]:
-    return max(0.0, mean - _QUANTILE * deviation), mean + _QUANTILE * deviation
 
 
 def use_of_allocations(paths: StudyPaths) -> str | None:

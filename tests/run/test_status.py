@@ -12,7 +12,7 @@ from scaling.record.files import write_rows, write_table
 from scaling.record.running import marked
 from scaling.run import snakemake
 from scaling.run.progress import Watcher, time_left
-from scaling.run.status import _best, _interval, status_of, use_of_allocations
+from scaling.run.status import _best, status_of, use_of_allocations
 from scaling.study.paths import StudyPaths
 from tests.points import tiny_point
 from tests.rows import row_of
@@ -125,13 +125,13 @@ def test_the_end_is_an_interval_that_narrows_as_points_of_a_size_agree():
     points = points_of(6)
     few = [{"world_size": 2, "duration_s": seconds} for seconds in (50.0, 150.0)]
     many = [{"world_size": 2, "duration_s": seconds} for seconds in (99.0, 101.0) * 10]
-    low, high = _interval(*time_left(points, few, 2))
+    low, _, high = time_left(points, few, 2)
     assert low < 300 < high
-    narrow_low, narrow_high = _interval(*time_left(points, many, 2))
+    narrow_low, _, narrow_high = time_left(points, many, 2)
     assert narrow_low > low
     assert narrow_high < high
     assert narrow_low < 300 < narrow_high
-    assert time_left([], many, 2) == (0.0, 0.0)
+    assert time_left([], many, 2) == (0.0, 0.0, 0.0)
     assert time_left(points, [], 2) is None
 
 

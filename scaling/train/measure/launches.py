@@ -71,27 +71,19 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
             axes[name] = "ep" if resolved.group_desc == EP else axis_of(ranks, layout)
         return record_function(f"{LAUNCH}|{kind}|{axes[name] or ''}")
 
-    def method(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        def launch(group: dist.ProcessGroup, *given: Any, **named: Any) -> Any:
-            with annotation(group, kind):
-                return call(group, *given, **named)
+    def launching(group_of: Callable[[Any], Any]) -> Callable[..., Callable[..., Any]]:
+        def wrapped(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
+            def launch(*given: Any, **named: Any) -> Any:
+                with annotation(group_of(given), kind):
+                    return call(*given, **named)
 
-        return launch
+            return launch
 
-    def operator(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        def launch(*given: Any, **named: Any) -> Any:
-            with annotation(given[-1], kind):
-                return call(*given, **named)
+        return wrapped
 
-        return launch
-
-    def rotation(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        def launch(rotater: Any, *given: Any) -> Any:
-            with annotation(rotater._pg, kind):
-                return call(rotater, *given)
-
-        return launch
-
+    method = launching(lambda given: given[0])
+    operator = launching(lambda given: given[-1])
+    rotation = launching(lambda given: given[0]._pg)
     # operators reach the group without Python, and compiled code looks each up when it runs; the
     # last argument says which group
     operators = getattr(torch.ops, _OPERATORS)

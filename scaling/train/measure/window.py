@@ -96,7 +96,7 @@ def split_of(events: Sequence[Event]) -> dict[str, float | None]:
         raise ValueError(f"the trace holds no {STEP!r}")
     window = spans_of((step.start, step.end) for step in steps)
     compute = clipped(computing(events), window)
-    exchanges = communications(events)
+    exchanges = _on_device(events) if _has_kernels(events) else _on_gloo(events)
 
     def spent(chosen: Iterable[Communication]) -> Spans:
         return clipped(spans_of((each.start, each.end) for each in chosen), window)
@@ -147,11 +147,6 @@ def computing(events: Sequence[Event]) -> Spans:
         for event in events
         if event.name.startswith(COMPUTING) and event.thread not in gloos
     )
-
-
-def communications(events: Sequence[Event]) -> list[Communication]:
-    """Every communication with its kind and its axis."""
-    return _on_device(events) if _has_kernels(events) else _on_gloo(events)
 
 
 def _has_kernels(events: Sequence[Event]) -> bool:
