@@ -28,6 +28,14 @@ def test_repeats_resolve_what_one_run_left_open():
     assert odds_of(repeated).contenders == ()
 
 
+def test_errors_of_single_runs_shrink_in_their_mean_as_the_root_of_the_runs():
+    four = Runs.of([[(seconds, 0.02)] * 4 for seconds in (1.0, 1.01)])
+    one = once(1.0, 1.01, error=0.01)
+    expected = odds_of(one, sigma=0.0).probabilities
+    assert odds_of(four, sigma=0.0).probabilities == pytest.approx(expected)
+    assert 0.6 < expected[0] < 0.9
+
+
 def test_the_spread_between_runs_is_the_usual_one_until_repeats_say_otherwise():
     assert between_runs(once(1.0, 2.0)) == pytest.approx(USUAL_SIGMA)
     random = np.random.default_rng(1)
