@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.analyse.being_best import USUAL_SIGMA, Runs, between_runs, odds_of
+from scaling.analyse.being_best import USUAL_SIGMA, Odds, Runs, between_runs, odds_of
 from tests.analyse.conftest import some_point
 from tests.report.synthetic_study import timed_row
 
@@ -18,6 +18,11 @@ def test_a_lead_beyond_the_noise_is_resolved_and_one_within_it_is_not():
     assert close.contenders == (0, 1)
     assert sum(close.probabilities) == pytest.approx(1)
     assert close.probabilities[2] == 0
+
+
+def test_one_beside_many_that_are_each_improbable_has_nobody_to_be_told_from():
+    probabilities = np.array([0.9, *[0.02] * 5])
+    assert Odds(probabilities=probabilities, sigma=0.007, optimism=0.0).contenders == ()
 
 
 def test_repeats_resolve_what_one_run_left_open():
