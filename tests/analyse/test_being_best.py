@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.analyse.being_best import USUAL_SIGMA, Runs, between_runs, odds_of
+from scaling.analyse.being_best import USUAL_SIGMA, Odds, Runs, between_runs, odds_of
 from tests.analyse.conftest import some_point
 from tests.report.synthetic_study import timed_row
 
@@ -20,12 +20,25 @@ def test_a_lead_beyond_the_noise_is_resolved_and_one_within_it_is_not():
     assert close.probabilities[2] == 0
 
 
+def test_one_beside_many_that_are_each_improbable_has_nobody_to_be_told_from():
+    probabilities = np.array([0.9, *[0.02] * 5])
+    assert Odds(probabilities=probabilities, sigma=0.007, optimism=0.0).contenders == ()
+
+
 def test_repeats_resolve_what_one_run_left_open():
     repeated = Runs.of(
         [[(t * f, 0.0) for f in (0.999, 1.0, 1.001, 1.0, 1.0)] for t in (1.0, 1.012)]
     )
     assert odds_of(once(1.0, 1.012)).contenders == (0, 1)
     assert odds_of(repeated).contenders == ()
+
+
+def test_errors_of_single_runs_shrink_in_their_mean_as_the_root_of_the_runs():
+    four = Runs.of([[(seconds, 0.02)] * 4 for seconds in (1.0, 1.01)])
+    one = once(1.0, 1.01, error=0.01)
+    expected = odds_of(one, sigma=0.0).probabilities
+    assert odds_of(four, sigma=0.0).probabilities == pytest.approx(expected)
+    assert 0.6 < expected[0] < 0.9
 
 
 def test_the_spread_between_runs_is_the_usual_one_until_repeats_say_otherwise():

@@ -1,10 +1,10 @@
 import dataclasses
 
-from scaling.analyse.slow_hosts import slow_hosts
+from scaling.analyse.slow_hosts import SLOW_FROM, slow_hosts
 from scaling.record.probe_row import Probe
 
 
-def probe(host, slowdown, *, kind="gemm", size=1, peer_host=None):
+def probe(host, slowdown, *, kind="gemm", size=1, peer_host=None, stride=None):
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(Probe))
     return Probe(
         **{
@@ -18,6 +18,7 @@ def probe(host, slowdown, *, kind="gemm", size=1, peer_host=None):
             "host": host,
             "peer_host": peer_host,
             "m": size,
+            "stride": stride,
             "seconds": 1.0,
             "slowdown": slowdown,
             "started_at": "2026-01-01T00:00:00+00:00",
@@ -42,6 +43,16 @@ def test_of_two_in_a_slow_pair_the_one_that_is_fast_with_another_is_well():
 
     rows = [pair("a", "b", 1.0), pair("c", "d", 1.9), pair("b", "c", 1.8), pair("d", "a", 1.0)]
     assert [(one.host, one.slowdown) for one in slow_hosts(rows)] == [("c", 1.8)]
+
+
+def test_the_worst_comes_first_and_the_limit_itself_is_slow():
+    rows = [probe("a", SLOW_FROM), probe("b", 2.0), probe("c", SLOW_FROM - 0.01)]
+    assert [one.host for one in slow_hosts(rows)] == ["b", "a"]
+
+
+def test_groups_of_hosts_farther_apart_are_probes_of_their_own():
+    rows = [probe("a", s, kind="all_reduce", stride=n) for n, s in ((1, 1.0), (2, 1.9), (4, 1.9))]
+    assert [(one.slowdown, one.probes) for one in slow_hosts(rows)] == [(1.9, 3)]
 
 
 def test_without_peers_nobody_is_slow():

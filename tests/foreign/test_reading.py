@@ -110,3 +110,15 @@ def test_conditions_are_sql_over_the_columns_and_the_row_number() -> None:
     ]  # fmt: skip
     with pytest.raises(InputError, match=r"--where 'wrold_size > 8'"):
         rows_where(table, "wrold_size > 8", "t", "--where")
+
+
+def test_a_batch_too_large_is_one_of_tokens_where_these_are_whole_sequences(tmp_path: Path) -> None:
+    def batch_of(cell: int) -> float:
+        head, row = GOOD.splitlines()
+        path = tmp_path / "p.csv"
+        path.write_text(f"{head},global_batch_size\n{row},{cell}\n")
+        return float(points_of(Columns(read_table(path), "p.csv")).global_batch_size[0])
+
+    assert batch_of(4096 * 1024) == 1024
+    with pytest.raises(InputError, match="must be a whole number from 1 to"):
+        batch_of(4096 * 8192 + 1)

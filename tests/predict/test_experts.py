@@ -78,6 +78,37 @@ def test_experts_are_held_by_ep_ranks_and_their_state_by_what_is_left_of_dp(poin
     assert gathered["weights_bytes"] == pytest.approx(2 * (HELD / 8 + experts / 8))
 
 
+def test_shards_of_a_part_of_dp_hold_the_experts_state_with_the_ranks_of_cp(points):
+    row = {**EXPERTS, "dp": 8, "cp": 2, "zero_stage": 3, "zero_shard_size": 2}
+    experts = 32 * 8 * EXPERT
+    held = memory(points(row)).terms["optimizer_bytes"]
+    assert held == pytest.approx(12 * (HELD + experts) / (2 * 2))
+
+
+def test_what_experts_gemms_read_is_cast_for_each_copy_of_a_token(points):
+    def elementwise_s(precision, copies):
+        row = {**EXPERTS, "experts_per_token": copies, "precision": precision}
+        (seconds,) = quiet_step(points({**row, "cluster": "h100-80gb-dgx"})).terms["elementwise_s"]
+        return seconds
+
+    casts = (elementwise_s("fp8", 4) - elementwise_s("fp8", 2)) - (
+        elementwise_s("bf16", 4) - elementwise_s("bf16", 2)
+    )
+    # two copies more, four bytes of each element that forward and backward read
+    moved = 32 * 4096 * 2 * 4 * (2 * 4096 + 3 * 2048)
+    assert casts == pytest.approx(moved / (GPUS["h100-80gb"].hbm_bytes_per_s * 0.85))
+
+
+def test_the_host_waits_for_the_experts_tokens_once_more_where_all_is_computed_again(points):
+    def waits_s(checkpointing):
+        row = {**EXPERTS, "activation_checkpointing": checkpointing}
+        (seconds,) = quiet_step(points(row), host_waits_s=1e-3).terms["ep_comm_s"]
+        return seconds
+
+    assert waits_s("none") == pytest.approx(32e-3)
+    assert waits_s("full") == pytest.approx(32e-3 * 4 / 3)
+
+
 def test_the_permuted_copies_of_a_token_are_kept(points):
     kept = memory(points(EXPERTS), kept_routed=4.0, kept_mlp=8.0).terms["activations_bytes"]
     none = memory(points(EXPERTS), kept_routed=0.0, kept_mlp=0.0).terms["activations_bytes"]
