@@ -15,7 +15,7 @@ from scaling import __version__
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, shortened
 from scaling.foreign.columns import LARGEST, MOST, Columns
-from scaling.foreign.identity import SHAPE, hardware_of, model_of, name_shapes
+from scaling.foreign.identity import SHAPE, hardware_of, models_of, name_shapes
 from scaling.foreign.layouts import (
     WORDS,
     completed,
@@ -105,6 +105,7 @@ def import_rows(
     cells, layouts = _cells(columns), completed(layout_of(columns))
     set_misfits_aside(columns, layouts)
     hardware = hardware_of(columns, cells, clusters)
+    named = models_of(columns, cells, models or {})
     seen: dict[str, int] = {}
     records = {}
     # FLOPs of attention that the shape does not state are not those of plain attention
@@ -116,7 +117,7 @@ def import_rows(
             name: int(values[row]) for name, values in layouts.items() if np.isfinite(values[row])
         }
         try:
-            facts = {**stated, **derived, **model_of(columns, stated, models or {})}
+            facts = {**stated, **derived, **named[row]}
             _check(columns, row, facts)
             facts |= _derived(facts, plain=bool(plain[row]))
             record = _record(stated, facts, hardware[row], study_dir.name, seen)

@@ -37,10 +37,22 @@ def hardware_of(
     return gpus
 
 
-def model_of(
+def models_of(
+    columns: Columns, cells: list[dict[str, Any]], models: Mapping[str, ModelShape]
+) -> list[dict[str, Any]]:
+    """Name and shape of the catalogue's model that each row is about; nothing where that is open."""
+    stated_by = ("model", *SHAPE, "head_dim", *SIZES)
+    keys = [tuple(stated.get(name) for name in stated_by) for stated in cells]
+    meant = {
+        key: _model_of(columns, stated, models)
+        for key, stated in dict(zip(keys, cells, strict=True)).items()
+    }
+    return [meant[key] for key in keys]
+
+
+def _model_of(
     columns: Columns, stated: Mapping[str, Any], models: Mapping[str, ModelShape]
 ) -> dict[str, Any]:
-    """Name and shape of the catalogue's model that a row is about; nothing where that is open."""
     sizes = {name: stated.get(name) for name in (*SHAPE, "head_dim")}
     parts = {name: stated.get(name) for name in SIZES}
     if parts["num_experts"] in (0, 1):  # all layers of a dense model may be called dense

@@ -30,7 +30,8 @@ def parts(calibrated: StackCalibration, **values) -> tuple[float, float]:
     row = {"world_size": 32.0, "seq_length": 4096.0, "model": "llama-7b", "hidden_size": 4096.0}
     row |= {"gpus_per_node": 8.0, "experts": False} | values
     arrays = {name: np.array([value]) for name, value in row.items()}
-    spread = spread_of(np.array([1.0]), np.array([1.0]), calibrated, **arrays)
+    axes = {name: arrays.pop(name) for name in SEEN}
+    spread = spread_of(np.array([1.0]), np.array([1.0]), calibrated, axes=axes, **arrays)
     return float(spread.own_sigma[0]), float(spread.size_sigma[0])
 
 

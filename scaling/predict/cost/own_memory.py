@@ -98,7 +98,7 @@ def _moments(t: Stage) -> list[Moment]:
     grown = grown + t.accumulated
     # in ZeRO's buckets the gradients of all micro-batches are by then
     moved = s.parts & ~t.single & (not s.piped) & ~f.offload
-    at_last = np.where(moved, t.touched, grown)
+    at_last = np.where(moved, np.minimum(t.touched, grown), grown)
     # of micro-batches still on their way
     others = passing * (1 - h.returning / np.maximum(h.flying, 1.0))
     of_first = e * s.table if h.looks_up else 0.0
@@ -127,7 +127,8 @@ def _moments(t: Stage) -> list[Moment]:
         going_on = (t.weights > BUCKET) | s.sharding.second
         held = t.held + going_on * np.maximum(gathered - s.gathers * e * let_go, 0.0)
         in_copy = behind + ~s.zero * t.bucket
-        gradients = np.where(moved & (t.weights <= BUCKET), t.touched, t.waiting)
+        all_moved = moved & (t.weights <= BUCKET)
+        gradients = np.where(all_moved, np.minimum(t.touched, t.waiting), t.waiting)
         activations = _at_flush(t, passing) + tied
         flush = at(gradients, activations=activations, buffers=in_copy, weights=held)
         moments.append((BACKWARD, flush))
