@@ -40,7 +40,7 @@ def hardware_of(
 def models_of(
     columns: Columns, cells: list[dict[str, Any]], models: Mapping[str, ModelShape]
 ) -> list[dict[str, Any]]:
-    """Name and shape of the catalogue's model that each row is about; nothing where that is open."""
+    """Name and shape of the catalogue's model that each row is about; empty where that is open."""
     stated_by = ("model", *SHAPE, "head_dim", *SIZES)
     keys = [tuple(stated.get(name) for name in stated_by) for stated in cells]
     meant = {
