@@ -1,10 +1,13 @@
 """Rows become tables: DuckDB runs reports/sql/*.sql over the Parquet files of a study."""
 
+import contextlib
 import tempfile
-from collections.abc import Callable, Container, Mapping
+import threading
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -124,15 +127,30 @@ def _make_all(
         circle = " -> ".join(reversed(error.args[1]))
         raise InputError(f"{sql_dir}: the tables need each other in a circle: {circle}") from error
     making: dict[Future[None], str] = {}
-    with ThreadPoolExecutor(_BESIDE) as pool:
+    with _beside(connection) as submit:
         while unmade.is_active():
             for name in unmade.get_ready():
-                keep = name in read_again
-                made = pool.submit(_make, connection.cursor(), name, queries, sql_dir, keep=keep)
+                made = submit(_make, name, queries, sql_dir, keep=name in read_again)
                 making[made] = name
             for made in wait(making, return_when=FIRST_COMPLETED).done:
                 made.result()
                 unmade.done(making.pop(made))
+
+
+@contextlib.contextmanager
+def _beside(connection: duckdb.DuckDBPyConnection) -> Iterator[Callable[..., Future[None]]]:
+    """Submit to threads, each with a cursor of its own, which a job is given first."""
+    own = threading.local()
+
+    def begin() -> None:
+        own.cursor = connection.cursor()
+        set_variables(own.cursor)
+
+    def work(job: Callable[..., None], *given: Any, **named: Any) -> None:
+        job(own.cursor, *given, **named)
+
+    with ThreadPoolExecutor(_BESIDE, initializer=begin) as pool:
+        yield lambda *given, **named: pool.submit(work, *given, **named)
 
 
 def _make(
@@ -144,7 +162,6 @@ def _make(
     keep: bool,
 ) -> None:
     """Make a table; one that only its file reads is a view, whose rows go straight there."""
-    set_variables(connection)
     if name in COMPUTED:
         make_table(connection, f'"{name}"', COMPUTED[name][1](connection))
         return
@@ -195,12 +212,9 @@ def _write_tables(
     tables_dir.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix=".part-", dir=tables_dir) as parts,
-        ThreadPoolExecutor(_BESIDE) as pool,
+        _beside(connection) as submit,
     ):
-        writing = [
-            pool.submit(_write, connection.cursor(), name, Path(parts), sql_dir) for name in names
-        ]
-        for table in writing:
+        for table in [submit(_write, name, Path(parts), sql_dir) for name in names]:
             table.result()
         new = {path.name: path for path in Path(parts).iterdir()}
         for name, path in new.items():
@@ -212,7 +226,6 @@ def _write_tables(
 
 def _write(connection: duckdb.DuckDBPyConnection, name: str, folder: Path, sql_dir: Path) -> None:
     """Write a table as Parquet, and as CSV if it is not too long for one."""
-    set_variables(connection)
     written = str(folder / f"{name}.parquet")
     try:
         _copy(connection, f'"{name}"', written, _PARQUET)

@@ -159,9 +159,7 @@ def _on_device(events: Sequence[Event]) -> list[Communication]:
     The annotation's kind goes first: NCCL's all-to-all is made of sends and receives.
     """
     calls = {event.id: event for event in events if not event.on_device}
-    by_thread: dict[int, list[Event]] = defaultdict(
-        list
-    )  # the annotated calls: none within another
+    by_thread: dict[int, list[Event]] = defaultdict(list)  # annotated calls: none within another
     for event in sorted(_launches(events), key=lambda event: event.start):
         by_thread[event.thread].append(event)
 
