@@ -168,7 +168,7 @@ class Layer:
 
     `kept` for backward, `again` what recomputing adds before backward begins, `in_ffn` and
     `in_attention` what backward needs there beyond what lived when it came to the layer, `waiting`
-    the gradients from which those of the weights are made later.
+    the gradients from which those of the weights are made later, `read` what only these read.
     """
 
     kept: Floats
@@ -176,6 +176,7 @@ class Layer:
     in_ffn: Floats
     in_attention: Floats
     waiting: Floats
+    read: Floats
 
     @property
     def above(self) -> Floats:
@@ -231,10 +232,13 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags | None = None) -
     in_ffn = np.maximum(at_gate, np.maximum(at_norm, f.mlp_inputs * inner - gate) + of_ffn)
     in_attention = np.maximum(at_scores + of_ffn, of_all - outside - in_core + norm)
     waiting = f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (own + whole)
+    # a fused norm reads its input for the gradient of its scale
+    read = (1 + f.attentions) * e * (own + whole) + inner + routed.read
+    read = read - np.where(f.fused_norm, e * own, 0.0)
     boundary = e * own
     kept = np.where(f.full, boundary, outside + np.where(f.selective, 0.0, in_core))
     recomputed = outside + in_core - np.where(f.fused_norm, boundary, 0.0)
-    return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention, waiting)
+    return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention, waiting, read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ zero_stage 2, two layers of them at 3. A layer's gradients are whole until they 
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags
+from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.chunks import ONE_F_ONE_B, ZBV, ZERO_BUBBLE
 from scaling.predict.cost.experts import expert_sharding_of, present
 from scaling.predict.cost.own_parts import (
@@ -47,6 +47,14 @@ def reduces(f: Features, piped: bool) -> Flags:
     return _gathers(f, piped) & ~(_once_a_step(f, piped) & (f.accumulation > 1))
 
 
+def _groups(f: Features) -> Floats:
+    """Groups of a layer's weights: those of one operator, as of all that read the same under tp."""
+    dense = np.where(f.tp > 1, 1.0, f.mlp_inputs) + 1
+    of_experts = 1 + (f.mlp_inputs + 1) * (1.0 + (f.ffn_hidden_size > 0))
+    mlp = (1 - f.expert_share) * dense + f.expert_share * of_experts
+    return 2 + np.where(f.tp > 1, 1.0, 3.0) + 1 + 2 * f.head_norms + mlp
+
+
 def alive(t: Stage) -> Alive:
     """What is held when the loss is computed, in the layers' backward, and at other moments."""
     s, c, f, e = t.step, t.chunks, t.step.f, t.step.f.element_bytes
@@ -76,13 +84,17 @@ def alive(t: Stage) -> Alive:
     two_layers = np.where(third, 2 * copies * layer_weights, 0.0)
     chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)
     apart = table * np.where(piped, 1.0, ~tied)  # a vocabulary matrix in a group of its own
-    there = several | (tied & gathers & (not piped))  # a tied one is never let go
-    there = there & ((f.schedule == ONE_F_ONE_B) | tied | (not piped))
-    at_loss = np.where(third & c.has_head & there, e * table, 0.0)
+    stays = several | (tied & gathers & (not piped))  # a tied one is never let go
+    stays = stays & ((f.schedule == ONE_F_ONE_B) | tied | (not piped))
+    at_loss = np.where(third & c.has_head & stays, e * table, 0.0)
     # gradients of logits, and of layers, from which those of weights are made later
     before = np.minimum(c.split_heads, rounds - 1) / np.maximum(c.split_heads, 1.0)
     before = before * (c.split * layer.waiting + c.split_heads * e * t.logits)
-    loss = usual.but(weights=held + at_loss, activations=before)
+    # until the first of those come, and of a first round through several chunks only the last's
+    of_chunk = e * (c.layers / chunks * s.layer_weights + table)
+    there = np.where((rounds <= f.pp) & c.has_head, np.minimum(of_chunk, kept), kept)
+    waiting = np.where(rounds > c.split_heads + 1, there, 0.0)
+    loss = usual.but(weights=held + at_loss, gradients=waiting, activations=before)
     # while those of the layer before are computed: of the head, then of a layer, and their sum
     of_head = np.where(stay & c.has_head, e * table, 0.0)
     of_layer = np.where(stay, e * layer_weights * (1 + 1 / over), 0.0)
@@ -125,9 +137,12 @@ def alive(t: Stage) -> Alive:
         of_loss = in_parts * (f.tp > 1) * ~f.fused_cross_entropy * WIDE * t.logits
         put_off = c.left * layer.kept + c.split * layer.waiting + c.passes * message
         put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
-        # weights' gradients recompute a layer once more
+        # weights' gradients are computed group by group, each of which computes its layer again;
+        # what no gradient of a weight reads stays until the pass through its chunk is over
         once_more = f.full & (c.split > 0)
-        put_off = put_off + once_more * layer.again + c.split_heads * e * t.logits
+        put_off = put_off + c.split_heads * e * t.logits
+        staying = once_more * c.layers / chunks * _groups(f) * (layer.again - layer.read)
+        put_off = put_off + staying + once_more * c.split * layer.read
         late = usual.but(gradients=kept + once_more * e * layer_weights)
         # before the look-up's gradient is added to that of the micro-batch before
         of_first = again * c.looks_up * e * (table + f.positions * f.hidden_size)
