@@ -56,7 +56,7 @@ def advised_memory(tables: Tables, size: int, words: Mapping[str, str]) -> str:
 
 
 def _memory(tables: Tables, best: Record) -> float | None:
-    """Bytes of the largest rank of the layout advised at a size, of the same series as the rates."""
+    """Bytes of the largest rank of the layout advised at a size, of the series of its rates."""
     advised = next(
         row
         for row in tables["contenders"]
