@@ -85,10 +85,7 @@ def alive(t: Stage) -> Alive:
         (OPTIMIZER, stepping),
     ]
     if c.has_head:
-        more += [
-            (BACKWARD, loss.plus(kept, t.loss.of_logits)),
-            (BACKWARD, usual.plus(kept + 16.0 * t.unfused)),
-        ]
+        more.append((BACKWARD, usual.plus(kept + 16.0 * t.unfused)))
     if c.has_head and sharding.second.any():
         # the first micro-batch of all: hpZ lets a weight go that the head's backward holds, and
         # gathers it again; there are no moments yet
@@ -116,6 +113,7 @@ def alive(t: Stage) -> Alive:
     return Alive(
         forward=loss.but(activations=e * t.unfused),
         loss=loss,
+        in_head=loss,
         after_loss=usual,
         in_ffn=in_attention.but(weights=usual.weights + again),
         in_attention=in_attention,

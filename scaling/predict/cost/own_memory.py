@@ -77,6 +77,7 @@ def _moments(t: Stage, alive: Alive) -> list[Moment]:
         *alive.more,
         (FORWARD, alive.forward.plus(kept, t.loss.forward)),
         (BACKWARD, alive.loss.plus(kept, t.loss.backward)),
+        (BACKWARD, alive.in_head.plus(kept, t.loss.of_logits)),
         (BACKWARD, alive.after_loss.plus(kept, t.loss.after)),
         (BACKWARD, alive.in_ffn.plus(in_layer + layer.in_ffn)),
         (BACKWARD, alive.in_attention.plus(in_layer + layer.in_attention)),

@@ -63,13 +63,14 @@ Moment = tuple[int, Held]  # of PHASES
 class Alive:
     """What an engine holds beside what the model keeps, from the last layer's forward on.
 
-    While the head and the loss are computed (`forward`), in the loss's backward, when the head's is
-    done, in the backward of the last layer's feed-forward, of its attention, of the layers before;
+    While the head and the loss are computed (`forward`), in the loss's backward, in the head's and
+    when it is done, in the backward of the last layer's feed-forward, of its attention, of the layers before;
     and `more` moments, which the other engine has not.
     """
 
     forward: Held
     loss: Held
+    in_head: Held
     after_loss: Held
     in_ffn: Held
     in_attention: Held

@@ -85,7 +85,7 @@ def alive(t: Stage) -> Alive:
     chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)
     apart = table * np.where(piped, 1.0, ~tied)  # a vocabulary matrix in a group of its own
     stays = several | (tied & gathers & (not piped))  # a tied one is never let go
-    stays = stays & ((f.schedule == ONE_F_ONE_B) | tied | (not piped))
+    stays = stays & (tied | (not piped))  # a pipeline's loss is computed when its head is let go
     at_loss = np.where(third & c.has_head & stays, e * table, 0.0)
     # gradients of logits, and of layers, from which those of weights are made later
     before = np.minimum(c.split_heads, rounds - 1) / np.maximum(c.split_heads, 1.0)
@@ -95,6 +95,7 @@ def alive(t: Stage) -> Alive:
     there = np.where((rounds <= f.pp) & c.has_head, np.minimum(of_chunk, kept), kept)
     waiting = np.where(rounds > c.split_heads + 1, there, 0.0)
     loss = usual.but(weights=held + at_loss, gradients=waiting, activations=before)
+    in_head = loss.but(weights=held + np.where(third & c.has_head, e * table, 0.0))
     # while those of the layer before are computed: of the head, then of a layer, and their sum
     of_head = np.where(stay & c.has_head, e * table, 0.0)
     of_layer = np.where(stay, e * layer_weights * (1 + 1 / over), 0.0)
@@ -109,15 +110,26 @@ def alive(t: Stage) -> Alive:
     # the head's gradient is on its way, flat
     of_flat = stay * apart * c.has_head * (2 * e + reduced)
     in_flat = usual.but(weights=held + two_layers / 2, gradients=kept + of_flat)
-    # one chunk is reduced after the other
+    # one chunk is reduced after the other, of it a matrix of the vocabulary first, in a flat copy
     at_end = np.where(once, e * t.weights, 0.0) / chunks + sharded * (1 - 1 / chunks)
-    at_end = np.maximum(at_end + piped * reduced * layer_weights, sharded)
+    # a pipeline's backwards let no weights go
+    there = copies * whole / chunks if piped else held
+    of_ends = np.where(c.looks_up & ~tied, table, layer_weights)
+    if piped:
+        # what was added up is let go before it is cast
+        freed = np.where(several & again, e, 0.0)
+        at_end = at_end + (np.maximum(reduced - freed, 0.0) + gathers * e) * of_ends
     working = layer.again + layer.above + e * s.own
-    reducing = usual.but(weights=held / chunks, gradients=at_end)
+    let_go = copies * of_ends if piped else 0.0
+    reducing = usual.but(weights=there - let_go, gradients=at_end)
     looked_up = c.looks_up * (apart + f.positions * f.hidden_size)
     # copies of a tied matrix at a pipeline's ends get the sum of their gradients, stacked and added
     summed = (piped & tied) * (c.tables + (c.tables > 0)) * wide * table / over
     over_all = usual.but(weights=0.0, activations=done)
+    # of the last group, a look-up, flat and reduced; copies, which all-reduce it, hold all groups
+    in_flats = gathers * e * (looked_up + piped * c.has_head * ~tied * table) * (1 + 1 / over)
+    replicates = (f.zero_stage == 0) & several & gathers & piped
+    in_flats = np.where(replicates, e * (t.weights + layer_weights), in_flats)
     more = [
         (BUILD, Held(WIDE * table, 0.0, parts)),
         (BUILD, Held(drawn, 0.0, (parts - wide * table / over) * (piped | ~tied))),
@@ -125,7 +137,7 @@ def alive(t: Stage) -> Alive:
         (FORWARD, first.but(weights=held + flat_layer * np.where(third, 2.0, 1.0))),
         (BACKWARD, in_flat.plus(t.passing + e * s.own)),
         (BACKWARD, reducing.plus(done if piped else working)),
-        (BACKWARD, over_all.but(gradients=sharded + gathers * looked_up * e * (1 + 1 / over))),
+        (BACKWARD, over_all.but(gradients=sharded + in_flats)),
         (OPTIMIZER, over_all.but(gradients=sharded + summed)),
     ]
     if piped:
@@ -146,11 +158,14 @@ def alive(t: Stage) -> Alive:
         late = usual.but(gradients=kept + once_more * e * layer_weights)
         # before the look-up's gradient is added to that of the micro-batch before
         of_first = again * c.looks_up * e * (table + f.positions * f.hidden_size)
+        first_done = usual.but(weights=there, gradients=kept + of_first)
+        gathering = usual.but(weights=there + third * several * copies * of_ends)
         more += [
+            (BACKWARD, gathering.plus(t.passing * c.staying)),
             (FORWARD, ahead_of_all.plus(c.layers / chunks * layer.kept)),
             (BACKWARD, loss.plus(t.passing + t.final, t.loss.backward + of_loss)),
             (BACKWARD, late.plus(put_off)),
-            (BACKWARD, usual.but(gradients=kept + of_first).plus(t.passing * c.staying)),
+            (BACKWARD, first_done.plus(t.passing * c.staying)),
         ]
     elif tied.any():
         # a matrix of two modules has two gradients and their sum, and what earlier micro-batches
@@ -165,7 +180,8 @@ def alive(t: Stage) -> Alive:
     return Alive(
         forward=loss,
         loss=loss,
-        after_loss=loss,
+        in_head=in_head,
+        after_loss=in_head,
         in_ffn=in_layer,
         in_attention=in_layer,
         earlier=in_layer.but(gradients=kept + of_layer),
