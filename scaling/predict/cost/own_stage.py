@@ -159,7 +159,9 @@ def stage_of(s: Step, h: HeldLayers) -> Stage:
     weights = weights + (f.embeddings if both else 1.0 * (h.looks_up or h.has_head)) * s.table
     if h.looks_up:
         weights = weights + f.positions * f.hidden_size
-    part = weights / np.where(s.dealt, s.replicas, sharding.state)
+    over = np.where(s.dealt, s.replicas, sharding.state)
+    routed = h.layers * held_params(f)  # over the ranks that hold the same experts
+    part = (weights - routed) / over + routed / np.maximum(over / f.ep, 1.0)
     wide = (e < WIDE) | ~s.zero
     state_bytes = np.where(f.short_states, 6.0, np.where(wide, 12.0, 8.0)) * ~f.offload
     gradients = e * weights
@@ -179,7 +181,7 @@ def stage_of(s: Step, h: HeldLayers) -> Stage:
         held_layers=h,
         weights=weights,
         part=part,
-        held=gradients * s.share,
+        held=np.where(s.gathers & (f.ep > 1), e * part, gradients * s.share),
         state=state_bytes * part,
         gradients=gradients,
         accumulated=accumulated,
