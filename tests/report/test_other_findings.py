@@ -61,9 +61,15 @@ def test_a_profiled_step_is_said_to_be_longer_than_the_one_that_was_timed():
         part | {"part": "exposed communication", "seconds": 0.062, "share_from": 0.6,
                 "share_to": 1.0},
     ]  # fmt: skip
-    assert findings.time_title(Tables({"time_split": parts}), GPUS) == (
+    best = {"world_size": 8, "layout_name": "tp 2", "advised_layout_name": "tp 2"}
+    given = Tables({"time_split": parts, "best": [best]})
+    assert findings.time_title(given, GPUS) == (
         "At 8 GPUs the largest loss is exposed communication, 40\u202f% of the step, as shared "
         "under the profiler, which made it 1.4× as long"
+    )
+    best["advised_layout_name"] = "tp 1"
+    assert "40\u202f% of the step of tp 2, not told apart from the one advised" in (
+        findings.time_title(given, GPUS)
     )
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scaling.errors import plain
-from scaling.report.text.numbers import UNKNOWN, amount, digits, listed
+from scaling.report.text.numbers import UNKNOWN, amount, listed, ratio
 
 MOST_ROWS = 60  # on the terminal; --json has all
 
@@ -50,7 +50,4 @@ def _rate(outcome: str | None, tokens_per_s: float | None) -> str:
 def _ratio(one: dict[str, Any]) -> str:
     if one["ratio"] is None:
         return UNKNOWN
-    ratio = f"×{digits(one['ratio'], 3)}"
-    if one["ratio_low"] is None or one["ratio_high"] is None:
-        return ratio
-    return f"{ratio} [{digits(one['ratio_low'], 3)}–{digits(one['ratio_high'], 3)}]"
+    return ratio(one["ratio"], one["ratio_low"], one["ratio_high"], places=3)

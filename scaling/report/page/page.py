@@ -105,7 +105,6 @@ def told(tables: Tables) -> dict[str, Any]:
         "tokens": decision.tokens_of(spoken["advice"]),
         "price": price,
         "words": spoken["words"] | {"cost": filled(cost, spoken["words"])},
-        "titles": {"cost": "What a run costs"} | spoken["titles"],
     }
 
 
@@ -142,7 +141,7 @@ def _html(
         opening=decision.opening(stories) if stories else None,
         rail=RAIL,
         charts_of=charts_of,
-        static=[_image(name, text, captions) for name, text in static.items()],
+        static=[_image(name, text, captions, stories) for name, text in static.items()],
         decision=decision,
         tables=tables,
         refused=bool(tables["refused"]),
@@ -190,11 +189,18 @@ def _environment(page_dir: Path) -> jinja2.Environment:
     )
 
 
-def _image(name: str, text: str, captions: dict[str, Caption]) -> dict[str, str]:
+def _image(
+    name: str, text: str, captions: dict[str, Caption], stories: list[dict[str, Any]]
+) -> dict[str, str]:
     """A chart as an image that the page holds: its words inside it are no part of the page's."""
     chart = max((one for one in CHARTS if name.startswith(one)), key=len)
     encoded = base64.b64encode(text.encode("utf-8")).decode("ascii")
-    return {"uri": f"data:image/svg+xml;base64,{encoded}", "alt": captions[chart].alt}
+    number = decision.opening(stories)
+    words = next(one["words"] for one in stories if one["setting_id"] == number)
+    said = {"alt": captions[chart].alt, "text": captions[chart].text}
+    return {"uri": f"data:image/svg+xml;base64,{encoded}"} | {
+        name: filled(caption, words) for name, caption in said.items()
+    }
 
 
 def _json(value: Any) -> str:

@@ -10,6 +10,7 @@ from scaling.analyse.series import Series
 from scaling.report.sections.headline import headline
 from scaling.report.tables import Record, Tables
 from scaling.report.text.layouts import phrases
+from scaling.report.text.words import opening
 
 Role = Literal["advised", "contender", "simplest"]
 State = Literal["advised", "tied", "slower", "does_not_fit", "failed", "not_tried"]
@@ -104,9 +105,13 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """At most 30 words, and the exact layouts beneath it: name and sizes."""
+    """At most 30 words, and the exact layouts beneath it: name and sizes.
+
+    `layouts` is the part of `text` that says what to use where.
+    """
 
     text: str
+    layouts: str
     tags: tuple[tuple[str, str], ...]
 
 
@@ -174,10 +179,12 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
         )
         for row in tables["returns"]
     )
+    what, worth = headline(tables, stretches, steps, choices, kind, words)
     return Advice(
         kind=kind,
         headline=Headline(
-            text=headline(tables, stretches, steps, choices, kind, words),
+            text=f"{opening(kind)} {what}. {worth}" if what else "",
+            layouts=what,
             tags=tuple(
                 (choices[one.layout]["layout_name"], _where(one, words)) for one in stretches
             ),
