@@ -28,10 +28,14 @@ def alive(t: Stage) -> Alive:
     zero, parts, gathers, low = z == 0, (z == 1) | (z == 2), z >= 3, e < WIDE
     dealt = zero & f.bf16 & s.piped  # bf16 pipelines deal the state to all replicas, without ZeRO
     weights, sharding, own, kept = t.weights, s.sharding, e * s.own, t.passing + t.final
-    part = weights / np.where(dealt, s.replicas, sharding.state)  # elements whose state it keeps
+    over = np.where(dealt, s.replicas, sharding.state)
+    routed = c.layers * s.routed  # over the ranks that hold the same experts
+    # elements whose state it keeps
+    part = (weights - routed) / over + routed / np.maximum(over / f.ep, 1.0)
     state_bytes = np.where(f.short_states, 6.0, np.where(low | ~zero, 12.0, 8.0)) * ~f.offload
     gradients = e * weights
-    held, state = gradients * sharding.weights_share(z), state_bytes * part
+    held = np.where(gathers & (f.ep > 1), e * part, gradients * sharding.weights_share(z))
+    state = state_bytes * part
     accumulated = gathers * e * part + dealt * gradients  # gradients in a buffer of their own
     # a replica alone under ZeRO-1 or 2 leaves its gradients where they are
     single = parts & (s.replicas == 1) & ~f.offload

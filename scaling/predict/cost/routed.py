@@ -47,13 +47,11 @@ def routed_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Routed:
     weights = e * held_params(f)
     one = weights / np.maximum(share, 1e-9) / (f.mlp_inputs + 1)  # the gradient of one matrix
     # of the weighted sum two gradients beside each other; then those of what goes into the last
-    # matrix, into the others, into the experts. Where tokens travel, gradients of weights wait for
-    # each other and are divided in copies.
-    waits = np.where(gradients_stay | travels, one, 0.0)
+    # matrix, into the others, into the experts
+    waits = np.where(gradients_stay, one, 0.0)
     freed = np.where(travels, 2.0, 1.0) * outside
     at_last = inside + inner + one - freed
     at_others = f.mlp_inputs * inner + waits - freed - inside
     at_first = inside - freed - of_inner + f.mlp_inputs * (inner + waits) + one
-    at_end = inside - freed - of_inner + np.where(travels, (f.mlp_inputs + 2) * one, 0.0)
-    above = np.max([2 * outside, at_last, at_others, at_first, at_end], axis=0)
+    above = np.max([2 * outside, at_last, at_others, at_first], axis=0)
     return Routed(share * kept, share * above, weights, share * (inside + inner))
