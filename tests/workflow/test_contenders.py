@@ -59,7 +59,9 @@ def test_only_layouts_whose_order_is_open_are_repeated_and_all_run_in_the_seeds_
     assert all("probability" in one["reason"] for one in choice if not one["chosen"])
 
     # what is not repeated is no point that waits, and no refusal
-    assert scaling_warm(project, "status", "open").stdout.startswith("9 done · 0 running · 0 left of 9")
+    assert scaling_warm(project, "status", "open").stdout.startswith(
+        "9 done · 0 running · 0 left of 9"
+    )
     assert pq.read_table(results / "tables" / "refused.parquet").num_rows == 0
     odds = pq.read_table(results / "tables" / "odds.parquet").to_pylist()
     assert {one["layout"] for one in odds if one["contender"]} == again

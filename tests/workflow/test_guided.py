@@ -158,7 +158,9 @@ def test_what_ran_on_a_slow_node_runs_once_more_elsewhere_and_both_rows_stay(gui
     assert {(*row["hosts"], row["world_size"]) for row in again} == {("n0", 8), ("n0", 16)}
     repeats = pq.read_table(results / "tables" / "measurements.parquet").to_pylist()
     assert sum(one["repeat"] for one in repeats) == 6
-    assert scaling_warm(guided, "status", "guided").stdout.startswith("18 done · 0 running · 0 left of")
+    assert scaling_warm(guided, "status", "guided").stdout.startswith(
+        "18 done · 0 running · 0 left of"
+    )
     # interrupted before they ran: they run, and no other
     for row in again[:2]:
         (results / "rows" / f"{row['point_id']}.parquet").unlink()

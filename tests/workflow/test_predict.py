@@ -48,7 +48,9 @@ def test_one_command_asks_a_study_of_a_cluster_and_in_the_other_mode(project):
     assert planned.returncode == 0, planned.stderr
     points = pq.read_table(project / "results/zero_stages/points.parquet").to_pylist()
     assert {point["cluster"] for point in points} == {"h100-80gb-dgx"}
-    ran = scaling_warm(project, "run", "zero_stages", *chosen, "--", "--dry-run", "--quiet", "rules")
+    ran = scaling_warm(
+        project, "run", "zero_stages", *chosen, "--", "--dry-run", "--quiet", "rules"
+    )
     assert ran.returncode == 0, ran.stderr
     assert f"measure {len(points)}" in " ".join(ran.stdout.split())
     status = scaling_warm(project, "status", "zero_stages", *chosen).stdout
