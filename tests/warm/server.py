@@ -60,7 +60,7 @@ def main() -> None:
         code = 1
         traceback.print_exc()
     if isinstance(code, str):
-        print(code, file=sys.stderr)
+        sys.stderr.write(f"{code}\n")
     leave(code if isinstance(code, int) else int(code is not None))
 
 
@@ -132,7 +132,7 @@ def watch(link: socket.socket, child: int) -> None:
 def python(words: list[str]) -> None:
     """What `python WORDS...` does."""
     if words[0] == "-m":
-        sys.argv, sys.path[0] = words[1:], os.getcwd()
+        sys.argv, sys.path[0] = words[1:], str(Path.cwd())
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     elif words[0] == "-c":
         sys.argv, sys.path[0] = ["-c", *words[2:]], ""
