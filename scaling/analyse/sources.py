@@ -5,7 +5,6 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from scaling.analyse.catalogue import attach_axes, attach_catalogue, kept_choices_sql
