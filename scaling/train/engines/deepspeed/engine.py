@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import deepspeed
@@ -23,7 +24,7 @@ from scaling.train.engines.deepspeed import streams
 from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config, reduces_nothing
 from scaling.train.engines.deepspeed.experts import HasExperts, expert_parallel
 from scaling.train.engines.deepspeed.pipeline import DealtPipeline
-from scaling.train.engines.deepspeed.unit import ModelParallelUnit
+from scaling.train.engines.deepspeed.unit import model_parallel_unit
 from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.engines.trainer import Beat, Trainer
 from scaling.train.kernels.compiled import compile_each
@@ -63,7 +64,11 @@ class _Trainer:
     """What DeepSpeed's engine of either kind is asked."""
 
     def __init__(
-        self, model: nn.Module, plan: Blueprint, config: dict[str, Any], mpu: Any = None
+        self,
+        model: nn.Module,
+        plan: Blueprint,
+        config: dict[str, Any],
+        mpu: SimpleNamespace | None = None,
     ) -> None:
         self.engine = _initialize(model, config, plan.layout, mpu)
         if plan.layout.compile:
@@ -87,7 +92,7 @@ class ReplicaTrainer(_Trainer):
                 encoder_decoder.EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
             )
         beat("building the engine")
-        super().__init__(model, plan, config, ModelParallelUnit(groups))
+        super().__init__(model, plan, config, model_parallel_unit(groups))
         self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
         self._losses: list[torch.Tensor] = []
 
@@ -192,13 +197,13 @@ def _partitioned_while_built(
         data_parallel_group=groups.data_group,
         zero_param_parallel_group=groups.shard_group,
         config_dict_or_path=config,
-        mpu=ModelParallelUnit(groups),
+        mpu=model_parallel_unit(groups),
     ):
         yield
 
 
 def _initialize(
-    model: nn.Module, config: dict[str, Any], layout: Layout, mpu: ModelParallelUnit | None
+    model: nn.Module, config: dict[str, Any], layout: Layout, mpu: SimpleNamespace | None
 ) -> Any:
     if layout.ep > 1 and layout.zero_stage < 3:  # ZeRO-3 goes by marks alone
         model.add_module("has_experts", HasExperts())
