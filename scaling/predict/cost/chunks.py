@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.stages import stages_of
+from scaling.predict.cost.stages import ends_of_two_kinds, stages_of
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.inputs import SCHEDULES
 
@@ -47,6 +47,7 @@ class Chunks:
     split_heads: Floats | float = 0.0
     received: Floats | float = 0.0
     deferred: Floats | float = 0.0
+    dense: Floats | None = None  # layers without experts; None: as many as on average
 
 
 def whole_model(f: Features) -> Chunks:
@@ -136,9 +137,13 @@ def torchs_chunks(group: Group, f: Features) -> Iterator[Chunks]:
     chunks = f.pp * each
     dealt = stages_of(dataclasses.replace(f, pp=chunks), group.stack)
     fuller = f.num_layers - dealt.last - dealt.first * (chunks - 1)
+    mixed = (f.expert_share > 0) & (f.expert_share < 1)
+    ends = ends_of_two_kinds(f, chunks) if mixed.any() else None
+    row, dense_layers = np.arange(len(f)), (1 - f.expert_share) * f.num_layers
     ranks = (np.zeros(len(f)), np.minimum(1.0, f.pp - 1), f.pp - 1)
     for rank in ranks[: int(f.pp.max(initial=1))]:
-        layers, flying, passes, left, split, heads, received, deferred = np.zeros((8, len(f)))
+        layers, flying, passes, left, split, heads = np.zeros((6, len(f)))
+        received, deferred, dense = np.zeros((3, len(f)))
         looks_up, has_head = np.zeros((2, len(f)), dtype=bool)
         for chunk in range(int(each.max(initial=1))):
             there = chunk < each
@@ -146,6 +151,12 @@ def torchs_chunks(group: Group, f: Features) -> Iterator[Chunks]:
             index = np.where((f.schedule >= ZBV) & (chunk == 1), chunks - 1 - rank, straight)
             first, last = index == 0, index == chunks - 1
             count = np.where(last, dealt.last, dealt.first + (index >= chunks - 1 - fuller)) * there
+            if ends is not None:
+                place = np.minimum(index, chunks - 1).astype(int)
+                before, until = ends[row, place], ends[row, place + 1]
+                count = np.where(mixed, (until - before) * there, count)
+                of_dense = np.clip(dense_layers - before, 0.0, until - before) * there
+                dense = dense + np.where(mixed, of_dense, (1 - f.expert_share) * count)
             micro_batches = in_flight(f, rank, chunk) * there
             layers = layers + count
             flying = flying + count * micro_batches
@@ -181,4 +192,5 @@ def torchs_chunks(group: Group, f: Features) -> Iterator[Chunks]:
             split_heads=heads,
             received=received,
             deferred=deferred,
+            dense=None if ends is None else dense,
         )

@@ -27,7 +27,7 @@ from scaling.predict.cost.own_parts import (
     fullest_of,
     position_tables,
 )
-from scaling.predict.cost.own_stage import Stage, stage_of, step_of
+from scaling.predict.cost.own_stage import Stage, of_rank, stage_of, step_of
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.inputs import own_framework
 
@@ -53,9 +53,14 @@ def own_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     engine = ENGINES[group.stack.name]
 
     def of_ranks(f: Features, *, piped: bool) -> Memory:
-        step = step_of(group, f, piped=piped, gradients_stay=engine.gradients_stay(f, piped))
-        held = engine.chunks(group, f) if piped else [whole_model(f)]
-        stages = [stage_of(step, chunks) for chunks in held]
+        stay = engine.gradients_stay(f, piped)
+        step = step_of(group, f, piped=piped, gradients_stay=stay)
+        stages = []
+        for chunks in engine.chunks(group, f) if piped else [whole_model(f)]:
+            if chunks.dense is not None:
+                own = of_rank(f, chunks)
+                step = step_of(group, own, piped=piped, gradients_stay=stay)
+            stages.append(stage_of(step, chunks))
         moments = [_moments(stage, engine.alive(stage)) for stage in stages]
         return fullest_of(moments, p["buffers_bytes"])
 

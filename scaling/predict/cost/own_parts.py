@@ -63,9 +63,9 @@ Moment = tuple[int, Held]  # of PHASES
 class Alive:
     """What an engine holds beside what the model keeps, from the last layer's forward on.
 
-    While the head and the loss are computed (`forward`), in the loss's backward, in the head's and
-    when it is done, in the backward of the last layer's feed-forward, of its attention, of the layers before;
-    and `more` moments, which the other engine has not.
+    While the head and the loss are computed (`forward`), in the loss's backward, in the head's,
+    when that is done, in the backward of the last layer's feed-forward, of its attention, of the
+    layers before; and `more` moments, which the other engine has not.
     """
 
     forward: Held

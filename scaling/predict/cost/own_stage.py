@@ -1,5 +1,6 @@
 """What a rank of this project's engines works on, whichever engine it is."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from scaling.predict.cost.own_parts import (
     weights_of_layer,
 )
 from scaling.predict.cost.sharding import Sharding, sharding_of
-from scaling.predict.cost.stages import head_params
+from scaling.predict.cost.stages import head_params, shared_ffn
 from scaling.predict.read.features import Features, Group
 
 
@@ -36,6 +37,15 @@ class Step:
     matrix: Floats  # of a feed-forward's matrix
     sharding: Sharding
     replicas: Floats
+
+
+def of_rank(f: Features, c: Chunks) -> Features:
+    """The layouts with the average layer of these chunks, which have other dense ones than most."""
+    if c.dense is None:
+        return f
+    share = 1 - c.dense / np.maximum(c.layers, 1.0)
+    ffn = (1 - share) * f.dense_ffn + share * shared_ffn(f)
+    return dataclasses.replace(f, expert_share=share, ffn_hidden_size=ffn)
 
 
 def step_of(group: Group, f: Features, *, piped: bool, gradients_stay: Flags | None) -> Step:

@@ -52,7 +52,7 @@ def _groups(f: Features) -> Floats:
     dense = np.where(f.tp > 1, 1.0, f.mlp_inputs) + 1
     of_experts = 1 + (f.mlp_inputs + 1) * (1.0 + (f.ffn_hidden_size > 0))
     mlp = (1 - f.expert_share) * dense + f.expert_share * of_experts
-    return 2 + np.where(f.tp > 1, 1.0, 3.0) + 1 + 2 * f.head_norms + mlp
+    return np.asarray(3 + np.where(f.tp > 1, 1.0, 3.0) + 2 * f.head_norms + mlp)
 
 
 def alive(t: Stage) -> Alive:
@@ -95,7 +95,9 @@ def alive(t: Stage) -> Alive:
     there = np.where((rounds <= f.pp) & c.has_head, np.minimum(of_chunk, kept), kept)
     waiting = np.where(rounds > c.split_heads + 1, there, 0.0)
     loss = usual.but(weights=held + at_loss, gradients=waiting, activations=before)
-    in_head = loss.but(weights=held + np.where(third & c.has_head, e * table, 0.0))
+    in_head = loss
+    if piped:
+        in_head = loss.but(weights=held + np.where(third & c.has_head, e * table, 0.0))
     # while those of the layer before are computed: of the head, then of a layer, and their sum
     of_head = np.where(stay & c.has_head, e * table, 0.0)
     of_layer = np.where(stay, e * layer_weights * (1 + 1 / over), 0.0)
@@ -117,7 +119,7 @@ def alive(t: Stage) -> Alive:
     of_ends = np.where(c.looks_up & ~tied, table, layer_weights)
     if piped:
         # what was added up is let go before it is cast
-        freed = np.where(several & again, e, 0.0)
+        freed = np.where(several & (again | (f.zero_stage == 0)), e, 0.0)
         at_end = at_end + (np.maximum(reduced - freed, 0.0) + gathers * e) * of_ends
     working = layer.again + layer.above + e * s.own
     let_go = copies * of_ends if piped else 0.0
@@ -128,7 +130,7 @@ def alive(t: Stage) -> Alive:
     over_all = usual.but(weights=0.0, activations=done)
     # of the last group, a look-up, flat and reduced; copies, which all-reduce it, hold all groups
     in_flats = gathers * e * (looked_up + piped * c.has_head * ~tied * table) * (1 + 1 / over)
-    replicates = (f.zero_stage == 0) & several & gathers & piped
+    replicates = (f.zero_stage == 0) & several & gathers
     in_flats = np.where(replicates, e * (t.weights + layer_weights), in_flats)
     more = [
         (BUILD, Held(WIDE * table, 0.0, parts)),

@@ -9,7 +9,7 @@ in fp32 on the way is not here, nor in torch's own FlashAttention 2 on a CPU.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -120,23 +120,12 @@ def cross_entropy_rows(tokens: int, hidden_size: int, vocab_size: int) -> int:
     return min(tokens, int(2 ** math.ceil(math.log2(math.ceil(tokens / pieces)))))
 
 
-def _calling(kernel: type[torch.autograd.Function], tensors: int) -> Callable[..., torch.Tensor]:
-    """A call of this kernel, of which only the first arguments are tensors."""
-    return lambda *given: kernel.apply(*given[:tensors])  # type: ignore[no-untyped-call]
-
-
-def _rotate(
-    query: torch.Tensor, key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    turned = (_Turn.apply(x, cosine) for x in (query, key))  # type: ignore[no-untyped-call]
-    return next(turned), next(turned)
-
-
 def _linear_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
     labels.ne(-1).sum().item()  # Liger counts the labels that are none, and waits for the number
-    return _calling(_CrossEntropy, 2)(x.flatten(0, 1), weight)
+    loss: torch.Tensor = _CrossEntropy.apply(x.flatten(0, 1), weight)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def _with_fused_softmax(
@@ -153,24 +142,27 @@ class _Apex:
         @staticmethod
         def apply(scores: torch.Tensor, scale: float) -> torch.Tensor:
             """The weights of scaled scores."""
-            return _calling(_Softmax, 1)(scores)
+            result: torch.Tensor = _Softmax.apply(scores)  # type: ignore[no-untyped-call]
+            return result
 
 
 @contextlib.contextmanager
 def standing_in() -> Iterator[None]:
     """Within, kernels that need a GPU are stood in for."""
     attentions = {
-        name: _with_fused_softmax if name == "fused_softmax" else _calling(_Attention, 3)
+        name: _with_fused_softmax if name == "fused_softmax" else _Attention.apply
         for name, kernel in ATTENTION.items()
         if not kernel.rehearsed
     }
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(attention.CALLS, attentions))
         for name, call in {
-            "rms_norm": _calling(_Norm, 2),
-            "rotate": _rotate,
-            "gated_silu": _calling(_Gate, 2),
-            "gated_gelu": _calling(_Gate, 2),
+            "rms_norm": lambda x, weight, _: _Norm.apply(x, weight),
+            "rotate": lambda query, key, cosine, _: tuple(
+                _Turn.apply(x, cosine) for x in (query, key)
+            ),
+            "gated_silu": _Gate.apply,
+            "gated_gelu": _Gate.apply,
             "linear_cross_entropy": _linear_cross_entropy,
         }.items():
             stack.enter_context(mock.patch.object(fused, name, call))
