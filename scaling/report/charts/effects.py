@@ -66,13 +66,9 @@ def factor_effects() -> alt.LayerChart:
         alt.Tooltip("pairs:Q", title="all matched pairs"),
         alt.Tooltip("mean_ratio:Q", title="mean ratio of all", format=".3f"),
         alt.Tooltip("lowest:Q", title="lowest", format=".3f"),
-        alt.Tooltip("lower_quartile:Q", title="lower quartile", format=".3f"),
-        alt.Tooltip("upper_quartile:Q", title="upper quartile", format=".3f"),
         alt.Tooltip("highest:Q", title="highest", format=".3f"),
-        alt.Tooltip("smallest_world_size:Q", title="smallest size"),
-        alt.Tooltip("ratio_at_smallest:Q", title="ratio there", format=".3f"),
-        alt.Tooltip("largest_world_size:Q", title="largest size"),
-        alt.Tooltip("ratio_at_largest:Q", title="ratio there", format=".3f"),
+        alt.Tooltip("ratio_at_smallest:Q", title="ratio at the smallest size", format=".3f"),
+        alt.Tooltip("ratio_at_largest:Q", title="ratio at the largest size", format=".3f"),
     ]
     one = rows.transform_aggregate(count="count()")
     levels = (

@@ -29,7 +29,9 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
             plain(one["layout"]),
             _rate(one["before_outcome"], one["before_tokens_per_s"]),
             _rate(one["after_outcome"], one["after_tokens_per_s"]),
-            _ratio(one),
+            UNKNOWN
+            if one["ratio"] is None
+            else ratio(one["ratio"], one["ratio_low"], one["ratio_high"], places=3),
             one["verdict"] + other,
         )
     console = Console(highlight=False, markup=False, width=max(Console().width, 150))
@@ -45,9 +47,3 @@ def _rate(outcome: str | None, tokens_per_s: float | None) -> str:
     if outcome is None:
         return UNKNOWN
     return f"{amount(tokens_per_s)} tokens/s" if outcome == "ok" else outcome
-
-
-def _ratio(one: dict[str, Any]) -> str:
-    if one["ratio"] is None:
-        return UNKNOWN
-    return ratio(one["ratio"], one["ratio_low"], one["ratio_high"], places=3)

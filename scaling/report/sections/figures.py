@@ -46,7 +46,7 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
 def advised_memory(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     """What the layout advised at a size needs of the memory, a title."""
     best = next((row for row in tables["best"] if row["world_size"] == size), None)
-    memory = best and _memory(tables, best)
+    memory = _memory(tables, best) if best else None
     if memory is None:
         return "What each layout needs of the memory"
     capacity = tables["settings"][0]["gpu_memory_bytes"]

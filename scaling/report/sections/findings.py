@@ -18,7 +18,7 @@ from scaling.report.text.numbers import (
 from scaling.report.text.words import called, counted
 
 FEW_PAIRS = 3  # of fewer pairs nothing is said
-MOST_NAMED = 3  # choices in one title
+MOST_NAMED = 3  # choices or cells in one title
 PROFILED = 0.1  # a ratio by which a profiler may slow a step down unsaid
 NEAR = 0.1  # a prediction within ten per cent counts as near
 LAWS = {
@@ -128,7 +128,9 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     which = "cell" if firm else "predicted cell"
     named = [f"tp {row['tp']}, pp {row['pp']}" for row in best]
     title = f"{at} the best {which} is {named[0]}"
-    if len(best) > 1:
+    if len(best) > MOST_NAMED:
+        title = f"{at} {len(best)} {which}s tie for the best"
+    elif len(best) > 1:
         title = f"{at} the best {which}s tie: {'; '.join(sorted(named))}"
     empty = len(cells) - len(ran)
     return f"{title}; {empty} of {len(cells)} cells hold nothing that runs" if empty else title

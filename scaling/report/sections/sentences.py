@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaling.analyse.series import SERIES, Series
-from scaling.report.charts.palette import LAYOUT_SLOTS
 from scaling.report.sections import answers, findings, other_findings, size_findings
 from scaling.report.sections.advice import advice
 from scaling.report.sections.figures import advised_memory, figures
@@ -24,7 +23,6 @@ def story(tables: Tables) -> dict[str, Any]:
     tables = evidence(tables)
     setting = tables["settings"][0]
     words = words_for(setting["vendor"]) | {"interval": interval_words(everything)}
-    named = {row["slot"]: row["layout_name"] for row in everything["contenders"]}
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
     tried = sorted({row["world_size"] for row in everything["contenders"]})
     kind = basis(everything)
@@ -52,7 +50,6 @@ def story(tables: Tables) -> dict[str, Any]:
         "basis": kind,
         "advice": advised.json(),
         "series": sorted({row["series"] for row in everything["contenders"]}),
-        "names": [named.get(slot, "") for slot in range(1, LAYOUT_SLOTS + 1)],
         "answer": advised.headline.text or answers.nothing_ran(tables),
         "beyond": beyond(everything, words),
         "knee": " ".join(

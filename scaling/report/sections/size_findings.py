@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from scaling.analyse.ties import NOISE_FLOOR
 from scaling.report.sections.headline import ALL_OF_IT
 from scaling.report.sections.leads import leaders, margin
 from scaling.report.tables import Record, Tables
@@ -128,12 +129,13 @@ def cost_title(tables: Tables, words: Mapping[str, str]) -> str:
     sooner = first["hours_per_token"] / last["hours_per_token"]
     more = last["gpu_hours_per_token"] / first["gpu_hours_per_token"]
     hours = f"{words['GPU']}-hours"
-    if abs(math.log(more)) <= noise:
-        bill = f"for as many {hours}"
-    elif more >= 2:
+    bill = f"for {percent(abs(more - 1))} {'more' if more > 1 else 'fewer'} {hours}"
+    if more >= 2:
         bill = f"for {times(more)} the {hours}"
-    else:
-        bill = f"for {percent(abs(more - 1))} {'more' if more > 1 else 'fewer'} {hours}"
+    elif abs(more - 1) < NOISE_FLOOR:
+        bill = f"for as many {hours}"
+    elif abs(math.log(more)) <= noise:
+        bill += ", which is within the noise"
     would = "would finish" if _foretold(sizes) else "finish"
     how = f"{times(sooner)} as fast as {first['world_size']}"
     if sooner < math.exp(noise):
