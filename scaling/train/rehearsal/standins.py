@@ -122,7 +122,7 @@ def cross_entropy_rows(tokens: int, hidden_size: int, vocab_size: int) -> int:
 
 def _calling(kernel: type[torch.autograd.Function], tensors: int) -> Callable[..., torch.Tensor]:
     """A call of this kernel, of which only the first arguments are tensors."""
-    return lambda *given: kernel.apply(*given[:tensors])  # type: ignore[no-untyped-call]
+    return lambda *given: kernel.apply(*given[:tensors])
 
 
 def _rotate(
