@@ -50,7 +50,8 @@ def alive(t: Stage) -> Alive:
     going_on = f.accumulation > c.rounds
     waiting = accumulated + ((z <= 1) & going_on) * gradients + ((z == 2) & going_on) * touched
 
-    gathered = _gathered_bytes(t)
+    alone = gathers & (f.ep > 1) & (over == f.ep)  # with its experts, which it gathers from nobody
+    gathered = np.maximum(_gathered_bytes(t) - alone * e * routed, 0.0)
     usual = Held(held + gathered, waiting, state, buffers=buckets)
     loss = usual.but(buffers=(gathers | ((z == 1) & going_on)) * buckets)
     # of a matrix that is gathered for the second time the parts and the whole; of a matrix of two
