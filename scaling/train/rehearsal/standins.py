@@ -154,13 +154,13 @@ def standing_in() -> Iterator[None]:
         for name, kernel in ATTENTION.items()
         if not kernel.rehearsed
     }
+    norm: Any = _Norm.apply
+    turn: Any = _Turn.apply
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(attention.CALLS, attentions))
         for name, call in {
-            "rms_norm": lambda x, weight, _: _Norm.apply(x, weight),
-            "rotate": lambda query, key, cosine, _: tuple(
-                _Turn.apply(x, cosine) for x in (query, key)
-            ),
+            "rms_norm": lambda x, weight, _: norm(x, weight),
+            "rotate": lambda query, key, cosine, _: (turn(query, cosine), turn(key, cosine)),
             "gated_silu": _Gate.apply,
             "gated_gelu": _Gate.apply,
             "linear_cross_entropy": _linear_cross_entropy,
