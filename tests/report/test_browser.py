@@ -148,6 +148,8 @@ def test_selections_however_many_take_at_most_six_pages_of_paper(
     assert page.locator(".decision:visible").count() == decisions
     assert page.locator(".overview tbody tr:visible").count() == models
     assert not page.is_visible("#engines")
+    table, method = (page.locator(at).bounding_box() for at in (".overview", "#method"))
+    assert table["y"] + table["height"] <= method["y"]  # nothing is cut, and nothing overlaps
 
 
 def test_the_overview_says_of_each_selection_what_its_headline_says(full):
