@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.engines import ENGINES
+from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.compiled import require_compiler
 from scaling.train.model.decoder import Layer
@@ -56,20 +57,17 @@ def test_a_layer_is_one_graph_whatever_crosses_its_ranks(
     assert (explained.graph_count, explained.graph_break_count) == (1, 0), explained.break_reasons
 
 
+def compiled_point(**changes: Any) -> Point:
+    """One layout for all that compile: g++ writes its kernels, two seconds for each, once."""
+    layout = {"tp": 2, "sequence_parallel": True, "zero_stage": 1, "attention": "flash2"}
+    # a busy machine compiles for minutes; near the limit nothing is split
+    return tiny_point(compile=True, time_limit_s=600, **(layout | changes))
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_compiled_layout_trains_what_one_process_trains(train: Train, engine: str) -> None:
-    point = tiny_point(
-        engine=engine,
-        compile=True,
-        warmup_steps=2,
-        measured_steps=8,
-        tp=2,
-        sequence_parallel=True,
-        zero_stage=1,
-        attention="flash2",
-        time_limit_s=600,  # a busy machine compiles for minutes; near the limit nothing is split
-    )
+    point = compiled_point(engine=engine, warmup_steps=2, measured_steps=8)
     results = train(point).values()
     compare(point, [dataclasses.asdict(result) for result in results])
     for result in results:
@@ -83,17 +81,10 @@ def test_a_compiled_layout_trains_what_one_process_trains(train: Train, engine: 
 
 @pytest.mark.ranks
 def test_a_graph_compiled_within_the_measured_steps_ends_the_point(attempt: Attempt) -> None:
-    (failure,) = attempt(
-        tiny_point(
-            compile=True,
-            warmup_steps=0,
-            measured_steps=1,
-            zero_stage=3,
-            activation_checkpointing="selective",
-        )
-    ).values()
-    assert failure.outcome == "error"
-    assert "compiled within the measured steps: warmup_steps=0" in failure.message
+    failures = attempt(compiled_point(warmup_steps=0, measured_steps=1)).values()
+    assert [failure.outcome for failure in failures] == ["error"] * 2
+    for failure in failures:
+        assert "compiled within the measured steps: warmup_steps=0" in failure.message
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

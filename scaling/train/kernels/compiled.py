@@ -46,6 +46,8 @@ def compile_each(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     # no pool of processes, which could outlive a rank that ends at once
     torch._inductor.config.compile_threads = 1
+    # takes five seconds, and the kernels of a layer compile no faster with it
+    torch._inductor.config.cpp_cache_precompile_headers = False
     # on a CPU the profiler sees only kernels that announce themselves
     torch._inductor.config.cpp.enable_kernel_profile = True
     for module in model.modules():
