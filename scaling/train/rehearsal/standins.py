@@ -157,9 +157,10 @@ def standing_in() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(attention.CALLS, attentions))
         for name, call in {
-            "rms_norm": lambda x, weight, _: _Norm.apply(x, weight),
+            "rms_norm": lambda x, weight, _: _Norm.apply(x, weight),  # type: ignore[no-untyped-call]
             "rotate": lambda query, key, cosine, _: tuple(
-                _Turn.apply(x, cosine) for x in (query, key)
+                _Turn.apply(x, cosine)  # type: ignore[no-untyped-call]
+                for x in (query, key)
             ),
             "gated_silu": _Gate.apply,
             "gated_gelu": _Gate.apply,
