@@ -57,13 +57,13 @@ def own_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     def of_ranks(f: Features, *, piped: bool) -> Memory:
         stay = engine.gradients_stay(f, piped)
         step = step_of(group, f, piped=piped, gradients_stay=stay)
-        stages = []
+        moments: list[Moment] = []
         for chunks in engine.chunks(group, f) if piped else [whole_model(f)]:
             if chunks.dense is not None:
                 own = of_rank(f, chunks)
                 step = step_of(group, own, piped=piped, gradients_stay=stay)
-            stages.append(stage_of(step, chunks))
-        moments = [_moments(stage, engine.alive(stage)) for stage in stages]
+            stage = stage_of(step, chunks)
+            moments += _moments(stage, engine.alive(stage))
         return fullest_of(moments, p["buffers_bytes"])
 
     piped, whole = (functools.partial(of_ranks, piped=piped) for piped in (True, False))
