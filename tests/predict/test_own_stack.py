@@ -196,6 +196,12 @@ def test_how_far_counted_memory_is_off_is_what_the_committed_rows_tell():
 
 
 MENDED = [  # kinds of layouts of which the count once lacked something, and a sample of each
+    "llama-pp2-zero_bubble-zero1-mbs1-ckpt-full-flash2-bf16-torch-5b75bc29",  # layers once a group
+    "llama-tp4-pp2-skewed:1.5-zero_bubble-zero1-mbs1-ckpt-full",  # the same with experts
+    "llama-pp2-cp8-cp-ring-zero_bubble-zero0-mbs1-flash2-fused-mlp-bf16-torch-ff3a4686",  # dense
+    "llama-tp2-pp4-ep2-zero0-opt-bf16-mbs1-ckpt-selective",  # layers before those with experts
+    "llama-pp4-cp8-zero3-shard2-mbs4-flash3-bf16-torch",  # weights that no backward lets go
+    "llama-pp8-zero3-opt-bf16-mbs1-ckpt-full-flash2-fused-norm",  # a head that its loss lets go
     "gpt-tp8-zero3-mbs1-ckpt-full-flash2-bf16-torch",  # learned positions
     "llama-pp2-zero1-mbs1-flash4-bf16-torch",  # one output of a pipeline
     "gpt-pp8-zero0-mbs1-ckpt-selective-flash2-bf16-5b3b6d13",  # the norm of a pipeline in bf16

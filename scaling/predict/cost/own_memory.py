@@ -8,6 +8,8 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from scaling.foreign.arrays import Flags
 from scaling.predict.cost import own_deepspeed, own_torch
 from scaling.predict.cost.chunks import (
@@ -55,13 +57,13 @@ def own_memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     def of_ranks(f: Features, *, piped: bool) -> Memory:
         stay = engine.gradients_stay(f, piped)
         step = step_of(group, f, piped=piped, gradients_stay=stay)
-        stages = []
+        moments: list[Moment] = []
         for chunks in engine.chunks(group, f) if piped else [whole_model(f)]:
             if chunks.dense is not None:
                 own = of_rank(f, chunks)
                 step = step_of(group, own, piped=piped, gradients_stay=stay)
-            stages.append(stage_of(step, chunks))
-        moments = [_moments(stage, engine.alive(stage)) for stage in stages]
+            stage = stage_of(step, chunks)
+            moments += _moments(stage, engine.alive(stage))
         return fullest_of(moments, p["buffers_bytes"])
 
     piped, whole = (functools.partial(of_ranks, piped=piped) for piped in (True, False))
@@ -76,15 +78,18 @@ def _moments(t: Stage, alive: Alive) -> list[Moment]:
     """From the last layer's forward on: the loss, and the layers from the last to the first."""
     layer, kept = t.step.layer, t.passing + t.final
     in_layer = t.passing + layer.again + t.step.f.element_bytes * t.step.own
-    # an earlier layer begins when the last one's activations are gone
-    earlier = in_layer - layer.kept + layer.above + position_tables(t.step.f)
-    return [
+    moments = [
         *alive.more,
         (FORWARD, alive.forward.plus(kept, t.loss.forward)),
-        (BACKWARD, alive.loss.plus(kept, t.loss.backward)),
-        (BACKWARD, alive.in_head.plus(kept, t.loss.of_logits)),
         (BACKWARD, alive.after_loss.plus(kept, t.loss.after)),
         (BACKWARD, alive.in_ffn.plus(in_layer + layer.in_ffn)),
         (BACKWARD, alive.in_attention.plus(in_layer + layer.in_attention)),
-        (BACKWARD, alive.earlier.plus(earlier)),
     ]
+    if np.any(t.chunks.has_head):
+        moments.append((BACKWARD, alive.loss.plus(kept, t.loss.backward)))
+        moments.append((BACKWARD, alive.in_head.plus(kept, t.loss.of_logits)))
+    if alive.earlier is not alive.in_attention or (t.step.f.attentions > 1).any():
+        # an earlier layer begins when the last one's activations are gone
+        earlier = in_layer - layer.kept + layer.above + position_tables(t.step.f)
+        moments.append((BACKWARD, alive.earlier.plus(earlier)))
+    return moments

@@ -80,7 +80,10 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes allocated at the peak, float64 (n,): `terms` of the fullest stage add up to `total`."""
+    """Bytes allocated at the peak, float64 (n,): `terms` of the fullest stage add up to `total`.
+
+    `first_stage` is that of the first rank, told of other software alone.
+    """
 
     total: Floats
     terms: dict[str, Floats]
@@ -88,18 +91,11 @@ class Memory:
     phase: Words | None = None  # of the peak; None of other software, whose phases nobody counts
 
 
-def fullest_of(stages: list[list[Moment]], unseen: float) -> Memory:
-    """The fullest of the moments of the stages, of which the first comes first.
-
-    `unseen` are the bytes that no rehearsal counts, the same at all times.
-    """
-    moments = [moment for stage in stages for moment in stage]
+def fullest_of(moments: list[Moment], unseen: float) -> Memory:
+    """The fullest moment; `unseen` are bytes that no rehearsal counts, the same at all times."""
     total = moments[0][1].total
     fullest = np.zeros(len(total), dtype=np.int64)
-    first_stage = total
     for number, (_, held) in enumerate(moments[1:], start=1):
-        if number == len(stages[0]):
-            first_stage = total.copy()
         here = held.total
         fullest[here > total] = number
         np.maximum(total, here, out=total)
@@ -111,8 +107,7 @@ def fullest_of(stages: list[list[Moment]], unseen: float) -> Memory:
             values[rows] = part[rows] if isinstance(part, np.ndarray) else part
     terms["buffers_bytes"] += unseen
     phases = np.array([PHASES[phase] for phase, _ in moments], dtype=object)[fullest]
-    first_stage = total if len(stages) == 1 else first_stage
-    return Memory(total + unseen, terms, first_stage + unseen, phases)
+    return Memory(total + unseen, terms, total + unseen, phases)
 
 
 def by_rows(
