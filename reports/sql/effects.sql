@@ -1,5 +1,5 @@
 -- Grain: one row per setting, series, factor and two of its levels.
--- Needs: matched_pairs, factors, effect_intervals
+-- Needs: matched_pairs, factor_levels, effect_intervals
 -- mean_ratio: geometric mean of the pairs' throughput ratios; lowest, highest: their range;
 -- ratio_at_smallest, ratio_at_largest: the mean at the smallest and largest size with pairs: how the
 -- effect interacts with scale. lower_quartile, upper_quartile: of the ratios.
@@ -43,11 +43,6 @@ counted as (
     from matched_pairs
     group by setting_id, series, factor_id, from_place, to_place
 ),
-levels as (
-    select factor_id, place, any_value(factor) as factor, any_value(level) as level
-    from factors
-    group by factor_id, place
-),
 found as (
     select
         setting_id,
@@ -65,8 +60,8 @@ found as (
     join ends using (setting_id, series, factor_id, from_place, to_place)
     left join effect_intervals
         using (setting_id, series, factor_id, from_place, to_place)
-    join levels as before_level using (factor_id)
-    join levels as after_level using (factor_id)
+    join factor_levels as before_level using (factor_id)
+    join factor_levels as after_level using (factor_id)
     where before_level.place = from_place and after_level.place = to_place
 )
 select
