@@ -259,9 +259,8 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
 
     from scaling.layout.engines import engine_module
     from scaling.train.data import micro_batches
-    from scaling.train.engines.trainer import build
+    from scaling.train.engines.trainer import build, planned
     from scaling.train.measure.timing import HostStopwatch, step_times_s
-    from scaling.train.model.blueprint import Blueprint
     from scaling.train.parallel.groups import Groups
     from scaling.train.parallel.meeting import RankId, meet, part
 
@@ -272,18 +271,7 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
     port = meet(own, files, device, timeout_s=300.0)
     engine_module(point.layout.engine, "engine").join(port)
     groups = Groups(rank, point.layout, timeout_s=300.0)
-    trainer = build(
-        Blueprint(
-            shape=point.shape,
-            layout=point.layout,
-            tp=groups.tensor_parallel,
-            cp=groups.context_parallel,
-            seed=point.seed,
-            gradient_clipping=0.0,
-            device=device,
-        ),
-        groups,
-    )
+    trainer = build(planned(point, groups, device), groups)
     turns = _turns(point.layout)
     kinds = sorted(set(turns))
     counts = [kinds[-1], *kinds, *turns]  # a full step and a round to warm up

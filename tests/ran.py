@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from tests.warm import warm_python
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -33,10 +35,10 @@ def rows_of(results):
     ]
 
 
-def scaling(root, *words, timeout=1800):
+def scaling(root, *words, python=sys.executable, timeout=1800):
     """Run a verb in that checkout."""
     return subprocess.run(
-        [sys.executable, "-m", "scaling", *words],
+        [python, "-m", "scaling", *words],
         cwd=root,
         capture_output=True,
         text=True,
@@ -44,3 +46,8 @@ def scaling(root, *words, timeout=1800):
         timeout=timeout,
         env={**os.environ, "COLUMNS": "200"},
     )
+
+
+def scaling_warm(root, *words):
+    """The same by a python that has imported all this needs, as have those it starts."""
+    return scaling(root, *words, python=warm_python())

@@ -66,6 +66,7 @@ def test_the_wheel_holds_the_workflow_its_tables_its_page_and_its_studies(wheels
 
 
 @pytest.mark.ranks
+@pytest.mark.snakemake
 def test_an_installed_wheel_measures_a_study_in_a_folder_of_its_own(installed, tmp_path):
     asked = ran(installed, tmp_path, "new", "sweeps")
     assert asked.returncode == 0, asked.stderr
@@ -91,6 +92,7 @@ def test_a_published_study_can_be_predicted_from_an_installed_wheel(installed, t
     assert "tokens/s" in answer.stdout
 
 
+@pytest.mark.snakemake
 def test_the_executor_runs_a_workflow_that_is_not_ours_and_needs_nothing_of_this_project(
     wheels, tmp_path_factory, tmp_path
 ):

@@ -73,7 +73,7 @@ function settle() {
   $$('.two').forEach(pair => { const seen = $$('section', pair).filter(section => !section.hidden).length; pair.hidden = !seen; pair.classList.toggle('lonely', seen < 2); });
   $$('.pair').forEach(pair => pair.classList.toggle('lonely', $$('figure', pair).filter(figure => !figure.hidden).length < 2));
   $$('.rail li').forEach(line => { const section = document.getElementById(line.dataset.for); line.hidden = !section || section.hidden; });
-  $('#sizes').hidden = !Object.keys(drawnHere()).some(name => charts[name].perSize);
+  $('#sizes').hidden = !state.story.tried.length || !Object.keys(drawnHere()).some(name => charts[name].perSize);
   const missing = Object.entries(charts).filter(([name]) => !panelsOf(name).length);
   refill($('#not-shown-list'), ...missing.map(([name, chart]) => { const line = element('li'); line.append(element('b', name.replaceAll('_', ' ')), `: ${worded(chart.missing)}`); return line; }));
   $('#not-shown').hidden = !missing.length;

@@ -52,8 +52,7 @@ function selectors() {
   $('#pick-series').hidden = story.series.length < 2;
   pick($('#pick-series .set'), shown, state.series, series => { state.series = series; update(); });
   if (!story.tried.includes(state.size)) state.size = story.shown_size;
-  $('#sizes').hidden = !story.tried.length;
-  pick($('#pick-size'), story.tried, state.size, size => { state.size = size; atSize(); }, () => true, 16);
+  pick($('#pick-size'), story.tried, state.size, size => { state.size = size; atSize(); }, () => true, MOST_BUTTONS < 6 ? 4 : 16);
 }
 function titles() {
   $$('[data-title]').forEach(at => { at.textContent = titleOf(at.dataset.title); });

@@ -1,5 +1,5 @@
 -- Grain: one row per setting in which predictions stand against rows that ran or failed.
--- Needs: statistics
+-- Needs: measurements, foretold
 -- compared: points with a measured or published rate and a predicted one.   near: of them within 10 %.
 -- median_error: of |predicted / measured - 1| of tokens_per_s, a ratio.
 -- judged: points that ran or were out of memory and of which a prediction says one or the other;
@@ -10,8 +10,9 @@ with held as (
     select
         setting_id, series, outcome, predicted_outcome, predicted_from, unstated,
         abs(predicted_tokens_per_s / tokens_per_s - 1) as error
-    from statistics
-    where outcome is not null and predicted_outcome is not null
+    from measurements
+    join foretold using (setting_id, world_size, layout)
+    where series != 'predicted' and not beside_measured
 )
 select
     setting_id,

@@ -16,27 +16,21 @@
 -- step_time_p95_s: of the measured steps, 19 of 20 took no longer; null of others' rows and predictions.
 -- hosts: names of the nodes that it ran on; null of predictions.
 -- peak_memory_bytes: measured only.   predicted_memory_bytes: predicted only.
-with superseded as (  -- attempts that a later one replaced
-    select point_id, series, attempt, started_at
-    from study.rows
-    where hash(point_id, series) in (  -- numbers, of which a million are counted twice as fast
-        select hash(point_id, series) from study.rows group by all having count(*) > 1
-    )
-    qualify rank() over (partition by point_id, series order by attempt desc, started_at desc) > 1
-),
-kinds as (  -- what each row says, and once more what its short steps say beside the full ones
+with kinds as (  -- what each row says, and once more what its short steps say beside the full ones
     select
         *,
         false as beside_measured,
         step_time_kind is not distinct from 'extended' as derived
-    from study.rows
+    from study.latest_rows
     union all
     select *, true, true
-    from study.rows
+    from study.latest_rows
     where step_time_kind = 'measured' and extended_step_time_s is not null
 ),
 observed as (
     select
+        planned.setting_id, planned.layout, planned.repeat, planned.world_size, planned.dp,
+        planned.global_batch_size, planned.gradient_accumulation_steps,
         point_id, if(derived, 'extended', rows.series) as series, beside_measured, attempt,
         if(agrees is false and rows.series = 'measured', 'error', outcome) as outcome,
         if(agrees is false and rows.series = 'measured', format(
@@ -58,10 +52,10 @@ observed as (
         if(derived, null, mean_power_w) as mean_power_w,
         startup_s,
         hosts,
-        duration_s, stack_fingerprint, started_at, tokens_per_step, model_flops_per_token,
-        hardware_flops_per_token, peak_flop_per_s
+        duration_s, stack_fingerprint, started_at, rows.tokens_per_step, rows.model_flops_per_token,
+        rows.hardware_flops_per_token, rows.peak_flop_per_s
     from kinds as rows
-    anti join superseded using (point_id, series, attempt, started_at)
+    join planned using (point_id)
     left join losses using (point_id)
 ),
 foretold as (
@@ -74,8 +68,7 @@ foretold as (
         predicted_own_sigma,
         predicted_size_sigma,
         coalesce(parameters_from, 'prediction') as stack_fingerprint,
-        planned.tokens_per_step, planned.model_flops_per_token, planned.hardware_flops_per_token,
-        planned.peak_flop_per_s
+        planned.* exclude (point_id)
     from study.predictions
     join planned using (point_id)
     where fits is not null
@@ -86,17 +79,13 @@ valued as (
     from foretold
 ),
 timed as (
-    select
-        planned.setting_id, planned.layout, planned.repeat, planned.world_size, planned.dp,
-        planned.global_batch_size, planned.gradient_accumulation_steps,
-        valued.* replace (
-            case when outcome = 'ok' then step_time_s end as step_time_s,
-            case when outcome = 'ok' then step_time_low_s end as step_time_low_s,
-            case when outcome = 'ok' then step_time_high_s end as step_time_high_s,
-            case when outcome = 'ok' then step_time_p95_s end as step_time_p95_s
-        )
+    select * replace (
+        case when outcome = 'ok' then step_time_s end as step_time_s,
+        case when outcome = 'ok' then step_time_low_s end as step_time_low_s,
+        case when outcome = 'ok' then step_time_high_s end as step_time_high_s,
+        case when outcome = 'ok' then step_time_p95_s end as step_time_p95_s
+    )
     from valued
-    join planned using (point_id)
 )
 select
     *,

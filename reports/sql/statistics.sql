@@ -1,5 +1,5 @@
 -- Grain: one row per point of the study, run or not (two if others published the same point).
--- Needs: waiting, names, measurements, counterparts
+-- Needs: waiting, names, measurements, foretold
 -- outcome and every measured value: null for a point that has not run. predicted_*: what the
 -- predictor says of the same layout there, of rows of others too, in its own columns; null without predictions.
 -- unstated: axes of which a row of others says nothing, where the prediction chooses what is not usual.
@@ -17,29 +17,11 @@ with every_point as (
     union all by name
     select setting_id, point_id, repeat, layout, world_size, dp, gradient_accumulation_steps
     from waiting
-),
-foretold as (
-    select
-        setting_id, world_size, layout,
-        any_value(columns(['outcome', 'step_time_s', 'tokens_per_s', 'predicted_memory_bytes',
-            'stack_fingerprint']))
-    from measurements
-    where series = 'predicted'
-    group by setting_id, world_size, layout
 )
 select
     every_point.*,
     names.* exclude (setting_id, layout, layout_id, layout_lines),
-    foretold.outcome as predicted_outcome,
-    foretold.step_time_s as predicted_step_time_s,
-    foretold.tokens_per_s as predicted_tokens_per_s,
-    foretold.predicted_memory_bytes,
-    foretold.stack_fingerprint as predicted_from,
-    if(foretold.layout is not null, counterparts.unstated, null) as unstated
+    foretold.* exclude (setting_id, world_size, layout)
 from every_point
 join names using (setting_id, layout)
-left join counterparts using (setting_id, world_size, layout)
-left join foretold
-    on foretold.setting_id = every_point.setting_id
-    and foretold.world_size = every_point.world_size
-    and foretold.layout = coalesce(counterparts.predicted_layout, every_point.layout)
+left join foretold using (setting_id, world_size, layout)

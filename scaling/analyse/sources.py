@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from scaling.analyse.catalogue import attach_axes, attach_catalogue, kept_choices_sql
@@ -132,7 +133,31 @@ def _rows(
             where = f" where file_row_number not in ({out})" if out else ""
             parts.append(select_from(connection, ROW, [path], series, where))
     connection.execute("create view study.rows as " + " union all ".join(f"({p})" for p in parts))
+    _leave_out_superseded(connection)
     return unusable
+
+
+def _leave_out_superseded(connection: duckdb.DuckDBPyConnection) -> None:
+    """study.latest_rows: without the attempts that a later one replaced."""
+    # sorted here: a count of a million points in SQL takes five times as long
+    hashes = connection.sql("select hash(point_id, series) as point from study.rows").fetchnumpy()
+    points = np.sort(hashes["point"])
+    again = np.unique(points[1:][points[1:] == points[:-1]])
+    make_table(connection, "study.run_again", pa.table({"point": again}))
+    left_out = """
+        anti join (
+            select point_id, series, attempt, started_at
+            from study.rows
+            where hash(point_id, series) in (from study.run_again)
+            qualify rank() over (
+                partition by point_id, series order by attempt desc, started_at desc
+            ) > 1
+        ) using (point_id, series, attempt, started_at)
+    """
+    # a join that leaves out nothing would spoil what DuckDB expects of those after it
+    connection.execute(
+        f"create view study.latest_rows as from study.rows {left_out if len(again) else ''}"
+    )
 
 
 def _probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]:

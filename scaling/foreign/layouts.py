@@ -6,7 +6,7 @@ import numpy as np
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError
-from scaling.foreign.arrays import Flags, Floats
+from scaling.foreign.arrays import Floats
 from scaling.foreign.columns import LARGEST, MOST, Columns
 from scaling.layout.axes import AXES
 
@@ -103,7 +103,7 @@ def completed(stated: Mapping[str, Floats]) -> dict[str, Floats]:
 
     world_size = tp x pp x cp x dp; global_batch_size = micro_batch_size x
     gradient_accumulation_steps x dp. A factor that does not divide comes out as a fraction, which
-    `misfits` tells; what does not follow stays NaN.
+    `set_misfits_aside` tells; what does not follow stays NaN.
     """
     known = dict(stated)
     _complete(known, "world_size", DEGREES)
@@ -119,31 +119,20 @@ def _complete(known: dict[str, Floats], product: str, factors: tuple[str, ...]) 
     known[product] = np.where(np.isnan(known[product]), whole, known[product])
 
 
-def misfits(known: Mapping[str, Floats]) -> dict[str, tuple[str, Flags]]:
-    """Reasons -> the column that is wrong and the rows, bool (n,), of completed columns."""
-
-    def differs(product: str, factors: tuple[str, ...]) -> Flags:
-        stated, whole = known[product], np.prod([known[one] for one in factors], axis=0)
-        uneven = np.any([np.mod(known[one], 1) > 0 for one in factors], axis=0)
-        return np.asarray(uneven | (stated != whole) & ~np.isnan(stated + whole))
-
-    return {
-        f"{product} is not {' x '.join(factors)}": (product, differs(product, factors))
-        for product, factors in (("world_size", DEGREES), ("global_batch_size", BATCH_FACTORS))
-    }
-
-
 def set_misfits_aside(columns: Columns, layouts: Mapping[str, Floats]) -> None:
-    """Leave out rows whose degrees and batch do not fit together.
+    """Leave out rows whose degrees and batch, `completed`, do not fit together.
 
     Raises:
         InputError: no row's do.
     """
-    for reason, (name, rows) in misfits(layouts).items():
-        for row in np.flatnonzero(rows).tolist():
+    for product, factors in (("world_size", DEGREES), ("global_batch_size", BATCH_FACTORS)):
+        stated, whole = layouts[product], np.prod([layouts[one] for one in factors], axis=0)
+        uneven = np.any([np.mod(layouts[one], 1) > 0 for one in factors], axis=0)
+        reason = f"{product} is not {' x '.join(factors)}"
+        for row in np.flatnonzero(uneven | (stated != whole) & ~np.isnan(stated + whole)).tolist():
             error = (
-                columns.cell_error(name, row, reason)
-                if name in columns
+                columns.cell_error(product, row, reason)
+                if product in columns
                 else InputError(f"{columns.place(row)}: {reason}")
             )
             columns.set_aside(row, str(error))

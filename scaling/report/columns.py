@@ -77,10 +77,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "usd_per_token", "on_front", "cheapest_front",
     ),
     "effects": (
-        "setting_id", "series", "factor", "name", "pairs", "mean_ratio", "lowest", "lower_quartile",
-        "upper_quartile", "highest", "smallest_world_size", "ratio_at_smallest",
-        "largest_world_size", "ratio_at_largest", "near_pairs", "near_ratio",
-        "near_low", "near_high", "memory_pairs", "memory_ratio", "less_memory", "shown",
+        "setting_id", "series", "factor", "name", "pairs", "mean_ratio", "lowest", "highest",
+        "ratio_at_smallest", "ratio_at_largest", "near_pairs", "near_ratio", "near_low",
+        "near_high", "memory_pairs", "memory_ratio", "less_memory", "shown",
     ),
     "map": (
         "setting_id", "series", "world_size", "tp", "pp", "status", "margin", "layout_name", "text",

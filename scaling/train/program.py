@@ -19,7 +19,7 @@ from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.data import MicroBatch
 from scaling.train.device import take_device
-from scaling.train.engines.trainer import Trainer, build
+from scaling.train.engines.trainer import Trainer, build, planned
 from scaling.train.kernels.kernels import require_kernels
 from scaling.train.measure import trace
 from scaling.train.measure.memory import (
@@ -87,15 +87,7 @@ def _measured(point: Point, files: RankFiles, rank_id: RankId, foreign: int | No
     engine_module(point.layout.engine, "engine").join(port)
     files.beat(rank_id.rank, "making groups")
     groups = Groups(rank_id.rank, point.layout, timeout_s=timeout_s)
-    plan = Blueprint(
-        shape=point.shape,
-        layout=point.layout,
-        tp=groups.tensor_parallel,
-        cp=groups.context_parallel,
-        seed=point.seed,
-        gradient_clipping=point.gradient_clipping,
-        device=device,
-    )
+    plan = planned(point, groups, device)
     trainer = build(plan, groups, functools.partial(files.beat, rank_id.rank))
     return _trained(point, trainer, plan, groups, files, rank_id, foreign)
 

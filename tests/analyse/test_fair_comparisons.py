@@ -188,10 +188,10 @@ def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them()
         "null::varchar[] as unstated"
     ).to_arrow_table()
     waiting = [point for point in planned if point["point_id"] == "mine"]
+    foretold = run_sql("inner/foretold", measurements=measurements, counterparts=none_other)
     rows = run_sql(
-        "statistics", waiting=waiting, names=names, measurements=measurements,
-        counterparts=none_other,
-    )  # fmt: skip
+        "statistics", waiting=waiting, names=names, measurements=measurements, foretold=foretold
+    )
     (theirs,) = (row for row in rows if row["point_id"] == "theirs")
     assert (theirs["tokens_per_s"], theirs["predicted_tokens_per_s"]) == (3.0, 4.0)
 

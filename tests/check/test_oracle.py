@@ -205,7 +205,6 @@ LEARNED = tiny_point(shape=MIXTURE, routing="learned")
         (tiny_point(compile=True), "compile: true cannot be rehearsed"),
         (LEARNED, "routing: learned cannot be rehearsed"),
         (tiny_point(optimizer_offload="cpu", zero_stage=2), "offload: cpu cannot be counted"),
-        (tiny_point(shape=MIXTURE, ep=2, dp=2), "ep=2: DeepSpeed"),
         (tiny_point(dp=2, pp=2, zero_stage=3), "ZeRO-2 and ZeRO-3 are incompatible"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -10,12 +10,20 @@ from scaling.foreign.columns import Columns
 from scaling.predict.cost.collectives import Ranks, ring_pass
 from scaling.predict.cost.links import transport_of
 from scaling.predict.cost.model import predict
-from scaling.predict.fit.fitting import NARROWED, fit_time
+from scaling.predict.fit.fitting import NARROWED, fit_cautiously, fit_time
 from scaling.predict.read.calibration import Calibration, Fitted, StackCalibration
 from scaling.predict.read.observed import Observed
-from scaling.predict.read.parameters import PARAMETERS
+from scaling.predict.read.parameters import PARAMETERS, TIME
 from scaling.predict.read.points import points_of
-from scaling.predict.read.trust import TRUSTS, chosen_trust, shrunk, trust_in
+from scaling.predict.read.trust import (
+    CAUTIOUS,
+    TRUSTS,
+    UNTESTED,
+    chosen_trust,
+    shrunk,
+    trust_in,
+    untested_trust,
+)
 from tests.predict.conftest import table_of
 
 
@@ -77,10 +85,31 @@ def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
         "model": np.array(["llama-7b"] * 4, dtype=object),
         "hidden_size": np.full(4, 4096.0),
     }
-    assert trust_in(stack, axes).tolist() == [1.0, 0.25, 0.25, 0.5]
-    # the only length calibrated says half of longer ones, and nothing of shorter ones
-    axes["seq_length"] = np.array([4096.0, 4096.0, 8192.0, 2048.0])
-    assert trust_in(stack, axes).tolist() == [1.0, 0.25, 0.25, 0.0]
+    assert trust_in(stack, axes).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
+    (other,) = calibrated(group, trust={UNTESTED: 0.3}).stacks.values()
+    assert trust_in(other, axes).tolist() == [1.0, 1.0, 0.3, 0.3]
+
+
+def test_rows_are_followed_less_where_few_or_blurred_and_more_where_the_data_sheet_is_wrong():
+    near, sharp, blurred, far = (np.full(4, off) for off in (0.08, 0.01, 0.2, -0.25))
+    assert untested_trust(10**9, near, sharp) == pytest.approx(CAUTIOUS, rel=0.05)
+    assert untested_trust(20, near, sharp) == pytest.approx(CAUTIOUS / 2, rel=0.05)
+    assert untested_trust(10**9, near, blurred) == pytest.approx(CAUTIOUS / 5)
+    assert untested_trust(10**9, far, sharp) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_precision_beyond_those_calibrated_follows_what_is_said_cautiously(points):
+    (group,) = points({}).groups
+    (stack,) = calibrated(group).stacks.values()
+    stack = dataclasses.replace(stack, seen={**stack.seen, "gemm_peak": (49.0, 49.0)})
+    axes = {
+        "world_size": np.full(2, 8.0),
+        "seq_length": np.full(2, 4096.0),
+        "model": np.array(["llama-7b"] * 2, dtype=object),
+        "hidden_size": np.full(2, 4096.0),
+        "gemm_peak": np.array([49.0, 50.0]),
+    }
+    assert trust_in(stack, axes) == pytest.approx([1.0, CAUTIOUS])
 
 
 def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
@@ -93,16 +122,44 @@ def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
         "model": np.array(["llama-7b"] * 3, dtype=object),
         "hidden_size": np.array([3072.0, 8192.0, 1024.0]),
     }
-    assert trust_in(stack, axes).tolist() == [1.0, 0.7, 0.7]
+    assert trust_in(stack, axes) == pytest.approx([1.0, 0.75, 0.75])
 
 
-def test_half_the_way_is_half_in_logarithms_and_memory_goes_all_of_it():
+def test_half_the_way_is_what_a_fit_says_cautiously_and_memory_goes_all_of_it():
     start = {name: parameter.default for name, parameter in PARAMETERS.items()}
     fitted = {name: 4 * value for name, value in start.items()}
     half = shrunk(fitted, start, 0.5)
     assert half["gemm_efficiency"] == pytest.approx(2 * start["gemm_efficiency"])
     assert half["kept_mlp"] == fitted["kept_mlp"]
-    assert shrunk(fitted, start, 0.0)["gemm_efficiency"] == start["gemm_efficiency"]
+    assert shrunk(fitted, start, 0.0) == start
+    assert shrunk(fitted, start, 0.25)["kept_mlp"] == pytest.approx(2 * start["kept_mlp"])
+    cautious = {name: 3 * value for name, value in start.items()}
+    for trust, times in ((0.25, 3**0.5), (CAUTIOUS, 3.0), (0.75, 12**0.5)):
+        some = shrunk(fitted, start, trust, cautious)
+        assert some["gemm_efficiency"] == pytest.approx(times * start["gemm_efficiency"])
+
+
+def test_rows_all_slow_alike_move_a_cautious_fit_less(points):
+    rows = [{"micro_batch_size": m, "gradient_accumulation_steps": 4} for m in (1, 2, 4, 8)]
+    (group,) = points(*rows).groups
+    nothing = np.zeros(len(rows), dtype=bool)
+    seen = Observed(
+        step_time_s=predict(points(*rows)).step_time_s * 1.2,
+        peak_memory_bytes=np.full(len(rows), np.nan),
+        ran=~nothing,
+        out_of_memory=nothing,
+        ambiguous=nothing,
+    )
+    fitted = {
+        **group.start,
+        **{name: one.value for name, one in fit_time(group, seen, group.start).items()},
+    }
+    cautious = {**group.start, **fit_cautiously(group, seen, group.start, fitted)}
+
+    def moved(p):
+        return sum(abs(np.log(p[q.name] / group.start[q.name])) / q.spread for q in TIME)
+
+    assert 0 < moved(cautious) < 0.6 * moved(fitted)
 
 
 def test_a_new_size_without_trust_is_predicted_from_the_data_sheet(points):

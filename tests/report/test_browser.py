@@ -130,11 +130,34 @@ def test_paper_shows_every_decision_and_no_controls(full):
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 
-def test_twelve_selections_take_at_most_six_pages_of_paper(reported, opened):
-    names = tuple(f"model-{number}" for number in range(12))
-    plan = cpu_plan(models=names, axes={"tp": (1, 2), "zero_stage": (0, 1, 3), "pp": (1, 2)})
-    paper = opened(reported(plan)).page.pdf(prefer_css_page_size=True)
+@pytest.mark.parametrize(
+    ("models", "decisions", "axes"),
+    [
+        (12, 12, {"tp": (1, 2), "zero_stage": (0, 1, 3), "engine": ("deepspeed", "torch")}),
+        (50, 1, {"tp": (1,)}),
+    ],
+)
+def test_selections_however_many_take_at_most_six_pages_of_paper(
+    reported, opened, models, decisions, axes
+):
+    names = tuple(f"model-{number}" for number in range(models))
+    page = opened(reported(cpu_plan(models=names, axes=axes, sizes=(1, 2)))).page
+    paper = page.pdf(prefer_css_page_size=True)
     assert 1 < len(re.findall(rb"/Type\s*/Page[^s]", paper)) <= 6
+    page.emulate_media(media="print")
+    assert page.locator(".decision:visible").count() == decisions
+    assert page.locator(".overview tbody tr:visible").count() == models
+    assert not page.is_visible("#engines")
+
+
+def test_the_overview_says_of_each_selection_what_its_headline_says(full):
+    page = full().page
+    headlines = page.locator(".selection h2").all_text_contents()
+    layouts = page.locator(".overview .choose").all_inner_texts()
+    assert len(layouts) == len(headlines) == 3
+    for layout, headline in zip(layouts, headlines, strict=True):
+        assert headline.startswith(f"Measured: {layout}. ")
+    assert page.inner_text("#overview h2").startswith("3 selections, all measured: ")
 
 
 def test_every_chart_interval_and_control_is_named(full):

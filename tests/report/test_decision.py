@@ -5,7 +5,6 @@ import pytest
 from scaling.report.page.decision import (
     cell_words,
     duration,
-    layouts_of,
     opening,
     shade,
     steps,
@@ -22,14 +21,10 @@ def told(number, model, cluster, **advice):
         "cluster": cluster,
         "batch_short": "strong 64 × 4096",
         "basis": "measured",
-        "brief": "Nothing has run yet: 3 points wait.",
         "tokens": 2e9,
         "words": {"GPU": "GPU", "GPUs": "GPUs"},
         "advice": {
             "sizes": [8, 16],
-            "shared": "",
-            "layouts": [{"id": "a", "label": "plain"}, {"id": "b", "label": "two stages"}],
-            "stretches": [{"layout": "a"}, {"layout": "b"}],
             "changes": [{"after_size": 8, "size": 16}],
             "steps": [step],
             "at_size": {"8": {"gpu_hours_per_token": 1e-9}, "16": {"gpu_hours_per_token": 2e-9}},
@@ -74,18 +69,12 @@ def test_a_return_stands_at_the_size_it_leads_to():
     assert by_size[16]["returned"] == 0.5
 
 
-def test_a_selection_is_summed_up_by_layout_change_return_and_cost():
-    assert layouts_of(told(1, "m", "c")) == "plain, then two stages"
-    assert layouts_of(told(1, "m", "c", shared="tensor parallel 2")).startswith(
-        "tensor parallel 2: "
-    )
+def test_a_selection_is_summed_up_by_change_return_and_cost():
     assert summary(told(1, "m", "c")) == ["8→16", "0.50", "16", "4.00"]
 
 
-def test_where_nothing_ran_the_overview_says_why():
-    nothing = told(1, "m", "c", stretches=[], at_size={}, steps=[], changes=[])
-    assert layouts_of(nothing) == "nothing ran"
-    assert summary(nothing)[0] == "Nothing has run yet: 3 points wait."
+def test_where_nothing_ran_the_overview_has_no_numbers():
+    assert summary(told(1, "m", "c", at_size={}, steps=[], changes=[])) == [""] * 4
 
 
 def test_one_size_has_neither_change_nor_return_in_the_overview():

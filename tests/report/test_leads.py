@@ -102,7 +102,17 @@ def returns(*steps, series="measured"):
 @pytest.mark.parametrize(
     ("steps", "title", "knee"),
     [
-        ([(0.9, 0.8, 1.0)], "The one step buys 0.90 [0.80–1.00] of its money's worth", "no knee"),
+        (
+            [(0.9, 0.8, 1.0)],
+            "The one step buys 0.90 [0.80–1.00] of its money's worth",
+            "Every doubling up to 2 GPUs bought at least half of its money's worth, which the "
+            "study asks of it: no knee within the data.",
+        ),
+        (
+            [(0.57, 0.33, 0.87)],
+            "The one step buys 0.57 [0.33–0.87] of its money's worth",
+            "Perhaps every doubling",
+        ),
         (
             [(0.9, 0.8, 1.0), (0.8, 0.7, 0.9)],
             "The step that returns least buys 0.80 [0.70–0.90] of its money's worth",
@@ -112,7 +122,8 @@ def returns(*steps, series="measured"):
         (
             [(0.9, 0.8, 1.0), (0.3, 0.2, 0.4)],
             "After 2 GPUs a step buys less than half of its money's worth: 0.30 [0.20–0.40]",
-            "The knee is at 2 GPUs",
+            "The knee is at 2 GPUs: up to there every doubling bought at least half of its "
+            "money's worth, the next step 0.30.",
         ),
         (
             [(0.49, 0.4, 0.6)],
@@ -133,10 +144,10 @@ def test_a_step_is_said_to_fall_short_as_surely_as_its_interval_does(steps, titl
     assert knee in size_findings.knee_sentence(given, GPUS)
 
 
-def effect(name, ratio, low, high, pairs=9):
+def effect(name, ratio, low, high, pairs=9, *, factor="tp", against="none"):
     return {
-        "series": "measured", "factor": "tp", "name": f"{name}, against none", "near_pairs": pairs,
-        "near_ratio": ratio, "near_low": low, "near_high": high,
+        "series": "measured", "factor": factor, "name": f"{name}, against {against}",
+        "near_pairs": pairs, "near_ratio": ratio, "near_low": low, "near_high": high,
     }  # fmt: skip
 
 
@@ -155,12 +166,57 @@ def effect(name, ratio, low, high, pairs=9):
         ([effect("a", 1.3, 1.2, 1.4), effect("b", 0.8, 0.75, 0.9)],
          "Near the fastest layouts a (against none) and none (against b) are worth most, and "
          "alike"),
-        ([effect("tp 2", 0.8, 0.75, 0.9)],
-         "Near the fastest layouts tp none (against 2) is worth most: ×1.25 [1.11–1.33] over 9 "
-         "pairs"),
+        ([effect("tp 2", 0.8, 0.75, 0.9, against=1)],
+         "Near the fastest layouts tp 1 (against 2) is worth most: ×1.25 [1.11–1.33] over 9 pairs"),
+        ([effect("checkpointing full", 0.8, 0.75, 0.9, factor="checkpointing")],
+         "Near the fastest layouts no checkpointing (against full) is worth most: ×1.25 "
+         "[1.11–1.33] over 9 pairs"),
     ],
 )  # fmt: skip
 def test_the_choice_worth_most_stands_on_pairs_near_the_fastest_and_apart_from_others(
     effects, title
 ):
     assert findings.effects_title(Tables({"effects": effects})) == title
+
+
+def costs(series, *rows, noise=0.01):
+    """A fixture of `cost_title`: rows are size, hours and GPU-hours per token."""
+    return Tables(
+        {
+            "costs": [
+                {
+                    "series": series, "world_size": size, "hours_per_token": hours,
+                    "gpu_hours_per_token": gpu_hours,
+                }
+                for size, hours, gpu_hours in rows
+            ],
+            "best": [{"world_size": size, "margin": noise} for size, _, _ in rows],
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [
+        (costs("measured", (8, 1.0, 8.0)), "What a run costs at other sizes is not known"),
+        (
+            costs("measured", (8, 1.0, 8.0), (16, 0.51, 8.16), (32, 0.3, 9.6)),
+            "32 GPUs finish a run 3.3× as fast as 8, for 20\u202f% more GPU-hours",
+        ),
+        (
+            costs("predicted", (8, 1.0, 8.0), (16, 0.502, 8.03)),
+            "16 GPUs would finish a run 2× as fast as 8, for as many GPU-hours",
+        ),
+        (
+            costs("predicted", (8, 1.0, 8.0), (16, 0.525, 8.4), noise=0.1),
+            "16 GPUs would finish a run 1.9× as fast as 8, for 5\u202f% more GPU-hours, which is "
+            "within the noise",
+        ),
+        (
+            costs("measured", (1, 1.0, 1.0), (4, 1.2, 4.8)),
+            "4 GPUs finish a run no sooner than 1, for 4.8× the GPU-hours",
+        ),
+    ],
+)
+def test_the_title_of_the_cost_says_what_the_largest_size_saves_and_adds(given, title):
+    assert size_findings.cost_title(given, GPUS) == title

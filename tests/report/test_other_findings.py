@@ -8,8 +8,10 @@ from scaling.report.tables import Tables
 GPUS = {"GPU": "GPU", "GPUs": "GPUs"}
 
 
-@pytest.mark.parametrize(("series", "foretold"), [("measured", ""), ("predicted", "Predicted: ")])
-def test_clusters_are_compared_at_the_largest_size_both_ran(series, foretold):
+@pytest.mark.parametrize(
+    ("series", "first"), [("measured", "Tokens"), ("predicted", "Predicted: tokens")]
+)
+def test_clusters_are_compared_at_the_largest_size_both_ran(series, first):
     row = {"dimension": "cluster", "model": "m", "series": series}
     rows = [
         row | {"cluster": "new", "itself": True, "world_size": 8, "tokens_per_s_per_gpu": 300.0,
@@ -20,24 +22,18 @@ def test_clusters_are_compared_at_the_largest_size_both_ran(series, foretold):
                "mfu": 0.3},
     ]  # fmt: skip
     assert other_findings.peers_title(Tables({"peers": rows}), GPUS) == (
-        f"{foretold}Tokens per second of a GPU of new, same layout: 3.00 times those of old "
+        f"{first} per second of a GPU of new, same layout: 3.00 times those of old "
         "(MFU 40\u202f% against 60\u202f%)"
     )
 
 
-@pytest.mark.parametrize(("series", "on"), [("measured", "On"), ("predicted", "Predicted: on")])
-def test_only_the_same_layout_is_compared_between_contexts(series, on):
-    row = {"dimension": "context", "cluster": "c", "itself": False, "world_size": 8}
-    lengths = ((8192, 0.3), (2048, 0.2))
-    rows = [row | {"seq_length": n, "mfu": mfu, "series": series} for n, mfu in lengths]
-    assert other_findings.peers_title(Tables({"peers": rows}), GPUS) == (
-        f"{on} 8 GPUs MFU of the same layout is 20.0\u202f% with 2048 and 30.0\u202f% with 8192 "
-        "tokens a sequence"
-    )
-    rows = [{**row, "dimension": "model", "mfu": 0.5, "seq_length": 1}]
-    assert "different layouts were tried" in other_findings.peers_title(
-        Tables({"peers": rows}), GPUS
-    )
+def test_a_cluster_that_shares_no_size_is_not_compared():
+    row = {"dimension": "cluster", "series": "measured", "tokens_per_s_per_gpu": 1.0, "mfu": None}
+    rows = [
+        row | {"cluster": "new", "itself": True, "world_size": 8},
+        row | {"cluster": "old", "itself": False, "world_size": 16},
+    ]
+    assert other_findings.peers_title(Tables({"peers": rows}), GPUS).startswith("No other cluster")
 
 
 def zero(name, ratio, less, pairs):
@@ -55,15 +51,21 @@ def test_what_zero_saves_is_counted_in_matched_pairs():
 
 
 def test_a_profiled_step_is_said_to_be_longer_than_the_one_that_was_timed():
-    part = {"world_size": 8, "series": "measured", "profiled_s": 0.234}
+    part = {"world_size": 8, "series": "measured", "profiled_s": 0.234, "layout_name": "tp 2"}
     parts = [
         part | {"part": "compute", "seconds": 0.1, "share_from": 0.0, "share_to": 0.6},
         part | {"part": "exposed communication", "seconds": 0.062, "share_from": 0.6,
                 "share_to": 1.0},
     ]  # fmt: skip
-    assert findings.time_title(Tables({"time_split": parts}), GPUS) == (
+    best = {"world_size": 8, "layout_name": "tp 2", "advised_layout_name": "tp 2"}
+    given = Tables({"time_split": parts, "best": [best]})
+    assert findings.time_title(given, GPUS) == (
         "At 8 GPUs the largest loss is exposed communication, 40\u202f% of the step, as shared "
         "under the profiler, which made it 1.4× as long"
+    )
+    best["advised_layout_name"] = "tp 1"
+    assert "40\u202f% of the step of tp 2, not told apart from the one advised" in (
+        findings.time_title(given, GPUS)
     )
 
 

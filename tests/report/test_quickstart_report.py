@@ -2,7 +2,12 @@
 
 import pytest
 
-pytestmark = [pytest.mark.ranks, pytest.mark.browser, pytest.mark.timeout(2000)]
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.snakemake,
+    pytest.mark.browser,
+    pytest.mark.timeout(2000),
+]
 
 
 @pytest.mark.parametrize("width", [1280, 400])

@@ -7,7 +7,7 @@ from scaling.report.charts.marks import POINTS
 from scaling.report.charts.svg import SERIES_KEY
 from scaling.report.sections.sentences import interval_words
 from scaling.report.tables import Tables, _plain
-from scaling.report.text.words import foretold, shown
+from scaling.report.text.words import called, shown
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,14 @@ def test_every_series_has_its_mark_in_the_key_that_a_saved_chart_carries():
 
 
 @pytest.mark.parametrize(
-    ("title", "foretold_title"),
+    ("title", "series", "called_title"),
     [
-        ("At 8 GPUs ZeRO 1 leads", "Predicted: at 8 GPUs ZeRO 1 leads"),
-        ("ZeRO 1 needs less memory", "Predicted: ZeRO 1 needs less memory"),
-        ("One step pays", "Predicted: one step pays"),
+        ("At 8 GPUs ZeRO 1 leads", "predicted", "Predicted: at 8 GPUs ZeRO 1 leads"),
+        ("ZeRO 1 needs less memory", "published", "Published: ZeRO 1 needs less memory"),
+        ("One step pays", "extended", "Measured in short steps: one step pays"),
+        ("One step pays", "measured", "One step pays"),
+        ("", "predicted", ""),
     ],
 )
-def test_a_predicted_title_loses_its_capital_unless_it_begins_with_a_name(title, foretold_title):
-    assert foretold(title) == foretold_title
+def test_a_title_says_what_its_values_are_unless_they_were_measured(title, series, called_title):
+    assert called(title, series) == called_title

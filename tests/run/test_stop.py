@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.conftest import copy_project
-from tests.ran import scaling
+from tests.ran import scaling_warm
 
 pytestmark = [pytest.mark.ranks, pytest.mark.snakemake]
 
@@ -33,10 +33,10 @@ def test_a_study_that_is_stopped_leaves_nothing_running_and_its_point_is_still_w
             assert time.monotonic() < end, "the point never began"
             assert run.poll() is None
             time.sleep(0.1)
-        stopped = scaling(root, "stop", "long")
+        stopped = scaling_warm(root, "stop", "long")
         assert stopped.returncode == 0, stopped.stdout + stopped.stderr
         assert "ended 1 point(s) on this machine; they are still wanted" in stopped.stdout
         assert run.wait(timeout=300) != 0
     assert not list(rows.glob("*.running"))
     assert not list(rows.glob("*.parquet"))
-    assert scaling(root, "stop", "long").stdout == "Nothing of it was running.\n"
+    assert scaling_warm(root, "stop", "long").stdout == "Nothing of it was running.\n"

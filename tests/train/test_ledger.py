@@ -38,6 +38,8 @@ OF_EXPERTS: list[dict[str, Any]] = [
     # 64 tokens of two experts each, dealt to six
     {"engine": "torch", "dp": 2, "ep": 2, "zero_stage": 1, "routing": "skewed:2"},
     {"engine": "torch", "cp": 2, "dp": 2, "ep": 2, "zero_stage": 3},
+    {"dp": 2, "ep": 2, "zero_stage": 1, "routing": "skewed:2"},
+    {"cp": 2, "dp": 2, "ep": 2, "zero_stage": 3},
 ]
 CASES = [*((SHAPE, layout) for layout in LAYOUTS), *((MIXTURE, layout) for layout in OF_EXPERTS)]
 POINTS = [

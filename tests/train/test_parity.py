@@ -133,10 +133,10 @@ def expected(shape: ModelShape, gradient_clipping: float = 0.0) -> Curve:
 
 
 def keeps_no_norm(layout: Layout) -> bool:
-    """Without ZeRO in fp32 DeepSpeed keeps no norm; in bf16 with tp it keeps a wrong one."""
+    """Without ZeRO in fp32 DeepSpeed keeps no norm; in bf16 with tp or ep it keeps a wrong one."""
     if layout.engine != "deepspeed" or layout.zero_stage > 0:
         return False
-    return layout.precision == "fp32" or (layout.tp > 1 and layout.pp == 1)
+    return layout.precision == "fp32" or (layout.tp * layout.ep > 1 and layout.pp == 1)
 
 
 def bounds(point: Point) -> tuple[float, float]:

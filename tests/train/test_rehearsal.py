@@ -88,6 +88,11 @@ WAITS: list[tuple[dict[str, Any], dict[str, int]]] = [
     # of two layers each reads how many tokens go where before they travel; else it reads nothing
     ({"shape": MIXTURE, "engine": "torch", "zero_stage": 0, "routing": "skewed:2"}, {}),
     ({"shape": MIXTURE, "engine": "torch", "dp": 2, "ep": 2, "zero_stage": 1}, {"tolist": 2}),
+    ({"shape": MIXTURE, "dp": 2, "ep": 2, "zero_stage": 1}, {"synchronize": 1, "tolist": 2}),
+    (
+        {"shape": MIXTURE, "dp": 2, "ep": 2, "zero_stage": 3},
+        {"bool": 1, "synchronize": 3, "tolist": 2},
+    ),
 ]  # fmt: skip
 
 SPLIT = {"tp": 2, "pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2}

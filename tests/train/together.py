@@ -25,8 +25,7 @@ from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 from scaling.study.short_steps import accumulations
 from scaling.train.data import micro_batches
-from scaling.train.engines.trainer import build
-from scaling.train.model.blueprint import Blueprint
+from scaling.train.engines.trainer import build, planned
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.meeting import RankId, meet
 
@@ -114,15 +113,7 @@ def _leave(path: Path, curve: dict[str, Any]) -> None:
 def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
     engine_module(point.layout.engine, "engine").join(port)
     groups = Groups(rank, point.layout, timeout_s=_TIMEOUT_S)
-    plan = Blueprint(
-        shape=point.shape,
-        layout=point.layout,
-        tp=groups.tensor_parallel,
-        cp=groups.context_parallel,
-        seed=point.seed,
-        gradient_clipping=point.gradient_clipping,
-        device=_CPU,
-    )
+    plan = planned(point, groups, _CPU)
     trainer = build(plan, groups)
     whole = point.layout.gradient_accumulation_steps
     short = () if point.accumulation == "full" else accumulations(point.layout)

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.ran import rows_of, scaling
+from tests.ran import rows_of, scaling_warm
 from tests.workflow.conftest import stand_in
 
 pytestmark = [pytest.mark.snakemake, pytest.mark.timeout(600)]
@@ -46,7 +46,7 @@ with Path("order.txt").open("a") as file:
 def test_only_layouts_whose_order_is_open_are_repeated_and_all_run_in_the_seeds_order(project):
     stand_in(project, measure=STAND_IN)
     (project / "config" / "studies" / "open.yaml").write_text(yaml.safe_dump(STUDY))
-    ran = scaling(project, "run", "open")
+    ran = scaling_warm(project, "run", "open")
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
     results = project / "results" / "open"
@@ -59,7 +59,9 @@ def test_only_layouts_whose_order_is_open_are_repeated_and_all_run_in_the_seeds_
     assert all("probability" in one["reason"] for one in choice if not one["chosen"])
 
     # what is not repeated is no point that waits, and no refusal
-    assert scaling(project, "status", "open").stdout.startswith("9 done · 0 running · 0 left of 9")
+    assert scaling_warm(project, "status", "open").stdout.startswith(
+        "9 done · 0 running · 0 left of 9"
+    )
     assert pq.read_table(results / "tables" / "refused.parquet").num_rows == 0
     odds = pq.read_table(results / "tables" / "odds.parquet").to_pylist()
     assert {one["layout"] for one in odds if one["contender"]} == again

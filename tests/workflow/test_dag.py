@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import time
 
 import pytest
@@ -16,6 +15,7 @@ from scaling.study.point import point_from_json
 from scaling.study.study import load_study
 from tests.conftest import PROJECT
 from tests.studies.test_small_studies import REPLICATED
+from tests.warm import warm_python
 
 pytestmark = pytest.mark.snakemake
 
@@ -25,7 +25,8 @@ REALLY_RUN = {"quickstart", *(f"{name}_small" for name in REPLICATED)}
 
 
 def snakemake(project, *options):
-    command = [sys.executable, "-m", "snakemake", "--profile", "config/profiles/local", *options]
+    profile = ["--profile", "config/profiles/local"]
+    command = [warm_python(), "-m", "snakemake", *profile, *options]
     return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
 
 
@@ -221,4 +222,4 @@ def test_a_rule_calls_the_scaling_of_its_container_where_one_is_asked_for(
     outside = snakemake(project, *words).stdout
 
     assert "Shell command: scaling measure" in inside
-    assert f"{sys.executable} -m scaling measure" in outside
+    assert f"{warm_python()} -m scaling measure" in outside

@@ -9,7 +9,7 @@ import yaml
 from scaling.run import planning
 from scaling.study import grid
 from scaling.study.study import load_study
-from tests.ran import rows_of, scaling
+from tests.ran import rows_of, scaling_warm
 from tests.workflow.conftest import stand_in
 from tests.workflow.test_dag import planned_jobs
 
@@ -86,7 +86,7 @@ def chosen(project):
 
 
 def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_skipped(guided):
-    ran = scaling(guided, "run", "guided")
+    ran = scaling_warm(guided, "run", "guided")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     results = guided / "results" / "guided"
     choices = chosen(guided)
@@ -119,15 +119,15 @@ def test_a_guided_sweep_measures_what_it_chose_size_by_size_and_says_what_it_ski
     assert {one["point_id"] for one in table} == {one["point_id"] for one in skipped}
     refused = pq.read_table(results / "tables" / "refused.parquet").to_pylist()
     assert {one["reason"] for one in refused} == {one["reason"] for one in skipped}
-    status = scaling(guided, "status", "guided").stdout
+    status = scaling_warm(guided, "status", "guided").stdout
     assert status == f"{len(taken)} done · 0 running · 0 left of {len(taken)}\n"
     # interrupted before a size was chosen for again: the same points are added, none runs twice
     for name in added:
         (results / "rows" / f"{name}.parquet").unlink()
     for turn in turns:
         turn.unlink()
-    assert "2 choices to make" in scaling(guided, "status", "guided").stdout
-    assert scaling(guided, "run", "guided").returncode == 0
+    assert "2 choices to make" in scaling_warm(guided, "status", "guided").stdout
+    assert scaling_warm(guided, "run", "guided").returncode == 0
     assert {one["point_id"] for one in chosen(guided) if one["chosen"]} == taken
     newer = {path.stem: path.stat().st_mtime for path in (results / "rows").glob("*.parquet")}
     assert {name for name in newer if newer[name] != rows[name]} == added
@@ -145,7 +145,7 @@ def test_what_ran_on_a_slow_node_runs_once_more_elsewhere_and_both_rows_stay(gui
     begin = STAND_IN[: STAND_IN.index("# half")]
     (guided / "stand_in_measure.py").write_text(begin + SLOW_NODE)
     write(guided, STUDY | {"measure": {}})
-    ran = scaling(guided, "run", "guided")
+    ran = scaling_warm(guided, "run", "guided")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     results = guided / "results" / "guided"
     rows = rows_of(results)
@@ -158,11 +158,13 @@ def test_what_ran_on_a_slow_node_runs_once_more_elsewhere_and_both_rows_stay(gui
     assert {(*row["hosts"], row["world_size"]) for row in again} == {("n0", 8), ("n0", 16)}
     repeats = pq.read_table(results / "tables" / "measurements.parquet").to_pylist()
     assert sum(one["repeat"] for one in repeats) == 6
-    assert scaling(guided, "status", "guided").stdout.startswith("18 done · 0 running · 0 left of")
+    assert scaling_warm(guided, "status", "guided").stdout.startswith(
+        "18 done · 0 running · 0 left of"
+    )
     # interrupted before they ran: they run, and no other
     for row in again[:2]:
         (results / "rows" / f"{row['point_id']}.parquet").unlink()
     assert planned_jobs(guided, "guided")["measure"] == 2
     (results / "chosen" / "16.elsewhere.parquet").unlink()
-    assert scaling(guided, "run", "guided").returncode == 0
+    assert scaling_warm(guided, "run", "guided").returncode == 0
     assert {row["point_id"] for row in rows_of(results)} == {row["point_id"] for row in rows}

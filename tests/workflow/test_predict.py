@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.ran import scaling
+from tests.ran import scaling_warm
 
 pytestmark = pytest.mark.snakemake
 
@@ -25,7 +25,7 @@ STUDY = {
 
 def test_a_study_that_only_predicts_leaves_predictions_and_a_report(project):
     (project / "config" / "studies" / "what_if.yaml").write_text(yaml.safe_dump(STUDY))
-    ran = scaling(project, "run", "what_if")
+    ran = scaling_warm(project, "run", "what_if")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     results = project / "results" / "what_if"
     predictions = pq.read_table(results / "predictions.parquet").to_pylist()
@@ -37,19 +37,21 @@ def test_a_study_that_only_predicts_leaves_predictions_and_a_report(project):
     assert all(p["predicted_step_time_s"] > 0 for p in predictions)
     assert not (results / "rows").exists()
     assert (results / "report.html").stat().st_size > 0
-    again = scaling(project, "run", "what_if")
+    again = scaling_warm(project, "run", "what_if")
     assert "Nothing to do: all is predicted." in again.stdout
-    assert "only predicts" in scaling(project, "status", "what_if").stdout
+    assert "only predicts" in scaling_warm(project, "status", "what_if").stdout
 
 
 def test_one_command_asks_a_study_of_a_cluster_and_in_the_other_mode(project):
     chosen = ("--mode", "measure", "--cluster", "h100-80gb-dgx")
-    planned = scaling(project, "plan", "zero_stages", *chosen)
+    planned = scaling_warm(project, "plan", "zero_stages", *chosen)
     assert planned.returncode == 0, planned.stderr
     points = pq.read_table(project / "results/zero_stages/points.parquet").to_pylist()
     assert {point["cluster"] for point in points} == {"h100-80gb-dgx"}
-    ran = scaling(project, "run", "zero_stages", *chosen, "--", "--dry-run", "--quiet", "rules")
+    ran = scaling_warm(
+        project, "run", "zero_stages", *chosen, "--", "--dry-run", "--quiet", "rules"
+    )
     assert ran.returncode == 0, ran.stderr
     assert f"measure {len(points)}" in " ".join(ran.stdout.split())
-    status = scaling(project, "status", "zero_stages", *chosen).stdout
+    status = scaling_warm(project, "status", "zero_stages", *chosen).stdout
     assert status.startswith(f"0 done · 0 running · {len(points)} left")

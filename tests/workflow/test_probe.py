@@ -4,9 +4,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.ran import scaling
+from tests.ran import scaling, scaling_warm
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ranks, pytest.mark.snakemake, pytest.mark.timeout(300)]
 
 
 def test_probes_come_before_the_points_and_a_second_run_repeats_neither(small):
@@ -24,6 +24,6 @@ def test_probes_come_before_the_points_and_a_second_run_repeats_neither(small):
     assert (results / "probes.parquet").stat().st_mtime < measured.stat().st_mtime
     assert "bus bandwidth" in (small / "logs" / "small" / "probe.log").read_text()
     before = {path: path.stat().st_mtime_ns for path in results.rglob("*") if path.is_file()}
-    again = scaling(small, "run", "small")
+    again = scaling_warm(small, "run", "small")
     assert "Nothing to do: all 1 points are measured." in again.stdout
     assert before == {path: path.stat().st_mtime_ns for path in before}

@@ -8,9 +8,9 @@ import pytest
 
 from scaling.study import grid
 from scaling.study.study import load_study
-from tests.ran import scaling
+from tests.ran import scaling_warm
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(2000)]
+pytestmark = [pytest.mark.ranks, pytest.mark.snakemake, pytest.mark.timeout(2000)]
 
 
 def test_every_point_was_trained_and_every_loss_is_finite(quickstart):
@@ -67,7 +67,7 @@ def test_it_leaves_the_files_the_readme_promises(quickstart):
 def test_it_prints_how_far_it_is_and_where_the_report_lies(quickstart):
     assert "24 done" in quickstart.said
     assert "The report: results/quickstart/report.html" in quickstart.said
-    assert scaling(quickstart.root, "status", "quickstart").stdout == (
+    assert scaling_warm(quickstart.root, "status", "quickstart").stdout == (
         "24 done · 0 running · 0 left of 24\n"
     )
 
@@ -76,7 +76,7 @@ def test_a_second_run_does_nothing_and_says_so(quickstart):
     before = {
         path: path.stat().st_mtime_ns for path in quickstart.results.rglob("*") if path.is_file()
     }
-    again = scaling(quickstart.root, "run", "quickstart")
+    again = scaling_warm(quickstart.root, "run", "quickstart")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "Nothing to do: all 24 points are measured." in again.stdout
     assert before == {path: path.stat().st_mtime_ns for path in before}

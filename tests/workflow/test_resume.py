@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from scaling.record.running import runner_of
-from tests.ran import rows_of, scaling
+from tests.ran import rows_of, scaling, scaling_warm
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ranks, pytest.mark.snakemake, pytest.mark.timeout(600)]
 
 
 def start(root):
@@ -87,10 +87,10 @@ def test_a_killed_sweep_is_taken_over_and_only_what_is_missing_runs(small):
     assert unavailable["outcome"] == "kernel_unavailable"
     assert "flash" in unavailable["error_message"]
     assert unavailable["step_time_s"] is None
-    status = scaling(small, "status", "small").stdout
+    status = scaling_warm(small, "status", "small").stdout
     assert status == "4 done · 1 failed (kernel_unavailable 1) · 0 running · 0 left of 5\n"
 
-    retried = scaling(small, "retry", "small", "--outcome", "kernel_unavailable")
+    retried = scaling_warm(small, "retry", "small", "--outcome", "kernel_unavailable")
     assert "1 point will run again" in retried.stdout
     assert scaling(small, "run", "small").returncode == 0
     again = {row["point_id"]: row for row in rows_of(results)}

@@ -22,6 +22,7 @@ from scaling.run import plan_writer, retry
 from scaling.study.study import load_study
 from scaling.study.study_folder import about
 from tests.conftest import PROJECT
+from tests.warm import warm_python
 from tests.workflow.conftest import stand_in
 
 pytestmark = [pytest.mark.snakemake, pytest.mark.timeout(600)]
@@ -113,16 +114,16 @@ def write(root, study):
     (root / "config" / "studies" / "one.yaml").write_text(yaml.safe_dump(study))
 
 
-def snakemake(*options, **how):
+def snakemake(*options, python=sys.executable, **how):
     local = ["--profile", "config/profiles/local", "--quiet", "all", *options]
-    command = [sys.executable, "-m", "snakemake", *local, "--config", "study=one"]
+    command = [python, "-m", "snakemake", *local, "--config", "study=one"]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **how
     )
 
 
 def run():
-    process = snakemake()
+    process = snakemake(python=warm_python())
     said, _ = process.communicate()
     assert process.returncode == 0, said
 
@@ -135,7 +136,7 @@ def kill(rng):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    unlocking = snakemake("--unlock")
+    unlocking = snakemake("--unlock", python=warm_python())
     said, _ = unlocking.communicate()
     assert unlocking.returncode == 0, said
 
@@ -215,7 +216,7 @@ def test_tables_that_could_not_be_made_are_made_by_the_next_run(checkout, tmp_pa
     write(checkout, {**STUDY, "title": "Second"})
     program = checkout / "stand_in_tabulate.py"
     program.write_text("raise SystemExit(1)\n" + TABULATE)
-    broken = snakemake()
+    broken = snakemake(python=warm_python())
     broken.communicate()
     assert broken.returncode != 0
     program.write_text(TABULATE)

@@ -4,12 +4,6 @@
 -- words, short: how a text and a chart say the choice; null where it goes without saying.
 -- otherwise: what a chart says where the others' choice does not go without saying.
 -- degree: on the first of the two lines of a chart's label. axis_order: as people say them.
-with differing as (
-    select setting_id, axis
-    from every_choice
-    group by setting_id, axis
-    having min(place) != max(place)
-)
-select * exclude (always, plain)
+select * exclude (plain, always, differs)
 from every_choice
-semi join differing using (setting_id, axis)
+where differs

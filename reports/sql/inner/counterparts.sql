@@ -4,17 +4,18 @@
 -- row does not state (null) agrees with anything, and of several that agree it is the one whose choices
 -- there are the usual ones; none where that leaves more than one.
 -- unstated: the axes of which the publisher says nothing and the prediction chooses what is not usual.
-with chosen as (
-    select setting_id, layout, columns(lambda name: name in getvariable('axes'))::varchar
-    from choices
-),
-every_choice as (
-    from chosen unpivot include nulls (value for name in (columns(* exclude (setting_id, layout))))
-),
-layouts as (
+with layouts as (
     select distinct setting_id, world_size, layout, series
     from measurements
     where series in ('published', 'predicted')
+),
+chosen as (
+    select setting_id, layout, columns(lambda name: name in getvariable('axes'))::varchar
+    from choices
+    semi join (from layouts where series = 'published') using (setting_id)
+),
+every_choice as (
+    from chosen unpivot include nulls (value for name in (columns(* exclude (setting_id, layout))))
 ),
 compared as (
     select

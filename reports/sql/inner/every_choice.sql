@@ -1,39 +1,54 @@
--- Grain: one row per setting, layout and axis.
+-- Grain: one row per setting, layout and axis that tells its layouts apart or is always said.
 -- Needs: choices
 -- The axes and their words are those of scaling/layout/axes.py, as catalogue.axes and catalogue.levels.
--- The columns are those of `axes`; always: said of a layout that has nothing to be told from.
+-- differs: layouts of the setting differ on the axis.   always: said of a layout that has nothing to be
+-- told from.   The other columns are those of `axes`.
 with chosen as (
     select setting_id, layout, columns(lambda name: name in getvariable('axes'))::varchar
     from choices
 ),
 listed as (
     from chosen unpivot include nulls (value for name in (columns(* exclude (setting_id, layout))))
+),
+spelled as (  -- values first: thousands of layouts share a few
+    select
+        listed.setting_id, listed.name, listed.value, axes.* exclude (name),
+        levels.name is not null as named,
+        -- any other value is a count, or a word of others: after ours, in some order
+        if(named, levels.place, coalesce(
+            try_cast(listed.value as double), if(listed.value is null, null, 1000 + hash(listed.value) % 1000)
+        )) as place,
+        if(named, levels.level, listed.value) as level,
+        if(named, levels.words, replace(axes.words, '{}', listed.value)) as value_words,
+        if(named, levels.short, replace(axes.short, '{}', listed.value)) as value_short
+    from (select distinct setting_id, name, value from listed) as listed
+    join catalogue.axes as axes using (name)
+    left join catalogue.levels as levels
+        on levels.name = listed.name and levels.value is not distinct from listed.value
+),
+told as (
+    select *, min(place) over one_axis is distinct from max(place) over one_axis as differs
+    from spelled
+    window one_axis as (partition by setting_id, name)
+    qualify differs or always
+),
+single as (
+    select setting_id, layout, name
+    from listed
+    where value = '1' and name in (select within from catalogue.axes)
 )
 select
-    listed.setting_id, listed.layout, axes.axis_order, axes.axis,
-    -- any other value is a count, or a word of others: after ours, in some order
-    if(levels.name is null, coalesce(
-        try_cast(listed.value as double), if(listed.value is null, null, 1000 + hash(listed.value) % 1000)
-    ), levels.place) as place,
-    if(levels.name is null, listed.value, levels.level) as level,
+    told.setting_id, listed.layout, axis_order, axis, place, level,
     -- a count of none, and how a pipeline of one stage is run, go without saying
-    coalesce(listed.value = axes.unsaid, false) or coalesce(degree.value = '1', false) as plain,
-    case
-        when plain then null
-        when levels.name is null then replace(axes.words, '{}', listed.value)
-        else levels.words
-    end as words,
-    case
-        when plain then null
-        when levels.name is null then replace(axes.short, '{}', listed.value)
-        else levels.short
-    end as short,
-    if(plain and levels.name is null or degree.value = '1', null, axes.otherwise) as otherwise,
-    axes.degree, axes.always
+    coalesce(told.value = unsaid, false) or single.name is not null as plain,
+    if(plain, null, value_words) as words,
+    if(plain, null, value_short) as short,
+    if(plain and not named or single.name is not null, null, otherwise) as otherwise,
+    degree, always, differs
 from listed
-join catalogue.axes as axes using (name)
-left join catalogue.levels as levels
-    on levels.name = listed.name and levels.value is not distinct from listed.value
-left join listed as degree
-    on degree.setting_id = listed.setting_id and degree.layout = listed.layout
-    and degree.name = axes.within
+join told
+    on told.setting_id = listed.setting_id and told.name = listed.name
+    and told.value is not distinct from listed.value
+left join single
+    on single.setting_id = listed.setting_id and single.layout = listed.layout
+    and single.name = told.within

@@ -8,9 +8,8 @@ import numpy as np
 
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
-from scaling.predict.cost.own_memory import own_memory_of
+from scaling.predict.cost.own_memory import ENGINES, own_memory_of
 from scaling.predict.cost.own_parts import TERMS, Memory, by_rows
-from scaling.predict.cost.own_torch_memory import own_torch_memory_of
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
     Stages,
@@ -20,16 +19,8 @@ from scaling.predict.cost.stages import (
     stages_of,
 )
 from scaling.predict.read.features import Features, Group
-from scaling.predict.read.inputs import own_framework
 
 MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
-
-
-# This project's engines, by the framework that they are to the prediction, and who counts them.
-_COUNTED = {
-    own_framework("deepspeed"): own_memory_of,
-    own_framework("torch"): own_torch_memory_of,
-}
 
 
 def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
@@ -42,13 +33,12 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
-    Of this project's engines all is counted (own_memory.py, own_torch_memory.py) but for what is
-    compiled.
+    Of this project's engines all is counted (own_memory.py) but for what is compiled.
     """
     modelled = functools.partial(_modelled, group, p=p)
-    if group.stack.name not in _COUNTED:
+    if group.stack.name not in ENGINES:
         return modelled(f)
-    count = functools.partial(_COUNTED[group.stack.name], group, p=p)
+    count = functools.partial(own_memory_of, group, p=p)
     return by_rows(~f.compiled, f, count, modelled)
 
 

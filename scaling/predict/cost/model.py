@@ -106,7 +106,7 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         start = group.start if stack is None else {**group.start, **stack.starts}
         unfollowed = np.zeros(len(group.rows))
         for share in np.unique(trust).tolist():
-            followed = shrunk(p, start, share)
+            followed = shrunk(p, start, share, None if stack is None else stack.cautious)
             rows = np.flatnonzero(trust == share)
             if len(rows) > BLOCK:  # alike side by side: what none of a block has is not computed
                 f = group.features
@@ -124,12 +124,13 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
 
 
 def axes_of(points: Points, group: Group) -> dict[str, npt.NDArray[np.generic]]:
-    """The group's values of the axes in which a row can be new to a calibration."""
+    """The group's values of AXES, in which a row can be new to a calibration, and its precision."""
     return {
         "world_size": points.world_size[group.rows],
         "seq_length": points.seq_length[group.rows],
         "model": points.model[group.rows],
         "hidden_size": group.features.hidden_size,
+        "gemm_peak": np.log2(group.features.gemm_peak),  # as interval.py's range_of has it
     }
 
 

@@ -7,6 +7,7 @@ What a rehearsal cannot see is `buffers_bytes` and `fragmentation`, which rows c
 workspaces, NCCL, what a side stream still reads.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,9 +32,17 @@ class Held:
     weights: Floats | float
     gradients: Floats | float
     optimizer: Floats | float
-    activations: Floats | float
-    logits: Floats | float
-    buffers: Floats | float
+    activations: Floats | float = 0.0
+    logits: Floats | float = 0.0
+    buffers: Floats | float = 0.0
+
+    def but(self, **parts: Floats | float) -> "Held":
+        """The same with these in the place of its own."""
+        return dataclasses.replace(self, **parts)
+
+    def plus(self, activations: Floats | float, logits: Floats | float = 0.0) -> "Held":
+        """The same with these beside its own."""
+        return self.but(activations=self.activations + activations, logits=self.logits + logits)
 
     @property
     def total(self) -> Floats:
@@ -48,6 +57,25 @@ class Held:
 
 TERMS = tuple(Held.__dataclass_fields__)
 Moment = tuple[int, Held]  # of PHASES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """What an engine holds beside what the model keeps, from the last layer's forward on.
+
+    While the head and the loss are computed (`forward`), in the loss's backward, in the head's,
+    when that is done, in the backward of the last layer's feed-forward, of its attention, of the
+    layers before; and `more` moments, which the other engine has not.
+    """
+
+    forward: Held
+    loss: Held
+    in_head: Held
+    after_loss: Held
+    in_ffn: Held
+    in_attention: Held
+    earlier: Held
+    more: list[Moment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +169,7 @@ class Layer:
 
     `kept` for backward, `again` what recomputing adds before backward begins, `in_ffn` and
     `in_attention` what backward needs there beyond what lived when it came to the layer, `waiting`
-    the gradients from which those of the weights are made later.
+    the gradients from which those of the weights are made later, `read` what only these read.
     """
 
     kept: Floats
@@ -149,6 +177,7 @@ class Layer:
     in_ffn: Floats
     in_attention: Floats
     waiting: Floats
+    read: Floats
 
     @property
     def above(self) -> Floats:
@@ -204,10 +233,13 @@ def layer_of(f: Features, tokens: Floats, gradients_stay: Flags | None = None) -
     in_ffn = np.maximum(at_gate, np.maximum(at_norm, f.mlp_inputs * inner - gate) + of_ffn)
     in_attention = np.maximum(at_scores + of_ffn, of_all - outside - in_core + norm)
     waiting = f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (own + whole)
+    # a fused norm reads its input for the gradient of its scale
+    read = (1 + f.attentions) * e * (own + whole) + inner + routed.read
+    read = read - np.where(f.fused_norm, e * own, 0.0)
     boundary = e * own
     kept = np.where(f.full, boundary, outside + np.where(f.selective, 0.0, in_core))
     recomputed = outside + in_core - np.where(f.fused_norm, boundary, 0.0)
-    return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention, waiting)
+    return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention, waiting, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +250,10 @@ class Loss:
     trains, and that of the head), of the head's gradient `after` it.
     """
 
-    forward: Floats
-    backward: Floats
-    of_logits: Floats
-    after: Floats
+    forward: Floats | float
+    backward: Floats | float
+    of_logits: Floats | float
+    after: Floats | float
 
 
 def loss_of(

@@ -14,12 +14,14 @@ class Routed:
     """Bytes of the average layer and micro-batch, (n,).
 
     `kept` for backward, `above` what backward needs beyond what lived when it came to the experts,
-    `weights` those of a rank's experts in the precision that trains, and of their gradients.
+    `weights` those of a rank's experts in the precision that trains, and of their gradients, `read`
+    what only these gradients are made from.
     """
 
     kept: Floats
     above: Floats
     weights: Floats
+    read: Floats
 
 
 def routed_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Routed:
@@ -33,7 +35,7 @@ def routed_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Routed:
     """
     if not present(f):
         nothing = np.zeros(len(f))
-        return Routed(nothing, nothing, nothing)
+        return Routed(nothing, nothing, nothing, nothing)
     e, share, travels = f.element_bytes, f.expert_share, f.ep > 1
     sent = tokens * f.experts_per_token  # copies of this rank's tokens
     received = sent * np.where(travels, busiest(f), 1.0)
@@ -45,13 +47,11 @@ def routed_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Routed:
     weights = e * held_params(f)
     one = weights / np.maximum(share, 1e-9) / (f.mlp_inputs + 1)  # the gradient of one matrix
     # of the weighted sum two gradients beside each other; then those of what goes into the last
-    # matrix, into the others, into the experts. Where tokens travel, gradients of weights wait for
-    # each other and are divided in copies.
-    waits = np.where(gradients_stay | travels, one, 0.0)
+    # matrix, into the others, into the experts
+    waits = np.where(gradients_stay, one, 0.0)
     freed = np.where(travels, 2.0, 1.0) * outside
     at_last = inside + inner + one - freed
     at_others = f.mlp_inputs * inner + waits - freed - inside
     at_first = inside - freed - of_inner + f.mlp_inputs * (inner + waits) + one
-    at_end = inside - freed - of_inner + np.where(travels, (f.mlp_inputs + 2) * one, 0.0)
-    above = np.max([2 * outside, at_last, at_others, at_first, at_end], axis=0)
-    return Routed(share * kept, share * above, weights)
+    above = np.max([2 * outside, at_last, at_others, at_first], axis=0)
+    return Routed(share * kept, share * above, weights, share * (inside + inner))

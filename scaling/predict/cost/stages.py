@@ -110,40 +110,57 @@ def _slowest_least(f: Features) -> Stages:
 
 
 def _of_two_stacks(f: Features, stages: Stages, rows: npt.NDArray[np.int64]) -> Stages:
-    """The same with the stages of the encoder-decoders `rows`, each different one dealt once."""
+    """The same with the stages of the encoder-decoders `rows`."""
     first, middle, last = stages.first.copy(), stages.middle.copy(), stages.last.copy()
-    said = [
-        f.pp, f.num_layers, f.attentions, f.hidden_size, f.query_width, f.kv_width,
-        f.ffn_hidden_size, f.mlp_inputs, f.vocab_size, f.seq_length, f.selective, f.full,
-    ]  # fmt: skip
-    kinds, kind_of = np.unique(
-        np.stack([x[rows].astype(np.float64) for x in said], axis=1), axis=0, return_inverse=True
-    )
-    encoder, decoder, encoders, _ = _two_kinds(f)
-    for kind, values in enumerate(kinds):
-        mine = rows[kind_of.reshape(-1) == kind]
-        dealt = np.array(_dealt_as_the_engine_does(*values.tolist()))
-        in_encoder = np.diff(np.minimum(np.cumsum(dealt), encoders[mine[0]]), prepend=0.0)
-        weighed = in_encoder * encoder[mine[0]] + (dealt - in_encoder) * decoder[mine[0]]
-        first[mine], last[mine] = weighed[0], weighed[-1]
-        middle[mine] = weighed[1:-1].max() if len(weighed) > 2 else weighed[0]
+    own = f.take(rows)
+    ends = ends_of_two_kinds(own, own.pp)
+    encoder, decoder, encoders, _ = (each[:, None] for each in _two_kinds(own))
+    weighed = np.minimum(ends, encoders) * encoder + np.maximum(ends - encoders, 0.0) * decoder
+    of_stages, stage = np.diff(weighed, axis=1), np.arange(ends.shape[1] - 1)
+    at_end = (own.pp - 1).astype(int)
+    first[rows], last[rows] = of_stages[:, 0], of_stages[np.arange(len(rows)), at_end]
+    between = np.where((stage > 0) & (stage < at_end[:, None]), of_stages, 0.0).max(axis=1)
+    middle[rows] = np.where(at_end > 1, between, first[rows])
     return Stages(first, middle, last, stages.piped)
 
 
-def _dealt_as_the_engine_does(
-    pp: float, layers: float, attentions: float, hidden: float, queries: float, keys: float,
-    ffn: float, mlp_inputs: float, vocab: float, seq_length: float, selective: float, full: float,
-) -> tuple[int, ...]:  # fmt: skip
-    encoders = round((2 - attentions) * layers)
-    again: ActivationCheckpointing = "full" if full else "selective" if selective else "none"
-    attention = round(2 * hidden * (queries + keys))
-    mlp = round((mlp_inputs + 1) * hidden * ffn)
-    core = round(4 * queries * seq_length)
-    encoder = layer_cost(attention + mlp, core, again)
-    decoder = layer_cost(2 * attention + mlp, 2 * core, again)
-    decoders = round(layers) - encoders
-    costs = (encoder,) * encoders + (decoder,) * decoders + (round(6 * vocab * hidden),)
-    return layers_by_cost(costs, round(pp))
+def ends_of_two_kinds(f: Features, stages: Floats) -> Floats:
+    """Layers before each stage, (n, most stages + 1), where all of one kind come first.
+
+    An encoder's before its decoder's, dense ones before those with experts; as the engine deals
+    them (scaling/layout/partition.py), each different model once.
+    """
+    both, attention = f.attentions > 1, 2 * f.hidden_size * (f.query_width + f.kv_width)
+    matrices, core = (f.mlp_inputs + 1) * f.hidden_size, 4 * f.query_width * f.seq_length
+    chosen = shared_ffn(f) + f.experts_per_token * f.expert_ffn
+    routed = attention + matrices * chosen + f.hidden_size * f.num_experts
+    facts = [
+        np.where(both, 2 - f.attentions, 1 - f.expert_share) * f.num_layers,
+        f.num_layers,
+        attention + matrices * np.where(both, f.ffn_hidden_size, f.dense_ffn),
+        np.where(both, 2 * attention + matrices * f.ffn_hidden_size, routed),
+        core,
+        np.where(both, 2.0, 1.0) * core,
+        6 * head_params(f),
+        np.where(f.full, 2.0, np.where(f.selective, 1.0, 0.0)),
+        stages,
+    ]
+    kinds, kind_of = np.unique(np.round(np.stack(facts, axis=1)), axis=0, return_inverse=True)
+    ends = np.zeros((len(kinds), int(stages.max()) + 1))
+    for values, of_kind in zip(kinds.astype(int).tolist(), ends, strict=True):
+        first, layers, *sizes, head, recomputed, pp = values
+        again: ActivationCheckpointing = ("none", "selective", "full")[recomputed]
+        one, other = (layer_cost(sizes[kind], sizes[kind + 2], again) for kind in (0, 1))
+        dealt = layers_by_cost((one,) * first + (other,) * (layers - first) + (head,), pp)
+        of_kind[1:] = np.cumsum((*dealt, *(0,) * (len(of_kind) - 1 - pp)))
+    return np.asarray(ends[kind_of.reshape(-1)])
+
+
+def shared_ffn(f: Features) -> Floats:
+    """Width of what every token goes through in a layer of experts, the shared ones."""
+    dense = (1 - f.expert_share) * f.dense_ffn
+    width: Floats = np.maximum(f.ffn_hidden_size - dense, 0.0) / np.maximum(f.expert_share, 1e-9)
+    return width
 
 
 def _two_kinds(f: Features) -> tuple[Floats, Floats, Floats, Floats]:

@@ -16,8 +16,9 @@ from scaling.predict.cost.model import axes_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.bands import HeldBack, band_of, one_fold
 from scaling.predict.fit.coverage import settings_of
-from scaling.predict.fit.fitting import fit_memory, fit_outcomes, fit_time
+from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_outcomes, fit_time
 from scaling.predict.read.calibration import (
+    AXES,
     DATA_SHEET_BAND,
     Band,
     Calibration,
@@ -33,7 +34,7 @@ from scaling.predict.read.residual import (
     is_worth,
     places_of,
 )
-from scaling.predict.read.trust import TRUSTS, chosen_trust, shrunk
+from scaling.predict.read.trust import TRUSTS, UNTESTED, chosen_trust, shrunk, untested_trust
 
 _FOLDS = 4
 _FEWEST_TO_FOLD = 8  # timed rows; below that a fold would fit on nothing
@@ -94,10 +95,15 @@ def one_fingerprint_per_stack(columns: Columns, points: Points) -> None:
 
 def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) -> StackCalibration:
     memory = fit_memory(group, seen, group.start)
-    start = {**group.start, **{name: fitted.value for name, fitted in memory.items()}}
+    start = _moved(group.start, memory)
     time = fit_time(group, seen, start)
+    cautious = fit_cautiously(group, seen, start, _moved(start, time))
+    time = {
+        name: dataclasses.replace(fitted, cautious=cautious[name]) for name, fitted in time.items()
+    }
     timed = seen.timed
-    axes = {axis: values[timed] for axis, values in axes_of(points, group).items()}
+    values = axes_of(points, group)
+    axes = {axis: values[axis][timed] for axis in AXES}
     held_back: dict[str, Any] = {"bands": {"interpolation": _prior_band()}}
     if bands and timed.sum() >= _FEWEST_TO_FOLD:
         settings = _settings(points, group)[timed]
@@ -148,7 +154,8 @@ def _held_back_errors(
     by makes a prediction better: within the rows, and by axis.
     """
     timed = np.flatnonzero(seen.timed)
-    warm = {**start, **{name: one.value for name, one in fitted.items()}}
+    warm = _moved(start, fitted)
+    careful = {name: one.cautious or one.value for name, one in fitted.items()}
     places = places_of(group.features.take(timed))
 
     def held_back(p: Mapping[str, float], rows: Flags, fitted_rows: Flags) -> HeldBack:
@@ -156,17 +163,27 @@ def _held_back_errors(
         return _held_back(group, seen, p, timed[rows], settings[rows], known)
 
     def fold(held: Flags, rest: Flags, trusts: Sequence[float] = (1.0,)) -> _Fold:
-        fitted = _fit_of(group, seen, start, warm, timed[rest])
+        part, part_seen = _rows_of(group, timed[rest]), seen.take(timed[rest])
+        fitted = _moved(start, fit_time(part, part_seen, start, first_guess=warm))
+        cautious = fitted
+        if trusts == TRUSTS:
+            cautious = fit_cautiously(part, part_seen, start, fitted, first_guess=careful)
         known = held_back(fitted, rest, rest).log_residual
         nearby = {
             noise: fitted_residual(places[rest], known, noise=noise).at(places[held])
             for noise in NOISES
         }
-        by_trust = [held_back(shrunk(fitted, start, trust), held, rest) for trust in trusts]
+        by_trust = [
+            held_back(shrunk(fitted, start, trust, cautious), held, rest) for trust in trusts
+        ]
         return _Fold(by_trust=by_trust, nearby=nearby)
 
     order = np.random.default_rng(0).permutation(len(timed)) % _FOLDS
-    random = [fold(order == one, order != one) for one in range(_FOLDS)]
+    random = [fold(order == one, order != one, (1.0, 0.0)) for one in range(_FOLDS)]
+    of_fit, of_sheet = (
+        np.concatenate([one.by_trust[at].log_residual for one in random]) for at in (0, 1)
+    )
+    trust = {UNTESTED: untested_trust(len(timed), of_sheet, of_fit)}
     noise = chosen_noise(
         {
             noise: np.concatenate(
@@ -181,7 +198,6 @@ def _held_back_errors(
         "lossy_transport": group.cluster.lossy_transport,
     }
     bands = {"interpolation": band_of("interpolation", [one_fold(within)], **kind)}
-    trust = {}
     for axis, values in axes.items():
         folds = [
             fold(held, rest, TRUSTS)
@@ -239,19 +255,13 @@ def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[tuple[Flags, Fla
     return [(values == v, values != v) for v in most]
 
 
-def _fit_of(
-    group: Group,
-    seen: Observed,
-    start: Mapping[str, float],
-    warm: Mapping[str, float],
-    fit_rows: npt.NDArray[np.int64],
-) -> dict[str, float]:
-    """Every parameter after a fit on some rows."""
-    part = dataclasses.replace(
-        group, rows=group.rows[fit_rows], features=group.features.take(fit_rows)
-    )
-    fitted = fit_time(part, seen.take(fit_rows), start, first_guess=warm)
+def _moved(start: Mapping[str, float], fitted: Mapping[str, Fitted]) -> dict[str, float]:
+    """Every parameter after a fit that moved some."""
     return {**start, **{name: one.value for name, one in fitted.items()}}
+
+
+def _rows_of(group: Group, rows: npt.NDArray[np.int64]) -> Group:
+    return dataclasses.replace(group, rows=group.rows[rows], features=group.features.take(rows))
 
 
 def _held_back(

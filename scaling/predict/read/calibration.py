@@ -37,6 +37,7 @@ class Fitted:
     identified: bool
     reason: str  # why it is not identified, empty if it is
     start: float | None = None  # where the fit began: a data sheet's number or a probe's
+    cautious: float | None = None  # of layouts unlike the rows (fitting.py: fit_cautiously)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +63,11 @@ class StackCalibration:
     `bands` holds "interpolation" (random folds) and, where the rows allow it, one band per axis of
     AXES from folds that leave a whole value of that axis out. `seen` are the axis values of the
     calibration rows, and the ranges of what their layouts show (cost/interval.py). `generation` is
-    the GPU's. `trust`: by axis how far the fit is followed where a row's value of it is new, see
-    trust.py. `residual`: what the formulas leave of the calibrated rows; None where rows held back
-    are no better for it, and in older files. `outcomes`: how need tells what fits, in logarithms
-    (cost/outcomes.py); empty where too few rows ran or too few did not.
+    the GPU's. `trust`: by axis how far the fit is followed where a row's value of it is new, and
+    "untested" where no fold could tell, see trust.py. `residual`: what the formulas leave of the
+    calibrated rows; None where rows held back are no better for it, and in older files. `outcomes`:
+    how need tells what fits, in logarithms (cost/outcomes.py); empty where too few rows ran or too
+    few did not.
     """
 
     framework: str
@@ -85,6 +87,12 @@ class StackCalibration:
     def values(self) -> dict[str, float]:
         """The parameters' values alone."""
         return {name: fitted.value for name, fitted in self.parameters.items()}
+
+    @property
+    def cautious(self) -> dict[str, float]:
+        """Those for layouts unlike the rows, as far as the file says."""
+        stated = {name: fitted.cautious for name, fitted in self.parameters.items()}
+        return {name: value for name, value in stated.items() if value is not None}
 
     @property
     def starts(self) -> dict[str, float]:

@@ -42,6 +42,7 @@ class Features:
     experts_per_token: Floats
     expert_ffn: Floats
     expert_share: Floats  # of the layers that have experts
+    dense_ffn: Floats  # of the layers that have none, the first ones
     imbalance: Floats  # tokens of the fullest expert over the mean
     ep: Floats
     etp: Floats  # ranks that share an expert

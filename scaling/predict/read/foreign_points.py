@@ -16,7 +16,7 @@ from scaling.foreign.layouts import (
     WORDS,
     completed,
     layout_of,
-    misfits,
+    set_misfits_aside,
     sharded_over,
 )
 from scaling.foreign.measured import OUTCOMES, set_other_work_aside
@@ -64,7 +64,8 @@ def inputs_of(
     shape = _shapes(columns, model, models or {}, note)
     per_node = columns.counts("gpus_per_node")
     layout: dict[str, Any] = _layout(columns, per_node, cluster, clusters)
-    _note_misfits(columns, shape, layout, note)
+    set_misfits_aside(columns, layout)
+    _note_unmodelled(columns, shape, note)
     framework = frameworks_of(columns)
     unfused = unfused_software(columns, framework, cluster)
     stacks = stacks_of(framework, cluster, unfused, clusters)
@@ -181,14 +182,11 @@ def _layout(
     return known
 
 
-def _note_misfits(
-    columns: Columns, shape: Mapping[str, Floats], layout: Mapping[str, Floats], note: Words
-) -> None:
-    """Say why a row cannot be predicted; only what leaves the formulas without meaning."""
-    reasons = {reason: rows for reason, (_, rows) in misfits(layout).items()}
+def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: Words) -> None:
+    """Say of which rows the model's shape leaves the formulas without meaning."""
     kind = kinds_of(columns)
     modelled = np.isin(kind, [*PLAIN_ATTENTION, "mla"]) | (window_of(kind) > 0)
-    reasons["attention_kind is none that is modelled (mha, gqa, mqa, mla, windows)"] = ~modelled
+    reasons = {"attention_kind is none that is modelled (mha, gqa, mqa, mla, windows)": ~modelled}
     of_experts = ("experts_per_token", "expert_ffn_hidden_size")
     half = np.any([shape[name] == 0 for name in of_experts], axis=0)
     reasons["num_experts without experts_per_token and expert_ffn_hidden_size"] = (

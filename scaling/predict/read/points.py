@@ -161,6 +161,7 @@ def _arrays(inputs: Inputs, per_node: Floats) -> dict[str, Floats]:
         "ffn_hidden_size": ffn,
         "expert_ffn": shape["expert_ffn_hidden_size"],
         "expert_share": expert_share,
+        "dense_ffn": shape["ffn_hidden_size"],
         "mlp_inputs": 1.0 + shape["gated_mlp"],
         "embeddings": 2.0 - shape["tied_embeddings"],
         "positions": shape["max_positions"],

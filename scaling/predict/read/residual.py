@@ -63,7 +63,7 @@ class Residual:
         """
         known = np.array(self.places, dtype=np.float64).reshape(-1, len(NAMES))
         middle = known.mean(axis=0) if len(known) else 0.0
-        near = _alike(*((each - middle).astype(np.float32) for each in (places, known)))
+        near = alike(*((each - middle).astype(np.float32) for each in (places, known)))
         return np.asarray(near @ np.array(self.weights, dtype=np.float32), dtype=np.float64)
 
     @property
@@ -99,11 +99,11 @@ def fitted_residual(
     calm = np.abs(log_residual) <= _STALLED
     places, log_residual = places[calm], log_residual[calm]
     kept = places[_spread_out(places)]
-    among = _alike(kept, kept)
+    among = alike(kept, kept)
     if len(kept) == len(places):
         weights = np.linalg.solve(among + noise * np.eye(len(kept)), log_residual)
     else:
-        to_kept = _alike(places, kept)
+        to_kept = alike(places, kept)
         weights = np.linalg.solve(to_kept.T @ to_kept + noise * among, to_kept.T @ log_residual)
     return Residual(
         names=NAMES,
@@ -143,13 +143,13 @@ def _spread_out(places: Floats) -> npt.NDArray[np.int64]:
         if unexplained[row] < _EXPLAINED:
             break
         pivots.append(row)
-        like = _alike(places, places[row : row + 1])[:, 0] - factor @ factor[row]
+        like = alike(places, places[row : row + 1])[:, 0] - factor @ factor[row]
         factor[:, column] = like / np.sqrt(unexplained[row])
         unexplained -= factor[:, column] ** 2
     return np.array(pivots, dtype=np.int64)
 
 
-def _alike(a: _Reals, b: _Reals) -> _Reals:
+def alike(a: _Reals, b: _Reals) -> _Reals:
     """Correlation of the layouts at two sets of places, exp(-distance), (n, m)."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     np.maximum(squares, 0.0, out=squares)

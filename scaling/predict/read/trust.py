@@ -8,24 +8,20 @@ import numpy.typing as npt
 from scaling.foreign.arrays import Floats
 from scaling.predict.read.calibration import AXES, StackCalibration
 from scaling.predict.read.features import BLOCK
-from scaling.predict.read.parameters import TIME
+from scaling.predict.read.parameters import MEMORY, TIME
 
-# Shares of the way, in logarithms of every parameter, from where a fit began to where it ended.
+# Shares of the way, in logarithms of every parameter, from where a fit began (0) over what it says
+# cautiously (0.5) to where it ended (1).
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Where no fold could leave a value of an axis out. On published tables three quarters of the way
-# was as good or better for a width, a model or a length never seen (2k to 8k tokens on A100: 5.5 %
-# for 9.8), all of it for a size never seen.
-UNTESTED: Mapping[str, float] = {
-    "world_size": 1.0,
-    "seq_length": 0.5,
-    "model": 0.7,
-    "hidden_size": 0.7,
-}
-# Nothing of it for sequences shorter than the only length calibrated: what one length says of
-# attention and of all else cannot be told apart, and all else is most of a short sequence's step
-# (8k to 2k tokens on A100: 11.1 % for 8.1 of the data sheet, and half of the way 10.3).
-_SHORTER_THAN_THE_ONLY_ONE = 0.0
-_EXTRAPOLATED = ("seq_length", "hidden_size")
+CAUTIOUS = 0.5
+# Where no fold could leave a value out a size never seen is followed all of the way, any other
+# as far as `untested_trust` says. Folds leave out values that have neighbours: beyond all of them
+# less is known, and that of these axes is followed no further than halfway between the two.
+_EXTRAPOLATED = ("seq_length", "hidden_size", "gemm_peak")
+UNTESTED = "untested"
+# Half as far from so few timed rows, and half where rows held back are off by so much (log scale):
+# a data sheet is right to about as much. One that is off by twice that is none to go by.
+_FEW, _BLURRED = 20, 0.10
 # A fold's error counts up to this: one stalled step must not decide.
 _LARGEST_ERROR = 0.5
 # Less trust has to be better by this share: folds are few.
@@ -33,13 +29,27 @@ _WORTH = 0.05
 
 
 def shrunk(
-    fitted: Mapping[str, float], start: Mapping[str, float], trust: float
+    fitted: Mapping[str, float],
+    start: Mapping[str, float],
+    trust: float,
+    cautious: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Parameters of time that share of the way from `start` to `fitted`, those of memory at it."""
+    """Parameters that share of the way from `start` to `fitted`; those of memory twice as fast.
+
+    Without `cautious` (older files) the way is straight.
+    """
     if trust == 1.0:
         return dict(fitted)
-    near = {q.name: start[q.name] * (fitted[q.name] / start[q.name]) ** trust for q in TIME}
-    return {**fitted, **near}
+    of_memory = min(1.0, trust / CAUTIOUS)
+    near = {q.name: start[q.name] * (fitted[q.name] / start[q.name]) ** of_memory for q in MEMORY}
+    for q in TIME:
+        began, ended = start[q.name], fitted[q.name]
+        halfway = (cautious or {}).get(q.name, (began * ended) ** 0.5)
+        if trust <= CAUTIOUS:
+            near[q.name] = began * (halfway / began) ** (2 * trust)
+        else:
+            near[q.name] = halfway * (ended / halfway) ** (2 * trust - 1)
+    return near
 
 
 def chosen_trust(log_residuals: Sequence[Floats]) -> float:
@@ -55,6 +65,20 @@ def chosen_trust(log_residuals: Sequence[Floats]) -> float:
         if error <= min(errors) * (1 + _WORTH)
     ]
     return max(enough)
+
+
+def untested_trust(rows: int, of_sheet: Floats, of_fit: Floats) -> float:
+    """How far `rows` timed rows are to be followed in what none of them varies.
+
+    Args:
+        rows: how many were fitted on.
+        of_sheet: ln(measured / predicted) of rows held back, by where the fit began, (n,).
+        of_fit: the same by fits of the others.
+    """
+    sheet, fit = (float(np.minimum(np.abs(r), _LARGEST_ERROR).mean()) for r in (of_sheet, of_fit))
+    refuted = min(max(sheet / _BLURRED - 1, 0.0), 1.0)
+    borne_out = rows / (rows + _FEW) / (1 + (fit / _BLURRED) ** 2)
+    return borne_out * (CAUTIOUS + (1 - CAUTIOUS) * refuted)
 
 
 def new_in(
@@ -102,15 +126,15 @@ def trust_in(
         axes: the rows' values by names of AXES, (n,) each.
     """
     trust = np.ones(len(axes[AXES[0]]))
+    untested = stack.trust.get(UNTESTED, CAUTIOUS)
     for axis, new in new_in(stack, axes).items():
-        tested = stack.trust.get(axis, UNTESTED[axis])
+        tested = stack.trust.get(axis, 1.0 if axis == "world_size" else untested)
         trust = np.where(new, np.minimum(trust, tested), trust)
-        if axis in _EXTRAPOLATED:
-            # folds leave out values that have neighbours: beyond all of them less is known
+    for axis in _EXTRAPOLATED:
+        if axis in axes and axis in stack.seen:
             seen = np.array(stack.seen[axis], dtype=np.float64)
             values = axes[axis].astype(np.float64)
             beyond = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
-            trust = np.where(beyond, np.minimum(trust, UNTESTED[axis]), trust)
-            if axis == "seq_length" and len(seen) == 1:
-                trust = np.where(values < seen[0], _SHORTER_THAN_THE_ONLY_ONE, trust)
+            halfway = (stack.trust.get(axis, untested) + untested) / 2
+            trust = np.where(beyond, np.minimum(trust, halfway), trust)
     return trust

@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from scaling.report.charts.marks import LINES, POINT_SIZE, POINTS, SURFACE, of
+from scaling.report.charts.marks import POINT_SIZE, POINTS, SURFACE, of
 from scaling.report.charts.palette import variable
 
 CATEGORIES = [variable(name) for name in ("t1", "t4", "t5", "t2", "ink-2", "t6")]
@@ -28,16 +28,6 @@ def category_points(
         drawn = rows.mark_point(size=POINT_SIZE, opacity=1, **plain)
         layers.append(drawn.encode(color=colour, tooltip=list(tooltip)))
     return layers
-
-
-def style_lines(base: alt.Chart, colour: alt.Color) -> list[alt.Chart]:
-    """Lines through rows of any series: what ran solid, what is predicted dashed."""
-    return [
-        base.transform_filter(f"(datum.series === 'predicted') === {dashed}")
-        .mark_line(**LINES[style])
-        .encode(color=colour)
-        for style, dashed in (("observed", "false"), ("predicted", "true"))
-    ]
 
 
 def category(field: str, *, domain: Sequence[str] = (), sort: Any = alt.Undefined) -> alt.Color:

@@ -66,7 +66,11 @@ CHARTS: dict[str, Chart] = {
             throughput_per_gpu, "throughput", "best", ("tokens_per_s",), over=("world_size",),
             missing=_ONE_SIZE,
         ),
-        Chart(marginal_return, "returns", "returns", ("marginal_tokens_per_s",), missing=_ONE_SIZE),
+        Chart(
+            marginal_return, "returns", "returns", ("marginal_tokens_per_s",),
+            over=("to_world_size",),
+            missing="it needs two steps; what one step returns stands in the decision.",
+        ),
         Chart(
             scaling_law, "returns", "law_curves", ("tokens_per_s",),
             missing="a law is fitted where at least four sizes ran.",

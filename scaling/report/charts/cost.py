@@ -20,7 +20,6 @@ def cost() -> alt.LayerChart:
         cost="tokens_ * datum.gpu_hours_per_token * (price_ > 0 ? price_ : 1)",
         energy="tokens_ * datum.joules_per_token / 3.6e6",
         name="format(datum.world_size, 'd')",
-        style="datum.series === 'predicted' ? 'predicted' : 'observed'",
     )
     x = alt.X(
         "days:Q", title="Time of the run (days, log scale)",
@@ -37,12 +36,7 @@ def cost() -> alt.LayerChart:
         alt.Tooltip("joules_from:N", title="energy from"),
     ]
     return marks.finish(
-        *(
-            best.transform_filter(f"datum.style === '{style}'")
-            .mark_line(color=marks.SOFT, **look)
-            .encode(order=alt.Order("world_size:Q"))
-            for style, look in marks.LINES.items()
-        ),
+        *marks.lines(best.encode(order=alt.Order("world_size:Q")), color=marks.SOFT),
         best.transform_filter("isValid(datum.hours_per_token_low)")
         .mark_rule(opacity=0.3, strokeWidth=5)
         .encode(x=alt.X("soonest:Q"), x2=alt.X2("latest:Q"), color=marks.layout_colour()),

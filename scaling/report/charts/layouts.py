@@ -1,7 +1,5 @@
 """The chart of the layouts at one number of GPUs."""
 
-from typing import Any
-
 import altair as alt
 
 from scaling.report.charts import marks
@@ -37,7 +35,6 @@ def layout_ranking() -> alt.LayerChart:
     ends = marks.intervals(ran, x=alt.X("tokens_per_s_low:Q"), x2=alt.X2("tokens_per_s_high:Q"))
     for layer in ends:
         layer.mark.yOffset = down
-    number: dict[str, Any] = {"x": marks.RIGHT, "text": "value:N"}
     tips = tooltips(
         "world_size", "layout_name", "series", "tokens_per_s", "tokens_per_s_low",
         "tokens_per_s_high", "share_of_best", "mfu", "stack_fingerprint",
@@ -59,11 +56,11 @@ def layout_ranking() -> alt.LayerChart:
         named.mark_text(
             align="left", dy=up, color=marks.INK, limit={"expr": "width * 0.72"}
         ).encode(x=marks.LEFT, text=alt.Text("layout_name:N")),
-        named.transform_filter("datum.outcome === 'ok'")
-        .mark_text(align="right", dx=-2, dy=up, color=marks.SOFT)
-        .encode(**number),
-        named.transform_filter("datum.outcome !== 'ok'")
-        .mark_text(align="right", dx=-2, dy=up, color=marks.BAD)
-        .encode(**number),
+        named.mark_text(align="right", dx=-2, dy=up).encode(
+            x=marks.RIGHT, text="value:N",
+            color=alt.condition(
+                "datum.outcome === 'ok'", alt.value(marks.SOFT), alt.value(marks.BAD)
+            ),
+        ),
         height=alt.Step(32),
-    )
+    )  # fmt: skip

@@ -153,13 +153,18 @@ def stretches(base: alt.Chart) -> list[alt.Chart]:
     numbered = along.transform_window(
         stretch="sum(changed)", groupby=["series"], sort=[alt.SortField("world_size")]
     )
-    runs = [
-        numbered.transform_filter(f"(datum.series === 'predicted') === {foretold}")
-        .mark_line(color=SOFT, **LINES[style])
-        .encode(detail=[alt.Detail("series:N"), alt.Detail("stretch:Q")])
+    each = numbered.encode(detail=[alt.Detail("series:N"), alt.Detail("stretch:Q")])
+    return [base.mark_line(color=OTHER, strokeWidth=1, strokeDash=[1, 3]), *lines(each, color=SOFT)]
+
+
+def lines(base: alt.Chart, **mark: Any) -> list[alt.Chart]:
+    """Lines through rows of any series: what ran solid, what is predicted dashed."""
+    return [
+        base.transform_filter(f"(datum.series === 'predicted') === {foretold}").mark_line(
+            **LINES[style], **mark
+        )
         for style, foretold in (("observed", "false"), ("predicted", "true"))
     ]
-    return [base.mark_line(color=OTHER, strokeWidth=1, strokeDash=[1, 3]), *runs]
 
 
 def intervals(base: alt.Chart, *, colour: alt.Color | None = None, **ends: Any) -> list[alt.Chart]:

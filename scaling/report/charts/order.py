@@ -58,11 +58,7 @@ def layout_map() -> alt.LayerChart:
         ran.mark_text(dy=9, fontSize=10, opacity={"expr": f"{narrow} ? 0 : 1"}).encode(
             text=alt.Text("text:N"), color=ink
         ),
-        bad.mark_text(
-            fontSize={"expr": f"{narrow} ? 9 : 11"}, stroke=variable("hatch-bg"), strokeWidth=4,
-            strokeJoin="round",
-        ).encode(text=alt.Text("said:N")),
-        bad.mark_text(fontSize={"expr": f"{narrow} ? 9 : 11"}, color=marks.SOFT).encode(
+        *marks.words(bad, colour=marks.SOFT, fontSize={"expr": f"{narrow} ? 9 : 11"})(
             text=alt.Text("said:N")
         ),
         height=alt.Step(46),

@@ -3,7 +3,7 @@
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.categories import category, category_points, style_lines
+from scaling.report.charts.categories import category, category_points
 from scaling.report.charts.tooltips import tooltips
 
 _TIPS = (
@@ -21,7 +21,7 @@ def generations() -> alt.LayerChart:
     )
     cluster = category("cluster:N")
     return marks.finish(
-        *style_lines(base, cluster),
+        *marks.lines(base.encode(color=cluster)),
         *category_points(base, cluster, tooltips(*_TIPS)),
         *marks.words(base.transform_filter("isValid(datum.mfu)"), colour=marks.SOFT, dy=-14)(
             text=alt.Text("mfu:Q", format=".0%")

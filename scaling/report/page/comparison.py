@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scaling.errors import plain
-from scaling.report.text.numbers import UNKNOWN, amount, digits, listed
+from scaling.report.text.numbers import UNKNOWN, amount, listed, ratio
 
 MOST_ROWS = 60  # on the terminal; --json has all
 
@@ -29,7 +29,9 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
             plain(one["layout"]),
             _rate(one["before_outcome"], one["before_tokens_per_s"]),
             _rate(one["after_outcome"], one["after_tokens_per_s"]),
-            _ratio(one),
+            UNKNOWN
+            if one["ratio"] is None
+            else ratio(one["ratio"], one["ratio_low"], one["ratio_high"], places=3),
             one["verdict"] + other,
         )
     console = Console(highlight=False, markup=False, width=max(Console().width, 150))
@@ -45,12 +47,3 @@ def _rate(outcome: str | None, tokens_per_s: float | None) -> str:
     if outcome is None:
         return UNKNOWN
     return f"{amount(tokens_per_s)} tokens/s" if outcome == "ok" else outcome
-
-
-def _ratio(one: dict[str, Any]) -> str:
-    if one["ratio"] is None:
-        return UNKNOWN
-    ratio = f"×{digits(one['ratio'], 3)}"
-    if one["ratio_low"] is None or one["ratio_high"] is None:
-        return ratio
-    return f"{ratio} [{digits(one['ratio_low'], 3)}–{digits(one['ratio_high'], 3)}]"

@@ -10,6 +10,7 @@ Story = Mapping[str, Any]
 # from which share of the fastest on a cell has which step of the ramp (as in the map of tp and pp)
 _SHADES = ((0.97, "s6"), (0.9, "s5"), (0.8, "s4"), (0.7, "s3"), (0.5, "s2"), (0.0, "s1"))
 _UNITS = (("h", 1), ("min", 60), ("s", 3600))  # below two days, and how many an hour has
+MOST_ON_PAPER = 12  # selections printed whole; of more each is a line of the overview
 DEFAULT_TOKENS = 1e12  # of a run where the model's parameters are not known
 
 
@@ -60,19 +61,11 @@ def steps(advice: Mapping[str, Any]) -> dict[int, Mapping[str, Any] | None]:
     return {size: ending.get(size) for size in advice["sizes"]}
 
 
-def layouts_of(story: Story) -> str:
-    """The advised layouts of a selection in their order."""
-    advice = story["advice"]
-    labels = {layout["id"]: layout["label"] for layout in advice["layouts"]}
-    names = ", then ".join(dict.fromkeys(labels[one["layout"]] for one in advice["stretches"]))
-    return ": ".join(filter(None, [advice["shared"], names])) or "nothing ran"
-
-
 def summary(story: Story) -> list[str]:
     """One selection in a line: where the layout changes, last return, largest size, its cost."""
     advice = story["advice"]
     if not advice["at_size"]:
-        return [story["brief"], "", "", ""]
+        return ["", "", "", ""]
     changes = ", ".join(f"{change['after_size']}→{change['size']}" for change in advice["changes"])
     last = advice["steps"][-1]["returned"] if advice["steps"] else None
     largest = max(advice["at_size"], key=int)

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -79,19 +80,17 @@ def _write_report(study_dir: Path, reports_dir: Path, vega: Future[str], *, char
     study = shown(study_dir.name)
     selections = [tables.of(setting["setting_id"]) for setting in tables["settings"]]
     stories = [told(mine) for mine in selections]
-    first: dict[
-        str, str
-    ] = {}  # the charts of the opening selection, for readers without JavaScript
+    pictures: dict[int, dict[str, str]] = {}
     files: dict[str, str] = {}
     for mine, one in zip(selections, stories, strict=True):
         drawings = dict(chart_files(mine, one, study)) if charts else {}
-        first = drawings if one["setting_id"] == decision.opening(stories) else first
         prefix = f"{_file_words(one)}-" if len(stories) > 1 else ""
         files |= {f"{prefix}{name}": text for name, text in drawings.items()}
+        pictures[one["setting_id"]] = drawings
     paths = StudyPaths(study_dir)
     _write_charts(paths.charts, files)
     write_multiqc(study_dir, tables)
-    write_text(paths.report, _html(study_dir, tables, stories, first, reports_dir, vega))
+    write_text(paths.report, _html(study_dir, tables, stories, pictures, reports_dir, vega))
     return paths.report
 
 
@@ -105,7 +104,6 @@ def told(tables: Tables) -> dict[str, Any]:
         "tokens": decision.tokens_of(spoken["advice"]),
         "price": price,
         "words": spoken["words"] | {"cost": filled(cost, spoken["words"])},
-        "titles": {"cost": "What a run costs"} | spoken["titles"],
     }
 
 
@@ -113,7 +111,7 @@ def _html(
     study_dir: Path,
     tables: Tables,
     stories: list[dict[str, Any]],
-    static: dict[str, str],
+    pictures: dict[int, dict[str, str]],
     reports_dir: Path,
     vega: Future[str],
 ) -> str:
@@ -131,6 +129,11 @@ def _html(
         }
         for name, chart in CHARTS.items()
     }
+    opening = decision.opening(stories) if stories else 0
+    words: Mapping[str, str] = next(
+        (one["words"] for one in stories if one["setting_id"] == opening), {}
+    )
+    static = pictures.get(opening, {})  # for readers without JavaScript
     page_dir = reports_dir / "page"
     template = _environment(page_dir).get_template(TEMPLATES[0])
     return template.render(
@@ -139,10 +142,10 @@ def _html(
         engines=engines(tables),
         order=order(tables),
         stories=stories,
-        opening=decision.opening(stories) if stories else None,
+        opening=opening,
         rail=RAIL,
         charts_of=charts_of,
-        static=[_image(name, text, captions) for name, text in static.items()],
+        static=[_image(name, text, captions, words) for name, text in static.items()],
         decision=decision,
         tables=tables,
         refused=bool(tables["refused"]),
@@ -190,11 +193,17 @@ def _environment(page_dir: Path) -> jinja2.Environment:
     )
 
 
-def _image(name: str, text: str, captions: dict[str, Caption]) -> dict[str, str]:
+def _image(
+    name: str, text: str, captions: dict[str, Caption], words: Mapping[str, str]
+) -> dict[str, str]:
     """A chart as an image that the page holds: its words inside it are no part of the page's."""
     chart = max((one for one in CHARTS if name.startswith(one)), key=len)
     encoded = base64.b64encode(text.encode("utf-8")).decode("ascii")
-    return {"uri": f"data:image/svg+xml;base64,{encoded}", "alt": captions[chart].alt}
+    return {
+        "uri": f"data:image/svg+xml;base64,{encoded}",
+        "alt": filled(captions[chart].alt, words),
+        "text": filled(captions[chart].text, words),
+    }
 
 
 def _json(value: Any) -> str:

@@ -1,6 +1,7 @@
 """One object per selection says what to use where; headline, charts and sentences come from it."""
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,6 +11,7 @@ from scaling.analyse.series import Series
 from scaling.report.sections.headline import headline
 from scaling.report.tables import Record, Tables
 from scaling.report.text.layouts import phrases
+from scaling.report.text.words import opening
 
 Role = Literal["advised", "contender", "simplest"]
 State = Literal["advised", "tied", "slower", "does_not_fit", "failed", "not_tried"]
@@ -45,24 +47,13 @@ class Cell:
 class Size:
     """What the fastest layout gives at a size. Costs are per token of training.
 
-    `hours_per_token` is wall clock. `days` is for the selection's `tokens`. Null where unknown.
+    `hours_per_token` is wall clock.
     """
 
     tokens_per_s: float
-    tokens_per_s_low: float | None
-    tokens_per_s_high: float | None
     tokens_per_step: int
-    step_time_s: float | None  # median; null where no step times were kept
-    step_time_p95_s: float | None  # one step in twenty takes longer
-    days: float | None
     hours_per_token: float
-    hours_per_token_low: float | None
-    hours_per_token_high: float | None
     gpu_hours_per_token: float
-    usd_per_token: float | None
-    joules_per_token: float | None
-    joules_from: str | None
-    dominated: bool  # another size is both faster and takes fewer GPU-hours, beyond the noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +69,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The advised layout changes at `size`; `gain`: the new one's rate there over the old one's.
-
-    Null where the old one did not run there; `resolved`: the gain is above the noise there.
-    """
+    """The advised layout changes at `size`."""
 
     size: int
     after_size: int  # the size before, up to which the old one is advised
     from_layout: str
     to_layout: str
-    gain: float | None
-    low: float | None
-    high: float | None
-    resolved: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +88,13 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """At most 30 words, and the exact layouts beneath it: name and sizes."""
+    """At most 30 words, and the exact layouts beneath it: name and sizes.
+
+    `layouts` is the part of `text` that says what to use where.
+    """
 
     text: str
+    layouts: str
     tags: tuple[tuple[str, str], ...]
 
 
@@ -114,9 +102,7 @@ class Headline:
 class Advice:
     """All that is advised of one selection. Ids of layouts are those of `layouts`."""
 
-    kind: Series
     headline: Headline
-    study_kind: str  # weak | strong
     tokens: float | None  # of a run: 20 per parameter
     usd_per_gpu_hour: float | None
     sizes: tuple[int, ...]
@@ -131,8 +117,8 @@ class Advice:
 
     def json(self) -> dict[str, Any]:
         """Plain values for the page; sizes that are keys become text."""
-        fields = dataclasses.asdict(self)
-        return {name: _plain(value) for name, value in fields.items()}
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return plain
 
 
 def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
@@ -141,7 +127,6 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
     rows = tables["decision"]
     best = {row["world_size"]: row for row in tables["best"]}
     costs = {row["world_size"]: row for row in tables["costs"]}
-    tails = {row["world_size"]: row for row in tables["tails"]}
     tokens = TOKENS_PER_PARAMETER * setting["total_params"] if setting["total_params"] else None
     by_layout = {
         layout: list(cells) for layout, cells in groupby(rows, key=lambda row: str(row["layout"]))
@@ -149,8 +134,13 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
     choices = {layout: cells[0] for layout, cells in by_layout.items()}
     stretches = _stretches(rows)
     at_size = {
-        size: _size(best[size], costs[size], tails.get(size), tokens)
-        for size in best
+        size: Size(
+            tokens_per_s=row["tokens_per_s"],
+            tokens_per_step=row["tokens_per_step"],
+            hours_per_token=costs[size]["hours_per_token"],
+            gpu_hours_per_token=costs[size]["gpu_hours_per_token"],
+        )
+        for size, row in best.items()
         if size in costs
     }
     shared, labels = phrases(list(choices.values()), setting["gpus_per_node"])
@@ -174,15 +164,15 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
         )
         for row in tables["returns"]
     )
+    what, worth = headline(tables, stretches, steps, choices, kind, words)
     return Advice(
-        kind=kind,
         headline=Headline(
-            text=headline(tables, stretches, steps, choices, kind, words),
+            text=f"{opening(kind)} {what}. {worth}" if what else "",
+            layouts=what,
             tags=tuple(
                 (choices[one.layout]["layout_name"], _where(one, words)) for one in stretches
             ),
         ),
-        study_kind=setting["study_kind"],
         tokens=tokens,
         usd_per_gpu_hour=setting["usd_per_gpu_hour"],
         sizes=tuple(sorted({row["world_size"] for row in rows})),
@@ -195,7 +185,15 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
         stretches=stretches,
         at_size=at_size,
         steps=steps,
-        changes=tuple(_change(row) for row in tables["switches"]),
+        changes=tuple(
+            Change(
+                size=row["to_world_size"],
+                after_size=row["from_world_size"],
+                from_layout=row["before_layout"],
+                to_layout=row["after_layout"],
+            )
+            for row in tables["switches"]
+        ),
         warning=_warning(at_size, setting["study_kind"]),
     )
 
@@ -227,39 +225,6 @@ def _cell(row: Record) -> Cell:
     )
 
 
-def _size(best: Record, cost: Record, tail: Record | None, tokens: float | None) -> Size:
-    return Size(
-        tokens_per_s=best["tokens_per_s"],
-        tokens_per_s_low=best["tokens_per_s_low"],
-        tokens_per_s_high=best["tokens_per_s_high"],
-        tokens_per_step=best["tokens_per_step"],
-        step_time_s=tail["step_time_s"] if tail else None,
-        step_time_p95_s=tail["step_time_p95_s"] if tail else None,
-        days=None if tokens is None else tokens * cost["hours_per_token"] / 24,
-        dominated=not cost["on_front"],
-        **{
-            name: cost[name]
-            for name in (
-                "hours_per_token", "hours_per_token_low", "hours_per_token_high",
-                "gpu_hours_per_token", "usd_per_token", "joules_per_token", "joules_from",
-            )
-        },
-    )  # fmt: skip
-
-
-def _change(row: Record) -> Change:
-    return Change(
-        size=row["to_world_size"],
-        after_size=row["from_world_size"],
-        from_layout=row["before_layout"],
-        to_layout=row["after_layout"],
-        gain=row["gain"],
-        low=row["gain_low"],
-        high=row["gain_high"],
-        resolved=row["gain_low"] is not None and row["gain_low"] > 1,
-    )
-
-
 def _where(stretch: Stretch, words: Mapping[str, str]) -> str:
     if stretch.from_size == stretch.to_size:
         return f"{stretch.from_size} {words['GPU'] if stretch.to_size == 1 else words['GPUs']}"
@@ -275,11 +240,3 @@ def _warning(at_size: Mapping[int, Size], study_kind: str) -> str:
         f"Weak scaling: a step takes {steps[0]:_} to {steps[-1]:_} tokens, so that the same number "
         "of tokens is fewer steps on more GPUs, which does not train the same model."
     ).replace("_", "\u202f")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value

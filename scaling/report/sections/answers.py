@@ -42,7 +42,10 @@ def note(tables: Tables, kind: str, words: Mapping[str, str]) -> str:
     sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
     if best and sizes and min(sizes) < best[0]["world_size"]:
         sentences.append(f"Below {counted(best[0]['world_size'], words)} no layout tried ran.")
-    if any(row["step_return"] > STARVED_RETURN for row in tables["returns"]):
+    if any(
+        row["step_return"] > STARVED_RETURN and (row["step_return_low"] or STARVED_RETURN) > 1
+        for row in tables["returns"]
+    ):
         sentences.append(
             "Returns well above 1 mean that the size before is a poor yardstick: it is starved."
         )

@@ -5,8 +5,8 @@ from typing import Any
 
 from scaling.analyse.ties import NOISE_FLOOR
 from scaling.report.tables import Record, Tables
-from scaling.report.text.numbers import digits
-from scaling.report.text.words import foretold
+from scaling.report.text.numbers import ratio
+from scaling.report.text.words import called
 
 _MOST = 12  # layouts of a size, the fastest first
 
@@ -36,10 +36,7 @@ def _says(row: Record) -> str:
         declined = "from" if row["from_outcome"] != "ok" else "to"
         engine, outcome = row[f"{declined}_engine"], row[f"{declined}_outcome"]
         return f"{engine}: {outcome}" + (f", {row['reason']}" if row["reason"] else "")
-    ratio = f"{digits(row['ratio'], 3)} x"
-    if row["ratio_low"] is None or row["ratio_high"] is None:
-        return ratio
-    return f"{ratio} ({digits(row['ratio_low'], 3)} to {digits(row['ratio_high'], 3)})"
+    return ratio(row["ratio"], row["ratio_low"], row["ratio_high"])
 
 
 def _headline(rows: list[Record]) -> str:
@@ -51,10 +48,11 @@ def _headline(rows: list[Record]) -> str:
     }
     only = ", ".join(f"{count} under {name} alone" for name, count in alone.items() if count)
     predicted = {row["series"] for row in rows} - {None} == {"predicted"}
+    series = "predicted" if predicted else "measured"
     ran = "fit" if predicted else "ran"
     if not both:
         title = f"No layout {ran} under {first} and {second}" + (f": {only}" if only else "")
-        return foretold(title) if predicted else title
+        return called(title, series)
     lead = 1 + NOISE_FLOOR
     sure = [row for row in both if row["ratio_low"] and not 1 / lead < row["ratio"] < lead]
     faster = sum(row["ratio_low"] > 1 for row in sure)
@@ -67,4 +65,4 @@ def _headline(rows: list[Record]) -> str:
         + ("; the others are within the noise" if 0 < faster + slower < len(both) else "")
         + (f" ({only})" if only else "")
     )
-    return foretold(title) if predicted else title
+    return called(title, series)

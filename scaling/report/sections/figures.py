@@ -13,12 +13,12 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
     ran = (
         "Points that ran",
         f"{done['ok']} / {done['points']}",
-        f"{done['failed']} failed, {done['waiting']} to come, {done['refusals']} refused",
+        _fates(done, "failed", "waiting", "refusals") or "none failed",
     )
     if done["predicted"]:
-        tried = f"; of {done['ok'] + done['failed']} others {done['ok']} ran" if done["ok"] else ""
-        what = f"only predicted, {done['refusals']} refused{tried}"
-        ran = ("Points", str(done["predicted"]), what)
+        tried = f"{done['ok']} of {done['ok'] + done['failed']} others ran" if done["ok"] else ""
+        parts = ["only predicted", _fates(done, "refusals"), tried]
+        ran = ("Points", str(done["predicted"]), ", ".join(filter(None, parts)))
     best = tables["best"]
     if not best:
         return [ran]
@@ -29,13 +29,6 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
         kept += f", {percent(last['efficiency'])} of ideal"
     foretold = last["series"] == "predicted"
     largest = "Largest size predicted" if foretold else "Largest size run"
-    advised = next(
-        row
-        for row in tables["contenders"]
-        if row["world_size"] == last["world_size"]
-        and row["layout_name"] == last["advised_layout_name"]
-    )
-    memory = advised["predicted_memory_bytes" if foretold else "peak_memory_bytes"]
     rivals = last["runner_up_layout_name"] is not None
     spread = f"×{significant(1 / last['slowest_share'])}" if rivals else UNKNOWN
     figures = [
@@ -43,11 +36,42 @@ def figures(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, st
         (largest, counted(last["world_size"], words), kept),
         ("Choice of layout", spread, f"fastest over slowest {at_last}"),
         ran,
-        ("Memory", gib(memory), f"per {words['GPU']}, layout advised {at_last}"),
+        ("Memory", gib(_memory(tables, last)), f"per {words['GPU']}, layout advised {at_last}"),
         _noise_figure(tables),
         *_tail_figure(tables, words),
     ]
     return [figure for figure in figures if figure[1] != UNKNOWN]
+
+
+def advised_memory(tables: Tables, size: int, words: Mapping[str, str]) -> str:
+    """What the layout advised at a size needs of the memory, a title."""
+    best = next((row for row in tables["best"] if row["world_size"] == size), None)
+    memory = _memory(tables, best) if best else None
+    if memory is None:
+        return "What each layout needs of the memory"
+    capacity = tables["settings"][0]["gpu_memory_bytes"]
+    of = f" of {gib(capacity)}" if capacity else ""
+    which = f"At {counted(size, words)} the layout advised"
+    return f"{which} needs {gib(memory)}{of} per {words['GPU']}"
+
+
+def _memory(tables: Tables, best: Record) -> float | None:
+    """Bytes of the largest rank of the layout advised at a size, of the series of its rates."""
+    advised = next(
+        row
+        for row in tables["contenders"]
+        if row["world_size"] == best["world_size"]
+        and row["layout_name"] == best["advised_layout_name"]
+    )
+    foretold = best["series"] == "predicted"
+    memory: float | None = advised["predicted_memory_bytes" if foretold else "peak_memory_bytes"]
+    return memory
+
+
+def _fates(done: Record, *fates: str) -> str:
+    """What became of points, without those of which there are none: `3 failed, 2 refused`."""
+    words = {"failed": "failed", "waiting": "to come", "refusals": "refused"}
+    return ", ".join(f"{done[fate]} {words[fate]}" for fate in fates if done[fate])
 
 
 def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -63,7 +87,7 @@ def _tail_figure(tables: Tables, words: Mapping[str, str]) -> list[tuple[str, st
 
 def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> tuple[str, str, str]:
     def where(row: Record) -> str:
-        return f"{row['layout_name']} at {counted(row['world_size'], words)}"
+        return f"of the fastest layout, at {counted(row['world_size'], words)}"
 
     with_peak = [row for row in best if row["mfu"] is not None]
     if with_peak:

@@ -15,10 +15,10 @@ from scaling.report.text.numbers import (
     significant,
     times,
 )
-from scaling.report.text.words import counted, foretold
+from scaling.report.text.words import called, counted
 
 FEW_PAIRS = 3  # of fewer pairs nothing is said
-MOST_NAMED = 3  # choices in one title
+MOST_NAMED = 3  # choices or cells in one title
 PROFILED = 0.1  # a ratio by which a profiler may slow a step down unsaid
 NEAR = 0.1  # a prediction within ten per cent counts as near
 LAWS = {
@@ -96,6 +96,8 @@ def _better(row: Record) -> str:
         return _choice(row)
     name, _, against = str(row["name"]).partition(", against ")
     axis = f"{row['factor']} " if name.startswith(f"{row['factor']} ") else ""
+    if axis and against == "none":
+        return f"no {row['factor']} (against {name.removeprefix(axis)})"
     return f"{axis}{against} (against {name.removeprefix(axis)})"
 
 
@@ -126,14 +128,19 @@ def map_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     which = "cell" if firm else "predicted cell"
     named = [f"tp {row['tp']}, pp {row['pp']}" for row in best]
     title = f"{at} the best {which} is {named[0]}"
-    if len(best) > 1:
+    if len(best) > MOST_NAMED:
+        title = f"{at} {len(best)} {which}s tie for the best"
+    elif len(best) > 1:
         title = f"{at} the best {which}s tie: {'; '.join(sorted(named))}"
     empty = len(cells) - len(ran)
     return f"{title}; {empty} of {len(cells)} cells hold nothing that runs" if empty else title
 
 
 def memory_title(tables: Tables) -> str:
-    """What ZeRO saves, in pairs alike in all else; how well predicted memory tells what fits."""
+    """What ZeRO saves, in pairs alike in all else; how well predicted memory tells what fits.
+
+    Empty where neither can be told.
+    """
     parts = []
     pairs = [
         row
@@ -152,10 +159,8 @@ def memory_title(tables: Tables) -> str:
         if row["judged"]:
             right = percent(row["told_right"] / row["judged"])
             parts.append(f"predicted memory tells {right} of {row['judged']} points right")
-    sentence = "; ".join(parts) or "What each layout needs of the memory"
-    if pairs and pairs[0]["series"] == "predicted":
-        return foretold(sentence)
-    return sentence[0].upper() + sentence[1:]
+    sentence = "; ".join(parts)
+    return called(sentence[:1].upper() + sentence[1:], pairs[0]["series"] if pairs else "measured")
 
 
 def time_title(tables: Tables, words: Mapping[str, str]) -> str:
@@ -168,9 +173,17 @@ def time_title(tables: Tables, words: Mapping[str, str]) -> str:
     losses = [row for row in here if row["part"] != "compute"]
     worst = max(losses, key=lambda row: row["share_to"] - row["share_from"])
     share = percent(worst["share_to"] - worst["share_from"])
-    sentence = f"At {counted(size, words)} the largest loss is {worst['part']}, {share} of the step"
+    advised = {
+        row["layout_name"]: row["advised_layout_name"]
+        for row in tables["best"]
+        if row["world_size"] == size
+    }
+    step = "the step"
+    if advised.get(worst["layout_name"]) != worst["layout_name"]:
+        step = f"the step of {worst['layout_name']}, not told apart from the one advised"
+    sentence = f"At {counted(size, words)} the largest loss is {worst['part']}, {share} of {step}"
     if worst["series"] == "predicted":
-        return foretold(sentence)
+        return called(sentence, "predicted")
     timed = sum(row["seconds"] or 0 for row in here)
     window = worst["profiled_s"] or timed
     if window > timed * (1 + PROFILED):

@@ -7,7 +7,7 @@ from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR
 from scaling.report.tables import Record, Tables
 from scaling.report.text.layouts import degrees, phrases, plainer, rest, shared_axes, stepwise
 from scaling.report.text.numbers import listed, percent
-from scaling.report.text.words import counted
+from scaling.report.text.words import counted, opening
 
 MOST_WORDS = 30
 ALL_OF_IT = 0.95
@@ -20,8 +20,8 @@ def headline(
     choices: Mapping[str, Record],
     kind: str,
     words: Mapping[str, str],
-) -> str:
-    """The longest of its versions that keeps to `MOST_WORDS`.
+) -> tuple[str, str]:
+    """What to use where, and what the last step buys: the longest version within `MOST_WORDS`.
 
     Args:
         tables: of one selection and series.
@@ -32,7 +32,7 @@ def headline(
         words: for GPUs.
     """
     if not stretches:
-        return ""
+        return "", ""
     node = tables["settings"][0]["gpus_per_node"]
     advised = [choices[one.layout] for one in stretches]
     common, names = phrases(advised, node)
@@ -50,32 +50,29 @@ def headline(
     often = {1: "once", 2: "twice"}.get(len(others), f"{len(others)} times")
     sizes = f"between {first.from_size} and {counted(stretches[-1].to_size, words)}"
     versions = [
-        _sentence(common, shared, placed, rival, ending),
-        _sentence(common, shared, placed, "", ending),
-        _sentence(common, shared[:1], placed, "", ending),
-        _sentence(common, [], placed, "", ending),
-        _sentence("", shared, plain, "", ending),
-        _sentence("", [], plain, "", ending),
-        _sentence("", [], by_steps, "", ending),
-        _sentence("", [], by_steps, "", briefly),
-        *([_sentence("", [], [changing], "", briefly)] if ends[0] != ends[1] else []),
-        _sentence("", [], [f"the layout to use changes {often} {sizes}"], "", ending),
+        (_clause(common, shared, placed) + rival, ending),
+        (_clause(common, shared, placed), ending),
+        (_clause(common, shared[:1], placed), ending),
+        (_clause(common, [], placed), ending),
+        (_clause("", shared, plain), ending),
+        (_clause("", [], plain), ending),
+        (_clause("", [], by_steps), ending),
+        (_clause("", [], by_steps), briefly),
+        *([(_clause("", [], [changing]), briefly)] if ends[0] != ends[1] else []),
+        (_clause("", [], [f"the layout to use changes {often} {sizes}"]), ending),
     ]
-    opening = "Measured in short steps" if kind == "extended" else kind.capitalize()
-    sentences = (f"{opening}: {version}" for version in versions)
-    return next(one for one in sentences if len(one.split()) <= MOST_WORDS)
+    most = MOST_WORDS - len(opening(kind).split())
+    return next(one for one in versions if len(" ".join(one).split()) <= most)
 
 
-def _sentence(
-    common: str, shared: Sequence[str], placed: Sequence[str], rival: str, ending: str
-) -> str:
+def _clause(common: str, shared: Sequence[str], placed: Sequence[str]) -> str:
     in_brackets = f" ({', '.join(shared)})" if shared else ""
     if common:
         body = f"{common}{in_brackets}, {', '.join(placed)}"
     else:
         name, _, where = placed[0].partition("\0")
         body = ", ".join([f"{name}{in_brackets}{where}", *placed[1:]])
-    return f"{body.replace(chr(0), '')}{rival}. {ending}".strip()
+    return body.replace("\0", "")
 
 
 def _placed(names: Sequence[str], stretches: Sequence[Any], words: Mapping[str, str]) -> list[str]:

@@ -42,7 +42,7 @@ def order(tables: Tables) -> dict[str, Any] | None:
         row
         | {
             "model": names[row["setting_id"]],
-            "size": _size(row, settings),
+            "size": counted(row["world_size"], words_for(settings[row["setting_id"]]["vendor"])),
             "optimism": max(0.0, row["optimism"]),
         }
         for row in tables["optimism"]
@@ -53,10 +53,6 @@ def order(tables: Tables) -> dict[str, Any] | None:
         return None
     several = len({row["setting_id"] for row in sizes}) > 1
     return {"headline": _headline(sizes), "sizes": sizes, "several": several, "notes": notes}
-
-
-def _size(row: Record, settings: dict[int, Record]) -> str:
-    return counted(row["world_size"], words_for(settings[row["setting_id"]]["vendor"]))
 
 
 def _headline(sizes: list[Record]) -> str:
@@ -99,7 +95,8 @@ def _drift(rows: list[Record]) -> list[str]:
     held = {"repeats": "the other runs of its layout", "prediction": "its prediction"}
     against = listed(sorted({held[row["residual_of"]] for row in rows}))
     if not sure:
-        tests = listed([word for word in ("time", "hour", "node") if _has(rows, word)])
+        run_tests = {row["test"] for row in rows}
+        tests = listed([word for word in ("time", "hour", "node") if word in run_tests])
         return [
             f"No drift: over {tested} runs, each held against {against}, a step's time does not "
             f"depend on {tests} (shuffled residuals, p above {_SURE:g})."
@@ -114,10 +111,6 @@ def _drift(rows: list[Record]) -> list[str]:
         }[row["test"]]
         found.append(f"{where} (p {max(row['p_value'], 0.0005):.2g})")
     return [f"Drift: over {tested} runs, each held against {against}, {listed(found)}."]
-
-
-def _has(rows: list[Record], test: str) -> bool:
-    return any(row["test"] == test for row in rows)
 
 
 def _stops(rows: list[Record]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from scaling.report.tables import Record, Tables
 from scaling.report.text.numbers import amount, digits, listed, percent
-from scaling.report.text.words import counted
+from scaling.report.text.words import called
 
 HALF = 0.5
 
@@ -24,19 +24,8 @@ def peers_title(tables: Tables, words: Mapping[str, str]) -> str:
     if compared:
         here = next(iter(mine.values()))
         which = f"Tokens per second of a {words['GPU']} of {here['cluster']}, same layout"
-        foretold = "Predicted: " if here["series"] == "predicted" else ""
-        return f"{foretold}{which}: {listed(compared)}"
-    rows = [r for r in tables["peers"] if r["dimension"] == "context" and r["mfu"] is not None]
-    if rows:
-        size = max(row["world_size"] for row in rows)
-        at_size = sorted((r for r in rows if r["world_size"] == size), key=_length)
-        mfu = [f"{percent(row['mfu'], 1)} with {row['seq_length']}" for row in at_size]
-        foretold = "Predicted: on" if at_size[0]["series"] == "predicted" else "On"
-        which = f"{foretold} {counted(size, words)} MFU of the same layout is {listed(mfu)}"
-        return f"{which} tokens a sequence"
-    if any(row["dimension"] != "cluster" for row in tables["peers"]):
-        return "In the other selections different layouts were tried: nothing is compared"
-    return "No other setting of this study can be set beside this one"
+        return called(f"{which}: {listed(compared)}", here["series"])
+    return "No other cluster ran the same layout at the same size"
 
 
 def _at_mfu(here: Record, there: Record) -> str:
@@ -80,10 +69,6 @@ def size_of(size_bytes: float) -> str:
         if size_bytes >= scale:
             return f"{size_bytes / scale:.3g}\u202f{unit}"
     return f"{size_bytes:.0f}\u202fB"
-
-
-def _length(row: Record) -> int:
-    return int(row["seq_length"])
 
 
 def _bus(row: Record) -> float:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaling.analyse.series import SERIES, Series
-from scaling.report.charts.palette import LAYOUT_SLOTS
 from scaling.report.sections import answers, findings, other_findings, size_findings
 from scaling.report.sections.advice import advice
-from scaling.report.sections.figures import figures
+from scaling.report.sections.figures import advised_memory, figures
 from scaling.report.tables import Record, Tables
-from scaling.report.text.words import foretold, words_for
+from scaling.report.text.words import called, words_for
 
 # What has 80 % intervals, and of what they are.
 _EIGHTY = {"extended": "a step extended from short ones", "predicted": "a prediction"}
@@ -24,7 +23,6 @@ def story(tables: Tables) -> dict[str, Any]:
     tables = evidence(tables)
     setting = tables["settings"][0]
     words = words_for(setting["vendor"]) | {"interval": interval_words(everything)}
-    named = {row["slot"]: row["layout_name"] for row in everything["contenders"]}
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
     tried = sorted({row["world_size"] for row in everything["contenders"]})
     kind = basis(everything)
@@ -33,9 +31,10 @@ def story(tables: Tables) -> dict[str, Any]:
         "throughput": size_findings.throughput_title(tables, words),
         "returns": size_findings.returns_title(tables, words),
         "effects": findings.effects_title(tables),
+        "cost": size_findings.cost_title(tables, words),
     }
-    if kind == "predicted":
-        stated = {name: foretold(title) for name, title in stated.items()}
+    stated = {name: called(title, kind) for name, title in stated.items()}
+    memory = findings.memory_title(everything)
     return {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
@@ -51,8 +50,7 @@ def story(tables: Tables) -> dict[str, Any]:
         "basis": kind,
         "advice": advised.json(),
         "series": sorted({row["series"] for row in everything["contenders"]}),
-        "names": [named.get(slot, "") for slot in range(1, LAYOUT_SLOTS + 1)],
-        "answer": [(advised.headline.text or answers.nothing_ran(tables), False)],
+        "answer": advised.headline.text or answers.nothing_ran(tables),
         "beyond": beyond(everything, words),
         "knee": " ".join(
             part
@@ -65,13 +63,11 @@ def story(tables: Tables) -> dict[str, Any]:
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": other_findings.slow_hosts_note(everything),
         "price_note": findings.price_note(setting, everything["costs"]),
-        "brief": answers.nothing_ran(tables) if not tables["best"] else "",
         "note": answers.note(tables, kind, words),
         "figures": figures(tables, words),
         "titles": {
             "statistics": answers.statistics_title(tables, kind),
             **stated,
-            "memory": findings.memory_title(everything),
             "time": findings.time_title(everything, words),
             "accuracy": findings.accuracy_title(everything),
             "peers": other_findings.peers_title(everything, words),
@@ -81,6 +77,7 @@ def story(tables: Tables) -> dict[str, Any]:
             str(size): {
                 "layouts": layouts_at(everything, tables, size, words),
                 "map": findings.map_title(everything, size, words),
+                "memory": memory or called(advised_memory(tables, size, words), kind),
             }
             for size in tried
         },
@@ -145,6 +142,6 @@ def beyond(tables: Tables, words: Mapping[str, str]) -> str:
 def layouts_at(everything: Tables, tables: Tables, size: int, words: Mapping[str, str]) -> str:
     """`layouts_title` of what the sentences stand on; of predictions where nothing was tried."""
     tried = any(row["world_size"] == size for row in tables["contenders"])
-    if tried and basis(everything) != "predicted":
-        return size_findings.layouts_title(tables, size, words)
-    return foretold(size_findings.layouts_title(everything.of_series("predicted"), size, words))
+    series = basis(everything) if tried else "predicted"
+    rows = tables if tried else everything.of_series("predicted")
+    return called(size_findings.layouts_title(rows, size, words), series)

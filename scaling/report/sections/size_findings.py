@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from scaling.analyse.ties import NOISE_FLOOR
 from scaling.report.sections.headline import ALL_OF_IT
 from scaling.report.sections.leads import leaders, margin
 from scaling.report.tables import Record, Tables
@@ -55,33 +56,35 @@ def returns_title(tables: Tables, words: Mapping[str, str]) -> str:
         return f"{which} {buys} {share} of its money's worth"
     step, threshold = short
     after = f"After {counted(step['from_world_size'], words)}"
-    high = _high(step)
+    high = _end(step, "high")
     if high < 0:
         return f"{after} more {words['GPUs']} {would}make training slower"
     worth = interval(step["step_return"], step["step_return_low"], step["step_return_high"])
-    part = "half" if math.isclose(threshold, 0.5) else digits(threshold, 2)
-    less = f"less than {part} of its money's worth: {worth}"
+    less = f"less than {_part(threshold)} of its money's worth: {worth}"
     perhaps = "" if high < threshold else "perhaps "
     verb = "buy" if would else "buys"
     return f"{after} a step {perhaps}{would}{verb} {less}"
 
 
 def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
-    """Up to which size a step still pays, with the criterion."""
+    """Up to which size a step still pays, in the unit of the returns, with the criterion."""
     knee = next(iter(tables["knees"]), None)
     if knee is None:
         return ""
-    share = f"{digits(knee['knee_share'], 2)} of twice the throughput"
-    returned = "would return" if knee["series"] == "predicted" else "returned"
-    if knee["beyond_data"]:
-        size = counted(knee["knee_world_size"], words)
-        return f"Every doubling up to {size} {returned} at least {share}: no knee within the data."
+    least = f"at least {_part(2 * knee['knee_share'] - 1)} of its money's worth"
+    bought = "would buy" if knee["series"] == "predicted" else "bought"
     size = counted(knee["knee_world_size"], words)
     short = _first_short(tables)
-    perhaps = " perhaps" if short is not None and _high(short[0]) >= short[1] else ""
+    if short is None:
+        sure = all(_end(step, "low") >= _threshold(step, knee) for step in tables["returns"])
+        every = "Every" if sure else "Perhaps every"
+        asked = "which the study asks of it"
+        return f"{every} doubling up to {size} {bought} {least}, {asked}: no knee within the data."
+    step, threshold = short
+    perhaps = " perhaps" if _end(step, "high") >= threshold else ""
     return (
-        f"The knee is{perhaps} at {size}: up to there every doubling {returned} at least {share}, "
-        f"the next step {digits(knee['returned'], 2)}."
+        f"The knee is{perhaps} at {size}: up to there every doubling {bought} {least}, "
+        f"the next step {digits(step['step_return'], 2)}."
     )
 
 
@@ -91,19 +94,53 @@ def _first_short(tables: Tables) -> tuple[Record, float] | None:
     step = next((step for step in tables["returns"] if not step["pays"]), None)
     if knee is None or step is None:
         return None
+    return step, _threshold(step, knee)
+
+
+def _threshold(step: Record, knee: Record) -> float:
+    """What a step must buy of its cost to count as paying."""
     growth = step["to_world_size"] / step["from_world_size"]
     needed = growth * knee["knee_share"] ** math.log2(growth)
-    return step, (needed - 1) / (growth - 1)
+    return float((needed - 1) / (growth - 1))
 
 
-def _high(step: Record) -> float:
-    """The upper end of what a step returned; without an interval that of an unstated noise."""
-    if step["step_return_high"] is not None:
-        return float(step["step_return_high"])
+def _end(step: Record, end: str) -> float:
+    """An end of what a step returned, `low` or `high`; of an unstated noise where it has none."""
+    if step[f"step_return_{end}"] is not None:
+        return float(step[f"step_return_{end}"])
     growth = step["to_world_size"] / step["from_world_size"]
-    noise = math.exp(math.hypot(margin({}), margin({})))
+    noise = math.hypot(margin({}), margin({})) * (1 if end == "high" else -1)
     ratio = 1 + step["step_return"] * (growth - 1)
-    return float((ratio * noise - 1) / (growth - 1))
+    return float((ratio * math.exp(noise) - 1) / (growth - 1))
+
+
+def _part(share: float) -> str:
+    return "half" if math.isclose(share, 0.5) else digits(share, 2)
+
+
+def cost_title(tables: Tables, words: Mapping[str, str]) -> str:
+    """What the largest size saves in time and adds in GPU-hours: whatever tokens and price."""
+    sizes = sorted(tables["costs"], key=lambda row: int(row["world_size"]))
+    if len(sizes) < 2:
+        return "What a run costs at other sizes is not known"
+    first, last = sizes[0], sizes[-1]
+    at = {row["world_size"]: margin(row) for row in tables["best"]}
+    noise = math.hypot(at[first["world_size"]], at[last["world_size"]])
+    sooner = first["hours_per_token"] / last["hours_per_token"]
+    more = last["gpu_hours_per_token"] / first["gpu_hours_per_token"]
+    hours = f"{words['GPU']}-hours"
+    bill = f"for {percent(abs(more - 1))} {'more' if more > 1 else 'fewer'} {hours}"
+    if more >= 2:
+        bill = f"for {times(more)} the {hours}"
+    elif abs(more - 1) < NOISE_FLOOR:
+        bill = f"for as many {hours}"
+    elif abs(math.log(more)) <= noise:
+        bill += ", which is within the noise"
+    would = "would finish" if _foretold(sizes) else "finish"
+    how = f"{times(sooner)} as fast as {first['world_size']}"
+    if sooner < math.exp(noise):
+        how = f"no sooner than {first['world_size']}"
+    return f"{counted(last['world_size'], words)} {would} a run {how}, {bill}"
 
 
 def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:

@@ -41,7 +41,8 @@ def choice(choices: Choices, axis: str, gpus_per_node: int | None) -> str:
     """One choice that is no degree: `ZeRO-3`, `sharded inside the node`, `micro-batch 2`."""
     value = choices.get(axis)
     if value is None:
-        return "not sharded in parts" if axis == "zero_shard_size" else ""
+        sharded = axis == "zero_shard_size" and choices.get("zero_stage")
+        return "sharded over all" if sharded else ""
     if axis == "zero_stage":
         return f"ZeRO-{value}"
     if axis == "zero_shard_size":
@@ -117,7 +118,8 @@ def phrases(advised: Sequence[Choices], gpus_per_node: int | None) -> tuple[str,
             ", ".join([degrees(each), *rest(each, unlike, gpus_per_node)]) for each in advised
         ]
     return degrees(advised[0]), [
-        listed([choice(each, name, gpus_per_node) for name in unlike]) for each in advised
+        listed([words for name in unlike if (words := choice(each, name, gpus_per_node))])
+        for each in advised
     ]
 
 

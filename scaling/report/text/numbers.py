@@ -22,8 +22,8 @@ FORMATS: dict[str, Any] = {
 
 
 def digits(value: float, places: int) -> str:
-    """Fixed places, with a real minus sign."""
-    return f"{value:.{places}f}".replace("-", MINUS)
+    """Fixed places, with a real minus sign; nothing is no less than zero."""
+    return f"{value:z.{places}f}".replace("-", MINUS)
 
 
 def significant(value: float, count: int | None = None) -> str:
@@ -68,6 +68,11 @@ def interval(middle: float, low: float | None, high: float | None, places: int =
         return digits(middle, places)
     between = "–" if low >= 0 else " to "
     return f"{digits(middle, places)} [{digits(low, places)}{between}{digits(high, places)}]"
+
+
+def ratio(middle: float, low: float | None, high: float | None, places: int = 2) -> str:
+    """A ratio and its interval: `×1.31 [1.30–1.32]`."""
+    return f"×{interval(middle, low, high, places)}"
 
 
 def listed(words: list[str]) -> str:

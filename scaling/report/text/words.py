@@ -24,11 +24,18 @@ def counted(number: int, words: Mapping[str, str]) -> str:
     return f"{number} {words['GPU'] if number == 1 else words['GPUs']}"
 
 
-def foretold(title: str) -> str:
-    """A title that stands on predictions says so; a first word that is no name is lower case."""
+def opening(series: str) -> str:
+    """How a sentence says what its values are: `Predicted:`, `Published:`."""
+    return "Measured in short steps:" if series == "extended" else f"{series.capitalize()}:"
+
+
+def called(title: str, series: str) -> str:
+    """A title of values that no full step measured says so; its first word, no name, is small."""
+    if not title or series == "measured":
+        return title
     if title.split(" ", 1)[0][1:].islower():
         title = title[0].lower() + title[1:]
-    return f"Predicted: {title}"
+    return f"{opening(series)} {title}"
 
 
 def shown(text: str) -> str:

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import torch
+
 from scaling.layout.engines import engine_module
+from scaling.study.point import Point
 from scaling.train.data import MicroBatch
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.parallel.groups import Groups
@@ -27,6 +30,20 @@ class Trainer(Protocol):
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm over all weights, None where the engine keeps none."""
+
+
+def planned(point: Point, groups: Groups, device: torch.device) -> Blueprint:
+    """What this rank is to build of a point."""
+    return Blueprint(
+        shape=point.shape,
+        layout=point.layout,
+        tp=groups.tensor_parallel,
+        cp=groups.context_parallel,
+        ep=groups.expert_parallel,
+        seed=point.seed,
+        gradient_clipping=point.gradient_clipping,
+        device=device,
+    )
 
 
 def build(plan: Blueprint, groups: Groups, beat: Beat = lambda doing: None) -> Trainer:

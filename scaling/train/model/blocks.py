@@ -17,6 +17,7 @@ from scaling.train.kernels import fused
 from scaling.train.kernels.attention import attend
 from scaling.train.model.blueprint import Blueprint, recomputed
 from scaling.train.parallel.context import Attend, ContextParallel
+from scaling.train.parallel.paired import paired
 from scaling.train.parallel.tensor import TensorParallel
 
 _EPSILONS: dict[Family, float] = {"llama": 1e-5, "gpt": 1e-5, "t5": 1e-6}  # as released
@@ -216,22 +217,7 @@ def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.T
     if torch.compiler.is_compiling():  # a compiler joins the operators itself
         first, second = x.chunk(2, -1)
         return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
-    turned: torch.Tensor = _Turn.apply(x, cosine, sine)  # type: ignore[no-untyped-call]
-    return turned
-
-
-class _Turn(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
-    ) -> torch.Tensor:
-        ctx.save_for_backward(cosine, sine)
-        return _turned(x, cosine, sine)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        cosine, sine = ctx.saved_tensors
-        return _turned(gradients[0], cosine, -sine), None, None
+    return paired(_turned, lambda g, cosine, sine: _turned(g, cosine, -sine), x, cosine, sine)
 
 
 def _turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:

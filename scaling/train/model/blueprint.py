@@ -67,9 +67,9 @@ class Blueprint:
         return self.tp.mark_sharded(nn.Parameter(part.to(self.dtype)))
 
     def stacked(self, names: Sequence[str], rows: int, columns: int, *, dim: int) -> nn.Parameter:
-        """This rank's slices of several weights [rows, columns], one above the other."""
+        """This rank's slices of its experts' weights [rows, columns], one above the other."""
         parts = [self._part(name, rows, columns, dim).to(self.dtype) for name in names]
-        return self.tp.mark_sharded(nn.Parameter(torch.stack(parts)))
+        return self.ep.mark(self.tp.mark_sharded(nn.Parameter(torch.stack(parts))))
 
     def _part(self, name: str, rows: int, columns: int, dim: int) -> torch.Tensor:
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)

@@ -69,8 +69,8 @@ class Experts(nn.Module):
 
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
-        shape, self.ep = plan.shape, plan.ep
-        names = [f"{name}.experts.{i}" for i in self.ep.held(shape.num_experts)]
+        shape = plan.shape
+        names = [f"{name}.experts.{i}" for i in plan.ep.held(shape.num_experts)]
         wide, hidden_size = shape.expert_ffn_hidden_size, shape.hidden_size
         self.gate = plan.stacked([f"{n}.gate" for n in names], wide, hidden_size, dim=0)
         self.up = plan.stacked([f"{n}.up" for n in names], wide, hidden_size, dim=0)
@@ -79,7 +79,6 @@ class Experts(nn.Module):
 
     def forward(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """[n, h] in the order of their experts, `counts` of each -> this rank's part, [n, h]."""
-        gate, up, down = (self.ep.whole_gradient(w) for w in (self.gate, self.up, self.down))
         if tokens.dtype == torch.bfloat16:
             ends = counts.cumsum(0).to(torch.int32)
 
@@ -93,7 +92,8 @@ class Experts(nn.Module):
                 pairs = zip(x.split(sizes), weights, strict=True)
                 return torch.cat([functional.linear(part, weight) for part, weight in pairs])
 
-        return grouped(self.join(grouped(tokens, gate), grouped(tokens, up)), down)
+        gate, up = grouped(tokens, self.gate), grouped(tokens, self.up)
+        return grouped(self.join(gate, up), self.down)
 
 
 class Mixture(nn.Module):

@@ -6,14 +6,15 @@ every copy of one to the rank of its expert, and gets what the expert made of it
 """
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from scaling.train.parallel.paired import paired, same
+from scaling.train.parallel.paired import paired
 
 # Tokens in the order of their experts, and how many each expert gets -> the same tokens
 Apply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -27,16 +28,27 @@ def on_host(counts: torch.Tensor) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertParallel:
-    """This rank's place in its ep group. `group` is None where the group is this rank alone."""
+    """This rank's place in its ep group. `group` is None where the group is this rank alone.
+
+    `marks` are attributes by which an engine knows a weight of experts that are dealt to ranks. Its
+    gradient is the sum over the tokens of the whole group: an engine divides it by all ranks of the
+    data group, not by those alone that hold the same experts.
+    """
 
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
+    marks: Mapping[str, Any] = field(default_factory=dict)
 
     def held(self, num_experts: int) -> range:
         """The experts of this rank."""
         each = num_experts // self.size
         return range(self.rank * each, (self.rank + 1) * each)
+
+    def mark(self, weight: nn.Parameter) -> nn.Parameter:
+        """A weight of this rank's experts."""
+        vars(weight).update(self.marks)
+        return weight
 
     def through(self, experts: Apply, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """What the experts of all ranks make of this rank's tokens.
@@ -62,14 +74,6 @@ class ExpertParallel:
         made = experts(arrived[by_expert], coming.sum(0))
         back = torch.empty_like(made).index_copy(0, by_expert, made)
         return _exchanged(back, received, sent, self)
-
-    def whole_gradient(self, weight: torch.Tensor) -> torch.Tensor:
-        """An expert's weight, whose gradient becomes the mean over the ranks that send it tokens.
-
-        Engines take the mean over the ranks that hold the same experts; the tokens of all others
-        of the data group come here, where their gradients add up.
-        """
-        return weight if self.size == 1 else paired(same, torch.div, weight, self.size)
 
 
 def _exchanged(

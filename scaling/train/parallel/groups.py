@@ -39,7 +39,8 @@ class Groups:
     `data_group` are the ranks that hold the same weights and other tokens: other sequences (dp) or
     other parts of one sequence (cp). Gradients are averaged over it, and ZeRO shards over it.
     `shard_group` are those of them that hold one more copy of ZeRO-3's parameters together, None
-    where there is only the copy of the whole data group.
+    where there is only the copy of the whole data group. `expert_parallel` is this rank's place
+    among those that the experts are dealt to.
 
     A rank makes the groups that it is in and no other: of 2,048 ranks each makes four at most, not
     the hundreds there are. Their members make them in one order, so they agree on their names.
@@ -55,44 +56,30 @@ class Groups:
             else None
         )
         self.data_group = self.own_group_by(lambda p: (p.tp_rank, p.pp_rank))
-        self.shard_group = self._own_shard_group()
-        self.ep_group = self._own_ep_group()
-
-    def _own_shard_group(self) -> dist.ProcessGroup | None:
-        """The neighbouring dp ranks, with all cp ranks of each, that share a copy with this one."""
-        size = hpz_ranks(self.layout)
-        if size is None:
-            return None
-        replicas = size // self.layout.cp
-        return self.own_group_by(lambda p: (p.tp_rank, p.pp_rank, p.dp_rank // replicas))
+        shards, ep = hpz_ranks(layout), layout.ep
+        self.shard_group: dist.ProcessGroup | None = None
+        if shards is not None:
+            replicas = shards // layout.cp  # neighbouring dp ranks, with all cp ranks of each
+            self.shard_group = self.own_group_by(
+                lambda p: (p.tp_rank, p.pp_rank, p.dp_rank // replicas)
+            )
+        self.expert_parallel = ExpertParallel()
+        if ep > 1:  # neighbours of the data group, each with other experts
+            group = self.own_group_by(
+                lambda p: (p.tp_rank, p.pp_rank, self.data_rank(p) // ep), called=EP
+            )
+            own = self.data_rank(self.place) % ep
+            self.expert_parallel = ExpertParallel(size=ep, rank=own, group=group)
 
     def data_rank(self, place: Place) -> int:
         """A place among the ranks of its data group."""
         return place.dp_rank * self.layout.cp + place.cp_rank
-
-    def _own_ep_group(self) -> dist.ProcessGroup | None:
-        """Neighbours of the data group, each with other experts."""
-        ep = self.layout.ep
-        if ep == 1:
-            return None
-        return self.own_group_by(
-            lambda p: (p.tp_rank, p.pp_rank, self.data_rank(p) // ep), called=EP
-        )
 
     def experts_group(self) -> dist.ProcessGroup:
         """The ranks of the data group that hold the same experts as this one."""
         return self.own_group_by(
             lambda place: (place.tp_rank, place.pp_rank, self.data_rank(place) % self.layout.ep)
         )
-
-    @property
-    def expert_parallel(self) -> ExpertParallel:
-        """This rank's place among those that the experts are dealt to."""
-        if self.ep_group is None:
-            return ExpertParallel()
-        ep = self.layout.ep
-        rank = self.data_rank(self.place) % ep
-        return ExpertParallel(size=ep, rank=rank, group=self.ep_group)
 
     def own_group_by(
         self, key: Callable[[Place], tuple[int, ...]], *, called: str | None = None

@@ -35,8 +35,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.study.point import Point, point_from_json
 from scaling.train.data import MicroBatch
-from scaling.train.engines.trainer import Trainer, build
-from scaling.train.model.blueprint import Blueprint
+from scaling.train.engines.trainer import Trainer, build, planned
 from scaling.train.parallel.groups import Groups
 from scaling.train.rehearsal.dealing import tokens_dealt
 from scaling.train.rehearsal.ledger import Ledger, Memory
@@ -97,15 +96,7 @@ def walked(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS) -
     beats: list[str] = []
     ledger = Ledger()
     with ledger.watching():
-        plan = Blueprint(
-            shape=point.shape,
-            layout=point.layout,
-            tp=groups.tensor_parallel,
-            cp=groups.context_parallel,
-            seed=point.seed,
-            gradient_clipping=point.gradient_clipping,
-            device=_DEVICE,
-        )
+        plan = planned(point, groups, _DEVICE)
         trainer = build(plan, groups, beats.append)
         with _phases(point.layout.engine, trainer, ledger):
             for _ in range(steps):

@@ -120,34 +120,12 @@ def cross_entropy_rows(tokens: int, hidden_size: int, vocab_size: int) -> int:
     return min(tokens, int(2 ** math.ceil(math.log2(math.ceil(tokens / pieces)))))
 
 
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    result: torch.Tensor = _Norm.apply(x, weight)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _rotate(
-    query: torch.Tensor, key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    turned = (_Turn.apply(x, cosine) for x in (query, key))  # type: ignore[no-untyped-call]
-    return next(turned), next(turned)
-
-
-def _gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = _Gate.apply(gate, up)  # type: ignore[no-untyped-call]
-    return result
-
-
 def _linear_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
     labels.ne(-1).sum().item()  # Liger counts the labels that are none, and waits for the number
     loss: torch.Tensor = _CrossEntropy.apply(x.flatten(0, 1), weight)  # type: ignore[no-untyped-call]
     return loss
-
-
-def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
-    return result
 
 
 def _with_fused_softmax(
@@ -172,17 +150,19 @@ class _Apex:
 def standing_in() -> Iterator[None]:
     """Within, kernels that need a GPU are stood in for."""
     attentions = {
-        name: _with_fused_softmax if name == "fused_softmax" else _attend
+        name: _with_fused_softmax if name == "fused_softmax" else _Attention.apply
         for name, kernel in ATTENTION.items()
         if not kernel.rehearsed
     }
+    norm: Any = _Norm.apply
+    turn: Any = _Turn.apply
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(attention.CALLS, attentions))
         for name, call in {
-            "rms_norm": _rms_norm,
-            "rotate": _rotate,
-            "gated_silu": _gated,
-            "gated_gelu": _gated,
+            "rms_norm": lambda x, weight, _: norm(x, weight),
+            "rotate": lambda query, key, cosine, _: (turn(query, cosine), turn(key, cosine)),
+            "gated_silu": _Gate.apply,
+            "gated_gelu": _Gate.apply,
             "linear_cross_entropy": _linear_cross_entropy,
         }.items():
             stack.enter_context(mock.patch.object(fused, name, call))

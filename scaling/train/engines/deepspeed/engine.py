@@ -1,15 +1,18 @@
 """DeepSpeed under one step: ZeRO over data-parallel ranks, or a pipeline."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import deepspeed
 import deepspeed.runtime.zero.muon.muon_optimizer  # which DeepSpeed imports late, in each rank
 import torch
 import torch.distributed as dist
+from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from deepspeed.pipe import DualPipeVModule, LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
@@ -19,8 +22,9 @@ from scaling.layout.layout import Layout
 from scaling.train.data import MicroBatch
 from scaling.train.engines.deepspeed import streams
 from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config, reduces_nothing
+from scaling.train.engines.deepspeed.experts import HasExperts, expert_parallel
 from scaling.train.engines.deepspeed.pipeline import DealtPipeline
-from scaling.train.engines.deepspeed.unit import ModelParallelUnit
+from scaling.train.engines.deepspeed.unit import model_parallel_unit
 from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.engines.trainer import Beat, Trainer
 from scaling.train.kernels.compiled import compile_each
@@ -51,6 +55,7 @@ def join(port: int) -> None:
 
 def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
     """The trainer of this layout, weights drawn, optimizer states allocated."""
+    plan = dataclasses.replace(plan, ep=expert_parallel(groups))
     trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
     return trainer(plan, groups, beat)
 
@@ -59,7 +64,11 @@ class _Trainer:
     """What DeepSpeed's engine of either kind is asked."""
 
     def __init__(
-        self, model: nn.Module, plan: Blueprint, config: dict[str, Any], mpu: Any = None
+        self,
+        model: nn.Module,
+        plan: Blueprint,
+        config: dict[str, Any],
+        mpu: SimpleNamespace | None = None,
     ) -> None:
         self.engine = _initialize(model, config, plan.layout, mpu)
         if plan.layout.compile:
@@ -83,7 +92,7 @@ class ReplicaTrainer(_Trainer):
                 encoder_decoder.EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
             )
         beat("building the engine")
-        super().__init__(model, plan, config, ModelParallelUnit(groups))
+        super().__init__(model, plan, config, model_parallel_unit(groups))
         self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
         self._losses: list[torch.Tensor] = []
 
@@ -188,20 +197,27 @@ def _partitioned_while_built(
         data_parallel_group=groups.data_group,
         zero_param_parallel_group=groups.shard_group,
         config_dict_or_path=config,
-        mpu=ModelParallelUnit(groups),
+        mpu=model_parallel_unit(groups),
     ):
         yield
 
 
 def _initialize(
-    model: nn.Module, config: dict[str, Any], layout: Layout, mpu: ModelParallelUnit | None
+    model: nn.Module, config: dict[str, Any], layout: Layout, mpu: SimpleNamespace | None
 ) -> Any:
+    if layout.ep > 1 and layout.zero_stage < 3:  # ZeRO-3 goes by marks alone
+        model.add_module("has_experts", HasExperts())
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
     # ZeRO-3 has cut them by now and remembers how large they were
     held = sum(getattr(weight, "ds_numel", weight.numel()) for weight in parameters)
     config["zero_optimization"] |= buckets_of(held)
     # torch's fused AdamW: DeepSpeed's own is compiled at the first use, which takes a minute
-    optimizer = torch.optim.AdamW(parameters, lr=0.0, betas=BETAS, weight_decay=0.0, fused=True)
+    # those of experts that are dealt to ranks in a group of their own; DeepSpeed would cut it into
+    # several, and fails at a weight that is larger than one
+    by_kind = split_params_into_different_moe_groups_for_optimizer(
+        {"params": parameters, "name": "dense"}, max_group_size=None
+    )
+    optimizer = torch.optim.AdamW(by_kind, lr=0.0, betas=BETAS, weight_decay=0.0, fused=True)
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameters, optimizer=optimizer, config=config, mpu=mpu
     )
@@ -241,8 +257,10 @@ def _norm_is_right(engine: Any, plan: Blueprint) -> bool:
     """Whether the norm that DeepSpeed keeps is the norm of all gradients.
 
     FP16_UnfusedOptimizer (ZeRO-0 in bf16) looks for the mark of a sharded weight on its gradient,
-    finds none, and counts only the first tp rank's part. In fp16 norms are scaled with the loss.
+    finds none, and counts only the first tp rank's part; experts that are dealt to ranks it leaves
+    out. In fp16 norms are scaled with the loss.
     """
     if plan.layout.precision == "fp16":
         return False
-    return plan.layout.tp == 1 or not isinstance(engine.optimizer, FP16_UnfusedOptimizer)
+    alike = plan.layout.tp == plan.layout.ep == 1
+    return alike or not isinstance(engine.optimizer, FP16_UnfusedOptimizer)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from scaling.layout.layout import Layout
+from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import ModelShape
 
 
@@ -14,11 +15,6 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         yield (
             f"pipeline_schedule={layout.pipeline_schedule}: DeepSpeed has 1f1b and dualpipev only"
         )
-    if layout.ep > 1:
-        yield (
-            f"ep={layout.ep}: DeepSpeed's own layers of experts route by their gate alone, at no "
-            "zero_stage=3, and are not wired here; engine: torch deals experts to ranks"
-        )
     size = layout.zero_shard_size
     if size is not None and layout.zero_stage < 3:
         yield (
@@ -27,10 +23,20 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
     elif size == 1 and layout.dp > 1:
         yield "zero_shard_size=1 keeps all parameters on every rank, as zero_stage=2 does"
+    elif size is not None and layout.ep > 1:
+        yield (
+            f"ep={layout.ep} with zero_shard_size={size}: DeepSpeed would share the second copy of "
+            "ZeRO-3's parameters among ranks that hold different experts"
+        )
     if layout.pp > 1 and layout.zero_stage > 1:
         yield (
             f"zero_stage={layout.zero_stage} with pp={layout.pp}: "
             "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism (DeepSpeed)"
+        )
+    if _lacks_experts(shape, layout):
+        yield (
+            f"ep={layout.ep} with pp={layout.pp}: a stage has none of the layers with experts, and "
+            "DeepSpeed takes the norm of their gradients on every stage or on none"
         )
     yield from _optimizer_precision_refusals(layout)
     elements = layout.micro_batch_size * (layout.seq_length // layout.cp) * shape.hidden_size
@@ -47,6 +53,26 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"pipeline_schedule={layout.pipeline_schedule} turns one stream around at the last "
             "rank; a t5 sends two through its stages"
         )
+
+
+def _lacks_experts(shape: ModelShape, layout: Layout) -> bool:
+    """Whether a rank of a pipeline whose optimizer takes a norm has dense layers only.
+
+    They are a model's first ones. Of DualPipeV's two stages of each rank the later ones are in the
+    second half.
+    """
+    without_norm = layout.zero_stage == 0 and layout.flow_precision == "fp32"
+    if layout.ep == 1 or layout.pp == 1 or without_norm:
+        return False
+    if layout.pipeline_schedule == "dualpipev":
+        return 2 * shape.dense_layers > shape.num_layers
+    first, *_ = layers_of_stages(
+        shape,
+        pp=layout.pp,
+        seq_length=layout.seq_length,
+        activation_checkpointing=layout.activation_checkpointing,
+    )
+    return first <= shape.dense_layers
 
 
 def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
@@ -85,7 +111,8 @@ def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]
     Of the optimizers that DeepSpeed takes without ZeRO, torch's own (fp32) counts what the first
     stage holds and what is marked as sharded over tp; FP16_UnfusedOptimizer (bf16 without a
     pipeline, fp16) looks for that mark where it is not, and counts what the first rank holds;
-    BF16_Optimizer (bf16 in a pipeline) counts everything.
+    BF16_Optimizer (bf16 in a pipeline) counts everything. Where experts are dealt to ranks, torch's
+    takes the mean of these ranks' norms, and FP16_UnfusedOptimizer leaves experts out.
     """
     if not gradient_clipping or layout.zero_stage > 0:
         return
@@ -94,6 +121,8 @@ def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]
         missed = "later stages"
     elif layout.tp > 1 and layout.pp == 1 and layout.flow_precision in ("bf16", "fp16"):
         missed = "the other tp ranks"
+    elif layout.ep > 1 and layout.pp == 1:
+        missed = "experts"
     if missed is not None:
         yield (
             f"gradient_clipping={gradient_clipping:g} at zero_stage=0 with precision="

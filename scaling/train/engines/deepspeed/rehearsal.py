@@ -37,14 +37,12 @@ class _Stream:
     def synchronize(self) -> None:
         self._note("synchronize")
 
-    def wait_stream(self, _: Any) -> None: ...
+    def record(self, _: Any = None) -> None: ...
 
-    def wait_event(self, _: Any) -> None: ...
+    wait_stream = wait_event = record
 
     def record_event(self, event: Any = None) -> Any:
         return event or _Stream(self._note)
-
-    def record(self, _: Any = None) -> None: ...
 
     def query(self) -> bool:
         return True

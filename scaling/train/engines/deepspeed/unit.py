@@ -1,40 +1,24 @@
 """A rank's groups in the words in which DeepSpeed asks for them."""
 
-import torch.distributed as dist
+from types import SimpleNamespace
 
 from scaling.train.parallel.groups import Groups
 
 
-class ModelParallelUnit:
+def model_parallel_unit(groups: Groups) -> SimpleNamespace:
     """The `mpu` of DeepSpeed. Its model parallelism is tp: it gets one only where pp is 1."""
-
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-
-    def get_model_parallel_rank(self) -> int:
-        """Place among the ranks that share every layer."""
-        return self._groups.place.tp_rank
-
-    def get_model_parallel_world_size(self) -> int:
-        """Ranks that share every layer."""
-        return self._groups.layout.tp
-
-    def get_model_parallel_group(self) -> dist.ProcessGroup | None:
-        """The ranks that share every layer."""
-        return self._groups.tp_group
-
-    def get_data_parallel_rank(self) -> int:
-        """Place among the ranks that hold the same weights."""
-        return self._groups.place.dp_rank * self._groups.layout.cp + self._groups.place.cp_rank
-
-    def get_data_parallel_world_size(self) -> int:
-        """Ranks that hold the same weights."""
-        return self._groups.layout.dp * self._groups.layout.cp
-
-    def get_data_parallel_group(self) -> dist.ProcessGroup | None:
-        """The ranks that hold the same weights."""
-        return self._groups.data_group
-
-    get_tensor_model_parallel_rank = get_model_parallel_rank
-    get_tensor_model_parallel_world_size = get_model_parallel_world_size
-    get_tensor_model_parallel_group = get_model_parallel_group
+    place, layout = groups.place, groups.layout
+    alike = {  # ranks that share every layer
+        "rank": place.tp_rank,
+        "world_size": layout.tp,
+        "group": groups.tp_group,
+    }
+    answers = {
+        **{f"model_parallel_{name}": answer for name, answer in alike.items()},
+        **{f"tensor_model_parallel_{name}": answer for name, answer in alike.items()},
+        # ranks that hold the same weights
+        "data_parallel_rank": groups.data_rank(place),
+        "data_parallel_world_size": layout.dp * layout.cp,
+        "data_parallel_group": groups.data_group,
+    }
+    return SimpleNamespace(**{f"get_{name}": lambda a=a: a for name, a in answers.items()})

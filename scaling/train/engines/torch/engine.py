@@ -24,8 +24,7 @@ def join(_: int) -> None:
 
 def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
     """The trainer of this layout, weights drawn and sharded."""
-    tp = dataclasses.replace(plan.tp, sums_each=False)
-    plan = dataclasses.replace(plan, tp=tp, ep=groups.expert_parallel)
+    plan = dataclasses.replace(plan, tp=dataclasses.replace(plan.tp, sums_each=False))
     trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
     return trainer(plan, groups, beat)
 

@@ -112,7 +112,6 @@ class Sharding:
         mesh, replicates = self._mesh, self._replicates
         if self._experts is not None and isinstance(module, Experts):
             mesh = self._experts
-            replicates = replicates and mesh.size() > 1
             for weight in module.parameters():
                 setattr(weight, _COPIES, mesh.size() if replicates else 1)
         marks = [dict(vars(weight)) for weight in module.parameters()]
@@ -154,6 +153,11 @@ class Sharding:
 def tp_sharded(weight: nn.Parameter) -> bool:
     """Whether each tp rank holds another part of this weight."""
     return bool(getattr(weight, _TP_MARK, False))
+
+
+def of_experts(weight: nn.Parameter) -> bool:
+    """Whether a weight is of experts that are dealt to ranks."""
+    return hasattr(weight, _COPIES)
 
 
 def copies_of(weight: nn.Parameter, otherwise: int) -> int:

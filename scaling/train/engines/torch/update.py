@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
-from scaling.train.engines.torch.sharding import copies_of, tp_sharded
+from scaling.train.engines.torch.sharding import copies_of, of_experts, tp_sharded
 from scaling.train.measure.window import OPTIMIZER
 from scaling.train.model.blueprint import Blueprint
 
@@ -72,6 +72,7 @@ class Update:
             for index, weight in enumerate(self._weights)
             if tp.sequence_parallel and not tp_sharded(weight)
         ]
+        self._of_experts = [i for i, weight in enumerate(self._weights) if of_experts(weight)]
         self._norm: torch.Tensor | None = None
 
     def last_norm(self) -> float | None:
@@ -86,6 +87,9 @@ class Update:
             self._sum_tied(self._tied)
         if self._summed:
             self._sum_over_sequence([gradients[index] for index in self._summed])
+        if self._of_experts:  # FSDP2 took the mean over those that hold the same ones
+            dealt = [gradients[index] for index in self._of_experts]
+            torch._foreach_div_(dealt, self._plan.ep.size)
         self._norm = self._norm_of(gradients)
         if self._plan.gradient_clipping:
             shrink = (self._plan.gradient_clipping / self._norm).clamp(max=1.0)

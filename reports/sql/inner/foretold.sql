@@ -1,0 +1,27 @@
+-- Grain: one row per setting, world_size and layout of which a prediction says something.
+-- Needs: measurements, counterparts
+-- Beside each layout that was predicted those that others published of it, see `counterparts`.
+with predicted as (
+    select
+        setting_id, world_size, layout as predicted_layout,
+        any_value(outcome) as predicted_outcome,
+        any_value(step_time_s) as predicted_step_time_s,
+        any_value(tokens_per_s) as predicted_tokens_per_s,
+        any_value(predicted_memory_bytes) as predicted_memory_bytes,
+        any_value(stack_fingerprint) as predicted_from
+    from measurements
+    where series = 'predicted'
+    group by setting_id, world_size, layout
+),
+called as (
+    select setting_id, world_size, layout, predicted_layout, unstated from counterparts
+    union all
+    select setting_id, world_size, predicted_layout as layout, predicted_layout, null
+    from predicted
+    where (setting_id, world_size, layout) not in (
+        select (setting_id, world_size, layout) from counterparts
+    )
+)
+select * exclude (predicted_layout, unstated), unstated
+from called
+join predicted using (setting_id, world_size, predicted_layout)

@@ -1,0 +1,29 @@
+"""A python for tests of workflows that has imported already."""
+
+import atexit
+import functools
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+@functools.cache
+def warm_python() -> str:
+    """The program that is called as `sys.executable` is; server.py says how far it is the same."""
+    folder = tempfile.TemporaryDirectory()
+    command = [sys.executable, "-m", "tests.warm.server", folder.name]
+    server = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+    python = Path(folder.name, "python")
+    while not python.exists():
+        assert server.poll() is None, "the server of warm pythons did not start"
+        time.sleep(0.05)
+
+    def end() -> None:
+        server.kill()
+        server.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    return str(python)
