@@ -1,11 +1,14 @@
 """What the predictor reaches on published measurements, where they lie beside the project."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks import coverage
 from scaling.foreign.reading import read_table
+from scaling.predict.fit.accuracy import Task
 from scaling.predict.fit.trial import trial
 
 FOLDER = Path(
@@ -13,11 +16,18 @@ FOLDER = Path(
 )
 
 
-def on(name, **conditions):
+def table_named(name):
     path = FOLDER / f"{name}.csv"
     if not path.is_file():
         pytest.skip(f"{path.name} is not here: set SCALING_PUBLISHED to the folder that holds it")
-    return trial(read_table(path), path.name, **conditions).overall
+    return read_table(path)
+
+
+def on(name, **conditions):
+    return trial(table_named(name), f"{name}.csv", **conditions).overall
+
+
+NUMBER = re.compile(r"\d+")
 
 
 # Limits are what was reached plus about a fifth; the goals stand in docs/prediction.md.
@@ -56,3 +66,24 @@ def test_llama_on_h100_beyond_the_sizes_calibrated():
     assert scores.regret["mean"] < 0.03
     assert scores.step_time["median_ape"] < 0.09
     assert 0.7 < scores.coverage_80 < 0.95
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("gpt3_175b_h100", None),
+        ("mpt_zero3", None),
+        ("llama_layouts_a100", None),
+        ("gpt_layouts_a100", "hash(row_index) % 19 = 0"),
+    ],
+)
+def test_the_docs_state_what_intervals_cover(name, where):
+    task = Task(name=name, table=f"{name}.csv", calibrate_where=where)
+    lines = coverage.coverage_table([coverage.hold_out(task, table_named(name))])
+    text = coverage.DOCUMENT.read_text(encoding="utf-8")
+    written = [line for line in coverage.between_marks(text).splitlines() if f"| {name} |" in line]
+    start, numbers = lines[1][:2], NUMBER.findall(" ".join(lines[1][2:]))
+    (stated,) = [line for line in written if line.startswith(f"| {start[0]} | {start[1]} |")]
+    found = NUMBER.findall(stated.split("|", 3)[3])
+    # a fit ends a little elsewhere on other machines
+    assert [float(n) for n in numbers] == pytest.approx([float(n) for n in found], abs=2)

@@ -19,11 +19,17 @@ def test_neighbours_are_compared_more_surely_than_strangers():
     assert sigmas[-1] == sigmas[-2] == pytest.approx(ratio_sigma(0.1, 0.1))
 
 
-def test_the_odds_of_a_tie_are_even_and_one_sigma_is_five_in_six():
+def test_the_odds_of_a_tie_are_even_and_one_in_ten_lies_beyond_an_interval():
     assert chance_faster(2.0, 2.0, np.array(0.1)) == pytest.approx(0.5)
-    # 84.13 % of a normal error lie below one standard deviation
-    assert chance_faster(1.0, np.exp(0.1), np.array(0.1)) == pytest.approx(0.8413, abs=1e-4)
-    assert chance_faster(np.exp(0.1), 1.0, np.array(0.1)) == pytest.approx(0.1587, abs=1e-4)
+    # an 80 % interval ends 1.2816 standard deviations away, on both sides
+    ahead = np.exp(0.12816)
+    assert chance_faster(1.0, ahead, np.array(0.1)) == pytest.approx(0.9, abs=1e-4)
+    assert chance_faster(ahead, 1.0, np.array(0.1)) == pytest.approx(0.1, abs=1e-4)
+
+
+def test_odds_far_beyond_an_interval_stay_modest():
+    # four standard deviations: 99.997 % of normal errors, 99.3 % of Student's with 3 degrees
+    assert chance_faster(1.0, np.exp(0.4), np.array(0.1)) == pytest.approx(0.9928, abs=1e-4)
 
 
 def test_every_prediction_says_what_of_its_error_is_its_own(points):

@@ -12,7 +12,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.model import Prediction
-from scaling.predict.fit.validation import settings_of
+from scaling.predict.fit.coverage import settings_of
 from scaling.predict.read.features import Points
 
 # Seconds from an allocation to the first step before any row has told: imports, connections, model.

@@ -9,7 +9,7 @@ from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.advise.guide import Guide, affordable, gpu_s, reserved_gpu_s
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import expected_gain, ratio_sigma
-from scaling.predict.fit.validation import settings_of
+from scaling.predict.fit.coverage import settings_of
 from scaling.predict.read.features import Points
 
 # Times that a size is chosen for again: what surprises among the second choice finds a third.

@@ -19,8 +19,9 @@ from scaling.predict.fit.baselines import (
     rule_regrets,
     trees_available,
 )
+from scaling.predict.fit.coverage import Expected, settings_of
 from scaling.predict.fit.trial import trial
-from scaling.predict.fit.validation import Scores, Validation, settings_of
+from scaling.predict.fit.validation import Scores, Validation
 from scaling.published.table import published_table
 
 
@@ -67,8 +68,8 @@ HELD = {
     ),
     "mpt_zero3": (None, "world_size <= 16", "cluster = 'a100-40gb-dgx'"),
     "modern_dgxc": (None, "world_size <= 128"),
-    "modern_megatron_bridge": (None, "release < '26.06'"),
-    "modern_mlperf": (None,),
+    "modern_megatron_bridge": (None, "release < '26.06'", "cluster like 'h100%'"),
+    "modern_mlperf": (None, "cluster like 'h100%'"),
     "megatron_papers": (None,),
 }  # fmt: skip
 # Of a table that nobody named: data sheets, and one half from the other if it has so many rows.
@@ -90,6 +91,7 @@ class Accuracy:
 
     task: Task
     scores: Scores
+    expected_80: Expected
     calibrated_rows: int
     set_aside: int  # rows that cannot be predicted
     baselines: Mapping[str, Baseline]
@@ -104,6 +106,7 @@ class Accuracy:
             "calibrated_rows": self.calibrated_rows,
             "set_aside": self.set_aside,
             **asdict(self.scores),
+            "expected_80": self.expected_80,
             "baselines": {name: asdict(one) for name, one in self.baselines.items()},
         }
 
@@ -158,6 +161,7 @@ def accuracy_of(
     return Accuracy(
         task=task,
         scores=validation.overall,
+        expected_80=validation.expected_80,
         calibrated_rows=validation.calibrated_rows,
         set_aside=int((validation.tested & ~validation.prediction.predicted).sum()),
         baselines=_baselines(validation, wanted & validation.observed.timed),
@@ -218,8 +222,8 @@ def table_of(lines: Sequence[Accuracy]) -> list[list[str]]:
                     _percent(m[name])
                     for name in ("false_fit_rate", "false_oom_rate", "balanced_accuracy")
                 ),
-                _percent(line.scores.coverage_80, 0),
-                _percent(line.scores.coverage_80_ratios, 0),
+                covered(line.scores.coverage_80, line.expected_80["steps"]),
+                covered(line.scores.coverage_80_ratios, line.expected_80["ratios"]),
             ]
         )
     return [heads, *body]
@@ -243,6 +247,14 @@ def _both(one: Baseline | None) -> str:
     if one is None:
         return "–"
     return f"{_percent(one.mape)} / {_percent(one.regret)}"
+
+
+def covered(share: float | None, expected: list[float] | None) -> str:
+    """A share that is covered, and between what right intervals would have it 8 times in 10."""
+    if share is None or expected is None:
+        return "–"
+    low, high = (f"{100 * end:.0f}" for end in expected)
+    return f"{_percent(share, 0)} ({low} to {high})"
 
 
 def _percent(value: float | int | None, digits: int = 1) -> str:

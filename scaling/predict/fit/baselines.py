@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.fit.validation import settings_of
+from scaling.predict.fit.coverage import settings_of
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
 

@@ -15,8 +15,8 @@ from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.model import axes_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.bands import HeldBack, band_of, one_fold
+from scaling.predict.fit.coverage import settings_of
 from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_outcomes, fit_time
-from scaling.predict.fit.validation import settings_of
 from scaling.predict.read.calibration import (
     AXES,
     DATA_SHEET_BAND,
@@ -192,13 +192,12 @@ def _held_back_errors(
             for noise in NOISES
         }
     )
-    holds_in, random = _with_neighbours("interpolation", random, 0, 1.0, noise)
+    holds_in, within = _with_neighbours("interpolation", random, 0, 1.0, noise)
     kind = {
         "lean_kernels": group.stack.lean_kernels,
         "lossy_transport": group.cluster.lossy_transport,
     }
-    within = one_fold([one.by_trust[0] for one in random])
-    bands = {"interpolation": band_of("interpolation", [within], **kind)}
+    bands = {"interpolation": band_of("interpolation", [one_fold(within)], **kind)}
     for axis, values in axes.items():
         folds = [
             fold(held, rest, TRUSTS)
@@ -211,10 +210,10 @@ def _held_back_errors(
                 [np.concatenate([one.log_residual for one in held]) for held in by_trust]
             )
             at = TRUSTS.index(trust[axis])
-            if holds_in:
-                holds, folds = _with_neighbours(axis, folds, at, trust[axis], noise)
-                holds_in += holds
             held = [one.by_trust[at] for one in folds]
+            if holds_in:
+                holds, held = _with_neighbours(axis, folds, at, trust[axis], noise)
+                holds_in += holds
             bands[axis] = band_of(axis, held, **kind)
         elif holds_in:
             holds_in += (axis,)
@@ -228,8 +227,8 @@ def _held_back_errors(
 
 def _with_neighbours(
     axis: str, folds: list[_Fold], at: int, trust: float, noise: float
-) -> tuple[tuple[str, ...], list[_Fold]]:
-    """(axis,) and the folds with what neighbours tell taken off, unless that harms; else ()."""
+) -> tuple[tuple[str, ...], list[HeldBack]]:
+    """(axis,) and the folds' rows less what neighbours tell, unless that harms; else () and all."""
     without = [fold.by_trust[at] for fold in folds]
     with_it = [
         dataclasses.replace(held, log_residual=held.log_residual - trust * fold.nearby[noise])
@@ -240,13 +239,7 @@ def _with_neighbours(
     )
     # within the rows neighbours have to help; where a row is new they only must not have harmed
     helps = is_worth(before, after) if axis == "interpolation" else not is_worth(after, before)
-    if not helps:
-        return (), folds
-    changed = []
-    for fold, held in zip(folds, with_it, strict=True):
-        by_trust = [held if i == at else other for i, other in enumerate(fold.by_trust)]
-        changed.append(dataclasses.replace(fold, by_trust=by_trust))
-    return (axis,), changed
+    return ((axis,), with_it) if helps else ((), without)
 
 
 def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[tuple[Flags, Flags]]:

@@ -61,12 +61,9 @@ def probed_parameters(
         told |= _flash(values, precision, flash, where)
         told |= _collectives(values, kind, here, where)
         told |= _messages(values, here & (kind == "send_recv"), where)
-        found[name] = {q: _bounded(q, value) for q, value in told.items()}
+        bounds = {q: (PARAMETERS[q].low, PARAMETERS[q].high) for q in told}
+        found[name] = {q: float(np.clip(value, *bounds[q])) for q, value in told.items()}
     return found
-
-
-def _bounded(name: str, value: float) -> float:
-    return float(np.clip(value, PARAMETERS[name].low, PARAMETERS[name].high))
 
 
 def _gemms(v: Mapping[str, Floats], cluster: Cluster, precision: Any) -> dict[str, float]:
@@ -75,17 +72,13 @@ def _gemms(v: Mapping[str, Floats], cluster: Cluster, precision: Any) -> dict[st
     sustained = gpu.sustained(precision)
     if sustained is None:
         return {}
-    best: tuple[float, float, float] | None = None
-    for half in np.geomspace(
-        PARAMETERS["gemm_half_size"].low, PARAMETERS["gemm_half_size"].high, 60
-    ):
-        flops = 2 * (v["m"] + half) * (v["n"] + half) * (v["k"] + half)
-        off = np.log(flops / sustained / v["seconds"])
-        error = float(((off - off.mean()) ** 2).sum())
-        if best is None or error < best[0]:
-            best = error, float(half), float(np.exp(off.mean()))
-    assert best is not None
-    return {"gemm_efficiency": best[2], "gemm_half_size": best[1]}
+    half_size = PARAMETERS["gemm_half_size"]
+    halves = np.geomspace(half_size.low, half_size.high, 60)[:, None]
+    flops = 2 * (v["m"] + halves) * (v["n"] + halves) * (v["k"] + halves)
+    off = np.log(flops / sustained / v["seconds"])
+    best = int(np.argmin(off.var(axis=1)))
+    efficiency = float(np.exp(off[best].mean()))
+    return {"gemm_efficiency": efficiency, "gemm_half_size": float(halves[best, 0])}
 
 
 def _flash(

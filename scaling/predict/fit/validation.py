@@ -7,9 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.interval import EIGHTY
 from scaling.predict.cost.model import Prediction
-from scaling.predict.cost.ratios import ratio_sigma
+from scaling.predict.fit.coverage import (
+    Expected,
+    Pairs,
+    expected_coverage,
+    odds_held,
+    pairs_of,
+    ratios_covered,
+    rows_by,
+    settings_of,
+)
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import Observed
 
@@ -53,6 +61,21 @@ class Validation:
     notes: list[str]
 
     @property
+    def pairs(self) -> Pairs:
+        """Every two layouts tested that are rivals."""
+        return pairs_of(self.points, self._timed)
+
+    @property
+    def expected_80(self) -> Expected:
+        """Between what right intervals of these rows would cover 8 times in 10."""
+        calibrated = int((self.fitted & self.observed.timed).sum())
+        return expected_coverage(self.points, self.prediction, self._timed, self.pairs, calibrated)
+
+    @property
+    def _timed(self) -> Flags:
+        return self.tested & self.prediction.predicted & self.observed.timed
+
+    @property
     def calibrated_rows(self) -> int:
         """Rows that were calibrated on."""
         return int(self.fitted.sum())
@@ -71,6 +94,8 @@ class Validation:
         """The JSON of `scaling validate --json`."""
         return {
             **asdict(self.overall),
+            "expected_80": self.expected_80,
+            "odds": odds_held(self.observed, self.prediction, self.pairs),
             "calibrated_rows": self.calibrated_rows,
             "tested_rows": self.tested_rows,
             "notes": self.notes,
@@ -84,36 +109,15 @@ def validate(
 ) -> tuple[Scores, list[tuple[dict[str, str | int], Scores]]]:
     """Score predictions on the rows of `test`, bool (n,), over all and per group."""
     usable = test & prediction.predicted
-    groups: list[tuple[dict[str, str | int], Scores]] = []
-    keys = _rows_by((points.framework, points.model, points.cluster, points.world_size), usable)
+    names = ("framework", "model", "cluster", "world_size")
+    keys = rows_by(tuple(getattr(points, name) for name in names), usable)
+    groups = []
     for key, rows in sorted(keys.items(), key=lambda item: item[0][1:]):
         inside = np.zeros(len(points), dtype=bool)
         inside[rows] = True
-        record: dict[str, str | int] = {
-            "framework": key[0],
-            "model": key[1],
-            "cluster": key[2],
-            "world_size": int(key[3]),
-        }
+        record = dict(zip(names, (*key[:3], int(key[3])), strict=True))
         groups.append((record, _scores(points, observed, prediction, inside)))
     return _scores(points, observed, prediction, usable), groups
-
-
-def settings_of(points: Points, rows: Flags) -> dict[tuple[Any, ...], list[int]]:
-    """Row numbers by what layouts must share to be rivals, world_size among it."""
-    software = (points.framework, points.model, points.cluster)
-    size = (points.world_size, points.seq_length, points.global_batch_size)
-    return _rows_by((*software, *size, points.setting), rows)
-
-
-def _rows_by(
-    columns: tuple[npt.NDArray[Any], ...], rows: Flags
-) -> dict[tuple[Any, ...], list[int]]:
-    by_key: dict[tuple[Any, ...], list[int]] = {}
-    keys = list(zip(*(column.tolist() for column in columns), strict=True))
-    for row in np.flatnonzero(rows).tolist():
-        by_key.setdefault(keys[row], []).append(row)
-    return by_key
 
 
 def _scores(points: Points, observed: Observed, prediction: Prediction, rows: Flags) -> Scores:
@@ -134,7 +138,7 @@ def _scores(points: Points, observed: Observed, prediction: Prediction, rows: Fl
         },
         memory=_memory(observed, prediction, rows),
         coverage_80=float(inside.mean()) if inside.size else None,
-        coverage_80_ratios=_ratio_coverage(points, observed, prediction, timed),
+        coverage_80_ratios=ratios_covered(observed, prediction, pairs_of(points, timed)),
     )
 
 
@@ -184,23 +188,6 @@ def regrets_of(
             first.append(float(slower[0]))
             three.append(float(slower[:3].min()))
     return first, three
-
-
-def _ratio_coverage(
-    points: Points, observed: Observed, prediction: Prediction, timed: Flags
-) -> float | None:
-    """The share of ratios between layouts of a setting that lie in their 80 % interval."""
-    inside, rows_with_rivals = 0.0, 0
-    for rows in settings_of(points, timed).values():
-        if len(rows) > 1:
-            at: npt.NDArray[np.int64] = np.array(rows)
-            off = np.log(observed.step_time_s[at] / prediction.step_time_s[at])
-            own = prediction.own_sigma[at]
-            a, b = np.triu_indices(len(at), 1)
-            held = np.abs(off[a] - off[b]) <= EIGHTY * ratio_sigma(own[a], own[b])
-            inside += len(at) * float(held.mean())
-            rows_with_rivals += len(at)
-    return inside / rows_with_rivals if rows_with_rivals else None
 
 
 def _memory(

@@ -1,0 +1,134 @@
+"""How often intervals and odds hold, and how often right ones would on as many rows."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.interval import EIGHTY, SINGLE
+from scaling.predict.cost.model import Prediction
+from scaling.predict.cost.ratios import chance_faster, ratio_sigma
+from scaling.predict.read.features import Points
+from scaling.predict.read.observed import Observed
+
+# Of `steps` and of `ratios`: low and high; None where there are none.
+Expected = dict[str, list[float] | None]
+_Rows = npt.NDArray[np.int64]
+
+_DRAWS = 200
+# Of so many rows as a prior is worth, and an 80 % quantile of n errors is off by 0.9 / sqrt(n).
+_ROWS_BEFORE, _QUANTILE_NOISE = 30, 0.9
+_SAID = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Two rows of one setting each, `a` and `b`, (n,).
+
+    `weight`: every setting counts as many times as it has rows.
+    """
+
+    a: _Rows
+    b: _Rows
+    weight: Floats
+
+
+def settings_of(points: Points, rows: Flags) -> dict[tuple[Any, ...], list[int]]:
+    """Row numbers by what layouts must share to be rivals, world_size among it."""
+    software = (points.framework, points.model, points.cluster)
+    size = (points.world_size, points.seq_length, points.global_batch_size)
+    return rows_by((*software, *size, points.setting), rows)
+
+
+def rows_by(columns: tuple[npt.NDArray[Any], ...], rows: Flags) -> dict[tuple[Any, ...], list[int]]:
+    """Row numbers by what the columns hold."""
+    by_key: dict[tuple[Any, ...], list[int]] = {}
+    keys = list(zip(*(column.tolist() for column in columns), strict=True))
+    for row in np.flatnonzero(rows).tolist():
+        by_key.setdefault(keys[row], []).append(row)
+    return by_key
+
+
+def pairs_of(points: Points, timed: Flags) -> Pairs:
+    """Every two timed rows that are rivals."""
+    sides = [np.empty((3, 0))]
+    for rows in settings_of(points, timed).values():
+        a, b = np.array(rows)[np.stack(np.triu_indices(len(rows), 1))]
+        sides.append(np.stack([a, b, np.full(len(a), 2 / max(len(rows) - 1, 1))]))
+    a, b, weight = np.concatenate(sides, axis=1)
+    return Pairs(a=a.astype(np.int64), b=b.astype(np.int64), weight=weight)
+
+
+def ratios_covered(observed: Observed, prediction: Prediction, pairs: Pairs) -> float | None:
+    """The share of ratios between rivals that lie in their 80 % interval."""
+    if not len(pairs.a):
+        return None
+    off = np.log(observed.step_time_s / prediction.step_time_s)
+    own = prediction.own_sigma
+    reach = EIGHTY * ratio_sigma(own[pairs.a], own[pairs.b])
+    return float(np.average(np.abs(off[pairs.a] - off[pairs.b]) <= reach, weights=pairs.weight))
+
+
+def odds_held(observed: Observed, prediction: Prediction, pairs: Pairs) -> list[dict[str, float]]:
+    """Of rivals said to be faster with these odds, how many were: from, pairs, said, held."""
+    step, own, measured = prediction.step_time_s, prediction.own_sigma, observed.step_time_s
+    a, b = pairs.a, pairs.b
+    odds = chance_faster(step[a], step[b], ratio_sigma(own[a], own[b]))
+    said = np.maximum(odds, 1 - odds)
+    held = (odds > 0.5) == (measured[a] < measured[b])
+    table = []
+    for low, high in pairwise(_SAID):
+        # two layouts that are predicted alike are no bet
+        inside = (said >= low) & (said < high) & (odds != 0.5)
+        if inside.any():
+            weight = pairs.weight[inside]
+            shares = (float(np.average(each[inside], weights=weight)) for each in (said, held))
+            table.append(
+                {"from": low, "pairs": int(inside.sum())}
+                | dict(zip(("said", "held"), shares, strict=True))
+            )
+    return table
+
+
+def expected_coverage(
+    points: Points, prediction: Prediction, timed: Flags, pairs: Pairs, calibrated_rows: int
+) -> Expected:
+    """Between what right intervals of these rows cover 8 times in 10: of `steps` and of `ratios`.
+
+    Errors are drawn as the predictions say they are: normal, in part shared by a model and by a
+    size. So a table of one model is one draw of what it shares, however many rows it has. Widths
+    learned of n rows are themselves off by 0.9 / sqrt(n + 30) on a logarithmic scale.
+    """
+    rows = np.flatnonzero(timed)
+    if not rows.size:
+        return {"steps": None, "ratios": None}
+    own, size = prediction.own_sigma, prediction.size_sigma
+    reach = np.log(prediction.step_time_s / prediction.low)
+    # what a stall adds to a layout's own part is in its ratios and in `high`
+    own_share = np.minimum(SINGLE, reach / EIGHTY / own)
+    common = np.sqrt(np.maximum((reach / EIGHTY) ** 2 - (own_share * own) ** 2 - size**2, 0))
+    of_model = (points.framework, points.cluster, points.model)
+    by_model, by_size = (
+        list(rows_by(columns, timed).values())
+        for columns in (of_model, (*of_model, points.world_size))
+    )
+    width = _QUANTILE_NOISE / np.sqrt(calibrated_rows + _ROWS_BEFORE) if calibrated_rows else 0.0
+    draw = np.random.default_rng(0)
+    ratio_reach = EIGHTY * ratio_sigma(own[pairs.a], own[pairs.b])
+    steps, ratios = [], []
+    for _ in range(_DRAWS):
+        alone = own * np.exp(width * draw.normal()) * draw.normal(size=len(own))
+        shared = np.zeros(len(own))
+        for each in by_model:
+            shared[each] += common[each] * draw.normal()
+        for each in by_size:
+            shared[each] += size[each] * draw.normal()
+        steps.append((np.abs(own_share * alone + shared) <= reach)[rows].mean())
+        if len(pairs.a):
+            held = np.abs(alone[pairs.a] - alone[pairs.b]) <= ratio_reach
+            ratios.append(np.average(held, weights=pairs.weight))
+    ends = [np.quantile(each, [0.1, 0.9]).tolist() if each else None for each in (steps, ratios)]
+    return dict(zip(("steps", "ratios"), ends, strict=True))
