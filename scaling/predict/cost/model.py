@@ -100,7 +100,8 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         trust, residual = np.ones(len(group.rows)), np.zeros(len(group.rows))
         if stack is not None and stack.cluster == group.cluster_name:
             axes = axes_of(points, group)
-            trust = trust_in(stack, axes)
+            # a precision too can be new: in doublings, as interval.py's range_of has it
+            trust = trust_in(stack, {**axes, "gemm_peak": np.log2(group.features.gemm_peak)})
             if stack.residual is not None:
                 residual = residual_in(stack, axes, trust, places_of(group.features))
         start = group.start if stack is None else {**group.start, **stack.starts}
@@ -124,13 +125,12 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
 
 
 def axes_of(points: Points, group: Group) -> dict[str, npt.NDArray[np.generic]]:
-    """The group's values of AXES, in which a row can be new to a calibration, and its precision."""
+    """The group's values of the axes in which a row can be new to a calibration."""
     return {
         "world_size": points.world_size[group.rows],
         "seq_length": points.seq_length[group.rows],
         "model": points.model[group.rows],
         "hidden_size": group.features.hidden_size,
-        "gemm_peak": np.log2(group.features.gemm_peak),  # as interval.py's range_of has it
     }
 
 

@@ -18,7 +18,6 @@ from scaling.predict.fit.bands import HeldBack, band_of, one_fold
 from scaling.predict.fit.coverage import settings_of
 from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_outcomes, fit_time
 from scaling.predict.read.calibration import (
-    AXES,
     DATA_SHEET_BAND,
     Band,
     Calibration,
@@ -102,8 +101,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         name: dataclasses.replace(fitted, cautious=cautious[name]) for name, fitted in time.items()
     }
     timed = seen.timed
-    values = axes_of(points, group)
-    axes = {axis: values[axis][timed] for axis in AXES}
+    axes = {axis: values[timed] for axis, values in axes_of(points, group).items()}
     held_back: dict[str, Any] = {"bands": {"interpolation": _prior_band()}}
     if bands and timed.sum() >= _FEWEST_TO_FOLD:
         settings = _settings(points, group)[timed]
