@@ -3,10 +3,14 @@
 import dataclasses
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import pytest
 
+from scaling.analyse import catalogue
+from scaling.layout.axes import AXES
 from scaling.study.point import Point
-from tests.analyse.conftest import layout, some_point
+from tests.analyse.conftest import SQL, layout, some_point
 from tests.analyse.test_tables import ran
 from tests.report.synthetic_study import point, row
 
@@ -37,6 +41,23 @@ def test_a_level_has_its_best_layout_and_one_without_any_has_its_outcome(tabulat
     assert (found["tp 1"]["tried"], found["tp 1"]["failed"]) == (2, 1)
     assert (found["ZeRO 3"]["outcome"], found["ZeRO 3"]["tokens_per_s"]) == ("oom", None)
     assert all(one["compared"] for one in found.values())
+
+
+def test_each_word_of_others_is_a_level_of_its_own():
+    defaults = {name: str(axis.default) for name, axis in AXES.items()}
+    words = [f"their kernel {number}" for number in range(300)]
+    with duckdb.connect() as connection:
+        connection.execute("create schema catalogue")
+        catalogue.attach_axes(connection)
+        catalogue.set_variables(connection)
+        chosen = [
+            {"setting_id": 1, "layout": word, **defaults, "attention": word} for word in words
+        ]
+        connection.register("choices", pa.Table.from_pylist(chosen))
+        choices = connection.sql((SQL / "inner/every_choice.sql").read_text(encoding="utf-8"))
+        places = choices.filter("differs").select("level, place").fetchall()
+    assert sorted(level for level, _ in places) == sorted(words)
+    assert len({place for _, place in places}) == len(words)
 
 
 def test_an_axis_with_one_level_has_no_rows(tabulated):

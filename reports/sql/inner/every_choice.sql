@@ -14,9 +14,10 @@ spelled as (  -- values first: thousands of layouts share a few
     select
         listed.setting_id, listed.name, listed.value, axes.* exclude (name),
         levels.name is not null as named,
-        -- any other value is a count, or a word of others: after ours, in some order
+        -- any other value is a count, or a word of others, which come after ours, each in its place
         if(named, levels.place, coalesce(
-            try_cast(listed.value as double), if(listed.value is null, null, 1000 + hash(listed.value) % 1000)
+            try_cast(listed.value as double),
+            if(listed.value is null, null, 1e9 + dense_rank() over (partition by listed.name order by listed.value))
         )) as place,
         if(named, levels.level, listed.value) as level,
         if(named, levels.words, replace(axes.words, '{}', listed.value)) as value_words,
