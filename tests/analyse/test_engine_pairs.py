@@ -73,7 +73,7 @@ def test_the_section_says_who_is_faster_and_what_is_refused(pairs: Any) -> None:
         "(1 under torch alone)"
     )
     said = [pair["says"] for pair in section["pairs"]]
-    assert said[0].startswith("1.500 x (")
+    assert said[0].startswith("×1.50 [")
     assert said[-1] == "deepspeed: refused, it cannot"
     assert section["more"] == 0
 

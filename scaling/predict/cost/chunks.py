@@ -60,7 +60,8 @@ def whole_model(f: Features) -> Chunks:
 
 def deepspeeds_chunks(group: Group, f: Features) -> tuple[Chunks, Chunks]:
     """Of the first and the last rank; the layouts all run 1F1B or all DualPipeV."""
-    return _ends_of_1f1b(group, f) if f.schedule[0] == ONE_F_ONE_B else _ends_of_v(f)
+    is_1f1b = (f.schedule == ONE_F_ONE_B).all()
+    return _ends_of_1f1b(group, f) if is_1f1b else _ends_of_v(f)
 
 
 def _ends_of_1f1b(group: Group, f: Features) -> tuple[Chunks, Chunks]:
