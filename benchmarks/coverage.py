@@ -13,7 +13,7 @@ Of the tables in FOLDER that `scaling validate FOLDER --published` knows, in Mar
   to hold 80 % (of all their hold-outs, or of those of the same kind), on these hold-outs and more
   of the same tables.
 
-Half an hour on a busy core.
+Five minutes on a quiet core, half an hour on a busy one.
 """
 
 import argparse
