@@ -17,18 +17,16 @@ study: $(VENV)/installed
 
 # The whole suite as four at once, which end at about the same time: what starts ranks, one test after
 # another; what waits for Slurm, all of it in one folder; what starts Snakemake, with ranks or
-# without; and beside them what computes in one process, which the others give way to, for they
-# can use two cores when it has ended. With ARGS, one pytest with those words.
+# without; and beside them what computes in one process. With ARGS, one pytest with those words.
 test: $(VENV)/installed
 ifeq ($(strip $(ARGS)),)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	marked() { grep -rl --include='test_*.py' "mark\.$$1" tests | sort; }; \
 	part() { name=$$1; shift; "$$@" -o cache_dir=.pytest_cache/$$name > "$$logs/$$name" 2>&1; }; \
-	part ranks nice -n 4 $(BIN)/python -m pytest -m "ranks and not slurm and not snakemake" \
+	part ranks $(BIN)/python -m pytest -m "ranks and not slurm and not snakemake" \
 	  $$(marked ranks) & ranks=$$!; \
 	part Slurm $(BIN)/python -m pytest -m "slurm" tests/slurm & slurm=$$!; \
-	part Snakemake nice -n 4 $(BIN)/python -m pytest -m "snakemake and not slurm" \
-	  $$(marked snakemake) & \
+	part Snakemake $(BIN)/python -m pytest -m "snakemake and not slurm" $$(marked snakemake) & \
 	snakemake=$$!; \
 	$(BIN)/python -m pytest -m "not ranks and not slurm and not snakemake"; code=$$?; \
 	for part in "ranks $$ranks" "Snakemake $$snakemake" "Slurm $$slurm"; do \
