@@ -5,6 +5,7 @@
 Those of the rows that come along (`scaling validate --published`), between the two marks.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from scaling.predict.fit.accuracy import Accuracy, accuracy_of, baseline_table_of, shipped_tasks
@@ -12,7 +13,29 @@ from scaling.predict.fit.accuracy import table_of as accuracy_table_of
 from scaling.study.catalogues import load_clusters
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "prediction.md"
-BEGIN, END = "<!-- accuracy of the published rows -->", "<!-- end of it -->"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What of docs/prediction.md stands between two marks, and is written by a command."""
+
+    begin: str
+    end: str
+
+    def part_of(self, text: str) -> str:
+        """What stands there."""
+        return text.split(self.begin, 1)[1].split(self.end, 1)[0].strip()
+
+    def write(self, part: str) -> None:
+        """Put `part` there."""
+        text = DOCUMENT.read_text(encoding="utf-8")
+        before, after = text.split(self.begin, 1)[0], text.split(self.end, 1)[1]
+        DOCUMENT.write_text(
+            f"{before}{self.begin}\n\n{part}\n\n{self.end}{after}", encoding="utf-8"
+        )
+
+
+TABLES = Marked("<!-- accuracy of the published rows -->", "<!-- end of it -->")
 
 
 def lines() -> list[Accuracy]:
@@ -34,18 +57,5 @@ def markdown_of(cells: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rule, *body))
 
 
-def between_marks(text: str) -> str:
-    """What stands between the marks."""
-    return text.split(BEGIN, 1)[1].split(END, 1)[0].strip()
-
-
-def main() -> None:
-    """Replace what stands between the marks."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    before, after = text.split(BEGIN, 1)[0], text.split(END, 1)[1]
-    middle = f"{BEGIN}\n\n{tables_of(lines())}\n\n{END}"
-    DOCUMENT.write_text(before + middle + after, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    TABLES.write(tables_of(lines()))

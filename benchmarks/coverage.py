@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.accuracy import Marked, markdown_of
 from benchmarks.held_out import unnamed
 from scaling.foreign.reading import read_table
 from scaling.predict.cost.interval import EIGHTY
@@ -34,8 +35,7 @@ from scaling.predict.fit.trial import trial
 from scaling.predict.fit.validation import Validation
 from scaling.study.catalogues import load_clusters
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "prediction.md"
-BEGIN, END = "<!-- coverage of the tables of others -->", "<!-- end of coverage -->"
+TABLES = Marked("<!-- coverage of the tables of others -->", "<!-- end of coverage -->")
 
 # More hold-outs of the same tables, for the last judgement alone.
 MORE = {
@@ -215,18 +215,6 @@ def judged_by_others(held: Sequence[HoldOut]) -> list[list[str]]:
     return [["intervals", "steps: mean, points off 80, in the goal", "ratios"], *body]
 
 
-def markdown_of(cells: list[list[str]]) -> str:
-    """Rows of cells, heads first."""
-    heads, *body = cells
-    lines = (heads, ["---"] * len(heads), *body)
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
-
-
-def between_marks(text: str) -> str:
-    """What stands between the marks."""
-    return text.split(BEGIN, 1)[1].split(END, 1)[0].strip()
-
-
 def main() -> None:
     """Print the tables; put them between the marks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -254,9 +242,7 @@ def main() -> None:
     )  # fmt: skip
     print(text)
     if arguments.write:
-        document = DOCUMENT.read_text(encoding="utf-8")
-        before, after = document.split(BEGIN, 1)[0], document.split(END, 1)[1]
-        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        TABLES.write(text)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def test_every_key_of_validate_json_is_documented(sweep_csv):
 
 def test_the_accuracy_tables_are_what_the_published_rows_give():
     """Held to a point: a fit ends a little elsewhere on other machines."""
-    written = accuracy.between_marks(TEXT)
+    written = accuracy.TABLES.part_of(TEXT)
     again = accuracy.tables_of(accuracy.lines())
     assert NUMBER.sub("#", written) == NUMBER.sub("#", again), "run python benchmarks/accuracy.py"
     numbers = zip(NUMBER.findall(written), NUMBER.findall(again), strict=True)

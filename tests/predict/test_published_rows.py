@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import coverage
+from benchmarks import accuracy, coverage
 from scaling.foreign.reading import read_table
 from scaling.predict.fit.accuracy import Task
 from scaling.predict.fit.trial import trial
@@ -80,8 +80,8 @@ def test_llama_on_h100_beyond_the_sizes_calibrated():
 def test_the_docs_state_what_intervals_cover(name, where):
     task = Task(name=name, table=f"{name}.csv", calibrate_where=where)
     lines = coverage.coverage_table([coverage.hold_out(task, table_named(name))])
-    text = coverage.DOCUMENT.read_text(encoding="utf-8")
-    written = [line for line in coverage.between_marks(text).splitlines() if f"| {name} |" in line]
+    text = accuracy.DOCUMENT.read_text(encoding="utf-8")
+    written = [line for line in coverage.TABLES.part_of(text).splitlines() if f"| {name} |" in line]
     start, numbers = lines[1][:2], NUMBER.findall(" ".join(lines[1][2:]))
     (stated,) = [line for line in written if line.startswith(f"| {start[0]} | {start[1]} |")]
     found = NUMBER.findall(stated.split("|", 3)[3])
