@@ -43,11 +43,11 @@ from scaling.study.short_steps import accumulations, in_random_turns, rounds
 
 SHAPE = ModelShape(
     num_layers=4,
-    hidden_size=128,
+    hidden_size=384,
     num_heads=8,
     num_kv_heads=4,
-    head_dim=16,
-    ffn_hidden_size=256,
+    head_dim=48,
+    ffn_hidden_size=1024,
     vocab_size=512,
 )
 
@@ -91,7 +91,7 @@ TORCH += [
 def layouts(full: int) -> list[Layout]:
     """The forty, of both engines; their full step has `full` micro-batches."""
     common = {
-        "seq_length": 64,
+        "seq_length": 128,
         "precision": "fp32",
         "attention": "math",
         "gradient_accumulation_steps": full,
