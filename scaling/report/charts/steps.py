@@ -16,7 +16,7 @@ _LABELLED = 0.07  # of a step; a narrower part has no room for its share
 
 
 def step_bounds() -> alt.LayerChart:
-    """Where the step of a size's layout goes; predicted bars are paler."""
+    """Where the step of the layout advised at each size goes; predicted bars are paler."""
     base = marks.chart("time_split").encode(y=marks.each_size())
     tips = [
         alt.Tooltip("world_size:O", title="{GPUs}"),
