@@ -54,7 +54,7 @@ def layout_ranking() -> alt.LayerChart:
             tooltip=tooltips("world_size", "layout_name", "outcome"),
         ),
         named.mark_text(
-            align="left", dy=up, color=marks.INK, limit={"expr": "width * 0.72"}
+            align="left", dy=up, color=marks.INK, limit={"expr": "width - 82"}
         ).encode(x=marks.LEFT, text=alt.Text("layout_name:N")),
         named.mark_text(align="right", dx=-2, dy=up).encode(
             x=marks.RIGHT, text="value:N",

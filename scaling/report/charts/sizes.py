@@ -11,6 +11,7 @@ _BEST = (
     "world_size", "layout_name", "advised_layout_name", "series", "tokens_per_s",
     "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "efficiency", "mfu",
 )  # fmt: skip
+_NUMBER = 34  # px that a number above a point takes
 # On the right half there is room to the left of a mark only.
 _BESIDE: dict[str, dict[str, Any]] = {
     "!datum.right": {"align": "left", "baseline": "top", "dx": 7, "dy": 7},
@@ -76,6 +77,11 @@ def throughput_per_gpu() -> alt.LayerChart:
     )
     kept = marks.chart("fixed_layout").encode(x=marks.over_gpus(), y=y)
     last = "datum.world_size === sizes_[sizes_.length - 1] && datum.share_of_best < 0.97"
+    # where many sizes stand close together every other one has its numbers, the largest among them
+    second = "(sizes_.length - indexof(sizes_, datum.world_size)) % 2 === 1"
+    roomy = alt.condition(
+        f"width >= {_NUMBER} * sizes_.length + 60 || {second}", alt.value(1), alt.value(0)
+    )
     return marks.finish(
         others.mark_circle(size=16, color=marks.OTHER, opacity=0.45).encode(
             x=marks.over_gpus(), y=y,
@@ -97,9 +103,11 @@ def throughput_per_gpu() -> alt.LayerChart:
         *marks.intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         *marks.stretches(base.encode(y=y)),
         *marks.points(base.encode(y=y), tooltips(*_BEST)),
-        *marks.words(base, colour=marks.SOFT, dy=-15)(y=y, text=alt.Text("used:N")),
+        *marks.words(base, colour=marks.SOFT, dy=-15)(
+            y=y, text=alt.Text("used:N"), opacity=roomy
+        ),
         *marks.words(base, colour=marks.SOFT, dy=16)(
-            y=y, text=alt.Text("efficiency:Q", format=".0%")
+            y=y, text=alt.Text("efficiency:Q", format=".0%"), opacity=roomy
         ),
         height=280,
     )  # fmt: skip

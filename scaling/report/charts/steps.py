@@ -53,7 +53,7 @@ def step_bounds() -> alt.LayerChart:
                 "share_from:Q",
                 title="Share of the step",
                 scale=alt.Scale(domain=[0, 1], range=[0, {"expr": "width - 52"}]),
-                axis=alt.Axis(format=".0%", tickCount=5),
+                axis=alt.Axis(format=".0%", tickCount=5, labelOverlap="greedy", labelSeparation=4),
             ),
             x2=alt.X2("share_to:Q"),
             color=part_colour(TIME, "t", "time_split"),

@@ -219,7 +219,7 @@ def accuracy_note(tables: Tables) -> str:
     )
 
 
-def price_note(setting: Record, costs: list[Record]) -> str:
+def price_note(setting: Record, costs: list[Record], words: Mapping[str, str]) -> str:
     """What the costs rest on."""
     if not costs:
         return ""
@@ -227,13 +227,14 @@ def price_note(setting: Record, costs: list[Record]) -> str:
     money = (
         "No price is known for this cluster"
         if price is None
-        else f"At {significant(price)} dollar per hour and device (config/clusters.yaml)"
+        else f"At ${significant(price)} a {words['GPU']}-hour (config/clusters.yaml)"
     )
     kinds = {row["joules_from"] for row in costs}
     energy = {
-        "measured": "energy as measured",
-        "tdp": f"energy at the data sheet's {amount(setting['gpu_tdp_w'])} W per device all the "
-        "time, without the rest of the node",
+        "measured": "as measured",
+        "tdp": f"by the data sheet's {amount(setting['gpu_tdp_w'])} W per device all the time, "
+        "without the rest of the node",
     }
     sources = [energy[kind] for kind in ("measured", "tdp") if kind in kinds]
-    return f"{money}; {' or '.join(sources) if sources else 'energy is not known'}."
+    known = f"energy in the tooltips {', else '.join(sources)}"
+    return f"{money}; {known if sources else 'energy is not known'}."
