@@ -2,10 +2,10 @@
 
     python -m tests.report.screens FOLDER [--published CSV ...] [--only WORD ...] [--looks NAME ...]
 
-A picture of each page in each look lies in FOLDER/pictures, its paper as PDF beside it, and a line
-for each says height, what is wider than the window, words that lie on one another, cut words, small
-type, what axe finds and what the console says. Pages that are there are drawn anew from their tables.
-The quickstart is photographed where it has run (results/quickstart): it trains.
+A picture of each page in each look lies in FOLDER/pictures, its paper as PDF beside it, and a
+line for each says height in px, what is wider than the window, words that lie on one another, cut
+words, small type, what axe finds and what the console says. Pages that are there are drawn anew
+from their tables. The quickstart is photographed where it has run: it trains.
 """
 
 import argparse
@@ -64,36 +64,8 @@ LOOKS: dict[str, tuple[int, int, str, str]] = {
     "plain-dark": (400, 860, "dark", "plain"),
 }  # fmt: skip
 
-# What is wrong with what can be seen: {kind: [words]}. A text that is written twice in one place, once
-# as its own halo, is one text.
-FAULTS = """() => {
-  const seen = e => { const s = getComputedStyle(e); return e.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })
-    && s.clip === 'auto' && !e.closest('.unseen, .skip'); };
-  const wide = [...document.querySelectorAll('body *')].filter(e => seen(e) && !e.closest('.scroll, svg, .rail')
-    && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + '.' + e.className).slice(0, 5);
-  const clash = [], cut = [], small = new Set();
-  for (const svg of document.querySelectorAll('figure svg')) {
-    if (!svg.checkVisibility()) continue;
-    const name = svg.closest('figure').dataset.chart, edge = svg.getBoundingClientRect();
-    const texts = [...svg.querySelectorAll('text')].filter(t => t.textContent.trim() && getComputedStyle(t).opacity > 0 && seen(t))
-      .map(t => ({ t: t.textContent, b: t.getBoundingClientRect(), at: t }));
-    for (const { t, b, at } of texts) {
-      if (b.right > edge.right + 1 || b.left < edge.left - 1 || b.bottom > edge.bottom + 1 || b.top < edge.top - 1 || t.endsWith('…')) cut.push(`${name}: ${t}`);
-      if (parseFloat(getComputedStyle(at).fontSize) < 10) small.add(`${name}: ${t}`);
-    }
-    texts.forEach((one, i) => texts.slice(i + 1).forEach(two => {
-      const a = one.b, b = two.b, x = Math.min(a.right, b.right) - Math.max(a.left, b.left), y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-      if (one.t === two.t && Math.abs(a.x - b.x) < 1 && Math.abs(a.y - b.y) < 1) return;
-      if (x > 1 && y > 3) clash.push(`${name}: ${one.t} | ${two.t}`);
-    }));
-  }
-  for (const e of document.querySelectorAll('body *')) {
-    if (e.closest('svg') || ![...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()) || !seen(e)) continue;
-    if (parseFloat(getComputedStyle(e).fontSize) < 10) small.add(`${e.tagName}.${e.className}: ${e.textContent.trim().slice(0, 20)}`);
-    if (['hidden', 'clip'].includes(getComputedStyle(e).overflowX) && e.scrollWidth > e.clientWidth + 1) cut.push(e.textContent.trim().slice(0, 40));
-  }
-  return { wide, clash: [...new Set(clash)], cut: [...new Set(cut)], small: [...small] };
-}"""
+SMALLEST = {"live": 10, "plain": 10, "print": 7.9}  # px of type; on paper 6 points
+FAULTS = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 
 
 def scaling(*command: str) -> None:
@@ -104,7 +76,9 @@ def mixed(folder: Path) -> Path:
     """Measured, predicted and published rows of the same layouts, and sizes that have only one."""
     write_large_study(folder, REPORTS, charts=False)
     sizes = (8, 16, 32, 64)
-    plan = gpu_plan(models=("llama-8b",), sizes=sizes, cluster="h100-80gb-dgx", axes=AXES, repeats=1)
+    plan = gpu_plan(
+        models=("llama-8b",), sizes=sizes, cluster="h100-80gb-dgx", axes=AXES, repeats=1
+    )
     rows = [
         {name: value for name, value in columns_of(point).items() if name != "layout"}
         | {"outcome": "ok", "step_time_s": 1.1 * step_time_s(point), "source": "a paper"}
@@ -203,7 +177,7 @@ def pages(folder: Path, tables: list[Path], wanted: Callable[[str], bool]) -> di
         makers[name] = lambda make=make, page=page: (
             write_report(page.parent, REPORTS) if page.exists() else make(page.parent)
         )
-    if (quickstart := Path("results/quickstart/report.html")).exists():
+    if Path("results/quickstart/report.html").exists():
         makers["quickstart"] = lambda: predicted("quickstart")
     drawn = {name: make() for name, make in makers.items() if wanted(name)}
     return {name: page.absolute() for name, page in drawn.items() if page}
@@ -219,7 +193,10 @@ def look(browser: Any, page: Path, look: str, picture: Path) -> dict[str, Any]:
     tab = context.new_page()
     errors: list[str] = []
     tab.on("pageerror", lambda error: errors.append(str(error)))
-    tab.on("console", lambda said: errors.append(said.text) if said.type in ("error", "warning") else None)
+    tab.on(
+        "console",
+        lambda said: errors.append(said.text) if said.type in ("error", "warning") else None,
+    )
     tab.goto(page.as_uri())
     if mode != "plain":
         tab.wait_for_selector("html[data-ready]")
@@ -229,7 +206,10 @@ def look(browser: Any, page: Path, look: str, picture: Path) -> dict[str, Any]:
     if mode == "live":
         tab.screenshot(path=picture.with_suffix(".first.png"))
     tab.screenshot(path=picture.with_suffix(".png"), full_page=True)
-    result: dict[str, Any] = {"height": tab.locator("html").bounding_box()["height"], **tab.evaluate(FAULTS)}
+    result: dict[str, Any] = {
+        "height": tab.locator("html").bounding_box()["height"],
+        **tab.evaluate(FAULTS, SMALLEST[mode]),
+    }
     if mode == "print":
         result["pages"] = len(re.findall(rb"/Type\s*/Page[^s]", paper))
     if mode == "live" and width != 1024:
@@ -258,7 +238,9 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         for (name, page), one in itertools.product(drawn.items(), arguments.looks):
             result = look(browser, page, one, pictures / f"{name}.{one}.png")
-            print(name, one, {key: value for key, value in result.items() if value}, flush=True)
+            faults = {key: value for key, value in result.items() if value}
+            sys.stdout.write(f"{name} {one} {faults}\n")
+            sys.stdout.flush()
         browser.close()
 
 

@@ -64,7 +64,9 @@ def test_a_profiled_step_is_said_to_be_longer_than_the_one_that_was_timed():
     assert findings.time_title(Tables({"time_split": parts}), GPUS) == title
     foretold = [row | {"world_size": 64, "series": "predicted"} for row in parts]
     assert findings.time_title(Tables({"time_split": parts + foretold}), GPUS) == title
-    assert findings.time_title(Tables({"time_split": foretold}), GPUS).startswith("Predicted: at 64")
+    assert findings.time_title(Tables({"time_split": foretold}), GPUS).startswith(
+        "Predicted: at 64"
+    )
 
 
 def test_half_of_the_best_bandwidth_is_reached_from_a_message_on():
