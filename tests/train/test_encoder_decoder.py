@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from scaling.layout.shapes import ModelShape
-from scaling.train.engines.deepspeed.streams import Streams, Tables, packed, unpacked
+from scaling.train.engines.deepspeed.pipeline import Streams, Tables, packed, unpacked
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.kernels import require_kernels
-from scaling.train.model.encoder_decoder import EncoderDecoder
-from scaling.train.model.relative_position import bias_of, buckets
+from scaling.train.model.encoder_decoder import EncoderDecoder, bias_of, buckets
 from scaling.train.parallel.tensor import TensorParallel
 from tests.points import TINY_T5, tiny_point
 from tests.train.test_model import CPU, blueprint

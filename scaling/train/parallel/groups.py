@@ -9,7 +9,6 @@ import torch.distributed as dist
 from scaling.layout.layout import Layout
 from scaling.train.parallel.context import ContextParallel
 from scaling.train.parallel.experts import ExpertParallel
-from scaling.train.parallel.sharding import hpz_ranks
 from scaling.train.parallel.tensor import TensorParallel
 
 EP = "ep"  # how the group of all-to-alls among experts is called, so that a trace tells it apart
@@ -38,9 +37,7 @@ class Groups:
 
     `data_group` are the ranks that hold the same weights and other tokens: other sequences (dp) or
     other parts of one sequence (cp). Gradients are averaged over it, and ZeRO shards over it.
-    `shard_group` are those of them that hold one more copy of ZeRO-3's parameters together, None
-    where there is only the copy of the whole data group. `expert_parallel` is this rank's place
-    among those that the experts are dealt to.
+    `expert_parallel` is this rank's place among those that the experts are dealt to.
 
     A rank makes the groups that it is in and no other: of 2,048 ranks each makes four at most, not
     the hundreds there are. Their members make them in one order, so they agree on their names.
@@ -56,13 +53,7 @@ class Groups:
             else None
         )
         self.data_group = self.own_group_by(lambda p: (p.tp_rank, p.pp_rank))
-        shards, ep = hpz_ranks(layout), layout.ep
-        self.shard_group: dist.ProcessGroup | None = None
-        if shards is not None:
-            replicas = shards // layout.cp  # neighbouring dp ranks, with all cp ranks of each
-            self.shard_group = self.own_group_by(
-                lambda p: (p.tp_rank, p.pp_rank, p.dp_rank // replicas)
-            )
+        ep = layout.ep
         self.expert_parallel = ExpertParallel()
         if ep > 1:  # neighbours of the data group, each with other experts
             group = self.own_group_by(

@@ -1,20 +1,52 @@
-"""Experts that are dealt to ranks, in the words in which DeepSpeed asks about its own.
+"""A rank's groups in the words in which DeepSpeed asks for them.
 
-The layer is that of every engine (scaling/train/model/experts.py). Of DeepSpeed's own (MoE, AutoEP)
-only what its engine and ZeRO do with weights is used: those that are marked it reduces and shards
-over the ranks that hold the same ones, divides by all ranks of the data group, and counts once in
-the norm.
+Layers of experts are those of every engine (scaling/train/model/experts.py). Of DeepSpeed's own
+(MoE, AutoEP) only what its engine and ZeRO do with weights is used: those that are marked it
+reduces and shards over the ranks that hold the same ones, divides by all ranks of the data group,
+and counts once in the norm.
 """
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import deepspeed
+import torch.distributed as dist
 from deepspeed.moe.layer import MoE
 from torch import nn
 
+from scaling.train.engines.deepspeed.config import hpz_ranks
 from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.groups import Groups
+
+
+def model_parallel_unit(groups: Groups) -> SimpleNamespace:
+    """The `mpu` of DeepSpeed. Its model parallelism is tp: it gets one only where pp is 1."""
+    place, layout = groups.place, groups.layout
+    alike = {  # ranks that share every layer
+        "rank": place.tp_rank,
+        "world_size": layout.tp,
+        "group": groups.tp_group,
+    }
+    answers = {
+        **{f"model_parallel_{name}": answer for name, answer in alike.items()},
+        **{f"tensor_model_parallel_{name}": answer for name, answer in alike.items()},
+        # ranks that hold the same weights
+        "data_parallel_rank": groups.data_rank(place),
+        "data_parallel_world_size": layout.dp * layout.cp,
+        "data_parallel_group": groups.data_group,
+    }
+    return SimpleNamespace(**{f"get_{name}": lambda a=a: a for name, a in answers.items()})
+
+
+def second_copy_group(groups: Groups) -> dist.ProcessGroup | None:
+    """The ranks that hold one more copy of ZeRO-3's parameters together; see `hpz_ranks`."""
+    ranks = hpz_ranks(groups.layout)
+    if ranks is None:
+        return None
+    return groups.own_group_by(
+        lambda place: (place.tp_rank, place.pp_rank, groups.data_rank(place) // ranks)
+    )
 
 
 class HasExperts(MoE):  # type: ignore[misc] # DeepSpeed has no types
