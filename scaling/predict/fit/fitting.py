@@ -13,7 +13,7 @@ from scaling.foreign.arrays import Floats
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.outcomes import KERNELS, outcome_columns
 from scaling.predict.cost.step import step_of
-from scaling.predict.read.calibration import Fitted
+from scaling.predict.read.calibration import UNFELT, Fitted
 from scaling.predict.read.features import Group
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import MEMORY, TIME, Parameter
@@ -201,9 +201,7 @@ def _solve(
     if not rows:
         return {q.name: _unseen(q, start, "no rows") for q in parameters}
     felt = _felt(parameters, residuals, start, rows)
-    fitted = {
-        q.name: _unseen(q, start, "no row depends on it") for q in parameters if q not in felt
-    }
+    fitted = {q.name: _unseen(q, start, UNFELT) for q in parameters if q not in felt}
     spread = {q.name: q.spread for q in felt}
     rounds = _NARROWINGS if first_guess is None else 1
     for _ in range(rounds if felt else 0):
