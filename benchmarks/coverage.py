@@ -27,12 +27,12 @@ import pyarrow as pa
 from benchmarks.accuracy import Marked, markdown_of
 from benchmarks.held_out import unnamed
 from scaling.foreign.reading import read_table
-from scaling.predict.cost.interval import EIGHTY
 from scaling.predict.cost.ratios import ratio_sigma
 from scaling.predict.fit.accuracy import Task, covered, tasks_of
 from scaling.predict.fit.coverage import odds_held
 from scaling.predict.fit.trial import trial
 from scaling.predict.fit.validation import Validation
+from scaling.predict.read.calibration import EIGHTY
 from scaling.study.catalogues import load_clusters
 
 TABLES = Marked("<!-- coverage of the tables of others -->", "<!-- end of coverage -->")

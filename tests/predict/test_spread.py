@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from scaling.predict.cost.interval import EIGHTY, spread_of
-from scaling.predict.read.calibration import Band, StackCalibration
+from scaling.predict.cost.interval import spread_of
+from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
 
 SEEN = {
     "world_size": (8.0, 32.0),

@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.read.calibration import Band, StackCalibration
+from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
 from scaling.predict.read.features import Features
 from scaling.predict.read.trust import new_in
 
-# 80 % of a normal error lie within this many standard deviations.
-EIGHTY = 1.2816
 # A band narrower than repeats of one layout would claim more than a measurement can.
 _NARROWEST = 0.012
 # Standard deviation of what rows share when a new value of an axis is met, before any fold tells:
@@ -31,7 +29,7 @@ _SHARED_BEFORE = {
     "hidden_size": 0.04,
 }
 # What of a layout the calibrated rows must have shown: counts, in doublings, and switches.
-_COUNTS = ("tp", "pp", "cp", "ep", "virtual", "micro_batch_size", "gemm_peak")
+COUNTS = ("tp", "pp", "cp", "ep", "virtual", "micro_batch_size", "gemm_peak")
 _SWITCHES = (
     "zero_stage", "sequence_parallel", "full", "selective", "math", "fused_softmax", "flash1",
     "fused_norm", "ring", "offload",
@@ -173,22 +171,22 @@ def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) ->
 
 def range_of(f: Features) -> dict[str, tuple[float, ...]]:
     """The least and the largest of what rows show of layouts, by names of features."""
-    return {name: (float(v.min()), float(v.max())) for name, v in _shown(f).items()}
+    return {name: (float(v.min()), float(v.max())) for name, v in shown_of(f).items()}
 
 
 def beyond_of(f: Features, seen: Mapping[str, Sequence[float | str]]) -> Floats:
     """How far layouts are beyond all rows that `range_of` saw, in doublings and switches, (n,)."""
     beyond = np.zeros(len(f))
-    for name, values in _shown(f).items():
+    for name, values in shown_of(f).items():
         if name in seen:
             least, largest = (float(end) for end in seen[name])
             beyond += np.maximum(least - values, 0) + np.maximum(values - largest, 0)
     return beyond
 
 
-def _shown(f: Features) -> dict[str, Floats]:
+def shown_of(f: Features) -> dict[str, Floats]:
     """Counts in doublings and switches, (n,) each."""
-    doublings = {name: np.log2(np.asarray(getattr(f, name), np.float64)) for name in _COUNTS}
+    doublings = {name: np.log2(np.asarray(getattr(f, name), np.float64)) for name in COUNTS}
     return doublings | {name: np.asarray(getattr(f, name), np.float64) for name in _SWITCHES}
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scaling.errors import InputError
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import beyond_of, range_of, rough_of
+from scaling.predict.cost.interval import COUNTS, beyond_of, range_of, rough_of, shown_of
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.model import axes_of
 from scaling.predict.cost.step import step_of
@@ -24,7 +24,7 @@ from scaling.predict.read.calibration import (
     Fitted,
     StackCalibration,
 )
-from scaling.predict.read.features import Group, Points
+from scaling.predict.read.features import Features, Group, Points
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.residual import (
     NOISES,
@@ -33,7 +33,15 @@ from scaling.predict.read.residual import (
     is_worth,
     places_of,
 )
-from scaling.predict.read.trust import TRUSTS, UNTESTED, chosen_trust, shrunk, untested_trust
+from scaling.predict.read.trust import (
+    LAYOUT,
+    TRUSTS,
+    UNTESTED,
+    chosen_trust,
+    error_of,
+    shrunk,
+    untested_trust,
+)
 
 _FOLDS = 4
 _FEWEST_TO_FOLD = 8  # timed rows; below that a fold would fit on nothing
@@ -103,6 +111,8 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
     timed = seen.timed
     axes = {axis: values[timed] for axis, values in axes_of(points, group).items()}
     held_back: dict[str, Any] = {"bands": {"interpolation": _prior_band()}}
+    if bands:  # too few rows for a fold: nothing bears the fit out where a row is new
+        held_back |= {"trust": {UNTESTED: 0.0}, "sheet_error": 0.0}
     if bands and timed.sum() >= _FEWEST_TO_FOLD:
         settings = _settings(points, group)[timed]
         held_back = _held_back_errors(group, seen, start, time, axes, settings)
@@ -181,7 +191,7 @@ def _held_back_errors(
     of_fit, of_sheet = (
         np.concatenate([one.by_trust[at].log_residual for one in random]) for at in (0, 1)
     )
-    trust = {UNTESTED: untested_trust(len(timed), of_sheet, of_fit)}
+    trust = {}
     noise = chosen_noise(
         {
             noise: np.concatenate(
@@ -196,10 +206,12 @@ def _held_back_errors(
         "lossy_transport": group.cluster.lossy_transport,
     }
     bands = {"interpolation": band_of("interpolation", [one_fold(within)], **kind)}
-    for axis, values in axes.items():
+    ways = {axis: _splits(axis, values) for axis, values in axes.items()}
+    ways[LAYOUT] = _layout_splits(group.features.take(timed))
+    for axis, splits in ways.items():
         folds = [
             fold(held, rest, TRUSTS)
-            for held, rest in _splits(axis, values)
+            for held, rest in splits
             if held.sum() >= _FEWEST_HELD_BACK and rest.sum() >= _FEWEST_TO_FOLD
         ]
         if folds:
@@ -207,20 +219,25 @@ def _held_back_errors(
             trust[axis] = chosen_trust(
                 [np.concatenate([one.log_residual for one in held]) for held in by_trust]
             )
+            if axis == LAYOUT:
+                continue
             at = TRUSTS.index(trust[axis])
             held = [one.by_trust[at] for one in folds]
             if holds_in:
                 holds, held = _with_neighbours(axis, folds, at, trust[axis], noise)
                 holds_in += holds
             bands[axis] = band_of(axis, held, **kind)
-        elif holds_in:
+        elif holds_in and axis != LAYOUT:
             holds_in += (axis,)
+    tested = [trust[axis] for axis in axes if axis in trust]
+    trust[UNTESTED] = untested_trust(len(timed), of_sheet, of_fit, tested)
     residual = None
     if holds_in:
         everyone = np.ones(len(timed), dtype=bool)
         everything = held_back(warm, everyone, everyone)
         residual = fitted_residual(places, everything.log_residual, holds_in, noise=noise)
-    return {"bands": bands, "trust": trust, "residual": residual}
+    sheet_error = error_of(of_sheet)
+    return {"bands": bands, "trust": trust, "residual": residual, "sheet_error": sheet_error}
 
 
 def _with_neighbours(
@@ -251,6 +268,16 @@ def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[tuple[Flags, Fla
         return [(values == v, values < v) for v in unique[-2:]]
     most = unique[np.argsort(-counts)][:_MOST_VALUES]
     return [(values == v, values != v) for v in most]
+
+
+def _layout_splits(f: Features) -> list[tuple[Flags, Flags]]:
+    """The same for layouts: the largest of each count from smaller ones, and each switch."""
+    splits = []
+    for name, values in shown_of(f).items():
+        for value in np.unique(values)[-1:] if name in COUNTS else np.unique(values):
+            rest = values < value if name in COUNTS else values != value
+            splits.append((values == value, rest))
+    return splits
 
 
 def _moved(start: Mapping[str, float], fitted: Mapping[str, Fitted]) -> dict[str, float]:
