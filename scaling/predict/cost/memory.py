@@ -11,18 +11,17 @@ from scaling.foreign.arrays import Floats
 from scaling.predict.cost import own_deepspeed, own_torch
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
 from scaling.predict.cost.own_memory import (
-    BACKWARD,
-    FORWARD,
     ONE_F_ONE_B,
     TERMS,
-    Alive,
     Memory,
     Moment,
     by_rows,
     fullest_of,
+    of_rank,
+    stage_of,
+    step_of,
     whole_model,
 )
-from scaling.predict.cost.own_stage import Stage, of_rank, position_tables, stage_of, step_of
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
     Stages,
@@ -37,7 +36,7 @@ from scaling.predict.read.inputs import own_framework
 MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
 
 
-# By the framework that the engine is to the prediction: what is held beside activations (`alive`),
+# By the framework that the engine is to the prediction: what it holds in a step (`moments_of`),
 # how chunks are dealt (`chunks_of_ranks`), which gradients stay (`reduces`).
 ENGINES: dict[str, Any] = {
     own_framework("deepspeed"): own_deepspeed,
@@ -55,7 +54,7 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
     loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
     these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
-    Of this project's engines all is counted (own_stage.py) but for what is compiled.
+    Of this project's engines all is counted (own_memory.py) but for what is compiled.
     """
     modelled = functools.partial(_modelled, group, p=p)
     if group.stack.name not in ENGINES:
@@ -77,7 +76,7 @@ def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
                 own = of_rank(f, chunks)
                 step = step_of(group, own, piped=piped, gradients_stay=stay)
             stage = stage_of(step, chunks)
-            moments += _moments(stage, engine.alive(stage))
+            moments += engine.moments_of(stage)
         return fullest_of(moments, p["buffers_bytes"])
 
     piped, whole = (functools.partial(of_ranks, piped=piped) for piped in (True, False))
@@ -86,27 +85,6 @@ def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
         return by_rows(f.schedule == ONE_F_ONE_B, f, piped, piped)
 
     return by_rows(f.pp > 1, f, in_stages, whole)
-
-
-def _moments(t: Stage, alive: Alive) -> list[Moment]:
-    """From the last layer's forward on: the loss, and the layers from the last to the first."""
-    layer, kept = t.step.layer, t.passing + t.final
-    in_layer = t.passing + layer.again + t.step.f.element_bytes * t.step.own
-    moments = [
-        *alive.more,
-        (FORWARD, alive.forward.plus(kept, t.loss.forward)),
-        (BACKWARD, alive.after_loss.plus(kept, t.loss.after)),
-        (BACKWARD, alive.in_ffn.plus(in_layer + layer.in_ffn)),
-        (BACKWARD, alive.in_attention.plus(in_layer + layer.in_attention)),
-    ]
-    if np.any(t.chunks.has_head):
-        moments.append((BACKWARD, alive.loss.plus(kept, t.loss.backward)))
-        moments.append((BACKWARD, alive.in_head.plus(kept, t.loss.of_logits)))
-    if alive.earlier is not alive.in_attention or (t.step.f.attentions > 1).any():
-        # an earlier layer begins when the last one's activations are gone
-        earlier = in_layer - layer.kept + layer.above + position_tables(t.step.f)
-        moments.append((BACKWARD, alive.earlier.plus(earlier)))
-    return moments
 
 
 def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:

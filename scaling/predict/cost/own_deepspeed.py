@@ -3,17 +3,18 @@
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.cost.own_layer import WIDE, drawn_whole
 from scaling.predict.cost.own_memory import (
     BACKWARD,
     BUILD,
     ONE_F_ONE_B,
     OPTIMIZER,
-    WIDE,
-    Alive,
     Chunks,
     Held,
+    Moment,
+    Stage,
+    model_moments,
 )
-from scaling.predict.cost.own_stage import Stage, drawn_whole
 from scaling.predict.cost.stages import head_params, stages_of
 from scaling.predict.read.features import Features, Group
 
@@ -24,7 +25,7 @@ _PREFETCH = 5e7  # elements of its stage3_prefetch_bucket_size
 _NORM = 8.0  # bytes of fp64, in which DeepSpeed takes the norm of a gradient
 
 
-def alive(t: Stage) -> Alive:
+def moments_of(t: Stage) -> list[Moment]:
     """What is held when the loss is computed, in the layers' backward, and at other moments."""
     s, c, f, e, z = t.step, t.chunks, t.step.f, t.step.f.element_bytes, t.step.f.zero_stage
     zero, parts, gathers, low = z == 0, (z == 1) | (z == 2), z >= 3, e < WIDE
@@ -117,16 +118,16 @@ def alive(t: Stage) -> Alive:
             buffers=buckets + ~zero * bucket,
         )
         more.append((BACKWARD, flush.plus(own + full * (t.passing * unreduced + in_layer))))
-    return Alive(
+    more += model_moments(
+        t,
         forward=loss.but(activations=e * t.unfused),
         loss=loss,
         in_head=loss,
         after_loss=usual,
         in_ffn=in_attention.but(weights=usual.weights + again),
         in_attention=in_attention,
-        earlier=in_attention,
-        more=more,
     )
+    return more
 
 
 def _stepping(t: Stage, part: Floats, dealt: Flags) -> Floats:

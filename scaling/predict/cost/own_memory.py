@@ -15,12 +15,23 @@ from typing import Any
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.predict.read.features import Features
+from scaling.predict.cost.experts import held_params
+from scaling.predict.cost.own_layer import (
+    WIDE,
+    Layer,
+    Loss,
+    layer_of,
+    loss_of,
+    position_tables,
+    weights_of_layer,
+)
+from scaling.predict.cost.sharding import Sharding, sharding_of
+from scaling.predict.cost.stages import head_params, shared_ffn
+from scaling.predict.read.features import Features, Group
 from scaling.predict.read.inputs import SCHEDULES
 
 PHASES = ("build", "forward", "backward", "optimizer")
 BUILD, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
-WIDE = 4.0  # bytes of fp32
 ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, ZBV, DUALPIPEV = range(len(SCHEDULES))
 
 
@@ -56,25 +67,6 @@ class Held:
 
 TERMS = tuple(Held.__dataclass_fields__)
 Moment = tuple[int, Held]  # of PHASES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
-    """What an engine holds beside what the model keeps, from the last layer's forward on.
-
-    While the head and the loss are computed (`forward`), in the loss's backward, in the head's,
-    when that is done, in the backward of the last layer's feed-forward, of its attention, of the
-    layers before; and `more` moments, which the other engine has not.
-    """
-
-    forward: Held
-    loss: Held
-    in_head: Held
-    after_loss: Held
-    in_ffn: Held
-    in_attention: Held
-    earlier: Held
-    more: list[Moment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +164,124 @@ def whole_model(f: Features) -> Chunks:
         layers=f.num_layers, tables=f.embeddings, flying=f.num_layers, staying=0.0, messages=0.0,
         looks_up=True, has_head=True, positions=2.0,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What all stages of a layout share; elements of a micro-batch, bytes of a layer, (n,)."""
+
+    f: Features
+    piped: bool
+    tokens: Floats
+    own: Floats  # hidden states of a rank's own tokens
+    layer: Layer
+    routed: Floats  # weights of a rank's average layer that are its experts'
+    layer_weights: Floats  # all of them
+    table: Floats  # of a vocabulary matrix
+    matrix: Floats  # of a feed-forward's matrix
+    sharding: Sharding
+    replicas: Floats
+
+
+def of_rank(f: Features, c: Chunks) -> Features:
+    """The layouts with the average layer of these chunks, which have other dense ones than most."""
+    if c.dense is None:
+        return f
+    share = 1 - c.dense / np.maximum(c.layers, 1.0)
+    ffn = (1 - share) * f.dense_ffn + share * shared_ffn(f)
+    return dataclasses.replace(f, expert_share=share, ffn_hidden_size=ffn)
+
+
+def step_of(group: Group, f: Features, *, piped: bool, gradients_stay: Flags | None) -> Step:
+    """What all stages of these layouts share; see `layer_of` for the gradients that stay."""
+    tokens, routed = f.micro_batch_size * f.seq_length / f.cp, held_params(f)
+    return Step(
+        f=f,
+        piped=piped,
+        tokens=tokens,
+        own=tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0),
+        layer=layer_of(f, tokens, gradients_stay),
+        routed=routed,
+        layer_weights=weights_of_layer(f) + routed,
+        table=head_params(f) / f.tp,
+        matrix=f.hidden_size * f.ffn_hidden_size / f.tp,
+        sharding=sharding_of(group, f),
+        replicas=f.dp * f.cp,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What a rank of a pipeline keeps of its model's work; bytes unless said otherwise, (n,).
+
+    When the last layer is done it holds `passing`, activations of layers and messages, and `final`,
+    those of the final norm. Recomputing keeps the position tables of encoder and decoder, which
+    every layer is given: of each micro-batch on its way the one of the stage's layers.
+    """
+
+    step: Step
+    chunks: Chunks
+    weights: Floats  # elements of a tp rank
+    passing: Floats
+    final: Floats
+    logits: Floats  # elements
+    unfused: Floats  # of the hidden states that a plain final norm works on
+    loss: Loss
+
+
+def stage_of(s: Step, c: Chunks) -> Stage:
+    """What a rank that holds these chunks keeps."""
+    f, e = s.f, s.f.element_bytes
+    weights = c.layers * s.layer_weights + c.tables * s.table
+    passing = c.flying * s.layer.kept
+    passing = passing + (f.full | f.selective) * c.positions * position_tables(f)
+    if s.piped:
+        passing = passing + c.messages * e * s.own
+    normed = np.where(f.fused_norm, e, WIDE + e) * s.own + e * s.tokens * f.hidden_size
+    logits = c.has_head * s.tokens * f.vocab_size / f.tp
+    return Stage(
+        step=s,
+        chunks=c,
+        weights=weights + c.looks_up * f.positions * f.hidden_size,
+        passing=passing,
+        final=c.has_head * normed,
+        logits=logits,
+        unfused=c.has_head * ~f.fused_norm * s.own,
+        loss=loss_of(f, logits, s.tokens, s.table, c.outputs),
+    )
+
+
+def model_moments(
+    t: Stage,
+    *,
+    forward: Held,
+    loss: Held,
+    in_head: Held,
+    after_loss: Held,
+    in_ffn: Held,
+    in_attention: Held,
+    earlier: Held | None = None,
+) -> list[Moment]:
+    """From the last layer's forward on: the loss, and the layers from the last to the first.
+
+    What the model keeps is the same under both engines; each says what it holds beside it while the
+    head and the loss are computed (`forward`), in the loss's backward, in the head's, when that is
+    done, in the backward of the last layer's feed-forward, of its attention, and of the layers
+    before where that is something else.
+    """
+    f, layer, kept = t.step.f, t.step.layer, t.passing + t.final
+    in_layer = t.passing + layer.again + f.element_bytes * t.step.own
+    moments = [
+        (FORWARD, forward.plus(kept, t.loss.forward)),
+        (BACKWARD, after_loss.plus(kept, t.loss.after)),
+        (BACKWARD, in_ffn.plus(in_layer + layer.in_ffn)),
+        (BACKWARD, in_attention.plus(in_layer + layer.in_attention)),
+    ]
+    if np.any(t.chunks.has_head):
+        moments.append((BACKWARD, loss.plus(kept, t.loss.backward)))
+        moments.append((BACKWARD, in_head.plus(kept, t.loss.of_logits)))
+    if earlier is not None or (f.attentions > 1).any():
+        # an earlier layer begins when the last one's activations are gone
+        activations = in_layer - layer.kept + layer.above + position_tables(f)
+        moments.append((BACKWARD, (earlier or in_attention).plus(activations)))
+    return moments

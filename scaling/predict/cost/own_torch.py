@@ -15,6 +15,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.experts import expert_sharding_of, present
+from scaling.predict.cost.own_layer import WIDE, drawn_whole
 from scaling.predict.cost.own_memory import (
     BACKWARD,
     BUILD,
@@ -23,14 +24,14 @@ from scaling.predict.cost.own_memory import (
     INTERLEAVED,
     ONE_F_ONE_B,
     OPTIMIZER,
-    WIDE,
     ZBV,
     ZERO_BUBBLE,
-    Alive,
     Chunks,
     Held,
+    Moment,
+    Stage,
+    model_moments,
 )
-from scaling.predict.cost.own_stage import Stage, drawn_whole
 from scaling.predict.cost.stages import ends_of_two_kinds, stages_of
 from scaling.predict.read.features import Features, Group
 
@@ -66,7 +67,7 @@ def _groups(f: Features) -> Floats:
     return np.asarray(3 + np.where(f.tp > 1, 1.0, 3.0) + 2 * f.head_norms + mlp)
 
 
-def alive(t: Stage) -> Alive:
+def moments_of(t: Stage) -> list[Moment]:
     """What is held when the loss is computed, in the layers' backward, and at other moments."""
     s, c, f, e = t.step, t.chunks, t.step.f, t.step.f.element_bytes
     layer, table, piped, rounds = s.layer, s.table, s.piped, f.accumulation
@@ -190,7 +191,8 @@ def alive(t: Stage) -> Alive:
         gradients = tied * (gradients + (again & ~once & gathers) * of_table)
         last = usual.but(weights=gathers * (e * table + waits), gradients=gradients)
         more.append((BACKWARD, last.plus(e * s.own)))
-    return Alive(
+    more += model_moments(
+        t,
         forward=loss,
         loss=loss,
         in_head=in_head,
@@ -198,8 +200,8 @@ def alive(t: Stage) -> Alive:
         in_ffn=in_layer,
         in_attention=in_layer,
         earlier=in_layer.but(gradients=kept + of_layer),
-        more=more,
     )
+    return more
 
 
 def in_flight(f: Features, rank: Floats, chunk: Floats) -> Floats:

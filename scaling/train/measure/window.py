@@ -121,24 +121,17 @@ def split_of(events: Sequence[Event]) -> dict[str, float | None]:
     # stages also share norms and tied weights, by collectives that wait for other reasons
     between_stages = (e for e in exchanges if e.axis == "pp" and e.kind == "send_recv")
     seconds["pipeline_bubble_s"] = uncovered(spent(between_stages), compute)
-    optimizing = _optimizing(events)
-    seconds["optimizer_s"] = None if optimizing is None else total(clipped(optimizing, window))
+    # on a GPU the host only launches: Kineto draws the range again on each stream of the device,
+    # from the first kernel that was launched within it to the end of the last
+    on_device = _has_kernels(events)
+    marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
+    optimizing = clipped(spans_of((mark.start, mark.end) for mark in marks), window)
+    seconds["optimizer_s"] = total(optimizing) if marks else None
     return {name: each if each is None else each / len(steps) for name, each in seconds.items()}
 
 
 def _steps(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.name == STEP and not event.on_device]
-
-
-def _optimizing(events: Sequence[Event]) -> Spans | None:
-    """When the optimizer was at work; None where its region was not annotated.
-
-    On a GPU the host only launches. Kineto draws the range again on each stream of the device, from
-    the first kernel that was launched within it to the end of the last.
-    """
-    on_device = _has_kernels(events)
-    marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
-    return spans_of((mark.start, mark.end) for mark in marks) if marks else None
 
 
 def computing(events: Sequence[Event]) -> Spans:

@@ -18,6 +18,7 @@ needs it, gathered once for all layers.
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -164,7 +165,7 @@ class EncoderDecoder(nn.Module):
     def logits(self, ids: Tensor) -> Tensor:
         """Ids [b, 2, s], input and target -> [b, s, vocab / tp] of the target."""
         source, target = pair_of(self.embedding, ids)
-        run = recomputed if self.recompute else _plainly
+        run: Any = recomputed if self.recompute else lambda layer, *inputs: layer(*inputs)
         bias = self.encoder_bias()
         for layer in self.encoder:
             source = run(layer, source, bias)
@@ -177,8 +178,3 @@ class EncoderDecoder(nn.Module):
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Ids [b, 2, s], labels [b, s] -> mean loss over the targets of the micro-batch."""
         return self.loss(self.logits(ids), labels)
-
-
-def _plainly(layer: nn.Module, *inputs: Tensor) -> Tensor:
-    output: Tensor = layer(*inputs)
-    return output

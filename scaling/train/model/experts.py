@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.layout.routing import ROUTINGS
+from scaling.layout.axes import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.blocks import FeedForward, gate_activation
 from scaling.train.model.blueprint import Blueprint

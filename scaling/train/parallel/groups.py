@@ -37,7 +37,8 @@ class Groups:
 
     `data_group` are the ranks that hold the same weights and other tokens: other sequences (dp) or
     other parts of one sequence (cp). Gradients are averaged over it, and ZeRO shards over it.
-    `expert_parallel` is this rank's place among those that the experts are dealt to.
+    The others are this rank's places: in its tp group, among those that share its sequences, among
+    those that the experts are dealt to.
 
     A rank makes the groups that it is in and no other: of 2,048 ranks each makes four at most, not
     the hundreds there are. Their members make them in one order, so they agree on their names.
@@ -46,11 +47,19 @@ class Groups:
     def __init__(self, rank: int, layout: Layout, *, timeout_s: float) -> None:
         self.layout, self.place = layout, Place.of(rank, layout)
         self._rank, self._timeout = rank, datetime.timedelta(seconds=timeout_s)
-        self.tp_group = self.own_group_by(lambda p: (p.cp_rank, p.dp_rank, p.pp_rank))
-        self.cp_group = (
-            self.own_group_by(lambda p: (p.tp_rank, p.dp_rank, p.pp_rank))
+        self.tensor_parallel = TensorParallel(
+            size=layout.tp,
+            rank=self.place.tp_rank,
+            group=self.own_group_by(lambda p: (p.cp_rank, p.dp_rank, p.pp_rank)),
+            sequence_parallel=layout.sequence_parallel,
+        )
+        self.context_parallel = ContextParallel(
+            size=layout.cp,
+            rank=self.place.cp_rank,
+            group=self.own_group_by(lambda p: (p.tp_rank, p.dp_rank, p.pp_rank))
             if layout.cp > 1
-            else None
+            else None,
+            ring=layout.cp_style == "ring",
         )
         self.data_group = self.own_group_by(lambda p: (p.tp_rank, p.pp_rank))
         ep = layout.ep
@@ -99,21 +108,3 @@ class Groups:
         for group in dist.distributed_c10d._world.pg_map:
             if dist.get_backend(group) in ("gloo", "nccl"):
                 dist.distributed_c10d._set_pg_timeout(self._timeout, group)
-
-    @property
-    def tensor_parallel(self) -> TensorParallel:
-        """This rank's place in its tp group."""
-        return TensorParallel(
-            size=self.layout.tp,
-            rank=self.place.tp_rank,
-            group=self.tp_group,
-            sequence_parallel=self.layout.sequence_parallel,
-        )
-
-    @property
-    def context_parallel(self) -> ContextParallel:
-        """This rank's place among those that share its sequences."""
-        ring = self.layout.cp_style == "ring"
-        return ContextParallel(
-            size=self.layout.cp, rank=self.place.cp_rank, group=self.cp_group, ring=ring
-        )

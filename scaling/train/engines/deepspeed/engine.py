@@ -79,7 +79,10 @@ class _Trainer:
     ) -> None:
         self.engine = _initialize(model, config, plan.layout, mpu)
         if plan.layout.compile:
-            compile_each(self.engine.module, _compiled_kinds(plan))
+            # under ZeRO-3 the blocks that layers are made of, between which it gathers weights
+            layers = (Layer, encoder_decoder.EncoderLayer, encoder_decoder.DecoderLayer)
+            blocks = (Norm, SelfAttention, encoder_decoder.Attention, FeedForward)
+            compile_each(self.engine.module, blocks if plan.layout.zero_stage == 3 else layers)
         self._norm_is_right = _norm_is_right(self.engine, plan)
 
     def grad_norm(self) -> float | None:
@@ -153,13 +156,6 @@ class PipelineTrainer(_Trainer):
         """DeepSpeed averages it over the replicas and sends it to every stage."""
         assert self._loss is not None
         return self._loss.item()
-
-
-def _compiled_kinds(plan: Blueprint) -> tuple[type[nn.Module], ...]:
-    """Layers; under ZeRO-3 the blocks they are made of, between which it gathers weights."""
-    if plan.layout.zero_stage == 3:
-        return (Norm, SelfAttention, encoder_decoder.Attention, FeedForward)
-    return (Layer, encoder_decoder.EncoderLayer, encoder_decoder.DecoderLayer)
 
 
 @contextlib.contextmanager

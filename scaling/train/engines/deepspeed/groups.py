@@ -26,7 +26,7 @@ def model_parallel_unit(groups: Groups) -> SimpleNamespace:
     alike = {  # ranks that share every layer
         "rank": place.tp_rank,
         "world_size": layout.tp,
-        "group": groups.tp_group,
+        "group": groups.tensor_parallel.group,
     }
     answers = {
         **{f"model_parallel_{name}": answer for name, answer in alike.items()},

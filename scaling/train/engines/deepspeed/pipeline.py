@@ -86,24 +86,23 @@ def bounds(is_layer: list[bool], layers_of_each: tuple[int, ...]) -> list[int]:
 
 
 class Streams(NamedTuple):
-    """What passes from layer to layer inside a stage.
+    """What passes from layer to layer inside a stage; of it what leads, from stage to stage.
 
-    `source` and `target` are [b, s', h]; `memory` [b, s, h] is the encoder's output, entered into
-    this stage's tp group once; biases are [1, n, s, s]. None where this stage needs none.
+    `source` and `target` are [b, s', h], the position tables of both stacks [heads / tp, buckets].
+    `memory` [b, s, h] is the encoder's output, entered into this stage's tp group once; biases are
+    [1, n, s, s]. None where this stage needs none.
     """
 
     source: Tensor
     target: Tensor
+    encoder_table: Tensor
+    decoder_table: Tensor
     memory: Any = None
     encoder_bias: Any = None
     decoder_bias: Any = None
 
 
-class Tables(NamedTuple):
-    """The position tables of both stacks, [heads / tp, buckets] each."""
-
-    encoder: Tensor
-    decoder: Tensor
+_SENT = 4  # the first of them
 
 
 def parts_of(plan: Blueprint) -> list[LayerSpec]:
@@ -125,49 +124,42 @@ class StreamsPipeline(DealtPipeline):
 
     def forward(self, received: Tensor) -> Tensor:
         """Ids [b, 2, s] or what was packed -> logits [b, s, vocab / tp] or what is packed."""
-        parts = self.forward_funcs
-        if isinstance(parts[0], Inlet):
-            streams, tables = parts[0].streams_of(received), parts[0].tables()
-        else:
-            streams, tables = unpacked(received, self.plan)
-        last = isinstance(parts[-1], Outlet)
-        left = super().forward(self._with_what_layers_need(streams, tables))
-        result: Tensor = left if last else packed(Streams(*left), tables)
+        first, last = self.forward_funcs[0], self.forward_funcs[-1]
+        begins = isinstance(first, Inlet)
+        streams = first.streams_of(received) if begins else unpacked(received, self.plan)
+        left = super().forward(self._with_what_layers_need(streams))
+        result: Tensor = left if isinstance(last, Outlet) else packed(Streams(*left))
         return result
 
-    def _with_what_layers_need(self, streams: Streams, tables: Tables) -> Streams:
+    def _with_what_layers_need(self, streams: Streams) -> Streams:
         """Made once a stage, for all of its layers."""
         held = {type(part) for part in self.forward_funcs}
         if PipedEncoderLayer in held:
-            bias = bias_of(tables.encoder, self.plan, causal=False)
+            bias = bias_of(streams.encoder_table, self.plan, causal=False)
             streams = streams._replace(encoder_bias=bias)
         if PipedDecoderLayer in held:
-            bias = bias_of(tables.decoder, self.plan, causal=True)
+            bias = bias_of(streams.decoder_table, self.plan, causal=True)
             streams = streams._replace(decoder_bias=bias)
             if EncoderNorm not in held:  # else it is that norm which makes the memory
                 streams = streams._replace(memory=self.plan.tp.enter(streams.source))
         return streams
 
 
-def packed(streams: Streams, tables: Tables) -> Tensor:
+def packed(streams: Streams) -> Tensor:
     """Both streams and both tables, end to end."""
-    return torch.cat([x.flatten() for x in (streams.source, streams.target, *tables)])
+    return torch.cat([x.flatten() for x in streams[:_SENT]])
 
 
-def unpacked(flat: Tensor, plan: Blueprint) -> tuple[Streams, Tables]:
+def unpacked(flat: Tensor, plan: Blueprint) -> Streams:
     """What `packed` was given."""
     layout, heads = plan.layout, plan.shape.num_heads // plan.tp.size
     held = layout.seq_length // layout.cp
     if layout.sequence_parallel:
         held //= layout.tp
-    stream = (layout.micro_batch_size, held, plan.shape.hidden_size)
-    table = (heads, T5_BUCKETS)
-    shapes = [torch.Size(shape) for shape in (stream, stream, table, table)]
-    source, target, encoder, decoder = (
-        part.view(shape)
-        for part, shape in zip(flat.split([shape.numel() for shape in shapes]), shapes, strict=True)
-    )
-    return Streams(source, target), Tables(encoder, decoder)
+    stream = torch.Size((layout.micro_batch_size, held, plan.shape.hidden_size))
+    shapes = [stream, stream, *2 * [torch.Size((heads, T5_BUCKETS))]]
+    parts = flat.split([shape.numel() for shape in shapes])
+    return Streams(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
 class Inlet(nn.Module):
@@ -187,12 +179,8 @@ class Inlet(nn.Module):
             table.register_hook(torch.clone)
 
     def streams_of(self, ids: Tensor) -> Streams:
-        """Ids [b, 2, s] -> source and target."""
-        return Streams(*pair_of(self.embedding, ids))
-
-    def tables(self) -> Tables:
-        """The tables that all stages are sent."""
-        return Tables(self.encoder_table, self.decoder_table)
+        """Ids [b, 2, s] -> both streams, and the tables that all stages are sent."""
+        return Streams(*pair_of(self.embedding, ids), self.encoder_table, self.decoder_table)
 
     def forward(self, streams: Streams) -> Streams:
         """Nothing is left to do: the stage itself has let the streams in."""
