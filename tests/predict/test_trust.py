@@ -23,6 +23,7 @@ from scaling.predict.read.trust import (
     UNTESTED,
     chosen_trust,
     followed,
+    new_in,
     shrunk,
     trust_in,
     untested_trust,
@@ -88,11 +89,11 @@ def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
         "model": np.array(["llama-7b"] * 4, dtype=object),
         "hidden_size": np.full(4, 4096.0),
     }
-    beyond = np.zeros(4)
-    assert trust_in(stack, axes, beyond).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
+    near, far = (new_in(stack, axes, np.full(4, beyond)) for beyond in (0.0, 1.0))
+    assert trust_in(stack, axes, near).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
     (other,) = calibrated(group, trust={UNTESTED: 0.3, LAYOUT: 0.5}).stacks.values()
-    assert trust_in(other, axes, beyond).tolist() == [1.0, 1.0, 0.3, 0.3]
-    assert trust_in(other, axes, beyond + 1).tolist() == [0.5, 0.5, 0.3, 0.3]
+    assert trust_in(other, axes, near).tolist() == [1.0, 1.0, 0.3, 0.3]
+    assert trust_in(other, axes, far).tolist() == [0.5, 0.5, 0.3, 0.3]
 
 
 def test_rows_are_followed_less_where_few_or_blurred_and_more_where_the_data_sheet_is_wrong():
@@ -146,7 +147,9 @@ def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
         "model": np.array(["llama-7b"] * 3, dtype=object),
         "hidden_size": np.array([3072.0, 8192.0, 1024.0]),
     }
-    assert trust_in(stack, axes, np.zeros(3)) == pytest.approx([1.0, 0.75, 0.75])
+    assert trust_in(stack, axes, new_in(stack, axes, np.zeros(3))) == pytest.approx(
+        [1.0, 0.75, 0.75]
+    )
 
 
 def test_half_the_way_is_what_a_fit_says_cautiously_and_memory_goes_all_of_it():

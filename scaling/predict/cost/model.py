@@ -101,16 +101,19 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
     source = calibration or Calibration(source="none", stacks={})
     for group in points.groups:
         p, stack, parameters_from = source.parameters_for(group)
-        trust, residual = np.ones(len(group.rows)), np.zeros(len(group.rows))
+        trust = np.ones(len(group.rows))
+        residual, unfitted = np.zeros(len(trust)), np.zeros(len(trust))
         if stack is not None and stack.cluster == group.cluster_name:
-            axes, beyond = axes_of(points, group), beyond_of(group.features, stack.seen)
-            trust = trust_in(stack, axes, beyond)
+            axes = axes_of(points, group)
+            new = new_in(stack, axes, beyond_of(group.features, stack.seen))
+            trust = trust_in(stack, axes, new)
             if stack.sheet_error is not None:
-                new = np.any([beyond > 0, *new_in(stack, axes).values()], axis=0)
-                unfitted = _unfitted(group, np.flatnonzero(new), stack, p)
-                trust[new] = np.minimum(trust[new], followed(stack.sheet_error, unfitted))
+                some = np.flatnonzero(np.any([*new.values()], axis=0))
+                unfitted[some] = _unfitted(group, some, stack, p)
+                trust = np.minimum(trust, followed(stack.sheet_error, unfitted))
+                unfitted = np.minimum(unfitted, stack.sheet_error)
             if stack.residual is not None:
-                residual = residual_in(stack, axes, trust, places_of(group.features))
+                residual = residual_in(stack, new, trust, places_of(group.features))
         start = group.start if stack is None else {**group.start, **stack.starts}
         unfollowed = np.zeros(len(group.rows))
         for share in np.unique(trust).tolist():
@@ -127,7 +130,7 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         index = group.rows
         out.predicted[index] = True
         out.parameters_from[index] = parameters_from
-        _judge(points, group, out, stack, unfollowed)
+        _judge(points, group, out, stack, trust, unfollowed, unfitted)
     return out
 
 
@@ -178,7 +181,9 @@ def _judge(
     group: Group,
     out: Prediction,
     stack: StackCalibration | None,
+    trust: Floats,
     unfollowed: Floats,
+    unfitted: Floats,
 ) -> None:
     """How wrong the group's predictions may be."""
     index, f = group.rows, group.features
@@ -191,7 +196,9 @@ def _judge(
             lossy_transport=group.cluster.lossy_transport,
         ),
         stack,
+        trust=trust,
         unfollowed=unfollowed,
+        unfitted=unfitted,
         beyond=0.0 if stack is None else beyond_of(f, stack.seen),
         axes=axes_of(points, group),
         gpus_per_node=f.gpus_per_node,

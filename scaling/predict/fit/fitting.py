@@ -1,17 +1,14 @@
 """Robust least squares on log memory and log step time, one stack at a time."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_triangular
-from scipy.optimize import least_squares, minimize
-from scipy.special import log_ndtr
+from scipy.optimize import least_squares
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.memory import memory_of, need_of
-from scaling.predict.cost.outcomes import KERNELS, outcome_columns
+from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.read.calibration import UNFELT, Fitted
 from scaling.predict.read.features import Group
@@ -72,46 +69,6 @@ def fit_memory(group: Group, seen: Observed, start: Mapping[str, float]) -> dict
 
     rows = len(peak) if (has_peak | judged).any() else 0
     return _solve(MEMORY, residuals, start, rows)
-
-
-_OUTCOME_FOLDS = 3
-_FEWEST_OUTCOMES = 10  # that ran, and that did not: below it the prior says more
-# Before any outcome: the offset and what a kernel adds to it, ln(need); ln(sigma) and its width.
-_OFFSET_BEFORE, _KERNEL_BEFORE = 0.05, 0.06
-_LOG_SIGMA_BEFORE, _LOG_SIGMA_WIDTH = float(np.log(0.1)), 0.4
-
-
-def fit_outcomes(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[str, float]:
-    """How need tells what fits, of rows held back from fits of memory: a probit with a prior.
-
-    Maximum a posteriori of `sigma`, `offset` and of KERNELS (cost/outcomes.py); empty where fewer
-    than 10 rows ran or ran out of memory.
-    """
-    rows = np.flatnonzero(seen.ran | seen.out_of_memory)
-    out = seen.out_of_memory[rows]
-    if min(out.sum(), (~out).sum()) < _FEWEST_OUTCOMES:
-        return {}
-    need: Floats = np.zeros(len(rows))
-    fold = np.random.default_rng(0).permutation(len(rows)) % _OUTCOME_FOLDS
-    for one in range(_OUTCOME_FOLDS):
-        held, rest = rows[fold == one], rows[fold != one]
-        features = group.features
-        part = dataclasses.replace(group, rows=group.rows[rest], features=features.take(rest))
-        fitted = fit_memory(part, seen.take(rest), start)
-        p = {**start, **{name: each.value for name, each in fitted.items()}}
-        need[fold == one] = need_of(memory_of(group, features.take(held), p), p)
-    used = np.log(need / group.capacity_bytes)
-    kernels = outcome_columns(group.features.take(rows))
-    side = np.where(out, -1.0, 1.0)
-
-    def loss(x: npt.NDArray[np.float64]) -> float:
-        odds = log_ndtr(side * (x[1] + kernels @ x[2:] - used) / np.exp(x[0])).sum()
-        before = ((x[0] - _LOG_SIGMA_BEFORE) / _LOG_SIGMA_WIDTH) ** 2
-        before += (x[1] / _OFFSET_BEFORE) ** 2 + ((x[2:] / _KERNEL_BEFORE) ** 2).sum()
-        return float(before / 2 - odds)
-
-    x = minimize(loss, np.array([_LOG_SIGMA_BEFORE, 0.0, *(0.0 for _ in KERNELS)])).x.tolist()
-    return {"sigma": float(np.exp(x[0])), "offset": x[1], **dict(zip(KERNELS, x[2:], strict=True))}
 
 
 def fit_time(
@@ -310,3 +267,8 @@ def _unseen(q: Parameter, start: Mapping[str, float], reason: str) -> Fitted:
         reason=reason,
         start=value,
     )
+
+
+def moved(start: Mapping[str, float], fitted: Mapping[str, Fitted]) -> dict[str, float]:
+    """Every parameter after a fit that moved some."""
+    return {**start, **{name: one.value for name, one in fitted.items()}}

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Floats
+from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.read.calibration import AXES, EIGHTY, StackCalibration
 from scaling.predict.read.features import BLOCK
 from scaling.predict.read.parameters import MEMORY, TIME
@@ -26,6 +26,11 @@ _FEW, _BLURRED = 20, 0.10
 _LARGEST_ERROR = 0.5
 # Less trust has to be better by this share: folds are few.
 _WORTH = 0.05
+
+
+def at_trust(share: float) -> str:
+    """The name of the band of rows held back at random, predicted with that trust."""
+    return f"interpolation at {share:g}"
 
 
 def shrunk(
@@ -107,32 +112,39 @@ def followed(sheet_error: float, unfitted: Floats) -> Floats:
 
 
 def new_in(
-    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]]
+    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], beyond: Floats
 ) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which rows have a value that was not calibrated, (n,) each, by names of AXES."""
-    return {
+    """Which rows have a value that was not calibrated, (n,) each, by names of AXES and LAYOUT.
+
+    Args:
+        stack: the calibration.
+        axes: the rows' values by names of AXES, (n,) each.
+        beyond: how far their layouts are beyond all calibrated ones, (n,).
+    """
+    new = {
         axis: ~np.isin(axes[axis].astype(str), np.array(stack.seen[axis]).astype(str))
         for axis in AXES
     }
+    return {**new, LAYOUT: beyond > 0}
 
 
 def residual_in(
     stack: StackCalibration,
-    axes: Mapping[str, npt.NDArray[np.generic]],
+    new: Mapping[str, Flags],
     trust: npt.NDArray[np.float64],
     places: Floats,
 ) -> npt.NDArray[np.float64]:
     """ln(measured / predicted) to expect of each row by its neighbours, (n,).
 
-    0 where a row is new in something in which folds did not confirm it; elsewhere followed as far
-    as the fit is, `trust`.
+    0 where a row is new (`new_in`) in something in which folds did not confirm it; elsewhere
+    followed as far as the fit is, `trust`.
     """
     residual = stack.residual
     if residual is None:
         return np.zeros(len(trust))
     holds = np.full(len(trust), "interpolation" in residual.holds_in)
-    for axis, new in new_in(stack, axes).items():
-        holds &= ~new | (axis in residual.holds_in)
+    for axis, of_axis in new.items():
+        holds &= ~of_axis | (axis in residual.holds_in)
     rows = np.flatnonzero(holds)
     expected = np.zeros(len(trust))
     for block in range(0, len(rows), BLOCK):
@@ -142,24 +154,18 @@ def residual_in(
 
 
 def trust_in(
-    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], beyond: Floats
+    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], new: Mapping[str, Flags]
 ) -> npt.NDArray[np.float64]:
-    """Trust in the fit for each row, (n,): the least of the axes in which it is new.
-
-    Args:
-        stack: the calibration.
-        axes: the rows' values by names of AXES, (n,) each.
-        beyond: how far their layouts are beyond all calibrated ones, (n,).
-    """
+    """Trust in the fit for each row, (n,): the least of those in what it is `new_in`."""
     trust = np.ones(len(axes[AXES[0]]))
     untested = stack.trust.get(UNTESTED, CAUTIOUS)
-    for axis, new in new_in(stack, axes).items():
-        tested = stack.trust.get(axis, 1.0 if axis == "world_size" else untested)
-        trust = np.where(new, np.minimum(trust, tested), trust)
+    for axis, of_axis in new.items():
+        tested = stack.trust.get(axis, 1.0 if axis in ("world_size", LAYOUT) else untested)
+        trust = np.where(of_axis, np.minimum(trust, tested), trust)
     for axis in _EXTRAPOLATED:
         seen = np.array(stack.seen[axis], dtype=np.float64)
         values = axes[axis].astype(np.float64)
         outside = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
         halfway = (stack.trust.get(axis, untested) + untested) / 2
         trust = np.where(outside, np.minimum(trust, halfway), trust)
-    return np.where(beyond > 0, np.minimum(trust, stack.trust.get(LAYOUT, 1.0)), trust)
+    return trust
