@@ -106,6 +106,7 @@ def test_more_gpus_than_there_are_is_one_sentence(study):
 
 def test_after_a_kill_the_same_command_takes_up_what_still_runs(study):
     study.points(**{f"p{i}": "sleep 3" for i in range(4)})
+    study.python = sys.executable  # a warm one takes its children along
     run = study.start("--submitit-pack", "2")
     study.wait_for_start("p0", "p2")
     os.kill(run.pid, signal.SIGKILL)
