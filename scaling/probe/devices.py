@@ -6,7 +6,8 @@ import torch
 
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention
+from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable
+from scaling.train.kernels.kernels import require_attention
 
 
 def work_of(task: Task, device: torch.device) -> Callable[[], object]:
