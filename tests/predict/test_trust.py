@@ -7,9 +7,8 @@ import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.collectives import Ranks, ring_pass
 from scaling.predict.cost.interval import range_of
-from scaling.predict.cost.links import transport_of
+from scaling.predict.cost.links import Ranks, ring_pass, transport_of
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.fitting import NARROWED, fit_cautiously, fit_time
 from scaling.predict.read.calibration import UNFELT, Calibration, Fitted, StackCalibration
