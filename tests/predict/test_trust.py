@@ -137,6 +137,21 @@ def test_layouts_with_tensor_parallel_ranks_of_which_no_row_had_any(points, shee
     assert (fit[1] > 1.01 * sheet[1]) == follows
 
 
+def test_a_precision_beyond_those_calibrated_follows_what_is_said_cautiously(points):
+    (group,) = points({}).groups
+    (stack,) = calibrated(group).stacks.values()
+    stack = dataclasses.replace(stack, seen={**stack.seen, "gemm_peak": (49.0, 49.0)})
+    axes = {
+        "world_size": np.full(2, 8.0),
+        "seq_length": np.full(2, 4096.0),
+        "model": np.array(["llama-7b"] * 2, dtype=object),
+        "hidden_size": np.full(2, 4096.0),
+        "gemm_peak": np.array([49.0, 50.0]),
+    }
+    new = new_in(stack, axes, np.zeros(2))
+    assert trust_in(stack, axes, new) == pytest.approx([1.0, CAUTIOUS])
+
+
 def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
     (group,) = points({}).groups
     (stack,) = calibrated(group, trust={"hidden_size": 1.0}).stacks.values()

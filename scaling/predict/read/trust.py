@@ -17,7 +17,7 @@ CAUTIOUS = 0.5
 # Where no fold could leave a value out a size never seen is followed all of the way, any other
 # as far as `untested_trust` says. Folds leave out values that have neighbours: beyond all of them
 # less is known, and that of these axes is followed no further than halfway between the two.
-_EXTRAPOLATED = ("seq_length", "hidden_size")
+_EXTRAPOLATED = ("seq_length", "hidden_size", "gemm_peak")
 UNTESTED, LAYOUT = "untested", "layout"
 # Half as far from so few timed rows, and half where rows held back are off by so much (log scale):
 # a data sheet is right to about as much. One that is off by twice that is none to go by.
@@ -163,9 +163,10 @@ def trust_in(
         tested = stack.trust.get(axis, 1.0 if axis in ("world_size", LAYOUT) else untested)
         trust = np.where(of_axis, np.minimum(trust, tested), trust)
     for axis in _EXTRAPOLATED:
-        seen = np.array(stack.seen[axis], dtype=np.float64)
-        values = axes[axis].astype(np.float64)
-        outside = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
-        halfway = (stack.trust.get(axis, untested) + untested) / 2
-        trust = np.where(outside, np.minimum(trust, halfway), trust)
+        if axis in axes and axis in stack.seen:
+            seen = np.array(stack.seen[axis], dtype=np.float64)
+            values = axes[axis].astype(np.float64)
+            outside = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
+            halfway = (stack.trust.get(axis, untested) + untested) / 2
+            trust = np.where(outside, np.minimum(trust, halfway), trust)
     return trust
