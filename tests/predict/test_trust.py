@@ -96,18 +96,10 @@ def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
     assert trust_in(other, axes, far).tolist() == [0.5, 0.5, 0.3, 0.3]
 
 
-def test_rows_are_followed_less_where_few_or_blurred_and_more_where_the_data_sheet_is_wrong():
-    near, sharp, blurred, far = (np.full(4, off) for off in (0.08, 0.01, 0.2, -0.25))
-    assert untested_trust(10**9, near, sharp, [1.0]) == pytest.approx(CAUTIOUS, rel=0.05)
-    assert untested_trust(20, near, sharp, [1.0]) == pytest.approx(CAUTIOUS / 2, rel=0.05)
-    assert untested_trust(10**9, near, blurred, [1.0]) == pytest.approx(CAUTIOUS / 5)
-    assert untested_trust(10**9, far, sharp, [1.0]) == pytest.approx(1.0, rel=0.05)
-
-
-def test_what_no_fold_could_test_is_left_to_the_data_sheet():
-    far, sharp = np.full(4, -0.25), np.full(4, 0.01)
-    assert untested_trust(10**9, far, sharp, []) == 0.0
-    assert untested_trust(10**9, far, sharp, [1.0, 0.25]) == 0.25
+def test_what_no_fold_could_test_is_followed_cautiously_at_most():
+    assert untested_trust([]) == 0.0
+    assert untested_trust([1.0, 0.75]) == CAUTIOUS
+    assert untested_trust([1.0, 0.25]) == 0.25
 
 
 def test_a_row_is_left_to_the_data_sheet_where_what_is_unfitted_outweighs_what_was_mended():
