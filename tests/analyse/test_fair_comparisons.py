@@ -151,7 +151,13 @@ def test_the_parts_of_a_step_add_up_to_the_step_that_was_timed(tabulated):
 def test_percentiles_of_the_steps_stand_beside_the_median():
     times = [1.0] * 18 + [2.0, 3.0]
     steps = [
-        {"setting_id": 1, "series": "measured", "world_size": 8, "fastest": fast, "step_times_s": part}
+        {
+            "setting_id": 1,
+            "series": "measured",
+            "world_size": 8,
+            "fastest": fast,
+            "step_times_s": part,
+        }
         for fast, part in ((True, times[:10]), (True, times[10:]), (False, [9.0]))
     ]
     (tail,) = run_sql("tails", winner_rows=steps)
