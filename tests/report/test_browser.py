@@ -132,6 +132,29 @@ def test_every_axis_has_two_labels_and_none_lies_on_another(narrow):
             assert not (x < x2 + w2 and x2 < x + w and y < y2 + h2 and y2 < y + h), (name, text)
 
 
+# what is wider than its cell of the decision, and numbers of a chart that touch
+TOUCHING = """() => [
+  ...[...document.querySelectorAll('.selection:not([hidden]) .decision td')]
+    .filter(cell => cell.scrollWidth > cell.clientWidth + 1).map(cell => cell.textContent),
+  ...(texts => texts.flatMap((one, i) => texts.slice(i + 1).filter(two =>
+      Math.abs(one.y - two.y) < 8 && one.x + 5 < two.right && two.x + 5 < one.right)))(
+    [...document.querySelectorAll('figure[data-chart=throughput_per_gpu] .mark-text text')]
+      .filter(text => text.getAttribute('stroke') == null && text.getAttribute('opacity') !== '0')
+      .map(text => text.getBoundingClientRect())),
+]"""
+
+
+def test_nine_sizes_fit_a_phone(reported, opened):
+    sizes = tuple(2**power for power in range(9))
+    plan = gpu_plan(
+        models=("llama-1b",), sizes=sizes, axes={"tp": (1,)}, repeats=1, global_batch_size=256
+    )
+    page = opened(reported(plan), viewport={"width": 400, "height": 860}).page
+    assert page.locator(".decision:visible th[data-size]").count() == 9
+    assert page.evaluate(TOUCHING) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
 def test_another_model_redraws_everything(full):
     report = full()
     before = report.page.inner_text(".selection:visible h2")
