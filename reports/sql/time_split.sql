@@ -27,7 +27,7 @@ profiled as (
     left join bubbles using (setting_id, world_size)
     where drawn and series = 'measured' and compute_s is not null and exposed_comm_s is not null
 ),
-foretold as (
+predicted as (
     select
         best.setting_id, best.world_size, best.layout_name,
         'predicted' as series,
@@ -53,7 +53,7 @@ foretold as (
 ),
 parts as (
     select *, greatest(coalesce(seconds, 0), 0) as counted
-    from (from profiled union all by name from foretold)
+    from (from profiled union all by name from predicted)
 )
 select
     setting_id, world_size, layout_name, series, part_order, part,
