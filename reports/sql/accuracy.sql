@@ -1,5 +1,5 @@
 -- Grain: one row per setting in which predictions stand against rows that ran or failed.
--- Needs: measurements, foretold
+-- Needs: measurements, predicted_layouts
 -- compared: points with a measured or published rate and a predicted one.   near: of them within 10 %.
 -- median_error: of |predicted / measured - 1| of tokens_per_s, a ratio.
 -- judged: points that ran or were out of memory and of which a prediction says one or the other;
@@ -11,7 +11,7 @@ with held as (
         setting_id, series, outcome, predicted_outcome, predicted_from, unstated,
         abs(predicted_tokens_per_s / tokens_per_s - 1) as error
     from measurements
-    join foretold using (setting_id, world_size, layout)
+    join predicted_layouts using (setting_id, world_size, layout)
     where series != 'predicted' and not beside_measured
 )
 select

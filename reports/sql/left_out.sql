@@ -1,11 +1,11 @@
 -- Grain: one row per reason for which rows on disk stand in no table.
--- Needs: planned, measurements
+-- Needs: measurements
 -- rows_left_out: how many; a reason that met no row is not listed. A row that cannot be (its file is
 -- cut short, its numbers are impossible) has a reason of its own that begins with its file.
 with counted as (
     select
         count(*) as found,
-        count(*) filter (where point_id in (select point_id from planned)) as asked_for,
+        (select count(*) from study.planned_rows) as asked_for,
         (select count(*) from measurements where series != 'predicted' and not beside_measured) as kept
     from study.rows
 )

@@ -58,7 +58,7 @@ observed as (
     join planned using (point_id)
     left join losses using (point_id)
 ),
-foretold as (
+predicted as (
     select
         point_id, 'predicted' as series, false as beside_measured, if(fits, 'ok', 'oom') as outcome,
         if(fits, predicted_step_time_s, null) as step_time_s,
@@ -76,7 +76,7 @@ foretold as (
 valued as (
     from observed
     union all by name
-    from foretold
+    from predicted
 ),
 timed as (
     select * replace (

@@ -1,5 +1,5 @@
 -- Grain: one row per software stack; rows of different stacks are never averaged.
--- Needs: planned
+-- Needs: nothing
 -- Where rows of a stack differ in a fact, all its values stand in one text.
 with told as (  -- equal rows first: a sort per fact over all rows would take far longer
     select
@@ -9,8 +9,7 @@ with told as (  -- equal rows first: a sort per fact over all rows would take fa
         count(*) as measurements,
         min(started_at) as first_started_at,
         max(started_at) as last_started_at
-    from study.rows
-    where point_id in (select point_id from planned)
+    from study.planned_rows
     group by all
 )
 select

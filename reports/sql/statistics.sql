@@ -1,5 +1,5 @@
 -- Grain: one row per point of the study, run or not (two if others published the same point).
--- Needs: waiting, names, measurements, foretold
+-- Needs: waiting, names, measurements, predicted_layouts
 -- outcome and every measured value: null for a point that has not run. predicted_*: what the
 -- predictor says of the same layout there, of rows of others too, in its own columns; null without predictions.
 -- unstated: axes of which a row of others says nothing, where the prediction chooses what is not usual.
@@ -21,7 +21,7 @@ with every_point as (
 select
     every_point.*,
     names.* exclude (setting_id, layout, layout_id, layout_lines),
-    foretold.* exclude (setting_id, world_size, layout)
+    predicted_layouts.* exclude (setting_id, world_size, layout)
 from every_point
 join names using (setting_id, layout)
-left join foretold using (setting_id, world_size, layout)
+left join predicted_layouts using (setting_id, world_size, layout)

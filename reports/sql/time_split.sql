@@ -33,7 +33,7 @@ profiled as (
     left join bubbles using (setting_id, world_size)
     where compute_s is not null and exposed_comm_s is not null
 ),
-foretold as (
+predicted as (
     select
         best.setting_id, best.world_size, best.advised_row_name as layout_name,
         'predicted' as series,
@@ -59,7 +59,7 @@ foretold as (
 ),
 parts as (
     select *, greatest(coalesce(seconds, 0), 0) as counted
-    from (from profiled union all by name from foretold)
+    from (from profiled union all by name from predicted)
 )
 select
     setting_id, world_size, layout_name, series, part_order, part,

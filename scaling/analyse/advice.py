@@ -1,8 +1,8 @@
 """Advice with as few changes of layout as the noise of the rates allows."""
 
+import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
@@ -16,17 +16,8 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """One layout to use from one GPU count to another, both included."""
-
-    layout: str
-    from_world_size: int
-    to_world_size: int
-
-
-def fewest_switches(good: Mapping[int, Mapping[str, float]]) -> list[Stretch]:
-    """Stretches of GPU counts, each with a layout that is good at all sizes of the stretch.
+def fewest_switches(good: Mapping[int, Mapping[str, float]]) -> dict[int, str]:
+    """A layout for each GPU count that is good there, with as few changes as there can be.
 
     Dynamic programming over the sizes: for each layout that is good at a size, the best way to end
     there, which either keeps the layout or takes over from the best way to end at the size before.
@@ -36,8 +27,8 @@ def fewest_switches(good: Mapping[int, Mapping[str, float]]) -> list[Stretch]:
             throughput as a share of it. A size where nothing ran is left out or empty.
 
     Returns:
-        The stretches by size: as few as there can be, of those the ones with the highest product of
-        shares over all sizes, of equal ones the first by name.
+        Layouts by size, in order: of the choices with the fewest changes the one with the highest
+        product of shares over all sizes, of equal ones the first by name.
     """
     # per layout: (switches, -ln of the product of shares), and the layouts chosen so far
     ways: dict[str, tuple[int, float, tuple[str, ...]]] = {}
@@ -51,15 +42,7 @@ def fewest_switches(good: Mapping[int, Mapping[str, float]]) -> list[Stretch]:
                 switches, loss, path = min((switches, loss, path), ways[layout])
             here[layout] = (switches, loss - math.log(share), (*path, layout))
         ways = here
-    stretches: list[Stretch] = []
-    if not ways:
-        return stretches
-    for size, layout in zip(sizes, min(ways.values())[2], strict=True):
-        start = size
-        if stretches and stretches[-1].layout == layout:
-            start = stretches.pop().from_world_size
-        stretches.append(Stretch(layout, start, size))
-    return stretches
+    return dict(zip(sizes, min(ways.values())[2], strict=True)) if ways else {}
 
 
 def advised_layouts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
@@ -74,15 +57,14 @@ def advised_layouts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
         settings.setdefault((setting, series), {}).setdefault(size, {})[layout] = share
     records = []
     for (setting, series), good in settings.items():
-        for number, stretch in enumerate(fewest_switches(good)):
-            for size in sorted(good):
-                if stretch.from_world_size <= size <= stretch.to_world_size:
-                    records.append(
-                        {
-                            "setting_id": setting, "series": series, "world_size": size,
-                            "layout": stretch.layout, "stretch": number,
-                            "layout_name": names[setting, stretch.layout],
-                            "share_of_best": good[size][stretch.layout],
-                        }
-                    )  # fmt: skip
+        advised = itertools.groupby(fewest_switches(good).items(), key=lambda one: one[1])
+        for number, (layout, sizes) in enumerate(advised):
+            records += [
+                {
+                    "setting_id": setting, "series": series, "world_size": size, "layout": layout,
+                    "layout_name": names[setting, layout], "stretch": number,
+                    "share_of_best": good[size][layout],
+                }
+                for size, _ in sizes
+            ]  # fmt: skip
     return pa.Table.from_pylist(records, schema=SCHEMA)

@@ -47,9 +47,9 @@ def kept_choices_sql() -> str:
 
 def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
     """What SQL reads by `getvariable`; a cursor knows none of those of its connection."""
-    connection.execute("set variable axes = $1", [list(AXES)])
-    connection.execute("set variable series_order = $1", [list(SERIES)])
-    ties.set_variables(connection)
+    variables = {"axes": list(AXES), "series_order": list(SERIES)} | ties.VARIABLES
+    for name, value in variables.items():
+        connection.execute(f"set variable {name} = $1", [value])
 
 
 def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:

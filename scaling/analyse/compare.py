@@ -9,13 +9,6 @@ import duckdb
 from scaling.errors import InputError
 from scaling.study.paths import StudyPaths
 
-_COLUMNS = (
-    "model", "cluster", "study_kind", "seq_length", "kept_batch_size", "kept_choices",
-    "world_size", "layout",
-    "before_outcome", "after_outcome", "before_tokens_per_s", "after_tokens_per_s", "ratio",
-    "ratio_low", "ratio_high", "before_runs", "after_runs", "same_stack", "verdict",
-)  # fmt: skip
-
 _SIDE = """
 select
     settings.model, settings.cluster, settings.study_kind, settings.seq_length,
@@ -32,11 +25,13 @@ group by all
 _JOINED = """
 select
     model, cluster, study_kind, seq_length, kept_batch_size, kept_choices, world_size, layout,
-    before.outcome, after.outcome, before.rate, after.rate,
+    before.outcome as before_outcome, after.outcome as after_outcome,
+    before.rate as before_tokens_per_s, after.rate as after_tokens_per_s,
     after.rate / before.rate as ratio,
     after.low / before.high as ratio_low,
     after.high / before.low as ratio_high,
-    before.runs, after.runs, before.stacks = after.stacks,
+    before.runs as before_runs, after.runs as after_runs,
+    before.stacks = after.stacks as same_stack,
     case
         when before.outcome is null then 'new'
         when after.outcome is null then 'gone'
@@ -88,8 +83,8 @@ def compare(before: Side, after: Side) -> list[dict[str, Any]]:
                 raise InputError(
                     f"{StudyPaths(side.study_dir).tables}: cannot be compared: {reason}"
                 ) from error
-        rows = connection.execute(_JOINED).fetchall()
-    return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+        records: list[dict[str, Any]] = connection.sql(_JOINED).to_arrow_table().to_pylist()
+    return records
 
 
 def _table(side: Side, name: str) -> str:

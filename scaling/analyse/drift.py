@@ -36,11 +36,11 @@ with timed as (
         hash(series, cluster, stack_fingerprint) as field,
         hash(field, setting_id, world_size, layout) as same,
         ln(step_time_s) as y,
-        ln(step_time_s / foretold_s) as off
+        ln(step_time_s / predicted_s) as off
     from measurements
     join settings using (setting_id)
     left join (
-        select point_id, step_time_s as foretold_s from measurements where series = 'predicted'
+        select point_id, step_time_s as predicted_s from measurements where series = 'predicted'
     ) using (point_id)
     where step_time_s is not null and series in ('measured', 'extended')
         and day is not null
@@ -104,7 +104,7 @@ def residual_tests(residuals: Values, days: Values, hosts: pa.ListArray) -> list
     if np.ptp(days) > 0:
         away = days - days.mean()
         angle = 2 * math.pi * (days % 1.0)
-        waves = (_away(np.cos(angle)) / len(days), _away(np.sin(angle)) / len(days))
+        waves = [(wave - wave.mean()) / len(days) for wave in (np.cos(angle), np.sin(angle))]
         tests += [("time", None), ("hour", None)]
         weights += [away / float(away @ away), *waves]
     nodes = [(name, here) for name, here in _runs_on(hosts).items() if not here.all()]
@@ -156,7 +156,3 @@ def _runs_on(hosts: pa.ListArray) -> dict[str, npt.NDArray[np.bool_]]:
     lengths = hosts.value_lengths().fill_null(0).to_numpy()
     runs[names.indices.to_numpy(), np.repeat(np.arange(len(hosts)), lengths)] = True
     return dict(sorted(zip(names.dictionary.to_pylist(), runs, strict=True)))
-
-
-def _away(wave: Values) -> Values:
-    return np.asarray(wave - wave.mean())

@@ -24,7 +24,7 @@ from scaling.foreign.layouts import (
     sharded_over,
 )
 from scaling.foreign.measured import RATES, endings, set_other_work_aside
-from scaling.foreign.reading import read_table, writing
+from scaling.foreign.reading import read_table
 from scaling.layout.axes import label_of
 from scaling.layout.optional_parts import SIZES, mistakes, stated_parts
 from scaling.layout.shapes import (
@@ -121,7 +121,9 @@ def import_rows(
             _check(columns, row, facts)
             facts |= _derived(facts, plain=bool(plain[row]))
             record = _record(stated, facts, hardware[row], study_dir.name, seen)
-            _check_counts(columns, row, record)
+            for name in ("total_params", "model_flops_per_token", "hardware_flops_per_token"):
+                if (record[name] or 0) > _MOST_INTEGER:  # which no file holds
+                    raise InputError(f"{columns.place(row)}: {name} would be {record[name]:.0e}")
         except InputError as error:
             columns.set_aside(row, str(error))
         else:
@@ -134,8 +136,7 @@ def import_rows(
             columns.set_aside(row, f"{columns.place(row)}: {reason}")
             del records[row]
     out = StudyPaths(study_dir).published
-    with writing(out):
-        write_table(out, pa.Table.from_pylist(list(records.values()), schema=schema))
+    write_table(out, pa.Table.from_pylist(list(records.values()), schema=schema))
     left = list(dict.fromkeys(columns.aside.values()))
     more = [f"{len(left) - _MOST_SAID} more rows"] if len(left) > _MOST_SAID else []
     return Imported(
@@ -198,22 +199,16 @@ def _check(columns: Columns, row: int, cells: dict[str, Any]) -> None:
     """Give the outcome its name here, and refuse a row that says too little."""
     for name in NEEDED:
         if cells.get(name) is None:
-            what = "neither outcome nor step time" if name == "outcome" else name
-            is_not = "is stated" if name == "outcome" else "is empty, and is needed"
-            raise InputError(f"{columns.place(row)}: {what} {is_not}")
+            is_missing = f"{name} is empty, and is needed"
+            if name == "outcome":
+                is_missing = "neither outcome nor step time is stated"
+            raise InputError(f"{columns.place(row)}: {is_missing}")
     outcome = cells["outcome"]
     if outcome in OTHER_OUTCOMES:
         ours, sentence = OTHER_OUTCOMES[outcome]
         cells |= {"outcome": ours, "error_message": cells.get("error_message", sentence)}
     if cells["outcome"] == "ok" and not cells.get("step_time_s"):
         raise InputError(f"{columns.place(row)}: outcome=ok without a step_time_s above 0")
-
-
-def _check_counts(columns: Columns, row: int, record: Mapping[str, Any]) -> None:
-    """Refuse what no file holds."""
-    for name in ("total_params", "model_flops_per_token", "hardware_flops_per_token"):
-        if (record[name] or 0) > _MOST_INTEGER:
-            raise InputError(f"{columns.place(row)}: {name} would be {record[name]:.0e}")
 
 
 def _record(

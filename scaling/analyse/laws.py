@@ -88,26 +88,26 @@ class Law:
         return float(np.sqrt((1 - usl["serial"]) / usl["coherency"]))
 
 
-def fit(name: str, world_size: Floats, tokens_per_s: Floats) -> Law:
-    """Least squares of relative errors, no parameter below zero.
+def fit(name: str, world_size: Floats, *curves: Floats) -> list[Law]:
+    """Least squares of relative errors, no parameter below zero, of each curve.
 
     Args:
         name: a name of BASES.
         world_size: GPUs, (n,).
-        tokens_per_s: at these sizes, (n,), all above zero.
+        curves: tokens/s at these sizes, each (n,), all above zero.
     """
     from scipy.optimize import nnls  # a fourth of a second, for whoever has few sizes
 
-    target = world_size / tokens_per_s
-    coefficients, _ = nnls(BASES[name](world_size) / target[:, None], np.ones_like(target))
-    return Law(name, np.asarray(coefficients))
+    basis, ones = BASES[name](world_size), np.ones_like(world_size)
+    targets = [world_size / curve for curve in curves]
+    return [Law(name, nnls(basis / target[:, None], ones)[0]) for target in targets]
 
 
 def held_out_errors(name: str, world_size: Floats, tokens_per_s: Floats) -> Floats:
     """|predicted / seen - 1| of each size from the fourth on, fitted to the smaller sizes only."""
     errors = []
     for fitted in range(LEAST_SIZES - 1, len(world_size)):
-        law = fit(name, world_size[:fitted], tokens_per_s[:fitted])
+        (law,) = fit(name, world_size[:fitted], tokens_per_s[:fitted])
         seen = tokens_per_s[fitted]
         errors.append(abs(law.tokens_per_s(world_size[fitted : fitted + 1])[0] / seen - 1))
     return np.asarray(errors)
@@ -129,7 +129,7 @@ def refits(law: Law, world_size: Floats, tokens_per_s: Floats, relative_sd: Floa
     misfit = np.sqrt(np.sum((tokens_per_s / middle - 1) ** 2) / freedom)
     sd = np.maximum(relative_sd, misfit)
     drawn = middle * np.exp(random.normal(size=(REFITS, len(middle))) * sd)
-    return [fit(law.name, world_size, one) for one in drawn]
+    return fit(law.name, world_size, *drawn)
 
 
 def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
@@ -164,7 +164,7 @@ def fitted_laws(connection: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def _record(name: str, sizes: Floats, rates: Floats, sd: Floats) -> dict[str, object]:
-    law = fit(name, sizes, rates)
+    (law,) = fit(name, sizes, rates)
     drawn = refits(law, sizes, rates, sd)
     errors = held_out_errors(name, sizes, rates)
     record: dict[str, object] = {

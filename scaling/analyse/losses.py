@@ -23,9 +23,8 @@ select
     ) as training,
     hash(training, layout, world_size) as placed,
     case precision when 'fp32' then 1e-3 when 'fp8' then 5e-2 else 1e-2 end as tolerance
-from study.rows
+from study.planned_rows
 where series = 'measured' and outcome = 'ok' and len(losses) > 0
-    and point_id in (select point_id from planned)
 """
 
 

@@ -19,18 +19,10 @@ FOLDER = "replication"
 REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE = "reproduced", "not reproduced", "not testable here"
 _HEADER = ("Claim", "Source", "Holds", "Reads")
 _ROW = {"series", "subject", "observed", "holds"}
-SCHEMA = pa.schema(
-    {
-        "finding": pa.string(),
-        "claim": pa.string(),
-        "source": pa.string(),
-        "criterion": pa.string(),
-        "series": pa.string(),
-        "subject": pa.string(),
-        "observed": pa.string(),
-        "verdict": pa.string(),
-    }
-)
+_COLUMNS = (
+    "finding", "claim", "source", "criterion", "series", "subject", "observed", "verdict",
+)  # fmt: skip
+SCHEMA = pa.schema([(column, pa.string()) for column in _COLUMNS])
 
 
 def replicate(study_dir: Path, folder: Path) -> None:
@@ -50,26 +42,20 @@ def replicate(study_dir: Path, folder: Path) -> None:
     answers: list[dict[str, Any]] = []
     with duckdb.connect() as connection:
         names = {path.stem for path in paths.tables.glob("*.parquet")} - {FOLDER}
-        for name in sorted(names):
-            source = str(paths.table(name)).replace("'", "''")
-            quoted = name.replace('"', '""')
-            connection.execute(f"create view \"{quoted}\" as from read_parquet('{source}')")
+        for name in names:
+            connection.read_parquet(str(paths.table(name))).create_view(name)
         for path in sorted(folder.glob("*.sql")):
-            answers += _asked(connection, path, names)
+            answers += _answers(connection, path, names)
     write_table(paths.table(FOLDER), pa.Table.from_pylist(answers, schema=SCHEMA))
 
 
-def _asked(
+def _answers(
     connection: duckdb.DuckDBPyConnection, path: Path, names: set[str]
 ) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     header = _header(text, path)
-    finding = {
-        "finding": path.stem,
-        "claim": header["Claim"],
-        "source": header["Source"],
-        "criterion": header["Holds"],
-    }
+    finding = {"finding": path.stem, "criterion": header["Holds"]}
+    finding |= {"claim": header["Claim"], "source": header["Source"]}
     missing = sorted({name.strip() for name in header["Reads"].split(",")} - names)
     if missing:
         why = f"there is no table {', '.join(missing)}"
@@ -84,17 +70,8 @@ def _asked(
     if set(rows[0]) != _ROW:
         raise InputError(f"{path}: gives the columns {sorted(rows[0])}, and not {sorted(_ROW)}")
     verdicts = {True: REPRODUCED, False: NOT_REPRODUCED, None: NOT_TESTABLE}
-    ordered = sorted(rows, key=lambda row: (row["series"], row["subject"]))
-    return [
-        {
-            **finding,
-            "series": row["series"],
-            "subject": row["subject"],
-            "observed": row["observed"],
-            "verdict": verdicts[row["holds"]],
-        }
-        for row in ordered
-    ]
+    rows.sort(key=lambda row: (row["series"], row["subject"]))
+    return [finding | row | {"verdict": verdicts[row["holds"]]} for row in rows]
 
 
 def _header(text: str, path: Path) -> dict[str, str]:

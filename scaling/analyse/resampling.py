@@ -1,4 +1,4 @@
-"""Bootstrap of what the steps between neighbouring sizes returned, from the steps as timed."""
+"""Bootstraps: of what the steps between sizes returned, and of the mean of an effect's pairs."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from scaling.analyse.ties import Z95
 from scaling.record.interval import resampled_medians
 
 Rates = npt.NDArray[np.float64]
@@ -91,3 +92,45 @@ def step_values(
         "elasticity": np.log(after / before) / np.log(n1 / n0),
         "efficiency": after / n1 / (first / n),
     }
+
+
+FEWEST_PAIRS = 3  # fewer say nothing of what other pairs would say
+# A bootstrap of a mean of more pairs than this gives the normal interval, which costs nothing.
+_MANY = 100
+
+_EFFECT = ("setting_id", "series", "factor_id", "from_place", "to_place")
+EFFECTS = pa.schema(
+    [
+        ("setting_id", pa.int64()), ("series", pa.string()), ("factor_id", pa.int64()),
+        ("from_place", pa.float64()), ("to_place", pa.float64()), ("near_low", pa.float64()),
+        ("near_high", pa.float64()),
+    ]
+)  # fmt: skip
+
+
+def effect_intervals(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """The 95 % interval of each effect's mean ratio over its pairs near the fastest layouts.
+
+    One row per effect with at least FEWEST_PAIRS such pairs.
+    Percentile bootstrap: as many pairs as there are, drawn with replacement.
+    """
+    effects = connection.execute(
+        f"select {', '.join(_EFFECT)}, list(ln(ratio) order by world_size, to_layout_id) "
+        f"from matched_pairs where near group by all having count(*) >= {FEWEST_PAIRS} order by all"
+    ).fetchall()
+    random = np.random.default_rng(_SEED)
+    records = []
+    for *keys, logarithms in effects:
+        low, high = _mean_interval(np.asarray(logarithms), random)
+        ends = {"near_low": float(np.exp(low)), "near_high": float(np.exp(high))}
+        records.append({**dict(zip(_EFFECT, keys, strict=True)), **ends})
+    return pa.Table.from_pylist(records, schema=EFFECTS)
+
+
+def _mean_interval(values: Rates, random: np.random.Generator) -> tuple[float, float]:
+    if len(values) > _MANY:
+        half = Z95 * float(values.std(ddof=1)) / len(values) ** 0.5
+        return float(values.mean()) - half, float(values.mean()) + half
+    drawn = random.integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(values[drawn].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)

@@ -133,8 +133,20 @@ def _rows(
             where = f" where file_row_number not in ({out})" if out else ""
             parts.append(select_from(connection, ROW, [path], series, where))
     connection.execute("create view study.rows as " + " union all ".join(f"({p})" for p in parts))
+    _leave_out_unplanned(connection)
     _leave_out_superseded(connection)
     return unusable
+
+
+def _leave_out_unplanned(connection: duckdb.DuckDBPyConnection) -> None:
+    """study.planned_rows: those of points that the study has."""
+    connection.execute(
+        "create table study.unplanned as select distinct point_id from study.rows "
+        "anti join study.points using (point_id)"
+    )
+    some = connection.execute("select count(*) from study.unplanned").fetchall() != [(0,)]
+    left_out = "anti join study.unplanned using (point_id)" if some else ""
+    connection.execute(f"create view study.planned_rows as from study.rows {left_out}")
 
 
 def _leave_out_superseded(connection: duckdb.DuckDBPyConnection) -> None:

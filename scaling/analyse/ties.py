@@ -13,8 +13,6 @@ differ by more than it before one is called faster.
 import math
 from statistics import NormalDist
 
-import duckdb
-
 Z80 = NormalDist().inv_cdf(0.9)  # a predicted interval holds 8 times in 10
 Z95 = NormalDist().inv_cdf(0.975)
 
@@ -33,12 +31,6 @@ VARIABLES = {
     "z80": Z80,
     "z95": Z95,
 }
-
-
-def set_variables(connection: duckdb.DuckDBPyConnection) -> None:
-    """The floors and the factor of a predicted interval, for `getvariable`."""
-    for name, value in VARIABLES.items():
-        connection.execute(f"set variable {name} = $1", [value])
 
 
 def margin_of(floor: float) -> float:

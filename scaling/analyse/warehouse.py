@@ -1,19 +1,17 @@
 """Rows become tables: DuckDB runs reports/sql/*.sql over the Parquet files of a study."""
 
-import contextlib
 import tempfile
-import threading
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import CycleError, TopologicalSorter
+from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse import advice, being_best, drift, effects, laws, losses, resampling
+from scaling.analyse import advice, being_best, drift, laws, losses, resampling
 from scaling.analyse import slow_hosts as slow
 from scaling.analyse.catalogue import set_variables
 from scaling.analyse.replication import FOLDER
@@ -32,11 +30,12 @@ MOST_CSV_ROWS = 100_000  # a larger table is Parquet only
 # Tables made beside each other: what Python computes, and the ends of a query that one thread
 # works on, leave a processor to another table.
 _BESIDE = 2
+Cursors = list[duckdb.DuckDBPyConnection]  # _BESIDE of them: who works takes one and gives it back
 
 # Tables that SQL cannot compute: what they need, and the function that makes them.
 COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection], pa.Table]]] = {
     "advised": (("rivals", "names"), advice.advised_layouts),
-    "effect_intervals": (("matched_pairs",), effects.effect_intervals),
+    "effect_intervals": (("matched_pairs",), resampling.effect_intervals),
     "resampled": (("winner_rows",), resampling.resampled_steps),
     "slow_hosts": (("compared_probes",), slow.slow_host_table),
     "losses": (("planned",), losses.compared_losses),
@@ -95,11 +94,14 @@ def tabulate(
             [about.mode, share],
         )
         needs = all_needs(queries, sql_dir)
-        _make_all(connection, needs, queries, sql_dir)
+        cursors = [connection.cursor() for _ in range(_BESIDE)]
+        for cursor in cursors:
+            set_variables(cursor)
+        _make_all(cursors, needs, queries, sql_dir)
         outer = [name for name in needs if name not in inner]
         # a page may be made meanwhile: old answers stand until `replicate` has put new ones there
         kept = {f"{FOLDER}.parquet"} if about.replicates is not None else set()
-        _write_tables(connection, outer, StudyPaths(study_dir).tables, sql_dir, kept=kept)
+        _write_tables(cursors, outer, StudyPaths(study_dir).tables, sql_dir, kept=kept)
     return unusable
 
 
@@ -109,7 +111,7 @@ def _read(folder: Path) -> dict[str, str]:
 
 
 def _make_all(
-    connection: duckdb.DuckDBPyConnection,
+    cursors: Cursors,
     needs: Mapping[str, list[str]],
     queries: Mapping[str, str],
     sql_dir: Path,
@@ -127,34 +129,19 @@ def _make_all(
         circle = " -> ".join(reversed(error.args[1]))
         raise InputError(f"{sql_dir}: the tables need each other in a circle: {circle}") from error
     making: dict[Future[None], str] = {}
-    with _beside(connection) as submit:
+    with ThreadPoolExecutor(_BESIDE) as pool:
         while unmade.is_active():
             for name in unmade.get_ready():
-                made = submit(_make, name, queries, sql_dir, keep=name in read_again)
+                keep = name in read_again
+                made = pool.submit(_make, cursors, name, queries, sql_dir, keep=keep)
                 making[made] = name
             for made in wait(making, return_when=FIRST_COMPLETED).done:
                 made.result()
                 unmade.done(making.pop(made))
 
 
-@contextlib.contextmanager
-def _beside(connection: duckdb.DuckDBPyConnection) -> Iterator[Callable[..., Future[None]]]:
-    """Submit to threads, each with a cursor of its own, which a job is given first."""
-    own = threading.local()
-
-    def begin() -> None:
-        own.cursor = connection.cursor()
-        set_variables(own.cursor)
-
-    def work(job: Callable[..., None], *given: Any, **named: Any) -> None:
-        job(own.cursor, *given, **named)
-
-    with ThreadPoolExecutor(_BESIDE, initializer=begin) as pool:
-        yield lambda *given, **named: pool.submit(work, *given, **named)
-
-
 def _make(
-    connection: duckdb.DuckDBPyConnection,
+    cursors: Cursors,
     name: str,
     queries: Mapping[str, str],
     sql_dir: Path,
@@ -163,12 +150,22 @@ def _make(
 ) -> None:
     """Make a table; one that only its file reads is a view, whose rows go straight there."""
     if name in COMPUTED:
-        make_table(connection, f'"{name}"', COMPUTED[name][1](connection))
-        return
+        cursor = cursors.pop()
+        make_table(cursor, f'"{name}"', COMPUTED[name][1](cursor))
+        cursors.append(cursor)
+    else:
+        kind = "table" if keep else "view"
+        _run(cursors, f'create {kind} "{name}" as {queries[name]}', sql_dir / f"{name}.sql")
+
+
+def _run(cursors: Cursors, query: str, file: Path) -> None:
+    cursor = cursors.pop()
     try:
-        connection.execute(f'create {"table" if keep else "view"} "{name}" as {queries[name]}')
+        cursor.execute(query)
     except (duckdb.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{sql_dir / name}.sql: {error}") from error
+        raise InputError(f"{file}: {error}") from error
+    finally:
+        cursors.append(cursor)
 
 
 def all_needs(queries: Mapping[str, str], sql_dir: Path) -> dict[str, list[str]]:
@@ -201,7 +198,7 @@ def _needs(name: str, text: str, tables: list[str], sql_dir: Path) -> list[str]:
 
 
 def _write_tables(
-    connection: duckdb.DuckDBPyConnection,
+    cursors: Cursors,
     names: list[str],
     tables_dir: Path,
     sql_dir: Path,
@@ -210,12 +207,9 @@ def _write_tables(
 ) -> None:
     """Write all, then rename all; tables whose SQL file is gone go too, but for `kept` ones."""
     tables_dir.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix=".part-", dir=tables_dir) as parts,
-        _beside(connection) as submit,
-    ):
-        for table in [submit(_write, name, Path(parts), sql_dir) for name in names]:
-            table.result()
+    with tempfile.TemporaryDirectory(prefix=".part-", dir=tables_dir) as parts:
+        with ThreadPoolExecutor(_BESIDE) as pool:
+            list(pool.map(_write, repeat(cursors), names, repeat(Path(parts)), repeat(sql_dir)))
         new = {path.name: path for path in Path(parts).iterdir()}
         for name, path in new.items():
             path.replace(tables_dir / name)
@@ -224,21 +218,14 @@ def _write_tables(
             path.unlink(missing_ok=True)
 
 
-def _write(connection: duckdb.DuckDBPyConnection, name: str, folder: Path, sql_dir: Path) -> None:
+def _write(cursors: Cursors, name: str, folder: Path, sql_dir: Path) -> None:
     """Write a table as Parquet, and as CSV if it is not too long for one."""
-    written = str(folder / f"{name}.parquet")
-    try:
-        _copy(connection, f'"{name}"', written, _PARQUET)
-    except (duckdb.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{sql_dir / name}.sql: {error}") from error
+    file, written = sql_dir / f"{name}.sql", str(folder / f"{name}.parquet")
+    _run(cursors, f'copy "{name}" to {quoted(written)} ({_PARQUET})', file)
     if pq.read_metadata(written).num_rows <= MOST_CSV_ROWS:
-        columns = _inert(pq.read_schema(written))
-        rows = f"(select {columns} from read_parquet([{quoted(written)}]))"
-        _copy(connection, rows, str(folder / f"{name}.csv"), "format csv, header")
-
-
-def _copy(connection: duckdb.DuckDBPyConnection, source: str, path: str, how: str) -> None:
-    connection.execute(f"copy {source} to {quoted(path)} ({how})")
+        rows = f"select {_inert(pq.read_schema(written))} from read_parquet([{quoted(written)}])"
+        csv = quoted(str(folder / f"{name}.csv"))
+        _run(cursors, f"copy ({rows}) to {csv} (format csv, header)", file)
 
 
 def _inert(schema: pa.Schema) -> str:

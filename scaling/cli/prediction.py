@@ -35,7 +35,7 @@ def predict(
 ) -> None:
     """Predict memory and step time of every layout of a table."""
     from scaling.foreign.columns import Columns
-    from scaling.foreign.reading import read_rows, writing
+    from scaling.foreign.reading import read_rows
     from scaling.predict.cost.model import predict as predict_points
     from scaling.predict.cost.tables import prediction_table
     from scaling.predict.read.calibration import read_calibration
@@ -47,8 +47,7 @@ def predict(
     models, clusters = catalogues()
     checked = points_of(columns, models=models, clusters=clusters)
     prediction = predict_points(checked, parameters)
-    with writing(out):
-        write_table(out, prediction_table(checked, prediction))
+    write_table(out, prediction_table(checked, prediction))
     fitting = int((prediction.predicted & prediction.fits).sum())
     left_out = int((~prediction.predicted).sum())
     typer.echo(f"{len(checked)} points: {fitting} fit, {left_out} cannot be predicted -> {out}")
@@ -73,7 +72,7 @@ def calibrate(
 
     from scaling.foreign.columns import Columns
     from scaling.foreign.conditions import rows_where
-    from scaling.foreign.reading import read_rows, writing
+    from scaling.foreign.reading import read_rows
     from scaling.predict.fit.calibrate import calibrate as fit
     from scaling.predict.fit.calibrate import one_fingerprint_per_stack
     from scaling.predict.fit.probes import probed_parameters
@@ -98,8 +97,7 @@ def calibrate(
     if probes is not None:
         probed = probed_parameters(Columns(read_rows(probes), str(probes)), clusters)
     calibration = fit(measured, observed_of(columns), source=source, probes=probed)
-    with writing(out):
-        write_calibration(out, calibration)
+    write_calibration(out, calibration)
     for key, stack in calibration.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
         typer.echo(

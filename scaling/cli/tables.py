@@ -77,7 +77,6 @@ def convert(
 ) -> None:
     """Read logs of other tools into rows, or nccl-tests into probes, as a Parquet table."""
     from scaling.foreign.logs.tools import TOOLS, table_of
-    from scaling.foreign.reading import writing
     from scaling.record.files import write_table
 
     one_of("--tool", tool, TOOLS)
@@ -91,8 +90,7 @@ def convert(
             raise InputError(f"--column {shortened(pair)}: give NAME=VALUE")
         stated[name] = value
     table = table_of(sources, tool, stated)
-    with writing(out):
-        write_table(out, table)
+    write_table(out, table)
     kind = "probes" if tool == "nccl-tests" else "rows"
     typer.echo(f"{len(sources)} logs: {table.num_rows} {kind} -> {out}")
 

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterable
+from functools import partialmethod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +30,8 @@ _MILLISECONDS = r"(?i)^\s*([\d.]+)\s*ms\s*$"
 _AROUND_NUMBERS = (
     r"(?i)^\s*(?:zero[-_ ]?|[~≈]\s*)?([-+.\deE]+)\s*(?:s|sec|seconds|tokens|gpus)?\s*(?:±.*)?$"
 )
-_THOUSANDS_OF = r"(?i)^\s*([\d.]+)\s*{}$", (("k", 3), ("M", 6))  # of tokens a second
+# of tokens a second
+_THOUSANDS_OF = (r"(?i)^\s*([\d.]+)\s*k$", r"\1e3"), (r"(?i)^\s*([\d.]+)\s*M$", r"\1e6")
 
 
 def _without_k(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -36,6 +39,14 @@ def _without_k(column: pa.ChunkedArray) -> pa.ChunkedArray:
     cells = [cell and re.sub(r"^(\d+) ?[kK]$", lambda m: str(1024 * int(m[1])), cell.strip())
              for cell in column.to_pylist()]  # fmt: skip
     return pa.chunked_array([cells], pa.string())
+
+
+def _is_number(cell: Any) -> bool:
+    try:
+        float(cell or 0)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 class Columns:
@@ -69,22 +80,6 @@ class Columns:
         """The sentence about a column that is not there and is needed."""
         return InputError(f"{self.source}: column {name} is missing: {why}")
 
-    def counts(
-        self,
-        name: str,
-        *,
-        low: float = 1,
-        high: float = MOST,
-        default: float | None = None,
-        plain: bool = False,
-    ) -> Floats:
-        """A column of whole numbers, float64 (n,); NaN where a cell is empty without a default.
-
-        Raises:
-            InputError: a cell is no whole number from `low` to `high`.
-        """
-        return self.numbers(name, default, low=low, high=high, whole=True, plain=plain)
-
     def numbers(
         self,
         name: str,
@@ -117,6 +112,9 @@ class Columns:
             values = np.where(missing, default, values)
         return values
 
+    # a column of whole numbers, from 1 to MOST unless `low` or `high` is stated
+    counts = partialmethod(numbers, low=1, high=MOST, whole=True)
+
     def _raw_numbers(self, name: str) -> Floats:
         if name not in self:
             return np.full(len(self), np.nan)
@@ -131,26 +129,16 @@ class Columns:
                 column = pc.replace_substring_regex(column, _MILLISECONDS, r"\1e-3")
                 column = pc.replace_substring_regex(column, _AROUND_NUMBERS, r"\1")
                 if name.startswith("tokens_per_s"):
-                    pattern, prefixes = _THOUSANDS_OF
-                    for prefix, power in prefixes:
-                        column = pc.replace_substring_regex(
-                            column, pattern.format(prefix), rf"\1e{power}"
-                        )
+                    for pattern, number in _THOUSANDS_OF:
+                        column = pc.replace_substring_regex(column, pattern, number)
                 if name == "seq_length":
                     column = _without_k(column)
             cast = pc.cast(column, pa.float64(), safe=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            row = self._first_non_number(name)
+            cells = self.table.column(name).to_pylist()
+            row = next((row for row, cell in enumerate(cells) if not _is_number(cell)), 0)
             raise self.cell_error(name, row, "must be a number") from None
         return np.array(pc.fill_null(cast, np.nan).to_numpy(), dtype=np.float64)
-
-    def _first_non_number(self, name: str) -> int:
-        for row, value in enumerate(self.table.column(name).to_pylist()):
-            try:
-                float(value if value is not None else 0)
-            except (TypeError, ValueError):
-                return row
-        return 0
 
     def words(
         self, name: str, default: str, allowed: Iterable[str] | None = None, *, plain: bool = False
@@ -179,7 +167,7 @@ class Columns:
                     for row in rows:
                         self.set_aside(row, str(error))
             names = [value if value in known else default for value in names]
-        return np.array(names, dtype=object)[codes] if len(self) else np.empty(0, dtype=object)
+        return np.array(names, dtype=object)[codes]
 
     def _encoded(self, name: str, default: str) -> tuple[npt.NDArray[np.int64], list[str]]:
         column = self.table.column(name)
@@ -191,9 +179,7 @@ class Columns:
             raise InputError(
                 f"{self.source}: column {name} holds {column.type}, not text"
             ) from None
-        encoded = filled.combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
+        encoded = filled.dictionary_encode().combine_chunks()
         names = [text.strip() for text in encoded.dictionary.to_pylist()]
         return encoded.indices.to_numpy().astype(np.int64), names
 
@@ -229,10 +215,8 @@ class Columns:
         truth = [value.lower() for value in names]
         if wrong := self._rows_outside(codes, truth, _TRUE | _FALSE | {""}):
             raise self.cell_error(name, wrong[0], "must be true or false")
-        if not len(self):
-            return np.empty(0, dtype=bool)
-        values = np.array([value in _TRUE for value in truth])[codes]
-        missing = np.array([value == "" for value in truth])[codes]
+        values = np.array([value in _TRUE for value in truth], dtype=bool)[codes]
+        missing = np.array([value == "" for value in truth], dtype=bool)[codes]
         if missing.any() and not plain:
             self._assume(name, int(missing.sum()), default)
         return np.where(missing, default, values)

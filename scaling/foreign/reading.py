@@ -5,8 +5,6 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -167,17 +165,3 @@ def _reason(error: Exception) -> str:
     if "straddles two block boundaries" in said:
         return "a line is longer than a megabyte"
     return shortened(said.splitlines()[0], 200)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Around what writes a file that somebody named.
-
-    Raises:
-        InputError: no file can be written there.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"{path}: cannot be written: {reason}") from error

@@ -9,10 +9,10 @@ scaling/layout/shapes.py, and what follows from them and the step time.
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.decoder_parts import parts_of
@@ -54,58 +54,49 @@ def built(table: pa.Table, source: str) -> pa.Table:
     for row, licence in enumerate(licences):
         if licence not in LICENCES:
             raise columns.cell_error("licence", row, f"only {' and '.join(sorted(LICENCES))} rows")
-    records = [_derived(one) for one in _rows(columns)]
+    records = _derived(columns)
     for name in records[0]:
         table = table.append_column(name, pa.array([record[name] for record in records]))
     return table
 
 
-def _rows(columns: Columns) -> list[dict[str, Any]]:
+def _derived(columns: Columns) -> list[dict[str, Any]]:
     sizes = {name: columns.counts(name) for name in _SIZES}
+    for name, values in sizes.items():
+        if empty := np.flatnonzero(np.isnan(values)).tolist():
+            raise InputError(
+                f"{columns.place(empty[0])}: {name} is empty, and no shape is without it"
+            )
+    head_dim = columns.counts("head_dim")
+    sizes["head_dim"] = np.where(
+        np.isnan(head_dim), sizes["hidden_size"] // sizes["num_heads"], head_dim
+    )
     sizes |= parts_of(columns, sizes["num_layers"])
-    sizes["head_dim"] = columns.counts("head_dim")
-    facts = {
+    flags = {
         "gated_mlp": columns.flags("gated_mlp", True).tolist(),
         "tied_embeddings": columns.flags("tied_embeddings", False).tolist(),
-        "cluster": columns.words("cluster", "").tolist(),
-        **{
-            name: columns.numbers(name).tolist()
-            for name in ("seq_length", "global_batch_size", "world_size", "step_time_s")
-        },
     }
-    return [
-        {name: _whole(values[row], columns, row, name) for name, values in sizes.items()}
-        | {name: values[row] for name, values in facts.items()}
-        for row in range(len(columns))
-    ]
-
-
-def _whole(value: float, columns: Columns, row: int, name: str) -> int | None:
-    if value == value:
-        return int(value)
-    if name == "head_dim":
-        return None
-    raise InputError(f"{columns.place(row)}: {name} is empty, and no shape is without it")
-
-
-def _derived(row: dict[str, Any]) -> dict[str, Any]:
-    no_clusters: dict[str, Cluster] = {}
-    measured = ("cluster", "seq_length", "global_batch_size", "world_size", "step_time_s")
-    shape = ModelShape(
-        **{name: value for name, value in row.items() if name not in (*measured, "head_dim")},
-        head_dim=row["head_dim"] or row["hidden_size"] // row["num_heads"],
-    )
-    flops = model_flops_per_token(shape, int(row["seq_length"]))
-    tokens = row["global_batch_size"] * row["seq_length"]
-    tokens_per_s_per_gpu = tokens / row["step_time_s"] / row["world_size"]
-    return {
-        "gpu": gpu_of_cluster(row["cluster"], no_clusters),
-        "total_params": shape.total_params,
-        "active_params": shape.active_params,
-        "model_flops_per_token": flops,
-        "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
-        "model_flop_per_s_per_gpu": tokens_per_s_per_gpu * flops,
-    }
+    measured = ("seq_length", "global_batch_size", "world_size", "step_time_s")
+    known = {name: columns.numbers(name).tolist() for name in measured}
+    clusters = columns.words("cluster", "").tolist()
+    records = []
+    for row, cluster in enumerate(clusters):
+        facts: dict[str, Any] = {name: int(values[row]) for name, values in sizes.items()}
+        shape = ModelShape(**facts, **{name: values[row] for name, values in flags.items()})
+        length, batch, world_size, step_time_s = (known[name][row] for name in measured)
+        flops = model_flops_per_token(shape, int(length))
+        tokens_per_s_per_gpu = batch * length / step_time_s / world_size
+        records.append(
+            {
+                "gpu": gpu_of_cluster(cluster, {}),
+                "total_params": shape.total_params,
+                "active_params": shape.active_params,
+                "model_flops_per_token": flops,
+                "tokens_per_s_per_gpu": tokens_per_s_per_gpu,
+                "model_flop_per_s_per_gpu": tokens_per_s_per_gpu * flops,
+            }
+        )
+    return records
 
 
 if __name__ == "__main__":

@@ -43,6 +43,25 @@ _COUNTS = (
 _FROM_ZERO = tuple(
     name for name, (kind, _) in fields_of(Row).items() if kind == "int" and name not in _COUNTS
 )
+_PRODUCTS = (
+    ("world_size", "tp", "pp", "cp", "dp"),
+    ("global_batch_size", "micro_batch_size", "gradient_accumulation_steps", "dp"),
+)
+_BAD = "list_aggregate(list_transform({0}, lambda x: x is null or {1}), 'bool_or')"
+_SENTENCES = {
+    "outcome = 'ok' and step_time_s is null"
+    " and (step_time_kind is distinct from 'extended' or extended_step_time_s is null)":
+        "outcome=ok without a step_time_s",
+    "step_time_kind = 'extended' and (step_time_s is not null or losses is not null)":
+        "step_time_kind=extended with what only full steps have",
+    "len(short_step_times_s) != len(short_accumulations)":
+        "short_step_times_s and short_accumulations are of unequal length",
+    _BAD.format("step_times_s", "not isfinite(x) or x <= 0"):
+        "step_times_s: each must be a finite number above 0",
+    "len(step_times_s) = 0": "step_times_s: is empty",
+    _BAD.format("losses", "not isfinite(x)"):
+        "losses: each must be a finite number; a training that diverged has no speed",
+}  # fmt: skip
 
 
 def reason_sql() -> str:
@@ -96,43 +115,20 @@ def _rules() -> Rules:
     ):
         for name in names:
             yield wrong.format(name), _breach(name, f"must be {wanted}")
-    yield from _product("world_size", ("tp", "pp", "cp", "dp"))
-    yield from _product(
-        "global_batch_size", ("micro_batch_size", "gradient_accumulation_steps", "dp")
-    )
+    for whole, *parts in _PRODUCTS:  # as doubles: exact for all that can be, and nothing overflows
+        product = " * ".join(f"{part}::double" for part in parts)
+        yield f"{whole}::double != {product}", _breach(whole, f"is not {' x '.join(parts)}")
     yield (
         "tokens_per_step != global_batch_size::double * seq_length * if(family = 't5', 2, 1)"
         " and (family is not null or series = 'measured')",
         _breach("tokens_per_step", "is not global_batch_size x seq_length"),
-    )
-    yield (
-        "outcome = 'ok' and step_time_s is null"
-        " and (step_time_kind is distinct from 'extended' or extended_step_time_s is null)",
-        "'outcome=ok without a step_time_s'",
-    )
-    yield (
-        "step_time_kind = 'extended' and (step_time_s is not null or losses is not null)",
-        "'step_time_kind=extended with what only full steps have'",
-    )
-    yield (
-        "len(short_step_times_s) != len(short_accumulations)",
-        "'short_step_times_s and short_accumulations are of unequal length'",
     )
     for name in (*_TIMES, *_EXTENDED, "step_times_s", "short_step_times_s", "losses"):
         yield (
             f"outcome != 'ok' and {name} is not null",
             f"'outcome=' || outcome || ' with {name}: only ok has numbers'",
         )
-    bad = "list_aggregate(list_transform({0}, lambda x: x is null or {1}), 'bool_or')"
-    yield (
-        bad.format("step_times_s", "not isfinite(x) or x <= 0"),
-        "'step_times_s: each must be a finite number above 0'",
-    )
-    yield "len(step_times_s) = 0", "'step_times_s: is empty'"
-    yield (
-        bad.format("losses", "not isfinite(x)"),
-        "'losses: each must be a finite number; a training that diverged has no speed'",
-    )
+    yield from ((wrong, f"'{sentence}'") for wrong, sentence in _SENTENCES.items())
     for name, low, high, whose in (
         ("step_time_s", "step_time_low_s", "step_time_high_s", "interval"),
         ("extended_step_time_s", "extended_low_s", "extended_high_s", "interval"),
@@ -179,14 +175,6 @@ def _word_rules(row_type: type) -> Rules:
                 # others train in formats and schedules that nothing here runs
                 whose = " and series = 'measured'" if row_type is Row and name in AXES else ""
                 yield f"{name} not in ({allowed}){whose}", _breach(name, wanted, quoted=True)
-
-
-def _product(whole: str, parts: tuple[str, ...]) -> Rules:
-    yield (
-        # as doubles: exact for all that can be, and nothing overflows
-        f"{whole}::double != {' * '.join(f'{part}::double' for part in parts)}",
-        _breach(whole, f"is not {' x '.join(parts)}"),
-    )
 
 
 def _breach(name: str, wanted: str, *, quoted: bool = False) -> str:

@@ -1,7 +1,7 @@
 """The tables of a study as the page needs them: some columns, plain values, by setting."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,9 @@ def read_tables(study_dir: Path) -> Tables:
             except (duckdb.Error, UnicodeDecodeError) as error:
                 reason = str(error).splitlines()[0]
                 raise InputError(f"{path}: is no table of this project: {reason}") from error
+            cells = [_plain(column) for column in zip(*rows, strict=True)]
             records[name] = [
-                {key: _plain(value) for key, value in zip(columns, row, strict=True)}
-                for row in rows
+                dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)
             ]
             if more:
                 cut.append(name)
@@ -147,12 +147,20 @@ def columnar(records: list[Record], columns: tuple[str, ...]) -> dict[str, Any]:
     return {"columns": columns, "rows": [[row[column] for column in columns] for row in records]}
 
 
-def _plain(value: Any) -> Any:
-    """A value JSON can hold: six digits, printable text; what is no number is unknown."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, list):
-        return shown(", ".join(str(part) for part in value if part is not None))
-    if isinstance(value, str):
-        return shown(value)
-    return value
+def _plain(column: Sequence[Any]) -> Sequence[Any]:
+    """Values JSON can hold: six digits, printable text; what is no number is unknown."""
+    kind = next((type(value) for value in column if value is not None), None)
+    if kind is float:
+        return [
+            float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+            for value in column
+        ]
+    if kind is list:
+        column = [
+            None if cell is None else ", ".join(str(part) for part in cell if part is not None)
+            for cell in column
+        ]
+    if kind in (list, str):
+        texts = {text: None if text is None else shown(text) for text in set(column)}
+        return [texts[text] for text in column]
+    return column

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from scaling.analyse import ties
+from scaling.analyse import catalogue
 from scaling.analyse.warehouse import all_needs, tabulate
 from scaling.layout.layout import Layout
 from scaling.record.files import write_points, write_rows
@@ -99,7 +99,7 @@ def run_sql(
     """One SQL file over hand-written tables, without the rest of the warehouse."""
     with duckdb.connect() as connection:
         connection.execute("create schema study")
-        ties.set_variables(connection)
+        catalogue.set_variables(connection)
         connection.execute(
             f"create table study.choices as select {knee_share} as knee_share, '{mode}' as mode"
         )

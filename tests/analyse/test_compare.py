@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.analyse.compare import _COLUMNS, Side, compare
+from scaling.analyse.compare import Side, compare
 from scaling.analyse.warehouse import tabulate
 from scaling.errors import InputError
 from scaling.record.files import write_points, write_rows
@@ -84,7 +84,9 @@ def test_a_study_without_tables_is_named(tmp_path):
 
 def test_words_of_a_study_do_not_steer_the_terminal(capsys):
     words = {"model": "[i]\x1b[/b]", "cluster": "[bold]", "layout": "a\tb"}
-    record = dict.fromkeys(_COLUMNS) | words | {"world_size": 8, "verdict": "new"}
+    numbers = ("ratio", "same_stack", "before_outcome", "after_outcome")
+    rates = ("before_tokens_per_s", "after_tokens_per_s")
+    record = dict.fromkeys((*numbers, *rates)) | words | {"world_size": 8, "verdict": "new"}
     comparison.show([record], as_json=False)
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("[i]\\x1b[/b]", "[bold]", "a\\tb"))

@@ -5,7 +5,7 @@ import math
 import duckdb
 import pytest
 
-from scaling.analyse.effects import effect_intervals
+from scaling.analyse.resampling import effect_intervals
 from scaling.analyse.ties import NOISE_FLOOR, margin_of
 from tests.analyse.conftest import run_sql, some_point
 from tests.analyse.test_tables import ran
@@ -68,7 +68,7 @@ def matched(*layouts):
         for number, (_, rate, memory) in enumerate(layouts)
     ]  # fmt: skip
     factors = [
-        {"layout_id": number, "factor_id": 1, "others": number // 2, "place": place}
+        {"layout_id": number, "factor_id": 1, "others": number // 2, "place": place, "rank": number}
         for number, (place, *_) in enumerate(layouts)
     ]
     return run_sql("inner/matched_pairs", layouts=rows, factors=factors)
@@ -194,10 +194,13 @@ def test_a_prediction_is_held_against_rows_of_the_same_layout_whoever_ran_them()
         "null::varchar[] as unstated"
     ).to_arrow_table()
     waiting = [point for point in planned if point["point_id"] == "mine"]
-    foretold = run_sql("inner/foretold", measurements=measurements, counterparts=none_other)
-    rows = run_sql(
-        "statistics", waiting=waiting, names=names, measurements=measurements, foretold=foretold
+    predicted = run_sql(
+        "inner/predicted_layouts", measurements=measurements, counterparts=none_other
     )
+    rows = run_sql(
+        "statistics", waiting=waiting, names=names, measurements=measurements,
+        predicted_layouts=predicted,
+    )  # fmt: skip
     (theirs,) = (row for row in rows if row["point_id"] == "theirs")
     assert (theirs["tokens_per_s"], theirs["predicted_tokens_per_s"]) == (3.0, 4.0)
 

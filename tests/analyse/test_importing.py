@@ -238,6 +238,13 @@ TINY = ModelShape(
 )  # fmt: skip
 
 
+def test_where_no_file_can_be_written_the_sentence_says_so_once(imported, tmp_path):
+    (tmp_path / "taken").write_text("a file, and no folder", encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        imported({}, study="taken/study")
+    assert str(refused.value).count("cannot be written") == 1
+
+
 def planned(*, tp=2, pp=1, **choices):
     """The point of a study of 32 sequences on 8 GPUs, 2 a micro-batch."""
     dp = 8 // tp // pp

@@ -51,9 +51,11 @@ def test_each_word_of_others_is_a_level_of_its_own():
         catalogue.attach_axes(connection)
         catalogue.set_variables(connection)
         chosen = [
-            {"setting_id": 1, "layout": word, **defaults, "attention": word} for word in words
+            {"setting_id": 1, "layout": word, "name": name, "value": value}
+            for word in words
+            for name, value in (defaults | {"attention": word}).items()
         ]
-        connection.register("choices", pa.Table.from_pylist(chosen))
+        connection.register("listed_choices", pa.Table.from_pylist(chosen))
         choices = connection.sql((SQL / "inner/every_choice.sql").read_text(encoding="utf-8"))
         places = choices.filter("differs").select("level, place").fetchall()
     assert sorted(level for level, _ in places) == sorted(words)

@@ -1,5 +1,5 @@
 -- Grain: one row per setting, world_size and layout that others published there, where a prediction is its.
--- Needs: measurements, choices
+-- Needs: measurements, listed_choices
 -- predicted_layout: the layout of a prediction that is the same as far as the publisher says: what a
 -- row does not state (null) agrees with anything, and of several that agree it is the one whose choices
 -- there are the usual ones; none where that leaves more than one.
@@ -9,28 +9,20 @@ with layouts as (
     from measurements
     where series in ('published', 'predicted')
 ),
-chosen as (
-    select setting_id, layout, columns(lambda name: name in getvariable('axes'))::varchar
-    from choices
-    semi join (from layouts where series = 'published') using (setting_id)
-),
-every_choice as (
-    from chosen unpivot include nulls (value for name in (columns(* exclude (setting_id, layout))))
-),
 compared as (
     select
         theirs.setting_id, theirs.world_size, theirs.layout, ours.layout as predicted_layout,
-        count(*) filter (where stated.value != foretold.value) as unlike,
+        count(*) filter (where stated.value != predicted.value) as unlike,
         list(axes.axis order by axis_order) filter (
-            where stated.value is null and foretold.value is distinct from axes.usual
+            where stated.value is null and predicted.value is distinct from axes.usual
         ) as unstated
     from layouts as theirs
     join layouts as ours using (setting_id, world_size)
-    join every_choice as stated
+    join listed_choices as stated
         on stated.setting_id = theirs.setting_id and stated.layout = theirs.layout
-    join every_choice as foretold
-        on foretold.setting_id = theirs.setting_id and foretold.layout = ours.layout
-        and foretold.name = stated.name
+    join listed_choices as predicted
+        on predicted.setting_id = theirs.setting_id and predicted.layout = ours.layout
+        and predicted.name = stated.name
     join catalogue.axes as axes on axes.name = stated.name
     where theirs.series = 'published' and ours.series = 'predicted'
     group by all

@@ -1,16 +1,9 @@
 -- Grain: one row per setting, layout and axis that tells its layouts apart or is always said.
--- Needs: choices
+-- Needs: listed_choices
 -- The axes and their words are those of scaling/layout/axes.py, as catalogue.axes and catalogue.levels.
 -- differs: layouts of the setting differ on the axis.   always: said of a layout that has nothing to be
 -- told from.   The other columns are those of `axes`.
-with chosen as (
-    select setting_id, layout, columns(lambda name: name in getvariable('axes'))::varchar
-    from choices
-),
-listed as (
-    from chosen unpivot include nulls (value for name in (columns(* exclude (setting_id, layout))))
-),
-spelled as (  -- values first: thousands of layouts share a few
+with spelled as (  -- values first: thousands of layouts share a few
     select
         listed.setting_id, listed.name, listed.value, axes.* exclude (name),
         levels.name is not null as named,
@@ -22,7 +15,7 @@ spelled as (  -- values first: thousands of layouts share a few
         if(named, levels.level, listed.value) as level,
         if(named, levels.words, replace(axes.words, '{}', listed.value)) as value_words,
         if(named, levels.short, replace(axes.short, '{}', listed.value)) as value_short
-    from (select distinct setting_id, name, value from listed) as listed
+    from (select distinct setting_id, name, value from listed_choices) as listed
     join catalogue.axes as axes using (name)
     left join catalogue.levels as levels
         on levels.name = listed.name and levels.value is not distinct from listed.value
@@ -35,7 +28,7 @@ told as (
 ),
 single as (
     select setting_id, layout, name
-    from listed
+    from listed_choices
     where value = '1' and name in (select within from catalogue.axes)
 )
 select
@@ -46,7 +39,7 @@ select
     if(plain, null, value_short) as short,
     if(plain and not named or single.name is not null, null, otherwise) as otherwise,
     degree, always, differs
-from listed
+from listed_choices as listed
 join told
     on told.setting_id = listed.setting_id and told.name = listed.name
     and told.value is not distinct from listed.value

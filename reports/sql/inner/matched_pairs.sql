@@ -30,8 +30,8 @@ matched as (
         least(tokens_per_s, lag(tokens_per_s) over neighbours) >= near_rate as near
     from ran
     join factors using (layout_id)
-    window neighbours as (partition by hash(field, others) order by place)
-    qualify ratio is not null
+    window neighbours as (partition by field order by rank)
+    qualify others = lag(others) over neighbours
 )
 select fields.* exclude (field), matched.* exclude (field)
 from matched

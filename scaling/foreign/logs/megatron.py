@@ -1,8 +1,9 @@
 """Megatron-LM's and Megatron-Bridge's training log: arguments, iterations, memory."""
 
 import re
-import statistics
 from typing import Any
+
+from scaling.foreign.logs import ending
 
 _ARGUMENT = re.compile(r"^\s*(?:\d+:\s*)?(\w+) \.{2,} (.*)$", re.MULTILINE)
 _ITERATION = re.compile(
@@ -10,7 +11,6 @@ _ITERATION = re.compile(
 )
 _BATCH = re.compile(r"global batch size:\s+(\d+) \|")
 _PEAK_MB = re.compile(r"memory \(MB\) \|.*?max allocated: ([\d.]+)")
-OUT_OF_MEMORY = re.compile(r"(?:torch\.|torch\.cuda\.)OutOfMemoryError|CUDA out of memory")
 
 # Arguments that are counts in both vocabularies.
 _COUNTS = {
@@ -42,54 +42,44 @@ def rows_of(text: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: no iteration is logged and none ran out of memory.
     """
-    said = dict(_ARGUMENT.findall(text))
-    row: dict[str, Any] = {"framework": "Megatron-LM", **_layout(said)}
+    arguments = dict(_ARGUMENT.findall(text))
     timed = [float(ms) / 1000 for _, ms in _ITERATION.findall(text)]
-    peaks = [float(mb) for mb in _PEAK_MB.findall(text)]
-    if timed:
-        row |= {"outcome": "ok", "step_time_s": statistics.median(timed[1:] or timed)}
-        if batches := _BATCH.findall(text):
-            row["global_batch_size"] = int(batches[-1])  # after a ramp
-    elif OUT_OF_MEMORY.search(text):
-        row["outcome"] = "oom"
-    else:
-        raise ValueError('it has no line "iteration ... | elapsed time per iteration (ms): ..."')
-    if peaks and timed:
-        row["peak_memory_bytes"] = int(max(peaks) * 2**20)
+    line = 'line "iteration ... | elapsed time per iteration (ms): ..."'
+    row = {"framework": "Megatron-LM", **_layout(arguments), **ending(text, timed, line)}
+    if timed and (batches := _BATCH.findall(text)):
+        row["global_batch_size"] = int(batches[-1])  # after a ramp
+    if timed and (peaks := _PEAK_MB.findall(text)):
+        row["peak_memory_bytes"] = int(max(map(float, peaks)) * 2**20)
     return [row]
 
 
-def _layout(said: dict[str, str]) -> dict[str, Any]:
+def _layout(arguments: dict[str, str]) -> dict[str, Any]:
     """The row's columns that the arguments tell."""
     row: dict[str, Any] = {
-        ours: int(said[theirs])
+        ours: int(arguments[theirs])
         for theirs, ours in _COUNTS.items()
-        if said.get(theirs, "None").isdigit()
+        if arguments.get(theirs, "None").isdigit()
     }
     if not row.get("num_experts"):
         row = {name: value for name, value in row.items() if name not in _OF_EXPERTS}
-    if said.get("group_query_attention") == "True" and said["num_query_groups"].isdigit():
-        row["num_kv_heads"] = int(said["num_query_groups"])
-    flags = {
-        "swiglu": "gated_mlp",
-        "sequence_parallel": "sequence_parallel",
-    }
-    row |= {ours: said[theirs] == "True" for theirs, ours in flags.items() if theirs in said}
-    if "untie_embeddings_and_output_weights" in said:
-        row["tied_embeddings"] = said["untie_embeddings_and_output_weights"] != "True"
-    if "use_distributed_optimizer" in said:
-        row["zero_stage"] = int(said["use_distributed_optimizer"] == "True")
-    if "recompute_granularity" in said:
-        row["activation_checkpointing"] = said["recompute_granularity"].replace("None", "none")
-    if "bf16" in said:
-        eight = said.get("fp8", "None") != "None"
-        row["precision"] = _precision(said, eight)
+    if arguments.get("group_query_attention") == "True" and arguments["num_query_groups"].isdigit():
+        row["num_kv_heads"] = int(arguments["num_query_groups"])
+    flags = {"swiglu": "gated_mlp", "sequence_parallel": "sequence_parallel"}
+    row |= {flags[name]: arguments[name] == "True" for name in flags.keys() & arguments.keys()}
+    if "untie_embeddings_and_output_weights" in arguments:
+        row["tied_embeddings"] = arguments["untie_embeddings_and_output_weights"] != "True"
+    if "use_distributed_optimizer" in arguments:
+        row["zero_stage"] = int(arguments["use_distributed_optimizer"] == "True")
+    if "recompute_granularity" in arguments:
+        row["activation_checkpointing"] = arguments["recompute_granularity"].replace("None", "none")
+    if "bf16" in arguments:
+        row["precision"] = _precision(arguments)
     return row
 
 
-def _precision(said: dict[str, str], eight: bool) -> str:
-    if eight:
-        return "mxfp8" if said.get("fp8_recipe") == "mxfp8" else "fp8"
-    if said["bf16"] == "True":
+def _precision(arguments: dict[str, str]) -> str:
+    if arguments.get("fp8", "None") != "None":
+        return "mxfp8" if arguments.get("fp8_recipe") == "mxfp8" else "fp8"
+    if arguments["bf16"] == "True":
         return "bf16"
-    return "fp16" if said.get("fp16") == "True" else "fp32"
+    return "fp16" if arguments.get("fp16") == "True" else "fp32"

@@ -1,8 +1,9 @@
 """MLPerf Training's result files: lines of :::MLLOG and JSON."""
 
 import json
-import statistics
 from typing import Any
+
+from scaling.foreign.logs import ending
 
 _MARK = ":::MLLOG "
 _MODELS = {"gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b", "llama31_8b": "llama3.1-8b"}
@@ -17,7 +18,7 @@ def rows_of(text: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: a line is no JSON, or no step is tracked.
     """
-    row: dict[str, Any] = {"framework": "NeMo (MLPerf)", "outcome": "ok"}
+    row: dict[str, Any] = {"framework": "NeMo (MLPerf)"}
     seconds: list[float] = []
     rates: list[float] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -40,6 +41,4 @@ def rows_of(text: str) -> list[dict[str, Any]]:
             rates += [float(value["throughput"])] if "throughput" in value else []
     if not seconds and "global_batch_size" in row:
         seconds = [row["global_batch_size"] / rate for rate in rates if rate > 0]
-    if not seconds:
-        raise ValueError("it has no tracked_stats with train_step_time or throughput")
-    return [row | {"step_time_s": statistics.median(seconds[1:] or seconds)}]
+    return [row | ending("", seconds, "tracked_stats with train_step_time or throughput")]

@@ -1,10 +1,9 @@
 """NeMo's training log: lines of steps, or the progress bar of older releases."""
 
 import re
-import statistics
 from typing import Any
 
-from scaling.foreign.logs.megatron import OUT_OF_MEMORY
+from scaling.foreign.logs import ending
 
 _STEP = re.compile(r"train_step_timing in s(?::|=)\s*([\d.]+)")
 _BATCH = re.compile(r"global_batch_size(?::|=)\s*(\d+)")
@@ -18,13 +17,7 @@ def rows_of(text: str) -> list[dict[str, Any]]:
         ValueError: no step is logged and none ran out of memory.
     """
     timed = [float(seconds) for seconds in _STEP.findall(text)]
-    row: dict[str, Any] = {"framework": "NeMo"}
-    if timed:
-        row |= {"outcome": "ok", "step_time_s": statistics.median(timed[1:] or timed)}
-    elif OUT_OF_MEMORY.search(text):
-        row["outcome"] = "oom"
-    else:
-        raise ValueError('it has no "train_step_timing in s"')
+    row = {"framework": "NeMo", **ending(text, timed, '"train_step_timing in s"')}
     if batches := _BATCH.findall(text):
         row["global_batch_size"] = int(batches[-1])
     if timed and (peaks := _PEAK.findall(text)):

@@ -1,10 +1,9 @@
 """torchtitan's training log: the device mesh, the batch, and lines of metrics."""
 
 import re
-import statistics
 from typing import Any
 
-from scaling.foreign.logs.megatron import OUT_OF_MEMORY
+from scaling.foreign.logs import ending
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MESH = re.compile(r"Building device mesh with parallelism: (.*)$", re.MULTILINE)
@@ -39,18 +38,14 @@ def rows_of(text: str) -> list[dict[str, Any]]:
     row["activation_checkpointing"] = kind[1] if kind else "none"
     row["compile"] = "with torch.compile" in text
     steps = _STEP.findall(text)
+    rates = [float(rate.replace(",", "")) for _, _, rate in steps]
+    tokens = row["global_batch_size"] * row["seq_length"] / row["world_size"]
+    timed = [tokens / rate for rate in rates if rate > 0]
+    if rates and not timed:
+        raise ValueError("its tokens a second are 0")
+    row |= ending(text, timed, 'line "step: ... loss: ... memory: ... tps: ..."')
     if steps:
-        rates = [float(rate.replace(",", "")) for _, _, rate in steps]
-        rate = statistics.median(rates[1:] or rates)
-        if not rate > 0:
-            raise ValueError("its tokens a second are 0")
-        tokens = row["global_batch_size"] * row["seq_length"]
-        row |= {"outcome": "ok", "step_time_s": tokens / rate / row["world_size"]}
         row["peak_memory_bytes"] = int(max(float(gib) for _, gib, _ in steps) * 2**30)
-    elif OUT_OF_MEMORY.search(text):
-        row["outcome"] = "oom"
-    else:
-        raise ValueError('it has no line "step: ... loss: ... memory: ... tps: ..."')
     return [row]
 
 
