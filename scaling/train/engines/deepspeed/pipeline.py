@@ -187,13 +187,17 @@ class Inlet(nn.Module):
         return streams
 
 
-class PipedEncoderLayer(EncoderLayer):
+class PipedEncoderLayer(nn.Module):
     """An encoder layer, which leaves the decoder's stream alone."""
 
-    def forward(self, passing: tuple[Tensor, ...]) -> Streams:  # type: ignore[override]
+    def __init__(self, plan: Blueprint, index: int) -> None:
+        super().__init__()
+        self.layer = EncoderLayer(plan, index)  # which is compiled as it is elsewhere
+
+    def forward(self, passing: tuple[Tensor, ...]) -> Streams:
         """Streams -> Streams."""
         streams = Streams(*passing)
-        return streams._replace(source=super().forward(streams.source, streams.encoder_bias))
+        return streams._replace(source=self.layer(streams.source, streams.encoder_bias))
 
 
 class EncoderNorm(FinalNorm):
@@ -210,13 +214,17 @@ class EncoderNorm(FinalNorm):
         return streams._replace(source=normed, memory=self.tp.enter(normed))
 
 
-class PipedDecoderLayer(DecoderLayer):
+class PipedDecoderLayer(nn.Module):
     """A decoder layer, which leaves the encoder's output alone."""
 
-    def forward(self, passing: tuple[Tensor, ...]) -> Streams:  # type: ignore[override]
+    def __init__(self, plan: Blueprint, index: int) -> None:
+        super().__init__()
+        self.layer = DecoderLayer(plan, index)
+
+    def forward(self, passing: tuple[Tensor, ...]) -> Streams:
         """Streams -> Streams."""
         streams = Streams(*passing)
-        target = super().forward(streams.target, streams.memory, streams.decoder_bias)
+        target = self.layer(streams.target, streams.memory, streams.decoder_bias)
         return streams._replace(target=target)
 
 
