@@ -174,7 +174,8 @@ def _data_parallel(
     """
     sharded = sharding.state
     copies = replicas / sharded
-    gradients, gathering = np.zeros(len(f)), np.zeros(len(f))
+    gradients: Floats = np.zeros(len(f))
+    gathering: Floats = np.zeros(len(f))
     held = weights * group.stack.gradient_bytes
     if (copies > 1).any():
         across = _ranks(group, f, p, copies, stride * sharded, reduced=True)
