@@ -79,11 +79,14 @@ def test_interleaving_shortens_the_fill_and_sends_more_messages(points):
     assert chunked.terms["pp_comm_s"] == pytest.approx(0.4 * plain.terms["pp_comm_s"])
 
 
-def test_the_last_stage_has_what_even_ones_leave(points):
-    # Llama 3 405B of MLPerf: 126 layers over 8 stages
-    group, f = features(points, **{**CORE, "num_layers": 126, "pp": 8})
+def test_embedding_and_head_count_as_layers_where_only_then_all_stages_are_alike(points):
+    # Llama 3 405B of MLPerf: 126 layers and two ends over 8 stages
+    row = {**CORE, "num_layers": 126, "pp": 8}
+    group, f = features(points, **row)
     stages = stages_of(f, group.stack)
-    assert [float(x[0]) for x in (stages.first, stages.middle, stages.last)] == [16, 16, 14]
+    assert [float(x[0]) for x in (stages.first, stages.middle, stages.last)] == [15, 16, 15]
+    group, f = features(points, **{**row, "pp": 9})
+    assert float(stages_of(f, group.stack).first[0]) == 14
 
 
 def test_a_ring_hides_behind_attention_until_it_is_longer(points):

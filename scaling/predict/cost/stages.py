@@ -46,8 +46,10 @@ def stages_of(f: Features, stack: Stack) -> Stages:
 
     even: ceil(L / pp) layers a stage, the last one takes what is left (Megatron, DeepSpeed with
     uneven counts). by_cost: the head counts as head_params / layer_params layers and a stage takes
-    layers until its share of the cost is passed (nanotron). slowest_least: as this project's engine
-    deals them (scaling/layout/partition.py), and as encoder-decoders of any software are taken.
+    layers until its share of the cost is passed (nanotron). even_or_ends: even, but where layers do
+    not divide and two more would, embedding and head count as a layer each (Megatron-Core's
+    account_for_embedding_in_pipeline_split). slowest_least: as this project's engine deals them
+    (scaling/layout/partition.py), and as encoder-decoders of any software are taken.
     """
     if stack.split == "slowest_least":
         return _slowest_least(f)
@@ -60,6 +62,10 @@ def stages_of(f: Features, stack: Stack) -> Stages:
     else:
         middle = first = np.ceil(layers / pp)
         last = np.maximum(layers - first * (pp - 1), 0)
+        if stack.split == "even_or_ends":
+            ends = piped & (layers % pp > 0) & ((layers + 2) % pp == 0)
+            middle = np.where(ends, (layers + 2) / pp, middle)
+            first, last = np.where(ends, middle - 1, first), np.where(ends, middle - 1, last)
     return _of_two_stacks(f, Stages(first, middle, np.where(piped, last, layers), piped))
 
 

@@ -15,6 +15,7 @@ from scaling.predict.read.stack_facts import Stack
 _MEGATRON_CORE = Stack(
     name="Megatron-Core",
     gradient_bytes=2.0,
+    split="even_or_ends",
     fused_norms=True,
     scattered_messages=True,
     newest_flash=True,
