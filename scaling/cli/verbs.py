@@ -37,7 +37,6 @@ def plan(
     from scaling.cli import show
     from scaling.run import plan_writer, price
     from scaling.run.choices import repeats_elsewhere
-    from scaling.run.elsewhere import expected
     from scaling.study.study_folder import folder_of
 
     planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
@@ -53,7 +52,7 @@ def plan(
         planned.probing,
         price.prices(loaded, planned.plan),
         affordable=price.cheapest(loaded, planned.plan),
-        elsewhere=expected(points, loaded.clusters[points[0].cluster].nodes) if on_others else 0.0,
+        elsewhere=float(price.on_one_node(loaded, points).sum()) if on_others else 0.0,
     )
 
 

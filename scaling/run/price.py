@@ -124,8 +124,7 @@ def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Pri
     ]
     repeats = 1 if study.measure.repeats.only else study.measure.repeats.at_most
     counted = prediction.predicted & prediction.fits
-    nodes = study.clusters[once[0].cluster].nodes
-    on_a_node = np.array([min(1.0, planning.allocation(point).nodes / nodes) for point in once])
+    on_a_node = on_one_node(study, once)
     gpu_hours = repeats * points.world_size / 3600  # of a second of each point
     ways = []
     for way in which:
@@ -153,6 +152,12 @@ def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Pri
             )
         )
     return ways
+
+
+def on_one_node(study: Study, points: Sequence[Point]) -> Floats:
+    """The chance of each point to be on one node of its cluster, if points are spread evenly."""
+    nodes = study.clusters[points[0].cluster].nodes
+    return np.array([min(1.0, planning.allocation(point).nodes / nodes) for point in points])
 
 
 def cheapest(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None:

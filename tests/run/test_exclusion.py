@@ -7,9 +7,9 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows, write_table
-from scaling.run import elsewhere, exclusion, planning
+from scaling.run import exclusion, planning
 from scaling.run.choices import choice_table, chosen_ids, repeats_elsewhere
-from scaling.run.choose import choose
+from scaling.run.choose import allocation_of, choose
 from scaling.run.progress import watcher_of
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, json_object
@@ -99,7 +99,7 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
     assert {point.layout for point in again} == on_slow
     by_layout = {point.layout: point for point in plan.points}
     assert {point.repeat for point in again} == {1}
-    assert elsewhere.allocation_of(paths, added[0]) == dataclasses.replace(
+    assert allocation_of(paths, added[0]) == dataclasses.replace(
         planning.allocation(by_layout[again[0].layout]), repeat=1
     )
     assert not set(added) & {point.point_id for point in plan.points}

@@ -34,7 +34,6 @@ IMPORTED = (
     "scaling.cli.show",
     "scaling.predict.cost.tables",
     "scaling.run.choose",
-    "scaling.run.contend",
     "scaling.run.plan_writer",
     "scaling.run.snakemake",
     "scaling.run.status",

@@ -181,7 +181,7 @@ def asked_for(wildcards):
     if wildcards.point in PLAN.points:
         return PLAN.points[wildcards.point]
     # added since, to run elsewhere: heavy
-    from scaling.run.elsewhere import allocation_of
+    from scaling.run.choose import allocation_of
 
     return allocation_of(LEFT, wildcards.point)
 
