@@ -16,7 +16,6 @@ HELD_BY = {
     "cli.tables": "study/test_hostile_input.py",
     "cli.options": "cli/test_following.py",
     "cli.memory": "check/test_oracle.py",
-    "cli.memory_table": "check/test_oracle.py",
     "predict.cost.context": "predict/test_step_arithmetic.py",
     "predict.cost.own_deepspeed": "predict/test_own_stack.py",
     "predict.cost.own_memory": "predict/test_own_stack.py",

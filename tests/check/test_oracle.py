@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from scaling.check import oracle
 from scaling.check.oracle import (
     STEPS,
     RankMemory,
-    _Rehearsals,
     memories,
     ranks_of,
+    rehearsals,
     shortened,
 )
-from scaling.cli import memory_table
+from scaling.cli import memory as memory_verb
 from scaling.cli.verbs import app
 from scaling.errors import InputError
 from scaling.layout.layout import Layout
@@ -107,12 +108,8 @@ def continued(exact: object, told: Iterator[RankMemory]) -> list[RankMemory]:
 @pytest.fixture(scope="module")
 def walk() -> Iterator[Walk]:
     """What rank 0 of a point holds, walked as it is."""
-    with _Rehearsals(dataclasses.replace(POINTS[0], gpu="cpu")) as rehearsals:
-
-        def walked(point: Point, steps: int) -> dict[str, Any]:
-            return rehearsals.memory(point, 0, steps)
-
-        yield walked
+    with rehearsals(dataclasses.replace(POINTS[0], gpu="cpu")) as memory:
+        yield lambda point, steps: memory(point, 0, steps)
 
 
 @pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for _, layout in LAYOUTS])
@@ -222,8 +219,8 @@ def test_a_point_that_cannot_be_rehearsed_is_refused_before_anything_starts(
 def test_what_a_study_leaves_out_is_said_beside_the_rest(monkeypatch, tmp_path) -> None:
     split = tiny_point(engine="torch", pp=2, pipeline_schedule="zbv")
     points = [LEARNED, LEARNED, split, tiny_point(shape=MIXTURE)]
-    monkeypatch.setattr(memory_table, "_points", lambda _: points)
-    monkeypatch.setattr(memory_table, "memories", lambda asked: iter([RANK for _ in asked]))
+    monkeypatch.setattr(memory_verb, "_points", lambda _: points)
+    monkeypatch.setattr(oracle, "memories", lambda asked: iter([RANK for _ in asked]))
     monkeypatch.setattr(refusals, "version", lambda _: "2.11.0+cu130")
     result = CliRunner().invoke(app, ["memory", "study", "--json"])
     assert "2 of 4 points left out: routing: learned" in result.stderr
