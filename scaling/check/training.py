@@ -16,7 +16,7 @@ import torch
 from scaling import launch
 from scaling.check.lines import Line, held_to, not_here, untrained
 from scaling.errors import plain
-from scaling.launch.fork_server.local import local_fork_server
+from scaling.launch.fork_server.client import local_fork_server
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.record.row import Row
