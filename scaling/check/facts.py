@@ -33,12 +33,9 @@ def machine(device: torch.device) -> dict[str, Any]:
 def fact_lines(
     facts: dict[str, Any], device: torch.device, foreign_bytes: int | None
 ) -> list[Line]:
-    """Versions and limits, one line each.
+    """Versions and limits, one line each, of what `machine` gave.
 
-    Args:
-        facts: what `machine` gave.
-        device: that is checked.
-        foreign_bytes: what other processes held of it before this one opened it.
+    Other processes held `foreign_bytes` of the device before this one opened it.
     """
     listed = list(csv.reader((facts["gpus"] or "").splitlines()[1:], skipinitialspace=True))
     of_gpus = [dict(zip(GPU_FACTS, row, strict=True)) for row in listed]

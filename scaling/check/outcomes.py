@@ -55,15 +55,7 @@ def outcome_lines(machine: Machine) -> Iterator[Line]:
 
 
 def failed(name: str, expected: Outcome, says: str, row: Row, after: Outcome) -> Line:
-    """Whether a point failed as it had to, and the next one did not.
-
-    Args:
-        name: of the line.
-        expected: the outcome that the row must have.
-        says: words that its message must hold.
-        row: of the point that had to fail.
-        after: the outcome of the point after it.
-    """
+    """Whether a point failed with this outcome and these words, and the next one did not."""
     message = plain(row.error_message or "")
     if FOUND_ROOM in message:
         return not_here(_SECTION, name, message)

@@ -23,14 +23,9 @@ def samples_s(
     The first two runs are for what happens once (memory, connections, a kernel's choice) and are
     not counted.
 
-    Args:
-        run: what is measured; on a GPU it only queues.
-        drain: waits until the device has done what was queued.
-        budget_s: seconds to spend, roughly.
-        agree: all ranks that run together must run equally often: gives the largest of their
-            values.
-        align: lets them start together.
-        clock: seconds.
+    On a GPU `run` only queues; `drain` waits until the device has done it. Ranks that run together
+    must run equally often: `agree` gives the largest of their values, `align` lets them start
+    together.
     """
     run()
     drain()

@@ -58,13 +58,8 @@ def extended(
     widened as Student's t is wider than the normal distribution, since few rounds show less than
     their spread. It is an interval of this run.
 
-    Args:
-        accumulations: micro-batches of each step: rounds of the same ones in any order.
-        step_times_s: seconds of each step, (steps,).
-        full: micro-batches of the full step.
-
-    Returns:
-        None if there are fewer than two rounds or two accumulations.
+    `accumulations` are the micro-batches of each step, rounds of the same ones in any order. None
+    if there are fewer than two rounds or two accumulations.
     """
     kinds = sorted(set(accumulations))
     rounds = len(accumulations) // len(kinds) if kinds else 0

@@ -54,12 +54,10 @@ def warm_up(step_times_s: Sequence[float]) -> int | None:
 
 
 def judged(step_times_s: Sequence[float], *, at_least: int, until: float) -> Verdict:
-    """Whether these steps suffice.
+    """Whether these steps, the slowest rank's behind the warm-up that was asked for, suffice.
 
-    Args:
-        step_times_s: seconds of every step after the warm-up that was asked for, slowest rank.
-        at_least: steps that are measured whatever they say.
-        until: ratio; half the 95 % interval of the median (scaling/record/interval.py) over it.
+    `at_least` are measured whatever they say; `until` is a ratio, half the 95 % interval of the
+    median (scaling/record/interval.py) over it.
     """
     dropped = warm_up(step_times_s)
     if dropped is None or len(step_times_s) - dropped < at_least:

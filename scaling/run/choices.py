@@ -108,13 +108,10 @@ def choice_table(
     reasons: Mapping[str, str],
     more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> pa.Table:
-    """A row per point: chosen, or the reason why not.
+    """A row per point of one size: chosen, or by `reasons` why not.
 
-    Args:
-        points: of one size.
-        reasons: by point, of those that are not chosen.
-        more: values by point of further columns: predicted_step_time_s (seconds),
-            best_step_time_s (of its size and setting), hosts (that earlier runs were on).
+    `more` has values by point of further columns: predicted_step_time_s (seconds), best_step_time_s
+    (of its size and setting), hosts (that earlier runs were on).
     """
     own = {
         "point_id": pa.string(),

@@ -16,7 +16,7 @@ from scaling.analyse.being_best import UNRESOLVED, Runs, between_runs, odds_of
 from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_table, write_text_if_new
 from scaling.record.row import PointColumns
-from scaling.run import exclusion, guided, planning
+from scaling.run import guided, planning
 from scaling.run.choices import (
     choice_table,
     chosen_ids,
@@ -24,7 +24,7 @@ from scaling.run.choices import (
     same_layout,
     same_setting,
 )
-from scaling.run.sweep import Sweep
+from scaling.run.sweep import Sweep, slow_by_probes
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
@@ -47,17 +47,9 @@ def choose(
 ) -> str:
     """Choose points of one size and write them; a sentence about it, and about slow nodes.
 
-    A point that has a row already stays chosen.
-
-    Args:
-        study: of the points.
-        planned: its points.
-        world_size: the size.
-        study_dir: its folder.
-        out: where the table goes.
-        repeat: of contenders, the layouts that may be the best; 0: none.
-        turn: 0, or the so manieth time that a size is chosen for again, see `guided`.
-        on_others: what ran on slow nodes only.
+    A point that has a row already stays chosen. `repeat` is that of contenders, the layouts that
+    may be the best; `turn` the so manieth time that a size is chosen for again, see `guided`;
+    `on_others` asks for what ran on slow nodes only.
 
     Raises:
         InputError: the study does not ask for such a choice, or has no point of that size.
@@ -148,7 +140,7 @@ def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
         )
     runs = [point for point in sweep.runs if point.world_size <= world_size]
     slow = sweep.slow_hosts(runs)
-    named = set(slow) | exclusion.slow_by_probes(paths)
+    named = set(slow) | slow_by_probes(paths)
     suspects = sweep.only_on(named, runs)
     # the points that the other sizes' choices have added
     others = set(paths.chosen.glob(paths.choice_elsewhere("*").name))

@@ -117,7 +117,7 @@ def _file(planned: StudyPlan, paths: StudyPaths) -> PlanFile:
         nodes=cluster.nodes,
         gres=cluster.slurm.gres,
         resources=resources(cluster.slurm),
-        probe=planning.probe_allocation(probing) if probing else None,
+        probe=planning.allocation(probing) if probing else None,
         probe_asked=probing.digest if probing else "",
     )
 

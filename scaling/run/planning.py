@@ -184,14 +184,16 @@ def probe_of(study: Study, planned: Plan) -> ProbePlan | None:
     return probe_plan(planned.points, world_size=world_size, time_limit_s=study.probe.time_limit_s)
 
 
-def allocation(point: Point) -> Allocation:
-    """What a point asks for, the minutes of its start-up (imports, maybe over NFS) included."""
+def allocation(task: Point | ProbePlan) -> Allocation:
+    """What a point or probe asks for, its start-up's minutes (imports, maybe over NFS) included."""
+    ranks_per_node = min(task.world_size, task.gpus_per_node)
+    startup_minutes = STARTUP_MINUTES if isinstance(task, Point) else PROBE_STARTUP_MINUTES
     return Allocation(
-        world_size=point.world_size,
-        nodes=max(1, point.world_size // point.gpus_per_node),
-        ranks_per_node=min(point.world_size, point.gpus_per_node),
-        minutes=int(point.time_limit_s // 60) + STARTUP_MINUTES,
-        repeat=point.repeat,
+        world_size=task.world_size,
+        nodes=task.world_size // ranks_per_node,
+        ranks_per_node=ranks_per_node,
+        minutes=int(task.time_limit_s // 60) + startup_minutes,
+        repeat=task.repeat if isinstance(task, Point) else 0,
     )
 
 
@@ -203,16 +205,6 @@ def hours(allocation: Allocation, cluster: Cluster) -> float:
     exclusive = cluster.slurm.exclusive
     gpus = allocation.nodes * cluster.gpus_per_node if exclusive else allocation.world_size
     return gpus * allocation.minutes / 60
-
-
-def probe_allocation(probing: ProbePlan) -> Allocation:
-    """What the probe asks for, likewise."""
-    return Allocation(
-        world_size=probing.world_size,
-        nodes=probing.world_size // probing.ranks_per_node,
-        ranks_per_node=probing.ranks_per_node,
-        minutes=int(probing.time_limit_s // 60) + PROBE_STARTUP_MINUTES,
-    )
 
 
 def predict_points(

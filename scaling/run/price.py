@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from scaling.run import planning
 from scaling.study.grid import Plan
-from scaling.study.measuring import Measure
 from scaling.study.point import Point, can_be_short
+from scaling.study.schema import Measure
 from scaling.study.short_steps import Accumulation, accumulations, rounds
 from scaling.study.study import Study
 

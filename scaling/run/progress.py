@@ -133,13 +133,8 @@ class Watcher:
     """Reads a study's folder again and again, each finished row only once.
 
     After a look, `rows` holds what the rows that are there say, and `runners` who measures, both by
-    point.
-
-    Args:
-        study_dir: the study's folder.
-        points: that shall leave a row.
-        choices: files of the choices that are made while the study runs.
-        optional: those of the points that are wanted only once they are chosen.
+    point. `choices` are the files of those made while the study runs, `optional` the points that
+    are wanted only once they are chosen.
     """
 
     def __init__(

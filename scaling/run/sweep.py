@@ -1,15 +1,32 @@
-"""A study that is being measured: its points, all runs there may be of them, and their rows."""
+"""A study that is being measured: its points, their rows, the nodes that later points leave out.
 
+excluded.json names the slow nodes with a reason each; the residuals of rows name them, round after
+round. What probes say is read where it stands. A repeat leaves out those its layout has run on too.
+"""
+
+import functools
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from scaling.analyse.being_best import own_error
-from scaling.run import exclusion
+from scaling.analyse.drift import residual_tests
+from scaling.analyse.slow_hosts import slow_hosts
+from scaling.record.files import write_text_if_new
+from scaling.record.probe_row import Probe
+from scaling.record.row import fields_of
+from scaling.run import planning
 from scaling.run.choices import once_more, rows_of, same_layout
 from scaling.study.paths import StudyPaths
+from scaling.study.plan_file import Allocation, json_object
 from scaling.study.point import Point
 from scaling.study.study import Study
 
@@ -18,6 +35,11 @@ _COLUMNS = [
     "step_time_high_s", "extended_step_time_s", "extended_low_s", "extended_high_s", "hosts",
     "stack_fingerprint",
 ]  # fmt: skip
+SLOWER_BY = 0.05  # ratio; what runs on the node take longer than others, on average
+SURE = 0.01  # share of shuffles of the residuals in which some node looks as slow
+FEWEST_RUNS = 3  # on the node, and elsewhere
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -58,14 +80,57 @@ class Sweep:
         """By point, seconds of a step and the error of their logarithm."""
         return {name: each for name, row in self.rows.items() if (each := _timed(row))}
 
-    def slow_hosts(self, runs: Sequence[Point] | None = None) -> dict[str, str]:
-        """Name the nodes that these runs, or all, show to be slow, and why; excluded.json has them.
+    def slow_hosts(self, points: Sequence[Point] | None = None) -> dict[str, str]:
+        """Name the nodes that the rows of these points, or all, show to be slow, and why.
 
-        See `exclusion.name_slow`.
+        excluded.json has them; none if the study forbids. A residual is that of ln step time
+        against the other runs of the same layout, or where it ran once against the prediction less
+        its median error (`scaling.analyse.drift`). A node once named stays so.
         """
-        timed = {name: (each[0], self.rows[name]["hosts"]) for name, each in self.timed.items()}
-        runs = self.runs if runs is None else runs
-        return exclusion.name_slow(self.study, runs, timed, self.paths.excluded)
+        if not self.study.measure.exclude_slow_nodes:
+            return {}
+        slow: dict[str, str] = json_object(self.paths.excluded)
+        runs = [p for p in (self.runs if points is None else points) if p.point_id in self.timed]
+        for residuals in self._residuals(runs):
+            used = np.flatnonzero(np.isfinite(residuals))
+            hosts = [list(self.rows[runs[row].point_id]["hosts"]) for row in used.tolist()]
+            if not hosts:
+                continue
+            for test in residual_tests(residuals[used], np.zeros(len(used)), pa.array(hosts)):
+                host, effect, p_value = (str(test[name]) for name in ("host", "effect", "p_value"))
+                on = sum(host in names for names in hosts)
+                many = min(on, len(hosts) - on) >= FEWEST_RUNS
+                if many and float(effect) >= SLOWER_BY and float(p_value) <= SURE:
+                    slow.setdefault(
+                        host,
+                        f"its {on} runs take {float(effect):.0%} longer than those elsewhere "
+                        f"(p {float(p_value):.2g})",
+                    )
+        if slow:
+            write_text_if_new(self.paths.excluded, json.dumps(slow, indent=1) + "\n")
+        return slow
+
+    def _residuals(self, points: Sequence[Point]) -> list[Floats]:
+        """Of ln step time, (points,): against other runs of a layout, and of single runs.
+
+        The latter as predicted. NaN where there is nothing to compare with. The two are apart:
+        predictions err far more.
+        """
+        logs = np.log([self.timed[point.point_id][0] for point in points])
+        alike: dict[Any, list[int]] = {}
+        for row, point in enumerate(points):
+            alike.setdefault(same_layout(point), []).append(row)
+        against_runs, against_predictions = np.full((2, len(points)), np.nan)
+        for rows in alike.values():
+            if len(rows) > 1:
+                against_runs[rows] = logs[rows] - np.median(logs[rows])
+        single = np.isnan(against_runs)
+        if single.any() and self.study.predictable:
+            prediction = planning.predict_points(self.study, points)[1]
+            predicted = single & prediction.predicted
+            off = logs[predicted] - np.log(prediction.step_time_s[predicted])
+            against_predictions[predicted] = off - np.median(off) if off.size else off
+        return [against_runs, against_predictions]
 
     def only_on(self, hosts: Collection[str], points: Sequence[Point]) -> set[Any]:
         """Layouts of which every run was on one of these hosts."""
@@ -85,3 +150,46 @@ def _timed(row: Mapping[str, Any]) -> tuple[float, float] | None:
         return row["step_time_s"], own_error(row, "measured")
     ends = {f"step_time_{end}_s": row[f"extended_{end}_s"] for end in ("low", "high")}
     return row["extended_step_time_s"], own_error(ends, "extended")
+
+
+def hosts_to_avoid(
+    paths: StudyPaths, point_id: str, allocation: Allocation, nodes: int, *, slow_ones: bool = True
+) -> list[str]:
+    """The hosts that Slurm is told to leave out for a point; none where too few would be left.
+
+    `nodes` are those of the cluster; `slow_ones` says whether the study leaves slow nodes out.
+    """
+    slow = set(json_object(paths.excluded)) | slow_by_probes(paths) if slow_ones else set()
+    avoided = sorted(slow) if nodes - len(slow) >= allocation.nodes else []
+    seen = slow | _seen(paths, point_id, allocation) if allocation.repeat else slow
+    return sorted(seen) if nodes - len(seen) >= allocation.nodes else avoided
+
+
+def slow_by_probes(paths: StudyPaths) -> set[str]:
+    """Hosts that the study's probes name."""
+    time_ns = paths.probes.stat().st_mtime_ns if paths.probes.exists() else None
+    return set(_slow_by_probes(paths.probes, time_ns))
+
+
+@functools.cache
+def _slow_by_probes(path: Path, time_ns: int | None) -> tuple[str, ...]:
+    """Hosts that probes name; read again only where the file has changed."""
+    if time_ns is None:
+        return ()
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException):
+        return ()
+    columns = [name for name in fields_of(Probe) if name in table.column_names]
+    records = table.select(columns).to_pylist()
+    return tuple(sorted({one.host for one in slow_hosts(Probe(**one) for one in records)}))
+
+
+def _seen(paths: StudyPaths, point_id: str, allocation: Allocation) -> set[str]:
+    """Hosts that earlier runs of a repeat's layout were on, as they stood when it was chosen."""
+    choice = paths.choice_of_repeat(allocation.world_size, allocation.repeat)
+    try:
+        table = pq.read_table(choice, columns=["hosts"], filters=[("point_id", "=", point_id)])
+    except (OSError, pa.ArrowException):
+        return set()
+    return {host for one in table.to_pylist() for host in one["hosts"] or ()}

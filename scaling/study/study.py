@@ -14,12 +14,11 @@ from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.measuring import GUIDES, Measure
 from scaling.study.mistakes import SAFE
 from scaling.study.paths import own_or_shipped
 from scaling.study.plan_file import CONFIG, study_path
 from scaling.study.point import StudyKind
-from scaling.study.schema import Axes, Mode, Probing, Reporting, StudyFile
+from scaling.study.schema import GUIDES, Axes, Measure, Mode, Probing, Reporting, StudyFile
 from scaling.study.yaml_files import validated
 
 SAFE_NAME = re.compile(SAFE)
@@ -68,12 +67,8 @@ def load_study(
 ) -> Study:
     """The study of that name in `config/studies`, or in that YAML file.
 
-    Args:
-        study: a name or a path that ends in .yaml.
-        config: the folder of studies/, models.yaml and clusters.yaml.
-        mode: measure or predict, instead of what the file says.
-        cluster: instead of those the file names. Blocks of `layouts` that are about other GPUs are
-            left out, unless all are.
+    `mode` and `cluster` stand instead of the file's. Blocks of `layouts` that are about other GPUs
+    than the cluster's are left out, unless all are.
 
     Raises:
         InputError: there is no such study, or something in it is wrong.

@@ -7,10 +7,11 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows, write_table
-from scaling.run import exclusion, planning
+from scaling.run import planning
 from scaling.run.choices import choice_table, chosen_ids, repeats_elsewhere
 from scaling.run.choose import allocation_of, choose
 from scaling.run.progress import watcher_of
+from scaling.run.sweep import hosts_to_avoid
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, json_object
 from scaling.study.point import point_from_json
@@ -76,9 +77,9 @@ def test_a_node_whose_runs_take_longer_is_named_and_its_points_run_again(swept, 
     # and later points are kept off it, as long as enough nodes are left
     paths = StudyPaths(tmp_path)
     point_id = first[0].point_id
-    assert exclusion.hosts_to_avoid(paths, point_id, ASKED, 4) == ["n1"]
-    assert exclusion.hosts_to_avoid(paths, point_id, ASKED, 1) == []
-    assert exclusion.hosts_to_avoid(paths, point_id, ASKED, 4, slow_ones=False) == []
+    assert hosts_to_avoid(paths, point_id, ASKED, 4) == ["n1"]
+    assert hosts_to_avoid(paths, point_id, ASKED, 1) == []
+    assert hosts_to_avoid(paths, point_id, ASKED, 4, slow_ones=False) == []
 
 
 def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_counts_both_rows(
@@ -194,7 +195,7 @@ def test_a_repeat_goes_to_nodes_that_its_layout_has_not_seen_where_there_are_eno
     repeat = dataclasses.replace(ASKED, repeat=1)
 
     def avoided(nodes):
-        return exclusion.hosts_to_avoid(paths, again.point_id, repeat, nodes)
+        return hosts_to_avoid(paths, again.point_id, repeat, nodes)
 
     assert avoided(4) == ["n1", "n2", "n3"]
     assert avoided(3) == ["n3"]

@@ -193,7 +193,7 @@ def avoided(wildcards):
     if not named and not (PLAN.contended and asked.repeat):
         return ""
     # heavy, and only where there is something to avoid
-    from scaling.run.exclusion import hosts_to_avoid
+    from scaling.run.sweep import hosts_to_avoid
 
     return ",".join(
         hosts_to_avoid(LEFT, wildcards.point, asked, PLAN.nodes, slow_ones=PLAN.exclude)
