@@ -46,7 +46,6 @@ HELD_BY = {
     "report.page.comparison": "report/test_page.py",
     "report.sections": "report/test_sentences.py",
     "study.point": "study/test_grid.py",
-    "study.mistakes": "study/test_study.py",
     "study.yaml_files": "study/test_study.py",
     "train.engines.deepspeed.engine": "train/test_parity.py",
     "train.engines.deepspeed.unit": "train/test_parity.py",

@@ -10,7 +10,7 @@ from torch.nn import functional
 from scaling.check.lines import Line, held_to, not_here
 from scaling.layout.axes import Attention, Precision
 from scaling.layout.kernels import ATTENTION, FUSED
-from scaling.probe.sampling import samples_s
+from scaling.probe.devices import samples_s
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
 from scaling.train.kernels import fused
 from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention

@@ -49,8 +49,8 @@ def memory(
     for point, of_ranks in _memories(able, stages):  # each as soon as its ranks are known
         if as_json:
             facts = {"point_id": point.point_id, "layout": point.layout.facts()}
-            facts["ranks"] = [dataclasses.asdict(one) for one in of_ranks]
-            typer.echo(json.dumps(facts))
+            records = [dataclasses.asdict(one) for one in of_ranks]
+            typer.echo(json.dumps(facts | {"ranks": records}))
         else:
             _show(point, of_ranks, owners=len(points) == 1)
 

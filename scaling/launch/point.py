@@ -14,8 +14,7 @@ from pathlib import Path
 from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
 from scaling.cluster.node import Gpu
-from scaling.launch.judge.verdict import Verdict
-from scaling.launch.judge.watch import Limits
+from scaling.launch.judge import Limits, Verdict
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import Run, rank_files, run_ranks
 from scaling.launch.start import slurm
@@ -94,12 +93,21 @@ def measure(
             from scaling.launch.row import row_of
 
             row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
-            if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:
-                _write(retried(row_path, attempt), row)
+            lost = row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES
+            path = retried(row_path, attempt) if lost else row_path
+            try:
+                write_rows(path, [row])
+            except OSError as error:
+                # what it cost to know goes to the log
+                print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201
+                raise NotWritten(
+                    f"{path}: the row could not be written ({error.strerror or error}); "
+                    "its numbers are above"
+                ) from error
+            if lost:
                 raise NodeLost(
                     f"node_failed: {row.error_message} (attempt {attempt}); it is to run elsewhere"
                 )
-            _write(row_path, row)
     except OSError as error:
         raise NotWritten(f"{error.filename or row_path}: {error.strerror or error}") from error
     return row
@@ -169,22 +177,6 @@ def _not_while_suspended(run: Run) -> None:
                     f"all was stopped for {shortest:.0f} s within a measured step, which says "
                     "nothing"
                 )
-
-
-def _write(path: Path, row: Row) -> None:
-    """Write the row; where that fails, what it cost to know goes to the log.
-
-    Raises:
-        NotWritten: it could not be written.
-    """
-    try:
-        write_rows(path, [row])
-    except OSError as error:
-        print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201 (the log)
-        raise NotWritten(
-            f"{path}: the row could not be written ({error.strerror or error}); "
-            "its numbers are above"
-        ) from error
 
 
 def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:

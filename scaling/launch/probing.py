@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.launch.judge.watch import Limits
+from scaling.launch.judge import Limits
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.ranks import Run, rank_files, run_ranks
 from scaling.launch.start.choose import starter

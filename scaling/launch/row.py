@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import scaling
-from scaling.launch.judge.verdict import Verdict
+from scaling.launch.judge import Verdict
 from scaling.launch.ranks import Run
 from scaling.launch.start import slurm
 from scaling.record.extension import extended

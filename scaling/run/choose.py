@@ -20,7 +20,6 @@ from scaling.run import guided, planning
 from scaling.run.choices import (
     choice_table,
     chosen_ids,
-    repeats_elsewhere,
     same_layout,
     same_setting,
 )
@@ -131,8 +130,8 @@ def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
 
     Looks at this size and the smaller ones: a node may be named only after a size was looked at.
     """
-    study, paths, points = sweep.study, sweep.paths, sweep.points
-    if not repeats_elsewhere(study, points, paths):
+    study, paths = sweep.study, sweep.paths
+    if not sweep.repeats_elsewhere:
         raise InputError(
             f"{study.path}: measure: nothing runs once more elsewhere: that needs "
             "exclude_slow_nodes: true, no repeats of contenders, a cluster of several nodes, and "
@@ -146,7 +145,7 @@ def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
     others = set(paths.chosen.glob(paths.choice_elsewhere("*").name))
     others -= {paths.choice_elsewhere(world_size)}
     before = {name for path in others for name in chosen_ids(path)}
-    nodes = study.clusters[points[0].cluster].nodes
+    nodes = study.clusters[sweep.points[0].cluster].nodes
     added = [
         point
         for point in sweep.spare

@@ -4,6 +4,7 @@ excluded.json names the slow nodes with a reason each; the residuals of rows nam
 round. What probes say is read where it stands. A repeat leaves out those its layout has run on too.
 """
 
+import dataclasses
 import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -20,14 +21,17 @@ import pyarrow.parquet as pq
 from scaling.analyse.being_best import own_error
 from scaling.analyse.drift import residual_tests
 from scaling.analyse.slow_hosts import slow_hosts
+from scaling.cluster.hardware import gpu_named
+from scaling.predict.advise.surprise import TURNS
 from scaling.record.files import write_text_if_new
 from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.run import planning
-from scaling.run.choices import once_more, rows_of, same_layout
+from scaling.run.choices import rows_of, same_layout
+from scaling.study import plan_file
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, json_object
-from scaling.study.point import Point
+from scaling.study.point import LONG_DIGEST, Point, columns_of, point_of
 from scaling.study.study import Study
 
 _COLUMNS = [
@@ -55,10 +59,57 @@ class Sweep:
         """Of its folder."""
         return StudyPaths(self.study_dir)
 
+    @property
+    def turns(self) -> int:
+        """Times that each size is chosen for again, by its own rows."""
+        return TURNS if self.study.mode == "measure" and self.study.measure.guided else 0
+
+    @property
+    def choices(self) -> set[Path]:
+        """The files of every choice that is made while the study runs."""
+        measure, paths = self.study.measure, self.paths
+        if self.study.mode != "measure":
+            return set()
+        sizes = {point.world_size for point in self.points}
+        choices: set[Path] = set()
+        if measure.guided:
+            choices = {paths.choice(size) for size in sizes}
+            again = range(1, self.turns + 1)
+            choices |= {paths.choice_again(size, turn) for size in sizes for turn in again}
+        if measure.repeats.only:
+            repeats = {(point.world_size, point.repeat) for point in self.points if point.repeat}
+            choices |= {paths.choice_of_repeat(*repeat) for repeat in repeats}
+        if self.repeats_elsewhere:
+            choices |= {paths.choice_elsewhere(size) for size in sizes}
+        return choices
+
+    @cached_property
+    def repeats_elsewhere(self) -> bool:
+        """Whether what ran on slow nodes only runs once more, on others.
+
+        Where contenders are repeated their rounds do that. A study that had its report before there
+        was this choice is left alone.
+        """
+        study, measure = self.study, self.study.measure
+        if study.mode != "measure" or not measure.exclude_slow_nodes or measure.repeats.only:
+            return False
+        cluster = study.clusters[self.points[0].cluster]
+        if cluster.nodes == 1:
+            return False
+        if gpu_named(cluster.gpu).memory_bytes is None and measure.repeats.at_most == 1:
+            return False  # neither a prediction nor another run to compare a run with
+        return plan_file.chooses_elsewhere(self.paths) or not self.paths.report.exists()
+
     @cached_property
     def spare(self) -> list[Point]:
-        """Runs that are added where all others of a layout were on slow nodes."""
-        return once_more(self.study, self.points, self.paths)
+        """Of each layout the run that is added where all others were on slow nodes."""
+        repeat = self.study.measure.repeats.at_most
+        added = []
+        for point in self.once if self.repeats_elsewhere else ():
+            axes = columns_of(point)
+            named = point_of(self.study, axes, point.layout, repeat, digits=LONG_DIGEST)
+            added.append(dataclasses.replace(point, repeat=repeat, point_id=named.point_id))
+        return added
 
     @cached_property
     def runs(self) -> list[Point]:

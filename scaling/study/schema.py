@@ -17,8 +17,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from scaling.layout.axes import AXES, Axis
-from scaling.study.mistakes import SAFE
 from scaling.study.point import StudyKind
+from scaling.study.yaml_files import SAFE
 
 Mode = Literal["measure", "predict"]
 

@@ -8,10 +8,10 @@ import pytest
 from scaling.errors import InputError
 from scaling.record.files import write_rows, write_table
 from scaling.run import planning
-from scaling.run.choices import choice_table, chosen_ids, repeats_elsewhere
+from scaling.run.choices import choice_table, chosen_ids
 from scaling.run.choose import allocation_of, choose
 from scaling.run.progress import watcher_of
-from scaling.run.sweep import hosts_to_avoid
+from scaling.run.sweep import Sweep, hosts_to_avoid
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, json_object
 from scaling.study.point import point_from_json
@@ -170,12 +170,12 @@ def test_nothing_runs_once_more_elsewhere_where(plain, tmp_path, changes):
     paths = StudyPaths(tmp_path)
     if reported:
         paths.report.touch()
-    assert not repeats_elsewhere(study, plan.points, paths)
+    assert not Sweep(study, plan.points, tmp_path).repeats_elsewhere
     with pytest.raises(InputError, match="nothing runs once more elsewhere"):
         choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
     if reported:  # by a plan that lets it
         paths.plan.write_text('{"elsewhere": true}')
-        assert repeats_elsewhere(study, plan.points, paths)
+        assert Sweep(study, plan.points, tmp_path).repeats_elsewhere
 
 
 def test_a_study_may_forbid_it(swept, tmp_path):
