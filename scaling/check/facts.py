@@ -52,8 +52,8 @@ def fact_lines(
 
 def _versions(facts: dict[str, Any]) -> Iterator[Line]:
     for name in ("gpu_name", "driver_version", "cuda_version", "nccl_version", "torch_version"):
-        said = " ".join(str(facts[name] or "").split())
-        yield _stated(name.replace("_", " "), said, "this machine has none")
+        fact = " ".join(str(facts[name] or "").split())
+        yield _stated(name.replace("_", " "), fact, "this machine has none")
     cpus, nodes = facts["cpus"], facts["numa_nodes"]
     yield held_to(_SECTION, "cores", cpus, passes=cpus >= 1, said="that this process may use")
     if nodes is None:
@@ -89,8 +89,8 @@ def _same(name: str, values: Sequence[str], more: str = "") -> Line:
     if not values:
         return not_here(_SECTION, name, "this machine has no GPU that nvidia-smi lists")
     differing = sorted(set(values))
-    said = f"{' and '.join(differing)} of {len(values)} GPUs{more}"
-    return held_to(_SECTION, name, passes=len(differing) == 1, said=said)
+    sentence = f"{' and '.join(differing)} of {len(values)} GPUs{more}"
+    return held_to(_SECTION, name, passes=len(differing) == 1, said=sentence)
 
 
 def _memory_errors(of_gpus: Sequence[Mapping[str, str]]) -> Line:

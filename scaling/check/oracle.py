@@ -75,13 +75,13 @@ def shortened(point: Point) -> Point:
     return _with(point, gradient_accumulation_steps=rounds)
 
 
-def memories(asked: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
+def memories(ranks: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
     """What each of these ranks holds, in this order, as soon as it is known.
 
     Raises:
         RuntimeError: a rehearsal failed; the text is its error.
     """
-    wanted = [(point, rank, _stand_ins(point)) for point, rank in asked]
+    wanted = [(point, rank, _stand_ins(point)) for point, rank in ranks]
     if not wanted:
         return
     with rehearsals(dataclasses.replace(wanted[0][0], gpu="cpu")) as memory:
@@ -166,8 +166,8 @@ def rehearsals(point: Point) -> Iterator[Callable[[Point, int, int], _Memory]]:
                 process.stdin.write(json.dumps(order) + "\n")
                 process.stdin.flush()
             if answer := process.stdout.readline():
-                told: _Memory = json.loads(answer)["memory"]
-                return told
+                held: _Memory = json.loads(answer)["memory"]
+                return held
             process.wait()
             errors.seek(0)
             last = " ".join(errors.read().strip().splitlines()[-3:])

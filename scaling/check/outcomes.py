@@ -61,8 +61,8 @@ def failed(name: str, expected: Outcome, says: str, row: Row, after: Outcome) ->
         return not_here(_SECTION, name, message)
     right = row.outcome == expected and says in message
     outcome = row.outcome if right else f"{row.outcome}: {message}"[:300]
-    said = f"{outcome}, and the next point: {after}"
-    return held_to(_SECTION, name, passes=right and after == "ok", said=said)
+    sentence = f"{outcome}, and the next point: {after}"
+    return held_to(_SECTION, name, passes=right and after == "ok", said=sentence)
 
 
 def _provoked(how: str) -> list[str]:

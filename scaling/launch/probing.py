@@ -113,26 +113,22 @@ def rows_of(plan: ProbePlan, run: Run, left: Mapping[int, ProbeRecords]) -> list
             device = None if task.group else record["rank"] % plan.gpus_per_node
             where = {"host": host, "peer_host": peer_host, "device": device}
             rows.append(Probe(**facts | where | outcome))
-    return with_slowdowns(rows)
+    return _with_slowdowns(rows)
 
 
-def with_slowdowns(rows: Sequence[Probe]) -> list[Probe]:
+def _with_slowdowns(rows: Sequence[Probe]) -> list[Probe]:
     """Fill `slowdown` where three hosts or pairs of hosts or more did the same."""
-    alike: dict[tuple[Any, ...], list[float]] = {}
-    for row in rows:
+    alike: dict[tuple[Any, ...], dict[int, float]] = {}  # by what they did: seconds by row
+    for place, row in enumerate(rows):
         if row.seconds is not None and row.host is not None:
-            alike.setdefault(_task_of(row), []).append(row.seconds)
-    filled = []
-    for row in rows:
-        peers = alike.get(_task_of(row), [])
-        if row.seconds is not None and row.host is not None and len(peers) >= _FEWEST_HOSTS:
-            row = dataclasses.replace(row, slowdown=row.seconds / statistics.median(peers))
-        filled.append(row)
+            done = (row.cluster, row.kind, *(getattr(row, name) for name in fields_asked()))
+            alike.setdefault(done, {})[place] = row.seconds
+    filled = list(rows)
+    for peers in alike.values():
+        usual = statistics.median(peers.values())
+        for place, seconds in peers.items() if len(peers) >= _FEWEST_HOSTS else ():
+            filled[place] = dataclasses.replace(rows[place], slowdown=seconds / usual)
     return filled
-
-
-def _task_of(row: Probe) -> tuple[Any, ...]:
-    return (row.cluster, row.kind, *(getattr(row, name) for name in fields_asked()))
 
 
 def _facts(plan: ProbePlan, task: Task) -> dict[str, Any]:

@@ -76,27 +76,27 @@ def exchange(kind: Collective, ring: Ring, elements: int) -> Exchange:
     parts = whole.chunk(len(ranks))
     size = parts[0].numel()
     part, start, total = parts[ring.index], ring.index * size, sum(factors)
-    made = partial(Exchange, source=whole, start=0, factor=factors[ring.index], emptied=None)
+    usual = partial(Exchange, source=whole, start=0, factor=factors[ring.index], emptied=None)
     if kind == "all_reduce":
         send = partial(dist.all_reduce, whole, group=group)
-        return made(send=send, expected=[(whole, total, 0)])
+        return usual(send=send, expected=[(whole, total, 0)])
     if kind == "broadcast":
         send = partial(dist.broadcast, whole, src=ranks[0], group=group)
-        return made(send=send, expected=[(whole, factors[0], 0)])
+        return usual(send=send, expected=[(whole, factors[0], 0)])
     if kind == "reduce_scatter":  # the sum's part comes to where that part of the input was
         send = partial(_reduce_scatter, part, whole, group=group)
-        return made(send=send, expected=[(part, total, start)])
+        return usual(send=send, expected=[(part, total, start)])
     if kind == "all_gather":  # a rank's part is where it belongs in the whole
         send = partial(_all_gather, whole, part, group=group)
         places = range(0, elements, size)
         gathered = list(zip(parts, factors, places, strict=True))
-        return made(source=part, start=start, emptied=whole, send=send, expected=gathered)
+        return usual(source=part, start=start, emptied=whole, send=send, expected=gathered)
     received = torch.empty_like(whole)
     if kind == "all_to_all":
         send = partial(dist.all_to_all_single, received, whole, group=group)
         of_ranks = zip(received.chunk(len(ranks)), factors, strict=True)
         expected = [(of_rank, factor, start) for of_rank, factor in of_ranks]
-        return made(emptied=received, send=send, expected=expected)
+        return usual(emptied=received, send=send, expected=expected)
     # every rank sends to the next and receives from the one before, as nccl-tests' sendrecv
     before, after = ring.index - 1, (ring.index + 1) % len(ranks)
 
@@ -109,7 +109,7 @@ def exchange(kind: Collective, ring: Ring, elements: int) -> Exchange:
             work.wait()
 
     expected = [(received, factors[before], 0)]
-    return made(emptied=received, send=send_and_receive, expected=expected)
+    return usual(emptied=received, send=send_and_receive, expected=expected)
 
 
 def _pieces(tensor: torch.Tensor, start: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
