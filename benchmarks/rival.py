@@ -26,9 +26,8 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     import torch
 
-    from scaling.train.data import micro_batches
-    from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
-    from scaling.train.feed import Feed
+    from scaling.train.data import Feed, micro_batches
+    from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.kernels.attention import DTYPES
     from scaling.train.measure.memory import peak_memory
     from scaling.train.measure.power import NOTHING_DRAWN, PowerLog, meter_of

@@ -35,7 +35,7 @@ function readTokens(text) {  // 140e9, 140G, 140B, 1.5 T; empty: as many as the 
 function budget(change) {
   Object.assign(state, change);
   bill(); remember();
-  return draw($('figure[data-chart=cost]')).then(settle);
+  return draw($('figure[data-chart=cost]'));
 }
 function budgetControls() {
   $('#tokens').value = state.tokens ? amount(state.tokens) : '';

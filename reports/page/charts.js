@@ -34,9 +34,7 @@ function behind(details, chart) {
 async function draw(figure) {
   const name = figure.dataset.chart, chart = charts[name], box = $('.chart', figure), panels = panelsOf(name);
   (views[name] ?? []).forEach(({ view }) => view.finalize()); delete views[name];
-  figure.hidden = !panels.length;
   if (figure.hidden) return;
-  for (const around of [figure.closest('section'), figure.closest('.two')]) if (around) around.hidden = false;  // a chart drawn in a hidden place has no width
   $('figcaption', figure).textContent = worded(chart.caption);
   box.replaceChildren();
   box.classList.toggle('panels', panels.length > 1);
@@ -63,15 +61,19 @@ function specification(name, panel) {
 async function embed(at, spec, description) {
   if (description) spec.description = description;  // what a screen reader says
   const embedded = await window.vegaEmbed(at, spec, { renderer: 'svg', actions: false, logLevel: 1, config, tooltip: { theme: 'custom' } });
-  // groups of marks claim to be pictures and have no name; the chart has one
-  for (const group of $$('[role=graphics-symbol]:not([aria-label])', at)) { group.removeAttribute('role'); group.removeAttribute('aria-roledescription'); }
+  // groups of marks claim to be pictures and have no name; the chart has one. They say so again when it is resized
+  const unclaim = () => { for (const group of $$('[role=graphics-symbol]:not([aria-label])', at)) { group.removeAttribute('role'); group.removeAttribute('aria-roledescription'); } };
+  unclaim();
+  new MutationObserver(unclaim).observe(at, { subtree: true, childList: true, attributeFilter: ['role'] });
   return embedded;
 }
-// Sections without a chart go, with their links; what they would have shown is named once, in Method
+// Sections without a chart go, with their links; what they would have shown is named once, in Method.
+// Before the charts are drawn: each takes the width of its place
 function settle() {
+  $$('figure[data-chart]').forEach(figure => { figure.hidden = !panelsOf(figure.dataset.chart).length; });
   $$('section[data-charts]').forEach(section => { section.hidden = $$('figure[data-chart]', section).every(figure => figure.hidden); });
   $$('.two').forEach(pair => { const seen = $$('section', pair).filter(section => !section.hidden).length; pair.hidden = !seen; pair.classList.toggle('lonely', seen < 2); });
-  $$('.pair').forEach(pair => pair.classList.toggle('lonely', $$('figure', pair).filter(figure => !figure.hidden).length < 2));
+  $$('.pair').forEach(pair => { const seen = $$('figure', pair).filter(figure => !figure.hidden).length; pair.classList.toggle('lonely', seen < 2); pair.classList.toggle('three', seen === 3); });
   $$('.rail li').forEach(line => { const section = document.getElementById(line.dataset.for); line.hidden = !section || section.hidden; });
   $('#sizes').hidden = !state.story.tried.length || !Object.keys(drawnHere()).some(name => charts[name].perSize);
   const missing = Object.entries(charts).filter(([name]) => !panelsOf(name).length);

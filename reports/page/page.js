@@ -75,14 +75,12 @@ function sentences() {
   fillTable($('#crossings table'), asColumns('switches', switches), switches);
 }
 function atSize() {  // what depends on the GPU count chosen
-  selectors(); titles(); remember();
-  return Promise.all($$('figure[data-chart]').filter(figure => charts[figure.dataset.chart].perSize).map(draw)).then(settle);
+  selectors(); titles(); remember(); settle();
+  return Promise.all($$('figure[data-chart]').filter(figure => charts[figure.dataset.chart].perSize).map(draw));
 }
 async function update() {
   selectors(); sentences(); statistics(); bill();
-  const perSize = atSize();
-  await Promise.all([perSize, ...$$('figure[data-chart]').filter(figure => !charts[figure.dataset.chart].perSize).map(draw)]);
-  settle();
+  await Promise.all([atSize(), ...$$('figure[data-chart]').filter(figure => !charts[figure.dataset.chart].perSize).map(draw)]);
   root.dataset.ready = state.story.setting_id;
 }
 

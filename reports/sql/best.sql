@@ -1,7 +1,8 @@
 -- Grain: one row per setting, series and world_size at which a layout ran: the fastest of them.
--- Needs: layouts, ranking, colours, axes, advised, names
+-- Needs: layouts, ranking, colours, axes, advised, coinciding, names
 -- The runner-up is the fastest other layout. tied: the intervals of the two overlap.
 -- advised_layout_name: of the layout to use there, which is the fastest or not told apart from it.
+-- advised_row_layout, _name, _stack: of the row that is its, or that of the layout it coincides with there.
 -- slot: the colour of the advised layout, whose rate is the fastest's or not told apart from it.
 -- label: for a chart, what differs between the advised layouts, lines parted by |; only where the advice
 -- is not that of the size before, else null.   margin: see ranking.
@@ -55,10 +56,28 @@ named as (
     join names using (setting_id, layout)
     left join spoken using (setting_id, layout)
 ),
+advised_rows as (
+    select
+        advised.setting_id, advised.series, advised.world_size,
+        ranking.layout as advised_row_layout,
+        ranking.layout_name as advised_row_name,
+        ranking.stack_fingerprint as advised_row_stack
+    from advised
+    join ranking using (setting_id, series, world_size)
+    left join coinciding on coinciding.setting_id = advised.setting_id
+        and coinciding.world_size = advised.world_size and coinciding.layout = advised.layout
+    where ranking.layout in (advised.layout, coinciding.same)
+    qualify row_number() over (
+        partition by advised.setting_id, advised.series, advised.world_size order by position
+    ) = 1
+),
 labelled as (
-    select fastest.*, advised_layout, advised_layout_name, parts, colours.slot
+    select
+        fastest.*, advised_layout, advised_layout_name, parts, colours.slot,
+        advised_row_layout, advised_row_name, advised_row_stack
     from fastest
     left join named using (setting_id, series, world_size)
+    left join advised_rows using (setting_id, series, world_size)
     join colours on colours.setting_id = fastest.setting_id
         and colours.layout = coalesce(advised_layout, fastest.layout)
 ),

@@ -1,4 +1,4 @@
--- Grain: one row per setting, world_size, its fastest layout and part of the communication.
+-- Grain: one row per setting, world_size, its advised layout and part of the communication.
 -- Needs: winner_rows
 -- split: 'kind' (of collective) or 'axis' (of parallelism); each of the two tells all of comm_s, as
 -- far as the profiler could name it. seconds: per step, hidden behind compute or not; median over
@@ -24,7 +24,7 @@ with parts as (
             {'split': 'axis', 'part_order': 5, 'part': 'ep', 'seconds': median(ep_comm_s)}
         ], recursive := true)
     from winner_rows
-    where drawn
+    where drawn and advised
     group by setting_id, world_size, layout_name
 )
 select

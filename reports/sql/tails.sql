@@ -5,7 +5,7 @@
 with steps as (
     select setting_id, series, world_size, unnest(step_times_s) as seconds
     from winner_rows
-    where step_times_s is not null
+    where fastest and step_times_s is not null
 )
 select
     setting_id,

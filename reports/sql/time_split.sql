@@ -1,8 +1,7 @@
--- Grain: one row per setting, world_size, and part of the step of the layout drawn there.
--- Needs: best, planned, winner_rows
+-- Grain: one row per setting, world_size, and part of the step of the layout advised there.
+-- Needs: best, layouts, planned, winner_rows
 -- From a profiler's window where one was measured (the exposed communication between stages is the
 -- bubble, see `communication` for kinds and axes), else from the prediction (series 'predicted').
--- The layout is the fastest, as everywhere where communication is split; the advised one may tie with it.
 -- seconds: per step as it was timed, or predicted: a profiler slows a step down, so the parts of its
 -- window share the timed step out as they shared the window's profiled_s seconds (null: predicted).
 -- share_from, share_to: ratios of the step. hidden_share: communication hidden behind compute, as a
@@ -10,11 +9,12 @@
 with bubbles as (
     select setting_id, world_size, median(coalesce(pipeline_bubble_s, 0)) as bubble_s
     from winner_rows
+    where advised
     group by setting_id, world_size
 ),
 profiled as (
     select
-        setting_id, world_size, layout_name, 'measured' as series, step_time_s,
+        setting_id, world_size, layouts.layout_name, 'measured' as series, layouts.step_time_s,
         (comm_s - exposed_comm_s) as hidden_s,
         unnest([
             {'part_order': 0, 'part': 'compute', 'seconds': compute_s},
@@ -23,13 +23,19 @@ profiled as (
             {'part_order': 4, 'part': 'pipeline bubble', 'seconds': coalesce(bubble_s, 0)},
             {'part_order': 5, 'part': 'idle and rest', 'seconds': idle_s}
         ], recursive := true)
-    from best
+    from (
+        select setting_id, series, world_size, advised_row_layout as layout,
+            advised_row_stack as stack_fingerprint
+        from best
+        where drawn and series = 'measured'
+    )
+    join layouts using (setting_id, series, world_size, layout, stack_fingerprint)
     left join bubbles using (setting_id, world_size)
-    where drawn and series = 'measured' and compute_s is not null and exposed_comm_s is not null
+    where compute_s is not null and exposed_comm_s is not null
 ),
 foretold as (
     select
-        best.setting_id, best.world_size, best.layout_name,
+        best.setting_id, best.world_size, best.advised_row_name as layout_name,
         'predicted' as series,
         null::double as hidden_s,
         unnest([
@@ -44,7 +50,7 @@ foretold as (
         ], recursive := true)
     from best
     join planned on planned.setting_id = best.setting_id
-        and planned.world_size = best.world_size and planned.layout = best.layout
+        and planned.world_size = best.world_size and planned.layout = best.advised_row_layout
     join study.predictions using (point_id)
     where best.drawn and planned.repeat = 0 and gemm_s is not null
         and (best.setting_id, best.world_size) not in (

@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
 _STEPS = """
 select setting_id, series, world_size, tokens_per_step, step_times_s
 from winner_rows
-where step_times_s is not null
+where fastest and step_times_s is not null
 order by setting_id, series, world_size, point_id
 """
 

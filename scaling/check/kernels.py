@@ -14,9 +14,8 @@ from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.probe.devices import samples_s
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
 from scaling.train.kernels import fused
-from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention
-from scaling.train.kernels.packages import require_package
-from scaling.train.kernels.plain_attention import plain_attention
+from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, plain_attention
+from scaling.train.kernels.kernels import require_attention, require_package
 
 _SECTION = "kernels"
 _TIMED_S = 0.2

@@ -22,7 +22,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.record.row import Row
 from scaling.study.point import Point
 from scaling.train.data import micro_batches
-from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Decoder
 from scaling.train.parallel.tensor import TensorParallel

@@ -46,17 +46,6 @@ _UNTRAINED = {
 }
 
 
-def _untrained_parts(shape: "ModelShape") -> Iterator[str]:
-    """One sentence for all parts of the model that nothing here trains, none if there is none."""
-    parts = [name for name in _UNTRAINED if getattr(shape, name)]
-    if parts:
-        name = parts[0]
-        yield (
-            f"{name}={str(getattr(shape, name)).lower()}: no engine trains {_UNTRAINED[name]}; "
-            "mode: predict does predict it"
-        )
-
-
 def engine_refusals(
     shape: "ModelShape", layout: "Layout", gradient_clipping: float = 0.0
 ) -> Iterator[str]:
@@ -67,7 +56,11 @@ def engine_refusals(
         layout: that arithmetic allows.
         gradient_clipping: the norm above which gradients are scaled down; 0: never.
     """
-    yield from _untrained_parts(shape)
+    for name in [name for name in _UNTRAINED if getattr(shape, name)][:1]:
+        yield (
+            f"{name}={str(getattr(shape, name)).lower()}: no engine trains {_UNTRAINED[name]}; "
+            "mode: predict does predict it"
+        )
     yield from _model_refusals(shape, layout)
     refusals = engine_module(layout.engine, "refusals")
     yield from refusals.layout_refusals(shape, layout)

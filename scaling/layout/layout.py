@@ -14,7 +14,6 @@ from scaling.layout.axes import (
     facts_of,
     label_of,
 )
-from scaling.layout.routing import expert_refusals
 from scaling.layout.shapes import ModelShape
 
 
@@ -114,7 +113,7 @@ def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
     yield from _sharding_refusals(layout)
     yield from _schedule_refusals(shape, layout)
     yield from _kernel_refusals(shape, layout)
-    yield from expert_refusals(shape, layout)
+    yield from _expert_refusals(shape, layout)
 
 
 def _sharding_refusals(layout: Layout) -> Iterator[str]:
@@ -177,3 +176,27 @@ def _kernel_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
         )
     if layout.fused_mlp and not shape.gated_mlp:
         yield "fused_mlp joins a gate with its product, and this feed-forward has no gate"
+
+
+def _expert_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
+    """Why experts cannot be dealt to the ranks of this layout: one sentence each.
+
+    ep takes its ranks out of dp x cp of a stage: a replica of the experts has ep x tp ranks, so a
+    model needs pp x tp x max(cp, ep) ranks at least.
+    """
+    if not shape.num_experts:
+        if layout.ep > 1:
+            yield f"ep={layout.ep} deals experts to ranks, and this model has none"
+        if layout.routing != "balanced":
+            yield f"routing={layout.routing} is among experts, and this model has none"
+        return
+    if shape.num_experts % layout.ep:
+        yield f"num_experts={shape.num_experts} is not divisible by ep={layout.ep}"
+    if layout.dp * layout.cp % layout.ep:
+        over_cp = f" x cp={layout.cp}" if layout.cp > 1 else ""
+        yield f"dp={layout.dp}{over_cp} is not divisible by ep={layout.ep}"
+    if shape.expert_ffn_hidden_size % layout.tp:
+        yield (
+            f"expert_ffn_hidden_size={shape.expert_ffn_hidden_size} is not divisible by "
+            f"tp={layout.tp}"
+        )

@@ -217,17 +217,12 @@ def model_flops_per_token(shape: ModelShape, seq_length: int) -> int:
     `seq_length` here. The look-up costs nothing, since two thirds of mT5-base are embeddings.
     """
     if shape.family == "t5":
-        return _encoder_decoder_flops_per_sequence(shape, seq_length) // (2 * seq_length)
+        encoder = shape.num_encoder_layers * shape.encoder_layer_params
+        decoder = shape.num_layers * shape.decoder_layer_params + shape.embedding_params
+        attentions = shape.num_encoder_layers + 2 * shape.num_layers
+        keys = 2 * attentions * shape.attention_width * seq_length
+        return 6 * (encoder + decoder + keys) // 2  # of one of the two tokens of a pair
     return 6 * shape.flop_params + 12 * shape.attention_width * shape.attended(seq_length)
-
-
-def _encoder_decoder_flops_per_sequence(shape: ModelShape, seq_length: int) -> int:
-    width = shape.attention_width
-    encoder = 6 * shape.num_encoder_layers * shape.encoder_layer_params * seq_length
-    decoder = 6 * shape.num_layers * shape.decoder_layer_params * seq_length
-    head = 6 * shape.embedding_params * seq_length
-    attentions = shape.num_encoder_layers + 2 * shape.num_layers
-    return encoder + decoder + head + 12 * attentions * width * seq_length**2
 
 
 def matmul_flops_per_token(shape: ModelShape, seq_length: int) -> int:

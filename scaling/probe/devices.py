@@ -11,7 +11,8 @@ import torch
 
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, require_attention
+from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable
+from scaling.train.kernels.kernels import require_attention
 
 _SAMPLE_S = 0.002  # shorter ones measure the clock and the launch
 _MOST_RUNS = 500  # of one sample

@@ -32,10 +32,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "best": (
         "setting_id", "series", "world_size", "layout_name", "layout", "label", "slot", *_RATES,
-        "tokens_per_step", "margin", "advised_layout_name", "predicted_own_sigma",
-        "ideal_tokens_per_s", "speed_up", "efficiency", "runner_up_layout_name",
-        "runner_up_tokens_per_s", "tied", "slowest_share", "runs", "predicted_memory_bytes",
-        "energy_j", "tokens_per_joule", "power_per_gpu_w", "stack_fingerprint",
+        "tokens_per_step", "margin", "advised_layout_name", "advised_row_name",
+        "predicted_own_sigma", "ideal_tokens_per_s", "speed_up", "efficiency",
+        "runner_up_layout_name", "runner_up_tokens_per_s", "tied", "slowest_share", "runs",
+        "predicted_memory_bytes", "energy_j", "tokens_per_joule", "power_per_gpu_w",
+        "stack_fingerprint",
     ),
     "contenders": (
         "setting_id", "series", "world_size", "position", "place", "layout_name", "slot", "outcome",

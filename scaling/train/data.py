@@ -4,19 +4,22 @@ A decoder learns the next token of seq_length tokens. An encoder-decoder has an 
 and a target of as many, which goes on where the input ends: 2 * seq_length tokens a sequence.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from scaling.layout.layout import Layout
 from scaling.train.parallel.context import ContextParallel
 
-MicroBatch = tuple[torch.Tensor, torch.Tensor]
+MicroBatch = tuple[Tensor, Tensor]
 
 _LARGEST_STRIDE = 8
 _START = 0  # T5 begins every target with its padding token, which is 0
 
 
-def sequence(seed: int, step: int, index: int, *, seq_length: int, vocab_size: int) -> torch.Tensor:
+def sequence(seed: int, step: int, index: int, *, seq_length: int, vocab_size: int) -> Tensor:
     """Sequence `index` of the global batch of `step`: int64 [seq_length + 1].
 
     Tokens climb by a stride from a random start, so there is something to learn and losses fall.
@@ -62,8 +65,39 @@ def micro_batches(
     return list(zip(ids.split(size), labels.split(size), strict=True))
 
 
-def _pairs(tokens: torch.Tensor) -> MicroBatch:
+def _pairs(tokens: Tensor) -> MicroBatch:
     """[b, 2 s] -> ids [b, 2, s] and labels [b, s]; the decoder sees the labels one step late."""
     source, labels = tokens.chunk(2, dim=1)
     start = torch.full_like(labels[:, :1], _START)
     return torch.stack((source, torch.cat((start, labels[:, :-1]), dim=1)), dim=1), labels
+
+
+class Feed:
+    """Draws the batches of the warm-up when they are asked for, and those that count beforehand.
+
+    Drawing is the host's work, milliseconds in which a GPU would idle between two measured steps
+    while its energy is counted. What was drawn waits on the host: it is no part of the memory that
+    the layout needs.
+
+    Args:
+        draw: the micro-batches of a step, on the host.
+        counted: the steps whose batches are drawn together, before the first of them.
+        device: where they are handed out.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[int], list[MicroBatch]],
+        *,
+        counted: range,
+        device: torch.device,
+    ) -> None:
+        self._draw, self._counted, self._device = draw, counted, device
+        self._ready: dict[int, list[MicroBatch]] = {}
+
+    def __call__(self, step: int) -> list[MicroBatch]:
+        """The batches of this step, which are handed out once."""
+        if self._counted and step == self._counted[0]:
+            self._ready = {each: self._draw(each) for each in self._counted}
+        drawn = self._ready.pop(step) if step in self._ready else self._draw(step)
+        return [(ids.to(self._device), labels.to(self._device)) for ids, labels in drawn]

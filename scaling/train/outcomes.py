@@ -41,20 +41,17 @@ def require_finite(point: Point, losses: Sequence[float], grad_norm: float | Non
     Raises:
         Diverged: its loss or its gradient norm is infinite or not a number.
     """
-    named = {"loss": losses[-1], "gradient norm": 0.0 if grad_norm is None else grad_norm}
-    for name, value in named.items():
-        if not math.isfinite(value):
-            raise Diverged(_diverged(point, len(losses) - 1, f"{name} is {value}", losses[:-1]))
-
-
-def _diverged(point: Point, step: int, what: str, before: Sequence[float]) -> str:
-    warming = ", a warm-up step," if step < point.warmup_steps else ""
-    steps = point.warmup_steps + point.measured_steps
+    *before, last = losses
+    named = {"loss": last, "gradient norm": 0.0 if grad_norm is None else grad_norm}
+    wrong = [f"{name} is {value}" for name, value in named.items() if not math.isfinite(value)]
+    if not wrong:
+        return
+    warming = ", a warm-up step," if len(before) < point.warmup_steps else ""
     listed = ", ".join(f"{loss:.4g}" for loss in before[-_LOSSES_LISTED:])
-    earlier = (
-        f"; losses before it: {'..., ' * (len(before) > _LOSSES_LISTED)}{listed}" if listed else ""
-    )
-    return (
-        f"at step {step} of {steps}{warming} the {what} in precision={point.layout.precision}, so "
-        f"this is no training that could be timed{earlier}"
+    cut = "..., " if len(before) > _LOSSES_LISTED else ""
+    earlier = f"; losses before it: {cut}{listed}" if listed else ""
+    raise Diverged(
+        f"at step {len(before)} of {point.warmup_steps + point.measured_steps}{warming} the "
+        f"{wrong[0]} in precision={point.layout.precision}, so this is no training that could be "
+        f"timed{earlier}"
     )

@@ -7,8 +7,6 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -19,7 +17,7 @@ from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.data import MicroBatch
 from scaling.train.device import take_device
-from scaling.train.engines.trainer import Trainer, build, planned
+from scaling.train.engines.trainer import build, planned
 from scaling.train.kernels.kernels import require_kernels
 from scaling.train.measure import trace
 from scaling.train.measure.memory import (
@@ -31,7 +29,6 @@ from scaling.train.measure.memory import (
 from scaling.train.measure.power import PowerLog, meter_of
 from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
 from scaling.train.measure.window import split_of, unfit
-from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.experts import routed_tokens
 from scaling.train.outcomes import failure_of
 from scaling.train.parallel.groups import Groups
@@ -72,40 +69,29 @@ def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
 
 def measured(point: Point, files: RankFiles, rank_id: RankId) -> RankResult:
     """Warm up, time the steps, and read what they left."""
+    rank = rank_id.rank
     foreign = None if point.gpu == "cpu" else foreign_memory(rank_id.local_rank)
     with foreign_memory_named(foreign):
-        return _measured(point, files, rank_id, foreign)
+        device = take_device(point, rank_id.local_rank)
+        files.leave(rank, stack_of(device, point.layout))
+        require_kernels(point.shape, point.layout, device)
+        files.beat(rank, "meeting the other ranks")
+        timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S
+        port = meet(rank_id, files, device, timeout_s=timeout_s)
+        engine_module(point.layout.engine, "engine").join(port)
+        files.beat(rank, "making groups")
+        groups = Groups(rank, point.layout, timeout_s=timeout_s)
+        plan = planned(point, groups, device)
+        trainer = build(plan, groups, functools.partial(files.beat, rank))
+        stopwatch: Stopwatch = CudaStopwatch() if device.type == "cuda" else HostStopwatch()
+        return _trained(Stepping(point, trainer, plan, groups, files, rank, stopwatch), foreign)
 
 
-def _measured(point: Point, files: RankFiles, rank_id: RankId, foreign: int | None) -> RankResult:
-    device = take_device(point, rank_id.local_rank)
-    files.leave(rank_id.rank, stack_of(device, point.layout))
-    require_kernels(point.shape, point.layout, device)
-    files.beat(rank_id.rank, "meeting the other ranks")
-    timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S
-    port = meet(rank_id, files, device, timeout_s=timeout_s)
-    engine_module(point.layout.engine, "engine").join(port)
-    files.beat(rank_id.rank, "making groups")
-    groups = Groups(rank_id.rank, point.layout, timeout_s=timeout_s)
-    plan = planned(point, groups, device)
-    trainer = build(plan, groups, functools.partial(files.beat, rank_id.rank))
-    return _trained(point, trainer, plan, groups, files, rank_id, foreign)
-
-
-def _trained(
-    point: Point,
-    trainer: Trainer,
-    plan: Blueprint,
-    groups: Groups,
-    files: RankFiles,
-    rank_id: RankId,
-    foreign: int | None,
-) -> RankResult:
-    meter = meter_of(plan.device)
+def _trained(stepping: Stepping, foreign: int | None) -> RankResult:
+    point, device = stepping.point, stepping.plan.device
+    meter = meter_of(device)
     power = None if meter is None else PowerLog(meter, clock=time.monotonic)
-    stopwatch: Stopwatch = CudaStopwatch() if plan.device.type == "cuda" else HostStopwatch()
     first_step_at = time.time()
-    stepping = Stepping(point, trainer, plan, groups, files, rank_id, stopwatch)
     full, short, full_steps = Timed(), None, 0
     if point.accumulation != "short":
         full = stepping.full(power)
@@ -118,16 +104,15 @@ def _trained(
     # of full steps from the first: what trained on less of the batch is another training
     losses, others = stepping.losses[:full_steps], stepping.losses[full_steps:]
     grad_norms = [norm for norm in stepping.grad_norms[:full_steps] if norm is not None]
-    peak = peak_memory(plan.device)
-    libraries = library_memory(plan.device, foreign)
+    peak = peak_memory(device)
+    libraries = library_memory(device, foreign)
     # memory is read first: the profiler's window trains on, and its events take memory too
     spent = None
     if full.times_s:
-        keep = files.trace(rank_id.rank) if point.keep_trace else None
-        slowest_s = max(full.times_s)  # of the warm-up the first may have compiled
-        spent = _spent(point, trainer, plan, stepping.another, slowest_s, first_step_at, keep)
+        # of the warm-up the first may have compiled
+        spent = _spent(stepping, max(full.times_s), first_step_at)
     return RankResult(
-        clock=stopwatch.name,
+        clock=stepping.stopwatch.name,
         step_times_s=full.times_s,
         losses=losses or None,
         grad_norms=grad_norms if grad_norms and len(grad_norms) == full_steps else None,
@@ -140,7 +125,7 @@ def _trained(
         peak_memory_bytes=peak.allocated,
         peak_reserved_bytes=peak.reserved,
         memory_meter=peak.meter,
-        expert_imbalance=_expert_imbalance(trainer, groups),
+        expert_imbalance=_expert_imbalance(stepping),
         foreign_memory_bytes=foreign,
         library_memory_bytes=libraries,
         first_step_at=first_step_at,
@@ -149,48 +134,42 @@ def _trained(
     )
 
 
-def _expert_imbalance(trainer: Trainer, groups: Groups) -> float | None:
+def _expert_imbalance(stepping: Stepping) -> float | None:
     """Tokens of the fullest expert over the mean, mean of this rank's layers; None without any."""
-    routed = routed_tokens(trainer.engine.module)
+    routed = routed_tokens(stepping.trainer.engine.module)
     if routed is None:
         return None
     routed = routed.clone()
-    dist.all_reduce(routed, group=groups.data_group)
+    dist.all_reduce(routed, group=stepping.groups.data_group)
     return (routed.amax(1) / routed.float().mean(1)).mean().item()
 
 
 def _spent(
-    point: Point,
-    trainer: Trainer,
-    plan: Blueprint,
-    another: Callable[[], list[MicroBatch]],
-    slowest_s: float,
-    first_step_at: float,
-    keep: Path | None,
+    stepping: Stepping, slowest_s: float, first_step_at: float
 ) -> dict[str, float | None] | None:
     """What the seconds of a step go to, from a few more steps under the profiler.
 
     None where the limit is near: a point that was measured must not end as a timeout. The ranks
     decide together, since a step needs all of them. None too where the profiler did not see all.
     """
-    needed = torch.tensor(time.time() - first_step_at + _TRACED_MARGIN * slowest_s)
-    needed = needed.to(plan.device)
-    dist.all_reduce(needed, dist.ReduceOp.MAX)
-    if needed.item() > point.time_limit_s - _STARTUP_MARGIN_S:
+    point, device = stepping.point, stepping.plan.device
+    needed = time.time() - first_step_at + _TRACED_MARGIN * slowest_s
+    if max(stepping.slowest([needed])) > point.time_limit_s - _STARTUP_MARGIN_S:
         return None
     batches: list[list[MicroBatch]] = []
-    on_gpu = plan.device.type == "cuda"
-    drained: Callable[[], object] = torch.cuda.synchronize if on_gpu else lambda: None
+    on_gpu = device.type == "cuda"
 
     def align() -> None:
-        batches.append(another())
+        batches.append(stepping.another())
         dist.barrier()
 
     def step(index: int) -> None:
-        trainer.step(batches[index])
-        drained()
+        stepping.trainer.step(batches[index])
+        if on_gpu:
+            torch.cuda.synchronize()
 
-    events = trace.traced(step, align=align, layout=point.layout, device=plan.device, keep=keep)
+    keep = stepping.files.trace(stepping.rank) if point.keep_trace else None
+    events = trace.traced(step, align=align, layout=point.layout, device=device, keep=keep)
     reason = unfit(events, on_gpu=on_gpu)
     if reason is not None:
         _log.warning("a step is not split: %s", reason)

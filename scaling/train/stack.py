@@ -9,7 +9,7 @@ import torch
 from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.layout.layout import Layout
 from scaling.record.rank_files import Stack
-from scaling.train.kernels.packages import version_of
+from scaling.train.kernels.kernels import version_of
 
 
 def stack_of(device: torch.device, layout: Layout) -> Stack:

@@ -12,16 +12,14 @@ from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
 from scaling.study.short_steps import accumulations, in_random_turns, rounds
-from scaling.train.data import MicroBatch, micro_batches
+from scaling.train.data import Feed, MicroBatch, micro_batches
 from scaling.train.engines.trainer import Trainer
-from scaling.train.feed import Feed
 from scaling.train.kernels.compiled import graphs_compiled
 from scaling.train.measure.power import NOTHING_DRAWN, Drawn, PowerLog
 from scaling.train.measure.timing import Stopwatch, step_times_s
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.outcomes import require_finite
 from scaling.train.parallel.groups import Groups
-from scaling.train.parallel.meeting import RankId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,42 +46,37 @@ class ShortSteps:
     stopped: Stopped
 
 
+@dataclass(slots=True)
 class Stepping:
-    """Runs a rank's steps, one stretch after another; all ranks run the same ones."""
+    """Runs a rank's steps, one stretch after another; all ranks run the same ones.
 
-    def __init__(
-        self,
-        point: Point,
-        trainer: Trainer,
-        plan: Blueprint,
-        groups: Groups,
-        files: RankFiles,
-        rank_id: RankId,
-        stopwatch: Stopwatch,
-    ) -> None:
-        self._point, self._trainer, self._plan, self._groups = point, trainer, plan, groups
-        self._files, self._rank, self._stopwatch = files, rank_id.rank, stopwatch
-        self.done = 0  # steps of any kind: data are drawn by it
-        self.losses: list[float] = []
-        self.grad_norms: list[float | None] = []
+    `done` counts steps of any kind: data are drawn by it.
+    """
+
+    point: Point
+    trainer: Trainer
+    plan: Blueprint
+    groups: Groups
+    files: RankFiles
+    rank: int
+    stopwatch: Stopwatch
+    done: int = 0
+    losses: list[float] = field(default_factory=list)
+    grad_norms: list[float | None] = field(default_factory=list)
 
     def full(self, power: PowerLog | None) -> Timed:
         """Full steps: as many as the study asks for, or until their median is precise enough."""
-        point, first = self._point, self.done
+        point, first = self.point, self.done
         at_least = point.at_least_steps or point.measured_steps
         most = point.warmup_steps + point.measured_steps
         begin = first + point.warmup_steps
         feed = self._feed(lambda _: self._whole, range(begin, begin + at_least))
         slowest: list[float] = []
 
-        def before_counting() -> None:
-            if power is not None:
-                power.start()
-
         def enough(times: list[float]) -> bool:
             if point.until is None or len(times) <= point.warmup_steps:
                 return False
-            slowest.append(self._slowest([times[-1]])[0])
+            slowest.append(self.slowest([times[-1]])[0])
             if not is_a_look(len(slowest), at_least):
                 return False
             return bool(self._as_first_rank(int(judge().enough)))
@@ -92,7 +85,7 @@ class Stepping:
             assert point.until is not None
             return judged(slowest, at_least=at_least, until=point.until)
 
-        times = self._timed(feed, most, begin, before_counting, enough)
+        times = self._timed(feed, most, begin, enough, power)
         counted = times[point.warmup_steps :]
         drawn = NOTHING_DRAWN if power is None else power.stop()
         stopped: Stopped = "asked"
@@ -116,7 +109,7 @@ class Stepping:
         Args:
             warmup_steps: of the smallest accumulation, before the first round.
         """
-        point, first = self._point, self.done
+        point, first = self.point, self.done
         counts = accumulations(point.layout)
         begin = first + warmup_steps
         at_least = rounds(point.at_least_steps or point.measured_steps)
@@ -127,7 +120,7 @@ class Stepping:
 
         def of_all(times: list[float]) -> Extension | None:
             whole = point.layout.gradient_accumulation_steps
-            return extended(turns[: len(times)], self._slowest(times), whole)
+            return extended(turns[: len(times)], self.slowest(times), whole)
 
         def enough(times: list[float]) -> bool:
             counted = times[warmup_steps:]
@@ -137,7 +130,7 @@ class Stepping:
             return self._is_precise(of_all(counted))
 
         feed = self._feed(count_of, range(begin, begin + at_least * len(counts)))
-        times = self._timed(feed, warmup_steps + len(turns), begin, lambda: None, enough)
+        times = self._timed(feed, warmup_steps + len(turns), begin, enough)
         counted = times[warmup_steps:]
         extension = of_all(counted)
         stopped: Stopped = "asked"
@@ -151,7 +144,7 @@ class Stepping:
         )
 
     def _is_precise(self, extension: Extension | None) -> bool:
-        until = self._point.until
+        until = self.point.until
         precise = extension is not None and until is not None and extension.half_width <= until
         return bool(self._as_first_rank(int(precise)))
 
@@ -163,16 +156,16 @@ class Stepping:
     def another(self) -> list[MicroBatch]:
         """The batches of one full step more, which somebody else runs."""
         batches = self._feed(lambda _: self._whole, range(0))(self.done)
-        self._files.beat(self._rank, f"traced step {self.done}")
+        self.files.beat(self.rank, f"traced step {self.done}")
         self.done += 1
         return batches
 
     @property
     def _whole(self) -> int:
-        return self._point.layout.gradient_accumulation_steps
+        return self.point.layout.gradient_accumulation_steps
 
     def _feed(self, count_of: Callable[[int], int], counted: range) -> Feed:
-        point, place = self._point, self._groups.place
+        point, place = self.point, self.groups.place
 
         def draw(step: int) -> list[MicroBatch]:
             return micro_batches(
@@ -187,15 +180,15 @@ class Stepping:
                 count=count_of(step),
             )
 
-        return Feed(draw, counted=counted, device=self._plan.device)
+        return Feed(draw, counted=counted, device=self.plan.device)
 
     def _timed(
         self,
         feed: Feed,
         most: int,
         begin: int,
-        before_counting: Callable[[], None],
         enough: Callable[[list[float]], bool],
+        power: PowerLog | None = None,
     ) -> list[float]:
         """Times of at most so many steps; those before `begin` are warm-up."""
         compiled = 0  # graphs, before the first step that counts
@@ -203,45 +196,45 @@ class Stepping:
 
         def prepare(step: int) -> list[MicroBatch]:
             nonlocal compiled
-            self._files.beat(self._rank, f"step {step} of {last}")
+            self.files.beat(self.rank, f"step {step} of {last}")
             batches = feed(step)
             if step == begin:
-                compiled = graphs_compiled() if self._point.layout.compile else 0
-                before_counting()
+                compiled = graphs_compiled() if self.point.layout.compile else 0
+                if power is not None:
+                    power.start()
             return batches
 
         def after(_: int) -> None:
             self.done += 1
-            self.losses.append(self._trainer.loss())
-            self.grad_norms.append(self._trainer.grad_norm())
-            require_finite(self._point, self.losses, self.grad_norms[-1])
+            self.losses.append(self.trainer.loss())
+            self.grad_norms.append(self.trainer.grad_norm())
+            require_finite(self.point, self.losses, self.grad_norms[-1])
 
         times = step_times_s(
             first=self.done,
             steps=most,
             prepare=prepare,
             align=dist.barrier,
-            step=self._trainer.step,
+            step=self.trainer.step,
             after=after,
-            stopwatch=self._stopwatch,
+            stopwatch=self.stopwatch,
             enough=enough,
         )
-        if self._point.layout.compile and graphs_compiled() > compiled:
+        if self.point.layout.compile and graphs_compiled() > compiled:
             raise RuntimeError(
                 f"{graphs_compiled() - compiled} graphs were compiled within the measured steps: "
-                f"warmup_steps={self._point.warmup_steps} is not enough"
+                f"warmup_steps={self.point.warmup_steps} is not enough"
             )
         return times
 
-    def _slowest(self, times: list[float]) -> list[float]:
+    def slowest(self, times: list[float]) -> list[float]:
         """Of each step the slowest rank's seconds; collective."""
-        both = torch.tensor(times, dtype=torch.float64, device=self._plan.device)
-        dist.all_reduce(both, dist.ReduceOp.MAX)
-        slowest: list[float] = both.tolist()
-        return slowest
+        slowest = torch.tensor(times, dtype=torch.float64, device=self.plan.device)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        return [float(each) for each in slowest.tolist()]
 
     def _as_first_rank(self, number: int) -> int:
         """What rank 0 says: hosts may round differently, and all must go on or none; collective."""
-        word = torch.tensor([number], device=self._plan.device)
+        word = torch.tensor([number], device=self.plan.device)
         dist.broadcast(word, src=0)
         return int(word.item())

@@ -151,8 +151,14 @@ def test_the_parts_of_a_step_add_up_to_the_step_that_was_timed(tabulated):
 def test_percentiles_of_the_steps_stand_beside_the_median():
     times = [1.0] * 18 + [2.0, 3.0]
     steps = [
-        {"setting_id": 1, "series": "measured", "world_size": 8, "step_times_s": part}
-        for part in (times[:10], times[10:])
+        {
+            "setting_id": 1,
+            "series": "measured",
+            "world_size": 8,
+            "fastest": fast,
+            "step_times_s": part,
+        }
+        for fast, part in ((True, times[:10]), (True, times[10:]), (False, [9.0]))
     ]
     (tail,) = run_sql("tails", winner_rows=steps)
     assert (tail["steps"], tail["step_time_s"]) == (20, 1.0)
@@ -210,15 +216,15 @@ def test_predictions_beside_rows_that_ran_are_held_to_the_yardstick_of_those_row
         )
     ]  # fmt: skip
     added = {
-        "advised_layout", "advised_layout_name", "label", "slot", "runner_up_layout", "tied",
+        "label", "slot", "tied",
         "drawn", "speed_up", "efficiency", "slowest_share", "ideal_tokens_per_s",
         "tokens_per_joule", "power_per_gpu_w", "margin",
-        *(name for name in best[0] if name.startswith("runner_up")),
+        *(name for name in best[0] if name.startswith(("runner_up", "advised"))),
     }  # fmt: skip
     bare = [{k: v for k, v in row.items() if k not in added} for row in layouts]
-    names = [
-        {"setting_id": 1, "layout": best[0]["layout"], "layout_name": "a", "layout_lines": "a"}
-    ]
+    mine = {"setting_id": 1, "layout": best[0]["layout"]}
+    names = [mine | {"layout_name": "a", "layout_lines": "a"}]
+    names += [names[0] | {"layout": "twin", "layout_name": "b"}]
     where = [
         {k: row[k] for k in ("setting_id", "series", "world_size", "layout", "stack_fingerprint")}
         for row in bare
@@ -232,14 +238,20 @@ def test_predictions_beside_rows_that_ran_are_held_to_the_yardstick_of_those_row
                    "within_noise": True}
             for one in where
         ],
-        colours=[names[0] | {"slot": 1}],
+        colours=[one | {"slot": 1} for one in names],
+        coinciding=[{"setting_id": 1, "world_size": 4, "layout": "twin", "same": mine["layout"]}],
         axes=[{"setting_id": 1, "layout": "none", "axis": "tp", "axis_order": 1, "place": 1.0,
                "short": "tp 1", "otherwise": "", "degree": True}],
-        advised=[one | {"layout_name": "a"} for one in where],
+        advised=[
+            one | ({"layout": "twin"} if one["world_size"] == 4 else {}) | {"layout_name": "a"}
+            for one in where
+        ],
         names=names,
     )  # fmt: skip
     drawn = {(row["series"], row["world_size"]): row for row in found if row["drawn"]}
     beyond = drawn["predicted", 4]
     assert beyond["ideal_tokens_per_s"] == 400.0
     assert beyond["efficiency"] == pytest.approx(1.5)
+    # a layout is advised that ran there only as the one it coincides with: that one's row is its
+    assert (beyond["advised_layout"], beyond["advised_row_layout"]) == ("twin", mine["layout"])
     assert [row["label"] for row in found if row["series"] == "measured"] == ["a", None]

@@ -13,8 +13,7 @@ from scaling.predict.cost.interval import beyond_of, spread_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.outcomes import EVEN, SURE_ENOUGH, judged_by
 from scaling.predict.fit.bands import HeldBack, band_of
-from scaling.predict.fit.calibrate import calibrate, one_fingerprint_per_stack
-from scaling.predict.fit.fitting import fit_outcomes
+from scaling.predict.fit.calibrate import calibrate, fit_outcomes, one_fingerprint_per_stack
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import (
     AXES,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import EIGHTY
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.coverage import expected_coverage, odds_held, pairs_of, ratios_covered
+from scaling.predict.read.calibration import EIGHTY
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from tests.predict.conftest import table_of

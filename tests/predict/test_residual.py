@@ -124,14 +124,13 @@ def test_a_row_that_is_new_where_no_fold_confirmed_it_is_left_to_the_formulas(od
     points, _, _, calibration = odd
     (group,) = points.groups
     stack = stack_of(calibration)
-    here = {axis: np.array([values[0]] * 2, dtype=object) for axis, values in stack.seen.items()}
-    here["seq_length"] = np.array([stack.seen["seq_length"][0], 77.0], dtype=object)
+    new = {"model": np.zeros(2, dtype=bool), "seq_length": np.array([False, True])}
     places = places_of(group.features)[[0, 0]]
     residual = dataclasses.replace(stack.residual, holds_in=("interpolation",))
-    shown = residual_in(dataclasses.replace(stack, residual=residual), here, np.ones(2), places)
+    shown = residual_in(dataclasses.replace(stack, residual=residual), new, np.ones(2), places)
     assert shown[0] != 0.0
     assert shown[1] == 0.0
-    half = residual_in(dataclasses.replace(stack, residual=residual), here, np.full(2, 0.5), places)
+    half = residual_in(dataclasses.replace(stack, residual=residual), new, np.full(2, 0.5), places)
     assert half[0] == pytest.approx(shown[0] / 2)
 
 

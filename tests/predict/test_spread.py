@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from scaling.predict.cost.interval import EIGHTY, spread_of
-from scaling.predict.read.calibration import Band, StackCalibration
+from scaling.predict.cost.interval import spread_of
+from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
 
 SEEN = {
     "world_size": (8.0, 32.0),
@@ -50,11 +50,23 @@ def test_an_own_part_grows_with_nodes_not_with_the_gpus_of_one():
     assert own == pytest.approx(0.06 * 1.05)
 
 
-def test_beyond_two_doublings_or_switches_a_layout_is_no_less_sure():
+def test_beyond_all_layouts_calibrated_one_is_off_as_folds_that_left_layouts_out_were():
     made = stack(interpolation=band(0.06, 0.02))
-    for beyond, counted in ((1.0, 1.0), (2.0, 2.0), (5.0, 2.0)):
-        own, _ = parts(made, beyond=beyond)
-        assert own == pytest.approx(np.hypot(0.06, 0.06 * counted))
+    assert parts(made, beyond=1.0) == pytest.approx((0.08, 0.02))  # before any fold tells
+    made = stack(interpolation=band(0.06, 0.02), layout=band(0.11, 0.03))
+    assert parts(made) == pytest.approx((0.06, 0.02))
+    assert parts(made, beyond=3.0) == pytest.approx((0.11, 0.02))
+
+
+def test_a_fit_followed_in_part_is_off_as_rows_held_back_were_at_that_trust():
+    made = stack(**{"interpolation": band(0.04, 0.02), "interpolation at 0": band(0.12, 0.05)})
+    assert parts(made, trust=0.0)[0] == pytest.approx(0.12)
+    assert parts(made, trust=1.0)[0] == pytest.approx(0.04)
+
+
+def test_what_no_row_depends_on_is_a_layouts_own_error():
+    made = stack(interpolation=band(0.06, 0.02))
+    assert parts(made, unfitted=0.08)[0] == pytest.approx(0.1)
 
 
 def test_of_an_older_calibrations_band_nearly_all_is_the_layouts_own():

@@ -8,18 +8,22 @@ import pytest
 from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.collectives import Ranks, ring_pass
+from scaling.predict.cost.interval import range_of
 from scaling.predict.cost.links import transport_of
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.fitting import NARROWED, fit_cautiously, fit_time
-from scaling.predict.read.calibration import Calibration, Fitted, StackCalibration
+from scaling.predict.read.calibration import UNFELT, Calibration, Fitted, StackCalibration
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import PARAMETERS, TIME
 from scaling.predict.read.points import points_of
 from scaling.predict.read.trust import (
     CAUTIOUS,
+    LAYOUT,
     TRUSTS,
     UNTESTED,
     chosen_trust,
+    followed,
+    new_in,
     shrunk,
     trust_in,
     untested_trust,
@@ -85,31 +89,52 @@ def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
         "model": np.array(["llama-7b"] * 4, dtype=object),
         "hidden_size": np.full(4, 4096.0),
     }
-    assert trust_in(stack, axes).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
-    (other,) = calibrated(group, trust={UNTESTED: 0.3}).stacks.values()
-    assert trust_in(other, axes).tolist() == [1.0, 1.0, 0.3, 0.3]
+    near, far = (new_in(stack, axes, np.full(4, beyond)) for beyond in (0.0, 1.0))
+    assert trust_in(stack, axes, near).tolist() == [1.0, 0.25, 0.25, CAUTIOUS]
+    (other,) = calibrated(group, trust={UNTESTED: 0.3, LAYOUT: 0.5}).stacks.values()
+    assert trust_in(other, axes, near).tolist() == [1.0, 1.0, 0.3, 0.3]
+    assert trust_in(other, axes, far).tolist() == [0.5, 0.5, 0.3, 0.3]
 
 
 def test_rows_are_followed_less_where_few_or_blurred_and_more_where_the_data_sheet_is_wrong():
     near, sharp, blurred, far = (np.full(4, off) for off in (0.08, 0.01, 0.2, -0.25))
-    assert untested_trust(10**9, near, sharp) == pytest.approx(CAUTIOUS, rel=0.05)
-    assert untested_trust(20, near, sharp) == pytest.approx(CAUTIOUS / 2, rel=0.05)
-    assert untested_trust(10**9, near, blurred) == pytest.approx(CAUTIOUS / 5)
-    assert untested_trust(10**9, far, sharp) == pytest.approx(1.0, rel=0.05)
+    assert untested_trust(10**9, near, sharp, [1.0]) == pytest.approx(CAUTIOUS, rel=0.05)
+    assert untested_trust(20, near, sharp, [1.0]) == pytest.approx(CAUTIOUS / 2, rel=0.05)
+    assert untested_trust(10**9, near, blurred, [1.0]) == pytest.approx(CAUTIOUS / 5)
+    assert untested_trust(10**9, far, sharp, [1.0]) == pytest.approx(1.0, rel=0.05)
 
 
-def test_a_precision_beyond_those_calibrated_follows_what_is_said_cautiously(points):
-    (group,) = points({}).groups
-    (stack,) = calibrated(group).stacks.values()
-    stack = dataclasses.replace(stack, seen={**stack.seen, "gemm_peak": (49.0, 49.0)})
-    axes = {
-        "world_size": np.full(2, 8.0),
-        "seq_length": np.full(2, 4096.0),
-        "model": np.array(["llama-7b"] * 2, dtype=object),
-        "hidden_size": np.full(2, 4096.0),
-        "gemm_peak": np.array([49.0, 50.0]),
+def test_what_no_fold_could_test_is_left_to_the_data_sheet():
+    far, sharp = np.full(4, -0.25), np.full(4, 0.01)
+    assert untested_trust(10**9, far, sharp, []) == 0.0
+    assert untested_trust(10**9, far, sharp, [1.0, 0.25]) == 0.25
+
+
+def test_a_row_is_left_to_the_data_sheet_where_what_is_unfitted_outweighs_what_was_mended():
+    unfitted = np.array([0.0, 0.02, 0.05, 0.2])
+    assert followed(0.1, unfitted).tolist() == [1.0, 0.75, 0.5, 0.0]
+    assert followed(0.0, unfitted).tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("sheet_error", "follows"), [(None, True), (1.0, True), (0.01, False)])
+def test_layouts_with_tensor_parallel_ranks_of_which_no_row_had_any(points, sheet_error, follows):
+    plain = {"hidden_size": 1024, "num_heads": 16, "gradient_accumulation_steps": 4}
+    table = points({**plain, "dp": 8}, {**plain, "tp": 8, "dp": 1})
+    (group,) = table.groups
+    calibration = calibrated(group, gemm_efficiency=0.4)
+    ((key, stack),) = calibration.stacks.items()
+    parameters = {
+        name: dataclasses.replace(one, reason=UNFELT) if name.startswith("tp_") else one
+        for name, one in stack.parameters.items()
     }
-    assert trust_in(stack, axes) == pytest.approx([1.0, CAUTIOUS])
+    one = range_of(group.features.take(np.array([0])))
+    stack = dataclasses.replace(
+        stack, parameters=parameters, seen={**stack.seen, **one}, sheet_error=sheet_error
+    )
+    fit = predict(table, Calibration(source="t", stacks={key: stack})).step_time_s
+    sheet = predict(table).step_time_s
+    assert fit[0] > 1.1 * sheet[0]
+    assert (fit[1] > 1.01 * sheet[1]) == follows
 
 
 def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
@@ -122,7 +147,9 @@ def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):
         "model": np.array(["llama-7b"] * 3, dtype=object),
         "hidden_size": np.array([3072.0, 8192.0, 1024.0]),
     }
-    assert trust_in(stack, axes) == pytest.approx([1.0, 0.75, 0.75])
+    assert trust_in(stack, axes, new_in(stack, axes, np.zeros(3))) == pytest.approx(
+        [1.0, 0.75, 0.75]
+    )
 
 
 def test_half_the_way_is_what_a_fit_says_cautiously_and_memory_goes_all_of_it():

@@ -8,10 +8,12 @@ from itertools import pairwise
 import pytest
 
 from scaling.analyse.warehouse import tabulate
+from scaling.layout.axes import DEFAULTS
 from scaling.record.files import write_points, write_rows
-from scaling.report.sections.headline import MOST_WORDS
+from scaling.report.sections.advice import Stretch
+from scaling.report.sections.headline import MOST_WORDS, headline
 from scaling.report.sections.sentences import story
-from scaling.report.tables import read_tables
+from scaling.report.tables import Tables, read_tables
 from scaling.study.grid import Plan
 from tests.analyse.conftest import SQL, layout, some_point
 from tests.report.synthetic_study import point, row, timed_row
@@ -170,11 +172,16 @@ def called_most(spoken):
     return claim and claim[1]
 
 
-def test_a_layout_that_is_another_one_at_a_size_is_one_with_it_there(tmp_path):
-    """On 4 ranks a shard of 4 is no shard: the advice keeps the layout that is faster on 8."""
+@pytest.mark.parametrize("both", [True, False])
+def test_a_layout_that_is_another_one_at_a_size_is_one_with_it_there(tmp_path, both):
+    """On 4 ranks a shard of 4 is no shard: the advice keeps the layout that is faster on 8.
+
+    Its step and memory on 4 are those of the other, also where only the other ran there.
+    """
     plain = {"zero_stage": 3}
     cut = {"zero_stage": 3, "zero_shard_size": 4}
-    rates = [(4, plain, 400.0), (4, cut, 380.0), (8, plain, 600.0), (8, cut, 790.0)]
+    rates = [(4, plain, 400.0), (8, plain, 600.0), (8, cut, 790.0)]
+    rates += [(4, cut, 380.0)] * both
     points = [some_point(size, **choices) for size, choices, _ in rates]
     rows = [timed_row(one, 1024 / rate) for one, (*_, rate) in zip(points, rates, strict=True)]
     write_points(tmp_path, Plan(points=tuple(points), refusals=()))
@@ -186,6 +193,31 @@ def test_a_layout_that_is_another_one_at_a_size_is_one_with_it_there(tmp_path):
     assert "sharded over 4" in spoken["advice"]["headline"]["text"]
     assert spoken["advice"]["changes"] == []
     assert spoken["advice"]["cells"][stretch["layout"]]["4"]["share"] == 1
+    assert "the layout advised needs" in spoken["at_size"]["4"]["memory"]
+
+
+@pytest.mark.parametrize(
+    ("share", "kind", "words"),
+    [
+        (1.0, "measured", "; two pipeline stages are as fast at 4"),
+        (0.97, "predicted", "; two pipeline stages would be as fast at 4"),
+        (0.7, "measured", "; two pipeline stages may be faster at 4"),
+    ],
+)
+def test_what_gave_more_than_the_advised_is_not_called_as_fast(share, kind, words):
+    here = {"world_size": 4, "within_noise": True, **DEFAULTS, "tp": 1, "pp": 1, "zero_stage": 1}
+    advised = here | {"layout": "a", "advised": True, "share_of_best": share}
+    rival = here | {"layout": "b", "advised": False, "share_of_best": 1.0, "pp": 2}
+    tables = Tables({"settings": [{"gpus_per_node": 8}], "decision": [advised, rival]})
+    text, _ = headline(
+        tables,
+        [Stretch(layout="a", from_size=1, to_size=4)],
+        [],
+        {"a": advised, "b": rival},
+        kind,
+        {"GPU": "GPU", "GPUs": "GPUs"},
+    )
+    assert text.endswith(words)
 
 
 def test_weak_scaling_warns_that_the_same_tokens_are_fewer_steps(tmp_path):

@@ -80,8 +80,13 @@ def test_the_page_fits_its_window_and_answer_and_decision_stand_on_the_first_scr
 def test_axe_finds_nothing_in_the_theme_of_the_system(full, theme, width):
     from axe_playwright_python.sync_playwright import Axe
 
-    page = full(color_scheme=theme, viewport={"width": width, "height": 900}).page
+    page = full(color_scheme=theme, viewport={"width": width + 40, "height": 900}).page
     assert page.get_attribute("html", "data-theme") == theme
+    page.set_viewport_size({"width": width, "height": 900})  # charts are drawn anew
+    page.wait_for_function(
+        "width => document.querySelector('figure svg').getBoundingClientRect().right <= width",
+        arg=width,
+    )
     assert [
         (violation["id"], [node["html"] for node in violation["nodes"]])
         for violation in Axe().run(page).response["violations"]

@@ -6,14 +6,14 @@ import re
 import pytest
 
 from scaling.report.charts.charts import CHARTS
-from scaling.report.charts.fabric import AXES
 from scaling.report.charts.marks import INTERVALS, POINTS, SEGMENTS
 from scaling.report.charts.palette import COLOURS
 from scaling.report.charts.selection import ALL, drawn
+from scaling.report.charts.steps import AXES
 from scaling.report.charts.svg import bare, datasets
 from scaling.report.columns import COLUMNS
+from scaling.report.page.page import read_caption
 from scaling.report.tables import Tables
-from scaling.report.text.captions import read_caption
 from tests.report.conftest import REPORTS
 
 pytestmark = pytest.mark.slow

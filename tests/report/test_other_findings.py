@@ -51,21 +51,21 @@ def test_what_zero_saves_is_counted_in_matched_pairs():
 
 
 def test_a_profiled_step_is_said_to_be_longer_than_the_one_that_was_timed():
-    part = {"world_size": 8, "series": "measured", "profiled_s": 0.234, "layout_name": "tp 2"}
+    part = {"world_size": 8, "series": "measured", "profiled_s": 0.234}
     parts = [
         part | {"part": "compute", "seconds": 0.1, "share_from": 0.0, "share_to": 0.6},
         part | {"part": "exposed communication", "seconds": 0.062, "share_from": 0.6,
                 "share_to": 1.0},
     ]  # fmt: skip
-    best = {"world_size": 8, "layout_name": "tp 2", "advised_layout_name": "tp 2"}
-    given = Tables({"time_split": parts, "best": [best]})
-    assert findings.time_title(given, GPUS) == (
+    title = (
         "At 8 GPUs the largest loss is exposed communication, 40\u202f% of the step, as shared "
         "under the profiler, which made it 1.4× as long"
     )
-    best["advised_layout_name"] = "tp 1"
-    assert "40\u202f% of the step of tp 2, not told apart from the one advised" in (
-        findings.time_title(given, GPUS)
+    assert findings.time_title(Tables({"time_split": parts}), GPUS) == title
+    foretold = [row | {"world_size": 64, "series": "predicted"} for row in parts]
+    assert findings.time_title(Tables({"time_split": parts + foretold}), GPUS) == title
+    assert findings.time_title(Tables({"time_split": foretold}), GPUS).startswith(
+        "Predicted: at 64"
     )
 
 

@@ -11,11 +11,10 @@ import torch
 
 from scaling.study.point import Point
 from scaling.train.data import sequence
-from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
-from scaling.train.model.blueprint import Blueprint
+from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.train.model.blueprint import Blueprint, initial_weight
 from scaling.train.model.decoder import Decoder
 from scaling.train.model.encoder_decoder import EncoderDecoder
-from scaling.train.model.weights import initial_weight
 from scaling.train.parallel.tensor import TensorParallel
 
 Weights = dict[str, torch.Tensor]

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from scaling.layout.shapes import ModelShape
-from scaling.train.engines.deepspeed.streams import Streams, Tables, packed, unpacked
+from scaling.train.engines.deepspeed.pipeline import Streams, packed, unpacked
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.kernels import require_kernels
-from scaling.train.model.encoder_decoder import EncoderDecoder
-from scaling.train.model.relative_position import bias_of, buckets
+from scaling.train.model.encoder_decoder import EncoderDecoder, bias_of, buckets
 from scaling.train.parallel.tensor import TensorParallel
 from tests.points import TINY_T5, tiny_point
 from tests.train.test_model import CPU, blueprint
@@ -199,9 +198,8 @@ def test_what_a_stage_packs_the_next_one_unpacks() -> None:
     plan = blueprint(tiny_point(shape=TINY_T5, micro_batch_size=3))
     random = torch.Generator().manual_seed(0)
     source, target = torch.randn(2, 3, 32, 64, generator=random)
-    tables = Tables(*torch.randn(2, 8, 32, generator=random))
-    streams, found = unpacked(packed(Streams(source, target), tables), plan)
-    for left, right in zip((source, target, *tables), (*streams[:2], *found), strict=True):
+    sent = Streams(source, target, *torch.randn(2, 8, 32, generator=random))
+    for left, right in zip(sent[:4], unpacked(packed(sent), plan)[:4], strict=True):
         assert torch.equal(left, right)
 
 

@@ -1,7 +1,6 @@
 import torch
 
-from scaling.train.data import MicroBatch
-from scaling.train.feed import Feed
+from scaling.train.data import Feed, MicroBatch
 from tests.train.reference import CPU
 
 

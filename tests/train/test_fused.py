@@ -18,7 +18,7 @@ from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.attention import attend
 from scaling.train.kernels.fused import LOGITS_PER_HIDDEN
-from scaling.train.kernels.packages import require_package
+from scaling.train.kernels.kernels import require_package
 from scaling.train.model.decoder import Decoder
 from tests.points import tiny_point
 from tests.train.test_model import CPU, blueprint

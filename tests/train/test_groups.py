@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.layout import Layout
+from scaling.train.engines.deepspeed.groups import second_copy_group
 from scaling.train.parallel.groups import Groups
 
 FEW = datetime.timedelta(seconds=77)
@@ -30,9 +31,9 @@ def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
 def test_a_rank_of_thousands_makes_its_own_groups_only(world: int) -> None:
     layout = Layout(tp=8, pp=8, dp=32, seq_length=4096)
     groups = Groups(world, layout, timeout_s=77)
-    assert ranks_of(groups.tp_group) == list(range(1024, 1032))
+    assert ranks_of(groups.tensor_parallel.group) == list(range(1024, 1032))
     assert ranks_of(groups.data_group) == list(range(1030, 1280, 8))
-    assert groups.cp_group is None
+    assert groups.context_parallel.group is None
     assert len(dist.distributed_c10d._world.pg_map) == 3
 
 
@@ -42,9 +43,9 @@ def test_all_ranks_are_the_group_that_is_there(world: int) -> None:
         world, Layout(dp=8, zero_stage=3, zero_shard_size=2, seq_length=8), timeout_s=77
     )
     assert groups.data_group is dist.group.WORLD
-    assert ranks_of(groups.shard_group) == [2, 3]
+    assert ranks_of(second_copy_group(groups)) == [2, 3]
     # alone, and made without the other ranks; DeepSpeed would take None for all ranks
-    assert ranks_of(groups.tp_group) == [3]
+    assert ranks_of(groups.tensor_parallel.group) == [3]
 
 
 def test_every_group_has_the_timeout_of_the_point() -> None:

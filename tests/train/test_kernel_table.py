@@ -14,7 +14,7 @@ from scaling.predict.read import points
 from scaling.probe.devices import work_of
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels import packages
+from scaling.train.kernels import kernels
 from scaling.train.kernels.attention import CALLS, attend
 from scaling.train.kernels.kernels import require_kernels
 from tests.points import TINY, tiny_point
@@ -85,13 +85,13 @@ def test_a_kernel_whose_package_is_missing_is_named_by_training_probe_and_check(
 def test_a_kernel_that_this_gpu_or_version_has_not_says_so(
     monkeypatch: pytest.MonkeyPatch, version: str, major: int, said: str
 ) -> None:
-    monkeypatch.setattr(packages.importlib.metadata, "version", lambda _: version)
-    monkeypatch.setattr(packages.importlib, "import_module", types.ModuleType)
+    monkeypatch.setattr(kernels.importlib.metadata, "version", lambda _: version)
+    monkeypatch.setattr(kernels.importlib, "import_module", types.ModuleType)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A")
     kernel = Kernel(called="attention=made_up", package=PACKAGE)
     with pytest.raises(KernelUnavailable, match=NEEDS + said):
-        packages.require_package(kernel, torch.device("cuda"))
+        kernels.require_package(kernel, torch.device("cuda"))
 
 
 def test_the_prediction_takes_a_kernel_for_what_its_entry_says(register: Register) -> None:

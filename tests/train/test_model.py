@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 
 from scaling.study.point import Point
 from scaling.train.model.blocks import rotary_table, rotate
-from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.blueprint import Blueprint, initial_weight, shard
 from scaling.train.model.decoder import Decoder
-from scaling.train.model.weights import initial_weight, shard
 from scaling.train.parallel.tensor import TensorParallel
 from tests.points import TINY, tiny_point
 

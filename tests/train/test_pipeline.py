@@ -35,7 +35,7 @@ def test_a_last_stage_without_layers_has_the_head():
     ],
 )
 def test_a_rank_holds_every_pp_th_chunk_or_one_of_each_half(schedule, virtual_stages, chunks):
-    from scaling.train.engines.torch.pipeline import chunks_of_rank  # imports torch's compiler
+    from scaling.train.engines.torch.engine import chunks_of_rank  # imports torch's compiler
 
     layout = Layout(pp=3, pipeline_schedule=schedule, virtual_stages=virtual_stages, seq_length=8)
     assert [chunks_of_rank(layout, rank) for rank in range(3)] == chunks

@@ -1,16 +1,20 @@
--- Grain: one row per measured row (repeat) of a fastest layout, at each size.
+-- Grain: one row per measured row (repeat) of a layout that is the fastest or the advised of its size.
 -- Needs: best, measurements
--- Step times and communication, which only the fastest layouts are asked for.
+-- Step times, which only the fastest layouts are asked for, and communication, asked of the advised.
 with winners as (
     select
-        best.setting_id, best.layout_name, best.drawn, measurements.point_id,
-        measurements.attempt, measurements.started_at
+        best.setting_id, best.advised_row_name as layout_name, best.drawn,
+        measurements.point_id, measurements.attempt, measurements.started_at,
+        (measurements.layout, measurements.stack_fingerprint)
+            = (best.layout, best.stack_fingerprint) as fastest,
+        (measurements.layout, measurements.stack_fingerprint)
+            = (best.advised_row_layout, best.advised_row_stack) as advised
     from best
-    join measurements using (setting_id, series, world_size, layout, stack_fingerprint)
-    where best.series = 'measured' and measurements.outcome = 'ok'
+    join measurements using (setting_id, series, world_size)
+    where best.series = 'measured' and measurements.outcome = 'ok' and (fastest or advised)
 )
 select
-    winners.setting_id, winners.layout_name, winners.drawn, point_id, series, world_size,
+    winners.* exclude (point_id, attempt, started_at), point_id, series, world_size,
     tokens_per_step, step_times_s, comm_s, exposed_comm_s, all_reduce_s, all_gather_s,
     reduce_scatter_s, all_to_all_s, send_recv_s, broadcast_s, tp_comm_s, cp_comm_s, dp_comm_s,
     pp_comm_s, ep_comm_s, pipeline_bubble_s

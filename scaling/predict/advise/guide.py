@@ -54,14 +54,6 @@ class Choice:
     best_step_time_s: float | None  # predicted, of its size and setting
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A point that `keep` or the spread asks for; lower `order` comes first under a budget."""
-
-    row: int
-    order: tuple[int, float]
-
-
 def choose(
     points: Points,
     prediction: Prediction,
@@ -83,7 +75,7 @@ def choose(
         spent_gpu_s: GPU-seconds already spent.
     """
     cost = gpu_s(points, prediction, guide)
-    rows = [one.row for one in _wanted(points, prediction, world_size, guide)]
+    rows = [row for *_, row in _wanted(points, prediction, world_size, guide)]
     share = _share(points, prediction, world_size, guide, cost, spent_gpu_s)
     chosen = set(affordable(rows, cost, share))
     best = _best(points, prediction, points.world_size == world_size)
@@ -110,12 +102,15 @@ def choose(
     return choices
 
 
-def _wanted(points: Points, prediction: Prediction, world_size: int, guide: Guide) -> list[_Wanted]:
-    """Points near the best of their setting, those nobody can predict, and the spread."""
-    found = []
+def _wanted(
+    points: Points, prediction: Prediction, world_size: float, guide: Guide
+) -> list[tuple[int, int, int]]:
+    """Points near the best of their setting (0), those nobody can predict (1), and the spread (2).
+
+    Each as its kind, its place among those of its setting, and its row, first come first.
+    """
     here = points.world_size == world_size
-    for row in np.flatnonzero(here & ~prediction.predicted).tolist():
-        found.append(_Wanted(row, (1, 0.0)))
+    wanted = [(1, 0, row) for row in np.flatnonzero(here & ~prediction.predicted).tolist()]
     for rows in settings_of(points, here & prediction.predicted).values():
         at = np.array(rows)
         time, startable = prediction.ranked_s[at], ~prediction.passed_over[at]
@@ -124,10 +119,10 @@ def _wanted(points: Points, prediction: Prediction, world_size: int, guide: Guid
             limit = (1 + guide.keep) * float(time[startable].min(initial=math.inf))
         near = startable & (time <= limit)
         order = np.argsort(time[near], kind="stable")
-        found += [_Wanted(int(row), (0, place)) for place, row in enumerate(at[near][order])]
+        wanted += [(0, place, row) for place, row in enumerate(at[near][order].tolist())]
         others = at[~near][np.argsort(time[~near], kind="stable")]
-        found += [_Wanted(int(row), (2, place)) for place, row in enumerate(_spread(others, guide))]
-    return sorted(found, key=lambda one: one.order)
+        wanted += [(2, place, row) for place, row in enumerate(_spread(others, guide).tolist())]
+    return sorted(wanted, key=lambda one: one[:2])
 
 
 def _spread(others: Floats, guide: Guide) -> Floats:
@@ -161,7 +156,7 @@ def _share(
     left = max(0.0, guide.budget_gpu_s - spent_gpu_s)
     sizes = sorted({size for size in points.world_size.tolist() if size >= world_size})
     asked = {
-        size: sum(float(cost[one.row]) for one in _wanted(points, prediction, int(size), guide))
+        size: sum(float(cost[row]) for *_, row in _wanted(points, prediction, size, guide))
         for size in sizes
     }
     return left * asked[world_size] / max(sum(asked.values()), 1e-9)
@@ -174,7 +169,7 @@ def reserved_gpu_s(
     cost = gpu_s(points, prediction, guide)
     larger = {size for size in points.world_size.tolist() if size > world_size}
     wanted = [one for size in larger for one in _wanted(points, prediction, size, guide)]
-    return math.fsum(float(cost[one.row]) for one in wanted if one.order == (0, 0))
+    return math.fsum(float(cost[row]) for *order, row in wanted if order == [0, 0])
 
 
 def affordable(rows: Sequence[int], cost: Floats, bound: float) -> list[int]:

@@ -181,8 +181,9 @@ def _best(
     seq_length: int,
     top: int,
 ) -> list[Recommendation]:
-    margin = prediction.memory_margin
-    risky = margin < _RISKY_MARGIN
+    same = ("step_time_s", "low", "high", "memory_bytes", "memory_margin", "fits_chance")
+    as_predicted = {name: getattr(prediction, name) for name in same}
+    risky = prediction.memory_margin < _RISKY_MARGIN
     ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.ranked_s
     order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable")
     cluster = points.groups[0].cluster
@@ -201,15 +202,9 @@ def _best(
                 gpus=count,
                 rank=place,
                 layout=layouts[row],
-                step_time_s=float(prediction.step_time_s[row]),
-                low=float(prediction.low[row]),
-                high=float(prediction.high[row]),
                 tokens_per_s=tokens_per_s,
                 mfu=tokens_per_s * flops / (count * peak),
-                memory_bytes=float(prediction.memory_bytes[row]),
-                memory_margin=float(margin[row]),
                 risky=bool(risky[row]),
-                fits_chance=float(prediction.fits_chance[row]),
                 beats_first=float(
                     chance_faster(
                         prediction.step_time_s[row],
@@ -221,6 +216,7 @@ def _best(
                 ),
                 predicted_own_sigma=float(own[row]),
                 predicted_size_sigma=float(prediction.size_sigma[row]),
+                **{name: float(values[row]) for name, values in as_predicted.items()},
                 usd_per_million_tokens=(
                     None if price is None else price * count / 3600 / tokens_per_s * 1e6
                 ),

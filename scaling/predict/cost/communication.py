@@ -153,7 +153,7 @@ def _message(
     """Activations forward and their gradient back between two stages; 0 without a pipeline.
 
     An encoder-decoder sends both of its streams, whole: its messages also carry the position bias,
-    of which every tp rank holds other heads (scaling/train/engines/deepspeed/streams.py).
+    of which every tp rank holds other heads (scaling/train/engines/deepspeed/pipeline.py).
     """
     pairs = f.attentions > 1
     scattered = f.sequence_parallel | (group.stack.scattered_messages & ~pairs)

@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.read.calibration import Band, StackCalibration
+from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
 from scaling.predict.read.features import Features
-from scaling.predict.read.trust import new_in
+from scaling.predict.read.trust import LAYOUT, TRUSTS, at_trust, new_in
 
-# 80 % of a normal error lie within this many standard deviations.
-EIGHTY = 1.2816
 # A band narrower than repeats of one layout would claim more than a measurement can.
 _NARROWEST = 0.012
 # Standard deviation of what rows share when a new value of an axis is met, before any fold tells:
@@ -29,16 +27,16 @@ _SHARED_BEFORE = {
     "seq_length": 0.065,
     "model": 0.05,
     "hidden_size": 0.04,
+    LAYOUT: 0.04,
 }
 # What of a layout the calibrated rows must have shown: counts, in doublings, and switches.
-_COUNTS = ("tp", "pp", "cp", "ep", "virtual", "micro_batch_size", "gemm_peak")
+COUNTS = ("tp", "pp", "cp", "ep", "virtual", "micro_batch_size", "gemm_peak")
 _SWITCHES = (
     "zero_stage", "sequence_parallel", "full", "selective", "math", "fused_softmax", "flash1",
     "fused_norm", "ring", "offload",
 )  # fmt: skip
-# What a layout's own error gains per doubling or switch beyond all calibrated rows, up to two.
-_OWN_BEYOND, _FARTHEST = 0.06, 2.0
-_OWN_BEFORE = 0.055  # a layout's own part, before any fold tells
+# A layout's own part, before any fold tells: within what calibrated rows show, and beyond it.
+_OWN_BEFORE, _OWN_BEYOND = 0.055, 0.08
 # Of own and shared parts for stacks of lean kernels, as of their data sheets' errors below.
 _BEFORE = {False: (1.0, 1.0), True: (0.45, 0.6)}
 # Of a layout's own part over a lossy transport, whose steps are stalled by chance.
@@ -82,7 +80,9 @@ def spread_of(
     roughness: Floats,
     stack: StackCalibration | None,
     *,
+    trust: Floats | float = 1.0,
     unfollowed: Floats | float = 0.0,
+    unfitted: Floats | float = 0.0,
     beyond: Floats | float = 0.0,
     axes: Mapping[str, npt.NDArray[np.generic]],
     gpus_per_node: Floats,
@@ -97,8 +97,9 @@ def spread_of(
     Rows with a value of `axes` (n,) that was not calibrated take the errors of the folds that left
     such a value out. Beyond the largest calibrated size what rows share grows as the root of the
     doublings, as in a random walk, and their own part with every doubling of the nodes.
-    `unfollowed` is ln(step by the whole fit / step_s) of rows that follow a fit in part (trust.py):
-    it may be right all the same, so that far is one standard deviation. `beyond` is of `beyond_of`.
+    A fit followed in part (`trust`, trust.py) is off by what folds show at that trust, and
+    `unfollowed`, ln(step by the whole fit / step_s), is one standard deviation: it may be right all
+    the same. `unfitted` is that of what no calibrated row depends on; `beyond` is of `beyond_of`.
     """
     n = len(step_s)
     if stack is None or other_cluster:
@@ -114,7 +115,7 @@ def spread_of(
     largest = max((float(seen) for seen in stack.seen["world_size"]), default=1.0)
     doublings = np.maximum(np.log2(world_size / largest), 0.0)
     nodes = np.maximum(np.log2(world_size / np.maximum(gpus_per_node, largest)), 0.0)
-    for axis, new in new_in(stack, axes).items():
+    for axis, new in new_in(stack, axes, np.full(n, beyond)).items():
         band = stack.bands.get(axis)
         axis_own, shared = (
             _parts(band, axis) if band else before(axis, lean_kernels, lossy_transport)
@@ -126,8 +127,11 @@ def spread_of(
         else:
             common = np.where(new, np.hypot(common, shared), common)
     common = np.hypot(common, unfollowed)
-    own = np.hypot(own, _OWN_BEYOND * np.minimum(beyond, _FARTHEST))
-    return _spread(step_s, own * roughness, size, common)
+    by_trust = [stack.bands.get(at_trust(share), stack.bands["interpolation"]) for share in TRUSTS]
+    own = np.maximum(
+        own, np.interp(trust, TRUSTS, [_parts(b, "interpolation")[0] for b in by_trust])
+    )
+    return _spread(step_s, np.hypot(own * roughness, unfitted), size, common)
 
 
 def _spread(step_s: Floats, own: Floats, size: Floats, common: Floats) -> Spread:
@@ -151,7 +155,8 @@ def _parts(band: Band, axis: str) -> tuple[float, float]:
 def before(axis: str, lean_kernels: bool, lossy_transport: bool) -> tuple[float, float]:
     """What own and shared parts are taken as before any fold tells."""
     of_own, of_shared = _BEFORE[lean_kernels]
-    own = of_own * _OWN_BEFORE * (_OWN_IF_LOSSY if lossy_transport else 1.0)
+    own = _OWN_BEYOND if axis == LAYOUT else _OWN_BEFORE
+    own *= of_own * (_OWN_IF_LOSSY if lossy_transport else 1.0)
     return own, of_shared * _SHARED_BEFORE[axis]
 
 
@@ -173,22 +178,22 @@ def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) ->
 
 def range_of(f: Features) -> dict[str, tuple[float, ...]]:
     """The least and the largest of what rows show of layouts, by names of features."""
-    return {name: (float(v.min()), float(v.max())) for name, v in _shown(f).items()}
+    return {name: (float(v.min()), float(v.max())) for name, v in shown_of(f).items()}
 
 
 def beyond_of(f: Features, seen: Mapping[str, Sequence[float | str]]) -> Floats:
     """How far layouts are beyond all rows that `range_of` saw, in doublings and switches, (n,)."""
     beyond = np.zeros(len(f))
-    for name, values in _shown(f).items():
+    for name, values in shown_of(f).items():
         if name in seen:
             least, largest = (float(end) for end in seen[name])
             beyond += np.maximum(least - values, 0) + np.maximum(values - largest, 0)
     return beyond
 
 
-def _shown(f: Features) -> dict[str, Floats]:
+def shown_of(f: Features) -> dict[str, Floats]:
     """Counts in doublings and switches, (n,) each."""
-    doublings = {name: np.log2(np.asarray(getattr(f, name), np.float64)) for name in _COUNTS}
+    doublings = {name: np.log2(np.asarray(getattr(f, name), np.float64)) for name in COUNTS}
     return doublings | {name: np.asarray(getattr(f, name), np.float64) for name in _SWITCHES}
 
 

@@ -3,13 +3,25 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from scaling.foreign.arrays import Floats
+from scaling.predict.cost import own_deepspeed, own_torch
 from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
-from scaling.predict.cost.own_memory import ENGINES, own_memory_of
-from scaling.predict.cost.own_parts import TERMS, Memory, by_rows
+from scaling.predict.cost.own_memory import (
+    ONE_F_ONE_B,
+    TERMS,
+    Memory,
+    Moment,
+    by_rows,
+    fullest_of,
+    of_rank,
+    stage_of,
+    step_of,
+    whole_model,
+)
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
     Stages,
@@ -19,8 +31,17 @@ from scaling.predict.cost.stages import (
     stages_of,
 )
 from scaling.predict.read.features import Features, Group
+from scaling.predict.read.inputs import own_framework
 
 MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
+
+
+# By the framework that the engine is to the prediction: what it holds in a step (`moments_of`),
+# how chunks are dealt (`chunks_of_ranks`), which gradients stay (`reduces`).
+ENGINES: dict[str, Any] = {
+    own_framework("deepspeed"): own_deepspeed,
+    own_framework("torch"): own_torch,
+}
 
 
 def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
@@ -38,8 +59,32 @@ def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     modelled = functools.partial(_modelled, group, p=p)
     if group.stack.name not in ENGINES:
         return modelled(f)
-    count = functools.partial(own_memory_of, group, p=p)
+    count = functools.partial(_counted, group, p=p)
     return by_rows(~f.compiled, f, count, modelled)
+
+
+def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
+    """The fullest moment of the fullest stage."""
+    engine = ENGINES[group.stack.name]
+
+    def of_ranks(f: Features, *, piped: bool) -> Memory:
+        stay = engine.reduces(f, piped)
+        step = step_of(group, f, piped=piped, gradients_stay=stay)
+        moments: list[Moment] = []
+        for chunks in engine.chunks_of_ranks(group, f) if piped else [whole_model(f)]:
+            if chunks.dense is not None:
+                own = of_rank(f, chunks)
+                step = step_of(group, own, piped=piped, gradients_stay=stay)
+            stage = stage_of(step, chunks)
+            moments += engine.moments_of(stage)
+        return fullest_of(moments, p["buffers_bytes"])
+
+    piped, whole = (functools.partial(of_ranks, piped=piped) for piped in (True, False))
+
+    def in_stages(f: Features) -> Memory:
+        return by_rows(f.schedule == ONE_F_ONE_B, f, piped, piped)
+
+    return by_rows(f.pp > 1, f, in_stages, whole)
 
 
 def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:

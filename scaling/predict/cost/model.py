@@ -1,5 +1,6 @@
 """Predictions of whole tables: memory, step time and their terms, row for row."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -11,10 +12,13 @@ from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
 from scaling.predict.cost.outcomes import judged_by
 from scaling.predict.cost.risk import possible_stall_s, ranked_by, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
-from scaling.predict.read.calibration import Calibration, StackCalibration
+from scaling.predict.read.calibration import UNFELT, Calibration, StackCalibration
 from scaling.predict.read.features import BLOCK, Group, Points
+from scaling.predict.read.parameters import TIME
 from scaling.predict.read.residual import places_of
-from scaling.predict.read.trust import residual_in, shrunk, trust_in
+from scaling.predict.read.trust import followed, new_in, residual_in, shrunk, trust_in
+
+_NUDGE = 1.1  # of a parameter, to see what a step gains by it
 
 # Two lines, because two mistakes differ in price. A plan refuses a point for good, on data-sheet
 # numbers: above this share of the capacity that hits 0 of 165, 7 of 673 and 0 of 139 published
@@ -97,30 +101,36 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
     source = calibration or Calibration(source="none", stacks={})
     for group in points.groups:
         p, stack, parameters_from = source.parameters_for(group)
-        trust, residual = np.ones(len(group.rows)), np.zeros(len(group.rows))
+        trust = np.ones(len(group.rows))
+        residual, unfitted = np.zeros(len(trust)), np.zeros(len(trust))
         if stack is not None and stack.cluster == group.cluster_name:
             axes = axes_of(points, group)
-            # a precision too can be new: in doublings, as interval.py's range_of has it
-            trust = trust_in(stack, {**axes, "gemm_peak": np.log2(group.features.gemm_peak)})
+            new = new_in(stack, axes, beyond_of(group.features, stack.seen))
+            trust = trust_in(stack, axes, new)
+            if stack.sheet_error is not None:
+                some = np.flatnonzero(np.any([*new.values()], axis=0))
+                unfitted[some] = _unfitted(group, some, stack, p)
+                trust = np.minimum(trust, followed(stack.sheet_error, unfitted))
+                unfitted = np.minimum(unfitted, stack.sheet_error)
             if stack.residual is not None:
-                residual = residual_in(stack, axes, trust, places_of(group.features))
+                residual = residual_in(stack, new, trust, places_of(group.features))
         start = group.start if stack is None else {**group.start, **stack.starts}
         unfollowed = np.zeros(len(group.rows))
         for share in np.unique(trust).tolist():
-            followed = shrunk(p, start, share, None if stack is None else stack.cautious)
+            near = shrunk(p, start, share, None if stack is None else stack.cautious)
             rows = np.flatnonzero(trust == share)
             if len(rows) > BLOCK:  # alike side by side: what none of a block has is not computed
                 f = group.features
                 rows = rows[np.argsort(4 * (f.pp[rows] > 1) + f.zero_stage[rows], kind="stable")]
             for block in range(0, len(rows), BLOCK):
                 some = rows[block : block + BLOCK]
-                _predict_block(group, some, followed, residual[some], out)
+                _predict_block(group, some, near, residual[some], out)
                 if share < 1:
                     unfollowed[some] = _way_left(group, some, p, out)
         index = group.rows
         out.predicted[index] = True
         out.parameters_from[index] = parameters_from
-        _judge(points, group, out, stack, unfollowed)
+        _judge(points, group, out, stack, trust, unfollowed, unfitted)
     return out
 
 
@@ -143,12 +153,37 @@ def _way_left(
     return np.log(step.total / out.step_time_s[index])
 
 
+def _unfitted(
+    group: Group, rows: npt.NDArray[np.int64], stack: StackCalibration, p: Mapping[str, float]
+) -> Floats:
+    """Standard deviation of ln(step) of the rows by what no calibrated row depends on, (n,).
+
+    The priors of those parameters, by differences: a row whose step they do not move has 0.
+    """
+    unfelt = [q for q in TIME if stack.parameters[q.name].reason == UNFELT]
+    variance = np.zeros(len(rows))
+    for block in range(0, len(rows), BLOCK):
+        f = group.features.take(rows[block : block + BLOCK])
+        used = memory_of(group, f, p).total / group.capacity_bytes
+        step_s = step_of(group, f, p, used).total
+        together = {**p, **{q.name: p[q.name] * _NUDGE for q in unfelt}}
+        moved = np.flatnonzero(step_of(group, f, together, used).total != step_s)
+        f, used, step_s = f.take(moved), used[moved], step_s[moved]
+        for q in unfelt if moved.size else ():
+            nudged = step_of(group, f, {**p, q.name: p[q.name] * _NUDGE}, used).total
+            slope = np.log(nudged / step_s) / np.log(_NUDGE)
+            variance[block + moved] += np.square(slope * q.spread)
+    return np.sqrt(variance)
+
+
 def _judge(
     points: Points,
     group: Group,
     out: Prediction,
     stack: StackCalibration | None,
+    trust: Floats,
     unfollowed: Floats,
+    unfitted: Floats,
 ) -> None:
     """How wrong the group's predictions may be."""
     index, f = group.rows, group.features
@@ -161,7 +196,9 @@ def _judge(
             lossy_transport=group.cluster.lossy_transport,
         ),
         stack,
+        trust=trust,
         unfollowed=unfollowed,
+        unfitted=unfitted,
         beyond=0.0 if stack is None else beyond_of(f, stack.seen),
         axes=axes_of(points, group),
         gpus_per_node=f.gpus_per_node,

@@ -3,17 +3,20 @@
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.own_parts import (
+from scaling.predict.cost.own_layer import WIDE, drawn_whole
+from scaling.predict.cost.own_memory import (
     BACKWARD,
     BUILD,
+    ONE_F_ONE_B,
     OPTIMIZER,
-    WIDE,
-    Alive,
+    Chunks,
     Held,
-    drawn_whole,
+    Moment,
+    Stage,
+    model_moments,
 )
-from scaling.predict.cost.own_stage import Stage
-from scaling.predict.cost.stages import head_params
+from scaling.predict.cost.stages import head_params, stages_of
+from scaling.predict.read.features import Features, Group
 
 _BUCKET = 5e8  # elements of its reduce_bucket_size (scaling/train/engines/deepspeed)
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
@@ -22,7 +25,7 @@ _PREFETCH = 5e7  # elements of its stage3_prefetch_bucket_size
 _NORM = 8.0  # bytes of fp64, in which DeepSpeed takes the norm of a gradient
 
 
-def alive(t: Stage) -> Alive:
+def moments_of(t: Stage) -> list[Moment]:
     """What is held when the loss is computed, in the layers' backward, and at other moments."""
     s, c, f, e, z = t.step, t.chunks, t.step.f, t.step.f.element_bytes, t.step.f.zero_stage
     zero, parts, gathers, low = z == 0, (z == 1) | (z == 2), z >= 3, e < WIDE
@@ -115,16 +118,16 @@ def alive(t: Stage) -> Alive:
             buffers=buckets + ~zero * bucket,
         )
         more.append((BACKWARD, flush.plus(own + full * (t.passing * unreduced + in_layer))))
-    return Alive(
+    more += model_moments(
+        t,
         forward=loss.but(activations=e * t.unfused),
         loss=loss,
         in_head=loss,
         after_loss=usual,
         in_ffn=in_attention.but(weights=usual.weights + again),
         in_attention=in_attention,
-        earlier=in_attention,
-        more=more,
     )
+    return more
 
 
 def _stepping(t: Stage, part: Floats, dealt: Flags) -> Floats:
@@ -168,3 +171,61 @@ def _gathered_bytes(t: Stage) -> Floats | float:
     early = s.sharding.second & (f.accumulation == 1)
     early_share = np.where(early, 1 - 1 / s.sharding.inside, 1.0)
     return np.asarray(gathers * f.element_bytes * gathered * early_share)
+
+
+def chunks_of_ranks(group: Group, f: Features) -> tuple[Chunks, Chunks]:
+    """Of the first and the last rank; the layouts all run 1F1B or all DualPipeV."""
+    is_1f1b = (f.schedule == ONE_F_ONE_B).all()
+    return _ends_of_1f1b(group, f) if is_1f1b else _ends_of_v(f)
+
+
+def reduces(f: Features, piped: bool) -> None:
+    """None: gradients of a layer go one by one."""
+
+
+def _ends_of_1f1b(group: Group, f: Features) -> tuple[Chunks, Chunks]:
+    """min(accumulation, pp) micro-batches on their way, and one."""
+    stages, rounds = stages_of(f, group.stack), np.minimum(f.accumulation, f.pp)
+    # tp ranks keep a part each of what came in, where all of them have the same
+    kept = np.where(f.attentions > 1, 2.0, np.where(f.sequence_parallel, 1.0, 1 / f.tp))
+    first = Chunks(
+        layers=stages.first, tables=1.0, flying=rounds * stages.first, staying=1 - 1 / rounds,
+        messages=rounds * kept + 1.5, looks_up=True, has_head=False, rounds=rounds,
+        positions=rounds,
+    )  # fmt: skip
+    last = Chunks(
+        layers=stages.last, tables=1.0, flying=stages.last, staying=1.0 * (stages.last == 0),
+        messages=kept + 1.5, looks_up=False, has_head=True, positions=1.0,
+        outputs=np.minimum(f.accumulation, 2.0),
+    )  # fmt: skip
+    return first, last
+
+
+def _ends_of_v(f: Features) -> tuple[Chunks, Chunks]:
+    """The first and the last rank of DualPipeV, each with a stage on the way out and one back.
+
+    DeepSpeed deals layers evenly to 2 pp stages, and first the ones left over. Rank r holds
+    2 pp - r micro-batches on their way out and r + 1 on their way back
+    (deepspeed/runtime/pipe/schedule.py, DualPipeVSchedule.steps, from step 4 on), of each what its
+    stages took and what they gave.
+    """
+    stages = 2 * f.pp
+    fewest, fuller = np.divmod(f.num_layers, stages)
+
+    def of(rank: Floats | float, looks_up: bool) -> Chunks:
+        out, back = fewest + (rank < fuller), fewest + (stages - 1 - rank < fuller)
+        going, coming = np.minimum(stages - rank, f.accumulation - 1), rank + 1.0
+        flying = going * out + coming * back
+        return Chunks(
+            layers=out + back,
+            tables=f.embeddings * looks_up,
+            flying=flying,
+            staying=1 - back / np.maximum(flying, 1.0),
+            messages=(going + coming) * (1.0 if looks_up else 2.0),
+            looks_up=looks_up,
+            has_head=looks_up,
+            rounds=0.0,
+            outputs=1.0 * looks_up,
+        )
+
+    return of(0.0, True), of(f.pp - 1, False)

@@ -3,25 +3,37 @@
 Sharded weights, their moments and their gradients are fp32 (bf16 under `optimizer_precision`);
 beside them lie the copies that FSDP2 gathers in the precision that trains: all weights up to
 zero_stage 2, two layers of them at 3. A layer's gradients are whole until they are reduced.
+
+What is on its way in a pipeline is counted from torch's own tables of actions
+(torch.distributed.pipelining.schedules); a test compares the two.
 """
+
+import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.chunks import ONE_F_ONE_B, ZBV, ZERO_BUBBLE
 from scaling.predict.cost.experts import expert_sharding_of, present
-from scaling.predict.cost.own_parts import (
+from scaling.predict.cost.own_layer import WIDE, drawn_whole
+from scaling.predict.cost.own_memory import (
     BACKWARD,
     BUILD,
+    DUALPIPEV,
     FORWARD,
+    INTERLEAVED,
+    ONE_F_ONE_B,
     OPTIMIZER,
-    WIDE,
-    Alive,
+    ZBV,
+    ZERO_BUBBLE,
+    Chunks,
     Held,
-    drawn_whole,
+    Moment,
+    Stage,
+    model_moments,
 )
-from scaling.predict.cost.own_stage import Stage
-from scaling.predict.read.features import Features
+from scaling.predict.cost.stages import ends_of_two_kinds, stages_of
+from scaling.predict.read.features import Features, Group
 
 
 def _gathers(f: Features, piped: bool) -> Flags:
@@ -55,7 +67,7 @@ def _groups(f: Features) -> Floats:
     return np.asarray(3 + np.where(f.tp > 1, 1.0, 3.0) + 2 * f.head_norms + mlp)
 
 
-def alive(t: Stage) -> Alive:
+def moments_of(t: Stage) -> list[Moment]:
     """What is held when the loss is computed, in the layers' backward, and at other moments."""
     s, c, f, e = t.step, t.chunks, t.step.f, t.step.f.element_bytes
     layer, table, piped, rounds = s.layer, s.table, s.piped, f.accumulation
@@ -179,7 +191,8 @@ def alive(t: Stage) -> Alive:
         gradients = tied * (gradients + (again & ~once & gathers) * of_table)
         last = usual.but(weights=gathers * (e * table + waits), gradients=gradients)
         more.append((BACKWARD, last.plus(e * s.own)))
-    return Alive(
+    more += model_moments(
+        t,
         forward=loss,
         loss=loss,
         in_head=in_head,
@@ -187,5 +200,79 @@ def alive(t: Stage) -> Alive:
         in_ffn=in_layer,
         in_attention=in_layer,
         earlier=in_layer.but(gradients=kept + of_layer),
-        more=more,
     )
+    return more
+
+
+def in_flight(f: Features, rank: Floats, chunk: Floats) -> Floats:
+    """Micro-batches whose activations `rank` holds at most of each of its chunks, (chunks, n).
+
+    With p ranks and v chunks: 1F1B p - rank. Interleaved 2 (p - rank - 1) + (v - 1) p passes before
+    the first backward and the one that follows, zero bubble p - rank - 1 of them and as many more
+    as its weights' gradients wait; rounds of p go to one chunk after the other. ZBV 2p - 1 - rank
+    and rank + 1. DualPipeV the same and one more.
+    """
+    p, v, s = f.pp, f.virtual, f.schedule
+    ahead = np.where(s == INTERLEAVED, 2 * (p - rank - 1) + (v - 1) * p + 1, v * p)
+    in_rounds = np.where(
+        chunk == 0, np.where(ahead > v * p, ahead - (v - 1) * p, np.minimum(ahead, p)),
+        np.clip(ahead - chunk * p, 0.0, p),
+    )  # fmt: skip
+    in_v = np.where(chunk == 0, 2 * p - 1 - rank + (s == DUALPIPEV), rank + 1)
+    most = np.where(s >= ZBV, in_v, np.where(s == ONE_F_ONE_B, p - rank, in_rounds))
+    flying: Floats = np.minimum(most, f.accumulation)
+    return flying
+
+
+def chunks_of_ranks(group: Group, f: Features) -> Iterator[Chunks]:
+    """Of the first, the second and the last rank, as far as any of the layouts has them."""
+    in_v, zbv = f.schedule >= ZBV, f.schedule == ZBV
+    in_parts = zbv | (f.schedule == ZERO_BUBBLE)  # a backward: of activations, and of weights
+    each = np.where(in_v, 2.0, f.virtual)  # chunks of a rank
+    chunks, chunk = f.pp * each, np.arange(each.max(initial=1))[:, np.newaxis]
+    there = chunk < each
+    dealt = stages_of(dataclasses.replace(f, pp=chunks), group.stack)
+    fuller = f.num_layers - dealt.last - dealt.first * (chunks - 1)
+    mixed = (f.expert_share > 0) & (f.expert_share < 1)
+    ends = ends_of_two_kinds(f, chunks) if mixed.any() else None
+    ranks = (np.zeros(len(f)), np.minimum(1.0, f.pp - 1), f.pp - 1)
+    for rank in ranks[: int(f.pp.max(initial=1))]:
+        index = np.where(in_v & (chunk == 1), chunks - 1 - rank, rank + chunk * f.pp)
+        first, last = there & (index == 0), there & (index == chunks - 1)
+        count = np.where(last, dealt.last, dealt.first + (index >= chunks - 1 - fuller)) * there
+        dense = None
+        if ends is not None:
+            row, place = np.arange(len(f)), np.minimum(index, chunks - 1).astype(int)
+            before, until = ends[row, place], ends[row, place + 1]
+            of_dense = np.clip((1 - f.expert_share) * f.num_layers - before, 0.0, until - before)
+            count = np.where(mixed, (until - before) * there, count)
+            dense = np.where(mixed, of_dense * there, (1 - f.expert_share) * count).sum(0)
+        flying = in_flight(f, rank, chunk) * there
+        # ZBV ends with pp + rank passes, of which it puts off 2 rank + 1 weights' gradients
+        at_end = np.where(zbv, np.where(chunk == 0, f.pp, rank), flying)
+        last_waits = (f.schedule == ZERO_BUBBLE) & (chunk == each - 1)
+        waiting = np.where(zbv, rank + (chunk == 0), rank * last_waits)
+        put_off = np.minimum(waiting, flying)
+        turn = zbv & (index == f.pp)  # its gradient takes a buffer's place
+        deferred = (there & ~first & in_parts & ~turn).sum(0)
+        passes = flying.sum(0)
+        # others than the one whose backward is over; no chunk has more than are left of the step
+        others = np.minimum(passes, (f.accumulation - 1) * each) - 1
+        kept_for_step = deferred * f.accumulation - np.where(deferred > 0, passes, 0.0)
+        yield Chunks(
+            layers=count.sum(0),
+            tables=1.0 * first.any(0) + last.any(0),
+            flying=(count * flying).sum(0),
+            staying=np.maximum(others, 0.0) / passes,
+            messages=passes + np.maximum(kept_for_step, 0.0),
+            looks_up=first.any(0),
+            has_head=last.any(0),
+            outputs=1.0,
+            passes=passes,
+            left=(count * np.minimum(at_end, flying)).sum(0),
+            split=(count * put_off).sum(0),
+            split_heads=(last * put_off).sum(0),
+            received=(there & ~first).sum(0) + 1.0 * (there & ~last).sum(0),
+            deferred=deferred,
+            dense=dense,
+        )

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Floats, Words
-from scaling.predict.cost.interval import EIGHTY, before
-from scaling.predict.read.calibration import Band
+from scaling.predict.cost.interval import before
+from scaling.predict.read.calibration import EIGHTY, Band
 
 # What is taken before any fold tells is worth so many rows (own part), and one fold (shared part).
 _ROWS_BEFORE = 30

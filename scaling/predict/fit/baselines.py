@@ -4,9 +4,11 @@ Each says what a step takes from the rows it was given; none knows data sheets b
 """
 
 import importlib.util
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from scipy.spatial.distance import cdist
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.fit.coverage import settings_of
@@ -35,16 +37,11 @@ def neighbour_scaled(points: Points, observed: Observed, fitted: Flags, wanted: 
     Work is the FLOPs of a step over GPUs times their peak; near is a small sum of absolute
     differences, a doubling being 1. NaN where nothing was measured.
     """
-    about, work_s = _described(points)
-    seen = np.flatnonzero(fitted & observed.timed & np.isfinite(work_s))
-    asked = np.flatnonzero(wanted & np.isfinite(work_s))
-    found = np.full(len(points), np.nan)
-    if seen.size:
-        for row in asked.tolist():
-            distance = np.abs(about[seen] - about[row]).sum(axis=1)
-            nearest = seen[int(np.argmin(distance))]
-            found[row] = observed.step_time_s[nearest] * work_s[row] / work_s[nearest]
-    return found
+
+    def nearest(about: Floats, log_share: Floats, about_wanted: Floats) -> Floats:
+        return np.asarray(log_share[cdist(about_wanted, about, "cityblock").argmin(axis=1)])
+
+    return _learned(points, observed, fitted, wanted, nearest, fewest=1)
 
 
 def boosted_trees(points: Points, observed: Observed, fitted: Flags, wanted: Flags) -> Floats:
@@ -55,17 +52,34 @@ def boosted_trees(points: Points, observed: Observed, fitted: Flags, wanted: Fla
     """
     from sklearn.ensemble import GradientBoostingRegressor
 
+    trees = GradientBoostingRegressor(
+        n_estimators=300, max_depth=4, learning_rate=0.05, subsample=0.8, random_state=0
+    )
+
+    def grown(about: Floats, log_share: Floats, about_wanted: Floats) -> Floats:
+        return np.asarray(trees.fit(about, log_share).predict(about_wanted))
+
+    return _learned(points, observed, fitted, wanted, grown, fewest=_FEWEST_TO_LEARN)
+
+
+def _learned(
+    points: Points,
+    observed: Observed,
+    fitted: Flags,
+    wanted: Flags,
+    learner: Callable[[Floats, Floats, Floats], Floats],
+    *,
+    fewest: int,
+) -> Floats:
+    """Work times what is learned of ln(time over work) from so many rows at least, (n,)."""
     about, work_s = _described(points)
-    seen = np.flatnonzero(fitted & observed.timed & np.isfinite(work_s))
-    asked = np.flatnonzero(wanted & np.isfinite(work_s))
-    found = np.full(len(points), np.nan)
-    if seen.size >= _FEWEST_TO_LEARN and asked.size:
-        trees = GradientBoostingRegressor(
-            n_estimators=300, max_depth=4, learning_rate=0.05, subsample=0.8, random_state=0
-        )
-        trees.fit(about[seen], np.log(observed.step_time_s[seen] / work_s[seen]))
-        found[asked] = np.exp(trees.predict(about[asked])) * work_s[asked]
-    return found
+    known = np.isfinite(work_s)
+    seen, wanted = fitted & observed.timed & known, wanted & known
+    step_s = np.full(len(points), np.nan)
+    if seen.sum() >= fewest and wanted.any():
+        log_share = np.log(observed.step_time_s[seen] / work_s[seen])
+        step_s[wanted] = np.exp(learner(about[seen], log_share, about[wanted])) * work_s[wanted]
+    return step_s
 
 
 def rule_regrets(points: Points, observed: Observed, timed: Flags) -> list[float]:

@@ -1,44 +1,41 @@
 """From measured rows to a calibration: fit each stack, then again without the rows it predicts."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.special import log_ndtr
 
 from scaling.errors import InputError
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Floats, Words
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import beyond_of, range_of, rough_of
+from scaling.predict.cost.interval import range_of
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.model import axes_of
-from scaling.predict.cost.step import step_of
-from scaling.predict.fit.bands import HeldBack, band_of, one_fold
+from scaling.predict.cost.outcomes import KERNELS, outcome_columns
 from scaling.predict.fit.coverage import settings_of
-from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_outcomes, fit_time
+from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_time, moved
+from scaling.predict.fit.folds import FEWEST_TO_FOLD, held_back_errors
 from scaling.predict.read.calibration import (
     DATA_SHEET_BAND,
     Band,
     Calibration,
-    Fitted,
     StackCalibration,
 )
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.observed import Observed
-from scaling.predict.read.residual import (
-    NOISES,
-    chosen_noise,
-    fitted_residual,
-    is_worth,
-    places_of,
+from scaling.predict.read.trust import (
+    UNTESTED,
 )
-from scaling.predict.read.trust import TRUSTS, UNTESTED, chosen_trust, shrunk, untested_trust
 
-_FOLDS = 4
-_FEWEST_TO_FOLD = 8  # timed rows; below that a fold would fit on nothing
-_FEWEST_HELD_BACK = 3
-_MOST_VALUES = 3  # of one axis that are left out in turn
+_OUTCOME_FOLDS = 3
+_FEWEST_OUTCOMES = 10  # that ran, and that did not: below it the prior says more
+# Before any outcome: the offset and what a kernel adds to it, ln(need); ln(sigma) and its width.
+_OFFSET_BEFORE, _KERNEL_BEFORE = 0.05, 0.06
+_LOG_SIGMA_BEFORE, _LOG_SIGMA_WIDTH = float(np.log(0.1)), 0.4
 
 
 def calibrate(
@@ -94,18 +91,20 @@ def one_fingerprint_per_stack(columns: Columns, points: Points) -> None:
 
 def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) -> StackCalibration:
     memory = fit_memory(group, seen, group.start)
-    start = _moved(group.start, memory)
+    start = moved(group.start, memory)
     time = fit_time(group, seen, start)
-    cautious = fit_cautiously(group, seen, start, _moved(start, time))
+    cautious = fit_cautiously(group, seen, start, moved(start, time))
     time = {
         name: dataclasses.replace(fitted, cautious=cautious[name]) for name, fitted in time.items()
     }
     timed = seen.timed
     axes = {axis: values[timed] for axis, values in axes_of(points, group).items()}
     held_back: dict[str, Any] = {"bands": {"interpolation": _prior_band()}}
-    if bands and timed.sum() >= _FEWEST_TO_FOLD:
+    if bands:  # too few rows for a fold: nothing bears the fit out where a row is new
+        held_back |= {"trust": {UNTESTED: 0.0}, "sheet_error": 0.0}
+    if bands and timed.sum() >= FEWEST_TO_FOLD:
         settings = _settings(points, group)[timed]
-        held_back = _held_back_errors(group, seen, start, time, axes, settings)
+        held_back = held_back_errors(group, seen, start, time, axes, settings)
     return StackCalibration(
         framework=group.framework,
         cluster=group.cluster_name,
@@ -127,168 +126,41 @@ def _prior_band() -> Band:
     return Band(low=low, high=high, rows=0, own=0.055, shared=0.06)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Fold:
-    """Rows held back from one fit, for each of `trusts`; by noise, what neighbours are off by."""
-
-    by_trust: list[HeldBack]
-    nearby: dict[float, Floats]
-
-
-def _held_back_errors(
-    group: Group,
-    seen: Observed,
-    start: Mapping[str, float],
-    fitted: Mapping[str, Fitted],
-    axes: Mapping[str, npt.NDArray[np.generic]],
-    settings: Words,
-) -> dict[str, Any]:
-    """What fits of part of the rows say of the others: bands, trust and residual of a calibration.
-
-    Of rows the fit has not seen: random folds, and whole values of an axis left out.
-
-    World sizes are only ever predicted from smaller ones, as they are in use. What is left out also
-    says how far the fit is to be followed where a value is new, and whether what neighbours are off
-    by makes a prediction better: within the rows, and by axis.
-    """
-    timed = np.flatnonzero(seen.timed)
-    warm = _moved(start, fitted)
-    careful = {name: one.cautious or one.value for name, one in fitted.items()}
-    places = places_of(group.features.take(timed))
-
-    def held_back(p: Mapping[str, float], rows: Flags, fitted_rows: Flags) -> HeldBack:
-        known = range_of(group.features.take(timed[fitted_rows]))
-        return _held_back(group, seen, p, timed[rows], settings[rows], known)
-
-    def fold(held: Flags, rest: Flags, trusts: Sequence[float] = (1.0,)) -> _Fold:
-        part, part_seen = _rows_of(group, timed[rest]), seen.take(timed[rest])
-        fitted = _moved(start, fit_time(part, part_seen, start, first_guess=warm))
-        cautious = fitted
-        if trusts == TRUSTS:
-            cautious = fit_cautiously(part, part_seen, start, fitted, first_guess=careful)
-        known = held_back(fitted, rest, rest).log_residual
-        nearby = {
-            noise: fitted_residual(places[rest], known, noise=noise).at(places[held])
-            for noise in NOISES
-        }
-        by_trust = [
-            held_back(shrunk(fitted, start, trust, cautious), held, rest) for trust in trusts
-        ]
-        return _Fold(by_trust=by_trust, nearby=nearby)
-
-    order = np.random.default_rng(0).permutation(len(timed)) % _FOLDS
-    random = [fold(order == one, order != one, (1.0, 0.0)) for one in range(_FOLDS)]
-    of_fit, of_sheet = (
-        np.concatenate([one.by_trust[at].log_residual for one in random]) for at in (0, 1)
-    )
-    trust = {UNTESTED: untested_trust(len(timed), of_sheet, of_fit)}
-    noise = chosen_noise(
-        {
-            noise: np.concatenate(
-                [one.by_trust[0].log_residual - one.nearby[noise] for one in random]
-            )
-            for noise in NOISES
-        }
-    )
-    holds_in, within = _with_neighbours("interpolation", random, 0, 1.0, noise)
-    kind = {
-        "lean_kernels": group.stack.lean_kernels,
-        "lossy_transport": group.cluster.lossy_transport,
-    }
-    bands = {"interpolation": band_of("interpolation", [one_fold(within)], **kind)}
-    for axis, values in axes.items():
-        folds = [
-            fold(held, rest, TRUSTS)
-            for held, rest in _splits(axis, values)
-            if held.sum() >= _FEWEST_HELD_BACK and rest.sum() >= _FEWEST_TO_FOLD
-        ]
-        if folds:
-            by_trust = zip(*(one.by_trust for one in folds), strict=True)
-            trust[axis] = chosen_trust(
-                [np.concatenate([one.log_residual for one in held]) for held in by_trust]
-            )
-            at = TRUSTS.index(trust[axis])
-            held = [one.by_trust[at] for one in folds]
-            if holds_in:
-                holds, held = _with_neighbours(axis, folds, at, trust[axis], noise)
-                holds_in += holds
-            bands[axis] = band_of(axis, held, **kind)
-        elif holds_in:
-            holds_in += (axis,)
-    residual = None
-    if holds_in:
-        everyone = np.ones(len(timed), dtype=bool)
-        everything = held_back(warm, everyone, everyone)
-        residual = fitted_residual(places, everything.log_residual, holds_in, noise=noise)
-    return {"bands": bands, "trust": trust, "residual": residual}
-
-
-def _with_neighbours(
-    axis: str, folds: list[_Fold], at: int, trust: float, noise: float
-) -> tuple[tuple[str, ...], list[HeldBack]]:
-    """(axis,) and the folds' rows less what neighbours tell, unless that harms; else () and all."""
-    without = [fold.by_trust[at] for fold in folds]
-    with_it = [
-        dataclasses.replace(held, log_residual=held.log_residual - trust * fold.nearby[noise])
-        for held, fold in zip(without, folds, strict=True)
-    ]
-    before, after = (
-        np.concatenate([held.log_residual for held in each]) for each in (without, with_it)
-    )
-    # within the rows neighbours have to help; where a row is new they only must not have harmed
-    helps = is_worth(before, after) if axis == "interpolation" else not is_worth(after, before)
-    return ((axis,), with_it) if helps else ((), without)
-
-
-def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[tuple[Flags, Flags]]:
-    """(rows held back, rows to fit on) for the values of one axis worth leaving out."""
-    unique, counts = np.unique(
-        values.astype(str) if axis == "model" else values, return_counts=True
-    )
-    if len(unique) < 2:
-        return []
-    if axis == "world_size":
-        return [(values == v, values < v) for v in unique[-2:]]
-    most = unique[np.argsort(-counts)][:_MOST_VALUES]
-    return [(values == v, values != v) for v in most]
-
-
-def _moved(start: Mapping[str, float], fitted: Mapping[str, Fitted]) -> dict[str, float]:
-    """Every parameter after a fit that moved some."""
-    return {**start, **{name: one.value for name, one in fitted.items()}}
-
-
-def _rows_of(group: Group, rows: npt.NDArray[np.int64]) -> Group:
-    return dataclasses.replace(group, rows=group.rows[rows], features=group.features.take(rows))
-
-
-def _held_back(
-    group: Group,
-    seen: Observed,
-    p: Mapping[str, float],
-    test_rows: npt.NDArray[np.int64],
-    settings: Words,
-    known: Mapping[str, tuple[float, ...]],
-) -> HeldBack:
-    """The test rows, predicted by parameters that were fitted on others."""
-    f = group.features.take(test_rows)
-    memory = memory_of(group, f, p)
-    step = step_of(group, f, p, memory.total / group.capacity_bytes)
-    return HeldBack(
-        log_residual=np.log(seen.step_time_s[test_rows] / step.total),
-        roughness=rough_of(
-            step.terms["tp_comm_s"] / step.total,
-            need_of(memory, p) / group.capacity_bytes,
-            lossy_transport=group.cluster.lossy_transport,
-        ),
-        beyond=beyond_of(f, known),
-        setting=settings,
-    )
-
-
 def _settings(points: Points, group: Group) -> Words:
     """What rows of a stack must share to be rivals at one size, as words (n,)."""
     settings: Words = np.full(len(points), "", dtype=object)
     for key, rows in settings_of(points, np.ones(len(points), dtype=bool)).items():
         settings[rows] = "|".join(map(str, key))
     return settings[group.rows]
+
+
+def fit_outcomes(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[str, float]:
+    """How need tells what fits, of rows held back from fits of memory: a probit with a prior.
+
+    Maximum a posteriori of `sigma`, `offset` and of KERNELS (cost/outcomes.py); empty where fewer
+    than 10 rows ran or ran out of memory.
+    """
+    rows = np.flatnonzero(seen.ran | seen.out_of_memory)
+    out = seen.out_of_memory[rows]
+    if min(out.sum(), (~out).sum()) < _FEWEST_OUTCOMES:
+        return {}
+    need: Floats = np.zeros(len(rows))
+    fold = np.random.default_rng(0).permutation(len(rows)) % _OUTCOME_FOLDS
+    for one in range(_OUTCOME_FOLDS):
+        held, rest = rows[fold == one], rows[fold != one]
+        features = group.features
+        part = dataclasses.replace(group, rows=group.rows[rest], features=features.take(rest))
+        p = moved(start, fit_memory(part, seen.take(rest), start))
+        need[fold == one] = need_of(memory_of(group, features.take(held), p), p)
+    used = np.log(need / group.capacity_bytes)
+    kernels = outcome_columns(group.features.take(rows))
+    side = np.where(out, -1.0, 1.0)
+
+    def loss(x: npt.NDArray[np.float64]) -> float:
+        odds = log_ndtr(side * (x[1] + kernels @ x[2:] - used) / np.exp(x[0])).sum()
+        before = ((x[0] - _LOG_SIGMA_BEFORE) / _LOG_SIGMA_WIDTH) ** 2
+        before += (x[1] / _OFFSET_BEFORE) ** 2 + ((x[2:] / _KERNEL_BEFORE) ** 2).sum()
+        return float(before / 2 - odds)
+
+    x = minimize(loss, np.array([_LOG_SIGMA_BEFORE, 0.0, *(0.0 for _ in KERNELS)])).x.tolist()
+    return {"sigma": float(np.exp(x[0])), "offset": x[1], **dict(zip(KERNELS, x[2:], strict=True))}

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.interval import EIGHTY, SINGLE
+from scaling.predict.cost.interval import SINGLE
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import chance_faster, ratio_sigma
+from scaling.predict.read.calibration import EIGHTY
 from scaling.predict.read.features import Points
 from scaling.predict.read.observed import Observed
 

@@ -21,6 +21,10 @@ _WIDEST_RANGE = 1e3  # of doublings and switches
 _WIDEST = 20.0  # of a band, in logarithms: a factor of half a billion
 
 AXES = ("world_size", "seq_length", "model", "hidden_size")
+# 80 % of a normal error lie within this many standard deviations.
+EIGHTY = 1.2816
+# Why a parameter was not fitted: of no row would the step be another with another value of it.
+UNFELT = "no row depends on it"
 
 # Without calibration the data sheet is off by 4 to 20 % on published tables; steps slower than
 # predicted are commoner than faster ones. Quantiles of log(measured / predicted).
@@ -64,7 +68,9 @@ class StackCalibration:
     AXES from folds that leave a whole value of that axis out. `seen` are the axis values of the
     calibration rows, and the ranges of what their layouts show (cost/interval.py). `generation` is
     the GPU's. `trust`: by axis how far the fit is followed where a row's value of it is new, and
-    "untested" where no fold could tell, see trust.py. `residual`: what the formulas leave of the
+    "untested" where no fold could tell and "layout" where its layout is new, see trust.py.
+    `sheet_error`: root mean square of ln(measured / predicted from data sheets), stalled rows cut
+    off; None where nobody looked, and in older files. `residual`: what the formulas leave of the
     calibrated rows; None where rows held back are no better for it, and in older files. `outcomes`:
     how need tells what fits, in logarithms (cost/outcomes.py); empty where too few rows ran or too
     few did not.
@@ -80,6 +86,7 @@ class StackCalibration:
     bands: Mapping[str, Band]
     seen: Mapping[str, tuple[float | str, ...]]
     trust: Mapping[str, float] = field(default_factory=dict)
+    sheet_error: float | None = None
     residual: Residual | None = None
     outcomes: Mapping[str, float] = field(default_factory=dict)
 
@@ -226,10 +233,11 @@ def _checked(path: Path, record: dict[str, Any]) -> Calibration:
                 raise InputError(
                     f"{place}: bands.{shortened(name)} is no band: {band.low}, {band.high}"
                 )
-            for part in (band.own, band.shared):
+            for part in (band.own, band.shared, stack.sheet_error):
                 if part is not None and not 0 <= part <= _WIDEST:
                     raise InputError(
-                        f"{place}: bands.{shortened(name)} has {part}, no standard deviation"
+                        f"{place}: bands.{shortened(name)} or sheet_error has {part}, no standard "
+                        "deviation"
                     )
     return found
 

@@ -21,8 +21,7 @@ from scaling.foreign.layouts import (
 )
 from scaling.foreign.measured import OUTCOMES, set_other_work_aside
 from scaling.foreign.spellings import model_meant
-from scaling.layout.axes import AXES, SETTING
-from scaling.layout.routing import ROUTINGS
+from scaling.layout.axes import AXES, ROUTINGS, SETTING
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import cluster_named, names_of
 from scaling.predict.read.foreign_clusters import clusters_of

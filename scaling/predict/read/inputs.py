@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.layout.axes import AXES, DEFAULTS, PipelineSchedule
+from scaling.layout.axes import AXES, DEFAULTS, ROUTINGS, PipelineSchedule
 from scaling.layout.layout import Layout
 from scaling.layout.optional_parts import SIZES
-from scaling.layout.routing import ROUTINGS
 from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own: this name is that of its first engine.

@@ -1,12 +1,12 @@
 """How far a fit is followed where a row is new: all the way, or part of it from the data sheet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Floats
-from scaling.predict.read.calibration import AXES, StackCalibration
+from scaling.foreign.arrays import Flags, Floats
+from scaling.predict.read.calibration import AXES, EIGHTY, StackCalibration
 from scaling.predict.read.features import BLOCK
 from scaling.predict.read.parameters import MEMORY, TIME
 
@@ -17,8 +17,8 @@ CAUTIOUS = 0.5
 # Where no fold could leave a value out a size never seen is followed all of the way, any other
 # as far as `untested_trust` says. Folds leave out values that have neighbours: beyond all of them
 # less is known, and that of these axes is followed no further than halfway between the two.
-_EXTRAPOLATED = ("seq_length", "hidden_size", "gemm_peak")
-UNTESTED = "untested"
+_EXTRAPOLATED = ("seq_length", "hidden_size")
+UNTESTED, LAYOUT = "untested", "layout"
 # Half as far from so few timed rows, and half where rows held back are off by so much (log scale):
 # a data sheet is right to about as much. One that is off by twice that is none to go by.
 _FEW, _BLURRED = 20, 0.10
@@ -26,6 +26,11 @@ _FEW, _BLURRED = 20, 0.10
 _LARGEST_ERROR = 0.5
 # Less trust has to be better by this share: folds are few.
 _WORTH = 0.05
+
+
+def at_trust(share: float) -> str:
+    """The name of the band of rows held back at random, predicted with that trust."""
+    return f"interpolation at {share:g}"
 
 
 def shrunk(
@@ -67,47 +72,79 @@ def chosen_trust(log_residuals: Sequence[Floats]) -> float:
     return max(enough)
 
 
-def untested_trust(rows: int, of_sheet: Floats, of_fit: Floats) -> float:
+def untested_trust(rows: int, of_sheet: Floats, of_fit: Floats, tested: Collection[float]) -> float:
     """How far `rows` timed rows are to be followed in what none of them varies.
+
+    No further than where folds could test it in something else, and not at all where they could in
+    nothing: a data sheet that nothing refutes is not given up.
 
     Args:
         rows: how many were fitted on.
         of_sheet: ln(measured / predicted) of rows held back, by where the fit began, (n,).
         of_fit: the same by fits of the others.
+        tested: trust in the axes of which folds left values out.
     """
     sheet, fit = (float(np.minimum(np.abs(r), _LARGEST_ERROR).mean()) for r in (of_sheet, of_fit))
     refuted = min(max(sheet / _BLURRED - 1, 0.0), 1.0)
     borne_out = rows / (rows + _FEW) / (1 + (fit / _BLURRED) ** 2)
-    return borne_out * (CAUTIOUS + (1 - CAUTIOUS) * refuted)
+    return min(borne_out * (CAUTIOUS + (1 - CAUTIOUS) * refuted), min(tested, default=0.0))
+
+
+def error_of(log_residual: Floats) -> float:
+    """Root mean square of errors, each counted up to what decides nothing alone."""
+    return float(np.sqrt(np.mean(np.minimum(np.abs(log_residual), _LARGEST_ERROR) ** 2)))
+
+
+def followed(sheet_error: float, unfitted: Floats) -> Floats:
+    """What share of a fit is followed where it knows a row in part, (n,), one of TRUSTS.
+
+    A fit mends what data sheets are off by in all their numbers together, so half of it may be
+    worse than none. As the positive part of James and Stein's estimate has it (1961): 1 less the
+    square of what is unknown, as 80 % of it has it, over that of what was mended; rounded down.
+
+    Args:
+        sheet_error: what data sheets are off by on the calibrated rows, log scale.
+        unfitted: standard deviation of ln(step) by parameters that no calibrated row depends on.
+    """
+    doubt = np.square(EIGHTY * unfitted) / max(sheet_error**2, 1e-12)
+    quarters = len(TRUSTS) - 1
+    return np.asarray(np.floor(quarters * np.maximum(1 - doubt, 0.0)) / quarters)
 
 
 def new_in(
-    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]]
+    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], beyond: Floats
 ) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which rows have a value that was not calibrated, (n,) each, by names of AXES."""
-    return {
+    """Which rows have a value that was not calibrated, (n,) each, by names of AXES and LAYOUT.
+
+    Args:
+        stack: the calibration.
+        axes: the rows' values by names of AXES, (n,) each.
+        beyond: how far their layouts are beyond all calibrated ones, (n,).
+    """
+    new = {
         axis: ~np.isin(axes[axis].astype(str), np.array(stack.seen[axis]).astype(str))
         for axis in AXES
     }
+    return {**new, LAYOUT: beyond > 0}
 
 
 def residual_in(
     stack: StackCalibration,
-    axes: Mapping[str, npt.NDArray[np.generic]],
+    new: Mapping[str, Flags],
     trust: npt.NDArray[np.float64],
     places: Floats,
 ) -> npt.NDArray[np.float64]:
     """ln(measured / predicted) to expect of each row by its neighbours, (n,).
 
-    0 where a row is new in something in which folds did not confirm it; elsewhere followed as far
-    as the fit is, `trust`.
+    0 where a row is new (`new_in`) in something in which folds did not confirm it; elsewhere
+    followed as far as the fit is, `trust`.
     """
     residual = stack.residual
     if residual is None:
         return np.zeros(len(trust))
     holds = np.full(len(trust), "interpolation" in residual.holds_in)
-    for axis, new in new_in(stack, axes).items():
-        holds &= ~new | (axis in residual.holds_in)
+    for axis, of_axis in new.items():
+        holds &= ~of_axis | (axis in residual.holds_in)
     rows = np.flatnonzero(holds)
     expected = np.zeros(len(trust))
     for block in range(0, len(rows), BLOCK):
@@ -117,24 +154,18 @@ def residual_in(
 
 
 def trust_in(
-    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]]
+    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], new: Mapping[str, Flags]
 ) -> npt.NDArray[np.float64]:
-    """Trust in the fit for each row, (n,): the least of the axes in which it is new.
-
-    Args:
-        stack: the calibration.
-        axes: the rows' values by names of AXES, (n,) each.
-    """
+    """Trust in the fit for each row, (n,): the least of those in what it is `new_in`."""
     trust = np.ones(len(axes[AXES[0]]))
     untested = stack.trust.get(UNTESTED, CAUTIOUS)
-    for axis, new in new_in(stack, axes).items():
-        tested = stack.trust.get(axis, 1.0 if axis == "world_size" else untested)
-        trust = np.where(new, np.minimum(trust, tested), trust)
+    for axis, of_axis in new.items():
+        tested = stack.trust.get(axis, 1.0 if axis in ("world_size", LAYOUT) else untested)
+        trust = np.where(of_axis, np.minimum(trust, tested), trust)
     for axis in _EXTRAPOLATED:
-        if axis in axes and axis in stack.seen:
-            seen = np.array(stack.seen[axis], dtype=np.float64)
-            values = axes[axis].astype(np.float64)
-            beyond = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
-            halfway = (stack.trust.get(axis, untested) + untested) / 2
-            trust = np.where(beyond, np.minimum(trust, halfway), trust)
+        seen = np.array(stack.seen[axis], dtype=np.float64)
+        values = axes[axis].astype(np.float64)
+        outside = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
+        halfway = (stack.trust.get(axis, untested) + untested) / 2
+        trust = np.where(outside, np.minimum(trust, halfway), trust)
     return trust

@@ -8,6 +8,9 @@ import altair as alt
 from scaling.report.charts.marks import POINT_SIZE, POINTS, SURFACE, of
 from scaling.report.charts.palette import variable
 
+# Of the box, for the columns of a legend: the plot's own width changes while it is laid out. A file
+# has no box.
+_BOX = "(width && containerSize()[0] || 640)"
 CATEGORIES = [variable(name) for name in ("t1", "t4", "t5", "t2", "ink-2", "t6")]
 
 
@@ -35,7 +38,7 @@ def category(field: str, *, domain: Sequence[str] = (), sort: Any = alt.Undefine
     shown = alt.Legend(
         title=None, orient="top", symbolType="circle", symbolOpacity=1, labelLimit=220,
         labelFontSize=12,
-        columns=alt.ExprRef("width < 420 ? 2 : 4"),
+        columns=alt.ExprRef(f"{_BOX} < 470 ? 2 : 4"),
     )  # fmt: skip
     return alt.Color(
         field,
@@ -59,6 +62,6 @@ def part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
         legend=alt.Legend(
             title=None, orient="top", symbolType="square", labelLimit=200,
             labelOpacity=shown, symbolOpacity=shown,
-            columns=alt.ExprRef("width < 420 ? 2 : width < 700 ? 3 : 6"),
+            columns=alt.ExprRef(f"{_BOX} < 470 ? 2 : {_BOX} < 760 ? 3 : 6"),
         ),
     )  # fmt: skip

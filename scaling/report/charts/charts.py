@@ -11,17 +11,17 @@ from typing import Any
 
 import altair as alt
 
-from scaling.report.charts.accuracy import prediction_error
-from scaling.report.charts.cost import cost
 from scaling.report.charts.effects import factor_effects
-from scaling.report.charts.fabric import collectives, communication, gemm_rates
-from scaling.report.charts.layouts import layout_ranking
+from scaling.report.charts.layouts import layout_map, layout_ranking
 from scaling.report.charts.memory import memory, memory_time
-from scaling.report.charts.order import layout_map
-from scaling.report.charts.peers import generations
-from scaling.report.charts.returns import marginal_return, marginal_watt, scaling_law
-from scaling.report.charts.sizes import throughput, throughput_per_gpu
-from scaling.report.charts.steps import step_bounds
+from scaling.report.charts.returns import cost, marginal_return, marginal_watt, scaling_law
+from scaling.report.charts.sizes import (
+    generations,
+    prediction_error,
+    throughput,
+    throughput_per_gpu,
+)
+from scaling.report.charts.steps import collectives, communication, gemm_rates, step_bounds
 
 _NO_PROBE = "no probe of this cluster has left data in this study."
 _ONE_SIZE = "it needs two sizes that ran."

@@ -1,9 +1,11 @@
-"""The chart of the layouts at one number of GPUs."""
+"""Charts of the layouts at one number of GPUs: all of them ranked, and the map of tp by pp."""
+
+from typing import Any
 
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.palette import HATCH
+from scaling.report.charts.palette import HATCH, variable
 from scaling.report.charts.tooltips import tooltips
 
 SHOWN_LAYOUTS = 10  # rows of a chart; the table behind it has all
@@ -54,7 +56,7 @@ def layout_ranking() -> alt.LayerChart:
             tooltip=tooltips("world_size", "layout_name", "outcome"),
         ),
         named.mark_text(
-            align="left", dy=up, color=marks.INK, limit={"expr": "width * 0.72"}
+            align="left", dy=up, color=marks.INK, limit={"expr": "width - 82"}
         ).encode(x=marks.LEFT, text=alt.Text("layout_name:N")),
         named.mark_text(align="right", dx=-2, dy=up).encode(
             x=marks.RIGHT, text="value:N",
@@ -63,4 +65,60 @@ def layout_ranking() -> alt.LayerChart:
             ),
         ),
         height=alt.Step(32),
+    )  # fmt: skip
+
+
+def layout_map() -> alt.LayerChart:
+    """Map of tp by pp at one size: each cell the best of all other choices, failures hatched."""
+    plain: dict[str, Any] = {"domain": False, "ticks": False, "grid": False}
+    base = marks.chart("map").encode(
+        x=alt.X(
+            "pp:O", title="Pipeline stages, pp", axis=alt.Axis(orient="top", labelAngle=0, **plain)
+        ),
+        y=alt.Y("tp:O", title="Tensor-parallel size, tp", axis=alt.Axis(**plain)),
+    )
+    ran = base.transform_filter("datum.status === 'ok'").transform_calculate(
+        number="isValid(datum.mfu) ? format(datum.mfu, '.1%') : "
+        "format(datum.tokens_per_s_per_gpu, '.3s')"
+    )
+    bad = base.transform_filter("datum.status !== 'ok'").transform_calculate(
+        said="replace(datum.status, '_', ' ')"
+    )
+    steps = alt.Scale(
+        type="threshold",
+        domain=[0.5, 0.7, 0.8, 0.9, 0.97],
+        range=[variable(f"s{step}") for step in range(1, 7)],
+    )
+    ink = alt.condition(
+        "datum.share_of_best >= 0.8", alt.value(variable("s-ink")), alt.value(marks.INK)
+    )
+    tips = tooltips(
+        "layout_name", "text", "series", "mfu", "tokens_per_s", "tokens_per_s_per_gpu",
+        "share_of_best", "tried", "failed",
+    )  # fmt: skip
+    narrow = "width < 480"
+    return marks.finish(
+        ran.mark_rect(cornerRadius=3, stroke=marks.SURFACE, strokeWidth=2).encode(
+            color=alt.Color("share_of_best:Q", scale=steps, legend=None), tooltip=tips
+        ),
+        bad.mark_rect(cornerRadius=3, fill=HATCH, stroke=marks.SURFACE, strokeWidth=2).encode(
+            tooltip=tooltips("status", "tried", "failed")
+        ),
+        ran.transform_filter("datum.share_of_best === 1").mark_rect(
+            cornerRadius=3, fill="transparent", stroke=marks.INK, strokeWidth=2.5
+        ),
+        ran.transform_filter("datum.series === 'predicted'").mark_rect(
+            cornerRadius=3, fill="transparent", stroke=marks.INK, strokeWidth=1.5, strokeDash=[4, 3]
+        ),
+        ran.mark_text(
+            dy={"expr": f"{narrow} ? 1 : -6"}, fontSize={"expr": f"{narrow} ? 11 : 13"},
+            fontWeight=600,
+        ).encode(text=alt.Text("number:N"), color=ink),
+        ran.mark_text(dy=9, fontSize=10, opacity={"expr": f"{narrow} ? 0 : 1"}).encode(
+            text=alt.Text("text:N"), color=ink
+        ),
+        *marks.words(bad, colour=marks.SOFT, fontSize={"expr": f"{narrow} ? 9 : 11"})(
+            text=alt.Text("said:N")
+        ),
+        height=alt.Step(46),
     )  # fmt: skip

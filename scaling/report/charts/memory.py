@@ -113,7 +113,7 @@ def memory() -> alt.LayerChart:
         .encode(x=x, tooltip=[*tooltips("world_size", "layout_name", "series"),
                               alt.Tooltip("peak:Q", title="measured peak GiB", format=".3~r")]),
         _capacity().encode(x=alt.X("edge:Q"), **marks.UPRIGHT),
-        rows.mark_text(align="left", dy=-7, color=marks.INK, limit={"expr": "width * 0.7"}).encode(
+        rows.mark_text(align="left", dy=-7, color=marks.INK, limit={"expr": "width - 112"}).encode(
             x=marks.LEFT, text=alt.Text("layout_name:N")
         ),
         rows.mark_text(align="right", dx=-2, dy=-7, color=marks.SOFT).encode(

@@ -1,22 +1,24 @@
-"""What bounds a step: the parts of its time."""
+"""Where the time of a step goes, and what links and devices reach."""
 
 from typing import Any
 
 import altair as alt
 
 from scaling.report.charts import marks
-from scaling.report.charts.categories import part_colour
+from scaling.report.charts.categories import category, part_colour
 from scaling.report.charts.palette import variable
+from scaling.report.charts.tooltips import tooltips
 
 TIME = [
     "compute", "tensor parallel", "pipeline transfers", "exposed communication",
     "pipeline bubble", "idle and rest",
 ]  # fmt: skip
+AXES = ["tp", "cp", "dp", "pp", "ep"]
 _LABELLED = 0.07  # of a step; a narrower part has no room for its share
 
 
 def step_bounds() -> alt.LayerChart:
-    """Where the step of a size's layout goes; predicted bars are paler."""
+    """Where the step of the layout advised at each size goes; predicted bars are paler."""
     base = marks.chart("time_split").encode(y=marks.each_size())
     tips = [
         alt.Tooltip("world_size:O", title="{GPUs}"),
@@ -53,7 +55,7 @@ def step_bounds() -> alt.LayerChart:
                 "share_from:Q",
                 title="Share of the step",
                 scale=alt.Scale(domain=[0, 1], range=[0, {"expr": "width - 52"}]),
-                axis=alt.Axis(format=".0%", tickCount=5),
+                axis=alt.Axis(format=".0%", tickCount=5, labelOverlap="greedy", labelSeparation=4),
             ),
             x2=alt.X2("share_to:Q"),
             color=part_colour(TIME, "t", "time_split"),
@@ -78,4 +80,110 @@ def step_bounds() -> alt.LayerChart:
             x=marks.RIGHT, text=alt.Text("words:N")
         ),
         height=alt.Step(34),
+    )
+
+
+def collectives() -> alt.LayerChart:
+    """Bus bandwidth against message size, one line a shape of group."""
+    rows = marks.chart("collectives").transform_calculate(
+        group="(datum.nodes > 1 ? datum.nodes + ' nodes, ' : '') + datum.ranks + ' {GPUs}'"
+        " + (datum.at_once > 1 ? ', ' + datum.at_once + ' at once' : '')",
+        rate="datum.bus_bytes_per_s / 1e9",
+        low="isValid(datum.bus_low) ? datum.bus_low / 1e9 : null",
+        high="isValid(datum.bus_high) ? datum.bus_high / 1e9 : null",
+        order="datum.nodes * 1e6 + datum.ranks * 1e3 + datum.at_once",
+    )
+    base = rows.encode(
+        x=alt.X(
+            "message_bytes:Q",
+            title="Message (bytes of one rank, log scale)",
+            scale=marks.log(8, base=2),
+            axis=alt.Axis(
+                values=[2**power for power in range(0, 41, 5)],
+                labelExpr="datum.value < 1024 ? datum.value + ' B' : datum.value < 1048576 ? "
+                "datum.value / 1024 + ' KiB' : datum.value < 1073741824 ? datum.value / 1048576 + "
+                "' MiB' : datum.value / 1073741824 + ' GiB'",
+                grid=False,
+                labelOverlap="greedy",
+            ),
+        ),
+        y=marks.amounts("rate", "Bus bandwidth (GB/s)", alt.Axis(format=",~r", tickCount=5)),
+    )
+    shape = category("group:N", sort=alt.EncodingSortField("order", op="min"))
+    return marks.finish(
+        base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
+            y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), color=shape
+        ),
+        base.mark_line(strokeWidth=1.75).encode(color=shape),
+        base.mark_point(shape="circle", filled=True, size=30, opacity=1).encode(
+            color=shape,
+            tooltip=tooltips("kind", "nodes", "ranks", "at_once", "message_bytes", "rate"),
+        ),
+        height=215,
+    )
+
+
+def gemm_rates() -> alt.LayerChart:
+    """FLOP/s of one device against the size of a matrix product, by precision."""
+    base = marks.chart("gemms").encode(
+        x=alt.X(
+            "flops:Q",
+            title="FLOPs of the product, 2·m·n·k (log scale)",
+            scale=marks.log(12),
+            axis=alt.Axis(
+                values=[10**power for power in range(20)], format="~s", grid=False,
+                labelOverlap="greedy",
+            ),
+        ),
+    )  # fmt: skip
+    y = marks.amounts("flop_per_s", "FLOP/s of one {GPU}", marks.rate_axis())
+    kind = category("precision:N")
+    return marks.finish(
+        base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(
+            y=alt.Y("slowest_flop_per_s:Q"), y2=alt.Y2("fastest_flop_per_s:Q"), color=kind
+        ),
+        base.mark_point(shape="circle", filled=True, size=50, opacity=0.9).encode(
+            y=y, color=kind, tooltip=tooltips("precision", "m", "n", "k", "flop_per_s", "probes")
+        ),
+        height=215,
+    )
+
+
+def communication() -> alt.LayerChart:
+    """Seconds a step communicates, by axis of parallelism; a tick where the exposed part ends."""
+    rows = (
+        marks.chart("communication")
+        .transform_filter("datum.split === 'axis'")
+        .transform_calculate(
+            start="datum.from_s * 1000", end="datum.to_s * 1000",
+            took="datum.seconds * 1000", exposed="datum.exposed_s * 1000",
+        )
+        .encode(y=marks.each_size())
+    )  # fmt: skip
+    tips = [
+        *tooltips("world_size", "layout_name"),
+        alt.Tooltip("part:N", title="part"),
+        alt.Tooltip("took:Q", title="ms per step", format=".4~g"),
+        alt.Tooltip("exposed:Q", title="ms exposed, all parts", format=".4~g"),
+        *tooltips("series"),
+    ]
+    one = rows.transform_aggregate(exposed="max(exposed)", groupby=["world_size"])
+    return marks.finish(
+        rows.mark_bar(height=16, stroke=marks.SURFACE, strokeWidth=0.5).encode(
+            x=alt.X(
+                "start:Q",
+                title="Communication (ms per step, hidden or not)",
+                scale=marks.FROM_ZERO,
+                axis=alt.Axis(format=",~r", tickCount=5),
+            ),
+            x2=alt.X2("end:Q"),
+            color=part_colour(AXES, "t", "communication"),
+            tooltip=tips,
+        ),
+        one.mark_tick(thickness=4, height=22, color=marks.SURFACE).encode(x=alt.X("exposed:Q")),
+        one.mark_tick(thickness=2, height=22, color=marks.INK).encode(
+            x=alt.X("exposed:Q"),
+            tooltip=[alt.Tooltip("exposed:Q", title="ms exposed", format=".4~g")],
+        ),
+        height=alt.Step(30),
     )

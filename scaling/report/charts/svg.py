@@ -1,20 +1,23 @@
-"""Charts as SVG and PNG files, for papers and slides: the page's specifications with their data."""
+"""Charts as SVG and PNG files, for papers and slides, and the scripts that draw them on a page."""
 
 import functools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+import altair as alt
 import vl_convert
 
 from scaling.report.charts.charts import CHARTS, Chart
 from scaling.report.charts.marks import CONFIG
 from scaling.report.charts.palette import in_theme
 from scaling.report.charts.selection import ALL, rows_for
-from scaling.report.charts.vega import VEGA_LITE
 from scaling.report.tables import Tables
 from scaling.report.text.words import filled
 
+VEGA_LITE = alt.SCHEMA_VERSION.removeprefix("v").rsplit(".", 1)[0]
 WIDTH = 640  # px; the page gives charts the width of their box
 _TITLE_CHARACTERS, _LINE_CHARACTERS = 70, 100  # of a line at that width
 
@@ -127,3 +130,23 @@ def datasets(specification: Any) -> set[str]:
     named = specification.get("data")
     own = {named["name"]} if isinstance(named, dict) and "name" in named else set()
     return own.union(*(datasets(part) for part in specification.values()))
+
+
+_PROGRAM = """
+import sys, vl_convert
+sys.stdout.write(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", sys.argv[1]))
+"""
+
+
+@functools.cache
+def bundle() -> str:
+    """The module's text.
+
+    Bundling takes more than a second and holds Python's lock all the time, so it runs in a process
+    of its own: a thread that waits here leaves the caller free to read tables and build charts.
+    """
+    bundled = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, VEGA_LITE],
+        check=True, stdout=subprocess.PIPE, encoding="utf-8",
+    )  # fmt: skip
+    return bundled.stdout

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from scaling.report.charts.charts import CHARTS, charts_of
 from scaling.report.charts.marks import CONFIG, FONT
 from scaling.report.charts.palette import css
 from scaling.report.charts.selection import drawn
-from scaling.report.charts.svg import SERIES_KEY, bare, chart_files, parameters, png
-from scaling.report.charts.vega import bundle
+from scaling.report.charts.svg import SERIES_KEY, bare, bundle, chart_files, parameters, png
 from scaling.report.page import decision
 from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.engines import engines
@@ -28,10 +28,10 @@ from scaling.report.sections.replication import replication
 from scaling.report.sections.sentences import story
 from scaling.report.tables import COLUMNS, Tables, columnar, read_tables
 from scaling.report.text import numbers
-from scaling.report.text.captions import Caption, read_caption
 from scaling.report.text.words import filled, shown
 from scaling.study.paths import StudyPaths
 
+_ALT = "Alt: "  # begins what a caption says to somebody who cannot see the chart
 _LONGEST_NAME = 120  # of the 255 that a file system allows
 TEMPLATES = (
     "page.html.j2",
@@ -179,6 +179,33 @@ def _html(
         config=_json(CONFIG),
         formats=_json({**numbers.FORMATS, "series_key": SERIES_KEY}),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """`alt` says the axes to somebody who cannot see the chart, `text` how to read it."""
+
+    alt: str
+    text: str
+
+
+def read_caption(path: Path) -> Caption:
+    """Read a caption: a line `Alt: ...`, a blank line, then the text.
+
+    Raises:
+        InputError: the file is missing or does not start with its alt text.
+    """
+    try:
+        alt, _, text = path.read_text(encoding="utf-8").partition("\n\n")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: is missing; every chart has a caption") from error
+    if not alt.startswith(_ALT) or not text.strip():
+        raise InputError(f"{path}: must start with '{_ALT}...', then a blank line and the caption")
+    return Caption(alt=_flat(alt.removeprefix(_ALT)), text=_flat(text))
+
+
+def _flat(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
 
 
 def _environment(page_dir: Path) -> jinja2.Environment:

@@ -57,15 +57,16 @@ def advised_memory(tables: Tables, size: int, words: Mapping[str, str]) -> str:
 
 def _memory(tables: Tables, best: Record) -> float | None:
     """Bytes of the largest rank of the layout advised at a size, of the series of its rates."""
-    advised = next(
-        row
-        for row in tables["contenders"]
-        if row["world_size"] == best["world_size"]
-        and row["layout_name"] == best["advised_layout_name"]
+    column = "predicted_memory_bytes" if best["series"] == "predicted" else "peak_memory_bytes"
+    advised = (best["world_size"], best["advised_row_name"])
+    return next(
+        (
+            row[column]
+            for row in tables["contenders"]
+            if (row["world_size"], row["layout_name"]) == advised
+        ),
+        None,
     )
-    foretold = best["series"] == "predicted"
-    memory: float | None = advised["predicted_memory_bytes" if foretold else "peak_memory_bytes"]
-    return memory
 
 
 def _fates(done: Record, *fates: str) -> str:

@@ -164,24 +164,17 @@ def memory_title(tables: Tables) -> str:
 
 
 def time_title(tables: Tables, words: Mapping[str, str]) -> str:
-    """The largest loss at the largest size that has one."""
+    """The largest loss at the largest size that was profiled, or predicted where none was."""
     parts = tables["time_split"]
     if not parts:
         return "Where the step goes is not known: nothing was profiled or predicted"
+    parts = [row for row in parts if row["series"] != "predicted"] or parts
     size = max(row["world_size"] for row in parts)
     here = [row for row in parts if row["world_size"] == size]
     losses = [row for row in here if row["part"] != "compute"]
     worst = max(losses, key=lambda row: row["share_to"] - row["share_from"])
     share = percent(worst["share_to"] - worst["share_from"])
-    advised = {
-        row["layout_name"]: row["advised_layout_name"]
-        for row in tables["best"]
-        if row["world_size"] == size
-    }
-    step = "the step"
-    if advised.get(worst["layout_name"]) != worst["layout_name"]:
-        step = f"the step of {worst['layout_name']}, not told apart from the one advised"
-    sentence = f"At {counted(size, words)} the largest loss is {worst['part']}, {share} of {step}"
+    sentence = f"At {counted(size, words)} the largest loss is {worst['part']}, {share} of the step"
     if worst["series"] == "predicted":
         return called(sentence, "predicted")
     timed = sum(row["seconds"] or 0 for row in here)
@@ -226,7 +219,7 @@ def accuracy_note(tables: Tables) -> str:
     )
 
 
-def price_note(setting: Record, costs: list[Record]) -> str:
+def price_note(setting: Record, costs: list[Record], words: Mapping[str, str]) -> str:
     """What the costs rest on."""
     if not costs:
         return ""
@@ -234,13 +227,14 @@ def price_note(setting: Record, costs: list[Record]) -> str:
     money = (
         "No price is known for this cluster"
         if price is None
-        else f"At {significant(price)} dollar per hour and device (config/clusters.yaml)"
+        else f"At ${significant(price)} a {words['GPU']}-hour (config/clusters.yaml)"
     )
     kinds = {row["joules_from"] for row in costs}
     energy = {
-        "measured": "energy as measured",
-        "tdp": f"energy at the data sheet's {amount(setting['gpu_tdp_w'])} W per device all the "
-        "time, without the rest of the node",
+        "measured": "as measured",
+        "tdp": f"by the data sheet's {amount(setting['gpu_tdp_w'])} W per device all the time, "
+        "without the rest of the node",
     }
     sources = [energy[kind] for kind in ("measured", "tdp") if kind in kinds]
-    return f"{money}; {' or '.join(sources) if sources else 'energy is not known'}."
+    known = f"energy in the tooltips {', else '.join(sources)}"
+    return f"{money}; {known if sources else 'energy is not known'}."

@@ -95,21 +95,24 @@ def _size(number: int, size: int, words: Mapping[str, str]) -> str:
 
 
 def _as_fast(tables: Tables, choices: Mapping[str, Record], last: Any, kind: str) -> str:
-    """A layout of other degrees that is not told from the advised one at the largest size."""
+    """A layout of other degrees that is not told from the advised one at the largest size.
+
+    One that gave more than the advised, though not surely, is not called as fast.
+    """
     here = [
         row
         for row in tables["decision"]
         if row["world_size"] == last.to_size
         and row["within_noise"]
-        and not row["advised"]
         and row["share_of_best"] >= 1 / (1 + PREDICTED_FLOOR)
     ]
     own = degrees(choices[last.layout])
     others = [row for row in here if degrees(row) != own]
     if not others:
         return ""
-    nearest = max(others, key=lambda row: float(row["share_of_best"]))
-    name = degrees(nearest)
+    name = degrees(max(others, key=lambda row: float(row["share_of_best"])))
+    if not any(row["advised"] for row in here):
+        return f"; {name} may be faster at {last.to_size}"
     verb = "would be" if kind == "predicted" else "are" if name.endswith("stages") else "is"
     return f"; {name} {verb} as fast at {last.to_size}"
 

@@ -62,7 +62,7 @@ def story(tables: Tables) -> dict[str, Any]:
         ),
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": other_findings.slow_hosts_note(everything),
-        "price_note": findings.price_note(setting, everything["costs"]),
+        "price_note": findings.price_note(setting, everything["costs"], words),
         "note": answers.note(tables, kind, words),
         "figures": figures(tables, words),
         "titles": {

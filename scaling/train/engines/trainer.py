@@ -1,9 +1,10 @@
-"""What every engine gives: a trainer of one rank."""
+"""What every engine gives: a trainer of one rank; and the optimizer that every engine runs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from scaling.layout.engines import engine_module
 from scaling.study.point import Point
@@ -12,6 +13,11 @@ from scaling.train.model.blueprint import Blueprint
 from scaling.train.parallel.groups import Groups
 
 Beat = Callable[[str], None]
+
+# AdamW as Llama 2 was trained, but at a rate that shows in a dozen steps.
+LEARNING_RATE = 1e-3
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
 
 
 class Trainer(Protocol):
@@ -30,6 +36,13 @@ class Trainer(Protocol):
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm over all weights, None where the engine keeps none."""
+
+
+def mean_loss(losses: Sequence[torch.Tensor], groups: Groups) -> float:
+    """The mean over the micro-batches of all replicas, whose parts are equally large."""
+    mean = torch.stack([*losses]).float().mean()
+    dist.all_reduce(mean, group=groups.data_group)
+    return mean.item() / (groups.layout.dp * groups.layout.cp)
 
 
 def planned(point: Point, groups: Groups, device: torch.device) -> Blueprint:

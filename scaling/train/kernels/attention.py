@@ -2,53 +2,42 @@
 
 Signatures are those of flash-attn-4 4.0.0b36, of flash-attn 2.8's hopper folder (FlashAttention-3)
 and of apex. None of these could be run where this was written: no GPU.
+
+`math` is scores, softmax and values as three operators, in the precision that trains. Not torch's
+own MATH: that multiplies 16-bit inputs in fp32, which leaves a GPU's matrix units for 16 bits idle,
+and what flash kernels are compared with would be slower than it has to be.
 """
 
 import contextlib
 import functools
 import importlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scaling.layout.axes import Attention, Precision
 from scaling.layout.kernels import ATTENTION
 from scaling.train.failures import KernelUnavailable, is_no_kernel
-from scaling.train.kernels.packages import require_package
-from scaling.train.kernels.plain_attention import plain_attention
 
 DTYPES: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
-Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention: Attention
-) -> torch.Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> Tensor:
     """Causal attention by exactly the kernel named: [b, n, s, d] x [b, kv, s, d] -> [b, n, s, d].
 
     torch raises where that kernel cannot run; it never takes another one.
     """
     return CALLS[attention](query, key, value)
-
-
-def require_attention(attention: Attention, precision: Precision, device: torch.device) -> None:
-    """Check that the package of a kernel is here and computes in this precision.
-
-    Raises:
-        KernelUnavailable: it does not; the text says what would.
-    """
-    kernel = ATTENTION[attention]
-    require_package(kernel, device)
-    if precision not in kernel.precisions:
-        able = " and ".join(sorted(kernel.precisions))
-        raise KernelUnavailable(f"{kernel.called} computes in {able}, not in {precision}")
 
 
 @contextlib.contextmanager
@@ -65,13 +54,41 @@ def named_if_unavailable(attention: Attention) -> Iterator[None]:
         raise KernelUnavailable(f"{kernel.called}{of} cannot run here: {reason}") from error
 
 
-def _plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def plain_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> Tensor:
+    """[b, n, s, d] x [b, kv, s, d] -> [b, n, s, d]; `bias` [1, n, s, s] is added to the scores.
+
+    Softmax sums in fp32 and rounds once, as its input has the precision of its output.
+    """
+    shared = query.shape[1] // key.shape[1]
+    if shared > 1:
+        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+    scores = (query * scale if scale != 1 else query) @ key.transpose(-2, -1)
+    if bias is not None:
+        scores += bias
+    if causal:
+        scores.masked_fill_(keys_ahead(scores.shape[-1], scores.device), -math.inf)
+    return scores.softmax(-1) @ value
+
+
+@functools.lru_cache(maxsize=8)
+def keys_ahead(seq_length: int, device: torch.device) -> Tensor:
+    """Where a key is ahead of its query: bool [s, s]."""
+    return torch.ones(seq_length, seq_length, dtype=torch.bool, device=device).triu(1)
+
+
+def _plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return plain_attention(query, key, value, scale=query.shape[-1] ** -0.5, causal=True)
 
 
-def _by_torch(
-    attention: Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> torch.Tensor:
+def _by_torch(attention: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     backend: SDPBackend = getattr(SDPBackend, ATTENTION[attention].backend or "")
     with sdpa_kernel(backend):
         return functional.scaled_dot_product_attention(
@@ -79,17 +96,15 @@ def _by_torch(
         )
 
 
-def _by_flash_package(
-    attention: Attention, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> torch.Tensor:
+def _by_flash_package(attention: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     kernel = _module_of(attention).flash_attn_func
     result = kernel(*(x.transpose(1, 2) for x in (query, key, value)), causal=True)
     # both packages return the logsumexp as well in some of their versions
-    out: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    out: Tensor = result[0] if isinstance(result, tuple) else result
     return out.transpose(1, 2)
 
 
-def _fused_softmax(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _fused_softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Megatron's: two batched products, and between them one kernel for scale, mask and softmax.
 
     apex takes scores [b * n, s, s] in fp16 or bf16.
@@ -100,7 +115,7 @@ def _fused_softmax(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) 
         key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
     scores = (query @ key.transpose(-1, -2)).flatten(0, 1)
     weights = module.ScaledUpperTriangMaskedSoftmax.apply(scores, query.shape[-1] ** -0.5)
-    result: torch.Tensor = weights.view(*query.shape[:2], *weights.shape[1:]) @ value
+    result: Tensor = weights.view(*query.shape[:2], *weights.shape[1:]) @ value
     return result
 
 

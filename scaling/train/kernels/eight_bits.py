@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from scaling.layout.axes import Fp8Scaling
 from scaling.train.failures import KernelUnavailable
 
-Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _FORMAT, _OF_GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 _SMALLEST = 1e-12  # of what a scale divides by: a tensor of zeros has a scale too
@@ -37,11 +38,9 @@ def linear_of(scaling: Fp8Scaling) -> Linear:
     where scales are of blocks.
     """
 
-    def linear(
-        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        out: torch.Tensor = _Product.apply(rows, weight, scaling)  # type: ignore[no-untyped-call]
+        out: Tensor = _Product.apply(rows, weight, scaling)  # type: ignore[no-untyped-call]
         out = out.view(*x.shape[:-1], -1)
         return out if bias is None else out + bias
 
@@ -77,24 +76,20 @@ class _Product(torch.autograd.Function):
     """[n, k] and weight [m, k] -> [n, m]; both are kept as they came, so ZeRO can free weights."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, scaling: Fp8Scaling
-    ) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, scaling: Fp8Scaling) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.scaling = scaling
         return _times(x, weight, scaling)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         (x, weight), (gradient,) = ctx.saved_tensors, gradients
         of_x = _times(gradient, weight.t(), ctx.scaling, _OF_GRADIENTS)
         of_weight = _times(gradient.t(), x.t(), ctx.scaling, _OF_GRADIENTS)
         return of_x, of_weight, None
 
 
-def _times(
-    a: torch.Tensor, b: torch.Tensor, scaling: Fp8Scaling, format_of_a: torch.dtype = _FORMAT
-) -> torch.Tensor:
+def _times(a: Tensor, b: Tensor, scaling: Fp8Scaling, format_of_a: torch.dtype = _FORMAT) -> Tensor:
     """[n, k] and [m, k] -> [n, m], the sums over k in fp32."""
     if scaling == "block":
         return _times_in_blocks(a, b)
@@ -103,15 +98,13 @@ def _times(
     )
     narrow_a, scale_a = _cast(a, format_of_a, scaling)
     narrow_b, scale_b = _cast(b, _FORMAT, scaling)
-    product: torch.Tensor = functional.scaled_mm(
+    product: Tensor = functional.scaled_mm(
         narrow_a, narrow_b.t(), scale_a, kind, scale_b.t(), kind, output_dtype=a.dtype
     )
     return product
 
 
-def _cast(
-    x: torch.Tensor, format_: torch.dtype, scaling: Fp8Scaling
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _cast(x: Tensor, format_: torch.dtype, scaling: Fp8Scaling) -> tuple[Tensor, Tensor]:
     """The tensor in 8 bits, row after row, and what its elements are to be multiplied by.
 
     A scale is a power of two, by which bf16 is divided without rounding and without a copy in fp32.
@@ -124,24 +117,24 @@ def _cast(
     return (x * scale.reciprocal().to(x.dtype)).to(format_).contiguous(), scale
 
 
-def _times_in_blocks(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _times_in_blocks(a: Tensor, b: Tensor) -> Tensor:
     (narrow_a, scale_a), (narrow_b, scale_b) = cast_in_blocks(a), cast_in_blocks(b)
     if a.device.type == "cpu":
         wide_a, wide_b = (
             (narrow.float().unflatten(-1, (-1, _BLOCK)) * scale.float().unsqueeze(-1)).flatten(1)
             for narrow, scale in ((narrow_a, scale_a), (narrow_b, scale_b))
         )
-        wide: torch.Tensor = wide_a @ wide_b.t()
+        wide: Tensor = wide_a @ wide_b.t()
         return wide.to(a.dtype)
     kind, order = functional.ScalingType.BlockWise1x32, functional.SwizzleType.SWIZZLE_32_4_4
-    product: torch.Tensor = functional.scaled_mm(
+    product: Tensor = functional.scaled_mm(
         narrow_a, narrow_b.t(), swizzled(scale_a), kind, swizzled(scale_b), kind,
         swizzle_a=order, swizzle_b=order, output_dtype=a.dtype,
     )  # fmt: skip
     return product
 
 
-def cast_in_blocks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def cast_in_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
     """[n, k] -> e4m3 [n, k], and what every 32 of them are to be multiplied by, e8m0 [n, k / 32].
 
     A block's largest element gets the largest exponent of e4m3; what then lies beyond its largest
@@ -157,7 +150,7 @@ def cast_in_blocks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return narrow.flatten(1).contiguous(), scales.contiguous()
 
 
-def swizzled(scales: torch.Tensor) -> torch.Tensor:
+def swizzled(scales: Tensor) -> Tensor:
     """Scales [n, k / 32] in the order in which the matrix units read them, zeros beyond them.
 
     Tiles of 128 rows by 4 columns, one after another; in a tile row 32 i + j lies at 16 j + 4 i
@@ -166,5 +159,5 @@ def swizzled(scales: torch.Tensor) -> torch.Tensor:
     rows, columns = scales.shape
     padded = functional.pad(scales.view(torch.uint8), (0, -columns % 4, 0, -rows % 128))
     tiles = padded.unflatten(0, (-1, 4, 32)).unflatten(-1, (-1, 4))
-    ordered: torch.Tensor = tiles.permute(0, 3, 2, 1, 4).flatten()
+    ordered: Tensor = tiles.permute(0, 3, 2, 1, 4).flatten()
     return ordered.view(torch.float8_e8m0fnu)

@@ -7,6 +7,7 @@ have not. Signatures are those of liger-kernel 0.8.5.
 import functools
 
 import torch
+from torch import Tensor
 
 _IGNORED = -100  # a label that no vocabulary has
 # Logits held at once, in hidden states of the micro-batch. Liger's own 1 cuts a Llama-2 7B's head
@@ -14,18 +15,16 @@ _IGNORED = -100  # a label that no vocabulary has
 LOGITS_PER_HIDDEN = 4
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """RMSNorm of the last dimension."""
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
     # not in place: the residual stream still needs the gradient that it would overwrite
-    result: torch.Tensor = LigerRMSNormFunction.apply(x, weight, epsilon, 0.0, "llama", False)
+    result: Tensor = LigerRMSNormFunction.apply(x, weight, epsilon, 0.0, "llama", False)
     return result
 
 
-def rotate(
-    query: torch.Tensor, key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rotate(query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
     """Turn [b, s, n, d] and [b, s, kv, d], halves against halves, by tables [s, d / 2].
 
     Element i of a head is turned with i + d / 2, as the plain code does.
@@ -38,47 +37,45 @@ def rotate(
 
 
 @functools.lru_cache(maxsize=8)
-def _of_both_halves(table: torch.Tensor) -> torch.Tensor:
+def _of_both_halves(table: Tensor) -> Tensor:
     """[s, d / 2] -> [1, s, d]; backward keeps it, so all layers share one."""
     return torch.cat((table, table), -1).unsqueeze(0)
 
 
-def halves(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+def halves(rows: Tensor, head_dim: int) -> Tensor:
     """Rows 0, 2, 4, ... of every head, then 1, 3, 5, ...; scores do not depend on the order.
 
     Weights are drawn for heads whose elements 2i and 2i + 1 are turned together; in this order
     these are i and i + d / 2, so both halves of a head lie in one piece.
     """
-    ordered: torch.Tensor = rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+    ordered: Tensor = rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
     return ordered
 
 
-def gated_silu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def gated_silu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up."""
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction
 
-    result: torch.Tensor = LigerSiLUMulFunction.apply(gate, up)
+    result: Tensor = LigerSiLUMulFunction.apply(gate, up)
     return result
 
 
-def gated_gelu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
     """gelu(gate) * up, GELU by its tanh."""
     from liger_kernel.ops.geglu import LigerGELUMulFunction
 
-    result: torch.Tensor = LigerGELUMulFunction.apply(gate, up)
+    result: Tensor = LigerGELUMulFunction.apply(gate, up)
     return result
 
 
-def linear_cross_entropy(
-    x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
+def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     """The mean cross-entropy of x @ weight.T, in pieces that never hold all logits.
 
     [b, s, h], [vocab, h], [b, s] -> scalar. The weight's gradient is summed in fp32.
     """
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
 
-    loss: torch.Tensor = LigerFusedLinearCrossEntropyFunction.apply(
+    loss: Tensor = LigerFusedLinearCrossEntropyFunction.apply(
         x.flatten(0, 1),
         weight,
         labels.flatten(),

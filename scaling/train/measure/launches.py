@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -71,19 +72,16 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
             axes[name] = "ep" if resolved.group_desc == EP else axis_of(ranks, layout)
         return record_function(f"{LAUNCH}|{kind}|{axes[name] or ''}")
 
-    def launching(group_of: Callable[[Any], Any]) -> Callable[..., Callable[..., Any]]:
-        def wrapped(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
-            def launch(*given: Any, **named: Any) -> Any:
-                with annotation(group_of(given), kind):
-                    return call(*given, **named)
+    def launching(owner: Any, name: str, kind: str, group_of: Callable[[Any], Any]) -> Any:
+        getattr(owner, name)  # an operator's overload is made when it is first asked for
+        kept = vars(owner)[name]  # as it lies there: what a class hands out would not bind again
 
-            return launch
+        def launch(*given: Any, **named: Any) -> Any:
+            with annotation(group_of(given), kind):
+                return kept(*given, **named)
 
-        return wrapped
+        return mock.patch.object(owner, name, launch)
 
-    method = launching(lambda given: given[0])
-    operator = launching(lambda given: given[-1])
-    rotation = launching(lambda given: given[0]._pg)
     # operators reach the group without Python, and compiled code looks each up when it runs; the
     # last argument says which group
     operators = getattr(torch.ops, _OPERATORS)
@@ -96,22 +94,12 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
     rotater = torchs_ring()._AllToAllRotater if layout.cp_style == "ring" else None
     with contextlib.ExitStack() as undone:
         for name, kind in kinds_of(vars(dist.ProcessGroup)).items():
-            _replace(undone, dist.ProcessGroup, name, method, kind)
+            undone.enter_context(launching(dist.ProcessGroup, name, kind, lambda given: given[0]))
         for name, kind in kinds_of(compiled).items():
-            _replace(undone, getattr(operators, name), "default", operator, kind)
+            operator = getattr(operators, name)
+            undone.enter_context(launching(operator, "default", kind, lambda given: given[-1]))
         if rotater is not None:
-            _replace(undone, rotater, "exchange_buffers", rotation, "all_to_all")
+            undone.enter_context(
+                launching(rotater, "exchange_buffers", "all_to_all", lambda given: given[0]._pg)
+            )
         yield
-
-
-def _replace(
-    undone: contextlib.ExitStack,
-    owner: Any,
-    name: str,
-    wrapped: Callable[[Callable[..., Any], str], Callable[..., Any]],
-    kind: str,
-) -> None:
-    getattr(owner, name)  # an operator's overload is made when it is first asked for
-    kept = vars(owner)[name]  # as it lies there: what a class hands out would not bind again
-    setattr(owner, name, wrapped(kept, kind))
-    undone.callback(setattr, owner, name, kept)

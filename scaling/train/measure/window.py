@@ -11,7 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.train.measure.spans import Spans, clipped, spans_of, total, uncovered
+import numpy as np
+import numpy.typing as npt
+
+Spans = npt.NDArray[
+    np.float64
+]  # [n, 2] of starts and ends in seconds, in any order, overlapping or not
 
 STEP = "scaling.step"  # annotates one drained step of the window
 OPTIMIZER = "scaling::optimizer"  # annotates what a step does once, after its micro-batches
@@ -116,24 +121,17 @@ def split_of(events: Sequence[Event]) -> dict[str, float | None]:
     # stages also share norms and tied weights, by collectives that wait for other reasons
     between_stages = (e for e in exchanges if e.axis == "pp" and e.kind == "send_recv")
     seconds["pipeline_bubble_s"] = uncovered(spent(between_stages), compute)
-    optimizing = _optimizing(events)
-    seconds["optimizer_s"] = None if optimizing is None else total(clipped(optimizing, window))
+    # on a GPU the host only launches: Kineto draws the range again on each stream of the device,
+    # from the first kernel that was launched within it to the end of the last
+    on_device = _has_kernels(events)
+    marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
+    optimizing = clipped(spans_of((mark.start, mark.end) for mark in marks), window)
+    seconds["optimizer_s"] = total(optimizing) if marks else None
     return {name: each if each is None else each / len(steps) for name, each in seconds.items()}
 
 
 def _steps(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.name == STEP and not event.on_device]
-
-
-def _optimizing(events: Sequence[Event]) -> Spans | None:
-    """When the optimizer was at work; None where its region was not annotated.
-
-    On a GPU the host only launches. Kineto draws the range again on each stream of the device, from
-    the first kernel that was launched within it to the end of the last.
-    """
-    on_device = _has_kernels(events)
-    marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
-    return spans_of((mark.start, mark.end) for mark in marks) if marks else None
 
 
 def computing(events: Sequence[Event]) -> Spans:
@@ -247,3 +245,43 @@ def _is_gloo(event: Event) -> bool:
 
 def _is_transfer(event: Event) -> bool:
     return event.name in ("gloo:send", "gloo:recv")
+
+
+def spans_of(pairs: Iterable[tuple[float, float]]) -> Spans:
+    """The array of these (start, end) pairs."""
+    return np.array(list(pairs), dtype=np.float64).reshape(-1, 2)
+
+
+def union(spans: Spans) -> Spans:
+    """The same instants as disjoint spans in order; empty ones are dropped."""
+    spans = spans[spans[:, 1] > spans[:, 0]]
+    if not len(spans):
+        return spans
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    latest = np.maximum.accumulate(spans[:, 1])
+    begins = np.concatenate(([True], spans[1:, 0] > latest[:-1]))
+    first = np.flatnonzero(begins)
+    last = np.concatenate((first[1:], [len(spans)])) - 1
+    return np.column_stack((spans[first, 0], latest[last]))
+
+
+def total(spans: Spans) -> float:
+    """Seconds in which at least one span goes on."""
+    disjoint = union(spans)
+    return float((disjoint[:, 1] - disjoint[:, 0]).sum())
+
+
+def clipped(spans: Spans, window: Spans) -> Spans:
+    """The parts of the spans that lie within the window, disjoint and in order."""
+    inner, outer = union(spans), union(window)
+    parts = [
+        np.column_stack((np.maximum(inner[:, 0], start), np.minimum(inner[:, 1], end)))
+        for start, end in outer
+    ]
+    return union(np.concatenate(parts)) if parts else spans_of([])
+
+
+def uncovered(spans: Spans, cover: Spans) -> float:
+    """Seconds in which one of the spans goes on and none of the cover."""
+    # a difference of sums that were rounded: nothing uncovered may come out as less than nothing
+    return max(0.0, total(np.concatenate((spans, cover))) - total(cover))

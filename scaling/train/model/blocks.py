@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling.layout.shapes import Family, ModelShape
@@ -32,7 +32,7 @@ class Norm(nn.Module):
         self.weight, self.bias = plan.scale(), plan.shift()
         self.fused, self.epsilon = plan.layout.fused_norm, _EPSILONS[plan.shape.family]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> [b, s', h]."""
         if self.bias is not None:  # torch's kernel is fused and sums in fp32
             return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
@@ -41,7 +41,7 @@ class Norm(nn.Module):
         return _rms_norm(x, self.weight, self.epsilon)
 
 
-def _rms_norm(x: torch.Tensor, scale: torch.Tensor, epsilon: float) -> torch.Tensor:
+def _rms_norm(x: Tensor, scale: Tensor, epsilon: float) -> Tensor:
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     return normed.to(x.dtype) * scale
@@ -55,7 +55,7 @@ class HeadNorm(nn.Module):
         self.tp, self.weight = plan.tp, plan.scale(plan.shape.head_dim)
         self.epsilon = _EPSILONS[plan.shape.family]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[b, s, n, d] -> [b, s, n, d]; each tp rank has other heads, whose gradients add up."""
         scale = self.weight if self.tp.sequence_parallel else self.tp.enter(self.weight)
         return _rms_norm(x, scale, self.epsilon)
@@ -96,7 +96,7 @@ class SelfAttention(Projections):
         named = functools.partial(attend, attention=plan.layout.attention)
         self.attend = attention_core(plan, plan.cp.around if plan.cp.ring else named)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> this rank's part of the sum [b, s, h]."""
         columns = self.tp.columns(
             x, (self.query, self.query_bias), (self.key, self.key_bias),
@@ -123,9 +123,7 @@ def attention_core(plan: Blueprint, kernel: Attend) -> Attend:
     checkpointing keeps everything but the s by s matrices in here (arXiv 2205.05198, section 5).
     """
 
-    def core(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any
-    ) -> torch.Tensor:
+    def core(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         return kernel(query, key, value, *others).transpose(1, 2)
 
@@ -154,7 +152,7 @@ class FeedForward(nn.Module):
         self.up_bias = plan.sharded_shift(inner)
         self.down = plan.sharded(f"{name}.down", hidden_size, inner, dim=1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> this rank's part of the sum [b, s, h]."""
         up_product = (self.up, self.up_bias)
         if self.gate is None:
@@ -165,18 +163,18 @@ class FeedForward(nn.Module):
         return self.linear(inner, self.down, None)
 
 
-def _fused_gate(plan: Blueprint) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def _fused_gate(plan: Blueprint) -> Callable[[Tensor, Tensor], Tensor]:
     return fused.gated_gelu if plan.shape.family == "t5" else fused.gated_silu
 
 
-def gate_activation(plan: Blueprint) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+def gate_activation(plan: Blueprint) -> Callable[[Tensor, Tensor], Tensor]:
     """What joins an expert's gate with its up-projection."""
     if plan.layout.fused_mlp:
         return _fused_gate(plan)
     return lambda gate, up: functional.silu(gate) * up
 
 
-def _activation(shape: ModelShape) -> Callable[[torch.Tensor], torch.Tensor]:
+def _activation(shape: ModelShape) -> Callable[[Tensor], Tensor]:
     if shape.family == "t5":
         # the tanh is part of the released models' gelu_new; without a gate it is T5 1.0
         return (
@@ -188,9 +186,7 @@ def _activation(shape: ModelShape) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @functools.lru_cache(maxsize=8)
-def rotary_table(
-    seq_length: int, head_dim: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rotary_table(seq_length: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosine and sine of every position's angles (arXiv 2104.09864), fp32 [s, head_dim / 2]."""
     exponents = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
     positions = torch.arange(seq_length, device=device, dtype=torch.float32)
@@ -201,13 +197,13 @@ def rotary_table(
 @functools.lru_cache(maxsize=8)
 def _own_tables(
     cp: ContextParallel, held: int, head_dim: int, device: torch.device, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the `held` positions of a cp rank, rounded once for all layers."""
     cosine, sine = rotary_table(held * cp.size, head_dim, device)
     return cp.share(cosine, dim=0).to(dtype), cp.share(sine, dim=0).to(dtype)
 
 
-def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Turn i with i + d / 2 of each head by its position's angle: [b, s, n, d], tables [s, d / 2].
 
     Sums in fp32 and rounds twice in 16 bits. Nothing but the tables is kept for backward, which
@@ -220,7 +216,7 @@ def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.T
     return paired(_turned, lambda g, cosine, sine: _turned(g, cosine, -sine), x, cosine, sine)
 
 
-def _turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Each half is written where it belongs and read twice: no copy in fp32, nothing joined."""
     first, second = x.chunk(2, -1)
     turned = torch.empty_like(x)

@@ -1,11 +1,15 @@
-"""All that the parts of one rank's model need to know, and how they draw their weights."""
+"""All that the parts of one rank's model need to know, and how they draw their weights.
+
+These are drawn by name, so that every layout starts from the same numbers.
+"""
 
 import functools
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -14,13 +18,14 @@ from scaling.layout.shapes import ModelShape
 from scaling.train.kernels.attention import DTYPES
 from scaling.train.kernels.eight_bits import Linear, linear_of
 from scaling.train.kernels.fused import halves
-from scaling.train.model.weights import initial_weight, shard
 from scaling.train.parallel.context import ContextParallel
 from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.tensor import TensorParallel
 
 # There is no dropout, so no random state to restore for the second forward.
 recomputed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+
+_STANDARD_DEVIATION = 0.02  # as GPT-2 and Llama
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +76,7 @@ class Blueprint:
         parts = [self._part(name, rows, columns, dim).to(self.dtype) for name in names]
         return self.ep.mark(self.tp.mark_sharded(nn.Parameter(torch.stack(parts))))
 
-    def _part(self, name: str, rows: int, columns: int, dim: int) -> torch.Tensor:
+    def _part(self, name: str, rows: int, columns: int, dim: int) -> Tensor:
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
         return shard(whole, dim=dim, rank=self.tp.rank, size=self.tp.size)
 
@@ -98,3 +103,22 @@ class Blueprint:
             return None
         zeros = torch.zeros(size // self.tp.size, device=self.device, dtype=self.dtype)
         return self.tp.mark_sharded(nn.Parameter(zeros))
+
+
+def initial_weight(name: str, shape: Sequence[int], *, seed: int, device: torch.device) -> Tensor:
+    """The whole weight of that name, fp32, normal around 0.
+
+    Drawn on the device that trains (a CPU would take minutes for billions of weights), so weights
+    are the same for every layout on one kind of device, not between kinds.
+    """
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    generator = torch.Generator(device=device).manual_seed(
+        int.from_bytes(digest[:8], "little") // 2
+    )
+    drawn = torch.randn(list(shape), generator=generator, device=device, dtype=torch.float32)
+    return drawn.mul_(_STANDARD_DEVIATION)
+
+
+def shard(weight: Tensor, *, dim: int, rank: int, size: int) -> Tensor:
+    """The rank's slice of `size` equal ones along `dim`, in memory of its own."""
+    return weight.chunk(size, dim)[rank].clone() if size > 1 else weight

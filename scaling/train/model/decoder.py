@@ -16,8 +16,7 @@ s' is s / tp under `sequence_parallel`, else s.
 
 from collections.abc import Callable
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling.train.kernels import fused
@@ -39,7 +38,7 @@ class Embedding(nn.Module):
         self.positions = plan.replicated("positions", learned, hidden_size) if learned else None
         self.cp = plan.cp
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         """Ids [b, s] -> [b, s', h]."""
         vectors = self._look_up(ids)
         if self.positions is None:
@@ -49,7 +48,7 @@ class Embedding(nn.Module):
             own = own.chunk(self.tp.size)[self.tp.rank]
         return vectors + own
 
-    def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
+    def _look_up(self, ids: Tensor) -> Tensor:
         if self.tp.size == 1:
             return functional.embedding(ids, self.weight)
         local = ids - self.tp.rank * self.held
@@ -76,7 +75,7 @@ class Layer(nn.Module):
         # added once, to the sum, where the ranks' parts of it meet
         self.attention_bias, self.feed_forward_bias = plan.shift(), plan.shift()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> [b, s', h]."""
         tp = self.tp
         attended = tp.leave(self.attention(self.attention_norm(x)))
@@ -86,7 +85,7 @@ class Layer(nn.Module):
         return x + _shifted(fed, self.feed_forward_bias)
 
 
-def _shifted(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def _shifted(x: Tensor, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias
 
 
@@ -101,7 +100,7 @@ class Head(nn.Module):
             tied = plan.sharded("head", vocab_size, hidden_size, dim=0)
         self.weight = tied
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> [b, s, vocab / tp]."""
         return self.tp.columns(x, (self.weight, None))[0]
 
@@ -109,12 +108,12 @@ class Head(nn.Module):
 class FusedHead(Head):
     """The head and the loss in one kernel, for a tp rank that holds the whole vocabulary."""
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         """[b, s, h], labels [b, s] -> mean loss of the micro-batch."""
         return fused.linear_cross_entropy(x, self.weight, labels)
 
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def loss_of(plan: Blueprint) -> Loss:
@@ -125,10 +124,10 @@ def loss_of(plan: Blueprint) -> Loss:
     """
     tp = plan.tp
 
-    def whole(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def whole(logits: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
 
-    def parallel(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def parallel(logits: Tensor, labels: Tensor) -> Tensor:
         logits = logits.float()
         logits = logits - tp.max(logits.detach().amax(-1, keepdim=True))
         total = tp.sum(logits.exp().sum(-1))
@@ -166,7 +165,7 @@ class Chunk(nn.Module):
             return self.embedding.weight
         return plan.sharded("embedding", plan.shape.vocab_size, plan.shape.hidden_size, dim=0)
 
-    def through_layers(self, x: torch.Tensor) -> torch.Tensor:
+    def through_layers(self, x: Tensor) -> Tensor:
         """Ids [b, s] or activations [b, s', h] -> [b, s', h]."""
         if self.embedding is not None:
             x = self.embedding(x)
@@ -174,7 +173,7 @@ class Chunk(nn.Module):
             x = recomputed(layer, x) if self.recompute else layer(x)
         return x if self.norm is None else self.norm(x)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Ids [b, s] or activations [b, s', h] -> activations or logits [b, s, vocab / tp]."""
         x = self.through_layers(x)
         return x if self.head is None else self.head(x)
@@ -187,9 +186,9 @@ class Decoder(Chunk):
         super().__init__(plan, range(plan.shape.num_layers))
         self.loss = loss_of(plan)
 
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         """Ids, labels [b, s] -> mean loss of the micro-batch."""
         if not self.fused_loss:
             return self.loss(super().forward(ids), labels)
-        loss: torch.Tensor = self.head(self.through_layers(ids), labels)  # type: ignore[misc]
+        loss: Tensor = self.head(self.through_layers(ids), labels)  # type: ignore[misc]
         return loss

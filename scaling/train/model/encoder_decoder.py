@@ -1,7 +1,9 @@
 """The encoder-decoder of mT5 (arXiv 2010.11934), from two streams of token ids to a loss.
 
 RMSNorm before each block and after each stack, gated GELU, no biases, a head of its own, and scores
-that are not scaled: T5 draws its queries smaller instead.
+that are not scaled: T5 draws its queries smaller instead. Positions are a learned number for each
+head and bucket of distances, added to the scores: one table a stack, shared by its layers
+(arXiv 1910.10683, section 2.1).
 
 Shapes at the boundaries, with b pairs of an input and a target, of each of which a rank holds s
 tokens (seq_length / cp), and hidden size h:
@@ -15,15 +17,67 @@ needs it, gathered once for all layers.
 """
 
 import functools
+import math
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from scaling.train.kernels.plain_attention import plain_attention
+from scaling.layout.shapes import T5_BUCKETS
+from scaling.train.kernels.attention import keys_ahead, plain_attention
 from scaling.train.model.blocks import FeedForward, Norm, Projections, attention_core
 from scaling.train.model.blueprint import Blueprint, recomputed
 from scaling.train.model.decoder import Embedding, FinalNorm, Head, loss_of
-from scaling.train.model.relative_position import RelativePositionBias
+
+_FARTHEST = 128  # tokens; everything beyond shares the last bucket
+
+
+class RelativePositionBias(nn.Module):
+    """The table of one stack; each tp rank holds that of its heads."""
+
+    def __init__(self, plan: Blueprint, name: str, *, causal: bool) -> None:
+        super().__init__()
+        self.plan, self.causal = plan, causal
+        self.table = plan.sharded(name, plan.shape.num_heads, T5_BUCKETS, dim=0)
+
+    def forward(self) -> Tensor:
+        """What every layer of the stack adds to its scores: [1, heads of this rank, s, s]."""
+        return bias_of(self.table, self.plan, causal=self.causal)
+
+
+def bias_of(table: Tensor, plan: Blueprint, *, causal: bool) -> Tensor:
+    """[heads / tp, buckets] -> [1, n, s, s], in which a causal one is -inf where keys are ahead.
+
+    s is the whole sequence and n the heads that this rank attends over: under cp a share of those
+    it has weights for, as the all-to-all deals them.
+    """
+    seq_length = plan.layout.seq_length
+    bucket = buckets(seq_length, bidirectional=not causal, device=table.device)
+    # in fp32, because the gradient of each number is a sum over all pairs of tokens
+    along = plan.cp.share(table, dim=0).float()[:, bucket]
+    # row i of the square begins i steps before distance 0
+    square = along.unfold(-1, seq_length, 1).flip(-2)
+    if causal:
+        square = square.masked_fill(keys_ahead(seq_length, table.device), -math.inf)
+    return square.to(table.dtype).unsqueeze(0)
+
+
+@functools.lru_cache(maxsize=8)
+def buckets(seq_length: int, *, bidirectional: bool, device: torch.device) -> Tensor:
+    """The bucket of each distance, key minus query, from 1 - s to s - 1: int64 [2 s - 1].
+
+    Half of the buckets are a distance each, the others grow with its logarithm up to `_FARTHEST`;
+    an encoder has half of them for keys ahead, a decoder none. Made on the CPU whatever trains, so
+    that a logarithm rounds alike everywhere, and moved once.
+    """
+    distances = torch.arange(1 - seq_length, seq_length)
+    held = T5_BUCKETS // 2 if bidirectional else T5_BUCKETS
+    first = torch.where(distances > 0, held, 0) if bidirectional else torch.zeros_like(distances)
+    far = distances.abs() if bidirectional else (-distances).clamp(min=0)
+    exact = held // 2
+    growth = torch.log(far.float() / exact) / math.log(_FARTHEST / exact)
+    grown = (exact + (growth.clamp(min=0) * (held - exact)).long()).clamp(max=held - 1)
+    return (first + torch.where(far < exact, far, grown)).to(device)
 
 
 class Attention(Projections):
@@ -35,9 +89,7 @@ class Attention(Projections):
         # no flash kernel: none of them gives a bias its gradient
         self.attend = attention_core(plan, functools.partial(plain_attention, scale=1.0))
 
-    def forward(
-        self, x: torch.Tensor, memory: torch.Tensor | None, bias: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(self, x: Tensor, memory: Tensor | None, bias: Tensor | None) -> Tensor:
         """[b, s', h] and the encoder's [b, s, h], if it is that which is seen -> [b, s, h].
 
         The result is this rank's part of a sum.
@@ -60,7 +112,7 @@ class EncoderLayer(nn.Module):
         self.attention = Attention(plan, f"encoder.{index}.attention")
         self.feed_forward = FeedForward(plan, f"encoder.{index}.feed_forward")
 
-    def forward(self, source: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(self, source: Tensor, bias: Tensor) -> Tensor:
         """[b, s', h] -> [b, s', h]."""
         tp = self.tp
         source = source + tp.leave(self.attention(self.attention_norm(source), None, bias))
@@ -78,9 +130,7 @@ class DecoderLayer(nn.Module):
         self.cross_attention = Attention(plan, f"decoder.{index}.cross_attention")
         self.feed_forward = FeedForward(plan, f"decoder.{index}.feed_forward")
 
-    def forward(
-        self, target: torch.Tensor, memory: torch.Tensor, bias: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, target: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
         """[b, s', h] and the encoder's [b, s, h] -> [b, s', h]."""
         tp = self.tp
         target = target + tp.leave(self.attention(self.attention_norm(target), None, bias))
@@ -88,7 +138,7 @@ class DecoderLayer(nn.Module):
         return target + tp.leave(self.feed_forward(self.feed_forward_norm(target)))
 
 
-def pair_of(embedding: Embedding, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def pair_of(embedding: Embedding, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Ids [b, 2, s] -> source and target [b, s', h], in one look-up of the shared vocabulary."""
     source, target = embedding(ids.transpose(0, 1).flatten(0, 1)).chunk(2)
     return source, target
@@ -112,24 +162,19 @@ class EncoderDecoder(nn.Module):
         self.loss = loss_of(plan)
         self.recompute = plan.layout.activation_checkpointing == "full"
 
-    def logits(self, ids: torch.Tensor) -> torch.Tensor:
+    def logits(self, ids: Tensor) -> Tensor:
         """Ids [b, 2, s], input and target -> [b, s, vocab / tp] of the target."""
         source, target = pair_of(self.embedding, ids)
-        run = recomputed if self.recompute else _plainly
+        run: Any = recomputed if self.recompute else lambda layer, *inputs: layer(*inputs)
         bias = self.encoder_bias()
         for layer in self.encoder:
             source = run(layer, source, bias)
         memory, bias = self.tp.enter(self.encoder_norm(source)), self.decoder_bias()
         for layer in self.decoder:
             target = run(layer, target, memory, bias)
-        logits: torch.Tensor = self.head(self.norm(target))
+        logits: Tensor = self.head(self.norm(target))
         return logits
 
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Ids [b, 2, s], labels [b, s] -> mean loss over the targets of the micro-batch."""
         return self.loss(self.logits(ids), labels)
-
-
-def _plainly(layer: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
-    output: torch.Tensor = layer(*inputs)
-    return output

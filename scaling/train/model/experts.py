@@ -6,10 +6,10 @@ sequence, the same in every layout (`balanced`, `skewed:X`). Weighted by its sco
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.layout.routing import ROUTINGS
+from scaling.layout.axes import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.blocks import FeedForward, gate_activation
 from scaling.train.model.blueprint import Blueprint
@@ -25,7 +25,7 @@ class Router(nn.Module):
         self.plan = plan
         self.weight = plan.replicated(f"{name}.router", shape.num_experts, shape.hidden_size)
 
-    def forward(self, tokens: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, tokens: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         """[n, h] of `batch` sequences -> weights and experts of each token, [n, k] each.
 
         Each tp rank sees its part of the loss only, so the weight's gradient is a sum over them; of
@@ -47,7 +47,7 @@ class Router(nn.Module):
         return taken.to(tokens.dtype), chosen
 
 
-def dealt(places: torch.Tensor, shape: ModelShape, routing: str) -> torch.Tensor:
+def dealt(places: Tensor, shape: ModelShape, routing: str) -> Tensor:
     """Experts of the tokens at these places of a sequence, int64 [n] -> [n, k].
 
     One after another; skewed:X gives expert 0 to so many of the tokens that it has X times the
@@ -77,18 +77,18 @@ class Experts(nn.Module):
         self.down = plan.stacked([f"{n}.down" for n in names], hidden_size, wide, dim=1)
         self.join = gate_activation(plan)
 
-    def forward(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
         """[n, h] in the order of their experts, `counts` of each -> this rank's part, [n, h]."""
         if tokens.dtype == torch.bfloat16:
             ends = counts.cumsum(0).to(torch.int32)
 
-            def grouped(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-                made: torch.Tensor = functional.grouped_mm(x, weights.transpose(1, 2), offs=ends)
+            def grouped(x: Tensor, weights: Tensor) -> Tensor:
+                made: Tensor = functional.grouped_mm(x, weights.transpose(1, 2), offs=ends)
                 return made
         else:  # torch's grouped kernels are of bf16
             sizes = on_host(counts)
 
-            def grouped(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            def grouped(x: Tensor, weights: Tensor) -> Tensor:
                 pairs = zip(x.split(sizes), weights, strict=True)
                 return torch.cat([functional.linear(part, weight) for part, weight in pairs])
 
@@ -102,7 +102,7 @@ class Mixture(nn.Module):
     `routed` counts what each expert of the model got of this rank's tokens so far.
     """
 
-    routed: torch.Tensor
+    routed: Tensor
 
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Mixture(nn.Module):
         counts = torch.zeros(shape.num_experts, dtype=torch.int64, device=plan.device)
         self.register_buffer("routed", counts, persistent=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[b, s, h] -> this rank's part of the sum [b, s, h]."""
         tokens = x.flatten(0, 1)
         taken, chosen = self.router(tokens, x.shape[0])
@@ -127,11 +127,11 @@ class Mixture(nn.Module):
         self.routed += counts
         made = self.ep.through(self.experts, tokens[order // chosen.shape[1]], counts)
         copies = torch.empty_like(made).index_copy(0, order, made).view(*chosen.shape, -1)
-        mixed: torch.Tensor = (copies * taken.unsqueeze(-1)).sum(1).view_as(x)
+        mixed: Tensor = (copies * taken.unsqueeze(-1)).sum(1).view_as(x)
         return mixed if self.shared is None else mixed + self.shared(x)
 
 
-def routed_tokens(model: nn.Module) -> torch.Tensor | None:
+def routed_tokens(model: nn.Module) -> Tensor | None:
     """Of this rank's tokens those that each expert of each layer got, [layers, experts], if any."""
-    counts: list[torch.Tensor] = [m.routed for m in model.modules() if isinstance(m, Mixture)]
+    counts: list[Tensor] = [m.routed for m in model.modules() if isinstance(m, Mixture)]
     return torch.stack(counts) if counts else None

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from scaling.train.parallel.paired import paired
 
 # query, key, value, and what else a kernel is told (a t5: the position bias of its heads)
-Attend = Callable[..., torch.Tensor]
+Attend = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class ContextParallel:
     group: dist.ProcessGroup | None = None
     ring: bool = False
 
-    def share(self, x: torch.Tensor, *, dim: int) -> torch.Tensor:
+    def share(self, x: Tensor, *, dim: int) -> Tensor:
         """This rank's part of what lies along `dim`: one run of it.
 
         Around a ring it is two, as far from the end as from the beginning: of causal attention each
@@ -43,12 +44,12 @@ class ContextParallel:
         runs = x.chunk(2 * self.size, dim)
         return torch.cat((runs[self.rank], runs[-1 - self.rank]), dim)
 
-    def around(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def around(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Causal attention of this rank's tokens to those of all: [b, n, s / cp, d] of each.
 
         By torch's flash kernel, whose logsumexp says how much each run of keys counts.
         """
-        result: torch.Tensor = _Ring.apply(query, key, value, self)  # type: ignore[no-untyped-call]
+        result: Tensor = _Ring.apply(query, key, value, self)  # type: ignore[no-untyped-call]
         return result
 
     def over_whole_sequences(self, attend: Attend) -> Attend:
@@ -59,9 +60,7 @@ class ContextParallel:
         if self.size == 1 or self.ring:
             return attend
 
-        def attended(
-            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any
-        ) -> torch.Tensor:
+        def attended(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
             there, back = _tokens_for_heads, _heads_for_tokens
             whole = (paired(there, back, part, self) for part in (query, key, value))
             return paired(back, there, attend(*whole, *others), self)
@@ -69,7 +68,7 @@ class ContextParallel:
         return attended
 
 
-def _exchanged(parts: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
+def _exchanged(parts: Tensor, cp: ContextParallel) -> Tensor:
     """Part i of this rank's goes to rank i, of the same shape: what each rank sent to this one."""
     parts = parts.contiguous()
     received = torch.empty_like(parts)
@@ -77,13 +76,13 @@ def _exchanged(parts: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
     return received
 
 
-def _tokens_for_heads(x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
+def _tokens_for_heads(x: Tensor, cp: ContextParallel) -> Tensor:
     """[b, s / cp, n, d] -> [b, s, n / cp, d]."""
     by_rank = x.unflatten(2, (cp.size, -1)).permute(2, 0, 1, 3, 4)
     return _exchanged(by_rank, cp).transpose(0, 1).flatten(1, 2)
 
 
-def _heads_for_tokens(x: torch.Tensor, cp: ContextParallel) -> torch.Tensor:
+def _heads_for_tokens(x: Tensor, cp: ContextParallel) -> Tensor:
     """[b, s, n / cp, d] -> [b, s / cp, n, d]."""
     by_rank = x.unflatten(1, (cp.size, -1)).transpose(0, 1)
     return _exchanged(by_rank, cp).permute(1, 2, 0, 3, 4).flatten(2, 3)
@@ -124,22 +123,22 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         cp: ContextParallel,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         kernel = _KERNELS[query.device.type]
         out, logsumexp, *others = torchs_ring()._templated_ring_attention(
             cp.group, _TOKENS, kernel.forward, query, key, value, is_causal=True, dropout_p=0.0
         )
         ctx.save_for_backward(query, key, value, out, logsumexp)
         ctx.cp, ctx.others = cp, dict(zip(kernel.taken, others, strict=False))
-        result: torch.Tensor = out
+        result: Tensor = out
         return result
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, logsumexp = ctx.saved_tensors
         of_query, of_key, of_value, *_ = torchs_ring()._templated_ring_attention_backward(
             ctx.cp.group,

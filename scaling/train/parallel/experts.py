@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from scaling.train.parallel.paired import paired
 
 # Tokens in the order of their experts, and how many each expert gets -> the same tokens
-Apply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Apply = Callable[[Tensor, Tensor], Tensor]
 
 
-def on_host(counts: torch.Tensor) -> list[Any]:
+def on_host(counts: Tensor) -> list[Any]:
     """The numbers themselves, which sizes are made of: the host waits for the device once."""
     numbers: list[Any] = counts.tolist()
     return numbers
@@ -50,7 +50,7 @@ class ExpertParallel:
         vars(weight).update(self.marks)
         return weight
 
-    def through(self, experts: Apply, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    def through(self, experts: Apply, tokens: Tensor, counts: Tensor) -> Tensor:
         """What the experts of all ranks make of this rank's tokens.
 
         Args:
@@ -76,16 +76,12 @@ class ExpertParallel:
         return _exchanged(back, received, sent, self)
 
 
-def _exchanged(
-    x: torch.Tensor, sent: list[int], received: list[int], ep: ExpertParallel
-) -> torch.Tensor:
+def _exchanged(x: Tensor, sent: list[int], received: list[int], ep: ExpertParallel) -> Tensor:
     back = functools.partial(_all_to_all, sent=received, received=sent, ep=ep)
     return paired(functools.partial(_all_to_all, sent=sent, received=received, ep=ep), back, x)
 
 
-def _all_to_all(
-    x: torch.Tensor, sent: list[int], received: list[int], ep: ExpertParallel
-) -> torch.Tensor:
+def _all_to_all(x: Tensor, sent: list[int], received: list[int], ep: ExpertParallel) -> Tensor:
     arrived = x.new_empty(sum(received), *x.shape[1:])
     dist.all_to_all_single(arrived, x.contiguous(), received, sent, group=ep.group)
     return arrived

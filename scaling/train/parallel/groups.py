@@ -9,7 +9,6 @@ import torch.distributed as dist
 from scaling.layout.layout import Layout
 from scaling.train.parallel.context import ContextParallel
 from scaling.train.parallel.experts import ExpertParallel
-from scaling.train.parallel.sharding import hpz_ranks
 from scaling.train.parallel.tensor import TensorParallel
 
 EP = "ep"  # how the group of all-to-alls among experts is called, so that a trace tells it apart
@@ -38,9 +37,8 @@ class Groups:
 
     `data_group` are the ranks that hold the same weights and other tokens: other sequences (dp) or
     other parts of one sequence (cp). Gradients are averaged over it, and ZeRO shards over it.
-    `shard_group` are those of them that hold one more copy of ZeRO-3's parameters together, None
-    where there is only the copy of the whole data group. `expert_parallel` is this rank's place
-    among those that the experts are dealt to.
+    The others are this rank's places: in its tp group, among those that share its sequences, among
+    those that the experts are dealt to.
 
     A rank makes the groups that it is in and no other: of 2,048 ranks each makes four at most, not
     the hundreds there are. Their members make them in one order, so they agree on their names.
@@ -49,20 +47,22 @@ class Groups:
     def __init__(self, rank: int, layout: Layout, *, timeout_s: float) -> None:
         self.layout, self.place = layout, Place.of(rank, layout)
         self._rank, self._timeout = rank, datetime.timedelta(seconds=timeout_s)
-        self.tp_group = self.own_group_by(lambda p: (p.cp_rank, p.dp_rank, p.pp_rank))
-        self.cp_group = (
-            self.own_group_by(lambda p: (p.tp_rank, p.dp_rank, p.pp_rank))
+        self.tensor_parallel = TensorParallel(
+            size=layout.tp,
+            rank=self.place.tp_rank,
+            group=self.own_group_by(lambda p: (p.cp_rank, p.dp_rank, p.pp_rank)),
+            sequence_parallel=layout.sequence_parallel,
+        )
+        self.context_parallel = ContextParallel(
+            size=layout.cp,
+            rank=self.place.cp_rank,
+            group=self.own_group_by(lambda p: (p.tp_rank, p.dp_rank, p.pp_rank))
             if layout.cp > 1
-            else None
+            else None,
+            ring=layout.cp_style == "ring",
         )
         self.data_group = self.own_group_by(lambda p: (p.tp_rank, p.pp_rank))
-        shards, ep = hpz_ranks(layout), layout.ep
-        self.shard_group: dist.ProcessGroup | None = None
-        if shards is not None:
-            replicas = shards // layout.cp  # neighbouring dp ranks, with all cp ranks of each
-            self.shard_group = self.own_group_by(
-                lambda p: (p.tp_rank, p.pp_rank, p.dp_rank // replicas)
-            )
+        ep = layout.ep
         self.expert_parallel = ExpertParallel()
         if ep > 1:  # neighbours of the data group, each with other experts
             group = self.own_group_by(
@@ -108,21 +108,3 @@ class Groups:
         for group in dist.distributed_c10d._world.pg_map:
             if dist.get_backend(group) in ("gloo", "nccl"):
                 dist.distributed_c10d._set_pg_timeout(self._timeout, group)
-
-    @property
-    def tensor_parallel(self) -> TensorParallel:
-        """This rank's place in its tp group."""
-        return TensorParallel(
-            size=self.layout.tp,
-            rank=self.place.tp_rank,
-            group=self.tp_group,
-            sequence_parallel=self.layout.sequence_parallel,
-        )
-
-    @property
-    def context_parallel(self) -> ContextParallel:
-        """This rank's place among those that share its sequences."""
-        ring = self.layout.cp_style == "ring"
-        return ContextParallel(
-            size=self.layout.cp, rank=self.place.cp_rank, group=self.cp_group, ring=ring
-        )

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling.train.parallel.paired import paired, same
@@ -40,7 +40,7 @@ class TensorParallel:
     sequence_parallel: bool = False
     sums_each: bool = True
 
-    def enter(self, x: torch.Tensor) -> torch.Tensor:
+    def enter(self, x: Tensor) -> Tensor:
         """Before column-split matrices: the whole sequence on every rank."""
         if self.size == 1:
             return x
@@ -49,10 +49,10 @@ class TensorParallel:
 
     def columns(
         self,
-        x: torch.Tensor,
-        *products: tuple[torch.Tensor, torch.Tensor | None],
-        linear: Callable[..., torch.Tensor] = functional.linear,
-    ) -> Sequence[torch.Tensor]:
+        x: Tensor,
+        *products: tuple[Tensor, Tensor | None],
+        linear: Callable[..., Tensor] = functional.linear,
+    ) -> Sequence[Tensor]:
         """`enter`, then the product with each column-split matrix, and its shift if it has one.
 
         A compiler orders collectives itself, and 8-bit products have a backward of their own: there
@@ -62,20 +62,20 @@ class TensorParallel:
             x = self.enter(x)
             return [linear(x, weight, bias) for weight, bias in products]
         weights, biases = zip(*products, strict=True)
-        results: Sequence[torch.Tensor] = _Columns.apply(x, self, *weights, *biases)  # type: ignore[no-untyped-call]
+        results: Sequence[Tensor] = _Columns.apply(x, self, *weights, *biases)  # type: ignore[no-untyped-call]
         return results
 
-    def leave(self, x: torch.Tensor) -> torch.Tensor:
+    def leave(self, x: Tensor) -> Tensor:
         """After row-split matrices: the ranks' partial results summed."""
         if self.size == 1:
             return x
         return paired(_scatter_sum, _gather, x, self) if self.sequence_parallel else self.sum(x)
 
-    def sum(self, x: torch.Tensor) -> torch.Tensor:
+    def sum(self, x: Tensor) -> Tensor:
         """The sum over the group, whose gradient each rank already has in full."""
         return x if self.size == 1 else paired(_all_reduced, same, x, self)
 
-    def max(self, x: torch.Tensor) -> torch.Tensor:
+    def max(self, x: Tensor) -> Tensor:
         """The largest over the group, without a gradient."""
         if self.size > 1:
             dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
@@ -93,11 +93,11 @@ class TensorParallel:
             weight.register_hook(self._sum_over_sequence)
         return weight
 
-    def _sum_over_sequence(self, gradient: torch.Tensor) -> torch.Tensor:
+    def _sum_over_sequence(self, gradient: Tensor) -> Tensor:
         return _all_reduced(gradient.clone(), self)  # others may read what comes
 
 
-def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+def _gather(x: Tensor, tp: TensorParallel) -> Tensor:
     """[b, s/tp, h] -> [b, s, h], sequence by sequence: so nothing is transposed."""
     batch, tokens, width = x.shape
     part, whole = x.contiguous(), x.new_empty(batch, tokens * tp.size, width)
@@ -106,7 +106,7 @@ def _gather(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     return whole
 
 
-def _scatter_sum(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+def _scatter_sum(x: Tensor, tp: TensorParallel) -> Tensor:
     """[b, s, h] -> [b, s/tp, h], summed over the ranks, sequence by sequence."""
     part, crossing = _begin_scatter_sum(x.contiguous(), tp)
     for work in crossing:
@@ -114,7 +114,7 @@ def _scatter_sum(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
     return part
 
 
-def _begin_scatter_sum(x: torch.Tensor, tp: TensorParallel) -> tuple[torch.Tensor, list[dist.Work]]:
+def _begin_scatter_sum(x: Tensor, tp: TensorParallel) -> tuple[Tensor, list[dist.Work]]:
     batch, tokens, width = x.shape
     part = x.new_empty(batch, tokens // tp.size, width)
     aside = not torch.compiler.is_compiling()
@@ -125,7 +125,7 @@ def _begin_scatter_sum(x: torch.Tensor, tp: TensorParallel) -> tuple[torch.Tenso
     return part, works if aside else []
 
 
-def _all_reduced(x: torch.Tensor, tp: TensorParallel) -> torch.Tensor:
+def _all_reduced(x: Tensor, tp: TensorParallel) -> Tensor:
     """The sum, in the memory of `x` where that is in one piece.
 
     What enters or leaves a block is a matrix product's result or gradient, which nobody else reads.
@@ -140,8 +140,8 @@ class _Columns(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, tp: TensorParallel, *matrices: torch.Tensor | None
-    ) -> tuple[torch.Tensor, ...]:
+        ctx: Any, x: Tensor, tp: TensorParallel, *matrices: Tensor | None
+    ) -> tuple[Tensor, ...]:
         weights: Sequence[Any] = matrices[: len(matrices) // 2]
         biases = matrices[len(weights) :]
         whole = _gather(x, tp) if tp.sequence_parallel else x
@@ -153,7 +153,7 @@ class _Columns(torch.autograd.Function):
         )
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         rows = [gradient.flatten(0, -2) for gradient in gradients]
         summed = rows[0] @ weights[0]
@@ -170,7 +170,7 @@ class _Columns(torch.autograd.Function):
         return summed, None, *of_weights, *of_biases
 
 
-def _begin_sum(x: torch.Tensor, tp: TensorParallel) -> tuple[torch.Tensor, list[dist.Work]]:
+def _begin_sum(x: Tensor, tp: TensorParallel) -> tuple[Tensor, list[dist.Work]]:
     """The sum over the ranks, of this rank's part of the sequence where that is split."""
     if not tp.sequence_parallel:
         return x, [dist.all_reduce(x, group=tp.group, async_op=True)]

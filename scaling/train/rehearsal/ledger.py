@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -27,7 +28,7 @@ _BLOCK = 512  # bytes: torch's allocator on CUDA hands out multiples of it
 _WHERE = torch.ops.prim.device.default
 # Folders whose lines explain an allocation; of torch those of its engine.
 _OURS = {"scaling", "optim", "fsdp", "pipelining", *ENGINES} - {"torch"}
-_OWN = ("ledger", "rehearsal", "standins", "waits", "dealing")  # whose wrappers explain nothing
+_OWN = ("ledger", "rehearsal", "standins", "waits")  # whose wrappers explain nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +84,8 @@ class Ledger(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if self._paused:
             return out
-        for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
-            if isinstance(leaf, torch.Tensor) and _device_of(leaf).type != "meta":
+        for leaf in (out,) if isinstance(out, Tensor) else tree_leaves(out):
+            if isinstance(leaf, Tensor) and _device_of(leaf).type != "meta":
                 self._see(leaf.untyped_storage(), func.overloadpacket.__name__)
         return out
 
@@ -179,7 +180,7 @@ class Ledger(TorchDispatchMode):
         ]
 
 
-def _device_of(tensor: torch.Tensor) -> torch.device:
+def _device_of(tensor: Tensor) -> torch.device:
     """Where it stands for being; to ask a fake tensor for its device is an operator."""
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
 

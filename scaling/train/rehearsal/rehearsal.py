@@ -37,11 +37,10 @@ from scaling.study.point import Point, point_from_json
 from scaling.train.data import MicroBatch
 from scaling.train.engines.trainer import Trainer, build, planned
 from scaling.train.parallel.groups import Groups
-from scaling.train.rehearsal.dealing import tokens_dealt
 from scaling.train.rehearsal.ledger import Ledger, Memory
 from scaling.train.rehearsal.limits import unrehearsable
 from scaling.train.rehearsal.standins import standing_in
-from scaling.train.rehearsal.waits import Waits
+from scaling.train.rehearsal.waits import Waits, tokens_dealt
 
 _DEVICE = torch.device("cpu")  # torch's engine of gradients refuses tensors of an absent CUDA
 _STEPS = 3  # ZeRO-3 prefetches from the second one on, and timers may begin with the third

@@ -5,7 +5,6 @@ from typing import Any
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.engines.deepspeed.refusals import cuts_messages
-from scaling.train.parallel.sharding import hpz_ranks
 
 _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
 
@@ -36,6 +35,17 @@ def buckets_of(held: int) -> dict[str, int]:
     """
     elements = min(_DEFAULT_BUCKET, held + held % 2)
     return {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
+
+
+def hpz_ranks(layout: Layout) -> int | None:
+    """Ranks that hold one second copy of ZeRO-3's parameters, None where there is none.
+
+    A copy over all dp ranks is the first one. To ZeRO cp ranks are replicas too.
+    """
+    if layout.zero_stage < 3 or layout.zero_shard_size in (None, layout.dp):
+        return None
+    assert layout.zero_shard_size is not None
+    return layout.zero_shard_size * layout.cp
 
 
 def deepspeed_config(

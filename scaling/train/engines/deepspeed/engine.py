@@ -11,28 +11,35 @@ from typing import Any
 import deepspeed
 import deepspeed.runtime.zero.muon.muon_optimizer  # which DeepSpeed imports late, in each rank
 import torch
-import torch.distributed as dist
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
-from deepspeed.pipe import DualPipeVModule, LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
-from torch import nn
+from torch import Tensor, nn
 
 from scaling.layout.layout import Layout
 from scaling.train.data import MicroBatch
-from scaling.train.engines.deepspeed import streams
 from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config, reduces_nothing
-from scaling.train.engines.deepspeed.experts import HasExperts, expert_parallel
-from scaling.train.engines.deepspeed.pipeline import DealtPipeline
-from scaling.train.engines.deepspeed.unit import model_parallel_unit
-from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
-from scaling.train.engines.trainer import Beat, Trainer
+from scaling.train.engines.deepspeed.groups import (
+    HasExperts,
+    expert_parallel,
+    model_parallel_unit,
+    second_copy_group,
+)
+from scaling.train.engines.deepspeed.pipeline import LAYERS, pipeline_of
+from scaling.train.engines.trainer import (
+    BETAS,
+    LEARNING_RATE,
+    WEIGHT_DECAY,
+    Beat,
+    Trainer,
+    mean_loss,
+)
 from scaling.train.kernels.compiled import compile_each
 from scaling.train.measure.window import OPTIMIZER
 from scaling.train.model import encoder_decoder
 from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
 from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.model.decoder import Decoder, Embedding, FinalNorm, Head, Layer, loss_of
+from scaling.train.model.decoder import Decoder, Layer, loss_of
 from scaling.train.parallel.groups import Groups
 
 _log = logging.getLogger("DeepSpeed")
@@ -72,7 +79,10 @@ class _Trainer:
     ) -> None:
         self.engine = _initialize(model, config, plan.layout, mpu)
         if plan.layout.compile:
-            compile_each(self.engine.module, _compiled_kinds(plan))
+            # under ZeRO-3 the blocks that layers are made of, between which it gathers weights
+            layers = (Layer, encoder_decoder.EncoderLayer, encoder_decoder.DecoderLayer)
+            blocks = (Norm, SelfAttention, encoder_decoder.Attention, FeedForward)
+            compile_each(self.engine.module, blocks if plan.layout.zero_stage == 3 else layers)
         self._norm_is_right = _norm_is_right(self.engine, plan)
 
     def grad_norm(self) -> float | None:
@@ -93,8 +103,8 @@ class ReplicaTrainer(_Trainer):
             )
         beat("building the engine")
         super().__init__(model, plan, config, model_parallel_unit(groups))
-        self._data_group, self._shares = groups.data_group, plan.layout.dp * plan.layout.cp
-        self._losses: list[torch.Tensor] = []
+        self._groups = groups
+        self._losses: list[Tensor] = []
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on these micro-batches, one optimizer step."""
@@ -107,10 +117,8 @@ class ReplicaTrainer(_Trainer):
             self._losses.append(loss.detach())
 
     def loss(self) -> float:
-        """The mean over the micro-batches of all replicas, whose parts are equally large."""
-        mean = torch.stack(self._losses).float().mean()
-        dist.all_reduce(mean, group=self._data_group)
-        return mean.item() / self._shares
+        """See `mean_loss`."""
+        return mean_loss(self._losses, self._groups)
 
 
 class PipelineTrainer(_Trainer):
@@ -123,7 +131,7 @@ class PipelineTrainer(_Trainer):
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         layout = plan.layout
         beat("building the model")
-        model = _pipeline(
+        model = pipeline_of(
             plan,
             topology=PipeModelDataParallelTopology(
                 num_pp=layout.pp, num_mp=layout.tp, num_dp=layout.dp * layout.cp
@@ -132,12 +140,12 @@ class PipelineTrainer(_Trainer):
             partition_method="dealt",
             activation_checkpoint_interval=int(layout.activation_checkpointing == "full"),
             activation_checkpoint_func=recomputed,
-            checkpointable_layers=["Layer", *streams.LAYERS],
+            checkpointable_layers=list(LAYERS),
         )
         config = deepspeed_config(plan.shape, layout, plan.gradient_clipping)
         beat("building the engine")
         super().__init__(model, plan, config)
-        self._loss: torch.Tensor | None = None
+        self._loss: Tensor | None = None
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on these micro-batches, one optimizer step."""
@@ -150,37 +158,6 @@ class PipelineTrainer(_Trainer):
         return self._loss.item()
 
 
-def _pipeline(plan: Blueprint, **pipeline: Any) -> PipelineModule:
-    if plan.layout.pipeline_schedule == "dualpipev":
-        # evenly: look-up and head, which make two of the stages slower, are on one rank anyway
-        pipeline["partition_method"] = "type:^Layer$"
-        return DualPipeVModule(layers=_stages(plan), **pipeline)
-    if plan.shape.family == "t5":
-        return streams.StreamsPipeline(plan, **pipeline)
-    return DealtPipeline(plan, _stages(plan), **pipeline)
-
-
-def _compiled_kinds(plan: Blueprint) -> tuple[type[nn.Module], ...]:
-    """Layers; under ZeRO-3 the blocks they are made of, between which it gathers weights."""
-    if plan.layout.zero_stage == 3:
-        return (Norm, SelfAttention, encoder_decoder.Attention, FeedForward)
-    return (Layer, encoder_decoder.EncoderLayer, encoder_decoder.DecoderLayer)
-
-
-def _stages(plan: Blueprint) -> list[LayerSpec]:
-    layers = [LayerSpec(Layer, plan, index) for index in range(plan.shape.num_layers)]
-    if plan.shape.tied_embeddings:
-        first: LayerSpec = TiedLayerSpec("embedding", Embedding, plan)
-        last: LayerSpec = TiedLayerSpec("embedding", Embedding, plan, forward_fn=_tied_logits)
-    else:
-        first, last = LayerSpec(Embedding, plan), LayerSpec(Head, plan)
-    return [first, *layers, LayerSpec(FinalNorm, plan), last]
-
-
-def _tied_logits(embedding: Embedding, x: torch.Tensor) -> torch.Tensor:
-    return embedding.tp.columns(x, (embedding.weight, None))[0]
-
-
 @contextlib.contextmanager
 def _partitioned_while_built(
     plan: Blueprint, config: dict[str, Any], groups: Groups
@@ -191,11 +168,12 @@ def _partitioned_while_built(
         return
     # DeepSpeed would take consecutive ranks, of which tp ranks hold other weights; it keeps a group
     # that is there
-    deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = groups.shard_group
+    second_copy = second_copy_group(groups)
+    deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = second_copy
     # no dtype: it comes from the config, while dtype=torch.float32 would silently build bf16
     with deepspeed.zero.Init(
         data_parallel_group=groups.data_group,
-        zero_param_parallel_group=groups.shard_group,
+        zero_param_parallel_group=second_copy,
         config_dict_or_path=config,
         mpu=model_parallel_unit(groups),
     ):

@@ -1,11 +1,51 @@
-"""DeepSpeed's pipeline with layers dealt by what they cost (scaling/layout/partition.py)."""
+"""A model in DeepSpeed's pipeline, layers dealt by what they cost (scaling/layout/partition.py).
 
-from typing import Any
+Of an encoder-decoder two streams pass all stages, one after the other works. What travels between
+two stages is one tensor: the encoder's stream, the decoder's and both position tables. So the
+embedding and the tables live on the first stage alone, autograd carries their gradients home, and
+nothing has to be kept equal between stages. DeepSpeed would send a tuple too, but run a backward
+for each tensor in it.
+"""
 
-from deepspeed.pipe import LayerSpec, PipelineModule
+from typing import Any, NamedTuple
+
+import torch
+from deepspeed.pipe import DualPipeVModule, LayerSpec, PipelineModule, TiedLayerSpec
+from torch import Tensor, nn
 
 from scaling.layout.partition import layers_of_stages
+from scaling.layout.shapes import T5_BUCKETS
 from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.decoder import Embedding, FinalNorm, Head, Layer
+from scaling.train.model.encoder_decoder import DecoderLayer, EncoderLayer, bias_of, pair_of
+
+# by the names of their classes, which DeepSpeed goes by
+LAYERS = ("Layer", "PipedEncoderLayer", "PipedDecoderLayer")
+
+
+def pipeline_of(plan: Blueprint, **pipeline: Any) -> PipelineModule:
+    """This rank's stage of the model, of DualPipeV both of its stages."""
+    if plan.layout.pipeline_schedule == "dualpipev":
+        # evenly: look-up and head, which make two of the stages slower, are on one rank anyway
+        pipeline["partition_method"] = "type:^Layer$"
+        return DualPipeVModule(layers=_stages(plan), **pipeline)
+    if plan.shape.family == "t5":
+        return StreamsPipeline(plan, **pipeline)
+    return DealtPipeline(plan, _stages(plan), **pipeline)
+
+
+def _stages(plan: Blueprint) -> list[LayerSpec]:
+    layers = [LayerSpec(Layer, plan, index) for index in range(plan.shape.num_layers)]
+    if plan.shape.tied_embeddings:
+        first: LayerSpec = TiedLayerSpec("embedding", Embedding, plan)
+        last: LayerSpec = TiedLayerSpec("embedding", Embedding, plan, forward_fn=_tied_logits)
+    else:
+        first, last = LayerSpec(Embedding, plan), LayerSpec(Head, plan)
+    return [first, *layers, LayerSpec(FinalNorm, plan), last]
+
+
+def _tied_logits(embedding: Embedding, x: Tensor) -> Tensor:
+    return embedding.tp.columns(x, (embedding.weight, None))[0]
 
 
 class DealtPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no types
@@ -43,3 +83,151 @@ def bounds(is_layer: list[bool], layers_of_each: tuple[int, ...]) -> list[int]:
             begin += 1
         begins.append(begin)
     return [*begins, len(is_layer)]
+
+
+class Streams(NamedTuple):
+    """What passes from layer to layer inside a stage; of it what leads, from stage to stage.
+
+    `source` and `target` are [b, s', h], the position tables of both stacks [heads / tp, buckets].
+    `memory` [b, s, h] is the encoder's output, entered into this stage's tp group once; biases are
+    [1, n, s, s]. None where this stage needs none.
+    """
+
+    source: Tensor
+    target: Tensor
+    encoder_table: Tensor
+    decoder_table: Tensor
+    memory: Any = None
+    encoder_bias: Any = None
+    decoder_bias: Any = None
+
+
+_SENT = 4  # the first of them
+
+
+def parts_of(plan: Blueprint) -> list[LayerSpec]:
+    """Every part of the model in the order in which the streams pass them."""
+    return [
+        LayerSpec(Inlet, plan),
+        *(LayerSpec(PipedEncoderLayer, plan, i) for i in range(plan.shape.num_encoder_layers)),
+        LayerSpec(EncoderNorm, plan),
+        *(LayerSpec(PipedDecoderLayer, plan, i) for i in range(plan.shape.num_layers)),
+        LayerSpec(Outlet, plan),
+    ]
+
+
+class StreamsPipeline(DealtPipeline):
+    """One stage: unpacks what the stage before sent, packs what the next one gets."""
+
+    def __init__(self, plan: Blueprint, **pipeline: Any) -> None:
+        super().__init__(plan, parts_of(plan), **pipeline)
+
+    def forward(self, received: Tensor) -> Tensor:
+        """Ids [b, 2, s] or what was packed -> logits [b, s, vocab / tp] or what is packed."""
+        first, last = self.forward_funcs[0], self.forward_funcs[-1]
+        begins = isinstance(first, Inlet)
+        streams = first.streams_of(received) if begins else unpacked(received, self.plan)
+        left = super().forward(self._with_what_layers_need(streams))
+        result: Tensor = left if isinstance(last, Outlet) else packed(Streams(*left))
+        return result
+
+    def _with_what_layers_need(self, streams: Streams) -> Streams:
+        """Made once a stage, for all of its layers."""
+        held = {type(part) for part in self.forward_funcs}
+        if PipedEncoderLayer in held:
+            bias = bias_of(streams.encoder_table, self.plan, causal=False)
+            streams = streams._replace(encoder_bias=bias)
+        if PipedDecoderLayer in held:
+            bias = bias_of(streams.decoder_table, self.plan, causal=True)
+            streams = streams._replace(decoder_bias=bias)
+            if EncoderNorm not in held:  # else it is that norm which makes the memory
+                streams = streams._replace(memory=self.plan.tp.enter(streams.source))
+        return streams
+
+
+def packed(streams: Streams) -> Tensor:
+    """Both streams and both tables, end to end."""
+    return torch.cat([x.flatten() for x in streams[:_SENT]])
+
+
+def unpacked(flat: Tensor, plan: Blueprint) -> Streams:
+    """What `packed` was given."""
+    layout, heads = plan.layout, plan.shape.num_heads // plan.tp.size
+    held = layout.seq_length // layout.cp
+    if layout.sequence_parallel:
+        held //= layout.tp
+    stream = torch.Size((layout.micro_batch_size, held, plan.shape.hidden_size))
+    shapes = [stream, stream, *2 * [torch.Size((heads, T5_BUCKETS))]]
+    parts = flat.split([shape.numel() for shape in shapes])
+    return Streams(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
+
+
+class Inlet(nn.Module):
+    """The vocabulary and the tables, where both streams begin."""
+
+    def __init__(self, plan: Blueprint) -> None:
+        super().__init__()
+        self.embedding = Embedding(plan)
+        heads = plan.shape.num_heads
+        self.encoder_table, self.decoder_table = (
+            plan.sharded(f"{stack}.position_bias", heads, T5_BUCKETS, dim=0)
+            for stack in ("encoder", "decoder")
+        )
+        for table in (self.encoder_table, self.decoder_table):
+            # A gradient that has only passed through is a part of the buffer into which DeepSpeed
+            # receives: kept as it is, the next micro-batch would overwrite it.
+            table.register_hook(torch.clone)
+
+    def streams_of(self, ids: Tensor) -> Streams:
+        """Ids [b, 2, s] -> both streams, and the tables that all stages are sent."""
+        return Streams(*pair_of(self.embedding, ids), self.encoder_table, self.decoder_table)
+
+    def forward(self, streams: Streams) -> Streams:
+        """Nothing is left to do: the stage itself has let the streams in."""
+        return streams
+
+
+class PipedEncoderLayer(EncoderLayer):
+    """An encoder layer, which leaves the decoder's stream alone."""
+
+    def forward(self, passing: tuple[Tensor, ...]) -> Streams:  # type: ignore[override]
+        """Streams -> Streams."""
+        streams = Streams(*passing)
+        return streams._replace(source=super().forward(streams.source, streams.encoder_bias))
+
+
+class EncoderNorm(FinalNorm):
+    """The norm after the encoder, and the memory for the decoder layers of the same stage."""
+
+    def __init__(self, plan: Blueprint) -> None:
+        super().__init__(plan)
+        self.tp = plan.tp
+
+    def forward(self, passing: tuple[Tensor, ...]) -> Streams:  # type: ignore[override]
+        """Streams -> Streams."""
+        streams = Streams(*passing)
+        normed = super().forward(streams.source)
+        return streams._replace(source=normed, memory=self.tp.enter(normed))
+
+
+class PipedDecoderLayer(DecoderLayer):
+    """A decoder layer, which leaves the encoder's output alone."""
+
+    def forward(self, passing: tuple[Tensor, ...]) -> Streams:  # type: ignore[override]
+        """Streams -> Streams."""
+        streams = Streams(*passing)
+        target = super().forward(streams.target, streams.memory, streams.decoder_bias)
+        return streams._replace(target=target)
+
+
+class Outlet(nn.Module):
+    """The norm after the decoder and the head, where the encoder's stream ends."""
+
+    def __init__(self, plan: Blueprint) -> None:
+        super().__init__()
+        self.norm, self.head = FinalNorm(plan), Head(plan)
+
+    def forward(self, passing: tuple[Tensor, ...]) -> Tensor:
+        """Streams -> logits [b, s, vocab / tp]."""
+        logits: Tensor = self.head(self.norm(Streams(*passing).target))
+        return logits

@@ -38,7 +38,17 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             f"ep={layout.ep} with pp={layout.pp}: a stage has none of the layers with experts, and "
             "DeepSpeed takes the norm of their gradients on every stage or on none"
         )
-    yield from _optimizer_precision_refusals(layout)
+    states = f"optimizer_precision={layout.optimizer_precision}"
+    if layout.optimizer_precision != "fp32" and layout.zero_stage == 0:
+        yield (
+            f"{states} at zero_stage=0: DeepSpeed keeps 16-bit states in ZeRO's optimizers only; "
+            "zero_stage=1 does on one rank too"
+        )
+    if layout.optimizer_precision != "fp32" and layout.optimizer_offload != "none":
+        yield (
+            f"{states} with optimizer_offload={layout.optimizer_offload} needs DeepSpeed's own "
+            "Adam, which is compiled at run time"
+        )
     elements = layout.micro_batch_size * (layout.seq_length // layout.cp) * shape.hidden_size
     if cuts_messages(shape, layout) and elements % layout.tp:
         over_cp = f" / cp={layout.cp}" if layout.cp > 1 else ""
@@ -88,21 +98,6 @@ def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
         and shape.family != "t5"
         and layout.pipeline_schedule == "1f1b"
     )
-
-
-def _optimizer_precision_refusals(layout: Layout) -> Iterator[str]:
-    if layout.optimizer_precision == "fp32":
-        return
-    if layout.zero_stage == 0:
-        yield (
-            f"optimizer_precision={layout.optimizer_precision} at zero_stage=0: DeepSpeed keeps "
-            "16-bit states in ZeRO's optimizers only; zero_stage=1 does on one rank too"
-        )
-    if layout.optimizer_offload != "none":
-        yield (
-            f"optimizer_precision={layout.optimizer_precision} with optimizer_offload="
-            f"{layout.optimizer_offload} needs DeepSpeed's own Adam, which is compiled at run time"
-        )
 
 
 def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:

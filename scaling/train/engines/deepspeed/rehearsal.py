@@ -12,6 +12,7 @@ from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.runtime.utils import PartitionedTensor, partition_uniform
 from deepspeed.runtime.zero import partition_parameters, partitioned_param_coordinator, stage3
+from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from scaling.layout.shapes import T5_BUCKETS
@@ -94,7 +95,7 @@ def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
     message = _Message(point, groups)
     rebuilt = PartitionedTensor.from_meta
 
-    def from_meta(meta: torch.Tensor, **partition: Any) -> PartitionedTensor:
+    def from_meta(meta: Tensor, **partition: Any) -> PartitionedTensor:
         note("tolist")
         with unset_fake_temporarily():
             known = torch.tensor(message.partition())
@@ -111,7 +112,7 @@ def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
                     put(module, name, lambda *_, **__: None)
         # a model is built where it trains; torch would swap each fake weight for another
         put(torch.nn.Module, "to", lambda self, *_, **__: self)
-        put(torch.Tensor, "record_stream", lambda *_: None)
+        put(Tensor, "record_stream", lambda *_: None)
         put(PartitionedTensor, "from_meta", from_meta)
         put(PipelineEngine, "_recv_tensor_meta", lambda engine, _: message.buffers(engine))
         yield
@@ -121,7 +122,7 @@ class _Message:
     """What stages send each other.
 
     Of a decoder activations [b, s', h], whole or cut over tp; of an encoder-decoder two of them
-    and both position tables, end to end (`streams.packed`).
+    and both position tables, end to end (`pipeline.packed`).
     """
 
     def __init__(self, point: Point, groups: Groups) -> None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from scaling.train.engines.recipe import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.engines.torch.sharding import copies_of, of_experts, tp_sharded
+from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.measure.window import OPTIMIZER
 from scaling.train.model.blueprint import Blueprint
 
@@ -73,7 +73,7 @@ class Update:
             if tp.sequence_parallel and not tp_sharded(weight)
         ]
         self._of_experts = [i for i, weight in enumerate(self._weights) if of_experts(weight)]
-        self._norm: torch.Tensor | None = None
+        self._norm: Tensor | None = None
 
     def last_norm(self) -> float | None:
         """The norm of all gradients of the last step before they were clipped."""
@@ -97,7 +97,7 @@ class Update:
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def _norm_of(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+    def _norm_of(self, gradients: list[Tensor]) -> Tensor:
         norms = torch.stack(torch._foreach_norm(gradients)).to(self._plan.device)
         total = norms.float().square().mul(self._shares).sum()
         dist.all_reduce(total)
@@ -110,7 +110,7 @@ class Update:
         for gradient in gradients:
             gradient.copy_(total)
 
-    def _sum_over_sequence(self, gradients: list[torch.Tensor]) -> None:
+    def _sum_over_sequence(self, gradients: list[Tensor]) -> None:
         """Each tp rank has those of its part of the tokens."""
         flat = torch.cat([each.flatten() for each in gradients]).to(self._plan.device)
         dist.all_reduce(flat, group=self._plan.tp.group)
@@ -119,6 +119,6 @@ class Update:
             gradient.copy_(whole.view_as(gradient))
 
 
-def _local(gradient: torch.Tensor | None) -> torch.Tensor:
+def _local(gradient: Tensor | None) -> Tensor:
     assert gradient is not None
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient

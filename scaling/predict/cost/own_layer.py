@@ -1,139 +1,16 @@
-"""What the counts of this project's two engines share: moments of a step, a layer, the loss.
+"""Bytes of this project's own layers, experts and loss (scaling/train/model), under any engine."""
 
-A rank's bytes are followed through a step: what lives all the time, what a layer keeps for backward
-and what the worst moment of each phase adds. Every line stands for tensors that the engine holds
-(`scaling memory` names them by file and line); `python benchmarks/memory.py` compares the two.
-What a rehearsal cannot see is `buffers_bytes` and `fragmentation`, which rows calibrate: kernels'
-workspaces, NCCL, what a side stream still reads.
-"""
-
-import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost import saved
-from scaling.predict.cost.routed import routed_of
+from scaling.predict.cost.experts import busiest, held_params, present
 from scaling.predict.cost.stages import head_params, layer_params
 from scaling.predict.read.features import Features
 
-PHASES = ("build", "forward", "backward", "optimizer")
-BUILD, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
 WIDE = 4.0  # bytes of fp32
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Bytes of one moment, (n,) or the same of all, by what they are."""
-
-    weights: Floats | float
-    gradients: Floats | float
-    optimizer: Floats | float
-    activations: Floats | float = 0.0
-    logits: Floats | float = 0.0
-    buffers: Floats | float = 0.0
-
-    def but(self, **parts: Floats | float) -> "Held":
-        """The same with these in the place of its own."""
-        return dataclasses.replace(self, **parts)
-
-    def plus(self, activations: Floats | float, logits: Floats | float = 0.0) -> "Held":
-        """The same with these beside its own."""
-        return self.but(activations=self.activations + activations, logits=self.logits + logits)
-
-    @property
-    def total(self) -> Floats:
-        """All of them."""
-        parts = (self.weights, self.gradients, self.optimizer, self.activations, self.logits)
-        arrays = [part for part in (*parts, self.buffers) if isinstance(part, np.ndarray)]
-        total: Floats = arrays[0] + arrays[1]  # no moment has fewer; a number is 0
-        for part in arrays[2:]:
-            total += part
-        return total
-
-
-TERMS = tuple(Held.__dataclass_fields__)
-Moment = tuple[int, Held]  # of PHASES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
-    """What an engine holds beside what the model keeps, from the last layer's forward on.
-
-    While the head and the loss are computed (`forward`), in the loss's backward, in the head's,
-    when that is done, in the backward of the last layer's feed-forward, of its attention, of the
-    layers before; and `more` moments, which the other engine has not.
-    """
-
-    forward: Held
-    loss: Held
-    in_head: Held
-    after_loss: Held
-    in_ffn: Held
-    in_attention: Held
-    earlier: Held
-    more: list[Moment]
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes allocated at the peak, float64 (n,): `terms` of the fullest stage add up to `total`.
-
-    `first_stage` is that of the first rank, told of other software alone.
-    """
-
-    total: Floats
-    terms: dict[str, Floats]
-    first_stage: Floats
-    phase: Words | None = None  # of the peak; None of other software, whose phases nobody counts
-
-
-def fullest_of(moments: list[Moment], unseen: float) -> Memory:
-    """The fullest moment; `unseen` are bytes that no rehearsal counts, the same at all times."""
-    total = moments[0][1].total
-    fullest = np.zeros(len(total), dtype=np.int64)
-    for number, (_, held) in enumerate(moments[1:], start=1):
-        here = held.total
-        fullest[here > total] = number
-        np.maximum(total, here, out=total)
-    terms: dict[str, Floats] = {f"{name}_bytes": np.empty(len(total)) for name in TERMS}
-    for number in np.flatnonzero(np.bincount(fullest, minlength=1)).tolist():
-        rows, held = np.flatnonzero(fullest == number), moments[number][1]
-        for name, values in zip(TERMS, terms.values(), strict=True):
-            part = getattr(held, name)
-            values[rows] = part[rows] if isinstance(part, np.ndarray) else part
-    terms["buffers_bytes"] += unseen
-    phases = np.array([PHASES[phase] for phase, _ in moments], dtype=object)[fullest]
-    return Memory(total + unseen, terms, total + unseen, phases)
-
-
-def by_rows(
-    chosen: Flags,
-    f: Features,
-    this: Callable[[Features], Memory],
-    other: Callable[[Features], Memory],
-) -> Memory:
-    """Memory of the rows that are `chosen` by one way, of the rest by another."""
-    if chosen.all():
-        return this(f)
-    if not chosen.any():
-        return other(f)
-    places = [np.flatnonzero(chosen), np.flatnonzero(~chosen)]
-    parts = [way(f.take(rows)) for way, rows in zip((this, other), places, strict=True)]
-    order = np.argsort(np.concatenate(places))
-
-    def joined(values: list[Any]) -> Any:
-        return np.concatenate(values)[order]
-
-    return Memory(
-        joined([part.total for part in parts]),
-        {name: joined([part.terms[name] for part in parts]) for name in parts[0].terms},
-        joined([part.first_stage for part in parts]),
-        joined([np.full(len(p.total), None) if p.phase is None else p.phase for p in parts]),
-    )
 
 
 def weights_of_layer(f: Features) -> Floats:
@@ -156,6 +33,53 @@ def drawn_whole(f: Features) -> Floats:
     """Bytes of a vocabulary matrix while it is drawn, in fp32, and of the slice a rank takes."""
     whole: Floats = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
     return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Bytes of the average layer and micro-batch, (n,).
+
+    `kept` for backward, `above` what backward needs beyond what lived when it came to the experts,
+    `weights` those of a rank's experts in the precision that trains, and of their gradients, `read`
+    what only these gradients are made from.
+    """
+
+    kept: Floats
+    above: Floats
+    weights: Floats
+    read: Floats
+
+
+def routed_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Routed:
+    """Experts of a layer for `tokens` of a rank.
+
+    A rank's experts get k copies of each token of its ep group, `busiest` of them where a router is
+    uneven. Kept are what enters the experts, what leaves them (the copy back reads it again), where
+    tokens travel what has come back, the copies in the tokens' order, and the parts of a
+    feed-forward; of the router the scores in fp32 and whole numbers: of each copy its expert, its
+    place, the token it is of and, where tokens travel, its place among those that arrived.
+    """
+    if not present(f):
+        return Routed(*np.zeros((4, len(f))))
+    e, share, travels = f.element_bytes, f.expert_share, f.ep > 1
+    sent = tokens * f.experts_per_token  # copies of this rank's tokens
+    received = sent * np.where(travels, busiest(f), 1.0)
+    outside, inside = e * sent * f.hidden_size, e * received * f.hidden_size
+    inner = e * received * f.expert_ffn / f.tp
+    of_inner = np.where(f.fused_mlp, 3.0, 4.0) * inner
+    places = 8.0 * (3 * sent + np.where(travels, received, 0.0)) + 4 * tokens * f.num_experts
+    kept = 2 * inside + np.where(travels, 2.0, 1.0) * outside + of_inner + places
+    weights = e * held_params(f)
+    one = weights / np.maximum(share, 1e-9) / (f.mlp_inputs + 1)  # the gradient of one matrix
+    # of the weighted sum two gradients beside each other; then those of what goes into the last
+    # matrix, into the others, into the experts
+    waits = np.where(gradients_stay, one, 0.0)
+    freed = np.where(travels, 2.0, 1.0) * outside
+    at_last = inside + inner + one - freed
+    at_others = f.mlp_inputs * inner + waits - freed - inside
+    at_first = inside - freed - of_inner + f.mlp_inputs * (inner + waits) + one
+    above = np.max([2 * outside, at_last, at_others, at_first], axis=0)
+    return Routed(share * kept, share * above, weights, share * (inside + inner))
 
 
 @dataclass(frozen=True, slots=True)
