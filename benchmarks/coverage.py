@@ -57,6 +57,7 @@ MORE = {
     "modern_dgxc": (
         "world_size <= 64", "hash(row_index) % 2 = 0", "hash(row_index) % 4 = 0",
         "precision = 'bf16'", "model like '%8b%'", "model like '%405b%'", "hidden_size >= 16384",
+        "precision like '%fp8%'",
     ),
     "modern_megatron_bridge": ("num_experts = 0", "hash(row_index) % 2 = 0"),
     "megatron_papers": ("world_size < 512", "world_size <= 64"),

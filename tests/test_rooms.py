@@ -55,7 +55,6 @@ HELD_BY = {
     "train.parallel": "train/test_parity.py",
     "train.rehearsal.limits": "check/test_oracle.py",
     "train.rehearsal.waits": "train/test_rehearsal.py",
-    "train.stack": "train/test_parity.py",
 }
 
 

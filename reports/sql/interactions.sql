@@ -47,7 +47,7 @@ ranked as (
 )
 select
     setting_id, series, effects.name, axis, level, place as level_order, ranked.pairs,
-    ranked.mean_ratio, strength, concat(effects.name, ' · by ', axis) as title, rank,
+    ranked.mean_ratio, coalesce(effects.near_ratio, effects.mean_ratio) as worth, strength, concat(effects.name, ' · by ', axis) as title, rank,
     effects.shown and fewest_pairs >= 3 and rank <= 8 and series = arg_min(series, list_position(getvariable('series_order'), series))
         over (partition by setting_id) as shown
 from ranked

@@ -43,8 +43,7 @@ class Gpu:
 
     `peaks` are by precision; `memory_bytes` is the capacity, `hbm_bytes_per_s` its bandwidth,
     `link_bytes_per_s` what one device sends to its peers in the node, one direction, all links
-    together. `in_switch_reduction`: switches between the GPUs of a node reduce what passes through
-    them (NVLink SHARP). `link_domain`: so many GPUs reach each other by these links although their
+    together. `link_domain`: so many GPUs reach each other by these links although their
     hosts hold fewer, None where links end at the host. `sustained_of_peak` is the share of a peak
     that a large GEMM can draw before its own inefficiency: what the power limit leaves of the boost
     clock. `sustained_low` is that of precisions which leave less of it, by name.
@@ -60,7 +59,6 @@ class Gpu:
     memory_bytes: int | None = None
     hbm_bytes_per_s: float | None = None
     link_bytes_per_s: float | None = None
-    in_switch_reduction: bool = False
     link_domain: int | None = None
     tdp_w: float | None = None
     node: Node | None = None
@@ -114,7 +112,6 @@ def _data_sheet(
     gib: int,
     hbm_tb_per_s: float,
     link_gb_per_s: float,
-    in_switch: bool = False,
     link_domain: int | None = None,
     tdp_w: float | None,
     node: Node,
@@ -134,7 +131,6 @@ def _data_sheet(
         memory_bytes=gib * GIB,
         hbm_bytes_per_s=hbm_tb_per_s * TERA,
         link_bytes_per_s=link_gb_per_s * GB_PER_S,
-        in_switch_reduction=in_switch,
         link_domain=link_domain,
         tdp_w=tdp_w,
         node=node,
@@ -178,13 +174,13 @@ GPUS: dict[str, Gpu] = {
         ),
         _data_sheet(
             "h100-80gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
-            gib=80, hbm_tb_per_s=3.35, link_gb_per_s=450, in_switch=True, tdp_w=700,
+            gib=80, hbm_tb_per_s=3.35, link_gb_per_s=450, tdp_w=700,
             node=_node(8, 8, 400, "DGX H100 data sheet: 8 x NDR InfiniBand"),
             source="NVIDIA H100 data sheet (SXM5, 2023), sparse rates halved",
         ),
         _data_sheet(
             "h200-141gb", "hopper", fp32=67, fp16=989.4, bf16=989.4, fp8=1978.9, sustained=0.79,
-            gib=141, hbm_tb_per_s=4.8, link_gb_per_s=450, in_switch=True, tdp_w=700,
+            gib=141, hbm_tb_per_s=4.8, link_gb_per_s=450, tdp_w=700,
             node=_node(8, 8, 400, "DGX H200 data sheet: 8 x NDR InfiniBand"),
             source="NVIDIA H200 data sheet (SXM, 2024), sparse rates halved",
         ),
@@ -207,21 +203,21 @@ GPUS: dict[str, Gpu] = {
         _data_sheet(
             "b200-180gb", "blackwell", fp32=75, fp16=2250, bf16=2250, fp8=4500, mxfp8=4500,
             nvfp4=9000, sustained=0.74, gib=180, hbm_tb_per_s=7.7, link_gb_per_s=900,
-            in_switch=True, tdp_w=1000,
+            tdp_w=1000,
             node=_node(8, 8, 400, "DGX B200 data sheet: 8 x NDR InfiniBand"),
             source="NVIDIA HGX B200 data sheet (2025), per GPU, sparse rates halved",
         ),
         _data_sheet(
             "gb200-186gb", "blackwell", fp32=80, fp16=2500, bf16=2500, fp8=5000, mxfp8=5000,
             nvfp4=10000, sustained=0.74, gib=186, hbm_tb_per_s=8.0, link_gb_per_s=900,
-            in_switch=True, link_domain=72, tdp_w=1200,
+            link_domain=72, tdp_w=1200,
             node=_node(72, 72, 400, "GB200 NVL72: one 400 Gb/s NIC a GPU"),
             source="NVIDIA GB200 NVL72 data sheet (2025), per GPU, sparse rates halved",
         ),
         _data_sheet(
             "b300-288gb", "blackwell", fp32=75, fp16=2250, bf16=2250, fp8=4500, mxfp8=4500,
             nvfp4=13500, sustained=0.79, sustained_low=_LOW_OF_B300, gib=262, hbm_tb_per_s=8.0,
-            link_gb_per_s=900, in_switch=True, tdp_w=1100,
+            link_gb_per_s=900, tdp_w=1100,
             node=_node(8, 8, 800, "DGX B300 data sheet: 8 x ConnectX-8, 800 Gb/s"),
             source="NVIDIA HGX B300 data sheet (2025), per GPU, sparse rates halved but of FP4, "
             "which states dense; 2.1 TB of memory over 8 GPUs sold as 288 GB each",
@@ -229,7 +225,7 @@ GPUS: dict[str, Gpu] = {
         _data_sheet(
             "gb300-288gb", "blackwell", fp32=80, fp16=2500, bf16=2500, fp8=5000, mxfp8=5000,
             nvfp4=15000, sustained=0.83, sustained_low=_LOW_OF_GB300, gib=277, hbm_tb_per_s=8.0,
-            link_gb_per_s=900, in_switch=True, link_domain=72, tdp_w=1400,
+            link_gb_per_s=900, link_domain=72, tdp_w=1400,
             node=_node(72, 72, 800, "GB300 NVL72: one ConnectX-8, 800 Gb/s, a GPU"),
             source="NVIDIA GB300 NVL72 data sheet (2025), per GPU, sparse rates halved but of FP4, "
             "which states dense; 20 TB of memory over 72 GPUs sold as 288 GB each",

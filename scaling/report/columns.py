@@ -98,7 +98,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "interactions": (
         "setting_id", "series", "title", "name", "axis", "level", "level_order", "pairs",
-        "mean_ratio", "strength", "rank", "shown",
+        "mean_ratio", "worth", "strength", "rank", "shown",
     ),
     "communication": (
         "setting_id", "series", "world_size", "layout_name", "split", "part_order", "part",

@@ -1,13 +1,20 @@
-"""The device of a rank, and whether it is the one that the study says."""
+"""The device and the software under a rank, and whether they are those that the study says."""
 
+import importlib.metadata
 import os
 import re
+import socket
+from pathlib import Path
 
 import torch
 
 from scaling.cluster.hardware import Gpu, gpu_named
 from scaling.cluster.node import visible
+from scaling.layout.kernels import ATTENTION, FUSED
+from scaling.layout.layout import Layout
+from scaling.record.rank_files import Stack
 from scaling.study.point import Point
+from scaling.train.kernels.kernels import version_of
 
 # A driver keeps a little of a GPU's memory, and counts it in GiB where data sheets may not.
 _LEAST_SHARE, _LARGEST_SHARE = 0.9, 1.05
@@ -61,3 +68,43 @@ def gpu_mismatch(expected: Gpu, name: str, memory_bytes: int) -> str | None:
         f"the study says gpu {expected.name!r} and this rank has {name} with "
         f"{memory_bytes / 2**30:.0f} GiB: name its cluster's gpu in config/clusters.yaml"
     )
+
+
+def stack_of(device: torch.device, layout: Layout) -> Stack:
+    """What this rank runs on; of the kernels' packages those that the layout calls."""
+    on_gpu = device.type == "cuda"
+    fused = [kernel for axis, kernel in FUSED.items() if getattr(layout, axis)]
+    return Stack(
+        host=socket.gethostname(),
+        torch_version=torch.__version__,
+        # a part of the fingerprint: what another engine is does not part these rows
+        deepspeed_version=(
+            importlib.metadata.version("deepspeed") if layout.engine == "deepspeed" else None
+        ),
+        flash_attn_version=version_of(ATTENTION[layout.attention]),
+        liger_kernel_version=next(filter(None, map(version_of, fused)), None),
+        gpu_name=torch.cuda.get_device_name(device) if on_gpu else _cpu_name(),
+        driver_version=_driver_version() if on_gpu else None,
+        cuda_version=torch.version.cuda if on_gpu else None,
+        nccl_version=".".join(map(str, torch.cuda.nccl.version())) if on_gpu else None,
+    )
+
+
+def _cpu_name() -> str | None:
+    """The model name the kernel gives the first CPU; Arm kernels give none."""
+    for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return None
+
+
+def _driver_version() -> str | None:
+    """NVIDIA's driver; None where NVML cannot say, as on a GPU of another vendor."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None

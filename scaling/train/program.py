@@ -16,7 +16,7 @@ from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.data import MicroBatch
-from scaling.train.device import take_device
+from scaling.train.device import stack_of, take_device
 from scaling.train.engines.trainer import build, planned
 from scaling.train.kernels.kernels import require_kernels
 from scaling.train.measure import trace
@@ -33,7 +33,6 @@ from scaling.train.model.experts import routed_tokens
 from scaling.train.outcomes import failure_of
 from scaling.train.parallel.groups import Groups
 from scaling.train.parallel.meeting import RankId, meet
-from scaling.train.stack import stack_of
 from scaling.train.stepping import Stepping, Timed
 
 _log = logging.getLogger(__name__)

@@ -74,17 +74,6 @@ def test_a_generation_has_its_own_flash_kernels(monkeypatch, name, like):
     assert (predicted(name) > plain) == slower_there
 
 
-def test_switches_that_reduce_speed_up_gradients_over_slow_networks(monkeypatch):
-    slow = Cluster(
-        gpu="h100-80gb", gpus_per_node=8, nodes=512, node_link_bytes_per_s=12.5e9, source="test"
-    )
-    layout = {"dp": 4096, "zero_stage": 0}
-    with_switch = predicted("slow", {"slow": slow}, **layout)
-    without = dataclasses.replace(GPUS["h100-80gb"], in_switch_reduction=False)
-    monkeypatch.setitem(hardware.GPUS, "h100-80gb", without)
-    assert predicted("slow", {"slow": slow}, **layout) > with_switch
-
-
 def test_a_cluster_without_a_node_link_has_its_share_of_the_reference_node():
     half = Cluster(gpu="h100-80gb", gpus_per_node=4, nodes=2, source="test")
     found = cluster_named("half", {"half": half})

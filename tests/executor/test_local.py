@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import warm_python
+
 pytestmark = pytest.mark.snakemake
 
 
@@ -19,7 +21,7 @@ class Study:
     """A folder in which trivial points run."""
 
     def __init__(self, folder):
-        self.folder = folder
+        self.folder, self.python = folder, warm_python()
         folder.mkdir()
         shutil.copy(Path(__file__).parent / "Snakefile", folder)
 
@@ -28,7 +30,7 @@ class Study:
 
     def start(self, *options):
         command = [
-            *(sys.executable, "-m", "snakemake", "--executor", "submitit", "--jobs", "100"),
+            *(self.python, "-m", "snakemake", "--executor", "submitit", "--jobs", "100"),
             *("--submitit-cluster", "local", "--nolock", "--rerun-incomplete", "--keep-going"),
             *("--latency-wait", "1", "--seconds-between-status-checks", "1"),
             *(*options, "--default-resources", "mem=None", "disk=None"),
@@ -78,6 +80,7 @@ def test_a_pack_runs_its_points_one_after_another_and_each_is_settled_alone(stud
 
 def test_a_rule_that_only_snakemake_can_run_gets_a_snakemake_of_its_own(study):
     study.points()
+    study.python = sys.executable  # and so is that of the job
 
     assert study.run("needs_snakemake") == 0, study.said
 
@@ -103,6 +106,7 @@ def test_more_gpus_than_there_are_is_one_sentence(study):
 
 def test_after_a_kill_the_same_command_takes_up_what_still_runs(study):
     study.points(**{f"p{i}": "sleep 3" for i in range(4)})
+    study.python = sys.executable  # a warm one takes its children along
     run = study.start("--submitit-pack", "2")
     study.wait_for_start("p0", "p2")
     os.kill(run.pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ REMOTE_SHELL = """\
 echo "$1" >> "{folder}/called"
 exec env -i HOME="$HOME" PATH=/usr/bin:/bin sh -c "$2"
 """
-FOUR = {"dp": 4, "gpus_per_node": 2, "warmup_steps": 1}
+TWO_EACH = {"gpus_per_node": 2, "warmup_steps": 1, "measured_steps": 1}
 
 
 @pytest.fixture
@@ -61,10 +61,10 @@ Measured = Callable[..., Row]
 
 @pytest.fixture
 def on_nodes(study: Study, nodes: Path) -> Measured:
-    """Measure a point of four ranks on two nodes, each doing what `body` says."""
+    """Measure a point of two ranks on each node, each doing what `body` says."""
 
-    def run(body: str, time_limit_s: float = 60.0) -> Row:
-        path = study.write(tiny_point(**FOUR, measured_steps=1, time_limit_s=time_limit_s))
+    def run(body: str, time_limit_s: float = 60.0, ranks: int = 4) -> Row:
+        path = study.write(tiny_point(dp=ranks, time_limit_s=time_limit_s, **TWO_EACH))
         return measure(
             path, study.row_path, rank_command=study.program(body), start=start_by_torchrun
         )
@@ -92,9 +92,9 @@ for step in range(1000):
 def test_a_late_point_leaves_the_stacks_of_its_ranks_and_nothing_running(
     on_nodes: Measured, study: Study
 ) -> None:
-    row = on_nodes(WORKS_ON, time_limit_s=3.0)
+    row = on_nodes(WORKS_ON, time_limit_s=3.0, ranks=2)
     assert row.outcome == "timeout", row.error_message
-    assert all("most recent call first" in study.log(rank) for rank in range(4))
+    assert all("most recent call first" in study.log(rank) for rank in range(2))
     assert not _processes_of(study)
 
 
@@ -125,11 +125,11 @@ def test_a_point_that_needs_more_nodes_than_the_job_has_says_so(
 
 
 def test_ranks_end_with_the_process_that_started_them(study: Study, nodes: Path) -> None:
-    path = study.write(tiny_point(**FOUR, measured_steps=1))
+    path = study.write(tiny_point(dp=2, **TWO_EACH))
     program = study.program("time.sleep(100)")
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, path, study.row_path, *program])
     end = time.monotonic() + 300
-    while len(_processes_of(study)) < 4:
+    while len(_processes_of(study)) < 2:
         assert time.monotonic() < end
         time.sleep(0.1)
     launcher.send_signal(signal.SIGKILL)

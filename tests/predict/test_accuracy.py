@@ -117,7 +117,8 @@ def test_intervals_do_not_hold_everything_by_being_wide(tmp_path):
     table = read_table(reference.write_csv(tmp_path / "noisy.csv", rows))
     task = Task(name="noisy", table="noisy", calibrate_where="hash(row_index) % 2 = 0")
     scores = accuracy_of(task, table).scores
-    assert 0.7 < scores.coverage_80 < 0.9
+    # of 93 rows right intervals cover 80 % give or take 4 points
+    assert 0.68 < scores.coverage_80 < 0.92
     assert 0.7 < scores.coverage_80_ratios < 0.9
 
 

@@ -70,33 +70,28 @@ def test_torchtitan_recomputes_half_a_layer_where_checkpointing_is_selective(poi
 def test_interleaving_shortens_the_fill_and_sends_more_messages(points):
     row = {"pp": 4, "gradient_accumulation_steps": 8, "vocab_size": 1}
     plain, chunked = (ideal_step(points({**row, "virtual_stages": v})) for v in (1, 4))
-    messages = 3 * 2 * (4096 * 4096 * 2 / 300e9)  # of the fill, which no chunk shortens
-    fill = plain.terms["bubble_s"] - messages
-    assert chunked.terms["bubble_s"] - messages == pytest.approx(fill / 4)
-    (group,) = points({**row, "virtual_stages": 4}).groups
-    all_exposed = step_of(
-        group, group.features, {**group.start, **IDEAL, "p2p_exposed": 1.0}, np.zeros(1)
-    )
-    assert all_exposed.terms["pp_comm_s"] == pytest.approx(4 * plain.terms["pp_comm_s"])
+    # of the fill no chunk shortens the messages, nor the 1 % by which 1F1B slows the other 7 slots
+    slot = sum(plain.terms[name] for name in ("gemm_s", "attention_s", "elementwise_s", "head_s"))
+    rest = 3 * 2 * (4096 * 4096 * 2 / 300e9) + 7 * 0.01 * slot / 8
+    fill = plain.terms["bubble_s"] - rest
+    assert chunked.terms["bubble_s"] - rest == pytest.approx(fill / 4)
+    # four times as many, of which a tenth is waited for
+    assert chunked.terms["pp_comm_s"] == pytest.approx(0.4 * plain.terms["pp_comm_s"])
 
 
-def test_embedding_and_head_count_as_layers_where_only_then_all_stages_are_alike(points):
-    # Llama 3 405B of MLPerf: 126 layers and two ends over 8 stages
-    row = {**CORE, "num_layers": 126, "pp": 8}
-    group, f = features(points, **row)
+def test_the_last_stage_has_what_even_ones_leave(points):
+    # Llama 3 405B of MLPerf: 126 layers over 8 stages
+    group, f = features(points, **{**CORE, "num_layers": 126, "pp": 8})
     stages = stages_of(f, group.stack)
-    assert [float(x[0]) for x in (stages.first, stages.middle, stages.last)] == [15, 16, 15]
-    group, f = features(points, **{**row, "pp": 9})
-    assert float(stages_of(f, group.stack).first[0]) == 14
+    assert [float(x[0]) for x in (stages.first, stages.middle, stages.last)] == [16, 16, 14]
 
 
 def test_a_ring_hides_behind_attention_until_it_is_longer(points):
     row = {"cp": 4, "cp_style": "ring", "num_kv_heads": 8}
-    ideal = {"tp_network_efficiency": 1.0, "tp_network_latency_s": 0.0}
     (group,) = points(row).groups
 
     def waited(**parameters):
-        p = {**group.start, **IDEAL, **ideal, **parameters}
+        p = {**group.start, **IDEAL, "tp_network_latency_s": 0.0, **parameters}
         return float(step_of(group, group.features, p, np.zeros(1)).terms["tp_comm_s"][0])
 
     assert waited() == 0

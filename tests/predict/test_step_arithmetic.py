@@ -20,10 +20,9 @@ IDEAL = {
     "gemm_efficiency": 1.0, "gemm_half_size": 1e-9, "tp_latency_s": 0.0, "tp_exposed": 1.0,
     "link_efficiency": 1.0, "network_efficiency": 1.0, "dp_exposed": 1.0, "p2p_efficiency": 1.0,
     "dp_exposed_inside": 1.0, "p2p_efficiency_inside": 1.0, "p2p_latency_inside_s": 0.0,
-    "p2p_latency_s": 0.0, "pipeline_friction": 0.0, "host_layer_s": 1e-12,
-    "host_collective_s": 0.0, "host_softmax_s": 0.0, "host_transport_s": 0.0,
-    "step_overhead_s": 0.0, "node_jitter": 0.0, "stall_s": 0.0, "norm_passes": 0.0,
-    "norm_passes_fused": 0.0, "pointwise_passes": 0.0, "logit_passes": 0.0,
+    "p2p_latency_s": 0.0, "host_layer_s": 1e-12, "host_collective_s": 0.0, "host_softmax_s": 0.0,
+    "host_transport_s": 0.0, "step_overhead_s": 0.0, "stall_s": 0.0, "norm_passes": 0.0,
+    "norm_passes_fused": 0.0, "logit_passes": 0.0,
 }  # fmt: skip
 
 
@@ -41,8 +40,7 @@ def test_gemms_cost_six_flops_a_weight_and_token(points):
     step = ideal_step(points({"micro_batch_size": 2, "gradient_accumulation_steps": 3}))
     tokens = 2 * 3 * 4096
     assert step.terms["gemm_s"] == pytest.approx(6 * 32 * LAYER * tokens / 312e12)
-    embedding = 6 * 4096 * 4096 * 2 * 2 * 3 / (GPUS["a100-80gb"].hbm_bytes_per_s * 0.85)
-    assert step.terms["head_s"] == pytest.approx(6 * HEAD * tokens / 312e12 + embedding)
+    assert step.terms["head_s"] == pytest.approx(6 * HEAD * tokens / 312e12)
 
 
 def test_full_checkpointing_computes_forward_a_second_time(points):
@@ -63,11 +61,12 @@ def test_tensor_parallelism_moves_four_rings_of_the_activations_a_layer(points):
 
 
 def test_equal_stages_lose_the_published_bubble_fraction(points):
-    # arXiv 2104.04473: (pp - 1) / m of the ideal time, for stages of equal cost
+    # arXiv 2104.04473: (pp - 1) / m of the ideal time, for stages of equal cost; 1F1B slows the
+    # other m - 1 slots by 1 %
     row = {"pp": 4, "gradient_accumulation_steps": 16, "vocab_size": 1}
     step = ideal_step(points(row))
-    busy = step.terms["gemm_s"] + step.terms["attention_s"] + step.terms["head_s"]
-    assert step.terms["bubble_s"] / busy == pytest.approx(3 / 16, rel=0.01)
+    busy = sum(step.terms[f"{name}_s"] for name in ("gemm", "attention", "elementwise", "head"))
+    assert step.terms["bubble_s"] / busy == pytest.approx((3 + 15 * 0.01) / 16, rel=0.01)
 
 
 def test_gradients_are_reduced_once_a_step_over_the_links_that_exist(points):
@@ -196,13 +195,13 @@ def test_context_parallelism_shards_activations_and_trades_tokens_for_heads(poin
 
 
 def test_a_context_group_over_nodes_shares_the_nics_and_a_tp_group_beside_it_does_not_leave(points):
-    ideal = {**IDEAL, "tp_network_efficiency": 1.0, "tp_network_latency_s": 0.0}
+    ideal = {**IDEAL, "tp_network_latency_s": 0.0}
     held = 4096 / 4 * 2 * (4096 + 1024) / 4 * 2
     (group,) = points({"num_kv_heads": 8, "cp": 4, "tp": 4}).groups
     f = group.features
     traffic = traffic_of(group, f, {**group.start, **ideal}, stages_of(f, group.stack))
-    # two ranks of a group on a node: half of what it holds leaves, by 8 GPUs over 200 GB/s
-    across = 2 * 8 * held * 2 / 4 / 200e9
+    # two ranks of a group on a node: half of what it holds leaves, by 8 GPUs over 0.6 x 200 GB/s
+    across = 2 * 8 * held * 2 / 4 / (0.6 * 200e9)
     rings = 4 * 2 * 3 / 4 * 1024 * 4096 * 2 / 300e9
     assert traffic.per_layer == pytest.approx(across + rings)
 
@@ -247,9 +246,9 @@ def test_the_decoder_stage_of_an_encoder_decoder_is_heavier_by_its_second_attent
     stages = stages_of(group.features, group.stack)
     encoder, decoder = LAYER, LAYER + 4 * 4096**2
     average = (encoder + decoder) / 2
-    assert stages.first.tolist() == pytest.approx([32 * encoder / average, 16 * encoder / average])
-    assert stages.last.tolist() == pytest.approx([32 * decoder / average, 16 * decoder / average])
-    assert stages.middle[1] == pytest.approx(16)
+    # five of the decoder's layers beside all of the encoder's: a second attention, and the head
+    assert stages.first[0] == pytest.approx((32 * encoder + 5 * decoder) / average)
+    assert stages.last[0] == pytest.approx(27 * decoder / average)
     assert any("2 rows pipeline an encoder-decoder" in said for said in found.assumptions)
 
 
@@ -265,7 +264,9 @@ def test_an_encoder_decoder_in_a_pipeline_keeps_all_its_layers(pp, encoder, deco
     stages = stages_of(group.features, group.stack)
     ends = stages.first + stages.last if pp > 1 else stages.last
     layers = encoder + max(decoder, pp)
-    assert ends + max(pp - 2, 0) * stages.middle == pytest.approx(layers)
+    # of the stages between the ends the fullest stands for all
+    assert ends + max(pp - 2, 0) * stages.middle >= layers - 1e-9
+    assert (stages.middle <= layers).all()
     prediction = predict(found)
     assert np.isfinite(prediction.step_time_s).all()
     assert sum(prediction.time_terms.values()) == pytest.approx(prediction.step_time_s)
@@ -285,15 +286,14 @@ def test_a_decoder_alone_says_nothing_of_an_encoder(points):
     assert not any("encoder" in said for said in points({"pp": 4}).assumptions)
 
 
-def test_tensor_parallelism_over_many_nodes_takes_a_tree_where_a_ring_may(points):
-    # 8 nodes of 8: a ring costs 64 times the latency, a tree 7 hops in a node and 3 between nodes
+def test_tensor_parallelism_over_nodes_waits_for_every_rank_of_its_ring(points):
+    # 8 nodes of 8: 64 times the latency, and 0.6 of the NICs
     (group,) = points({"tp": 64, "num_heads": 64, "seq_length": 64}).groups
     latency = {**group.start, **IDEAL, "tp_network_latency_s": 1e-3}
     f = group.features
-    found = traffic_of(group, f, latency, stages_of(f, group.stack))
-    bandwidth = 200e9 * group.start["tp_network_efficiency"]
-    tree = 2 * 64 * 4096 * 2 / (0.92 * bandwidth) + 10e-3
-    assert found.per_layer == pytest.approx(4 * tree)
+    traffic = traffic_of(group, f, latency, stages_of(f, group.stack))
+    ring = 2 * 63 / 64 * 64 * 4096 * 2 / (0.6 * 200e9) + 64e-3
+    assert traffic.per_layer == pytest.approx(4 * ring)
 
 
 def test_an_offloaded_optimizer_shares_its_nodes_memory(points):

@@ -7,9 +7,8 @@ import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.collectives import Ranks, ring_pass
 from scaling.predict.cost.interval import range_of
-from scaling.predict.cost.links import transport_of
+from scaling.predict.cost.links import Ranks, ring_pass, transport_of
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.fitting import NARROWED, fit_cautiously, fit_time
 from scaling.predict.read.calibration import UNFELT, Calibration, Fitted, StackCalibration
@@ -96,18 +95,10 @@ def test_a_row_that_is_new_in_several_ways_has_the_least_trust_of_them(points):
     assert trust_in(other, axes, far).tolist() == [0.5, 0.5, 0.3, 0.3]
 
 
-def test_rows_are_followed_less_where_few_or_blurred_and_more_where_the_data_sheet_is_wrong():
-    near, sharp, blurred, far = (np.full(4, off) for off in (0.08, 0.01, 0.2, -0.25))
-    assert untested_trust(10**9, near, sharp, [1.0]) == pytest.approx(CAUTIOUS, rel=0.05)
-    assert untested_trust(20, near, sharp, [1.0]) == pytest.approx(CAUTIOUS / 2, rel=0.05)
-    assert untested_trust(10**9, near, blurred, [1.0]) == pytest.approx(CAUTIOUS / 5)
-    assert untested_trust(10**9, far, sharp, [1.0]) == pytest.approx(1.0, rel=0.05)
-
-
-def test_what_no_fold_could_test_is_left_to_the_data_sheet():
-    far, sharp = np.full(4, -0.25), np.full(4, 0.01)
-    assert untested_trust(10**9, far, sharp, []) == 0.0
-    assert untested_trust(10**9, far, sharp, [1.0, 0.25]) == 0.25
+def test_what_no_fold_could_test_is_followed_cautiously_at_most():
+    assert untested_trust([]) == 0.0
+    assert untested_trust([1.0, 0.75]) == CAUTIOUS
+    assert untested_trust([1.0, 0.25]) == 0.25
 
 
 def test_a_row_is_left_to_the_data_sheet_where_what_is_unfitted_outweighs_what_was_mended():
@@ -135,6 +126,21 @@ def test_layouts_with_tensor_parallel_ranks_of_which_no_row_had_any(points, shee
     sheet = predict(table).step_time_s
     assert fit[0] > 1.1 * sheet[0]
     assert (fit[1] > 1.01 * sheet[1]) == follows
+
+
+def test_a_precision_beyond_those_calibrated_follows_what_is_said_cautiously(points):
+    (group,) = points({}).groups
+    (stack,) = calibrated(group).stacks.values()
+    stack = dataclasses.replace(stack, seen={**stack.seen, "gemm_peak": (49.0, 49.0)})
+    axes = {
+        "world_size": np.full(2, 8.0),
+        "seq_length": np.full(2, 4096.0),
+        "model": np.array(["llama-7b"] * 2, dtype=object),
+        "hidden_size": np.full(2, 4096.0),
+        "gemm_peak": np.array([49.0, 50.0]),
+    }
+    new = new_in(stack, axes, np.zeros(2))
+    assert trust_in(stack, axes, new) == pytest.approx([1.0, CAUTIOUS])
 
 
 def test_beyond_all_widths_seen_folds_between_them_bear_out_less(points):

@@ -115,6 +115,22 @@ def opened(chromium: Any) -> Iterator[Callable[..., Opened]]:
         one.context.close()
 
 
+@pytest.fixture(scope="module")
+def looked_at(chromium: Any) -> Iterator[Callable[..., Opened]]:
+    """Open reports for tests that change nothing on them, or what each sets anew: once a file."""
+    pages: dict[str, Opened] = {}
+
+    def run(path: Path, **options: Any) -> Opened:
+        key = repr((path, options))
+        if key not in pages:
+            pages[key] = Opened(chromium, path, **options)
+        return pages[key]
+
+    yield run
+    for one in pages.values():
+        one.context.close()
+
+
 @pytest.fixture
 def full(full_study: Path, opened: Callable[..., Opened]) -> Callable[..., Opened]:
     """Open the report of `full_study`."""

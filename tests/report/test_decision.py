@@ -25,7 +25,7 @@ def told(number, model, cluster, **advice):
         "words": {"GPU": "GPU", "GPUs": "GPUs"},
         "advice": {
             "sizes": [8, 16],
-            "changes": [{"after_size": 8, "size": 16}],
+            "stretches": [{"from_size": 8, "to_size": 8}, {"from_size": 16, "to_size": 16}],
             "steps": [step],
             "at_size": {"8": {"gpu_hours_per_token": 1e-9}, "16": {"gpu_hours_per_token": 2e-9}},
             **advice,
@@ -74,11 +74,11 @@ def test_a_selection_is_summed_up_by_change_return_and_cost():
 
 
 def test_where_nothing_ran_the_overview_has_no_numbers():
-    assert summary(told(1, "m", "c", at_size={}, steps=[], changes=[])) == [""] * 4
+    assert summary(told(1, "m", "c", at_size={}, steps=[], stretches=[])) == [""] * 4
 
 
 def test_one_size_has_neither_change_nor_return_in_the_overview():
-    one = told(1, "m", "c", steps=[], changes=[])
+    one = told(1, "m", "c", steps=[], stretches=[])
     assert summary(one)[:2] == ["", "–"]
 
 

@@ -140,8 +140,8 @@ def test_off_the_front_somebody_is_faster_and_cheaper_beyond_the_noise(tables):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1440, 400])
-def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, opened, width):
-    report = opened(large, fragment=ON_H100, viewport={"width": width, "height": 900})
+def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(large, looked_at, width):
+    report = looked_at(large, fragment=ON_H100, viewport={"width": width, "height": 900})
     page = report.page
     assert report.errors == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -178,8 +178,8 @@ def test_the_reader_chooses_tokens_deadline_and_series(large, opened):
 
 
 @pytest.mark.browser
-def test_predictions_have_a_sentence_of_their_own(large, opened):
-    page = opened(large, fragment=ON_H100).page
+def test_predictions_have_a_sentence_of_their_own(large, looked_at, opened):
+    page = looked_at(large, fragment=ON_H100, viewport={"width": 1440, "height": 900}).page
     assert page.inner_text(".selection:visible h2").startswith("Measured: ")
     assert page.inner_text(".selection:visible .beyond").startswith("Predicted beyond")
     tiny = opened(large, fragment="#model=tiny&cluster=local").page

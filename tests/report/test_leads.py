@@ -135,7 +135,11 @@ def returns(*steps, series="measured"):
             "After 1 GPU a step perhaps buys less than half of its money's worth: 0.47",
             "The knee is perhaps at 1 GPU",
         ),
-        ([(-0.3, -0.4, -0.2)], "After 1 GPU more GPUs make training slower", "knee is at 1 GPU"),
+        (
+            [(-0.3, -0.4, -0.2)],
+            "After 1 GPU more GPUs make training slower",
+            "The knee is at 1 GPU, the smallest size: the step to 2 bought \u22120.30.",
+        ),
     ],
 )
 def test_a_step_is_said_to_fall_short_as_surely_as_its_interval_does(steps, title, knee):

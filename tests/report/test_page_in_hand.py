@@ -11,6 +11,15 @@ from tests.report.synthetic_study import cpu_plan
 pytestmark = pytest.mark.browser
 
 
+@pytest.fixture
+def points(full_study, looked_at):
+    """A page of one model, nothing filtered."""
+    page = looked_at(full_study / "report.html", fragment="#model=llama-8b").page
+    page.fill("#find", "")
+    page.click("#outcomes button:text-is('all')")
+    return page
+
+
 def test_a_link_opens_the_selection_it_was_copied_from(full):
     page = full(fragment="#model=llama-8b&size=4&theme=dark").page
     assert page.inner_text("#pick-model button[aria-pressed=true]") == "llama-8b"
@@ -46,8 +55,8 @@ FILTERS = {
 }
 
 
-def test_the_filter_counts_what_sql_counts(full, full_study):
-    page = full(fragment="#model=llama-8b").page
+def test_the_filter_counts_what_sql_counts(points, full_study):
+    page = points
     table = full_study / "tables" / "statistics.parquet"
     setting = int(page.get_attribute("html", "data-ready"))
     with duckdb.connect() as connection:
@@ -64,8 +73,8 @@ def test_the_filter_counts_what_sql_counts(full, full_study):
     assert page.locator("#points tbody tr").count() > 0
 
 
-def test_columns_are_chosen_and_focus_stays_on_the_box(full):
-    page = full(fragment="#model=llama-8b").page
+def test_columns_are_chosen_and_focus_stays_on_the_box(points):
+    page = points
     assert "point" not in page.locator("#points th").all_inner_texts()
     page.click("#columns summary")
     page.get_by_role("checkbox", name="point", exact=True).check()
@@ -148,8 +157,8 @@ def test_seven_models_are_a_list_to_choose_from(reported, opened):
     assert report.page.evaluate("document.activeElement.tagName") == "SELECT"
 
 
-def test_the_table_filters_by_words_and_by_outcome(full):
-    page = full(fragment="#model=llama-8b").page
+def test_the_table_filters_by_words_and_by_outcome(points):
+    page = points
     everything = page.locator("#points tbody tr").count()
     page.click("#outcomes button:text-is('failed')")
     failed = page.locator("#points tbody tr").count()
@@ -164,8 +173,8 @@ def test_the_table_filters_by_words_and_by_outcome(full):
     assert page.inner_text("#count").startswith("0 of ")
 
 
-def test_a_column_sorts_both_ways_and_unknown_stays_last(full):
-    page = full(fragment="#model=llama-8b").page
+def test_a_column_sorts_both_ways_and_unknown_stays_last(points):
+    page = points
     steps = "table#points tbody tr td:nth-child({})"
 
     def column():

@@ -16,116 +16,174 @@ from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, point, ro
 pytestmark = pytest.mark.slow
 
 
+# By the test's name, which is their model's: points and rows of the setting that it is about.
+STUDIES = {}
+
+
+def of(make):
+    """The story of a test is of the points and rows that `make` gives of a model's name.
+
+    All are settings of one study: tabulating takes a second.
+    """
+
+    def decorated(test):
+        STUDIES[test.__name__] = make(test.__name__)
+        return test
+
+    return decorated
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stories")
+    points = [one for points, _ in STUDIES.values() for one in points]
+    write_points(folder, Plan(points=tuple(points), refusals=()))
+    write_rows(
+        folder / "rows" / "all.parquet", [one for _, rows in STUDIES.values() for one in rows]
+    )
+    tabulate(folder, REPORTS / "sql")
+    tables = read_tables(folder)
+    return {one["model"]: story(tables.of(one["setting_id"])) for one in tables["settings"]}
+
+
 @pytest.fixture
-def told(tmp_path):
-    """The story of the only setting of a few rows."""
-
-    def run(points, rows=(), refusals=()):
-        write_points(tmp_path, Plan(points=tuple(points), refusals=tuple(refusals)))
-        for one in rows:
-            write_rows(tmp_path / "rows" / f"{one.point_id}.parquet", [one])
-        tabulate(tmp_path, REPORTS / "sql")
-        tables = read_tables(tmp_path)
-        return story(tables.of(1))
-
-    return run
+def told(stories, request):
+    """The story of the test's own setting."""
+    return stories[request.function.__name__]
 
 
 def text(told):
     return told["answer"]
 
 
-def curve(seconds, *, noise=0.001, **choices):
-    """Points and rows of one layout at 1, 2, 4, ... GPUs with these step times."""
-    points = [some_point(2**step, **choices) for step in range(len(seconds))]
-    return points, [timed_row(p, t, noise=noise) for p, t in zip(points, seconds, strict=True)]
+def curve(seconds, *, without=0, **choices):
+    """Of a model: points of one layout at 1, 2, 4, ... GPUs, and rows with these step times.
+
+    The last `without` have not run.
+    """
+
+    def make(model):
+        points = [some_point(2**step, model=model, **choices) for step in range(len(seconds))]
+        rows = [timed_row(p, t, noise=0.001) for p, t in zip(points, seconds, strict=True)]
+        return points, rows[: len(rows) - without]
+
+    return make
 
 
+def two_layouts(*seconds, noise=0.01):
+    """Of a model: ZeRO-1 and ZeRO-3 on two GPUs with these step times."""
+
+    def make(model):
+        points = [some_point(2, model=model, zero_stage=stage) for stage in (1, 3)]
+        return points, [timed_row(p, t, noise=noise) for p, t in zip(points, seconds, strict=True)]
+
+    return make
+
+
+def overtaken(model):
+    """ZeRO-1 up to two GPUs, then ZeRO-3."""
+    points, rows = curve([8.0, 5.0, 2.5])(model)
+    other = some_point(4, model=model, zero_stage=3)
+    return [*points, other], [*rows, timed_row(other, 2.0, noise=0.001)]
+
+
+@of(overtaken)
 def test_the_answer_names_layouts_sizes_and_the_last_return(told):
-    points, rows = curve([8.0, 5.0, 2.5])
-    other = some_point(4, zero_stage=3)
-    said = told([*points, other], [*rows, timed_row(other, 2.0, noise=0.001)])
-    assert text(said) == (
+    assert text(told) == (
         "Measured: plain data parallelism, ZeRO-1 up to 2 GPUs, then ZeRO-3. "
         "The last doubling buys its money's worth."
     )
-    assert said["advice"]["headline"]["tags"] == [["ZeRO 1", "1–2 GPUs"], ["ZeRO 3", "4 GPUs"]]
-    assert said["advice"]["steps"][-1]["returned"] == pytest.approx(1.5)
+    assert told["advice"]["headline"]["tags"] == [["ZeRO 1", "1–2 GPUs"], ["ZeRO 3", "4 GPUs"]]
+    assert told["advice"]["steps"][-1]["returned"] == pytest.approx(1.5)
 
 
+@of(curve([8.0, 4.0, 5.0]))
 def test_falling_throughput_is_called_falling(told):
-    said = told(*curve([8.0, 4.0, 5.0]))
-    assert text(said).endswith("The last doubling makes training slower.")
-    assert said["titles"]["returns"] == "After 2 GPUs more GPUs make training slower"
-    assert said["titles"]["throughput"] == (
+    assert text(told).endswith("The last doubling makes training slower.")
+    assert told["titles"]["returns"] == "After 2 GPUs more GPUs make training slower"
+    assert told["titles"]["throughput"] == (
         "From 1 to 4 GPUs (4×) throughput grows 1.6×, from 128 tokens/s; it is highest at 2"
     )
 
 
+@of(two_layouts(2.0, 2.01, noise=0.02))
 def test_a_tie_is_called_a_tie(told):
-    one, other = some_point(2), some_point(2, zero_stage=3)
-    said = told([one, other], [timed_row(one, 2.0, noise=0.02), timed_row(other, 2.01, noise=0.02)])
-    assert said["at_size"]["2"]["layouts"] == (
+    assert told["at_size"]["2"]["layouts"] == (
         "At 2 GPUs ZeRO 1 is advised and ZeRO 3 is not told apart from it"
     )
-    assert "at 2 GPUs the two fastest layouts are not told apart: a tie." in said["note"]
+    assert "at 2 GPUs the two fastest layouts are not told apart: a tie." in told["note"]
 
 
+@of(two_layouts(2.0, 3.0))
 def test_a_clear_winner_is_said_to_lead(told):
-    one, other = some_point(2), some_point(2, zero_stage=3)
-    said = told([one, other], [timed_row(one, 2.0), timed_row(other, 3.0)])
-    assert said["at_size"]["2"]["layouts"] == "At 2 GPUs ZeRO 1 is fastest, 50.0\u202f% ahead"
-    assert "told apart" not in said["note"]
+    assert told["at_size"]["2"]["layouts"] == "At 2 GPUs ZeRO 1 is fastest, 50.0\u202f% ahead"
+    assert "told apart" not in told["note"]
 
 
+@of(curve([8.0]))
 def test_one_size_carries_no_return(told):
-    said = told(*curve([8.0]))
-    assert text(said).endswith("on 1 GPU. Only one size ran: no return.")
-    assert said["titles"]["returns"] == "Only one size ran: no return of a step"
+    assert text(told).endswith("on 1 GPU. Only one size ran: no return.")
+    assert told["titles"]["returns"] == "Only one size ran: no return of a step"
 
 
+@of(curve([8.0, 4.0], without=2))
 def test_a_study_that_has_not_run_says_so(told):
-    said = told([some_point(1), some_point(2)])
-    assert text(said) == "Nothing has run yet: 2 points wait."
-    assert said["titles"]["statistics"] == "0 of 2 points ran and 2 have not run yet"
+    assert text(told) == "Nothing has run yet: 2 points wait."
+    assert told["titles"]["statistics"] == "0 of 2 points ran and 2 have not run yet"
 
 
+def too_large(model):
+    points = [some_point(size, model=model) for size in (1, 2)]
+    return points, [row(one, "oom") for one in points]
+
+
+@of(too_large)
 def test_a_study_in_which_nothing_fits_says_so(told):
-    points = [some_point(1), some_point(2)]
-    said = told(points, [row(one, "oom") for one in points])
-    assert text(said) == "No layout ran: 2 of 2 points failed."
-    assert said["at_size"]["2"]["layouts"] == "At 2 GPUs nothing that was tried ran"
+    assert text(told) == "No layout ran: 2 of 2 points failed."
+    assert told["at_size"]["2"]["layouts"] == "At 2 GPUs nothing that was tried ran"
 
 
+def too_large_for_one(model):
+    points, rows = curve([8.0, 4.0])(model)
+    return points, [row(points[0], "oom"), rows[1]]
+
+
+@of(too_large_for_one)
 def test_sizes_below_the_first_that_fits_are_named(told):
-    points, rows = curve([8.0, 4.0])
-    said = told(points, [row(points[0], "oom"), rows[1]])
-    assert "Below 2 GPUs no layout tried ran." in said["note"]
+    assert "Below 2 GPUs no layout tried ran." in told["note"]
 
 
+@of(curve([8.0, 2.0]))
 def test_a_starved_smallest_size_is_no_yardstick_in_silence(told):
-    said = told(*curve([8.0, 2.0]))
-    assert "poor yardstick" in said["note"]
+    assert "poor yardstick" in told["note"]
 
 
+def on_a_cpu(model):
+    points = [point(layout(size), model=model, cluster="here", gpu="cpu") for size in (1, 2)]
+    return points, [timed_row(one, 2.0) for one in points]
+
+
+@of(on_a_cpu)
 def test_a_cpu_has_ranks_and_no_mfu(told):
-    points = [point(layout(size), model="tiny", cluster="here", gpu="cpu") for size in (1, 2)]
-    said = told(points, [timed_row(one, 2.0) for one in points])
-    assert text(said).endswith("up to 2 ranks. The last doubling buys nothing.")
-    assert "not about GPUs" in said["note"]
-    assert not any("MFU" in name for name, _, _ in said["figures"])
+    assert text(told).endswith("up to 2 ranks. The last doubling buys nothing.")
+    assert "not about GPUs" in told["note"]
+    assert not any("MFU" in name for name, _, _ in told["figures"])
 
 
+@of(curve([8.0, 4.0], without=1))
 def test_partial_sweeps_warn_that_the_fastest_may_change(told):
-    points, rows = curve([8.0, 4.0])
-    said = told(points, rows[:1])
-    assert "1 point has not run yet, so the fastest may change." in said["note"]
+    assert "1 point has not run yet, so the fastest may change." in told["note"]
 
 
+def of_two_stacks(model):
+    points, _ = curve([8.0, 4.0])(model)
+    others = timed_row(points[1], 4.0, stack_fingerprint="other")
+    return points, [timed_row(points[0], 8.0), others]
+
+
+@of(of_two_stacks)
 def test_stacks_that_differ_between_sizes_are_said_to_differ(told):
-    points, _ = curve([8.0, 4.0])
-    rows = [timed_row(points[0], 8.0), timed_row(points[1], 4.0, stack_fingerprint="other")]
-    assert "2 software stacks" in told(points, rows)["note"]
+    assert "2 software stacks" in told["note"]
 
 
 def test_sentences_stand_on_measured_rows_and_never_mix_in_published_or_predicted_ones():
@@ -154,15 +212,20 @@ def test_every_setting_of_a_large_study_has_its_story(tmp_path, plan):
         assert "{" not in str(said["note"])
 
 
+@of(curve([8.0, 4.0]))
 def test_one_layout_is_no_choice_and_one_cell_no_map(told):
-    said = told(*curve([8.0, 4.0]))
-    assert "Choice of layout" not in [name for name, _, _ in said["figures"]]
-    assert said["at_size"]["2"]["map"] == ""
+    assert "Choice of layout" not in [name for name, _, _ in told["figures"]]
+    assert told["at_size"]["2"]["map"] == ""
 
 
+def repeated(model):
+    first = some_point(1, model=model)
+    points = [first, dataclasses.replace(first, point_id=f"{model}-again", repeat=1)]
+    return points, [timed_row(one, s) for one, s in zip(points, (8.0, 8.002), strict=True)]
+
+
+@of(repeated)
 def test_noise_of_one_repeated_layout_is_neither_plural_nor_zero(told):
-    points = [some_point(1), dataclasses.replace(some_point(1), point_id="again", repeat=1)]
-    rows = [timed_row(one, s) for one, s in zip(points, (8.0, 8.002), strict=True)]
-    noise = next(figure for figure in told(points, rows)["figures"] if figure[0] == "Noise")
+    noise = next(figure for figure in told["figures"] if figure[0] == "Noise")
     assert noise[1] != "±0.0\u202f%"
     assert noise[2] == "between repeats of 1 layout"

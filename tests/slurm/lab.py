@@ -6,12 +6,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from tests.warm import warm_python
 
 HERE = Path(__file__).parent
 TOOLS = ("slurmctld", "slurmd", "slurmdbd", "mariadbd", "munged")
@@ -131,20 +132,21 @@ class Study:
         """What each point does and asks for; see points.smk."""
         (self.folder / "points.json").write_text(json.dumps(points))
 
-    def command(self, *options: str) -> list[str]:
-        """The command that a user gives, and gives again after whatever happened."""
-        return [
-            *(sys.executable, "-m", "snakemake", "--executor", "submitit", "--jobs", "1000"),
-            *("--nolock", "--rerun-incomplete", "--keep-going", "--latency-wait", "2"),
-            *("--seconds-between-status-checks", "1", "--rerun-triggers", "mtime", "params"),
+    def start(self, *options: str, python: str | None = None) -> subprocess.Popen[bytes]:
+        """Snakemake in the background, in a session of its own as in another terminal.
+
+        With what a user says, and says again after whatever happened. By a warm python if by none.
+        """
+        command = [
+            *(python or warm_python(), "-m", "snakemake", "--executor", "submitit"),
+            *("--jobs", "1000", "--nolock", "--rerun-incomplete", "--keep-going"),
+            *("--latency-wait", "2", "--seconds-between-status-checks", "1"),
+            *("--rerun-triggers", "mtime", "params"),
             *("--default-resources", "mem_mb=100", "disk=None", *options),
         ]
-
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        """Snakemake in the background, in a session of its own as in another terminal."""
         with (self.folder / "snakemake.log").open("ab") as log:
             run = subprocess.Popen(
-                self.command(*options),
+                command,
                 cwd=self.folder,
                 env={**self.lab.environment, **self.environment},
                 stdout=log,

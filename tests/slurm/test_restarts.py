@@ -131,7 +131,7 @@ def test_detached_jobs_live_on_and_are_taken_up(study):
 
 def test_a_second_snakemake_on_the_same_study_is_told_who_has_it(study):
     study.points(a={"seconds": 5})
-    first = study.start()
+    first = study.start(python=sys.executable)  # of which the pid is told
     study.wait_for_start("a")
 
     assert study.run() == 1

@@ -102,7 +102,7 @@ def curve_of_one_process(shape: ModelShape, steps: int, **layout: Any) -> Curve:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "scaling"),
-    [(TINY, "tensor"), (TINY, "row"), (TINY_GPT, "block"), (TINY_T5, "row")],
+    [(TINY, "tensor"), (TINY_GPT, "block"), (TINY_T5, "row")],
     ids=lambda value: value if isinstance(value, str) else value.family,
 )
 def test_over_fifty_steps_the_loss_stays_within_a_band_of_bf16(

@@ -23,7 +23,7 @@ MAY_NAME = {
     "scaling/record/rank_files.py": "the row's deepspeed_version",
     "scaling/record/row.py": "the row's deepspeed_version",
     "scaling/report/columns.py": "the row's deepspeed_version",
-    "scaling/train/stack.py": "the row's deepspeed_version",
+    "scaling/train/device.py": "the row's deepspeed_version",
 }
 ROOMS = ("scaling/train/engines/deepspeed/", "scaling/predict/")  # predict: facts about stacks
 

@@ -41,7 +41,6 @@ WAITS: list[tuple[dict[str, Any], dict[str, int]]] = [
         {"dp": 2, "zero_stage": 2, "optimizer_offload": "cpu"},
         {"bool": 11, "item": 12, "synchronize": 12},
     ),
-    ({"tp": 2, "zero_stage": 1}, {}),
     ({"tp": 2, "dp": 2, "zero_stage": 1, "sequence_parallel": True}, {"synchronize": 1}),
     ({"cp": 2, "zero_stage": 2}, {"synchronize": 1}),
     ({"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 4}, {}),
@@ -62,10 +61,8 @@ WAITS: list[tuple[dict[str, Any], dict[str, int]]] = [
         {},
     ),
     # torch's engine waits only for gradients that come to the host
-    ({"engine": "torch", "zero_stage": 0}, {}),
     ({"engine": "torch", "dp": 2, "zero_stage": 0, "gradient_accumulation_steps": 2}, {}),
     ({"engine": "torch", "dp": 2, "zero_stage": 1, "gradient_accumulation_steps": 2}, {}),
-    ({"engine": "torch", "dp": 2, "zero_stage": 2, "gradient_accumulation_steps": 2}, {}),
     ({"engine": "torch", "dp": 4, "zero_stage": 3, "zero_shard_size": 2}, {}),
     (
         {"engine": "torch", "dp": 2, "zero_stage": 2, "optimizer_offload": "cpu"},

@@ -3,7 +3,9 @@
 `python -m tests.warm.server FOLDER` makes FOLDER/python, which is called as a python is: with `-m`,
 `-c` or a program. What it starts has the caller's words, folder, environment and files, ends as a
 process of its own would, and dies with its caller; it only has imported already, which takes longer
-than most of what the tests of workflows ask for. All it starts by `sys.executable` is as warm.
+than most of what the tests of workflows ask for. All it starts by `sys.executable` is as warm, but
+for ranks, which import what it has not, and for all that a scheduler ends by ending its processes:
+what submitit sends, and what runs in a job of Slurm.
 """
 
 import atexit
@@ -23,33 +25,53 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from scaling.launch.start.local import die_with_parent
-
+COLD = (
+    "-m submitit.", "-u -m submitit.", "-m scaling.launch.", "-m scaling.train", "-m scaling.probe",
+)  # fmt: skip
 IMPORTED = (
     "duckdb",
+    "pyarrow.csv",
     "pyarrow.dataset",
     "pyarrow.parquet",
+    "pydantic.dataclasses",
     "scaling.analyse.warehouse",
     "scaling.cli.prediction",
     "scaling.cli.show",
+    "scaling.cli.verbs",
+    "scaling.launch.probing",
     "scaling.predict.cost.tables",
+    "scaling.predict.fit.calibrate",
+    "scaling.predict.fit.probes",
+    "scaling.predict.read.observed",
     "scaling.run.choose",
     "scaling.run.plan_writer",
     "scaling.run.snakemake",
     "scaling.run.status",
+    "scipy.optimize",
+    "smart_open",
     "snakemake.cli",
+    "snakemake.profiles",
+    "snakemake.report.html_reporter",
+    "snakemake.storage",
     "snakemake.workflow",
+    "snakemake_executor_plugin_submitit.executor",
+    "submitit",
     "tests.rows",
+    "typer.main",
+    "yte.process",
 )
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    cold, sys.executable = sys.executable, str(folder / "python")  # which some keep on import
+    from scaling.launch.start.local import die_with_parent
+
     die_with_parent()
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()  # what is forked would walk, and thereby copy, all that was imported
-    words = listen(folder)
+    words = listen(folder, cold)
     code: object = None
     try:
         python(words)
@@ -65,25 +87,27 @@ def main() -> None:
 
 def leave(code: int) -> NoReturn:
     """End as an interpreter does, but for taking apart what was imported, which takes long."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def listen(folder: Path) -> list[str]:
+def listen(folder: Path, cold: str) -> list[str]:
     """Serve; returns, with the words of a caller, in each process that is to be a python."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "socket"))
         server.listen(100)
-        client = [sys.executable, "-SE", str(Path(__file__).with_name("client.py"))]
+        client = shlex.join([cold, "-SE", str(Path(__file__).with_name("client.py"))])
         program = folder / "starting"
-        program.write_text(f'#!/bin/sh\nexec {shlex.join([*client, f"{folder}/socket"])} "$@"\n')
+        program.write_text(
+            f'#!/bin/sh\n[ -z "$SLURM_JOB_ID" ] || exec {cold} "$@"\n'
+            f'case "$*" in {"|".join(shlex.quote(words) + "*" for words in COLD)})'
+            f' exec {cold} "$@" ;; esac\nexec {client} {folder}/socket "$@"\n'
+        )
         program.chmod(0o755)
-        own = str(program.rename(folder / "python"))
+        program.rename(sys.executable)
         while True:
             link, _ = server.accept()
             if not os.fork():
@@ -108,7 +132,6 @@ def listen(folder: Path) -> list[str]:
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
-    sys.executable = own
     return words
 
 

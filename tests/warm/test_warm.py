@@ -20,10 +20,10 @@ sys.exit(sys.argv[-1] if len(sys.argv) > 2 else 7)
 """
 
 
-def ran(python, folder, *words):
+def ran(python, folder, *words, **environment):
     return subprocess.run(
         [python, *words], cwd=folder, input="heard", capture_output=True, text=True, check=False,
-        env=os.environ | {"WORD": "ü"},
+        env=os.environ | {"WORD": "ü"} | environment,
     )  # fmt: skip
 
 
@@ -46,6 +46,20 @@ def test_an_error_is_a_traceback_and_code_1(tmp_path):
     warm = ran(warm_python(), tmp_path, "-c", "1 / 0")
     assert warm.returncode == 1
     assert warm.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("module", "job", "warm"),
+    [("speaks", "", True), ("speaks", "7", False), ("submitit.speaks", "", False)],
+)
+def test_what_a_scheduler_ends_by_its_processes_is_a_process_of_its_own(
+    tmp_path, module, job, warm
+):
+    path = tmp_path / f"{module.replace('.', '/')}.py"
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "__init__.py").touch()
+    path.write_text("import sys; print('duckdb' in sys.modules)")
+    assert ran(warm_python(), tmp_path, "-m", module, SLURM_JOB_ID=job).stdout == f"{warm}\n"
 
 
 WAITS = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"

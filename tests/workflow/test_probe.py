@@ -1,10 +1,11 @@
-"""A study with probes, from its YAML to its report."""
+"""A study with probes, from its YAML to its tables."""
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.ran import scaling, scaling_warm
+from tests.ran import scaling_warm
+from tests.workflow.conftest import stand_in
 
 pytestmark = [pytest.mark.ranks, pytest.mark.snakemake, pytest.mark.timeout(300)]
 
@@ -14,7 +15,8 @@ def test_probes_come_before_the_points_and_a_second_run_repeats_neither(small):
     study = yaml.safe_load(path.read_text())
     study |= {"layouts": [{"world_size": 2, "zero_stage": 1}], "probe": {"enabled": True}}
     path.write_text(yaml.safe_dump(study))
-    ran = scaling(small, "run", "small")
+    stand_in(small)
+    ran = scaling_warm(small, "run", "small")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     results = small / "results" / "small"
     rows = pq.read_table(results / "probes.parquet").to_pylist()

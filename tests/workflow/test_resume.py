@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from scaling.record.running import runner_of
-from tests.ran import rows_of, scaling, scaling_warm
+from tests.ran import rows_of, scaling_warm
+from tests.workflow.conftest import stand_in
 
 pytestmark = [pytest.mark.ranks, pytest.mark.snakemake, pytest.mark.timeout(600)]
 
@@ -48,6 +49,7 @@ def bytes_of_rows(results):
 
 
 def test_a_killed_sweep_is_taken_over_and_only_what_is_missing_runs(small):
+    stand_in(small)
     results = small / "results" / "small"
 
     # the whole process group dies at once, as with a machine that is switched off
@@ -70,7 +72,7 @@ def test_a_killed_sweep_is_taken_over_and_only_what_is_missing_runs(small):
     killed_at = datetime.now(UTC)
     kept |= bytes_of_rows(results)
 
-    last = scaling(small, "run", "small")
+    last = scaling_warm(small, "run", "small")
     assert last.returncode == 0, last.stdout + last.stderr
     assert "Removing the lock of a snakemake that was killed." in last.stdout
 
@@ -92,7 +94,7 @@ def test_a_killed_sweep_is_taken_over_and_only_what_is_missing_runs(small):
 
     retried = scaling_warm(small, "retry", "small", "--outcome", "kernel_unavailable")
     assert "1 point will run again" in retried.stdout
-    assert scaling(small, "run", "small").returncode == 0
+    assert scaling_warm(small, "run", "small").returncode == 0
     again = {row["point_id"]: row for row in rows_of(results)}
     assert again[unavailable["point_id"]]["attempt"] == 2
     others = set(rows) - {unavailable["point_id"]}

@@ -6,17 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.collectives import (
-    TREE_EFFICIENCY,
-    Ranks,
-    all_reduce,
-    ring_latency_s,
-    ring_pass,
-)
 from scaling.predict.cost.context import exchanges, passes
 from scaling.predict.cost.experts import exchange_s, expert_sharding_of, present
 from scaling.predict.cost.experts import replicas as expert_replicas
-from scaling.predict.cost.links import link, node_bus, node_link, transport_of
+from scaling.predict.cost.links import (
+    TP_NETWORK_EFFICIENCY,
+    Ranks,
+    link,
+    node_bus,
+    node_link,
+    ring_latency_s,
+    ring_pass,
+    transport_of,
+)
 from scaling.predict.cost.sharding import Sharding, sharding_of
 from scaling.predict.cost.stages import (
     Stages,
@@ -24,9 +26,6 @@ from scaling.predict.cost.stages import (
     weights_of_heaviest_stage,
 )
 from scaling.predict.read.features import Features, Group
-
-# Gradients are reduced in buckets; DeepSpeed's reduce_bucket_size is 5e8 elements, FSDP's a layer.
-_BUCKET_BYTES = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,7 @@ def traffic_of(
     exchange: Floats = np.zeros(len(f))
     experts: Floats = np.zeros(len(f))
     if present(f):
-        exchange, launching = exchange_s(group, f, p)
-        host = host + launching
+        exchange = exchange_s(group, f, p)
         experts = experts_of_heaviest_stage(f, stages)
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
     if group.cluster.lossy_transport:
@@ -102,7 +100,7 @@ def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     inside = link(group) * p["link_efficiency"]
     if not (f.tp > f.gpus_per_node).any():
         return np.full(len(f), inside)
-    over = node_bus(group, f.tp / f.gpus_per_node) * p["tp_network_efficiency"]
+    over = node_bus(group, f.tp / f.gpus_per_node) * TP_NETWORK_EFFICIENCY
     return np.where(f.tp > f.gpus_per_node, over, inside)
 
 
@@ -113,8 +111,7 @@ def _in_layer(
 
     tp: ring all-reduces of (tokens, h), 2 (tp - 1) / tp of it each way; under sequence_parallel the
     same bytes as all-gather and reduce-scatter, and one more all-gather in backward
-    (arXiv 2205.05198). Over nodes an all-reduce takes a tree where that is faster. cp: see
-    context.py.
+    (arXiv 2205.05198). cp: see context.py.
     """
     tp = f.tp
     tokens = f.micro_batch_size * f.seq_length / f.cp
@@ -127,23 +124,12 @@ def _in_layer(
     leaving = tp > f.gpus_per_node
     latency = p["tp_latency_s"] * meeting + np.where(leaving, p["tp_network_latency_s"] * tp, 0.0)
     latency = latency * np.where(f.sequence_parallel, 2.0, 1.0)
-    once = volume / bandwidth + latency
-    if leaving.any():
-        # hops of the tree for which a ring has tp; the passes of sequence_parallel have no tree
-        hops = f.gpus_per_node - 1 + np.log2(np.maximum(tp / f.gpus_per_node, 1.0))
-        tree = 2 * tokens * f.hidden_size * f.element_bytes / (TREE_EFFICIENCY * bandwidth)
-        tree = tree + p["tp_latency_s"] * meeting + p["tp_network_latency_s"] * hops
-        once = np.where(leaving & ~f.sequence_parallel, np.minimum(once, tree), once)
-    seconds = p["tp_exposed"] * count * once
+    seconds = p["tp_exposed"] * count * (volume / bandwidth + latency)
     host = count * p["host_collective_s"] * meeting
     seconds, host = np.where(tp > 1, seconds, 0.0), np.where(tp > 1, host, 0.0)
     if (f.cp > 1).any():
-        exchanging, launching = exchanges(group, f, p)
-        passing, posting = passes(group, f, p, attention)
-        return (
-            seconds + np.where(f.ring, passing, exchanging),
-            host + np.where(f.ring, posting, launching),
-        )
+        ring = passes(group, f, p, attention)
+        seconds = seconds + np.where(f.ring, ring, exchanges(group, f, p))
     return seconds, host
 
 
@@ -192,17 +178,15 @@ def _data_parallel(
     held = weights * group.stack.gradient_bytes
     if (copies > 1).any():
         across = _ranks(group, f, p, copies, stride * sharded, reduced=True)
-        part, buckets = _buckets(group, f, held / sharded)
-        gradients = buckets * all_reduce(part, across, in_switch=group.gpu.in_switch_reduction)
+        # an all-reduce is a reduce-scatter and an all-gather
+        gradients = 2 * _in_messages(group, f, held / sharded, across)
     if (sharded > 1).any():
         inside = _ranks(group, f, p, sharded, stride)
         # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP),
         # behind the backward pass like stage 3's
         at_end = np.where(f.zero_stage == 2, 0.0, held)
-        part, buckets = _buckets(group, f, at_end + weights * f.element_bytes)
-        once = buckets * ring_pass(part, inside)
-        part, buckets = _buckets(group, f, held)
-        scattering = buckets * ring_pass(part, inside)
+        once = _in_messages(group, f, at_end + weights * f.element_bytes, inside)
+        scattering = _in_messages(group, f, held, inside)
         near = _ranks(group, f, p, sharding.inside, stride)
         far_passes = np.where(sharding.second, 1 + 1 / f.accumulation, 3.0)
         each = far_passes * _gathered(f, weights, inside)
@@ -220,12 +204,10 @@ def _gathered(f: Features, weights: Floats, ranks: Ranks) -> Floats:
     return moved / ranks.bus + f.num_layers * (ring_latency_s(ranks) + ranks.waits_s)
 
 
-def _buckets(group: Group, f: Features, moved: Floats) -> tuple[Floats, Floats]:
-    """Bytes of a bucket, and how many there are: by size, or one a layer where a stack does so."""
-    buckets = np.maximum(np.ceil(moved / _BUCKET_BYTES), 1.0)
-    if group.stack.layer_messages:
-        buckets = np.maximum(buckets, f.num_layers / f.pp)
-    return moved / buckets, buckets
+def _in_messages(group: Group, f: Features, moved: Floats, ranks: Ranks) -> Floats:
+    """Seconds of a ring's pass of `moved` bytes, one message a layer where a stack sends so."""
+    messages = np.maximum(f.num_layers / f.pp, 1.0) if group.stack.layer_messages else 1.0
+    return np.asarray(messages * ring_pass(moved / messages, ranks))
 
 
 def _ranks(

@@ -41,7 +41,6 @@ def layer_of(group: Group, f: Features, p: Mapping[str, float]) -> Layer:
     if present(f):
         routed = experts_of(f, p, hbm)
         gemm, elementwise = gemm + routed.gemm, elementwise + routed.elementwise
-        host = host + routed.host
     return Layer(
         gemm=gemm,
         attention=_attention(f, p, scores_again, hbm),
@@ -50,10 +49,10 @@ def layer_of(group: Group, f: Features, p: Mapping[str, float]) -> Layer:
     )
 
 
-def head_of(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """Seconds of the embedding and of the head with its loss, for one micro-batch, (n,).
+def head_of(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Seconds of the head with its loss for one micro-batch, (n,); the embedding's count for none.
 
-    The head is a GEMM of (tokens, h) with (h, vocabulary / tp), and passes over fp32 logits.
+    A GEMM of (tokens, h) with (h, vocabulary / tp), and passes over fp32 logits.
     """
     tokens = f.micro_batch_size * f.seq_length / f.cp
     hbm = _hbm(group)
@@ -61,9 +60,7 @@ def head_of(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, 
     seen = f.vocab_size if group.stack.gathered_logits else columns
     rate = f.peak * p["gemm_efficiency"]
     gemm = _gemm(tokens, columns, f.hidden_size, p["gemm_half_size"]) * 3 / rate
-    # the look-up: read and write forward, the same backward, and its norm
-    embedding = tokens * f.hidden_size * f.element_bytes * 6 / hbm
-    return embedding, gemm + tokens * seen * 4 * p["logit_passes"] / hbm
+    return np.asarray(gemm + tokens * seen * 4 * p["logit_passes"] / hbm)
 
 
 def optimizer_seconds(group: Group, weights: Floats) -> Floats:
@@ -138,7 +135,7 @@ def _elementwise(
     passes = np.where(f.fused_norm, p["norm_passes_fused"], p["norm_passes"])
     norms = passes * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
     counted = np.where(f.mlp_inputs > 1, 9.0, 7.0) * f.ffn_hidden_size + 10 * f.query_width
-    moved = tokens * f.element_bytes * (norms + p["pointwise_passes"] * counted / f.tp)
+    moved = tokens * f.element_bytes * (norms + counted / f.tp)
     casts = f.cast_bytes * tokens * _cast_elements(f)
     return (moved + casts) * (1 + again / 3) / hbm
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.links import link, node_bus, node_link
+from scaling.predict.cost.links import TP_NETWORK_EFFICIENCY, link, node_bus, node_link
 from scaling.predict.read.features import Features, Group
 
 
-def exchanges(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """Ulysses' all-to-alls of a layer: seconds on the GPU, and seconds to launch them.
+def exchanges(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Ulysses' all-to-alls of a layer: seconds on the GPU; what they wait and launch is left out.
 
     Each attention trades tokens for heads: query, key and value before it, its result after it
     (arXiv 2309.14509, section 3.2), and the same in backward; full checkpointing does forward once
@@ -27,19 +27,13 @@ def exchanges(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats
     inside = held * (here - 1) / cp / (link(group) * p["link_efficiency"])
     nics = node_bus(group, np.maximum(nodes * tp * here / f.gpus_per_node, 1.0))
     leaving = f.gpus_per_node * held * (cp - here) / cp
-    across = leaving / (nics * p["tp_network_efficiency"])
-    meeting = np.log2(np.maximum(cp, 2.0)) / 2  # as for tp, stated for 4 ranks
-    latency = p["tp_latency_s"] * meeting + p["tp_network_latency_s"] * (nodes - 1)
-    count = (2 + f.full) * f.attentions
-    seconds = count * (np.maximum(inside, across) + 4 * latency)
-    host = count * 4 * p["host_collective_s"] * meeting
-    return np.where(cp > 1, seconds, 0.0), np.where(cp > 1, host, 0.0)
+    across = leaving / (nics * TP_NETWORK_EFFICIENCY)
+    seconds = (2 + f.full) * f.attentions * np.maximum(inside, across)
+    return np.where(cp > 1, seconds, 0.0)
 
 
-def passes(
-    group: Group, f: Features, p: Mapping[str, float], attention: Floats | float
-) -> tuple[Floats, Floats]:
-    """Ring attention of a layer: seconds on the GPU that attention does not hide, and to launch.
+def passes(group: Group, f: Features, p: Mapping[str, float], attention: Floats | float) -> Floats:
+    """Ring attention of a layer: seconds on the GPU that attention does not hide.
 
     Forward the keys and values of every rank go around the ring of cp ranks once, backward they and
     their gradients do (arXiv 2310.01889, section 3; Transformer Engine's p2p). Each of the cp - 1
@@ -51,11 +45,8 @@ def passes(
     tokens = f.micro_batch_size * f.seq_length / cp
     block = tokens * 2 * f.kv_width / tp * f.element_bytes
     leaves = tp * cp > f.gpus_per_node
-    across = node_link(group) / f.gpus_per_node * p["tp_network_efficiency"]
+    across = node_link(group) / f.gpus_per_node * TP_NETWORK_EFFICIENCY
     bandwidth = np.where(leaves, across, link(group) * p["link_efficiency"])
-    latency = np.where(leaves, p["tp_network_latency_s"], p["tp_latency_s"])
     rounds = (3 + f.full) * f.attentions  # forward, and twice the bytes backward
-    count = rounds * (cp - 1)
-    waiting = np.maximum(count * (block / bandwidth + latency) - attention * (cp - 1) / cp, 0.0)
-    host = count * p["host_collective_s"]
-    return np.where(cp > 1, waiting, 0.0), np.where(cp > 1, host, 0.0)
+    moving = rounds * (cp - 1) * block / bandwidth
+    return np.where(cp > 1, np.maximum(moving - attention * (cp - 1) / cp, 0.0), 0.0)

@@ -16,9 +16,6 @@ from scaling.predict.cost.links import link, node_link
 from scaling.predict.cost.sharding import Sharding
 from scaling.predict.read.features import Features, Group
 
-# Passes over the (token, expert) scores a layer: logits in fp32, softmax, top-k, their gradients.
-_SCORE_PASSES = 20.0
-
 
 @dataclass(frozen=True, slots=True)
 class Experts:
@@ -26,7 +23,6 @@ class Experts:
 
     gemm: Floats
     elementwise: Floats
-    host: Floats
 
 
 def present(f: Features) -> bool:
@@ -98,17 +94,14 @@ def experts_of(f: Features, p: Mapping[str, float], hbm: float) -> Experts:
     # what its GEMMs read: forward h and the width, backward the gradients of both outputs
     read = 2 * h * f.etp + (f.mlp_inputs + 1) * f.expert_ffn
     moved = moved + copies * f.cast_bytes * read
-    moved = moved + tokens * 4 * _SCORE_PASSES * f.num_experts
     share = f.expert_share
     return Experts(
-        gemm=share * (flops / rate + router),
-        elementwise=share * moved * (1 + again / 3) / hbm,
-        host=share * p["host_experts_s"] * (1 + again / 3),
+        gemm=share * (flops / rate + router), elementwise=share * moved * (1 + again / 3) / hbm
     )
 
 
-def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """All-to-alls of the average layer: seconds nothing hides, and seconds to launch them, (n,).
+def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """All-to-alls of the average layer: seconds nothing hides, (n,).
 
     A token goes to its experts, to each of the etp ranks of one, and comes back, and so do
     gradients: four exchanges a micro-batch, six with full checkpointing. A rank sends k copies of
@@ -117,7 +110,7 @@ def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Float
     (`Stack.tokens_once_a_node`; DeepEP, arXiv 2412.19437, section 3.2) sends as many copies as
     the k experts lie on other nodes, N (1 - (1 - 1 / N)^k) (N - 1) / N for even routing over N
     nodes. Links of the node and NICs work at once: the slower of the two counts. Each exchange
-    also takes `ep_message_s` for each rank it goes to, whatever its size, and a meeting of all.
+    also takes a meeting of all, whatever its size.
     A layer with experts waits `host_waits_s` for the host to know how many tokens each of them got.
     """
     ep, k = f.ep, f.experts_per_token
@@ -132,19 +125,14 @@ def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> tuple[Float
         apart = np.minimum(apart, reached * (nodes - 1) / nodes)
     else:
         inside = tokens * k * token * (here - 1) / ep
-    nics = node_link(group) / group.cluster.gpus_per_node * p["ep_network_efficiency"]
+    nics = node_link(group) / group.cluster.gpus_per_node * p["network_efficiency"]
     across = tokens * apart * token / nics
-    moving = np.maximum(inside / (link(group) * p["ep_link_efficiency"]), across)
+    moving = np.maximum(inside / (link(group) * p["link_efficiency"]), across)
     meeting = np.log2(np.maximum(ep, 2.0)) / 2  # as for tp, stated for 4 ranks
-    latency = p["tp_latency_s"] * meeting + p["ep_message_s"] * (ep - 1)
     count = 4 + 2 * f.full
-    seconds = p["ep_exposed"] * count * (moving + latency)
-    host = count * p["host_collective_s"] * meeting
+    seconds = p["ep_exposed"] * count * (moving + p["tp_latency_s"] * meeting)
     waiting = p["host_waits_s"] * (1 + f.full / 3)
-    return (
-        f.expert_share * (np.where(ep > 1, seconds, 0.0) + waiting),
-        f.expert_share * np.where(ep > 1, host, 0.0),
-    )
+    return np.asarray(f.expert_share * (np.where(ep > 1, seconds, 0.0) + waiting))
 
 
 def kept_bytes(group: Group, f: Features, p: Mapping[str, float], tokens: Floats) -> Floats:

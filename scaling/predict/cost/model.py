@@ -106,7 +106,9 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         if stack is not None and stack.cluster == group.cluster_name:
             axes = axes_of(points, group)
             new = new_in(stack, axes, beyond_of(group.features, stack.seen))
-            trust = trust_in(stack, axes, new)
+            # a precision too can be new: in doublings, as interval.py's range_of has it
+            peak = np.log2(group.features.gemm_peak)
+            trust = trust_in(stack, {**axes, "gemm_peak": peak}, new)
             if stack.sheet_error is not None:
                 some = np.flatnonzero(np.any([*new.values()], axis=0))
                 unfitted[some] = _unfitted(group, some, stack, p)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.layout.axes import ActivationCheckpointing
@@ -17,7 +16,7 @@ from scaling.predict.read.stack_facts import Stack
 class Stages:
     """Layers of the first, a middle and the last stage, (n,); the whole model where pp = 1.
 
-    In an encoder-decoder they are layers of average weight, see `_weighed`.
+    In an encoder-decoder they are layers of average weight, which all formulas multiply.
     """
 
     first: Floats
@@ -47,10 +46,8 @@ def stages_of(f: Features, stack: Stack) -> Stages:
 
     even: ceil(L / pp) layers a stage, the last one takes what is left (Megatron, DeepSpeed with
     uneven counts). by_cost: the head counts as head_params / layer_params layers and a stage takes
-    layers until its share of the cost is passed (nanotron). even_or_ends: even, but where layers do
-    not divide and two more would, embedding and head count as a layer each (Megatron-Core's
-    account_for_embedding_in_pipeline_split). slowest_least: as this project's engine
-    deals them (scaling/layout/partition.py).
+    layers until its share of the cost is passed (nanotron). slowest_least: as this project's engine
+    deals them (scaling/layout/partition.py), and as encoder-decoders of any software are taken.
     """
     if stack.split == "slowest_least":
         return _slowest_least(f)
@@ -63,12 +60,7 @@ def stages_of(f: Features, stack: Stack) -> Stages:
     else:
         middle = first = np.ceil(layers / pp)
         last = np.maximum(layers - first * (pp - 1), 0)
-        if stack.split == "even_or_ends":
-            ends = piped & (layers % pp > 0) & ((layers + 2) % pp == 0)
-            middle = np.where(ends, (layers + 2) / pp, middle)
-            first, last = np.where(ends, middle - 1, first), np.where(ends, middle - 1, last)
-    stages = Stages(first, middle, np.where(piped, last, layers), piped)
-    return _weighed(f, stages) if (piped & (f.attentions > 1)).any() else stages
+    return _of_two_stacks(f, Stages(first, middle, np.where(piped, last, layers), piped))
 
 
 def _slowest_least(f: Features) -> Stages:
@@ -105,16 +97,22 @@ def _slowest_least(f: Features) -> Stages:
         np.where(piped, chosen, layers),
         piped,
     )
-    mixed = np.flatnonzero(piped & (f.attentions > 1))
-    return _of_two_stacks(f, stages, mixed) if len(mixed) else stages
+    return _of_two_stacks(f, stages)
 
 
-def _of_two_stacks(f: Features, stages: Stages, rows: npt.NDArray[np.int64]) -> Stages:
-    """The same with the stages of the encoder-decoders `rows`."""
+def _of_two_stacks(f: Features, stages: Stages) -> Stages:
+    """The same with the stages of encoder-decoders, in layers of their average weight."""
+    rows = np.flatnonzero(stages.piped & (f.attentions > 1))
+    if not len(rows):
+        return stages
     first, middle, last = stages.first.copy(), stages.middle.copy(), stages.last.copy()
     own = f.take(rows)
     ends = ends_of_two_kinds(own, own.pp)
-    encoder, decoder, encoders, _ = (each[:, None] for each in _two_kinds(own))
+    # with a attentions a layer on average a - 1 of the layers are a decoder's, each of two
+    attention, average = 2 * own.hidden_size * (own.query_width + own.kv_width), layer_params(own)
+    encoder = (1 - (own.attentions - 1) * attention / average)[:, None]
+    decoder = (1 + (2 - own.attentions) * attention / average)[:, None]
+    encoders = ((2 - own.attentions) * own.num_layers)[:, None]
     weighed = np.minimum(ends, encoders) * encoder + np.maximum(ends - encoders, 0.0) * decoder
     of_stages, stage = np.diff(weighed, axis=1), np.arange(ends.shape[1] - 1)
     at_end = (own.pp - 1).astype(int)
@@ -161,41 +159,6 @@ def shared_ffn(f: Features) -> Floats:
     dense = (1 - f.expert_share) * f.dense_ffn
     width: Floats = np.maximum(f.ffn_hidden_size - dense, 0.0) / np.maximum(f.expert_share, 1e-9)
     return width
-
-
-def _two_kinds(f: Features) -> tuple[Floats, Floats, Floats, Floats]:
-    """Weights of an encoder and a decoder layer in average ones, and how many there are of each.
-
-    With a attention blocks a layer on average a - 1 of the layers are a decoder's, each of two
-    attentions (its own and the encoder's) and an mlp. Without an encoder all layers are alike.
-    """
-    both = f.attentions > 1
-    attention = 2 * f.hidden_size * (f.query_width + f.kv_width)
-    average = layer_params(f)
-    encoder = np.where(both, 1 - (f.attentions - 1) * attention / average, 1.0)
-    decoder = np.where(both, 1 + (2 - f.attentions) * attention / average, 1.0)
-    encoders = np.where(both, (2 - f.attentions) * f.num_layers, 0.0)
-    return encoder, decoder, encoders, f.num_layers - encoders
-
-
-def _weighed(f: Features, stages: Stages) -> Stages:
-    """The stages of an encoder-decoder in layers of average weight, which all formulas multiply.
-
-    The encoder's blocks come first.
-    """
-    mixed = stages.piped & (f.attentions > 1)
-    encoder, decoder, encoders, decoders = _two_kinds(f)
-    in_first, in_last = np.minimum(stages.first, encoders), np.minimum(stages.last, decoders)
-    first = in_first * encoder + (stages.first - in_first) * decoder
-    last = in_last * decoder + (stages.last - in_last) * encoder
-    # stages between hold what the ends leave: alike, for want of an order that all agree on
-    middle = np.maximum(f.num_layers - first - last, 0.0) / np.maximum(f.pp - 2, 1.0)
-    return Stages(
-        np.where(mixed, first, stages.first),
-        np.where(mixed & (f.pp > 2), middle, stages.middle),
-        np.where(mixed, last, stages.last),
-        stages.piped,
-    )
 
 
 def weights_of_heaviest_stage(f: Features, stages: Stages) -> Floats:

@@ -31,6 +31,11 @@ TIME_TERMS = (
     "stall_s",
 )
 
+# Judgement, of what no table tells apart: by how much 1F1B slows a stage, what is not hidden of a
+# message between interleaved chunks, the slow-down per doubling of nodes, and from which share of
+# the capacity on the allocator retries.
+_FRICTION, _INTERLEAVED_EXPOSED, _NODE_JITTER, _STALL_KNEE = 0.01, 0.1, 0.004, 0.95
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -60,9 +65,8 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     """
     stages = stages_of(f, group.stack)
     layer = layer_of(group, f, p)
-    embedding, head = head_of(group, f, p)
     traffic = traffic_of(group, f, p, stages, layer.attention)
-    head = head + traffic.head
+    head = head_of(group, f, p) + traffic.head
     gpu = layer.gemm + layer.attention + layer.elementwise
     gpu = gpu + traffic.per_layer + traffic.exchange
     host = layer.host + traffic.host_per_layer
@@ -70,24 +74,19 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     # embedding and head launch about as much as one and a half layers
     ends = 1.5 * host
     piped = stages.piped
-    first_gpu, last_gpu = stages.first * gpu + embedding, stages.last * gpu + head
-    first = _longer(first_gpu, stages.first * host + ends, sharp)
-    last = _longer(
-        last_gpu + np.where(piped, 0.0, embedding),
-        stages.last * host + np.where(piped, ends, 2 * ends),
-        sharp,
-    )
+    first = _longer(stages.first * gpu, stages.first * host + ends, sharp)
+    host_last = stages.last * host + np.where(piped, ends, 2 * ends)
+    last = _longer(stages.last * gpu + head, host_last, sharp)
     middle = _longer(stages.middle * gpu, stages.middle * host, sharp)
     at_last = ~piped | (last > first)
     slot = np.where(at_last, last, first)
     slot = np.where(f.pp > 2, np.maximum(slot, middle), slot)
-    friction = np.where(piped, p["pipeline_friction"], 0.0)
     m, message = f.accumulation, traffic.message
     busy = m * slot
     fill = (first + last + (f.pp - 2) * middle - slot) / f.virtual + (f.pp - 1) * message
-    bubble = np.where(piped, fill + (m - 1) * friction * slot, 0.0)
+    bubble = np.where(piped, fill + (m - 1) * _FRICTION * slot, 0.0)
     # each chunk sends its own messages; interleaved, one chunk's travel while another computes
-    sent = np.where(f.virtual > 1, f.virtual * p["p2p_exposed"], 1.0)
+    sent = np.where(f.virtual > 1, f.virtual * _INTERLEAVED_EXPOSED, 1.0)
     pp_comm = np.where(piped, (m - 1) * message * sent, 0.0)
     pipeline = busy + bubble + pp_comm
     dp_comm = _exposed(group, f, p, traffic, pipeline)
@@ -98,7 +97,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     optimizer = np.where(f.offload, offloaded_seconds(f, updated), optimizer)
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
     working = pipeline + dp_comm + optimizer
-    jitter = working * p["node_jitter"] * np.log2(nodes)
+    jitter = working * _NODE_JITTER * np.log2(nodes)
     stall = _stall(f, p, memory_used) + expected_stall_s(group, f)
     total = working + jitter + p["step_overhead_s"] + stall
     layers = np.where(at_last, stages.last, stages.first) * m
@@ -106,7 +105,7 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
         "gemm_s": layers * layer.gemm,
         "attention_s": layers * layer.attention,
         "elementwise_s": layers * layer.elementwise,
-        "head_s": m * (np.where(at_last, head, 0.0) + np.where(at_last & piped, 0.0, embedding)),
+        "head_s": m * np.where(at_last, head, 0.0),
         "tp_comm_s": layers * traffic.per_layer,
         "ep_comm_s": layers * traffic.exchange,
     }
@@ -144,14 +143,13 @@ def _exposed(
     # ranks of dp and cp lie tp apart: past a node their traffic is the network's
     far = f.tp * f.cp * f.dp > f.gpus_per_node
     dp_exposed = np.where(far, p["dp_exposed"], p["dp_exposed_inside"])
-    zero3_exposed = np.where(far, p["zero3_exposed"], p["zero3_exposed_inside"])
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
     if group.stack.hides_without_zero:
         late = late & (f.pp > 1)
     gradients = traffic.gradients * np.where(late, 1.0, dp_exposed)
     gathering = traffic.gathering * f.accumulation
     beyond = np.maximum(gathering - pipeline, 0.0)
-    return np.asarray(gradients + beyond + zero3_exposed * np.minimum(gathering, pipeline))
+    return np.asarray(gradients + beyond + p["zero3_exposed"] * np.minimum(gathering, pipeline))
 
 
 def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:
@@ -159,6 +157,6 @@ def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:
 
     One every micro-batch but the first, half as many in a pipeline of two.
     """
-    past = np.clip((memory_used - p["stall_knee"]) / 0.02, -50, 50)
+    past = np.clip((memory_used - _STALL_KNEE) / 0.02, -50, 50)
     per_micro_batch = p["stall_s"] * np.where(f.pp == 2, 0.5, 1.0)
     return np.asarray((f.accumulation - 1) * per_micro_batch / (1 + np.exp(-past)))

@@ -1,6 +1,7 @@
 """Robust least squares on log memory and log step time, one stack at a time."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ IDENTIFIED_BELOW = 0.8
 
 
 # Parameters by name: a number each, or one for each row of several copies of the rows side by side.
-_Values = Mapping[str, float | Floats]
+_Values = Mapping[str, Any]
 # Residuals of so many copies of the rows, copy after copy: what a derivative asks for at once.
 _Residuals = Callable[[_Values, int], Floats]
 

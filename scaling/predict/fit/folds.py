@@ -92,10 +92,6 @@ def held_back_errors(
 
     order = np.random.default_rng(0).permutation(len(timed)) % _FOLDS
     random = [fold(order == one, order != one) for one in range(_FOLDS)]
-    of_sheet, *_, of_fit = (
-        np.concatenate([one.by_trust[at].log_residual for one in random])
-        for at in range(len(TRUSTS))
-    )
     trust = {}
     noise = chosen_noise(
         {
@@ -136,13 +132,13 @@ def held_back_errors(
         elif holds_in:
             holds_in += (axis,)
     tested = [trust[axis] for axis in axes if axis in trust]
-    trust[UNTESTED] = untested_trust(len(timed), of_sheet, of_fit, tested)
+    trust[UNTESTED] = untested_trust(tested)
     residual = None
     if holds_in:
         everyone = np.ones(len(timed), dtype=bool)
         everything = held_back(warm, everyone, everyone)
         residual = fitted_residual(places, everything.log_residual, holds_in, noise=noise)
-    sheet_error = error_of(of_sheet)
+    sheet_error = error_of(np.concatenate([one.by_trust[0].log_residual for one in random]))
     return {"bands": bands, "trust": trust, "residual": residual, "sheet_error": sheet_error}
 
 

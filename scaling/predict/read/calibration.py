@@ -159,9 +159,9 @@ class Calibration:
 # Not carried to another cluster: they describe its links, its memory and its nodes.
 OF_THE_CLUSTER = frozenset(
     {
-        "link_efficiency", "tp_network_efficiency", "tp_network_latency_s", "network_efficiency",
-        "p2p_efficiency", "p2p_latency_s", "host_transport_s", "node_jitter", "stall_s",
-        "stall_knee", "buffers_bytes", "fragmentation",
+        "link_efficiency", "tp_network_latency_s", "network_efficiency",
+        "p2p_efficiency", "p2p_latency_s", "host_transport_s", "stall_s", "buffers_bytes",
+        "fragmentation",
     }
 )  # fmt: skip
 

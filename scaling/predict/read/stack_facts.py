@@ -6,7 +6,7 @@ from typing import Literal
 
 from scaling.cluster.hardware import Generation
 
-SplitRule = Literal["even", "even_or_ends", "by_cost", "slowest_least"]
+SplitRule = Literal["even", "by_cost", "slowest_least"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,12 @@ from scaling.predict.read.parameters import MEMORY, TIME
 # cautiously (0.5) to where it ended (1).
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CAUTIOUS = 0.5
-# Where no fold could leave a value out a size never seen is followed all of the way, any other
-# as far as `untested_trust` says. Folds leave out values that have neighbours: beyond all of them
-# less is known, and that of these axes is followed no further than halfway between the two.
-_EXTRAPOLATED = ("seq_length", "hidden_size")
+# Where no fold could leave a value out a size never seen is followed all of the way, and so is a
+# layout; any other value as far as `untested_trust` says. Folds leave out values that have
+# neighbours: beyond all of them less is known, and that of these axes is followed no further than
+# halfway between the two.
+_EXTRAPOLATED = ("seq_length", "hidden_size", "gemm_peak")
 UNTESTED, LAYOUT = "untested", "layout"
-# Half as far from so few timed rows, and half where rows held back are off by so much (log scale):
-# a data sheet is right to about as much. One that is off by twice that is none to go by.
-_FEW, _BLURRED = 20, 0.10
 # A fold's error counts up to this: one stalled step must not decide.
 _LARGEST_ERROR = 0.5
 # Less trust has to be better by this share: folds are few.
@@ -72,22 +70,13 @@ def chosen_trust(log_residuals: Sequence[Floats]) -> float:
     return max(enough)
 
 
-def untested_trust(rows: int, of_sheet: Floats, of_fit: Floats, tested: Collection[float]) -> float:
-    """How far `rows` timed rows are to be followed in what none of them varies.
+def untested_trust(tested: Collection[float]) -> float:
+    """How far a fit is followed in what none of its rows varies: as far as what it says cautiously.
 
-    No further than where folds could test it in something else, and not at all where they could in
-    nothing: a data sheet that nothing refutes is not given up.
-
-    Args:
-        rows: how many were fitted on.
-        of_sheet: ln(measured / predicted) of rows held back, by where the fit began, (n,).
-        of_fit: the same by fits of the others.
-        tested: trust in the axes of which folds left values out.
+    No further than where folds could test it in something else (`tested`), and not at all where
+    they could in nothing: a data sheet that nothing refutes is not given up.
     """
-    sheet, fit = (float(np.minimum(np.abs(r), _LARGEST_ERROR).mean()) for r in (of_sheet, of_fit))
-    refuted = min(max(sheet / _BLURRED - 1, 0.0), 1.0)
-    borne_out = rows / (rows + _FEW) / (1 + (fit / _BLURRED) ** 2)
-    return min(borne_out * (CAUTIOUS + (1 - CAUTIOUS) * refuted), min(tested, default=0.0))
+    return min(CAUTIOUS, *tested) if tested else 0.0
 
 
 def error_of(log_residual: Floats) -> float:
@@ -163,9 +152,10 @@ def trust_in(
         tested = stack.trust.get(axis, 1.0 if axis in ("world_size", LAYOUT) else untested)
         trust = np.where(of_axis, np.minimum(trust, tested), trust)
     for axis in _EXTRAPOLATED:
-        seen = np.array(stack.seen[axis], dtype=np.float64)
-        values = axes[axis].astype(np.float64)
-        outside = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
-        halfway = (stack.trust.get(axis, untested) + untested) / 2
-        trust = np.where(outside, np.minimum(trust, halfway), trust)
+        if axis in axes and axis in stack.seen:
+            seen = np.array(stack.seen[axis], dtype=np.float64)
+            values = axes[axis].astype(np.float64)
+            outside = (values > seen.max(initial=0.0)) | (values < seen.min(initial=np.inf))
+            halfway = (stack.trust.get(axis, untested) + untested) / 2
+            trust = np.where(outside, np.minimum(trust, halfway), trust)
     return trust

@@ -61,6 +61,7 @@ def part_colour(parts: list[str], ramp: str, table: str) -> alt.Color:
         ),
         legend=alt.Legend(
             title=None, orient="top", symbolType="square", labelLimit=200,
+            labelFontSize=alt.ExprRef(f"{_BOX} < 470 ? 11 : 12"),
             labelOpacity=shown, symbolOpacity=shown,
             columns=alt.ExprRef(f"{_BOX} < 470 ? 2 : {_BOX} < 760 ? 3 : 6"),
         ),

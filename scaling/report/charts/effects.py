@@ -20,7 +20,6 @@ _RATIO: dict[str, Any] = {
 }  # fmt: skip
 
 
-_WORTH = "isValid(datum.near_ratio) ? datum.near_ratio : datum.mean_ratio"
 APART = 1.05  # levels nearer than this are not named: their names would lie on one another
 
 
@@ -29,7 +28,8 @@ def factor_effects() -> alt.LayerChart:
 
     Open circles: the mean at each level of the one other choice that moves it most.
     """
-    split = (
+    by_worth = marks.rows_by("name", "worth", falling=True)
+    at_level = (
         marks.chart("interactions")
         .transform_filter("datum.shown")
         .transform_joinaggregate(first="min(rank)", groupby=["name"])
@@ -38,13 +38,13 @@ def factor_effects() -> alt.LayerChart:
         .transform_calculate(
             where="datum.axis + ' ' + datum.level", apart=f"datum.high / datum.low > {APART}"
         )
+        .encode(x=alt.X("mean_ratio:Q"), y=by_worth)
     )
     rows = (
         marks.chart("effects")
         .transform_filter("datum.shown")
         .transform_calculate(
-            row_order=_WORTH,
-            worth=_WORTH,
+            worth="isValid(datum.near_ratio) ? datum.near_ratio : datum.mean_ratio",
             counted="isValid(datum.near_ratio) ? datum.near_pairs : datum.pairs",
         )
         .transform_calculate(
@@ -53,7 +53,7 @@ def factor_effects() -> alt.LayerChart:
             "' · ' + datum.counted + (datum.counted === 1 ? ' pair' : ' pairs')",
             brief="'×' + format(datum.worth, '.2f') + ' · ' + datum.counted",
         )
-        .encode(y=marks.rows_by("name", "row_order", falling=True))
+        .encode(y=by_worth)
     )
     x = alt.X("worth:Q", **_RATIO)
     tips = [
@@ -71,24 +71,6 @@ def factor_effects() -> alt.LayerChart:
         alt.Tooltip("ratio_at_largest:Q", title="ratio at the largest size", format=".3f"),
     ]
     one = rows.transform_aggregate(count="count()")
-    levels = (
-        split.transform_lookup(  # only of the choices that have a row
-            lookup="name",
-            from_=alt.LookupData(
-                data=alt.NamedData("effects"),
-                key="name",
-                fields=["near_ratio", "mean_ratio"],
-            ),
-            as_=["near_ratio", "all_ratio"],
-        )
-        .transform_filter("isValid(datum.all_ratio)")
-        .transform_calculate(
-            row_order="isValid(datum.near_ratio) ? datum.near_ratio : datum.all_ratio"
-        )
-    )
-    at_level = levels.encode(
-        x=alt.X("mean_ratio:Q"), y=marks.rows_by("name", "row_order", falling=True)
-    )
     narrow = "width < 460"
     return marks.finish(
         one.mark_rule(color=marks.OTHER, strokeWidth=1).encode(
@@ -104,13 +86,8 @@ def factor_effects() -> alt.LayerChart:
             shape="circle", filled=True, size=64, opacity=1, color=marks.ACCENT, yOffset=6
         ).encode(x=x, tooltip=tips),
         at_level.mark_point(
-            shape="circle",
-            fill=marks.SURFACE,
-            stroke=marks.WARN,
-            strokeWidth=1.25,
-            size=30,
-            opacity=1,
-            yOffset=6,
+            shape="circle", fill=marks.SURFACE, stroke=marks.WARN, strokeWidth=1.25, size=30,
+            opacity=1, yOffset=6,
         ).encode(
             tooltip=[
                 alt.Tooltip("name:N", title="choice"),
@@ -125,11 +102,7 @@ def factor_effects() -> alt.LayerChart:
             for end, align, away in (("low", "right", -7), ("high", "left", 7))
             for layer in marks.words(
                 at_level.transform_filter(f"datum.mean_ratio === datum.{end} && datum.apart"),
-                colour=marks.WARN,
-                fontSize=10,
-                align=align,
-                dx=away,
-                dy=6,
+                colour=marks.WARN, fontSize=10, align=align, dx=away, dy=6,
             )(text=alt.Text("where:N"))
         ),
         *marks.words(rows, colour=marks.INK, align="left", dy=-11)(
@@ -142,4 +115,4 @@ def factor_effects() -> alt.LayerChart:
             rows, colour=marks.SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"}
         )(x=marks.RIGHT, text=alt.Text("brief:N")),
         height=alt.Step(38),
-    )
+    )  # fmt: skip

@@ -117,7 +117,7 @@ def layout_map() -> alt.LayerChart:
         ran.mark_text(dy=9, fontSize=10, opacity={"expr": f"{narrow} ? 0 : 1"}).encode(
             text=alt.Text("text:N"), color=ink
         ),
-        *marks.words(bad, colour=marks.SOFT, fontSize={"expr": f"{narrow} ? 9 : 11"})(
+        *marks.words(bad, colour=marks.SOFT, fontSize={"expr": f"{narrow} ? 10 : 11"})(
             text=alt.Text("said:N")
         ),
         height=alt.Step(46),

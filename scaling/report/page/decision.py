@@ -1,6 +1,7 @@
 """What the decision's template asks: shades of cells, steps by size, a line for each selection."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from scaling.report.text.numbers import THIN, UNKNOWN, amount, digits, percent, significant
@@ -66,7 +67,10 @@ def summary(story: Story) -> list[str]:
     advice = story["advice"]
     if not advice["at_size"]:
         return ["", "", "", ""]
-    changes = ", ".join(f"{change['after_size']}→{change['size']}" for change in advice["changes"])
+    changes = ", ".join(
+        f"{before['to_size']}→{after['from_size']}"
+        for before, after in pairwise(advice["stretches"])
+    )
     last = advice["steps"][-1]["returned"] if advice["steps"] else None
     largest = max(advice["at_size"], key=int)
     hours = story["tokens"] * advice["at_size"][largest]["gpu_hours_per_token"]

@@ -68,16 +68,6 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """The advised layout changes at `size`."""
-
-    size: int
-    after_size: int  # the size before, up to which the old one is advised
-    from_layout: str
-    to_layout: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
     """An advised layout and the sizes it is advised for, both ends included."""
 
@@ -112,7 +102,6 @@ class Advice:
     stretches: tuple[Stretch, ...]
     at_size: Mapping[int, Size]  # sizes at which something ran
     steps: tuple[Step, ...]
-    changes: tuple[Change, ...]
     warning: str  # what the budget must say; empty where nothing
 
     def json(self) -> dict[str, Any]:
@@ -185,44 +174,28 @@ def advice(tables: Tables, kind: Series, words: Mapping[str, str]) -> Advice:
         stretches=stretches,
         at_size=at_size,
         steps=steps,
-        changes=tuple(
-            Change(
-                size=row["to_world_size"],
-                after_size=row["from_world_size"],
-                from_layout=row["before_layout"],
-                to_layout=row["after_layout"],
-            )
-            for row in tables["switches"]
-        ),
         warning=_warning(at_size, setting["study_kind"]),
     )
 
 
 def _stretches(rows: Sequence[Record]) -> tuple[Stretch, ...]:
     advised = sorted((row["world_size"], row["layout"]) for row in rows if row["advised"])
+    groups = [list(group) for _, group in groupby(advised, key=lambda one: one[1])]
     return tuple(
-        Stretch(layout=layout, from_size=sizes[0], to_size=sizes[-1])
-        for layout, sizes in (
-            (layout, [size for size, _ in group])
-            for layout, group in groupby(advised, key=lambda one: str(one[1]))
-        )
+        Stretch(layout=group[0][1], from_size=group[0][0], to_size=group[-1][0]) for group in groups
     )
 
 
 def _cell(row: Record) -> Cell:
-    if row["outcome"] is None:
-        return Cell(state="not_tried", share=None, low=None, high=None)
-    if row["share_of_best"] is None:
+    share = row["share_of_best"]
+    if share is None:
         failed: State = "does_not_fit" if row["outcome"] == "oom" else "failed"
-        return Cell(state=failed, share=None, low=None, high=None)
+        return Cell(
+            state=failed if row["outcome"] else "not_tried", share=None, low=None, high=None
+        )
     state: State = "advised" if row["advised"] else "tied" if row["within_noise"] else "slower"
-    fastest = row["share_of_best"] == 1
-    return Cell(
-        state=state,
-        share=row["share_of_best"],
-        low=None if fastest else row["share_low"],
-        high=None if fastest else row["share_high"],
-    )
+    low, high = (None, None) if share == 1 else (row["share_low"], row["share_high"])
+    return Cell(state=state, share=share, low=low, high=high)
 
 
 def _where(stretch: Stretch, words: Mapping[str, str]) -> str:

@@ -82,6 +82,9 @@ def knee_sentence(tables: Tables, words: Mapping[str, str]) -> str:
         return f"{every} doubling up to {size} {bought} {least}, {asked}: no knee within the data."
     step, threshold = short
     perhaps = " perhaps" if _end(step, "high") >= threshold else ""
+    if step is tables["returns"][0]:
+        next_one = f"the step to {step['to_world_size']} {bought} {digits(step['step_return'], 2)}"
+        return f"The knee is{perhaps} at {size}, the smallest size: {next_one}."
     return (
         f"The knee is{perhaps} at {size}: up to there every doubling {bought} {least}, "
         f"the next step {digits(step['step_return'], 2)}."

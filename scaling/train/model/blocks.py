@@ -88,8 +88,8 @@ class SelfAttention(Projections):
         super().__init__(plan, name, halves_of=shape.head_dim if turned else None)
         self.cp, self.turned, self.fused_rope = plan.cp, turned, plan.layout.fused_rope
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.query_bias = plan.sharded_shift(queries)
-        self.key_bias, self.value_bias = plan.sharded_shift(keys), plan.sharded_shift(keys)
+        self.query_bias = plan.shift(queries)
+        self.key_bias, self.value_bias = plan.shift(keys), plan.shift(keys)
         normed = shape.query_key_norm
         self.query_norm = HeadNorm(plan) if normed else None
         self.key_norm = HeadNorm(plan) if normed else None
@@ -145,11 +145,11 @@ class FeedForward(nn.Module):
         gated = plan.shape.gated_mlp
         self.linear = plan.linear
         self.activate = _activation(plan.shape)
-        self.fused = _fused_gate(plan) if plan.layout.fused_mlp else None
+        self.join = gate_activation(plan, self.activate)
         self.gate = plan.sharded(f"{name}.gate", inner, hidden_size, dim=0) if gated else None
-        self.gate_bias = plan.sharded_shift(inner) if gated else None
+        self.gate_bias = plan.shift(inner) if gated else None
         self.up = plan.sharded(f"{name}.up", inner, hidden_size, dim=0)
-        self.up_bias = plan.sharded_shift(inner)
+        self.up_bias = plan.shift(inner)
         self.down = plan.sharded(f"{name}.down", hidden_size, inner, dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -159,22 +159,20 @@ class FeedForward(nn.Module):
             (up,) = self.tp.columns(x, up_product, linear=self.linear)
             return self.linear(self.activate(up), self.down, None)
         gate, up = self.tp.columns(x, (self.gate, self.gate_bias), up_product, linear=self.linear)
-        inner = self.activate(gate) * up if self.fused is None else self.fused(gate, up)
-        return self.linear(inner, self.down, None)
+        return self.linear(self.join(gate, up), self.down, None)
 
 
-def _fused_gate(plan: Blueprint) -> Callable[[Tensor, Tensor], Tensor]:
-    return fused.gated_gelu if plan.shape.family == "t5" else fused.gated_silu
+Activation = Callable[[Tensor], Tensor]
 
 
-def gate_activation(plan: Blueprint) -> Callable[[Tensor, Tensor], Tensor]:
-    """What joins an expert's gate with its up-projection."""
+def gate_activation(plan: Blueprint, activate: Activation) -> Callable[[Tensor, Tensor], Tensor]:
+    """What joins a gate with its up-projection."""
     if plan.layout.fused_mlp:
-        return _fused_gate(plan)
-    return lambda gate, up: functional.silu(gate) * up
+        return fused.gated_gelu if plan.shape.family == "t5" else fused.gated_silu
+    return lambda gate, up: activate(gate) * up
 
 
-def _activation(shape: ModelShape) -> Callable[[Tensor], Tensor]:
+def _activation(shape: ModelShape) -> Activation:
     if shape.family == "t5":
         # the tanh is part of the released models' gelu_new; without a gate it is T5 1.0
         return (

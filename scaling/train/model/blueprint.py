@@ -90,19 +90,13 @@ class Blueprint:
         ones = torch.ones(size or self.shape.hidden_size, device=self.device, dtype=self.dtype)
         return self.tp.mark_replicated(nn.Parameter(ones))
 
-    def shift(self) -> nn.Parameter | None:
-        """A shift of [hidden_size] from 0, the same on every rank; only the gpt family has any."""
+    def shift(self, sharded_size: int | None = None) -> nn.Parameter | None:
+        """A shift from 0 of [hidden_size], or this rank's slice of one; only a gpt has any."""
         if self.shape.family != "gpt":
             return None
-        zeros = torch.zeros(self.shape.hidden_size, device=self.device, dtype=self.dtype)
-        return self.tp.mark_replicated(nn.Parameter(zeros))
-
-    def sharded_shift(self, size: int) -> nn.Parameter | None:
-        """This rank's slice of a shift of [size] from 0; only the gpt family has any."""
-        if self.shape.family != "gpt":
-            return None
-        zeros = torch.zeros(size // self.tp.size, device=self.device, dtype=self.dtype)
-        return self.tp.mark_sharded(nn.Parameter(zeros))
+        size = sharded_size // self.tp.size if sharded_size else self.shape.hidden_size
+        shift = nn.Parameter(torch.zeros(size, device=self.device, dtype=self.dtype))
+        return self.tp.mark_sharded(shift) if sharded_size else self.tp.mark_replicated(shift)
 
 
 def initial_weight(name: str, shape: Sequence[int], *, seed: int, device: torch.device) -> Tensor:

@@ -75,7 +75,7 @@ class Experts(nn.Module):
         self.gate = plan.stacked([f"{n}.gate" for n in names], wide, hidden_size, dim=0)
         self.up = plan.stacked([f"{n}.up" for n in names], wide, hidden_size, dim=0)
         self.down = plan.stacked([f"{n}.down" for n in names], hidden_size, wide, dim=1)
-        self.join = gate_activation(plan)
+        self.join = gate_activation(plan, functional.silu)
 
     def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
         """[n, h] in the order of their experts, `counts` of each -> this rank's part, [n, h]."""

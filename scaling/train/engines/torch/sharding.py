@@ -16,7 +16,9 @@ gradient twice a step: there gradients are summed where they lie.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -115,16 +117,11 @@ class Sharding:
             for weight in module.parameters():
                 setattr(weight, _COPIES, mesh.size() if replicates else 1)
         marks = [dict(vars(weight)) for weight in module.parameters()]
+        reshard = self._layout.zero_stage == 3
+        shard: Any = functools.partial(fully_shard, reshard_after_forward=reshard)
         if replicates:
-            replicate(module, mesh=mesh, mp_policy=precision, offload_policy=offload)
-        else:
-            fully_shard(
-                module,
-                mesh=mesh,
-                reshard_after_forward=self._layout.zero_stage == 3,
-                mp_policy=precision,
-                offload_policy=offload,
-            )
+            shard = replicate
+        shard(module, mesh=mesh, mp_policy=precision, offload_policy=offload)
         for weight, kept in zip(module.parameters(), marks, strict=True):
             vars(weight).update(kept)  # FSDP2 has put weights of its own in their place
 

@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling.predict.cost.links import Ranks, ring_pass
+from tests.predict.test_memory_arithmetic import UNHURRIED
+
+GB = 1e9
+
+
+def ranks(nodes, here=8):
+    nodes = np.atleast_1d(np.asarray(nodes, dtype=np.float64))
+    return Ranks(nodes * here, nodes, 300 * GB, np.full(len(nodes), 200 * GB))
+
+
+def test_a_ring_inside_a_node_sends_its_part_over_nvlink():
+    # 8 ranks, 1.2 GB: 7/8 x 1.2 GB / 300 GB/s and 7 hops of 3.4 us
+    assert ring_pass(np.array([1.2 * GB]), ranks(1)) == pytest.approx(3.5e-3 + 23.8e-6)
+
+
+def test_a_ring_over_nodes_enters_each_node_once_a_pass():
+    # 32 ranks on 4 nodes: 31/32 x 3.2 GB / 200 GB/s, 4 hops of 14 us and 28 of 3.4 us
+    seconds = ring_pass(np.array([3.2 * GB]), ranks(4))
+    assert seconds == pytest.approx(15.5e-3 + 56e-6 + 95.2e-6)
+
+
+def test_one_rank_alone_has_nothing_to_send():
+    assert ring_pass(np.array([GB]), ranks(1, here=1)) == 0
+
+
+@UNHURRIED
+@given(st.floats(1.0, 1e11), st.integers(1, 256), st.sampled_from([1, 2, 4, 8]))
+def test_no_ring_beats_the_wire_and_more_bytes_never_cost_less(message, nodes, here):
+    group, size = ranks(nodes, here=here), nodes * here
+    one, two = (float(ring_pass(np.array([sent]), group)[0]) for sent in (message, 2 * message))
+    assert (size - 1) / size * message / (300 * GB) <= one * (1 + 1e-12)
+    assert one <= two
