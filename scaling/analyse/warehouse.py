@@ -21,7 +21,7 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.record.row_files import Unusable, quoted
 from scaling.study.paths import StudyPaths
-from scaling.study.study_folder import read_about
+from scaling.study.study import read_about
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 # a column of more values than that is written as it is: it is looked up in vain for a dictionary

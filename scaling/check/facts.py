@@ -33,12 +33,9 @@ def machine(device: torch.device) -> dict[str, Any]:
 def fact_lines(
     facts: dict[str, Any], device: torch.device, foreign_bytes: int | None
 ) -> list[Line]:
-    """Versions and limits, one line each.
+    """Versions and limits, one line each, of what `machine` gave.
 
-    Args:
-        facts: what `machine` gave.
-        device: that is checked.
-        foreign_bytes: what other processes held of it before this one opened it.
+    Other processes held `foreign_bytes` of the device before this one opened it.
     """
     listed = list(csv.reader((facts["gpus"] or "").splitlines()[1:], skipinitialspace=True))
     of_gpus = [dict(zip(GPU_FACTS, row, strict=True)) for row in listed]
@@ -55,8 +52,8 @@ def fact_lines(
 
 def _versions(facts: dict[str, Any]) -> Iterator[Line]:
     for name in ("gpu_name", "driver_version", "cuda_version", "nccl_version", "torch_version"):
-        said = " ".join(str(facts[name] or "").split())
-        yield _stated(name.replace("_", " "), said, "this machine has none")
+        fact = " ".join(str(facts[name] or "").split())
+        yield _stated(name.replace("_", " "), fact, "this machine has none")
     cpus, nodes = facts["cpus"], facts["numa_nodes"]
     yield held_to(_SECTION, "cores", cpus, passes=cpus >= 1, said="that this process may use")
     if nodes is None:
@@ -92,8 +89,8 @@ def _same(name: str, values: Sequence[str], more: str = "") -> Line:
     if not values:
         return not_here(_SECTION, name, "this machine has no GPU that nvidia-smi lists")
     differing = sorted(set(values))
-    said = f"{' and '.join(differing)} of {len(values)} GPUs{more}"
-    return held_to(_SECTION, name, passes=len(differing) == 1, said=said)
+    sentence = f"{' and '.join(differing)} of {len(values)} GPUs{more}"
+    return held_to(_SECTION, name, passes=len(differing) == 1, said=sentence)
 
 
 def _memory_errors(of_gpus: Sequence[Mapping[str, str]]) -> Line:

@@ -1,6 +1,7 @@
 """Attention and fused kernels, forward and backward, against the same in fp64, with their rates."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +11,7 @@ from torch.nn import functional
 from scaling.check.lines import Line, held_to, not_here
 from scaling.layout.axes import Attention, Precision
 from scaling.layout.kernels import ATTENTION, FUSED
-from scaling.probe.sampling import samples_s
+from scaling.probe.devices import samples_s
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
 from scaling.train.kernels import fused
 from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, plain_attention
@@ -52,64 +53,53 @@ LARGE = Sizes(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fused:
-    """A fused kernel: its axis, how the engine calls it, what it stands for, its inputs' shapes."""
+class Kernel:
+    """A kernel: its axis, how the engine calls it, what it stands for, its inputs' shapes.
+
+    Attention has a name of its own on its axis, and FLOPs that are known.
+    """
 
     axis: str
     name: str
     call: Call
     reference: Call
     shapes: Sequence[tuple[int, ...]]
+    attention: Attention | None = None
+    flops: int | None = None
 
 
 def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> Iterator[Line]:
-    """A line for each kernel that the engine can be told to use."""
-    for attention in ATTENTION:
-        name = f"attention {attention} {precision}"
-        yield _line(name, partial(_attention, attention, sizes, precision, device))
-    for kernel in fused_kernels(sizes, device):
+    """A line for each kernel that the engine can be told to use, whatever becomes of it."""
+    for kernel in (*attention_kernels(sizes), *fused_kernels(sizes, device)):
         name = f"{kernel.name} {precision}"
-        yield _line(name, partial(_fused, kernel, precision, device))
+        try:
+            line = _compared(name, kernel, precision, device)
+        except KernelUnavailable as error:
+            line = not_here(_SECTION, name, str(error))
+        except RuntimeError as error:
+            message = " ".join(str(error).split())[:200]
+            reason = "out of memory" if is_out_of_memory(error) else message
+            line = held_to(_SECTION, name, passes=False, said=reason)
+        yield line
 
 
-def _line(name: str, check: Callable[[str], Line]) -> Line:
-    """The line of a kernel, whatever becomes of it."""
-    try:
-        return check(name)
-    except KernelUnavailable as error:
-        return not_here(_SECTION, name, str(error))
-    except RuntimeError as error:
-        reason = "out of memory" if is_out_of_memory(error) else " ".join(str(error).split())[:200]
-        return held_to(_SECTION, name, passes=False, said=reason)
-
-
-def _fused(kernel: Fused, precision: Precision, device: torch.device, name: str) -> Line:
-    require_package(FUSED[kernel.axis], device)
-    drawn = _drawn(kernel.shapes, DTYPES[precision], device)
-    return _compared(name, kernel.call, kernel.reference, drawn, precision, flops=None)
-
-
-def _attention(
-    attention: Attention, sizes: Sizes, precision: Precision, device: torch.device, name: str
-) -> Line:
-    require_attention(attention, precision, device)
+def attention_kernels(sizes: Sizes) -> Iterator[Kernel]:
+    """Every attention of the table, causal."""
     tokens, width = sizes.seq_length, sizes.head_dim
-    shapes = [(1, heads, tokens, width) for heads in (sizes.num_heads, *[sizes.num_kv_heads] * 2)]
-
-    def call(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return attend(query, key, value, attention)
-
-    def reference(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return plain_attention(query, key, value, scale=width**-0.5, causal=True)
-
-    drawn = _drawn(shapes, DTYPES[precision], device)
-    with named_if_unavailable(attention):
-        # 3.5 forwards of two matmuls, of which causal attention computes half
-        flops = 7 * sizes.num_heads * tokens**2 * width
-        return _compared(name, call, reference, drawn, precision, flops=flops)
+    for attention in ATTENTION:
+        yield Kernel(
+            axis="attention",
+            name=f"attention {attention}",
+            attention=attention,
+            call=lambda query, key, value, of=attention: attend(query, key, value, of),
+            reference=partial(plain_attention, scale=width**-0.5, causal=True),
+            shapes=[(1, n, tokens, width) for n in (sizes.num_heads, *[sizes.num_kv_heads] * 2)],
+            # 3.5 forwards of two matmuls, of which causal attention computes half
+            flops=7 * sizes.num_heads * tokens**2 * width,
+        )
 
 
-def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Fused]:
+def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Kernel]:
     """Every call of the table's fused kernels."""
     rows, hidden = (1, sizes.seq_length, sizes.hidden_size), sizes.hidden_size
     gates = (1, sizes.seq_length, sizes.ffn_hidden_size)
@@ -129,26 +119,26 @@ def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Fused]:
         c, s = (table.to(x.dtype).unsqueeze(1) for table in (cosine, sine))
         return torch.cat((one * c - other * s, other * c + one * s), -1)
 
-    yield Fused(
+    yield Kernel(
         axis="fused_norm", name="fused_norm",
         call=lambda x, w: fused.rms_norm(x, w, _EPSILON), reference=norm,
         shapes=[rows, (hidden,)],
     )  # fmt: skip
-    yield Fused(
+    yield Kernel(
         axis="fused_rope", name="fused_rope",
         call=lambda q, k: fused.rotate(q, k, cosine.to(q.dtype), sine.to(q.dtype)),
         reference=lambda q, k: (turned(q), turned(k)), shapes=heads,
     )  # fmt: skip
-    yield Fused(
+    yield Kernel(
         axis="fused_mlp", name="fused_mlp silu", call=fused.gated_silu,
         reference=lambda gate, up: functional.silu(gate) * up, shapes=[gates, gates],
     )  # fmt: skip
-    yield Fused(
+    yield Kernel(
         axis="fused_mlp", name="fused_mlp gelu", call=fused.gated_gelu,
         reference=lambda gate, up: functional.gelu(gate, approximate="tanh") * up,
         shapes=[gates, gates],
     )  # fmt: skip
-    yield Fused(
+    yield Kernel(
         axis="fused_cross_entropy", name="fused_cross_entropy",
         call=lambda x, w: fused.linear_cross_entropy(x, w, labels),
         reference=lambda x, w: functional.cross_entropy(
@@ -158,24 +148,24 @@ def fused_kernels(sizes: Sizes, device: torch.device) -> Iterator[Fused]:
     )  # fmt: skip
 
 
-def _drawn(
-    shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, device: torch.device
-) -> list[torch.Tensor]:
-    random = torch.Generator(device).manual_seed(0)
-    return [torch.randn(s, generator=random, device=device).to(dtype) for s in shapes]
-
-
-def _compared(
-    name: str, call: Call, reference: Call, inputs: Inputs, precision: Precision, flops: int | None
-) -> Line:
+def _compared(name: str, kernel: Kernel, precision: Precision, device: torch.device) -> Line:
     """The largest difference of a result or a gradient, over the right one's largest element."""
-    run = both_ways(call, inputs)
-    results, right = run(), both_ways(reference, [x.double() for x in inputs])()
+    if kernel.attention is None:
+        require_package(FUSED[kernel.axis], device)
+    else:
+        require_attention(kernel.attention, precision, device)
+    random = torch.Generator(device).manual_seed(0)
+    drawn = [torch.randn(shape, generator=random, device=device) for shape in kernel.shapes]
+    inputs = [x.to(DTYPES[precision]) for x in drawn]
+    named = named_if_unavailable(kernel.attention) if kernel.attention else nullcontext()
+    with named:
+        run = both_ways(kernel.call, inputs)
+        results, right = run(), both_ways(kernel.reference, [x.double() for x in inputs])()
+        drain = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+        seconds = min(samples_s(run, drain=drain, budget_s=_TIMED_S))
     worst = max(_difference(mine, exact) for mine, exact in zip(results, right, strict=True))
-    device = inputs[0].device
-    drain = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
-    seconds = min(samples_s(run, drain=drain, budget_s=_TIMED_S))
-    rate = f"{1e6 * seconds:.4g} microseconds" if flops is None else f"{flops / seconds:.3g} FLOP/s"
+    micro_s, flops = f"{1e6 * seconds:.4g} microseconds", kernel.flops
+    rate = micro_s if flops is None else f"{flops / seconds:.3g} FLOP/s"
     limit = TOLERANCE[precision]
     return held_to(
         _SECTION, name, worst, passes=worst <= limit,

@@ -51,8 +51,8 @@ def held_to(
 
 def untrained(section: str, name: str, row: Row) -> Line:
     """A point that had to run and did not."""
-    said = f"{row.outcome}: {plain(row.error_message or '')}"
-    return held_to(section, name, passes=False, said=said[:300])
+    sentence = f"{row.outcome}: {plain(row.error_message or '')}"
+    return held_to(section, name, passes=False, said=sentence[:300])
 
 
 def page_of(lines: Sequence[Line]) -> str:

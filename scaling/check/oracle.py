@@ -15,9 +15,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from scaling.launch.start.environment import rank_environment
 from scaling.layout.layout import Layout
@@ -75,18 +75,18 @@ def shortened(point: Point) -> Point:
     return _with(point, gradient_accumulation_steps=rounds)
 
 
-def memories(asked: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
+def memories(ranks: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
     """What each of these ranks holds, in this order, as soon as it is known.
 
     Raises:
         RuntimeError: a rehearsal failed; the text is its error.
     """
-    wanted = [(point, rank, _stand_ins(point)) for point, rank in asked]
+    wanted = [(point, rank, _stand_ins(point)) for point, rank in ranks]
     if not wanted:
         return
-    with _Rehearsals(dataclasses.replace(wanted[0][0], gpu="cpu")) as rehearsals:
+    with rehearsals(dataclasses.replace(wanted[0][0], gpu="cpu")) as memory:
         for point, rank, stand_ins in wanted:
-            walked = [(rehearsals.memory(each, rank), weight) for each, weight in stand_ins]
+            walked = [(memory(each, rank, STEPS), weight) for each, weight in stand_ins]
             stage = rank * point.layout.pp // point.layout.world_size
             yield RankMemory(rank=rank, stage=stage, **joined(walked))
 
@@ -143,41 +143,38 @@ def _with(point: Point, **changes: Any) -> Point:
     return dataclasses.replace(point, layout=dataclasses.replace(point.layout, **changes))
 
 
-class _Rehearsals:
-    """One process that rehearses line by line."""
-
-    def __init__(self, point: Point) -> None:
-        # a pipe that nobody reads fills up
-        self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 # closed in __exit__
-        self._process = subprocess.Popen(
+@contextlib.contextmanager
+def rehearsals(point: Point) -> Iterator[Callable[[Point, int, int], _Memory]]:
+    """Keep a process that tells the memory of one rank after so many steps, point after point."""
+    with (
+        tempfile.TemporaryFile(mode="w+") as errors,  # a pipe that nobody reads fills up
+        subprocess.Popen(
             [sys.executable, "-m", "scaling.train.rehearsal.rehearsal"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=errors,
             text=True,
             env=rank_environment(point, os.environ),
-        )
+        ) as process,
+    ):
 
-    def __enter__(self) -> Self:
-        return self
+        def memory(point: Point, rank: int, steps: int) -> _Memory:
+            order = {"point": json.loads(point.to_json()), "rank": rank, "steps": steps}
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(order) + "\n")
+                process.stdin.flush()
+            if answer := process.stdout.readline():
+                held: _Memory = json.loads(answer)["memory"]
+                return held
+            process.wait()
+            errors.seek(0)
+            last = " ".join(errors.read().strip().splitlines()[-3:])
+            raise RuntimeError(f"rank {rank} of {point.layout.label}: {last}")
 
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
-
-    def memory(self, point: Point, rank: int, steps: int = STEPS) -> _Memory:
-        order = json.dumps({"point": json.loads(point.to_json()), "rank": rank, "steps": steps})
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(order + "\n")
-            self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            self._process.wait()
-            self._errors.seek(0)
-            error = self._errors.read().strip().splitlines()[-3:]
-            raise RuntimeError(f"rank {rank} of {point.layout.label}: " + " ".join(error))
-        memory: _Memory = json.loads(answer)["memory"]
-        return memory
+        try:
+            yield memory
+        finally:
+            process.kill()
+            process.communicate()

@@ -55,22 +55,14 @@ def outcome_lines(machine: Machine) -> Iterator[Line]:
 
 
 def failed(name: str, expected: Outcome, says: str, row: Row, after: Outcome) -> Line:
-    """Whether a point failed as it had to, and the next one did not.
-
-    Args:
-        name: of the line.
-        expected: the outcome that the row must have.
-        says: words that its message must hold.
-        row: of the point that had to fail.
-        after: the outcome of the point after it.
-    """
+    """Whether a point failed with this outcome and these words, and the next one did not."""
     message = plain(row.error_message or "")
     if FOUND_ROOM in message:
         return not_here(_SECTION, name, message)
     right = row.outcome == expected and says in message
     outcome = row.outcome if right else f"{row.outcome}: {message}"[:300]
-    said = f"{outcome}, and the next point: {after}"
-    return held_to(_SECTION, name, passes=right and after == "ok", said=said)
+    sentence = f"{outcome}, and the next point: {after}"
+    return held_to(_SECTION, name, passes=right and after == "ok", said=sentence)
 
 
 def _provoked(how: str) -> list[str]:

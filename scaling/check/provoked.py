@@ -37,11 +37,9 @@ def main() -> None:
 
 
 def fill(take: Callable[[int], Any], room: int | None = None) -> list[Any]:
-    """Take block after block, large ones first, until nothing or all of `room` bytes is left.
+    """Take block after block, large ones first, until nothing is left, or `room` bytes are taken.
 
-    Args:
-        take: gives a block of so many bytes, or raises torch.OutOfMemoryError.
-        room: how many bytes to take at most.
+    `take` gives a block of so many bytes, or raises torch.OutOfMemoryError.
     """
     blocks = []
     for size in _BLOCKS:

@@ -15,13 +15,17 @@ import torch
 
 from scaling import launch
 from scaling.check.lines import Line, held_to, not_here, untrained
-from scaling.check.reference import reference_losses
 from scaling.errors import plain
-from scaling.launch.fork_server.local import local_fork_server
+from scaling.launch.fork_server.client import local_fork_server
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
 from scaling.record.row import Row
 from scaling.study.point import Point
+from scaling.train.data import micro_batches
+from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.decoder import Decoder
+from scaling.train.parallel.tensor import TensorParallel
 
 SHAPE = ModelShape(
     family="llama", num_layers=4, hidden_size=64, num_heads=4, num_kv_heads=4, head_dim=16,
@@ -113,6 +117,38 @@ def warm(machine: Machine) -> Iterator[psutil.Process]:
     ):
         place = Path(next(iter(variables.values())))
         yield psutil.Process(int((place / "pid").read_text().split()[0]))
+
+
+def reference_losses(
+    shape: ModelShape, point: Point, device: torch.device, *, steps: int
+) -> Sequence[float]:
+    """The losses that every layout must give: one process, no engine, fp32.
+
+    Of each step, from weights drawn on `device` as ranks on such a device draw them.
+    """
+    plan = Blueprint(
+        shape=shape, layout=point.layout, tp=TensorParallel(), seed=point.seed, device=device
+    )
+    model = Decoder(plan)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY
+    )
+    losses = []
+    for step in range(steps):
+        ((ids, labels),) = micro_batches(
+            point.layout,
+            vocab_size=shape.vocab_size,
+            seed=point.seed,
+            step=step,
+            dp_rank=0,
+            device=device,
+        )
+        optimizer.zero_grad()
+        loss = model(ids, labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def training_lines(

@@ -56,11 +56,10 @@ def status(
     from rich.console import Console
 
     from scaling.run import planning
-    from scaling.run.guided import budget_gpu_hours
+    from scaling.run.price import budget_gpu_hours
     from scaling.run.progress import watcher_of
     from scaling.run.status import status_of
-    from scaling.study.study import load_study
-    from scaling.study.study_folder import folder_of
+    from scaling.study.study import folder_of, load_study
 
     loaded = load_study(study, mode=mode, cluster=cluster)
     wanted = planning.to_measure(loaded, planning.fitting_plan(loaded))

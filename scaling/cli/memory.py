@@ -1,12 +1,22 @@
-"""`scaling memory`: the exact bytes of a point's ranks, from the engine itself."""
+"""`scaling memory`: the exact bytes of a point's ranks by phase, from the engine itself."""
 
-from typing import Annotated
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scaling.errors import InputError
 
+if TYPE_CHECKING:
+    from scaling.check.oracle import RankMemory
+    from scaling.study.point import Point
+
 _STAGES = ("first", "middle", "last")
+_WIDTH = 100  # columns: a terminal that has fewer wraps lines, where a table would cut numbers
 
 
 def memory(
@@ -23,10 +33,80 @@ def memory(
     No GPU is needed, for any number of ranks. What it cannot see: NCCL, kernels' workspaces,
     fragmentation, what a side stream holds longer.
     """
-    from scaling.cli import memory_table
+    from scaling.train.rehearsal.limits import uncountable
 
     stages = ranks.split(",")
     for stage in stages:
         if stage not in _STAGES:
             raise InputError(f"--ranks: {stage!r} is no stage; one of {', '.join(_STAGES)}")
-    memory_table.show(what, stages, as_json=as_json)
+    points = _points(what)
+    reasons = [uncountable(point) for point in points]
+    able = [point for point, reason in zip(points, reasons, strict=True) if reason is None]
+    if not able:
+        raise InputError(f"{points[0].point_id}: {reasons[0]}")
+    for reason, count in Counter(reason for reason in reasons if reason).items():
+        typer.echo(f"{count} of {len(points)} points left out: {reason}", err=True)
+    for point, of_ranks in _memories(able, stages):  # each as soon as its ranks are known
+        if as_json:
+            facts = {"point_id": point.point_id, "layout": point.layout.facts()}
+            records = [dataclasses.asdict(one) for one in of_ranks]
+            typer.echo(json.dumps(facts | {"ranks": records}))
+        else:
+            _show(point, of_ranks, owners=len(points) == 1)
+
+
+def _points(what: str) -> "list[Point]":
+    from scaling.study.grid import expand_grid
+    from scaling.study.point import point_from_json
+    from scaling.study.study import load_study
+
+    path = Path(what)
+    if path.suffix != ".json":
+        return list(expand_grid(load_study(what)).points)
+    try:
+        return [point_from_json(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: is no point that `scaling plan` wrote: {error}") from error
+
+
+def _memories(
+    points: "list[Point]", stages: Sequence[str]
+) -> "Iterator[tuple[Point, list[RankMemory]]]":
+    from scaling.check.oracle import memories, ranks_of
+
+    ranks = []
+    for point in points:
+        of_stage = ranks_of(point.layout)
+        ranks.append([of_stage[stage] for stage in stages if stage in of_stage] or [0])
+    each = memories((p, rank) for p, chosen in zip(points, ranks, strict=True) for rank in chosen)
+    for point, chosen in zip(points, ranks, strict=True):
+        yield point, [next(each) for _ in chosen]
+
+
+def _show(point: "Point", ranks: "list[RankMemory]", *, owners: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from scaling.cluster.hardware import GIB
+
+    console = Console(highlight=False)
+    console.width = max(console.width, _WIDTH)
+    console.print(f"{point.point_id}: GiB at most in a phase, and after it", soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    phases = list(ranks[0].phases)
+    for name in ("rank", "stage", *phases, "peak"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in ranks:
+        sizes = [one.phases[phase] for phase in phases]
+        cells = [f"{of['peak_bytes'] / GIB:.2f}, {of['live_bytes'] / GIB:.2f}" for of in sizes]
+        peak = f"{one.peak_bytes / GIB:.2f} {one.peak_phase}"
+        table.add_row(str(one.rank), str(one.stage), *cells, peak)
+    console.print(table)
+    for one in ranks if owners else ():
+        console.print(f"rank {one.rank}, at the peak:")
+        for owner in one.owners:
+            tensors = f"{owner['tensors']} tensor" + ("" if owner["tensors"] == 1 else "s")
+            console.print(
+                f"  {owner['bytes'] / GIB:8.2f} GiB  {tensors:>12}  {owner['phase']:<9}  "
+                f"{owner['made_by']}"
+            )

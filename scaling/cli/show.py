@@ -37,14 +37,8 @@ def show_plan(
 ) -> None:
     """Print points and refusals by model and world size, and what they will take.
 
-    Args:
-        study: of the plan.
-        planned: its points.
-        spend: predicted, None where nothing is.
-        probing: what is probed first.
-        ways: prices of the ways to measure it.
-        affordable: keys of `measure` that make it cheap, and the price with them.
-        elsewhere: points that each slow node is expected to send elsewhere.
+    `affordable` are keys of `measure` that make the study cheap, and the price with them;
+    `elsewhere` is how many points each slow node is expected to send elsewhere.
     """
     console = Console(highlight=False)
     say = _speaker(console)
@@ -99,7 +93,7 @@ def show_plan(
         most_runs = measure.repeats.at_most
         say(f"repeats of contenders come on top, at most {most_runs} runs of a layout")
     if probing is not None:
-        probe = planning.probe_allocation(probing)
+        probe = planning.allocation(probing)
         say(
             f"probes come first: {len(probing.tasks)} on {probing.world_size} {unit}s, at most "
             f"{duration(60 * probe.minutes)}, {planning.hours(probe, cluster):.1f} {unit}-hours "

@@ -26,7 +26,7 @@ def tabulate(
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
     from scaling.analyse import replication, warehouse
-    from scaling.study.study_folder import read_about
+    from scaling.study.study import read_about
 
     sql = own_or_shipped(sql)
     for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):

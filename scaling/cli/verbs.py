@@ -12,7 +12,7 @@ from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.cli.options import ClusterName, Mode, StudyName
 from scaling.errors import InputError, plain
-from scaling.study.paths import RESULTS, StudyPaths
+from scaling.study.paths import RESULTS
 
 app = typer.Typer(
     name="scaling",
@@ -36,16 +36,14 @@ def plan(
     """Expand a study: what would run, and what is refused and why."""
     from scaling.cli import show
     from scaling.run import plan_writer, price
-    from scaling.run.choices import repeats_elsewhere
-    from scaling.run.elsewhere import expected
-    from scaling.study.study_folder import folder_of
+    from scaling.run.sweep import Sweep
+    from scaling.study.study import folder_of
 
     planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
     if write:
         plan_writer.write_plan(planned)
     loaded, points = planned.study, planned.plan.points
-    paths = StudyPaths(folder_of(loaded, RESULTS))
-    on_others = repeats_elsewhere(loaded, points, paths)
+    on_others = Sweep(loaded, points, folder_of(loaded, RESULTS)).repeats_elsewhere
     show.show_plan(
         loaded,
         planned.plan,
@@ -53,7 +51,7 @@ def plan(
         planned.probing,
         price.prices(loaded, planned.plan),
         affordable=price.cheapest(loaded, planned.plan),
-        elsewhere=expected(points, loaded.clusters[points[0].cluster].nodes) if on_others else 0.0,
+        elsewhere=float(price.on_one_node(loaded, points).sum()) if on_others else 0.0,
     )
 
 
@@ -115,8 +113,7 @@ def choose(
 ) -> None:
     """Choose which points of a size are measured: what predictions say, or who may be the best."""
     from scaling.run import choose, planning
-    from scaling.study.study import load_study
-    from scaling.study.study_folder import folder_of
+    from scaling.study.study import folder_of, load_study
 
     loaded = load_study(study, mode=mode, cluster=cluster)
     planned, folder = planning.fitting_plan(loaded), folder_of(loaded, RESULTS)
@@ -157,8 +154,7 @@ def retry(
 ) -> None:
     """Set the rows of failed points aside, so that the next run measures these points again."""
     from scaling.run import retry
-    from scaling.study.study import load_study
-    from scaling.study.study_folder import folder_of
+    from scaling.study.study import folder_of, load_study
 
     loaded = load_study(study)
     folder = folder_of(loaded, RESULTS)

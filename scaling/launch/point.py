@@ -4,21 +4,24 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scaling.launch.devices import missing_devices
-from scaling.launch.judge.verdict import Verdict
-from scaling.launch.judge.watch import Limits
+from scaling.cluster import node
+from scaling.cluster.hardware import gpu_named
+from scaling.cluster.node import Gpu
+from scaling.launch.judge import Limits, Verdict
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import Run, rank_files, run_ranks
 from scaling.launch.start import slurm
 from scaling.launch.start.choose import starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
+from scaling.launch.start.torchrun import nodes_of
 from scaling.launch.unsettled import (
     KilledFromOutside,
     NodeLost,
@@ -35,6 +38,7 @@ from scaling.study.point import Point
 from scaling.study.time_limits import STARTUP_S, limits
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
+_OTHER_VENDORS = Path("/dev/kfd")  # AMD's driver
 _RELEASED = "SUBMITIT_RELEASED"  # a word of the executor's: the file that says so
 _TAKE_OVER_POLL_S = 0.2
 ATTEMPTS_ON_LOST_NODES = 3
@@ -57,14 +61,10 @@ def measure(
     in <point_id>.logs/. While the ranks run, <point_id>.running lies beside the row. A point that
     another process of this host measures already (its parent was killed) is waited for instead.
 
-    Args:
-        point_path: points/<point_id>.json.
-        row_path: the Parquet file to write.
-        rank_command: the program of one rank; POINT and a folder for its files are appended.
-        start: starts the ranks; by default as is usual here, see `starter`.
-        hang_after_s: seconds without any rank getting further that count as a hang; by default what
-            the point's predicted step time says, and longer while ranks start.
-        excluded: hosts that the allocation was to leave out.
+    To `rank_command`, the program of one rank, POINT and a folder for its files are appended;
+    `start` starts the ranks, by default as `starter` says. Seconds without any rank getting further
+    that count as a hang are by default what the point's predicted step time says, and more while
+    ranks start. The allocation was to leave out the hosts `excluded`.
 
     Raises:
         InputError: there is no such point, or the file is none.
@@ -93,12 +93,21 @@ def measure(
             from scaling.launch.row import row_of
 
             row = row_of(point, attempt, dataclasses.replace(run, excluded_hosts=list(excluded)))
-            if row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES:
-                _write(retried(row_path, attempt), row)
+            lost = row.outcome == "node_failed" and attempt < ATTEMPTS_ON_LOST_NODES
+            path = retried(row_path, attempt) if lost else row_path
+            try:
+                write_rows(path, [row])
+            except OSError as error:
+                # what it cost to know goes to the log
+                print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201
+                raise NotWritten(
+                    f"{path}: the row could not be written ({error.strerror or error}); "
+                    "its numbers are above"
+                ) from error
+            if lost:
                 raise NodeLost(
                     f"node_failed: {row.error_message} (attempt {attempt}); it is to run elsewhere"
                 )
-            _write(row_path, row)
     except OSError as error:
         raise NotWritten(f"{error.filename or row_path}: {error.strerror or error}") from error
     return row
@@ -170,17 +179,38 @@ def _not_while_suspended(run: Run) -> None:
                 )
 
 
-def _write(path: Path, row: Row) -> None:
-    """Write the row; where that fails, what it cost to know goes to the log.
+def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
+    """What is missing of the point's GPUs on this host; None where nothing is.
 
-    Raises:
-        NotWritten: it could not be written.
+    Where ranks run on other hosts only (from a login node), nothing can be said here. A card that
+    has fallen off its bus is missing too: one of eight is enough for the point to fail.
     """
-    try:
-        write_rows(path, [row])
-    except OSError as error:
-        print(json.dumps(dataclasses.asdict(row)), file=sys.stderr)  # noqa: T201 (the log)
-        raise NotWritten(
-            f"{path}: the row could not be written ({error.strerror or error}); "
-            "its numbers are above"
-        ) from error
+    if point.gpu == "cpu" or gpu_named(point.gpu).vendor != "nvidia":
+        return None
+    in_slurm = slurm.job_id(environment) is not None
+    if in_slurm and slurm.node_name(environment) is None:
+        return None
+    if not in_slurm and len(nodes_of(environment)) > 1:
+        return None
+    gpus, reason = node.gpus()
+    if not gpus and _OTHER_VENDORS.exists():
+        return None
+    needed = min(point.world_size, point.gpus_per_node)
+    shown = shown_devices(gpus, node.visible(environment))
+    if shown >= needed:
+        return None
+    host = slurm.node_name(environment) or socket.gethostname()
+    text = f"{host} shows {shown} of the {needed} GPUs that the point needs on a node"
+    return f"{text} ({reason})" if reason else text
+
+
+def shown_devices(gpus: Sequence[Gpu], named: Sequence[str] | None) -> int:
+    """How many devices ranks on this host can have.
+
+    Each rank may be told one of its own by Slurm, so a list of some counts for all; an empty one
+    for none. A slice of a GPU (MIG) is a device.
+    """
+    if named is None:
+        return len(gpus)
+    slices = sum(entry.startswith("MIG-") for entry in named)
+    return slices if slices or not named else len(gpus)

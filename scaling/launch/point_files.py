@@ -14,10 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 from scaling.errors import InputError
 from scaling.probe.plan import ProbePlan, plan_from_json
 from scaling.study.catalogues import ModelEntry
-from scaling.study.measuring import Measure
-from scaling.study.mistakes import sentence
 from scaling.study.point import Point, point_from_json
-from scaling.study.schema import Axes, Count, Name
+from scaling.study.schema import Axes, Count, Measure, Name
+from scaling.study.yaml_files import sentence
 
 T = TypeVar("T")
 Bounds = Iterator[tuple[Any, dict[str, Any]]]  # a schema, and what is held to it

@@ -11,18 +11,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.launch.judge.watch import Limits
+from scaling.launch.judge import Limits
 from scaling.launch.point_files import read_probe_plan
 from scaling.launch.ranks import Run, rank_files, run_ranks
 from scaling.launch.start.choose import starter
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch, Starter
 from scaling.launch.unsettled import exits_on_signals
-from scaling.probe.bandwidth import bus_factor
 from scaling.probe.plan import ProbePlan, Task
 from scaling.record.files import table_of, write_table, write_text
 from scaling.record.interval import median_interval
-from scaling.record.probe_row import Probe, fields_asked
+from scaling.record.probe_row import Collective, Probe, fields_asked
 from scaling.record.rank_files import ProbeRecords
 from scaling.study.paths import hosts_beside, logs_beside
 from scaling.study.time_limits import HANG_AFTER_S
@@ -46,13 +45,8 @@ def probe(
 ) -> list[Probe]:
     """Run a probe's ranks; write its rows, and hosts.json beside them.
 
-    Args:
-        plan_path: probe.json.
-        out: the Parquet file to write.
-        logs: folder of the ranks' logs; by default <name>.logs/ beside `out`.
-        rank_command: the program of one rank; the plan and a folder for its files are appended.
-        start: starts the ranks; by default as is usual here, see `starter`.
-        hang_after_s: seconds without any rank getting further that count as a hang.
+    `plan_path` is probe.json, `out` the Parquet file, `logs` by default <name>.logs/ beside it. For
+    the others see `launch.point.measure`.
 
     Raises:
         InputError: there is no such plan, or the file is none.
@@ -119,26 +113,22 @@ def rows_of(plan: ProbePlan, run: Run, left: Mapping[int, ProbeRecords]) -> list
             device = None if task.group else record["rank"] % plan.gpus_per_node
             where = {"host": host, "peer_host": peer_host, "device": device}
             rows.append(Probe(**facts | where | outcome))
-    return with_slowdowns(rows)
+    return _with_slowdowns(rows)
 
 
-def with_slowdowns(rows: Sequence[Probe]) -> list[Probe]:
+def _with_slowdowns(rows: Sequence[Probe]) -> list[Probe]:
     """Fill `slowdown` where three hosts or pairs of hosts or more did the same."""
-    alike: dict[tuple[Any, ...], list[float]] = {}
-    for row in rows:
+    alike: dict[tuple[Any, ...], dict[int, float]] = {}  # by what they did: seconds by row
+    for place, row in enumerate(rows):
         if row.seconds is not None and row.host is not None:
-            alike.setdefault(_task_of(row), []).append(row.seconds)
-    filled = []
-    for row in rows:
-        peers = alike.get(_task_of(row), [])
-        if row.seconds is not None and row.host is not None and len(peers) >= _FEWEST_HOSTS:
-            row = dataclasses.replace(row, slowdown=row.seconds / statistics.median(peers))
-        filled.append(row)
+            done = (row.cluster, row.kind, *(getattr(row, name) for name in fields_asked()))
+            alike.setdefault(done, {})[place] = row.seconds
+    filled = list(rows)
+    for peers in alike.values():
+        usual = statistics.median(peers.values())
+        for place, seconds in peers.items() if len(peers) >= _FEWEST_HOSTS else ():
+            filled[place] = dataclasses.replace(rows[place], slowdown=seconds / usual)
     return filled
-
-
-def _task_of(row: Probe) -> tuple[Any, ...]:
-    return (row.cluster, row.kind, *(getattr(row, name) for name in fields_asked()))
 
 
 def _facts(plan: ProbePlan, task: Task) -> dict[str, Any]:
@@ -223,3 +213,26 @@ def flops_of(task: Task) -> int:
         return 2 * math.prod((task.m or 0, task.n or 0, task.k or 0))
     scores = (task.batch_size or 0) * (task.num_heads or 0) * (task.seq_length or 0) ** 2
     return 7 * 2 * scores * (task.head_dim or 0) // 2
+
+
+def bus_factor(kind: Collective, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, a ratio, by nccl-tests' doc/PERFORMANCE.md.
+
+    Algorithm bandwidth is S / t, with S the bytes of the whole tensor of a rank. Bus bandwidth is
+    what a link must have carried, so that it can be compared with the hardware whatever the
+    collective and the number of ranks n: of the S bytes a ring sends
+        all_reduce                    every byte but its own part, twice           2 (n - 1) / n
+        all_gather, reduce_scatter    every part but one                             (n - 1) / n
+        all_to_all                    every part but the one it keeps                (n - 1) / n
+        broadcast, send_recv          all of it once                                 1
+
+    Raises:
+        ValueError: a group of one rank sends nothing.
+    """
+    if ranks < 2:
+        raise ValueError(f"a group of {ranks} rank has no bus")
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if kind in ("broadcast", "send_recv"):
+        return 1.0
+    return (ranks - 1) / ranks

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scaling.launch.judge.verdict import Verdict, verdict
-from scaling.launch.judge.watch import Limits, watch
+from scaling.launch.judge import Limits, Verdict, verdict, watch
 from scaling.launch.start.rank_exits import last_line
 from scaling.launch.start.slurm import lost_nodes
 from scaling.launch.start.starter import Launch, LaunchError, Starter

@@ -2,22 +2,30 @@
 
 import dataclasses
 import datetime
+import hashlib
+import importlib.metadata
+import json
 import math
 import os
+import platform
 import socket
+import subprocess
+from pathlib import Path
 from typing import Any
 
-from scaling.launch.judge.verdict import Verdict
-from scaling.launch.provenance import provenance_of
+import scaling
+from scaling.launch.judge import Verdict
 from scaling.launch.ranks import Run
 from scaling.launch.start import slurm
 from scaling.record.extension import extended
 from scaling.record.files import table_of
 from scaling.record.interval import median_interval
-from scaling.record.rank_files import RankResult
+from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import reasons
 from scaling.study.point import Point, columns_of
+
+_PACKAGES = ("torch_version", "deepspeed_version")
 
 
 def row_of(point: Point, attempt: int, run: Run) -> Row:
@@ -164,3 +172,50 @@ def _spent(results: list[RankResult]) -> dict[str, float | None]:
         return {}
     sums = {name: _sum([each[name] for each in windows]) for name in windows[0]}
     return {name: None if of is None else of / len(results) for name, of in sums.items()}
+
+
+def provenance_of(stack: Stack | None) -> dict[str, Any]:
+    """The row's columns about the software and the device, from one rank's stack.
+
+    Without one (no rank got that far) the versions are the installed ones and the device is null.
+    """
+    columns: dict[str, Any] = dict.fromkeys(each.name for each in dataclasses.fields(Stack))
+    columns |= {name: _installed(name.removesuffix("_version")) for name in _PACKAGES}
+    columns |= dataclasses.asdict(stack) if stack else {}
+    del columns["host"]
+    columns["python_version"] = platform.python_version()
+    # without what came later and is not there: older rows of the same stack share the digest
+    later = ("liger_kernel_version",)
+    shared = {name: fact for name, fact in columns.items() if fact or name not in later}
+    return columns | {
+        "stack_fingerprint": fingerprint(shared),
+        "scaling_version": scaling.__version__,
+        "git_commit": git_commit(Path(__file__).parents[2]),
+    }
+
+
+def fingerprint(columns: dict[str, Any]) -> str:
+    """A short digest of what rows must share to be averaged; host names are no part of it."""
+    return hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def git_commit(root: Path) -> str | None:
+    """The commit of the tool's own checkout; None where it is installed without one.
+
+    A package in the environment of somebody's repository must not report that repository's commit.
+    """
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # a checkout copied to a machine without git
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -4,8 +4,9 @@ Rank r fills element i with (r mod 8 + 1)(i mod 7 + 1): small whole numbers, so 
 300,000 ranks are exact in fp32 and a part in the wrong place or from the wrong rank is seen.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -35,9 +36,27 @@ class Ring:
 class Exchange:
     """One collective on buffers of its own. `send` may run again and again; `wrong` is for once."""
 
-    fill: Callable[[], object]
+    source: torch.Tensor  # what this rank gives
+    start: int  # its place in the whole, in elements
+    factor: int  # this rank's
+    emptied: torch.Tensor | None  # what is received, where that is not in place
     send: Callable[[], object]
-    wrong: Callable[[], bool]
+    expected: Sequence[tuple[torch.Tensor, int, int]]  # received parts, their factors and places
+
+    def fill(self) -> None:
+        """Make the buffers what they are before anything was sent."""
+        if self.emptied is not None:
+            self.emptied.zero_()
+        for piece, numbers in _pieces(self.source, self.start):
+            piece.copy_(numbers).mul_(self.factor)
+
+    def wrong(self) -> bool:
+        """Whether something else has arrived than what was sent."""
+        return any(
+            not torch.equal(piece, numbers.mul_(factor))
+            for part, factor, start in self.expected
+            for piece, numbers in _pieces(part, start)
+        )
 
 
 def elements_of(message_bytes: int, ranks: int) -> int:
@@ -52,53 +71,36 @@ def exchange(kind: Collective, ring: Ring, elements: int) -> Exchange:
         torch.OutOfMemoryError: its buffers do not fit.
     """
     ranks, group = ring.ranks, ring.group
-    factors = [_factor(rank) for rank in ranks]
-    own, total = factors[ring.index], sum(factors)
+    factors = [rank % 8 + 1 for rank in ranks]
     whole = torch.empty(elements, device=ring.device)
     parts = whole.chunk(len(ranks))
     size = parts[0].numel()
-    part, start = parts[ring.index], ring.index * size
+    part, start, total = parts[ring.index], ring.index * size, sum(factors)
+    usual = partial(Exchange, source=whole, start=0, factor=factors[ring.index], emptied=None)
     if kind == "all_reduce":
-        return Exchange(
-            fill=lambda: _fill(whole, own),
-            send=lambda: dist.all_reduce(whole, group=group),
-            wrong=lambda: _differs(whole, total),
-        )
+        send = partial(dist.all_reduce, whole, group=group)
+        return usual(send=send, expected=[(whole, total, 0)])
     if kind == "broadcast":
-        return Exchange(
-            fill=lambda: _fill(whole, own),
-            send=lambda: dist.broadcast(whole, src=ranks[0], group=group),
-            wrong=lambda: _differs(whole, factors[0]),
-        )
+        send = partial(dist.broadcast, whole, src=ranks[0], group=group)
+        return usual(send=send, expected=[(whole, factors[0], 0)])
     if kind == "reduce_scatter":  # the sum's part comes to where that part of the input was
-        return Exchange(
-            fill=lambda: _fill(whole, own),
-            send=lambda: _reduce_scatter(part, whole, group=group),
-            wrong=lambda: _differs(part, total, start),
-        )
+        send = partial(_reduce_scatter, part, whole, group=group)
+        return usual(send=send, expected=[(part, total, start)])
     if kind == "all_gather":  # a rank's part is where it belongs in the whole
-        return Exchange(
-            fill=lambda: (whole.zero_(), _fill(part, own, start)),
-            send=lambda: _all_gather(whole, part, group=group),
-            wrong=lambda: any(
-                _differs(of_rank, factor, index * size)
-                for index, (factor, of_rank) in enumerate(zip(factors, parts, strict=True))
-            ),
-        )
+        send = partial(_all_gather, whole, part, group=group)
+        places = range(0, elements, size)
+        gathered = list(zip(parts, factors, places, strict=True))
+        return usual(source=part, start=start, emptied=whole, send=send, expected=gathered)
     received = torch.empty_like(whole)
     if kind == "all_to_all":
-        return Exchange(
-            fill=lambda: (_fill(whole, own), received.zero_()),
-            send=lambda: dist.all_to_all_single(received, whole, group=group),
-            wrong=lambda: any(
-                _differs(of_rank, factor, start)
-                for factor, of_rank in zip(factors, received.chunk(len(ranks)), strict=True)
-            ),
-        )
+        send = partial(dist.all_to_all_single, received, whole, group=group)
+        of_ranks = zip(received.chunk(len(ranks)), factors, strict=True)
+        expected = [(of_rank, factor, start) for of_rank, factor in of_ranks]
+        return usual(emptied=received, send=send, expected=expected)
     # every rank sends to the next and receives from the one before, as nccl-tests' sendrecv
     before, after = ring.index - 1, (ring.index + 1) % len(ranks)
 
-    def send() -> None:
+    def send_and_receive() -> None:
         operations = [
             dist.P2POp(dist.isend, whole, ranks[after], group),
             dist.P2POp(dist.irecv, received, ranks[before], group),
@@ -106,34 +108,14 @@ def exchange(kind: Collective, ring: Ring, elements: int) -> Exchange:
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
-    return Exchange(
-        fill=lambda: (_fill(whole, own), received.zero_()),
-        send=send,
-        wrong=lambda: _differs(received, factors[before]),
-    )
+    expected = [(received, factors[before], 0)]
+    return usual(emptied=received, send=send_and_receive, expected=expected)
 
 
-def _factor(rank: int) -> int:
-    return rank % 8 + 1
-
-
-def _ramp(start: int, count: int, device: torch.device) -> torch.Tensor:
-    """The numbers i mod 7 + 1 for i from `start`, fp32 (count,)."""
-    period = (torch.arange(start, start + _PERIOD, device=device) % _PERIOD + 1).float()
-    return period.repeat(-(-count // _PERIOD))[:count]
-
-
-def _fill(target: torch.Tensor, factor: float, start: int = 0) -> torch.Tensor:
-    """Element i of `target` is what i + `start` should be. By pieces: it takes no second buffer."""
-    for piece in target.split(_PIECE):
-        piece.copy_(_ramp(start, piece.numel(), target.device)).mul_(factor)
-        start += piece.numel()
-    return target
-
-
-def _differs(received: torch.Tensor, factor: float, start: int = 0) -> bool:
-    for piece in received.split(_PIECE):
-        if not torch.equal(piece, _ramp(start, piece.numel(), received.device).mul_(factor)):
-            return True
-        start += piece.numel()
-    return False
+def _pieces(tensor: torch.Tensor, start: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Pieces of a tensor, with i mod 7 + 1 for i from `start`: so nobody takes a second buffer."""
+    for piece in tensor.split(_PIECE):
+        count, device = piece.numel(), piece.device
+        period = (torch.arange(start, start + _PERIOD, device=device) % _PERIOD + 1).float()
+        yield piece, period.repeat(-(-count // _PERIOD))[:count]
+        start += count

@@ -19,11 +19,9 @@ GPU_FACTS = (
 
 
 def facts_of(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
-    """The host's and the device's facts; null for what is not there.
+    """The host's and this rank's device's facts; null for what is not there.
 
-    Args:
-        device: this rank's.
-        first_on_host: one rank a host asks for what is the same for all of them.
+    The first rank on a host asks for what is the same for all of them.
     """
     on_gpu = device.type == "cuda"
     facts: dict[str, Any] = {

@@ -115,11 +115,6 @@ class ProbePlan:
     tasks: tuple[Task, ...]
 
     @property
-    def ranks_per_node(self) -> int:
-        """Ranks on each node."""
-        return min(self.world_size, self.gpus_per_node)
-
-    @property
     def digest(self) -> str:
         """Changes when anything about the plan does."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]

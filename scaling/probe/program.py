@@ -15,10 +15,9 @@ import torch
 import torch.distributed as dist
 
 from scaling.probe.collectives import ELEMENT_BYTES, Ring, elements_of, exchange
-from scaling.probe.devices import work_of
+from scaling.probe.devices import samples_s, work_of
 from scaling.probe.facts import facts_of
 from scaling.probe.plan import Group, ProbePlan, Task
-from scaling.probe.sampling import samples_s
 from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFailure, RankFiles
 from scaling.record.row import Outcome
 from scaling.train.failures import KernelUnavailable, is_out_of_memory

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from scaling.record.interval import block_length
+from scaling.record.interval import block_length, drawn_blocks
 
 Values = npt.NDArray[np.float64]
 
@@ -58,13 +58,8 @@ def extended(
     widened as Student's t is wider than the normal distribution, since few rounds show less than
     their spread. It is an interval of this run.
 
-    Args:
-        accumulations: micro-batches of each step: rounds of the same ones in any order.
-        step_times_s: seconds of each step, (steps,).
-        full: micro-batches of the full step.
-
-    Returns:
-        None if there are fewer than two rounds or two accumulations.
+    `accumulations` are the micro-batches of each step, rounds of the same ones in any order. None
+    if there are fewer than two rounds or two accumulations.
     """
     kinds = sorted(set(accumulations))
     rounds = len(accumulations) // len(kinds) if kinds else 0
@@ -79,7 +74,10 @@ def extended(
     centres = _centres(times)
     slope, fixed = _line(counts, centres[None])
     value = float(fixed[0] + full * slope[0])
-    drawn = _centres(times[_drawn_rounds(times)])
+    # as a share of each accumulation's own level, so that a slow round shows whatever it held
+    length = block_length((times / np.median(times, axis=0)).mean(axis=1))
+    drawn_rounds = drawn_blocks(rounds, length, _RESAMPLES, np.random.default_rng(_SEED))
+    drawn = _centres(times[drawn_rounds])
     slopes, fixeds = _line(counts, drawn)
     off = (fixeds + full * slopes - value) * _widened(rounds, LEVEL)
     low, high = np.quantile(off, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -106,17 +104,6 @@ def _line(counts: Values, times: Values) -> tuple[Values, Values]:
     away = counts - counts.mean()
     slope = times @ away / float(away @ away)
     return slope, times.mean(axis=1) - slope * counts.mean()
-
-
-def _drawn_rounds(times: Values) -> npt.NDArray[np.int64]:
-    """Which rounds each resample holds, (resamples, rounds): blocks of neighbours."""
-    rounds = len(times)
-    # as a share of each accumulation's own level, so that a slow round shows whatever it held
-    length = block_length((times / np.median(times, axis=0)).mean(axis=1))
-    random = np.random.default_rng(_SEED)
-    starts = random.integers(rounds - length + 1, size=(_RESAMPLES, -(-rounds // length)))
-    drawn = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :rounds]
-    return np.asarray(drawn, dtype=np.int64)
 
 
 def _widened(rounds: int, level: float) -> float:

@@ -3,7 +3,6 @@
 A file holds points of one size: whether each is measured, else why not.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,72 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.cluster.hardware import gpu_named
 from scaling.errors import InputError
 from scaling.record.files import arrow_schema
 from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows
-from scaling.study import plan_file
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
-from scaling.study.point import LONG_DIGEST, Point, columns_of, point_of
-from scaling.study.study import Study
-
-
-def turns(study: Study) -> int:
-    """Times that each size is chosen for again, by its own rows."""
-    if study.mode != "measure" or not study.measure.guided:
-        return 0
-    from scaling.predict.advise.surprise import TURNS
-
-    return TURNS
-
-
-def choices_of(study: Study, points: Sequence[Point], paths: StudyPaths) -> set[Path]:
-    """The files of every choice that is made while the study runs."""
-    measure, sizes = study.measure, {point.world_size for point in points}
-    choices: set[Path] = set()
-    if study.mode == "measure" and measure.guided:
-        choices = {paths.choice(size) for size in sizes}
-        again = range(1, turns(study) + 1)
-        choices |= {paths.choice_again(size, turn) for size in sizes for turn in again}
-    if study.mode == "measure" and measure.repeats.only:
-        repeats = {(point.world_size, point.repeat) for point in points if point.repeat}
-        choices |= {paths.choice_of_repeat(*repeat) for repeat in repeats}
-    if repeats_elsewhere(study, points, paths):
-        choices |= {paths.choice_elsewhere(size) for size in sizes}
-    return choices
-
-
-def repeats_elsewhere(study: Study, points: Sequence[Point], paths: StudyPaths) -> bool:
-    """Whether what ran on slow nodes only runs once more, on others.
-
-    Where contenders are repeated their rounds do that. A study that had its report before there
-    was this choice is left alone.
-    """
-    measure = study.measure
-    if study.mode != "measure" or not measure.exclude_slow_nodes or measure.repeats.only:
-        return False
-    cluster = study.clusters[points[0].cluster]
-    if cluster.nodes == 1:
-        return False
-    if gpu_named(cluster.gpu).memory_bytes is None and measure.repeats.at_most == 1:
-        return False  # neither a prediction nor another run to compare a run with
-    return plan_file.chooses_elsewhere(paths) or not paths.report.exists()
-
-
-def once_more(study: Study, points: Sequence[Point], paths: StudyPaths) -> list[Point]:
-    """Of each layout the run that is added where all others were on slow nodes."""
-    if not points or not repeats_elsewhere(study, points, paths):
-        return []
-    repeat = study.measure.repeats.at_most
-    added = []
-    for point in points:
-        if point.repeat == 0:
-            axes = columns_of(point)
-            named = point_of(study, axes, point.layout, repeat, digits=LONG_DIGEST)
-            added.append(dataclasses.replace(point, repeat=repeat, point_id=named.point_id))
-    return added
+from scaling.study.point import Point, columns_of
 
 
 def chosen_ids(path: Path) -> list[str]:
@@ -108,13 +48,10 @@ def choice_table(
     reasons: Mapping[str, str],
     more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> pa.Table:
-    """A row per point: chosen, or the reason why not.
+    """A row per point of one size: chosen, or by `reasons` why not.
 
-    Args:
-        points: of one size.
-        reasons: by point, of those that are not chosen.
-        more: values by point of further columns: predicted_step_time_s (seconds),
-            best_step_time_s (of its size and setting), hosts (that earlier runs were on).
+    `more` has values by point of further columns: predicted_step_time_s (seconds), best_step_time_s
+    (of its size and setting), hosts (that earlier runs were on).
     """
     own = {
         "point_id": pa.string(),

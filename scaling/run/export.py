@@ -21,7 +21,7 @@ from scaling.errors import InputError
 from scaling.record.files import write_bytes, write_table, write_text
 from scaling.report.page.page import write_report
 from scaling.study.paths import StudyPaths
-from scaling.study.study_folder import read_about
+from scaling.study.study import read_about
 
 # An absolute path of at least two parts, not the tail of a URL or of a relative one.
 _PATH = re.compile(r"(?<![\w.:/~-])~?/(?:[^\s/'\"<>:,;()]+/)+([^\s/'\"<>:,;()]+)")

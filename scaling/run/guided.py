@@ -7,24 +7,27 @@ that the choice before had added.
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from scaling.errors import InputError
+from scaling.foreign.columns import Columns
+from scaling.foreign.reading import read_rows
+from scaling.predict.advise import guide as advised
+from scaling.predict.advise.guide import Guide
+from scaling.predict.advise.surprise import TURNS, Seen, choose_again
+from scaling.predict.cost.model import Prediction
+from scaling.predict.fit.probes import probed_parameters
+from scaling.predict.read.calibration import Calibration
+from scaling.predict.read.observed import observed_of
+from scaling.predict.read.points import points_of
 from scaling.record.row_files import read_rows as read_measured
 from scaling.run import planning, price
 from scaling.run.choices import choice_table, chosen_ids, same_layout
 from scaling.run.sweep import Sweep
 from scaling.study.point import Point
-from scaling.study.study import Study
-
-if TYPE_CHECKING:
-    from scaling.predict.advise.guide import Guide
-    from scaling.predict.advise.surprise import Seen
-    from scaling.predict.cost.model import Prediction
-    from scaling.predict.read.calibration import Calibration
 
 
 def choose(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
@@ -35,8 +38,6 @@ def choose(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
     Raises:
         InputError: the study does not ask for it.
     """
-    from scaling.predict.advise.surprise import TURNS
-
     if not sweep.study.measure.guided:
         raise InputError(f"{sweep.study.path}: measure: neither keep nor budget_gpu_hours is given")
     if not 0 <= turn <= TURNS:
@@ -46,12 +47,10 @@ def choose(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
 
 def _first(sweep: Sweep, world_size: int) -> tuple[pa.Table, str]:
     """Which points of a size are measured."""
-    from scaling.predict.advise.guide import choose as choose_rows
-
     calibration, basis = _calibrated(sweep, _smaller(sweep, world_size), "smaller sizes")
     points, prediction = planning.predict_points(sweep.study, sweep.once, calibration)
     guide, spent = _guide(sweep, prediction), _spent_gpu_s(sweep)
-    choices = choose_rows(points, prediction, world_size, guide, spent_gpu_s=spent)
+    choices = advised.choose(points, prediction, world_size, guide, spent_gpu_s=spent)
     by_layout = {same_layout(sweep.once[choice.row]): choice for choice in choices}
     here = [point for point in _every(sweep) if same_layout(point) in by_layout]
     of_point = {point.point_id: by_layout[same_layout(point)] for point in here}
@@ -71,8 +70,6 @@ def _first(sweep: Sweep, world_size: int) -> tuple[pa.Table, str]:
 
 def _again(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
     """Which points are worth measuring too; all as the files say, also after a kill."""
-    from scaling.predict.advise.surprise import choose_again
-
     earlier = [sweep.paths.choice(world_size)]
     earlier += [sweep.paths.choice_again(world_size, before) for before in range(1, turn)]
     *before, newest = [set(chosen_ids(path)) & sweep.rows.keys() for path in earlier]
@@ -108,20 +105,16 @@ def _spent_gpu_s(sweep: Sweep) -> float:
     return math.fsum(row["duration_s"] * row["world_size"] for row in sweep.rows.values())
 
 
-def _guide(sweep: Sweep, prediction: "Prediction") -> "Guide":
-    from scaling.predict.advise.guide import STARTUP_S
-
+def _guide(sweep: Sweep, prediction: Prediction) -> Guide:
     # before the first step, as the points so far took
     startup_s = sorted(s for row in sweep.rows.values() if (s := row["startup_s"]) is not None)
-    usual_s = startup_s[len(startup_s) // 2] if startup_s else STARTUP_S
+    usual_s = startup_s[len(startup_s) // 2] if startup_s else advised.STARTUP_S
     seconds = price.run_s(sweep.study, sweep.once, prediction.step_time_s)
-    return guide_of(sweep.study, usual_s, seconds)
+    return price.guide_of(sweep.study, usual_s, seconds)
 
 
-def _seen(sweep: Sweep, measured: set[str]) -> "Seen":
+def _seen(sweep: Sweep, measured: set[str]) -> Seen:
     """What these points have shown, repeats of a layout by their median."""
-    from scaling.predict.advise.surprise import Seen
-
     runs: dict[Any, list[float | None]] = {}
     for point in sweep.runs:
         if point.point_id in measured:
@@ -136,14 +129,9 @@ def _seen(sweep: Sweep, measured: set[str]) -> "Seen":
     )
 
 
-def _calibrated(sweep: Sweep, measured: set[str], whose: str) -> tuple["Calibration | None", str]:
+def _calibrated(sweep: Sweep, measured: set[str], whose: str) -> tuple[Calibration | None, str]:
     """A calibration on these points' rows, of the software that left most of them."""
-    from scaling.foreign.columns import Columns
-    from scaling.foreign.reading import read_rows
-    from scaling.predict.fit.calibrate import calibrate
-    from scaling.predict.fit.probes import probed_parameters
-    from scaling.predict.read.observed import observed_of
-    from scaling.predict.read.points import points_of
+    from scaling.predict.fit.calibrate import calibrate  # scipy comes with it
 
     if not measured:
         return None, "nothing smaller has been measured: data-sheet numbers"
@@ -167,36 +155,3 @@ def _calibrated(sweep: Sweep, measured: set[str], whose: str) -> tuple["Calibrat
         others = len(measured) - count
         basis += f", those of stack_fingerprint {stack}: {others} are of another"
     return calibration, basis
-
-
-def guide_of(
-    study: Study, startup_s: float, run_s: "price.Floats", *, keep: float | None = None
-) -> "Guide":
-    """What the study says about what to measure; `keep` holds where it chooses nothing.
-
-    A point takes `startup_s` seconds to its first step; `run_s` are predicted for all its steps.
-    """
-    from scaling.predict.advise.guide import Guide
-
-    measure = study.measure
-    hours = budget_gpu_hours(study)
-    return Guide(
-        keep=measure.keep if measure.guided else keep,
-        spread=measure.spread,
-        budget_gpu_s=None if hours is None else hours * 3600,
-        run_s=run_s,
-        steps=measure.warmup_steps + measure.measured_steps.at_most,
-        repeats=1 if measure.repeats.only else measure.repeats.at_most,
-        startup_s=startup_s,
-    )
-
-
-def budget_gpu_hours(study: Study) -> float | None:
-    """The budget of a guided sweep in GPU-hours, money at its cluster's price."""
-    measure = study.measure
-    if measure.budget_usd is None:
-        return measure.budget_gpu_hours
-    names = {name for block in study.layouts for name in {**study.axes, **block}["cluster"]}
-    prices = [study.clusters[name].usd_per_gpu_hour for name in names]
-    bought = [measure.budget_usd / price for price in prices if price]
-    return min([*bought, *([measure.budget_gpu_hours] if measure.budget_gpu_hours else [])])

@@ -72,11 +72,9 @@ def gpu_lines(partition: Partition) -> tuple[str, str]:
 
 
 def _study_facts(site: SlurmSite | None) -> dict[str, object]:
-    partition = site.best if site else None
-    on_gpus = partition is not None and partition.gpus_per_node > 0
-    per_node = partition.gpus_per_node if partition and on_gpus else 2
+    on_gpus = site is not None and site.best.gpus_per_node > 0
+    per_node, nodes = (site.best.gpus_per_node, site.best.nodes) if site and on_gpus else (2, 1)
     sizes = [size for size in (1, 2, 4, 8, 16) if size < per_node]
-    nodes = partition.nodes if partition and on_gpus else 1
     sizes += [per_node * count for count in (1, 2, 4) if count <= nodes]
     return {"on_gpus": on_gpus, "sizes": sizes, "cluster": "mine" if on_gpus else "local"}
 

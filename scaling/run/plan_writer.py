@@ -9,23 +9,20 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scaling.cluster.site import resources
 from scaling.errors import InputError, shortened
+from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record import files
-from scaling.run import choices, planning
+from scaling.run import planning
+from scaling.run.sweep import Sweep
 from scaling.study import grid, plan_file
 from scaling.study.grid import Plan
 from scaling.study.paths import RESULTS, StudyPaths
 from scaling.study.plan_file import CONFIG, Allocation, PlanFile
 from scaling.study.point import Point, place_of, point_from_json
-from scaling.study.study import Study, findings_of, load_study
-from scaling.study.study_folder import about, folder_of
-
-if TYPE_CHECKING:
-    from scaling.predict.advise.spend import Spend
+from scaling.study.study import Study, about, findings_of, folder_of, load_study
 
 PARTS_ARE_DEAD_AFTER_S = 3600.0  # seconds; a writer needs a few, and hosts' clocks differ
 # What a row is about. Another point of the same id would take its row for its own.
@@ -41,7 +38,7 @@ class StudyPlan:
 
     study: Study
     plan: Plan
-    spend: "Spend | None"
+    spend: Spend | None
     probing: ProbePlan | None
     made_from: str
 
@@ -76,21 +73,22 @@ def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
     Raises:
         InputError: the folder holds another study, or rows of other points of the same ids.
     """
-    paths = StudyPaths(folder_of(planned.study, results))
+    sweep = Sweep(planned.study, planned.plan.points, folder_of(planned.study, results))
+    paths = sweep.paths
     with _alone(paths):
         _refuse_other_points(paths, planned.plan.points)
         files.write_points(paths.folder, planned.plan)
         files.write_text_if_new(paths.study, about(planned.study))
         if planned.probing is not None:
             files.write_text_if_new(paths.probe_plan, planned.probing.to_json())
-        files.write_text_if_new(paths.plan, _file(planned, paths).to_json())
-        _tidy(paths, planned)
+        files.write_text_if_new(paths.plan, _file(planned, sweep).to_json())
+        _tidy(sweep)
     return paths.folder
 
 
-def _file(planned: StudyPlan, paths: StudyPaths) -> PlanFile:
+def _file(planned: StudyPlan, sweep: Sweep) -> PlanFile:
     study, points, probing = planned.study, planned.plan.points, planned.probing
-    repeats = study.measure.repeats
+    paths, repeats = sweep.paths, study.measure.repeats
     used = sorted({point.cluster for point in points})
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
     written = [paths.points_table, paths.refused, paths.study]
@@ -104,10 +102,10 @@ def _file(planned: StudyPlan, paths: StudyPaths) -> PlanFile:
         points=_in_order(study, points),
         contended=repeats.at_most - 1 if repeats.only and study.mode == "measure" else 0,
         exclude=study.measure.exclude_slow_nodes,
-        elsewhere=choices.repeats_elsewhere(study, points, paths),
+        elsewhere=sweep.repeats_elsewhere,
         refused=len(planned.plan.refusals),
         measured=study.mode == "measure",
-        again=choices.turns(study),
+        again=sweep.turns,
         guide=study.measure.guidance if study.mode == "measure" else "",
         asked=grid.fingerprint(planned.plan),
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
@@ -117,7 +115,7 @@ def _file(planned: StudyPlan, paths: StudyPaths) -> PlanFile:
         nodes=cluster.nodes,
         gres=cluster.slurm.gres,
         resources=resources(cluster.slurm),
-        probe=planning.probe_allocation(probing) if probing else None,
+        probe=planning.allocation(probing) if probing else None,
         probe_asked=probing.digest if probing else "",
     )
 
@@ -170,15 +168,14 @@ def _refuse_other_points(paths: StudyPaths, points: Sequence[Point]) -> None:
             )
 
 
-def _tidy(paths: StudyPaths, planned: StudyPlan) -> None:
+def _tidy(sweep: Sweep) -> None:
     """Remove choices about sizes that are no longer asked for, and what writers that died left.
 
     Last, and file by file: a choice that stands is never missing.
     """
-    current = choices.choices_of(planned.study, planned.plan.points, paths)
-    for path in set(paths.chosen.glob("*.parquet")) - current:
+    for path in set(sweep.paths.chosen.glob("*.parquet")) - sweep.choices:
         path.unlink(missing_ok=True)
-    for path in paths.folder.rglob(".*.part"):
+    for path in sweep.paths.folder.rglob(".*.part"):
         with contextlib.suppress(FileNotFoundError):  # its writer lives and has just ended
             if time.time() - path.stat().st_mtime > PARTS_ARE_DEAD_AFTER_S:
                 path.unlink()

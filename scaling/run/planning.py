@@ -6,10 +6,15 @@ prediction rests on data-sheet numbers and nobody has calibrated it on this clus
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
+from scaling.predict.advise.spend import Spend, memory_refusals, spend_of
+from scaling.predict.cost.model import Prediction, predict
+from scaling.predict.read.calibration import Calibration
+from scaling.predict.read.features import Points
+from scaling.predict.read.inputs import inputs_of_layouts
+from scaling.predict.read.points import points_from
 from scaling.probe.plan import ProbePlan, probe_plan
 from scaling.run.choices import refusal_columns, same_setting
 from scaling.study import grid
@@ -20,18 +25,12 @@ from scaling.study.short_steps import Accumulation, micro_batches
 from scaling.study.study import Study
 from scaling.study.time_limits import limits
 
-if TYPE_CHECKING:
-    from scaling.predict.advise.spend import Spend
-    from scaling.predict.cost.model import Prediction
-    from scaling.predict.read.calibration import Calibration
-    from scaling.predict.read.features import Points
-
 # Start-up and clean-up of a point, and of a probe, on top of its own limit.
 STARTUP_MINUTES = 5
 PROBE_STARTUP_MINUTES = 10
 
 
-def fitting_plan_and_spend(study: Study) -> "tuple[Plan, Spend | None]":
+def fitting_plan_and_spend(study: Study) -> tuple[Plan, Spend | None]:
     """The plan and what measuring it is predicted to take, None if nothing runs or is known.
 
     Raises:
@@ -40,7 +39,6 @@ def fitting_plan_and_spend(study: Study) -> "tuple[Plan, Spend | None]":
     planned, rows, predicted = _fitting(study)
     if predicted is None:
         return planned, None
-    from scaling.predict.advise.spend import spend_of
     from scaling.run.price import run_s
 
     points, prediction = predicted
@@ -62,17 +60,13 @@ def fitting_plan(study: Study) -> Plan:
     return _fitting(study)[0]
 
 
-def _fitting(
-    study: Study,
-) -> "tuple[Plan, list[int], tuple[Points, Prediction] | None]":
+def _fitting(study: Study) -> tuple[Plan, list[int], tuple[Points, Prediction] | None]:
     """The plan, which rows of the grid it kept, and the grid as predicted; None if it is not."""
     planned = grid.expand_grid(study)
     if study.mode == "predict":
         return planned, [], None  # what does not fit is an answer there
     if not study.predictable:
         return _checked_in_full(study, planned), [], None
-    from scaling.predict.advise.spend import memory_refusals
-
     points, prediction = predict_points(study, planned.points)
     reasons = {} if study.measure.measure_oom else memory_refusals(points, prediction)
     rows = [row for row in range(len(planned.points)) if row not in reasons]
@@ -95,7 +89,7 @@ def _fitting(
     return fitting, rows, (points, prediction)
 
 
-def ranked_of(prediction: "Prediction") -> list[float | None]:
+def ranked_of(prediction: Prediction) -> list[float | None]:
     """By what points are ranked, predicted seconds of a step; None where one does not fit."""
     pairs = zip(prediction.ranked_s, prediction.fits, strict=True)
     return [float(seconds) if fits else None for seconds, fits in pairs]
@@ -184,14 +178,16 @@ def probe_of(study: Study, planned: Plan) -> ProbePlan | None:
     return probe_plan(planned.points, world_size=world_size, time_limit_s=study.probe.time_limit_s)
 
 
-def allocation(point: Point) -> Allocation:
-    """What a point asks for, the minutes of its start-up (imports, maybe over NFS) included."""
+def allocation(task: Point | ProbePlan) -> Allocation:
+    """What a point or probe asks for, its start-up's minutes (imports, maybe over NFS) included."""
+    ranks_per_node = min(task.world_size, task.gpus_per_node)
+    startup_minutes = STARTUP_MINUTES if isinstance(task, Point) else PROBE_STARTUP_MINUTES
     return Allocation(
-        world_size=point.world_size,
-        nodes=max(1, point.world_size // point.gpus_per_node),
-        ranks_per_node=min(point.world_size, point.gpus_per_node),
-        minutes=int(point.time_limit_s // 60) + STARTUP_MINUTES,
-        repeat=point.repeat,
+        world_size=task.world_size,
+        nodes=task.world_size // ranks_per_node,
+        ranks_per_node=ranks_per_node,
+        minutes=int(task.time_limit_s // 60) + startup_minutes,
+        repeat=task.repeat if isinstance(task, Point) else 0,
     )
 
 
@@ -205,24 +201,10 @@ def hours(allocation: Allocation, cluster: Cluster) -> float:
     return gpus * allocation.minutes / 60
 
 
-def probe_allocation(probing: ProbePlan) -> Allocation:
-    """What the probe asks for, likewise."""
-    return Allocation(
-        world_size=probing.world_size,
-        nodes=probing.world_size // probing.ranks_per_node,
-        ranks_per_node=probing.ranks_per_node,
-        minutes=int(probing.time_limit_s // 60) + PROBE_STARTUP_MINUTES,
-    )
-
-
 def predict_points(
-    study: Study, points: Sequence[Point], calibration: "Calibration | None" = None
-) -> "tuple[Points, Prediction]":
+    study: Study, points: Sequence[Point], calibration: Calibration | None = None
+) -> tuple[Points, Prediction]:
     """Points as the predictor has them, and its prediction; data-sheet numbers by default."""
-    from scaling.predict.cost.model import predict
-    from scaling.predict.read.inputs import inputs_of_layouts
-    from scaling.predict.read.points import points_from
-
     inputs = inputs_of_layouts(
         [point.layout for point in points],
         [point.shape for point in points],

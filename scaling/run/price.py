@@ -4,22 +4,21 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from scaling.predict.advise.guide import STARTUP_S, Guide, choose, gpu_s
+from scaling.predict.advise.surprise import most_again
+from scaling.predict.cost.model import Prediction
+from scaling.predict.read.features import Points
 from scaling.run import planning
 from scaling.study.grid import Plan
-from scaling.study.measuring import Measure
 from scaling.study.point import Point, can_be_short
+from scaling.study.schema import Measure
 from scaling.study.short_steps import Accumulation, accumulations, rounds
 from scaling.study.study import Study
-
-if TYPE_CHECKING:
-    from scaling.predict.advise.guide import Guide
-    from scaling.predict.cost.model import Prediction
-    from scaling.predict.read.features import Points
 
 Floats = npt.NDArray[np.float64]
 
@@ -111,10 +110,6 @@ def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Pri
     """
     if study.mode == "predict" or not study.predictable:
         return []
-    from scaling.predict.advise.guide import STARTUP_S
-    from scaling.predict.advise.surprise import most_again
-    from scaling.run.guided import guide_of
-
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = planning.predict_points(study, once)
     in_full = planning.in_full(study, once, planning.ranked_of(prediction), every=True)
@@ -124,8 +119,7 @@ def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Pri
     ]
     repeats = 1 if study.measure.repeats.only else study.measure.repeats.at_most
     counted = prediction.predicted & prediction.fits
-    nodes = study.clusters[once[0].cluster].nodes
-    on_a_node = np.array([min(1.0, planning.allocation(point).nodes / nodes) for point in once])
+    on_a_node = on_one_node(study, once)
     gpu_hours = repeats * points.world_size / 3600  # of a second of each point
     ways = []
     for way in which:
@@ -155,6 +149,12 @@ def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Pri
     return ways
 
 
+def on_one_node(study: Study, points: Sequence[Point]) -> Floats:
+    """The chance of each point to be on one node of its cluster, if points are spread evenly."""
+    nodes = study.clusters[points[0].cluster].nodes
+    return np.array([min(1.0, planning.allocation(point).nodes / nodes) for point in points])
+
+
 def cheapest(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None:
     """The keys of `measure` that make a study cheap, with a budget, and what it takes then.
 
@@ -179,10 +179,8 @@ def cheapest(study: Study, planned: Plan) -> tuple[dict[str, Any], Price] | None
     return None if bounded is None else (keys, bounded)
 
 
-def _chosen(points: "Points", prediction: "Prediction", guide: "Guide") -> npt.NDArray[np.bool_]:
+def _chosen(points: Points, prediction: Prediction, guide: Guide) -> npt.NDArray[np.bool_]:
     """The points that a guided sweep would measure, size after size."""
-    from scaling.predict.advise.guide import choose, gpu_s
-
     cost = gpu_s(points, prediction, guide)
     chosen = np.zeros(len(points), dtype=bool)
     for size in sorted(set(points.world_size.tolist())):
@@ -192,10 +190,39 @@ def _chosen(points: "Points", prediction: "Prediction", guide: "Guide") -> npt.N
     return chosen
 
 
-def _usd(points: "Points", gpu_hours: Floats) -> float | None:
+def _usd(points: Points, gpu_hours: Floats) -> float | None:
     """At the clusters' prices; None where one has none."""
     prices = [group.cluster.usd_per_gpu_hour for group in points.groups]
     hours = [float(gpu_hours[group.rows].sum()) for group in points.groups]
     spent = [of * price for of, price in zip(hours, prices, strict=True) if price is not None]
     total = math.fsum(spent)
     return total if len(spent) == len(prices) and math.isfinite(total) else None
+
+
+def guide_of(study: Study, startup_s: float, run_s: Floats, *, keep: float | None = None) -> Guide:
+    """What the study says about what to measure; `keep` holds where it chooses nothing.
+
+    A point takes `startup_s` seconds to its first step; `run_s` are predicted for all its steps.
+    """
+    measure = study.measure
+    hours = budget_gpu_hours(study)
+    return Guide(
+        keep=measure.keep if measure.guided else keep,
+        spread=measure.spread,
+        budget_gpu_s=None if hours is None else hours * 3600,
+        run_s=run_s,
+        steps=measure.warmup_steps + measure.measured_steps.at_most,
+        repeats=1 if measure.repeats.only else measure.repeats.at_most,
+        startup_s=startup_s,
+    )
+
+
+def budget_gpu_hours(study: Study) -> float | None:
+    """The budget of a guided sweep in GPU-hours, money at its cluster's price."""
+    measure = study.measure
+    if measure.budget_usd is None:
+        return measure.budget_gpu_hours
+    names = {name for block in study.layouts for name in {**study.axes, **block}["cluster"]}
+    prices = [study.clusters[name].usd_per_gpu_hour for name in names]
+    bought = [measure.budget_usd / price for price in prices if price]
+    return min([*bought, *([measure.budget_gpu_hours] if measure.budget_gpu_hours else [])])

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from scaling.record import row_files
 from scaling.record.running import Runner, runner_of
-from scaling.run.choices import choices_of, once_more
+from scaling.run.sweep import Sweep
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
 from scaling.study.study import Study
@@ -118,14 +118,13 @@ def time_left(
 
 def watcher_of(study: Study, points: Sequence[Point], study_dir: Path) -> "Watcher":
     """The watcher of a study's folder, of the points that it shall measure."""
-    paths = StudyPaths(study_dir)
-    added = once_more(study, points, paths)
+    sweep = Sweep(study, points, study_dir)
     repeats = [p for p in points if p.repeat] if study.measure.repeats.only else []
     return Watcher(
         study_dir,
-        [*points, *added],
-        choices=choices_of(study, points, paths) if points else (),
-        optional={point.point_id for point in (*repeats, *added)},
+        sweep.runs,
+        choices=sweep.choices,
+        optional={point.point_id for point in (*repeats, *sweep.spare)},
     )
 
 
@@ -133,13 +132,8 @@ class Watcher:
     """Reads a study's folder again and again, each finished row only once.
 
     After a look, `rows` holds what the rows that are there say, and `runners` who measures, both by
-    point.
-
-    Args:
-        study_dir: the study's folder.
-        points: that shall leave a row.
-        choices: files of the choices that are made while the study runs.
-        optional: those of the points that are wanted only once they are chosen.
+    point. `choices` are the files of those made while the study runs, `optional` the points that
+    are wanted only once they are chosen.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scaling.errors import plain
-from scaling.launch.fork_server.local import local_fork_server
+from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.slurm import queued
 from scaling.record import row_files
 from scaling.run import dry_run, plan_writer, planning, stop

@@ -1,7 +1,7 @@
 """What other snakemakes of this folder left: their lock, and what `scaling stop` ends for good."""
 
+import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -37,11 +37,11 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     sentences, ended = _stop_allocations(f"{paths.folder}/", cluster)
     # a snakemake without the executor: it starts nothing more once its point has ended
     snakemakes = _snakemakes_of(name)
-    _send(snakemakes, signal.SIGTERM)
+    _terminate(snakemakes)
     points = [
         psutil.Process(one.pid) for one in running_here(paths.rows) if psutil.pid_exists(one.pid)
     ]
-    _send(points, signal.SIGTERM)
+    _terminate(points)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)
     if points:
         sentences.append(f"ended {len(points)} point(s) on this machine; they are still wanted")
@@ -77,23 +77,18 @@ def refuse_a_second(name: str) -> None:
 
 
 def _snakemakes_of(name: str) -> list[psutil.Process]:
-    return [one for one in snakemakes_in(Path.cwd()) if _runs(one, name)]
+    snakemakes = []
+    for one in snakemakes_in(Path.cwd()):
+        studies = [word[6:] for word in one.info["cmdline"] if word.startswith("study=")]
+        if name in (Path(study).stem for study in studies or ["quickstart"]):
+            snakemakes.append(one)
+    return snakemakes
 
 
-def _runs(snakemake: psutil.Process, name: str) -> bool:
-    words = snakemake.info["cmdline"]
-    studies = [
-        Path(word.removeprefix("study=")).stem for word in words if word.startswith("study=")
-    ]
-    return name in (studies or ["quickstart"])
-
-
-def _send(processes: list[psutil.Process], number: int) -> None:
+def _terminate(processes: list[psutil.Process]) -> None:
     for process in processes:
-        try:
-            process.send_signal(number)
-        except psutil.NoSuchProcess:
-            continue  # it has just ended
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            process.terminate()
 
 
 def clear_stale_lock(folder: Path, command: Sequence[str], console: Console) -> None:

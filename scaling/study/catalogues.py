@@ -10,9 +10,8 @@ from scaling.cluster.hardware import GBIT_PER_S, GPUS, Cluster
 from scaling.cluster.site import Slurm
 from scaling.layout.optional_parts import NAMES, SIZES, OptionalParts, mistakes
 from scaling.layout.shapes import Family, ModelShape
-from scaling.study.measuring import File, Flag
 from scaling.study.plan_file import CONFIG
-from scaling.study.schema import Count, Name
+from scaling.study.schema import Count, File, Flag, Name
 from scaling.study.yaml_files import validated
 
 # Sizes of a model, far beyond any: all that is counted with them fits into 64 bits.

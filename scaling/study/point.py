@@ -116,14 +116,37 @@ DIGEST, LONG_DIGEST = 8, 32
 def point_of(
     study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, *, digits: int | None = None
 ) -> Point:
-    """The point of one combination of axis values, placed and repeated."""
+    """The point of one combination of axis values, placed and repeated.
+
+    Its id is a name for people, made unique by a digest of all that could change the measurement.
+    The time limit is left out: a longer one must not repeat what was measured under a shorter one.
+    So is whether a short point runs in full as well, which predictions decide.
+    """
     measure, cluster = study.measure, study.clusters[axes["cluster"]]
     is_short = measure.accumulation == "short" and can_be_short(study, layout)
     steps = measure.measured_steps
+    facts = [
+        study.models[axes["model"]].facts(),
+        facts_of(layout),
+        axes["cluster"],
+        cluster.gpu,
+        study.kind,
+        measure.seed,
+        measure.warmup_steps,
+        steps.at_most,
+        repeat,
+        *([measure.gradient_clipping] if measure.gradient_clipping else []),
+        # what came later is named only where it is asked for: what was measured before stays good
+        *([{"at_least": steps.at_least, "until": steps.until}] if steps.until else []),
+        *([{"accumulation": "short"}] if is_short else []),
+    ]
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    digest = digest[: digits or DIGEST]
+    readable = f"{axes['model']}-g{axes['world_size']}-{label_of(axes).replace(' ', '-')}"
     return Point(
         study=study.name,
         study_kind=study.kind,
-        point_id=_point_id(study, axes, layout, repeat, is_short, digits),
+        point_id=f"{readable}-{digest}",
         repeat=repeat,
         model=axes["model"],
         shape=study.models[axes["model"]],
@@ -148,38 +171,6 @@ def can_be_short(study: "Study", layout: Layout) -> bool:
     """Whether short steps would cost this study less for this layout."""
     measure = study.measure
     return shortens(layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least)
-
-
-def _point_id(
-    study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, is_short: bool,
-    digits: int | None,
-) -> str:  # fmt: skip
-    """A name for people, made unique by a digest of all that could change the measurement.
-
-    The time limit is left out: a longer one must not repeat what was measured under a shorter one.
-    So is whether a short point runs in full as well, which predictions decide.
-    """
-    steps = study.measure.measured_steps
-    facts = [
-        study.models[axes["model"]].facts(),
-        facts_of(layout),
-        axes["cluster"],
-        study.clusters[axes["cluster"]].gpu,
-        study.kind,
-        study.measure.seed,
-        study.measure.warmup_steps,
-        steps.at_most,
-        repeat,
-        *([study.measure.gradient_clipping] if study.measure.gradient_clipping else []),
-        # what came later is named only where it is asked for: what was measured before stays good
-        *([{"at_least": steps.at_least, "until": steps.until}] if steps.until else []),
-        *([{"accumulation": "short"}] if is_short else []),
-    ]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[
-        : digits or DIGEST
-    ]
-    readable = f"{axes['model']}-g{axes['world_size']}-{label_of(axes).replace(' ', '-')}"
-    return f"{readable}-{digest}"
 
 
 def place_of(seed: int, point_id: str, purpose: str = "order") -> float:

@@ -1,26 +1,27 @@
-"""A study file, the models and the clusters it names: YAML in, checked values out.
+"""A study file, the models and the clusters it names, and study.json, which its folder says of it.
 
 Whatever is wrong with a file becomes one sentence (`InputError`) that names the file, the key, the
 value and what would be right.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.measuring import GUIDES, Measure
-from scaling.study.mistakes import SAFE
-from scaling.study.paths import own_or_shipped
+from scaling.study.paths import StudyPaths, own_or_shipped
 from scaling.study.plan_file import CONFIG, study_path
 from scaling.study.point import StudyKind
-from scaling.study.schema import Axes, Mode, Probing, Reporting, StudyFile
-from scaling.study.yaml_files import validated
+from scaling.study.schema import GUIDES, Axes, Measure, Mode, Name, Probing, Reporting, StudyFile
+from scaling.study.yaml_files import SAFE, sentence, validated
 
 SAFE_NAME = re.compile(SAFE)
 
@@ -68,12 +69,8 @@ def load_study(
 ) -> Study:
     """The study of that name in `config/studies`, or in that YAML file.
 
-    Args:
-        study: a name or a path that ends in .yaml.
-        config: the folder of studies/, models.yaml and clusters.yaml.
-        mode: measure or predict, instead of what the file says.
-        cluster: instead of those the file names. Blocks of `layouts` that are about other GPUs are
-            left out, unless all are.
+    `mode` and `cluster` stand instead of the file's. Blocks of `layouts` that are about other GPUs
+    than the cluster's are left out, unless all are.
 
     Raises:
         InputError: there is no such study, or something in it is wrong.
@@ -190,3 +187,70 @@ def _check_axes(study: Study) -> None:
                 ": the predictions it goes by need a GPU's data sheet, and cluster "
                 f"{name} has gpu: {cluster.gpu}",
             )
+
+
+class About(BaseModel):
+    """study.json; what is missing was written before it was known, or by an import."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    title: str | None = None
+    file: str | None = None  # the study's YAML, from the checkout where it lies in it
+    mode: Mode = "measure"
+    replicates: Name | None = None
+    knee_share: Annotated[float, Field(strict=True, gt=0, le=1)] = Reporting().knee_share
+
+
+def about(study: Study) -> str:
+    """The text of study.json: what its tables and its report are to know of it."""
+    facts = About(
+        title=study.title,
+        file=_from_here(study.path),
+        mode=study.mode,
+        replicates=study.replicates,
+        knee_share=study.report.knee_share,
+    )
+    return facts.model_dump_json(indent=1) + "\n"
+
+
+def read_about(folder: Path) -> About:
+    """What study.json says; the defaults where there is none.
+
+    Raises:
+        InputError: it is none that `scaling plan` wrote.
+    """
+    path = StudyPaths(folder).study
+    try:
+        return About.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return About()
+    except ValidationError as error:
+        reason = sentence(error, About)
+        raise InputError(f"{path}: is not what `scaling plan` writes: {reason}") from None
+
+
+def folder_of(study: Study, results: Path) -> Path:
+    """The study's folder. Two study files of one name would take each other's points for theirs.
+
+    A file that has been moved is the same study; so is any where the folder does not say.
+
+    Raises:
+        InputError: the folder belongs to another study file, which is still there.
+    """
+    folder, path = results / study.name, study.path
+    try:
+        owner = read_about(folder).file
+    except InputError:  # a broken one is written anew
+        return folder
+    if owner is not None and owner != _from_here(path) and Path(owner).is_file():
+        raise InputError(
+            f"{folder}: holds the study {owner}, not {path}: give one of the files another name, "
+            f"or move {folder} away"
+        )
+    return folder
+
+
+def _from_here(path: Path) -> str:
+    """The path from the checkout where it lies in it, so that both can be moved together."""
+    whole, here = path.resolve(), Path.cwd().resolve()
+    return os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole)

@@ -22,14 +22,8 @@ def limits(
     What a study states bounds it from above. A rank says something at each step, so ten predicted
     steps of silence are a hang, and never less than five minutes: a shared file system may be slow.
 
-    Args:
-        expected_step_s: predicted seconds of a step; None where nothing is predicted (a CPU).
-        warmup_steps: steps before the measured ones.
-        measured_steps: steps that are measured.
-        stated_time_limit_s: the study's; None where it states none.
-
-    Returns:
-        Seconds from starting the ranks, and seconds of silence.
+    The expected step is None where nothing is predicted (a CPU). Returns seconds from starting the
+    ranks, and seconds of silence.
     """
     if expected_step_s is None:
         return stated_time_limit_s or STARTUP_S, HANG_AFTER_S

@@ -6,16 +6,17 @@ reads them. What YAML 1.1 would quietly turn into something else (`yes` into tru
 """
 
 import re
+import typing
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 from yaml.constructor import ConstructorError
 
-from scaling.errors import InputError
-from scaling.study.mistakes import sentence, shown
+from scaling.errors import InputError, did_you_mean
 
 T = TypeVar("T")
 
@@ -137,3 +138,103 @@ def _content(path: Path) -> object:
         raise InputError(f"{path}: {where}: not valid YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+SAFE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # names that reach paths and shells
+
+_TYPES = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "model_type": "must hold keys and values",
+    "model_attributes_type": "must hold keys and values",
+    "dict_type": "must hold keys and values",
+}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "must be at least"),
+    "greater_than": ("gt", "must be more than"),
+    "less_than_equal": ("le", "must be at most"),
+    "less_than": ("lt", "must be less than"),
+}
+
+
+def sentence(error: ValidationError, schema: object) -> str:
+    """The first problem as `key: value: what would be right`, and how many more there are."""
+    problems = error.errors(include_url=False)
+    more = len(problems) - 1
+    rest = f" ({more} more problem{'s' if more > 1 else ''} in this file)" if more else ""
+    return _say(problems[0], schema) + rest
+
+
+def _say(problem: ErrorDetails, schema: object) -> str:
+    key, kind, context = _key(problem["loc"]), problem["type"], problem.get("ctx", {})
+    stated = f"{key}={shown(problem['input'])}"
+    match kind:
+        case "missing":
+            return f"{key}: is missing"
+        case "extra_forbidden":
+            name = problem["loc"][-1]
+            hint = did_you_mean(name, _known_keys(schema, problem["loc"]))
+            return f"{key}: unknown key {shown(name)}: {hint}"
+        case "literal_error":
+            allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+            return f"{stated}: {did_you_mean(problem['input'], allowed)}"
+        case "string_pattern_mismatch":
+            return f"{stated}: {_right_form(context['pattern'])}"
+        case "too_short" | "string_too_short":
+            return f"{stated}: must not be empty"
+        case "string_too_long":
+            return f"{stated}: must have at most {context['max_length']} characters"
+        case "value_error":  # our own sentence
+            return f"{key}: {context['error']}"
+    if kind in _BOUNDS:
+        bound, words = _BOUNDS[kind]
+        return f"{stated}: {words} {context[bound]}"
+    return f"{stated}: {_TYPES.get(kind, problem['msg'])}"
+
+
+def _right_form(pattern: str) -> str:
+    if "\\s;" in pattern:
+        return "must be one word without blanks or signs of the shell"
+    if SAFE not in pattern:
+        return f"must look like {pattern}"
+    return (
+        "a name is letters, digits, '_', '-' and '.' only, starts with a letter or digit, and has "
+        "at most 64"
+    )
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """`layouts[2].zero_stage`: how a person writes where it is."""
+    text = ""
+    for part in location:
+        if part == "[key]":  # pydantic's mark for the key of a mapping
+            continue
+        word = str(part)
+        plain = len(word) <= 60 and word.isprintable()
+        text += f"[{part}]" if isinstance(part, int) else f".{word if plain else shown(part)}"
+    return text.removeprefix(".") or "the file"
+
+
+def shown(value: object) -> str:
+    """A value as it is quoted in a sentence: on one line, and short."""
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _known_keys(schema: object, location: tuple[int | str, ...]) -> list[str]:
+    """The keys allowed beside the unknown one."""
+    for part in location[:-1]:
+        if isinstance(schema, type) and issubclass(schema, BaseModel):
+            schema = schema.model_fields[str(part)].annotation
+        else:  # an entry of a list or of a mapping: its type is the last argument
+            schema = typing.get_args(schema)[-1]
+    assert isinstance(schema, type)
+    assert issubclass(schema, BaseModel)
+    return [field.alias or name for name, field in schema.model_fields.items()]

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 from scaling.record.extension import Extension, extended
+from scaling.record.interval import Verdict, is_a_look, judged
 from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
-from scaling.record.steadiness import Verdict, is_a_look, judged
 from scaling.study.point import Point
 from scaling.study.short_steps import accumulations, in_random_turns, rounds
 from scaling.train.data import Feed, MicroBatch, micro_batches

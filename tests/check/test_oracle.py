@@ -13,12 +13,12 @@ from scaling.check import oracle
 from scaling.check.oracle import (
     STEPS,
     RankMemory,
-    _Rehearsals,
     memories,
     ranks_of,
+    rehearsals,
     shortened,
 )
-from scaling.cli import memory_table
+from scaling.cli import memory as memory_verb
 from scaling.cli.verbs import app
 from scaling.errors import InputError
 from scaling.layout.layout import Layout
@@ -34,6 +34,7 @@ from tests.train.conftest import lacking, skip_if_lacking
 
 pytestmark = pytest.mark.slow
 
+Memory = Callable[[Point, int, int], dict[str, Any]]  # of a rank after so many steps
 Walk = Callable[[Point, int], dict[str, Any]]  # a point and its steps: rank 0's memory
 
 # Wide enough that what the formula leaves out, norms and tables of positions, is nothing.
@@ -89,19 +90,19 @@ SCHEDULED = {
 
 
 @pytest.fixture(scope="module")
-def rehearsals() -> Iterator[_Rehearsals]:
+def memory() -> Iterator[Memory]:
     """One process for all of this file."""
-    with _Rehearsals(dataclasses.replace(POINTS[0], gpu="cpu")) as one:
-        yield one
+    with rehearsals(dataclasses.replace(POINTS[0], gpu="cpu")) as memory:
+        yield memory
 
 
 @pytest.fixture(scope="module")
-def told(rehearsals: _Rehearsals) -> Iterator[Iterator[RankMemory]]:
+def told(memory: Memory) -> Iterator[Iterator[RankMemory]]:
     """POINTS, then EXTRAPOLATED and SCHEDULED."""
     ends = [(p, rank) for p, ranks in zip(POINTS, RANKS, strict=True) for rank in ranks]
     able = [point for point in SCHEDULED.values() if lacking(point) is None]
-    same = contextlib.nullcontext(rehearsals)
-    with mock.patch.object(oracle, "_Rehearsals", return_value=same):
+    same = contextlib.nullcontext(memory)
+    with mock.patch.object(oracle, "rehearsals", return_value=same):
         yield memories([*ends, *((point, 0) for point in [*EXTRAPOLATED, *able])])
 
 
@@ -116,9 +117,9 @@ def continued(exact: object, told: Iterator[RankMemory]) -> list[RankMemory]:
 
 
 @pytest.fixture(scope="module")
-def walk(rehearsals: _Rehearsals) -> Walk:
+def walk(memory: Memory) -> Walk:
     """What rank 0 of a point holds, walked as it is."""
-    return lambda point, steps: rehearsals.memory(point, 0, steps)
+    return lambda point, steps: memory(point, 0, steps)
 
 
 @pytest.mark.parametrize("case", range(len(POINTS)), ids=[str(layout) for _, layout in LAYOUTS])
@@ -228,8 +229,8 @@ def test_a_point_that_cannot_be_rehearsed_is_refused_before_anything_starts(
 def test_what_a_study_leaves_out_is_said_beside_the_rest(monkeypatch, tmp_path) -> None:
     split = tiny_point(engine="torch", pp=2, pipeline_schedule="zbv")
     points = [LEARNED, LEARNED, split, tiny_point(shape=MIXTURE)]
-    monkeypatch.setattr(memory_table, "_points", lambda _: points)
-    monkeypatch.setattr(memory_table, "memories", lambda asked: iter([RANK for _ in asked]))
+    monkeypatch.setattr(memory_verb, "_points", lambda _: points)
+    monkeypatch.setattr(oracle, "memories", lambda asked: iter([RANK for _ in asked]))
     monkeypatch.setattr(refusals, "version", lambda _: "2.11.0+cu130")
     result = CliRunner().invoke(app, ["memory", "study", "--json"])
     assert "2 of 4 points left out: routing: learned" in result.stderr

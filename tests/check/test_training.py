@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from scaling.check.bytes_and_rates import against, allocated, memory_lines, rate_lines, trace_line
-from scaling.check.reference import reference_losses
 from scaling.check.training import (
     ALONE,
     SHAPE,
     TOGETHER,
     Machine,
+    reference_losses,
     trained,
     training_lines,
     warm,

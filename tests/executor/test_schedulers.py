@@ -121,7 +121,7 @@ VARIABLES = r"\bS(LURM|BATCH|QUEUE|ACCT|RUN)\w*_\w+"
         # `settings` has the name as the default
         (EXECUTOR, rf"(?i)slurm|{COMMANDS}",
          {"schedulers/slurm", "schedulers/__init__.py", "settings.py"}),
-        (LAUNCHER, rf'{VARIABLES}|"({COMMANDS})"', {"start/slurm.py", "start/srun.py"}),
+        (LAUNCHER, rf'{VARIABLES}|"({COMMANDS})"', {"start/slurm.py"}),
     ],
     ids=["executor", "launcher"],
 )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from scaling.cluster import node
 from scaling.cluster.node import Gpu
-from scaling.launch.devices import missing_devices
+from scaling.launch.point import missing_devices
 from scaling.launch.start.environment import rank_environment
 from tests.points import tiny_point
 

@@ -18,9 +18,8 @@ import pytest
 
 from scaling.launch import Unsettled, measure
 from scaling.launch.fork_server import protocol
-from scaling.launch.fork_server.client import NoForkServer, order_ranks
+from scaling.launch.fork_server.client import NoForkServer, order_ranks, start_on_fork_servers
 from scaling.launch.fork_server.protocol import ForkServer, Order
-from scaling.launch.fork_server.slurm import start_on_fork_servers
 from scaling.launch.start.environment import rank_environment
 from scaling.launch.start.starter import Launch
 from scaling.record.row import Row
@@ -129,7 +128,7 @@ ORDER = """
 import sys
 from pathlib import Path
 from scaling.launch import measure
-from scaling.launch.fork_server.slurm import start_on_fork_servers
+from scaling.launch.fork_server.client import start_on_fork_servers
 measure(Path(sys.argv[1]), Path(sys.argv[2]), start=start_on_fork_servers)
 """
 

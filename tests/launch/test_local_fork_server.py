@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from scaling.launch import measure
-from scaling.launch.fork_server.local import local_fork_server
+from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.choose import starter
 from tests.launch.conftest import Study
 from tests.points import tiny_point
@@ -71,7 +71,7 @@ def test_a_host_ends_by_itself_when_its_run_was_killed(study: Study) -> None:
 KEEPS = """
 import sys, time
 from pathlib import Path
-from scaling.launch.fork_server.local import local_fork_server
+from scaling.launch.fork_server.client import local_fork_server
 from scaling.study.point import point_from_json
 root = Path(sys.argv[2])
 with local_fork_server(point_from_json(Path(sys.argv[1]).read_text()), root) as found:

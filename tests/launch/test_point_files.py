@@ -14,8 +14,7 @@ from scaling.record.running import runner_of
 from scaling.run import planning
 from scaling.run.choices import chosen_ids
 from scaling.study.point import point_from_json
-from scaling.study.study import load_study
-from scaling.study.study_folder import read_about
+from scaling.study.study import load_study, read_about
 from tests.points import TINY_GPT, TINY_T5, tiny_point
 
 READERS = {

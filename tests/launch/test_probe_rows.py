@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scaling.launch.judge.verdict import Verdict
+from scaling.launch.judge import Verdict
 from scaling.launch.probing import flops_of, rows_of
 from scaling.launch.ranks import Run
 from scaling.probe.plan import Group, ProbePlan, Task

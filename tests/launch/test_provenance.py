@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.provenance import fingerprint, git_commit, provenance_of
-from scaling.launch.start.oom_killer import oom_kills
+from scaling.launch.row import fingerprint, git_commit, provenance_of
+from scaling.launch.start.rank_exits import oom_kills
 from scaling.record.rank_files import Stack
 
 STACK = Stack(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scaling.launch.judge.verdict import Verdict
+from scaling.launch.judge import Verdict
 from scaling.launch.row import Run, row_of
 from scaling.record.files import table_of
 from scaling.record.rank_files import RankResult

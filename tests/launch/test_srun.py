@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.start import srun
+from scaling.launch.start import slurm
 from scaling.launch.start.choose import start_in_allocation, starter
 from scaling.launch.start.local import start_local
-from scaling.launch.start.slurm import fork_servers_command, ranks_command
-from scaling.launch.start.srun import start_step
+from scaling.launch.start.slurm import fork_servers_command, ranks_command, start_step
 from scaling.launch.start.starter import End, Launch, LaunchError
 from tests.points import tiny_point
 
@@ -57,7 +56,7 @@ def fake_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tools))
-    monkeypatch.setattr(srun, "_LAUNCH_PAUSE_S", 0.0)
+    monkeypatch.setattr(slurm, "_LAUNCH_PAUSE_S", 0.0)
     return calls
 
 

@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from scaling.launch.judge.verdict import Verdict, verdict
-from scaling.launch.judge.watch import Evidence
+from scaling.launch.judge import Evidence, Verdict, verdict
 from scaling.launch.start.rank_exits import signed
 from scaling.launch.start.starter import End
 from scaling.launch.unsettled import KilledFromOutside

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.launch.judge.watch import Evidence, Limits, watch
+from scaling.launch.judge import Evidence, Limits, watch
 from scaling.launch.start.starter import End
 from scaling.record.rank_files import RankFiles, has_stepped
 from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S, limits

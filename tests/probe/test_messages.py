@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scaling.probe import collectives
-from scaling.probe.collectives import _differs, _fill, elements_of
+from scaling.probe.collectives import Exchange, elements_of
 
 
 @pytest.fixture(autouse=True)
@@ -13,21 +13,31 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(collectives, "_PIECE", 10)
 
 
+def held(tensor, factor, start):
+    """An exchange in place, which gives and is to receive the same."""
+    expected = [(tensor, factor, start)]
+    return Exchange(
+        source=tensor, start=start, factor=factor, emptied=None, send=int, expected=expected
+    )
+
+
 @pytest.mark.parametrize("start", [0, 3, 14])
 def test_each_element_says_where_it_is_and_whose_it_is(start):
-    expected = [3.0 * ((start + place) % 7 + 1) for place in range(25)]
-    assert _fill(torch.empty(25), 3.0, start).tolist() == expected
+    filled = torch.empty(25)
+    held(filled, 3, start).fill()
+    assert filled.tolist() == [3.0 * ((start + place) % 7 + 1) for place in range(25)]
 
 
 def test_what_arrived_elsewhere_of_another_or_in_part_differs():
-    right = _fill(torch.empty(25), 3.0, 5)
-    assert not _differs(right, 3.0, 5)
-    assert _differs(right, 3.0, 6)
-    assert _differs(right, 2.0, 5)
+    right = torch.empty(25)
+    held(right, 3, 5).fill()
+    assert not held(right, 3, 5).wrong()
+    assert held(right, 3, 6).wrong()
+    assert held(right, 2, 5).wrong()
     for place in (0, 9, 10, 24):
         wrong = right.clone()
         wrong[place] += 1
-        assert _differs(wrong, 3.0, 5), place
+        assert held(wrong, 3, 5).wrong(), place
 
 
 def test_a_message_has_an_equal_part_for_every_rank():

@@ -5,8 +5,8 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaling.launch.probing import bus_factor
 from scaling.layout.layout import Layout
-from scaling.probe.bandwidth import bus_factor
 from scaling.probe.plan import Group, plan_from_json, probe_plan
 from scaling.train.parallel.groups import Place
 from tests.points import tiny_point

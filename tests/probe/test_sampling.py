@@ -1,4 +1,4 @@
-from scaling.probe.sampling import samples_s
+from scaling.probe.devices import samples_s
 
 
 class Machine:

@@ -25,7 +25,7 @@ from scaling.run import planning, retry
 from scaling.run.progress import Watcher
 from scaling.study import study
 from scaling.study.grid import Plan
-from scaling.study.measuring import Measure
+from scaling.study.schema import Measure
 from tests.analyse.conftest import SQL, some_point
 from tests.report.synthetic_study import row, timed_row
 

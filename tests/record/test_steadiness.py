@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.record.steadiness import is_a_look, judged, warm_up
+from scaling.record.interval import is_a_look, judged, warm_up
 
 NOISE = np.random.default_rng(7).standard_normal(60)
 

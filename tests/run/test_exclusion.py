@@ -7,10 +7,11 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.record.files import write_rows, write_table
-from scaling.run import elsewhere, exclusion, planning
-from scaling.run.choices import choice_table, chosen_ids, repeats_elsewhere
-from scaling.run.choose import choose
+from scaling.run import planning
+from scaling.run.choices import choice_table, chosen_ids
+from scaling.run.choose import allocation_of, choose
 from scaling.run.progress import watcher_of
+from scaling.run.sweep import Sweep, hosts_to_avoid
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, json_object
 from scaling.study.point import point_from_json
@@ -76,9 +77,9 @@ def test_a_node_whose_runs_take_longer_is_named_and_its_points_run_again(swept, 
     # and later points are kept off it, as long as enough nodes are left
     paths = StudyPaths(tmp_path)
     point_id = first[0].point_id
-    assert exclusion.hosts_to_avoid(paths, point_id, ASKED, 4) == ["n1"]
-    assert exclusion.hosts_to_avoid(paths, point_id, ASKED, 1) == []
-    assert exclusion.hosts_to_avoid(paths, point_id, ASKED, 4, slow_ones=False) == []
+    assert hosts_to_avoid(paths, point_id, ASKED, 4) == ["n1"]
+    assert hosts_to_avoid(paths, point_id, ASKED, 1) == []
+    assert hosts_to_avoid(paths, point_id, ASKED, 4, slow_ones=False) == []
 
 
 def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_counts_both_rows(
@@ -99,7 +100,7 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
     assert {point.layout for point in again} == on_slow
     by_layout = {point.layout: point for point in plan.points}
     assert {point.repeat for point in again} == {1}
-    assert elsewhere.allocation_of(paths, added[0]) == dataclasses.replace(
+    assert allocation_of(paths, added[0]) == dataclasses.replace(
         planning.allocation(by_layout[again[0].layout]), repeat=1
     )
     assert not set(added) & {point.point_id for point in plan.points}
@@ -169,12 +170,12 @@ def test_nothing_runs_once_more_elsewhere_where(plain, tmp_path, changes):
     paths = StudyPaths(tmp_path)
     if reported:
         paths.report.touch()
-    assert not repeats_elsewhere(study, plan.points, paths)
+    assert not Sweep(study, plan.points, tmp_path).repeats_elsewhere
     with pytest.raises(InputError, match="nothing runs once more elsewhere"):
         choose(study, plan, 8, tmp_path, paths.choice_elsewhere(8), on_others=True)
     if reported:  # by a plan that lets it
         paths.plan.write_text('{"elsewhere": true}')
-        assert repeats_elsewhere(study, plan.points, paths)
+        assert Sweep(study, plan.points, tmp_path).repeats_elsewhere
 
 
 def test_a_study_may_forbid_it(swept, tmp_path):
@@ -194,7 +195,7 @@ def test_a_repeat_goes_to_nodes_that_its_layout_has_not_seen_where_there_are_eno
     repeat = dataclasses.replace(ASKED, repeat=1)
 
     def avoided(nodes):
-        return exclusion.hosts_to_avoid(paths, again.point_id, repeat, nodes)
+        return hosts_to_avoid(paths, again.point_id, repeat, nodes)
 
     assert avoided(4) == ["n1", "n2", "n3"]
     assert avoided(3) == ["n3"]

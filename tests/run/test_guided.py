@@ -5,7 +5,8 @@ import pytest
 from scaling.errors import InputError
 from scaling.record.files import write_rows
 from scaling.run import planning
-from scaling.run.choices import choices_of, chosen_ids
+from scaling.run import sweep as sweeps
+from scaling.run.choices import chosen_ids
 from scaling.run.choose import choose
 from scaling.run.progress import watcher_of
 from scaling.study.paths import StudyPaths
@@ -129,7 +130,9 @@ def test_a_node_that_the_rows_of_a_size_show_to_be_slow_is_left_out_of_the_large
 
 def test_each_choice_has_its_file(sweep):
     study = sweep()
-    names = {path.name for path in choices_of(study.study, study.planned.points, study.paths)}
+    names = {
+        path.name for path in sweeps.Sweep(study.study, study.planned.points, study.folder).choices
+    }
     assert names == {
         f"{size}{turn}.parquet"
         for size in (8, 16)

@@ -8,7 +8,7 @@ import yaml
 from scaling.cli import show
 from scaling.errors import InputError
 from scaling.run import planning, price
-from scaling.run.guided import budget_gpu_hours
+from scaling.run.price import budget_gpu_hours
 from tests.run.test_planning import study_of
 
 GRID = {

@@ -222,7 +222,7 @@ def test_the_grid_needs_nothing_heavy():
 
 def test_what_every_run_imports_leaves_scipy_to_who_fits():
     """Half a second of each `scaling plan`, which Snakemake starts where a plan may be stale."""
-    modules = "scaling.run.planning, scaling.run.guided, scaling.run.elsewhere, scaling.cli.show"
+    modules = "scaling.run.planning, scaling.run.guided, scaling.run.choose, scaling.cli.show"
     code = f"import sys, {modules}; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -19,7 +19,7 @@ from tests.conftest import PROJECT
 MAY_NAME = {
     "scaling/layout/axes.py": "the default of the axis",
     "scaling/layout/engines.py": "the table of engines",
-    "scaling/launch/provenance.py": "the row's deepspeed_version",
+    "scaling/launch/row.py": "the row's deepspeed_version",
     "scaling/record/rank_files.py": "the row's deepspeed_version",
     "scaling/record/row.py": "the row's deepspeed_version",
     "scaling/report/columns.py": "the row's deepspeed_version",

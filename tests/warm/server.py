@@ -44,7 +44,6 @@ IMPORTED = (
     "scaling.predict.fit.probes",
     "scaling.predict.read.observed",
     "scaling.run.choose",
-    "scaling.run.contend",
     "scaling.run.plan_writer",
     "scaling.run.snakemake",
     "scaling.run.status",

@@ -19,8 +19,7 @@ import pytest
 import yaml
 
 from scaling.run import plan_writer, retry
-from scaling.study.study import load_study
-from scaling.study.study_folder import about
+from scaling.study.study import about, load_study
 from tests.conftest import PROJECT
 from tests.warm import warm_python
 from tests.workflow.conftest import stand_in

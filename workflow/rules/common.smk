@@ -181,7 +181,7 @@ def asked_for(wildcards):
     if wildcards.point in PLAN.points:
         return PLAN.points[wildcards.point]
     # added since, to run elsewhere: heavy
-    from scaling.run.elsewhere import allocation_of
+    from scaling.run.choose import allocation_of
 
     return allocation_of(LEFT, wildcards.point)
 
@@ -193,7 +193,7 @@ def avoided(wildcards):
     if not named and not (PLAN.contended and asked.repeat):
         return ""
     # heavy, and only where there is something to avoid
-    from scaling.run.exclusion import hosts_to_avoid
+    from scaling.run.sweep import hosts_to_avoid
 
     return ",".join(
         hosts_to_avoid(LEFT, wildcards.point, asked, PLAN.nodes, slow_ones=PLAN.exclude)

@@ -3,12 +3,15 @@
 import sys
 from collections.abc import Mapping
 
-from scaling.launch.fork_server.client import FORK_SERVER, FORK_SERVERS_WANTED, NoForkServer
-from scaling.launch.fork_server.local import start_on_local_fork_server
-from scaling.launch.fork_server.slurm import start_on_fork_servers
+from scaling.launch.fork_server.client import (
+    FORK_SERVER,
+    FORK_SERVERS_WANTED,
+    NoForkServer,
+    start_on_fork_servers,
+    start_on_local_fork_server,
+)
 from scaling.launch.start import slurm
 from scaling.launch.start.local import start_local
-from scaling.launch.start.srun import start_step
 from scaling.launch.start.starter import Launch, Ranks, Starter
 from scaling.launch.start.torchrun import nodes_of, start_by_torchrun
 
@@ -33,7 +36,7 @@ def start_in_allocation(launch: Launch) -> Ranks:
     `$SCALING_HOSTS=0` says that ranks should start from nothing.
     """
     wanted = launch.environment.get(FORK_SERVERS_WANTED) != "0"
-    return (wanted and _forked(start_on_fork_servers, launch)) or start_step(launch)
+    return (wanted and _forked(start_on_fork_servers, launch)) or slurm.start_step(launch)
 
 
 def start_here(launch: Launch) -> Ranks:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from scaling.launch.start.oom_killer import oom_kills
+from scaling.launch.start.rank_exits import oom_kills
 from scaling.launch.start.starter import End, Launch, LaunchError, all_or_none, spawn
 
 

@@ -1,22 +1,47 @@
-"""What Slurm says of the allocation that this process runs in, and how it is asked.
+"""What Slurm says of the allocation that this process runs in, and ranks as one step of it.
 
-Slurm's variables, commands and options stand here and in `srun`, nowhere else in the launcher.
+srun places them, a shell stands around each. Slurm's variables, commands and options stand here,
+nowhere else in the launcher.
 """
 
 import shlex
 import shutil
 import subprocess
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling.launch.start.starter import Launch
+from scaling.launch.start.rank_exits import AFTER, BEFORE, ShellRanks
+from scaling.launch.start.starter import Launch, LaunchError, Ranks, all_or_none
 
 _ASK_LIMIT_S = 30.0
 # Slurm's words for a node that runs nothing any more; `*` after a word: it does not answer
 _LOST = ("down", "fail", "error", "unk")
 # What begins so in a node's environment is about that node, wherever an order for it came from.
 OF_THIS_NODE = ("SLURM", "CUDA_VISIBLE", "ROCR")
+
+_LAUNCHES = 3  # a step that Slurm fails to create is tried again
+_LAUNCH_PAUSE_S = 5.0
+_LAUNCH_LIMIT_S = 300.0
+_STEP = "step"  # the file in which rank 0 says what Slurm calls the step
+
+# $1: where to say how the rank ended; then its command. Slurm sends every signal to the shell too,
+# which stays to say what became of its rank: USR1 asks ranks for their stacks, and the others end
+# those that set no handler.
+_RANK_SHELL = f"""\
+trap '' USR1
+trap : TERM INT HUP USR2
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID MASTER_ADDR=$SLURMD_NODENAME
+folder=$1
+shift
+[ "$RANK" != 0 ] || echo "$SLURM_JOB_ID.$SLURM_STEP_ID" > "$folder/step"
+{BEFORE}
+"$@"
+code=$?
+{AFTER}exit $code
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,3 +212,43 @@ def signal_step(step: str, number: int) -> None:
     """Send a signal to every process of a step."""
     command = ["scancel", f"--signal={number}", step]
     subprocess.run(command, capture_output=True, timeout=60, check=False)
+
+
+def start_step(launch: Launch) -> Ranks:
+    """Start all ranks as one step of this allocation, and wait until the first of them runs.
+
+    Raises:
+        LaunchError: Slurm could not create the step, several times; its text is what srun printed.
+    """
+    of_rank = {
+        **launch.environment,
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_WORLD_SIZE": str(launch.per_node),
+    }
+    shell = [*ranks_command(launch), "bash", "-c", _RANK_SHELL, "rank"]
+    for attempt in range(_LAUNCHES):
+        if attempt:
+            time.sleep(_LAUNCH_PAUSE_S)
+        folder = Path(tempfile.mkdtemp(prefix=".run-step-", dir=launch.logs))
+        step = StepRanks(folder, launch.world_size)
+        with all_or_none(step):
+            step.start([*shell, str(folder), *launch.command], of_rank)
+            failed = step.wait_for_start(lambda _: _STEP, _LAUNCH_LIMIT_S)
+        if failed is None:
+            return step
+        step.kill()
+    raise LaunchError(f"srun failed {_LAUNCHES} times: {step.last_words()}")
+
+
+class StepRanks(ShellRanks):
+    """The ranks of one step, seen through one srun."""
+
+    def signal(self, number: int) -> None:
+        """See `ShellRanks`."""
+        for srun in self._shells:
+            if srun.poll() is not None:
+                continue
+            if self._has(_STEP):
+                signal_step((self._folder / _STEP).read_text().strip(), number)
+            else:  # not placed yet: srun gives its request up
+                srun.terminate()

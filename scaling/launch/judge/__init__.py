@@ -1,1 +1,0 @@
-"""What became of the ranks: watched while they live, judged when they are gone."""
