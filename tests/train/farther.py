@@ -30,6 +30,8 @@ FARTHER: dict[str, tuple[ModelShape, dict[str, Any]]] = {
     # neighbours hold other weights: DeepSpeed's own groups would mix them
     "tp2 dp4 zero3 in twos": (TINY, {"tp": 2, "dp": 4, "zero_stage": 3, "zero_shard_size": 2}),
     "tp2 cp2 dp2 zero3": (TINY, {"tp": 2, "cp": 2, "dp": 2, "zero_stage": 3}),
+    # gradients that are summed where they lie, over the ranks that hold the same weights alone
+    "torch tp2 dp2": (TINY, {"engine": "torch", "tp": 2, "dp": 2, "zero_stage": 0}),
     "no gate": (dataclasses.replace(TINY, gated_mlp=False), {"zero_stage": 1}),
     "a key for every head": (dataclasses.replace(TINY, num_kv_heads=8), {"zero_stage": 1}),
     "t5 pp4 zero1": (TINY_T5, {"pp": 4, "zero_stage": 1, "gradient_accumulation_steps": 4}),
