@@ -204,6 +204,9 @@ def test_selections_however_many_take_at_most_six_pages_of_paper(
     assert page.locator(".decision:visible").count() == decisions
     assert page.locator(".overview tbody tr:visible").count() == models
     assert not page.is_visible("#engines")
+    notes = page.locator(".note:visible").all_inner_texts()
+    # what stands beneath a selection is not said once more beneath the next
+    assert all(one != other for one, other in itertools.pairwise(notes))
     table, method = (page.locator(at).bounding_box() for at in (".overview", "#method"))
     assert table["y"] + table["height"] <= method["y"]  # nothing is cut, and nothing overlaps
 
