@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -12,7 +13,7 @@ from scaling.record.files import write_rows
 from scaling.report.page.page import _file_name, write_report
 from scaling.report.tables import COLUMNS, read_tables
 from tests.report.conftest import REPORTS, SMALL_AXES, tabulated
-from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, timed_row
+from tests.report.synthetic_study import cpu_plan, gpu_plan, measured, timed_row, write_study
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +21,21 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def page(full_study):
     return (full_study / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def one_size(tmp_path_factory):
+    """A tabulated study of one size and a model whose name is a program; it has an old chart."""
+    plan = cpu_plan(models=("<script>alert(1)",), sizes=(1,))
+    study = tabulated(tmp_path_factory.mktemp("one_size") / "study", plan)
+    (study / "charts").mkdir()
+    (study / "charts" / "old.svg").write_text("<svg/>", encoding="utf-8")
+    return study
+
+
+@pytest.fixture(scope="module")
+def of_one_size(one_size):
+    return write_report(one_size, REPORTS)
 
 
 PLANNED = [*gpu_plan(axes=SMALL_AXES).points, *cpu_plan().points]
@@ -88,15 +104,10 @@ def test_ranks_on_a_cpu_gpus_on_a_cluster(full_study):
     assert "Number of GPUs" in on_gpu
 
 
-def test_charts_of_a_former_report_go(tmp_path):
-    study = tabulated(tmp_path / "study", cpu_plan(sizes=(1,)))
-    old = study / "charts" / "old.svg"
-    old.parent.mkdir()
-    old.write_text("<svg/>", encoding="utf-8")
-    write_report(study, REPORTS)
-    assert not old.exists()
-    assert (study / "charts" / "layout_ranking-1.svg").exists()
-    assert (study / "charts" / "layout_ranking-1.png").exists()
+def test_charts_of_a_former_report_go(of_one_size):
+    charts = {path.name for path in (of_one_size.parent / "charts").iterdir()}
+    assert "old.svg" not in charts
+    assert {name[-4:] for name in charts} == {".svg", ".png"}
 
 
 def test_a_study_that_has_not_run_has_a_page_that_says_so(reported):
@@ -108,11 +119,8 @@ def test_a_study_that_has_not_run_has_a_page_that_says_so(reported):
     assert '<span class="tag measured">measured</span> <b>' not in page
 
 
-def test_a_model_named_script_is_text_in_the_file(tmp_path):
-    study = tabulated(
-        tmp_path / "study", cpu_plan(models=("<script>alert(1)</script>",), sizes=(1,))
-    )
-    page = write_report(study, REPORTS).read_text(encoding="utf-8")
+def test_a_model_named_script_is_text_in_the_file(of_one_size):
+    page = of_one_size.read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page
 
@@ -129,19 +137,17 @@ def test_without_tables_the_verb_that_writes_them_is_named(tmp_path):
         write_report(tmp_path, REPORTS)
 
 
-def test_tables_of_another_version_are_refused(tmp_path):
-    study = tabulated(tmp_path / "study", gpu_plan(axes=SMALL_AXES, sizes=(1,)))
-    (study / "tables" / "best.parquet").write_bytes(
-        (study / "tables" / "settings.parquet").read_bytes()
-    )
+def test_tables_of_another_version_are_refused(one_size, tmp_path):
+    tables = shutil.copytree(one_size / "tables", tmp_path / "tables")
+    shutil.copy(tables / "settings.parquet", tables / "best.parquet")
     with pytest.raises(InputError, match=r"best\.parquet"):
-        write_report(study, REPORTS)
+        read_tables(tmp_path)
 
 
-def test_a_missing_caption_is_named(tmp_path):
-    study = tabulated(tmp_path / "study", cpu_plan(sizes=(1,)))
+def test_a_missing_caption_is_named(one_size, tmp_path):
+    study = shutil.copytree(one_size, tmp_path / "study")
     with pytest.raises(InputError, match=r"captions.throughput\.md: is missing"):
-        write_report(study, tmp_path)
+        write_report(study, tmp_path, charts=False)
 
 
 def test_tables_of_one_setting_leave_the_others_out(full_tables):
@@ -160,7 +166,7 @@ def test_long_lists_are_cut_by_setting_and_the_page_says_so(full_study, monkeypa
 
 def test_a_row_that_cannot_be_is_named_on_the_page_and_wins_nothing(tmp_path):
     plan = cpu_plan(sizes=(1,))
-    study = tabulated(tmp_path / "study", plan, ran=0.0)
+    study = write_study(tmp_path / "study", plan, ran=0.0)
     first = next(iter(measured(plan.points)))
     one = next(p for p in plan.points if p.point_id == first.point_id)
     write_rows(study / "rows" / "<b>.parquet", [timed_row(one, 1.0, mean_power_w=float("nan"))])
@@ -172,7 +178,7 @@ def test_a_row_that_cannot_be_is_named_on_the_page_and_wins_nothing(tmp_path):
 
 def test_points_whose_losses_are_not_those_of_their_training_are_named_on_the_page(tmp_path):
     plan = cpu_plan(sizes=(1,))
-    study = tabulated(tmp_path / "study", plan, ran=0.0)
+    study = write_study(tmp_path / "study", plan, ran=0.0)
     same = [p for p in plan.points if p.layout.precision == "fp32"][:3]
     for number, one in enumerate(same):
         losses = [7.0, 6.0 if number else 5.0]
