@@ -23,8 +23,8 @@ from scaling.report.text.words import called, shown
 )
 def test_control_characters_are_shown_as_numbers_and_words_stay(name, printed):
     assert shown(name) == printed
-    assert _plain(name) == printed
-    assert _plain([name]) == printed
+    assert _plain([name, None]) == [printed, None]
+    assert _plain([[name, None]]) == [printed]
 
 
 def noise(series, repeated, layouts=4):
