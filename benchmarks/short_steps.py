@@ -52,7 +52,7 @@ SHAPE = ModelShape(
 )
 
 WARMUP, STEPS = 3, 10  # of a point as studies ask for it
-FEWEST_ROUNDS, MOST_ROUNDS = 6, 400
+FEWEST_ROUNDS, MOST_ROUNDS = 10, 400
 IMPORTED = [
     f"scaling.train.engines.{engine}.{part}"
     for engine in ("deepspeed", "torch")
@@ -91,7 +91,7 @@ TORCH += [
 def layouts(full: int) -> list[Layout]:
     """The forty, of both engines; their full step has `full` micro-batches."""
     common = {
-        "seq_length": 256,
+        "seq_length": 128,
         "precision": "fp32",
         "attention": "math",
         "gradient_accumulation_steps": full,
