@@ -154,7 +154,7 @@ def _cells(columns: Columns) -> list[dict[str, Any]]:
     for name, (kind, _) in fields_of(Row).items():
         if name in columns:
             stated[name] = _values(columns, name, kind)
-    named = {n: columns.words(n, "").tolist() for n in ("framework", "source")}
+    named = {n: columns.words(n, "").tolist() for n in ("framework", "release", "source")}
     outcome, step = endings(columns)
     stated["outcome"] = [word or None for word in outcome.tolist()]
     stated["step_time_s"] = [None if np.isnan(seconds) else seconds for seconds in step.tolist()]
@@ -231,6 +231,7 @@ def _record(
     seen[identity] = repeat + 1
     digest = hashlib.sha256(f"{identity}{repeat}".encode()).hexdigest()[:8]
     words = f"{cells['model']}-g{record['world_size']}-{record['layout']}-{digest}"
+    software = " ".join(filter(None, (cells["framework"], cells["release"])))
     return record | {
         "study": study,
         # rows of one global batch are compared; who published them did not say what they kept
@@ -242,7 +243,7 @@ def _record(
         "peak_flop_per_s": record["peak_flop_per_s"] or peak,
         "scaling_version": __version__,
         "hosts": [],
-        "stack_fingerprint": f"published: {cells['framework'] or cells['source'] or 'unnamed'}",
+        "stack_fingerprint": f"published: {software or cells['source'] or 'unnamed'}",
     }
 
 

@@ -103,6 +103,15 @@ def test_the_same_layout_twice_is_a_repeat_and_frameworks_are_never_averaged(imp
     ]
 
 
+def test_releases_of_one_framework_are_never_averaged(imported):
+    releases = ({"release": "26.02", "step_time_s": "0.9"}, {"release": "26.06"})
+    found = imported(*releases)("layouts")
+    assert sorted((row["runs"], row["stack_fingerprint"]) for row in found) == [
+        (1, "published: Somebody 1.0 26.02"),
+        (1, "published: Somebody 1.0 26.06"),
+    ]
+
+
 def test_published_rows_beside_measured_ones_keep_their_series(tmp_path, imported):
     one = some_point(1)
     write_points(tmp_path / "study", Plan(points=(one,), refusals=()))

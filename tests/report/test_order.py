@@ -124,6 +124,18 @@ def test_a_winner_beyond_doubt_is_called_one_and_nothing_is_said_of_what_was_not
     assert said["notes"] == []
 
 
+def test_releases_that_ran_the_same_size_are_told_apart_by_name() -> None:
+    one = rows()["optimism"][0]
+    names = ("published: Somebody 26.02", "published: Somebody 26.06")
+    found = order(Tables(rows(optimism=[one | {"stack_fingerprint": name} for name in names])))
+    assert found is not None
+    assert found["several"]
+    assert [row["model"].rpartition(", ")[2] for row in found["sizes"]] == [
+        "Somebody 26.02",
+        "Somebody 26.06",
+    ]
+
+
 def test_no_drift_says_what_was_tested_and_a_point_on_no_line_is_counted() -> None:
     drift = [
         {"test": "time", "host": None, "residual_of": "repeats", "runs": 9, "effect": 0.01,

@@ -38,20 +38,34 @@ def order(tables: Tables) -> dict[str, Any] | None:
         )
         for number, one in settings.items()
     }
+    told = [
+        row
+        for row in tables["optimism"]
+        if row["layouts"] > 1 and row["series"] == spoken_of[row["setting_id"]]
+    ]
+    stacks = Counter((row["setting_id"], row["world_size"]) for row in told)
     sizes = [
         row
         | {
-            "model": names[row["setting_id"]],
+            "model": ", ".join(
+                [
+                    names[row["setting_id"]],
+                    *(
+                        [(row["stack_fingerprint"] or "unnamed").removeprefix("published: ")]
+                        if stacks[row["setting_id"], row["world_size"]] > 1
+                        else []
+                    ),
+                ]
+            ),
             "size": counted(row["world_size"], words_for(settings[row["setting_id"]]["vendor"])),
             "optimism": max(0.0, row["optimism"]),
         }
-        for row in tables["optimism"]
-        if row["layouts"] > 1 and row["series"] == spoken_of[row["setting_id"]]
+        for row in told
     ]
     notes = [*_extension(tables["extension"]), *_drift(tables["drift"]), *_stops(tables["stops"])]
     if not sizes and not notes:
         return None
-    several = len({row["setting_id"] for row in sizes}) > 1
+    several = len({row["model"] for row in sizes}) > 1
     return {"headline": _headline(sizes), "sizes": sizes, "several": several, "notes": notes}
 
 
