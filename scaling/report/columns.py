@@ -145,7 +145,7 @@ SPOKEN: dict[str, tuple[str, ...]] = {
     ),
     "optimism": (
         "setting_id", "series", "world_size", "layout_name", "layouts", "runs", "contenders",
-        "probability_of_winner", "between_run_sigma", "optimism",
+        "probability_of_winner", "between_run_sigma", "optimism", "stack_fingerprint",
     ),
     "extension": ("setting_id", "linear", "error", "covered"),
     "drift": ("series", "cluster", "test", "host", "residual_of", "runs", "effect", "p_value"),
