@@ -44,19 +44,17 @@ def order(tables: Tables) -> dict[str, Any] | None:
         if row["layouts"] > 1 and row["series"] == spoken_of[row["setting_id"]]
     ]
     stacks = Counter((row["setting_id"], row["world_size"]) for row in told)
+
+    def of_software(row: Record) -> str:
+        name = names[row["setting_id"]]
+        if stacks[row["setting_id"], row["world_size"]] == 1:
+            return name
+        return f"{name}, {(row['stack_fingerprint'] or 'unnamed').removeprefix('published: ')}"
+
     sizes = [
         row
         | {
-            "model": ", ".join(
-                [
-                    names[row["setting_id"]],
-                    *(
-                        [(row["stack_fingerprint"] or "unnamed").removeprefix("published: ")]
-                        if stacks[row["setting_id"], row["world_size"]] > 1
-                        else []
-                    ),
-                ]
-            ),
+            "model": of_software(row),
             "size": counted(row["world_size"], words_for(settings[row["setting_id"]]["vendor"])),
             "optimism": max(0.0, row["optimism"]),
         }

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Spans = npt.NDArray[
-    np.float64
-]  # [n, 2] of starts and ends in seconds, in any order, overlapping or not
+# [n, 2] of starts and ends in seconds, in any order, overlapping or not
+Spans = npt.NDArray[np.float64]
 
 STEP = "scaling.step"  # annotates one drained step of the window
 OPTIMIZER = "scaling::optimizer"  # annotates what a step does once, after its micro-batches
