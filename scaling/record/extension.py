@@ -53,7 +53,8 @@ def extended(
 
     The line is the least squares through the mean of the middle half of each accumulation's steps:
     seconds add up in the mean and not in the median, whose bootstrap is also too wide where steps
-    that follow each other are alike. Its interval is a bootstrap of whole rounds, blocks of them
+    that follow each other are alike. Each counts 1 / m, as the variance of a sum of m micro-batches
+    grows with m (on CPU ranks it grew with m^1.5, benchmarks/short_steps.py). Its interval is a bootstrap of whole rounds, blocks of them
     where they are alike, so that what slows a round down moves F and s together; its deviations are
     widened as Student's t is wider than the normal distribution, since few rounds show less than
     their spread. It is an interval of this run.
@@ -100,10 +101,13 @@ def _centres(times: Values) -> Values:
 
 
 def _line(counts: Values, times: Values) -> tuple[Values, Values]:
-    """Slope and intercept of the least squares through (counts, each row of times)."""
-    away = counts - counts.mean()
-    slope = times @ away / float(away @ away)
-    return slope, times.mean(axis=1) - slope * counts.mean()
+    """Slope and intercept of the line through (counts, each row of times), each weighing 1 / m."""
+    weights = 1 / counts
+    weights /= weights.sum()
+    middle = float(weights @ counts)
+    away = weights * (counts - middle)
+    slope = times @ away / float(away @ counts)
+    return slope, times @ weights - slope * middle
 
 
 def _widened(rounds: int, level: float) -> float:

@@ -18,14 +18,14 @@ def accumulations(layout: Layout) -> tuple[int, ...]:
     """Micro-batches of the short steps of a round; none where nothing would be shorter.
 
     Three, so that a line can fail. From two on a step accumulates as the full one does. A pipeline
-    takes 2, 3 and 4 times its stages: it is filled, runs steadily and is drained, as many
+    takes 2, 4 and 6 times its stages: it is filled, runs steadily and is drained, as many
     micro-batches are in flight as ever, and DualPipeV has the 2 pp that it needs. A schedule that
     deals micro-batches in rounds of pp is only shortened where the full step has whole rounds too.
     """
     if layout.pp == 1:
-        counts: tuple[int, ...] = (2, 4, 6)
+        counts: tuple[int, ...] = (2, 5, 8)
     else:
-        counts = (2 * layout.pp, 3 * layout.pp, 4 * layout.pp)
+        counts = (2 * layout.pp, 4 * layout.pp, 6 * layout.pp)
         whole = layout.gradient_accumulation_steps % layout.pp == 0
         if layout.pipeline_schedule in ("interleaved", "zero_bubble") and not whole:
             return ()

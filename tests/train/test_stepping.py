@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.ranks]
 
 
 def short_point(accumulation: str = "short", **changes: object) -> Point:
-    asked = {"gradient_accumulation_steps": 12, "micro_batch_size": 1, "warmup_steps": 1}
+    asked = {"gradient_accumulation_steps": 16, "micro_batch_size": 1, "warmup_steps": 1}
     point = tiny_point(**(asked | changes))  # type: ignore[arg-type]
     return dataclasses.replace(point, accumulation=accumulation)  # type: ignore[arg-type]
 
@@ -36,10 +36,10 @@ def test_short_steps_reduce_and_update_as_full_ones_in_every_layout(
     for layout in layouts:
         results = train(short_point(**layout))
         first = results[0]
-        counts = [4, 6, 8] if "pp" in layout else [2, 4, 6]
+        counts = [4, 8, 12] if "pp" in layout else [2, 5, 8]
         assert first.short_accumulations == in_random_turns(counts, 5, seed=1)
         assert first.short_step_times_s is not None
-        extension = extended(first.short_accumulations, first.short_step_times_s, 12)
+        extension = extended(first.short_accumulations, first.short_step_times_s, 16)
         assert extension is not None
         # where times lie on no line, as on a busy machine they may not, full steps follow
         assert len(first.step_times_s) == (0 if extension.linear else 10)
@@ -72,7 +72,7 @@ def in_turns(**layout: object) -> Point:
 def test_every_schedule_trains_alike_when_short_and_full_steps_take_turns(
     learn: Learn, point: Point
 ) -> None:
-    assert accumulations(point.layout) == (4, 6, 8)
+    assert accumulations(point.layout) == (4, 8, 12)
     losses = learn(point)[0]["losses"]
     assert len(losses) == 5
     assert losses == pytest.approx(learn(in_turns())[0]["losses"], abs=2e-5)
@@ -83,9 +83,9 @@ def test_a_point_of_both_kinds_has_the_losses_of_its_full_steps_alone(train: Tra
     both = train(short_point("both", zero_stage=2))[0]
     assert both.losses == pytest.approx(plain.losses, abs=1e-6)
     assert len(both.step_times_s) == 10
-    assert both.short_accumulations == in_random_turns([2, 4, 6], 5, seed=1)
+    assert both.short_accumulations == in_random_turns([2, 5, 8], 5, seed=1)
     assert both.short_step_times_s is not None
-    extension = extended(both.short_accumulations, both.short_step_times_s, 12)
+    extension = extended(both.short_accumulations, both.short_step_times_s, 16)
     assert extension is not None
     assert extension.low_s <= extension.step_time_s <= extension.high_s
 
