@@ -51,13 +51,15 @@ def extended(
     own, as pairs of chunks meet at the turn. That holds from m = 2 p on, where filling and
     draining do not meet; so the schedule's count of slots is m + constant, which is in F.
 
-    The line is the least squares through the mean of the middle half of each accumulation's steps:
-    seconds add up in the mean and not in the median, whose bootstrap is also too wide where steps
-    that follow each other are alike. Each counts 1 / m, as the variance of a sum of m micro-batches
-    grows with m (on CPU ranks it grew with m^1.5, benchmarks/short_steps.py). Its interval is a bootstrap of whole rounds, blocks of them
-    where they are alike, so that what slows a round down moves F and s together; its deviations are
-    widened as Student's t is wider than the normal distribution, since few rounds show less than
-    their spread. It is an interval of this run.
+    The line is fitted by weighted least squares to one value per accumulation: the mean of the
+    middle half of its steps. A mean, because seconds add up in means and not in medians, and
+    because a median's bootstrap interval is too wide where neighbouring steps are alike. The weight
+    is 1 / m: the variance of a sum of m independent micro-batches grows with m (on CPU ranks it
+    grew with m^1.5, benchmarks/short_steps.py).
+
+    The interval is a bootstrap of whole rounds, or of blocks of rounds where neighbours are alike,
+    so that a slow round moves F and s together. It is widened as Student's t is wider than the
+    normal distribution, since few rounds show less than their spread. It describes this run only.
 
     `accumulations` are the micro-batches of each step, rounds of the same ones in any order. None
     if there are fewer than two rounds or two accumulations.
