@@ -9,10 +9,10 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
-from scaling.predict.cost.interval import beyond_of, spread_of
+from scaling.predict.cost.interval import extrapolation_of, spread_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.outcomes import EVEN, SURE_ENOUGH, judged_by
-from scaling.predict.fit.bands import HeldBack, band_of
+from scaling.predict.fit.bands import HeldOut, band_of
 from scaling.predict.fit.calibrate import calibrate, fit_outcomes, one_fingerprint_per_stack
 from scaling.predict.fit.trial import trial
 from scaling.predict.read.calibration import (
@@ -25,6 +25,7 @@ from scaling.predict.read.calibration import (
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.parameters import PARAMETERS
 from scaling.predict.read.points import points_of
+from scaling.predict.read.trust import new_values
 from tests.predict.conftest import table_of
 
 pytestmark = pytest.mark.slow
@@ -202,10 +203,14 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
 def spread(stack, roughness=1.0, **new):
     values = {"world_size": 32.0, "seq_length": 2048.0, "model": "ref-3b", "hidden_size": 2560.0}
     values |= {"gpus_per_node": 8.0, "experts": False} | new
-    flags = {name: values.pop(name) for name in ("unheard_of", "lean_kernels") if name in values}
+    flags = {
+        name: values.pop(name) for name in ("unknown_software", "lean_kernels") if name in values
+    }
     arrays = {name: np.array([value]) for name, value in values.items()}
-    axes = {name: arrays.pop(name) for name in AXES}
-    return spread_of(np.array([1.0]), np.array([roughness]), stack, axes=axes, **flags, **arrays)
+    beyond, axes = arrays.pop("beyond", np.zeros(1)), {name: arrays.pop(name) for name in AXES}
+    arrays |= {"new": new_values(stack, axes, beyond) if stack else {}}
+    arrays |= {"world_size": axes["world_size"]}
+    return spread_of(np.array([1.0]), np.array([roughness]), stack, **flags, **arrays)
 
 
 def band_width(stack, **new) -> float:
@@ -244,14 +249,14 @@ def test_a_model_with_experts_is_less_sure_from_data_sheets_alone():
     assert spread(None, experts=True).own_sigma > spread(None).own_sigma
 
 
-def test_software_unheard_of_is_less_sure_of_its_data_sheets_most_before_hopper():
+def test_unknown_software_is_less_sure_of_its_data_sheets_most_before_hopper():
     for lean, wider in ((False, 1.3), (True, 1.05)):
-        unheard, heard = (
-            band_width(None, unheard_of=unheard, lean_kernels=lean) for unheard in (True, False)
+        unknown, known = (
+            band_width(None, unknown_software=one, lean_kernels=lean) for one in (True, False)
         )
-        assert np.log(unheard) > wider * np.log(heard)
+        assert np.log(unknown) > wider * np.log(known)
     # the layouts of a size are compared nearly as surely: most of it they share
-    assert spread(None, unheard_of=True).own_sigma < 1.2 * spread(None).own_sigma
+    assert spread(None, unknown_software=True).own_sigma < 1.2 * spread(None).own_sigma
 
 
 def test_a_layout_that_waits_for_its_tensor_parallel_ranks_is_less_sure(calibrated):
@@ -263,12 +268,12 @@ def test_a_layout_beyond_all_calibrated_ones_is_less_sure(sweep):
     stack = only(fitted_on(of_tp(sweep, 1)))
     points = points_of(Columns(sweep, "sweep"))
     (group,) = points.groups
-    beyond = beyond_of(group.features, stack.seen)
+    beyond = extrapolation_of(group.features, stack.seen)
     tp = group.features.tp
     assert beyond[tp == 1].max() == 0
     assert beyond[tp == 2] == pytest.approx(1)  # doublings
     assert beyond[tp == 4] == pytest.approx(2)
-    near, far = (spread(stack, beyond=np.array([d])) for d in (0.0, 2.0))
+    near, far = (spread(stack, beyond=d) for d in (0.0, 2.0))
     assert far.own_sigma > near.own_sigma
     assert far.own_sigma == pytest.approx(stack.bands["layout"].own)  # of other layouts left out
 
@@ -346,10 +351,10 @@ def held_back(own, shared, *, settings=40, rows=50, seed=1):
     draw = np.random.default_rng(seed)
     setting = np.repeat(np.arange(settings), rows)
     off = draw.normal(0, shared, settings)[setting] + draw.normal(0, own, settings * rows)
-    return HeldBack(
+    return HeldOut(
         log_residual=off,
         roughness=np.ones(len(off)),
-        beyond=np.zeros(len(off)),
+        extrapolation=np.zeros(len(off)),
         setting=setting.astype(object),
     )
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from scaling.predict.cost.interval import spread_of
-from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
+from scaling.predict.read.calibration import Z_80, Band, StackCalibration
+from scaling.predict.read.trust import new_values
 
 SEEN = {
     "world_size": (8.0, 32.0),
@@ -30,8 +31,9 @@ def parts(calibrated: StackCalibration, **values) -> tuple[float, float]:
     row = {"world_size": 32.0, "seq_length": 4096.0, "model": "llama-7b", "hidden_size": 4096.0}
     row |= {"gpus_per_node": 8.0, "experts": False} | values
     arrays = {name: np.array([value]) for name, value in row.items()}
-    axes = {name: arrays.pop(name) for name in SEEN}
-    spread = spread_of(np.array([1.0]), np.array([1.0]), calibrated, axes=axes, **arrays)
+    beyond, axes = arrays.pop("beyond", np.zeros(1)), {name: arrays.pop(name) for name in SEEN}
+    arrays |= {"new": new_values(calibrated, axes, beyond), "world_size": axes["world_size"]}
+    spread = spread_of(np.array([1.0]), np.array([1.0]), calibrated, **arrays)
     return float(spread.own_sigma[0]), float(spread.size_sigma[0])
 
 
@@ -71,5 +73,5 @@ def test_what_no_row_depends_on_is_a_layouts_own_error():
 
 def test_of_an_older_calibrations_band_nearly_all_is_the_layouts_own():
     own, size = parts(stack(interpolation=band(None, None)))
-    assert own == pytest.approx(0.85 * 0.2 / (2 * EIGHTY))
+    assert own == pytest.approx(0.85 * 0.2 / (2 * Z_80))
     assert size == pytest.approx(0.016)

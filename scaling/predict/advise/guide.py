@@ -12,7 +12,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.model import Prediction
-from scaling.predict.fit.coverage import settings_of
+from scaling.predict.fit.coverage import rows_by_setting
 from scaling.predict.read.features import Points
 
 # Seconds from an allocation to the first step before any row has told: imports, connections, model.
@@ -111,7 +111,7 @@ def _wanted(
     """
     here = points.world_size == world_size
     wanted = [(1, 0, row) for row in np.flatnonzero(here & ~prediction.predicted).tolist()]
-    for rows in settings_of(points, here & prediction.predicted).values():
+    for rows in rows_by_setting(points, here & prediction.predicted).values():
         at = np.array(rows)
         time, startable = prediction.ranked_s[at], ~prediction.passed_over[at]
         limit = math.inf
@@ -185,7 +185,7 @@ def affordable(rows: Sequence[int], cost: Floats, bound: float) -> list[int]:
 def _best(points: Points, prediction: Prediction, here: Flags) -> Floats:
     """The predicted time of the best startable point of each row's setting, NaN where none is."""
     best = np.full(len(points), np.nan)
-    for rows in settings_of(points, here & prediction.predicted).values():
+    for rows in rows_by_setting(points, here & prediction.predicted).values():
         at = np.array(rows)
         startable = at[~prediction.passed_over[at]]
         if startable.size:

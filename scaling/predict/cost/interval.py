@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
+from scaling.predict.read.calibration import Z_80, Band, StackCalibration
 from scaling.predict.read.features import Features
-from scaling.predict.read.trust import LAYOUT, TRUSTS, at_trust, new_in
+from scaling.predict.read.trust import LAYOUT, TRUSTS, trust_band
 
 # A band narrower than repeats of one layout would claim more than a measurement can.
 _NARROWEST = 0.012
@@ -51,7 +50,7 @@ SINGLE = 0.9
 _DATA_SHEET = {False: (0.085, 0.04, 0.07), True: (0.035, 0.03, 0.057)}
 # The same of software unheard of (read/stacks.py), from tables predicted as if theirs were: before
 # Hopper its kernels and overlap may be anybody's, so that whole tables are off by 10 to 17 %.
-_UNHEARD_OF = {False: (0.095, 0.04, 0.13), True: (0.045, 0.03, 0.06)}
+_UNKNOWN_SOFTWARE = {False: (0.095, 0.04, 0.13), True: (0.045, 0.03, 0.06)}
 # More of both own and common where layers have experts: what routing, permutation and grouped GEMMs
 # take differs between releases of one stack by a quarter, and more between stacks.
 _OF_EXPERTS = {False: (0.05, 0.13), True: (0.09, 0.18)}
@@ -83,60 +82,60 @@ def spread_of(
     trust: Floats | float = 1.0,
     unfollowed: Floats | float = 0.0,
     unfitted: Floats | float = 0.0,
-    beyond: Floats | float = 0.0,
-    axes: Mapping[str, npt.NDArray[np.generic]],
+    new: Mapping[str, Flags],
+    world_size: Floats,
     gpus_per_node: Floats,
     experts: Flags,
     lossy_transport: bool = False,
     lean_kernels: bool = False,
-    unheard_of: bool = False,
+    unknown_software: bool = False,
     other_cluster: bool = False,
 ) -> Spread:
     """The spread of predictions made with the parameters of `stack`, data sheets if None.
 
-    Rows with a value of `axes` (n,) that was not calibrated take the errors of the folds that left
-    such a value out. Beyond the largest calibrated size what rows share grows as the root of the
-    doublings, as in a random walk, and their own part with every doubling of the nodes.
+    Rows with a new value of an axis (`new`, of `new_values`; unused without `stack`) take the
+    errors of the folds that left such a value out. Beyond the largest calibrated size what rows
+    share grows as the root of the doublings, as in a random walk, and their own part with every
+    doubling of the nodes.
     A fit followed in part (`trust`, trust.py) is off by what folds show at that trust, and
     `unfollowed`, ln(step by the whole fit / step_s), is one standard deviation: it may be right all
-    the same. `unfitted` is that of what no calibrated row depends on; `beyond` is of `beyond_of`.
+    the same. `unfitted` is that of what no calibrated row depends on.
     """
     n = len(step_s)
     if stack is None or other_cluster:
-        sheets = (_UNHEARD_OF if unheard_of else _DATA_SHEET)[lean_kernels]
+        sheets = (_UNKNOWN_SOFTWARE if unknown_software else _DATA_SHEET)[lean_kernels]
         own, size, common = (np.full(n, part) for part in (_OTHER_CLUSTER if stack else sheets))
-        own_of_experts, common_of_experts = _OF_EXPERTS[unheard_of]
+        own_of_experts, common_of_experts = _OF_EXPERTS[unknown_software]
         own = np.hypot(own * (_OWN_IF_LOSSY if lossy_transport else 1), own_of_experts * experts)
         common = np.hypot(common, common_of_experts * experts)
         return _spread(step_s, own * roughness, size, common)
     inner_own, inner_size = _parts(stack.bands["interpolation"], "interpolation")
     own, size, common = np.full(n, inner_own), np.full(n, inner_size), np.zeros(n)
-    world_size = axes["world_size"].astype(np.float64)
     largest = max((float(seen) for seen in stack.seen["world_size"]), default=1.0)
     doublings = np.maximum(np.log2(world_size / largest), 0.0)
     nodes = np.maximum(np.log2(world_size / np.maximum(gpus_per_node, largest)), 0.0)
-    for axis, new in new_in(stack, axes, np.full(n, beyond)).items():
+    for axis, is_new in new.items():
         band = stack.bands.get(axis)
         axis_own, shared = (
-            _parts(band, axis) if band else before(axis, lean_kernels, lossy_transport)
+            _parts(band, axis) if band else prior_parts(axis, lean_kernels, lossy_transport)
         )
-        own = np.where(new, np.maximum(own, axis_own), own)
+        own = np.where(is_new, np.maximum(own, axis_own), own)
         if axis == "world_size":
-            size = np.where(new, np.hypot(size, shared * np.sqrt(np.maximum(doublings, 1))), size)
+            grown = np.hypot(size, shared * np.sqrt(np.maximum(doublings, 1)))
+            size = np.where(is_new, grown, size)
             own = own * (1 + _OWN_PER_DOUBLING[lossy_transport] * nodes)
         else:
-            common = np.where(new, np.hypot(common, shared), common)
+            common = np.where(is_new, np.hypot(common, shared), common)
     common = np.hypot(common, unfollowed)
-    by_trust = [stack.bands.get(at_trust(share), stack.bands["interpolation"]) for share in TRUSTS]
-    own = np.maximum(
-        own, np.interp(trust, TRUSTS, [_parts(b, "interpolation")[0] for b in by_trust])
-    )
+    bands = [stack.bands.get(trust_band(share), stack.bands["interpolation"]) for share in TRUSTS]
+    own_by_trust = [_parts(band, "interpolation")[0] for band in bands]
+    own = np.maximum(own, np.interp(trust, TRUSTS, own_by_trust))
     return _spread(step_s, np.hypot(own * roughness, unfitted), size, common)
 
 
 def _spread(step_s: Floats, own: Floats, size: Floats, common: Floats) -> Spread:
     own = np.maximum(own, _NARROWEST)
-    reach = EIGHTY * np.sqrt((SINGLE * own) ** 2 + size**2 + common**2)
+    reach = Z_80 * np.sqrt((SINGLE * own) ** 2 + size**2 + common**2)
     return Spread(
         low=step_s * np.exp(-reach), high=step_s * np.exp(reach), own_sigma=own, size_sigma=size
     )
@@ -149,10 +148,10 @@ def _parts(band: Band, axis: str) -> tuple[float, float]:
     """
     if band.own is not None and band.shared is not None:
         return band.own, band.shared
-    return 0.85 * (band.high - band.low) / (2 * EIGHTY), _SHARED_BEFORE[axis]
+    return 0.85 * (band.high - band.low) / (2 * Z_80), _SHARED_BEFORE[axis]
 
 
-def before(axis: str, lean_kernels: bool, lossy_transport: bool) -> tuple[float, float]:
+def prior_parts(axis: str, lean_kernels: bool, lossy_transport: bool) -> tuple[float, float]:
     """What own and shared parts are taken as before any fold tells."""
     of_own, of_shared = _BEFORE[lean_kernels]
     own = _OWN_BEYOND if axis == LAYOUT else _OWN_BEFORE
@@ -160,7 +159,7 @@ def before(axis: str, lean_kernels: bool, lossy_transport: bool) -> tuple[float,
     return own, of_shared * _SHARED_BEFORE[axis]
 
 
-def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) -> Floats:
+def roughness_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) -> Floats:
     """How many times the usual own error a layout's is, (n,).
 
     On published tables a layout's own error grows with what waiting for tensor-parallel ranks takes
@@ -176,22 +175,22 @@ def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) ->
     return np.asarray((1 + 4 * tp_share) * (1 + (crowded if lossy_transport else 0.0)))
 
 
-def range_of(f: Features) -> dict[str, tuple[float, ...]]:
+def feature_ranges(f: Features) -> dict[str, tuple[float, ...]]:
     """The least and the largest of what rows show of layouts, by names of features."""
-    return {name: (float(v.min()), float(v.max())) for name, v in shown_of(f).items()}
+    return {name: (float(v.min()), float(v.max())) for name, v in range_features(f).items()}
 
 
-def beyond_of(f: Features, seen: Mapping[str, Sequence[float | str]]) -> Floats:
-    """How far layouts are beyond all rows that `range_of` saw, in doublings and switches, (n,)."""
+def extrapolation_of(f: Features, seen: Mapping[str, Sequence[float | str]]) -> Floats:
+    """Distance outside the calibrated `feature_ranges`, in doublings and switches, (n,)."""
     beyond = np.zeros(len(f))
-    for name, values in shown_of(f).items():
+    for name, values in range_features(f).items():
         if name in seen:
             least, largest = (float(end) for end in seen[name])
             beyond += np.maximum(least - values, 0) + np.maximum(values - largest, 0)
     return beyond
 
 
-def shown_of(f: Features) -> dict[str, Floats]:
+def range_features(f: Features) -> dict[str, Floats]:
     """Counts in doublings and switches, (n,) each."""
     doublings = {name: np.log2(np.asarray(getattr(f, name), np.float64)) for name in COUNTS}
     return doublings | {name: np.asarray(getattr(f, name), np.float64) for name in _SWITCHES}

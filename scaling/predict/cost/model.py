@@ -7,16 +7,22 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.predict.cost.interval import below, beyond_of, rough_of, spread_of
+from scaling.predict.cost.interval import below, extrapolation_of, roughness_of, spread_of
 from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
 from scaling.predict.cost.outcomes import judged_by
 from scaling.predict.cost.risk import possible_stall_s, ranked_by, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
-from scaling.predict.read.calibration import UNFELT, Calibration, StackCalibration
+from scaling.predict.read.calibration import NO_ROW_DEPENDS, Calibration, StackCalibration
 from scaling.predict.read.features import BLOCK, Group, Points
 from scaling.predict.read.parameters import TIME
 from scaling.predict.read.residual import places_of
-from scaling.predict.read.trust import followed, new_in, residual_in, shrunk, trust_in
+from scaling.predict.read.trust import (
+    expected_residual,
+    james_stein_trust,
+    new_values,
+    parameters_at_trust,
+    trust_of_rows,
+)
 
 _NUDGE = 1.1  # of a parameter, to see what a step gains by it
 
@@ -103,23 +109,24 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         p, stack, parameters_from = source.parameters_for(group)
         trust = np.ones(len(group.rows))
         residual, unfitted = np.zeros(len(trust)), np.zeros(len(trust))
+        new: dict[str, Flags] = {}
         if stack is not None and stack.cluster == group.cluster_name:
             axes = axes_of(points, group)
-            new = new_in(stack, axes, beyond_of(group.features, stack.seen))
-            # a precision too can be new: in doublings, as interval.py's range_of has it
+            new = new_values(stack, axes, extrapolation_of(group.features, stack.seen))
+            # a precision too can be new: in doublings, as interval.py's feature_ranges has it
             peak = np.log2(group.features.gemm_peak)
-            trust = trust_in(stack, {**axes, "gemm_peak": peak}, new)
+            trust = trust_of_rows(stack, {**axes, "gemm_peak": peak}, new)
             if stack.sheet_error is not None:
                 some = np.flatnonzero(np.any([*new.values()], axis=0))
                 unfitted[some] = _unfitted(group, some, stack, p)
-                trust = np.minimum(trust, followed(stack.sheet_error, unfitted))
+                trust = np.minimum(trust, james_stein_trust(stack.sheet_error, unfitted))
                 unfitted = np.minimum(unfitted, stack.sheet_error)
             if stack.residual is not None:
-                residual = residual_in(stack, new, trust, places_of(group.features))
+                residual = expected_residual(stack, new, trust, places_of(group.features))
         start = group.start if stack is None else {**group.start, **stack.starts}
         unfollowed = np.zeros(len(group.rows))
         for share in np.unique(trust).tolist():
-            near = shrunk(p, start, share, None if stack is None else stack.cautious)
+            near = parameters_at_trust(p, start, share, None if stack is None else stack.cautious)
             rows = np.flatnonzero(trust == share)
             if len(rows) > BLOCK:  # alike side by side: what none of a block has is not computed
                 f = group.features
@@ -132,7 +139,7 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         index = group.rows
         out.predicted[index] = True
         out.parameters_from[index] = parameters_from
-        _judge(points, group, out, stack, trust, unfollowed, unfitted)
+        _judge(points, group, out, stack, new, trust, unfollowed, unfitted)
     return out
 
 
@@ -162,7 +169,7 @@ def _unfitted(
 
     The priors of those parameters, by differences: a row whose step they do not move has 0.
     """
-    unfelt = [q for q in TIME if stack.parameters[q.name].reason == UNFELT]
+    unfelt = [q for q in TIME if stack.parameters[q.name].reason == NO_ROW_DEPENDS]
     variance = np.zeros(len(rows))
     for block in range(0, len(rows), BLOCK):
         f = group.features.take(rows[block : block + BLOCK])
@@ -183,6 +190,7 @@ def _judge(
     group: Group,
     out: Prediction,
     stack: StackCalibration | None,
+    new: Mapping[str, Flags],
     trust: Floats,
     unfollowed: Floats,
     unfitted: Floats,
@@ -192,7 +200,7 @@ def _judge(
     step_s = out.step_time_s[index]
     spread = spread_of(
         step_s,
-        rough_of(
+        roughness_of(
             out.time_terms["tp_comm_s"][index] / step_s,
             out.need_bytes[index] / out.capacity_bytes[index],
             lossy_transport=group.cluster.lossy_transport,
@@ -201,13 +209,13 @@ def _judge(
         trust=trust,
         unfollowed=unfollowed,
         unfitted=unfitted,
-        beyond=0.0 if stack is None else beyond_of(f, stack.seen),
-        axes=axes_of(points, group),
+        new=new,
+        world_size=points.world_size[index],
         gpus_per_node=f.gpus_per_node,
         experts=f.num_experts > 1,
         lossy_transport=group.cluster.lossy_transport,
         lean_kernels=group.stack.lean_kernels,
-        unheard_of=not group.stack.name,
+        unknown_software=not group.stack.name,
         other_cluster=stack is not None and stack.cluster != group.cluster_name,
     )
     out.low[index] = spread.low

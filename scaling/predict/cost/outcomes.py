@@ -31,7 +31,7 @@ EVEN, SURE_ENOUGH = 0.5, 0.55
 # Of software unheard of a layout is called a fit up to 1.11 of the capacity: taken as such, LLaMA
 # on A100 gains 1.3 points of balanced accuracy by it, on H100 over EFA loses 1.4, and of MPT's
 # layouts, all of which ran, 4 % are called out of memory for 35.
-_UNHEARD_OF = 0.3
+_UNKNOWN_SOFTWARE = 0.3
 
 
 def outcome_columns(f: Features) -> Floats:
@@ -59,7 +59,7 @@ def judged_by(
         sigma = np.hypot(np.full(len(f), learned["sigma"]), of_count)
         return sigma, learned["offset"] + of_kernel, SURE_ENOUGH
     if stack is None and not group.stack.name:
-        return np.full(len(f), _SIGMA_UNHEARD_OF), np.zeros(len(f)), _UNHEARD_OF
+        return np.full(len(f), _SIGMA_UNHEARD_OF), np.zeros(len(f)), _UNKNOWN_SOFTWARE
     judged = stack is not None and stack.rows_out_of_memory + stack.rows_with_peak_memory > 0
     sigma = np.where(counted, min(_SIGMA_COUNTED, _SIGMA[judged]), _SIGMA[judged])
     return np.hypot(sigma, of_count), np.zeros(len(f)), EVEN

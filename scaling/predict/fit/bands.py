@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Floats, Words
-from scaling.predict.cost.interval import before
-from scaling.predict.read.calibration import EIGHTY, Band
+from scaling.predict.cost.interval import prior_parts
+from scaling.predict.read.calibration import Z_80, Band
 
 # What is taken before any fold tells is worth so many rows (own part), and one fold (shared part).
 _ROWS_BEFORE = 30
@@ -17,23 +17,23 @@ _FEWEST_RIVALS = 6  # rows of a setting, below which its median is not told from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBack:
+class HeldOut:
     """Rows of one fold that the fit has not seen, (n,) each.
 
-    `log_residual`: ln(measured / predicted). `roughness`: the factor of their own part, `rough_of`.
-    `beyond`: doublings and switches beyond the rows that were fitted. `setting`: equal where rows
-    share model, size, sequence length and batch.
+    `log_residual`: ln(measured / predicted). `roughness`: the factor on their own error, see
+    `roughness_of`. `extrapolation`: distance outside the fitted rows, see `extrapolation_of`.
+    `setting`: equal where rows share model, size, sequence length and batch.
     """
 
     log_residual: Floats
     roughness: Floats
-    beyond: Floats
+    extrapolation: Floats
     setting: Words
 
 
 def band_of(
     axis: str,
-    folds: Iterable[HeldBack],
+    folds: Iterable[HeldOut],
     *,
     lean_kernels: bool = False,
     lossy_transport: bool = False,
@@ -50,7 +50,7 @@ def band_of(
     low, high = np.quantile(residuals, [0.1, 0.9])
     n = len(residuals)
     factor = 1 + 2 / n
-    own_before, shared_before = before(axis, lean_kernels, lossy_transport)
+    own_before, shared_before = prior_parts(axis, lean_kernels, lossy_transport)
     shown = _own(several) * factor
     own = (n * shown + _ROWS_BEFORE * own_before) / (n + _ROWS_BEFORE)
     folded = math.sqrt(np.mean([_shared_square(fold, own) for fold in several]))
@@ -63,17 +63,17 @@ def band_of(
     )
 
 
-def one_fold(parts: Sequence[HeldBack]) -> HeldBack:
+def joined_folds(parts: Sequence[HeldOut]) -> HeldOut:
     """Random folds as one: each row was predicted by a fit that had its neighbours."""
-    names = [each.name for each in fields(HeldBack)]
-    return HeldBack(**{n: np.concatenate([getattr(part, n) for part in parts]) for n in names})
+    names = [each.name for each in fields(HeldOut)]
+    return HeldOut(**{n: np.concatenate([getattr(part, n) for part in parts]) for n in names})
 
 
-def _own(folds: Iterable[HeldBack]) -> float:
+def _own(folds: Iterable[HeldOut]) -> float:
     """The own error of a layout of roughness 1, from rows that are not beyond the fitted ones."""
     errors = []
     for fold in folds:
-        within = fold.beyond == 0
+        within = fold.extrapolation == 0
         if within.sum() < _FEWEST_RIVALS:
             within[:] = True
         middle = np.full(len(within), np.median(fold.log_residual))
@@ -81,10 +81,10 @@ def _own(folds: Iterable[HeldBack]) -> float:
             if len(index) >= _FEWEST_RIVALS:
                 middle[index] = np.median(fold.log_residual[index])
         errors.append((np.abs(fold.log_residual - middle) / fold.roughness)[within])
-    return float(np.quantile(np.concatenate(errors), 0.8)) / EIGHTY
+    return float(np.quantile(np.concatenate(errors), 0.8)) / Z_80
 
 
-def _shared_square(fold: HeldBack, own: float) -> float:
+def _shared_square(fold: HeldOut, own: float) -> float:
     """Mean over settings of what their rows share, squared."""
     squares, rows = 0.0, 0
     for index in _settings(fold):
@@ -96,7 +96,7 @@ def _shared_square(fold: HeldBack, own: float) -> float:
     return max(squares / max(rows, 1), 0.0)
 
 
-def _settings(fold: HeldBack) -> Iterator[npt.NDArray[np.int64]]:
+def _settings(fold: HeldOut) -> Iterator[npt.NDArray[np.int64]]:
     _, which = np.unique(fold.setting.astype(str), return_inverse=True)
     for one in range(int(which.max(initial=-1)) + 1):
         yield np.flatnonzero(which == one)

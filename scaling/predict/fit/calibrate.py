@@ -12,13 +12,13 @@ from scipy.special import log_ndtr
 from scaling.errors import InputError
 from scaling.foreign.arrays import Floats, Words
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import range_of
+from scaling.predict.cost.interval import feature_ranges
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.model import axes_of
 from scaling.predict.cost.outcomes import KERNELS, outcome_columns
-from scaling.predict.fit.coverage import settings_of
-from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_time, moved
-from scaling.predict.fit.folds import FEWEST_TO_FOLD, held_back_errors
+from scaling.predict.fit.coverage import rows_by_setting
+from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_time, with_fitted
+from scaling.predict.fit.folds import FEWEST_TO_FOLD, held_out_errors
 from scaling.predict.read.calibration import (
     DATA_SHEET_BAND,
     Band,
@@ -91,9 +91,9 @@ def one_fingerprint_per_stack(columns: Columns, points: Points) -> None:
 
 def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) -> StackCalibration:
     memory = fit_memory(group, seen, group.start)
-    start = moved(group.start, memory)
+    start = with_fitted(group.start, memory)
     time = fit_time(group, seen, start)
-    cautious = fit_cautiously(group, seen, start, moved(start, time))
+    cautious = fit_cautiously(group, seen, start, with_fitted(start, time))
     time = {
         name: dataclasses.replace(fitted, cautious=cautious[name]) for name, fitted in time.items()
     }
@@ -104,7 +104,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         held_back |= {"trust": {UNTESTED: 0.0}, "sheet_error": 0.0}
     if bands and timed.sum() >= FEWEST_TO_FOLD:
         settings = _settings(points, group)[timed]
-        held_back = held_back_errors(group, seen, start, time, axes, settings)
+        held_back = held_out_errors(group, seen, start, time, axes, settings)
     return StackCalibration(
         framework=group.framework,
         cluster=group.cluster_name,
@@ -114,7 +114,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         rows_with_peak_memory=int(np.isfinite(seen.peak_memory_bytes).sum()),
         parameters={**memory, **time},
         seen={axis: tuple(sorted(set(values.tolist()))) for axis, values in axes.items()}
-        | (range_of(group.features.take(np.flatnonzero(timed))) if timed.any() else {}),
+        | (feature_ranges(group.features.take(np.flatnonzero(timed))) if timed.any() else {}),
         **held_back,
         outcomes=fit_outcomes(group, seen, group.start) if bands else {},
     )
@@ -129,7 +129,7 @@ def _prior_band() -> Band:
 def _settings(points: Points, group: Group) -> Words:
     """What rows of a stack must share to be rivals at one size, as words (n,)."""
     settings: Words = np.full(len(points), "", dtype=object)
-    for key, rows in settings_of(points, np.ones(len(points), dtype=bool)).items():
+    for key, rows in rows_by_setting(points, np.ones(len(points), dtype=bool)).items():
         settings[rows] = "|".join(map(str, key))
     return settings[group.rows]
 
@@ -150,7 +150,7 @@ def fit_outcomes(group: Group, seen: Observed, start: Mapping[str, float]) -> di
         held, rest = rows[fold == one], rows[fold != one]
         features = group.features
         part = dataclasses.replace(group, rows=group.rows[rest], features=features.take(rest))
-        p = moved(start, fit_memory(part, seen.take(rest), start))
+        p = with_fitted(start, fit_memory(part, seen.take(rest), start))
         need[fold == one] = need_of(memory_of(group, features.take(held), p), p)
     used = np.log(need / group.capacity_bytes)
     kernels = outcome_columns(group.features.take(rows))

@@ -11,11 +11,11 @@ from scipy.optimize import least_squares
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.step import step_of
-from scaling.predict.read.calibration import UNFELT, Fitted
+from scaling.predict.read.calibration import NO_ROW_DEPENDS, Fitted
 from scaling.predict.read.features import Group
 from scaling.predict.read.observed import Observed
 from scaling.predict.read.parameters import MEMORY, TIME, Parameter
-from scaling.predict.read.residual import alike, places_of
+from scaling.predict.read.residual import correlation, places_of
 
 # Repeats of one layout differ by about this much (published repeats: 0.3 to 5 %), log scale.
 TIME_NOISE = 0.03
@@ -109,7 +109,7 @@ def fit_cautiously(
     places = places_of(group.features.take(np.flatnonzero(seen.timed)))
     # a row weighs as in the Cauchy loss of `fit_time`
     own = _FORMULAS_EACH**2 + (off(fitted, 1) / _CAUCHY_WIDTH) ** 2
-    covariance = np.diag(own) + _FORMULAS_NEAR**2 * alike(places, places) + _FORMULAS_ALL**2
+    covariance = np.diag(own) + _FORMULAS_NEAR**2 * correlation(places, places) + _FORMULAS_ALL**2
     root = np.linalg.cholesky(covariance)
 
     def residuals(p: _Values, copies: int) -> Floats:
@@ -159,7 +159,7 @@ def _solve(
     if not rows:
         return {q.name: _unseen(q, start, "no rows") for q in parameters}
     felt = _felt(parameters, residuals, start, rows)
-    fitted = {q.name: _unseen(q, start, UNFELT) for q in parameters if q not in felt}
+    fitted = {q.name: _unseen(q, start, NO_ROW_DEPENDS) for q in parameters if q not in felt}
     spread = {q.name: q.spread for q in felt}
     rounds = _NARROWINGS if first_guess is None else 1
     for _ in range(rounds if felt else 0):
@@ -270,6 +270,6 @@ def _unseen(q: Parameter, start: Mapping[str, float], reason: str) -> Fitted:
     )
 
 
-def moved(start: Mapping[str, float], fitted: Mapping[str, Fitted]) -> dict[str, float]:
+def with_fitted(start: Mapping[str, float], fitted: Mapping[str, Fitted]) -> dict[str, float]:
     """Every parameter after a fit that moved some."""
     return {**start, **{name: one.value for name, one in fitted.items()}}

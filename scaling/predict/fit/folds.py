@@ -11,11 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.predict.cost.interval import COUNTS, beyond_of, range_of, rough_of, shown_of
+from scaling.predict.cost.interval import (
+    COUNTS,
+    extrapolation_of,
+    feature_ranges,
+    range_features,
+    roughness_of,
+)
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.step import step_of
-from scaling.predict.fit.bands import HeldBack, band_of, one_fold
-from scaling.predict.fit.fitting import fit_cautiously, fit_time, moved
+from scaling.predict.fit.bands import HeldOut, band_of, joined_folds
+from scaling.predict.fit.fitting import fit_cautiously, fit_time, with_fitted
 from scaling.predict.read.calibration import Fitted
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.observed import Observed
@@ -23,17 +29,17 @@ from scaling.predict.read.residual import (
     NOISES,
     chosen_noise,
     fitted_residual,
-    is_worth,
+    is_improvement,
     places_of,
 )
 from scaling.predict.read.trust import (
     LAYOUT,
     TRUSTS,
     UNTESTED,
-    at_trust,
     chosen_trust,
-    error_of,
-    shrunk,
+    clipped_rms,
+    parameters_at_trust,
+    trust_band,
     untested_trust,
 )
 
@@ -47,11 +53,11 @@ _MOST_VALUES = 3  # of one axis that are left out in turn
 class _Fold:
     """Rows held back from one fit, for each of TRUSTS; by noise, what neighbours are off by."""
 
-    by_trust: list[HeldBack]
+    by_trust: list[HeldOut]
     nearby: dict[float, Floats]
 
 
-def held_back_errors(
+def held_out_errors(
     group: Group,
     seen: Observed,
     start: Mapping[str, float],
@@ -68,17 +74,17 @@ def held_back_errors(
     by makes a prediction better: within the rows, and by axis.
     """
     timed = np.flatnonzero(seen.timed)
-    warm = moved(start, fitted)
+    warm = with_fitted(start, fitted)
     careful = {name: one.cautious or one.value for name, one in fitted.items()}
     places = places_of(group.features.take(timed))
 
-    def held_back(p: Mapping[str, float], rows: Flags, fitted_rows: Flags) -> HeldBack:
-        known = range_of(group.features.take(timed[fitted_rows]))
+    def held_back(p: Mapping[str, float], rows: Flags, fitted_rows: Flags) -> HeldOut:
+        known = feature_ranges(group.features.take(timed[fitted_rows]))
         return _held_back(group, seen, p, timed[rows], settings[rows], known)
 
     def fold(held: Flags, rest: Flags) -> _Fold:
         part, part_seen = _rows_of(group, timed[rest]), seen.take(timed[rest])
-        fitted = moved(start, fit_time(part, part_seen, start, first_guess=warm))
+        fitted = with_fitted(start, fit_time(part, part_seen, start, first_guess=warm))
         cautious = fit_cautiously(part, part_seen, start, fitted, first_guess=careful)
         known = held_back(fitted, rest, rest).log_residual
         nearby = {
@@ -86,7 +92,8 @@ def held_back_errors(
             for noise in NOISES
         }
         by_trust = [
-            held_back(shrunk(fitted, start, trust, cautious), held, rest) for trust in TRUSTS
+            held_back(parameters_at_trust(fitted, start, trust, cautious), held, rest)
+            for trust in TRUSTS
         ]
         return _Fold(by_trust=by_trust, nearby=nearby)
 
@@ -106,10 +113,10 @@ def held_back_errors(
         "lean_kernels": group.stack.lean_kernels,
         "lossy_transport": group.cluster.lossy_transport,
     }
-    bands = {"interpolation": band_of("interpolation", [one_fold(within)], **kind)}
+    bands = {"interpolation": band_of("interpolation", [joined_folds(within)], **kind)}
     for at, share in enumerate(TRUSTS[:-1]):
-        followed = [one_fold([one.by_trust[at] for one in random])]
-        bands[at_trust(share)] = band_of("interpolation", followed, **kind)
+        followed = [joined_folds([one.by_trust[at] for one in random])]
+        bands[trust_band(share)] = band_of("interpolation", followed, **kind)
     ways = {axis: _splits(axis, values) for axis, values in axes.items()}
     ways[LAYOUT] = _layout_splits(group.features.take(timed))
     for axis, splits in ways.items():
@@ -138,13 +145,13 @@ def held_back_errors(
         everyone = np.ones(len(timed), dtype=bool)
         everything = held_back(warm, everyone, everyone)
         residual = fitted_residual(places, everything.log_residual, holds_in, noise=noise)
-    sheet_error = error_of(np.concatenate([one.by_trust[0].log_residual for one in random]))
+    sheet_error = clipped_rms(np.concatenate([one.by_trust[0].log_residual for one in random]))
     return {"bands": bands, "trust": trust, "residual": residual, "sheet_error": sheet_error}
 
 
 def _with_neighbours(
     axis: str, folds: list[_Fold], at: int, trust: float, noise: float
-) -> tuple[tuple[str, ...], list[HeldBack]]:
+) -> tuple[tuple[str, ...], list[HeldOut]]:
     """(axis,) and the folds' rows less what neighbours tell, unless that harms; else () and all."""
     without = [fold.by_trust[at] for fold in folds]
     with_it = [
@@ -155,7 +162,11 @@ def _with_neighbours(
         np.concatenate([held.log_residual for held in each]) for each in (without, with_it)
     )
     # within the rows neighbours have to help; where a row is new they only must not have harmed
-    helps = is_worth(before, after) if axis == "interpolation" else not is_worth(after, before)
+    helps = (
+        is_improvement(before, after)
+        if axis == "interpolation"
+        else not is_improvement(after, before)
+    )
     return ((axis,), with_it) if helps else ((), without)
 
 
@@ -175,7 +186,7 @@ def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[tuple[Flags, Fla
 def _layout_splits(f: Features) -> list[tuple[Flags, Flags]]:
     """The same for layouts: the largest of each count from smaller ones, and each switch."""
     splits = []
-    for name, values in shown_of(f).items():
+    for name, values in range_features(f).items():
         for value in np.unique(values)[-1:] if name in COUNTS else np.unique(values):
             rest = values < value if name in COUNTS else values != value
             splits.append((values == value, rest))
@@ -193,18 +204,18 @@ def _held_back(
     test_rows: npt.NDArray[np.int64],
     settings: Words,
     known: Mapping[str, tuple[float, ...]],
-) -> HeldBack:
+) -> HeldOut:
     """The test rows, predicted by parameters that were fitted on others."""
     f = group.features.take(test_rows)
     memory = memory_of(group, f, p)
     step = step_of(group, f, p, memory.total / group.capacity_bytes)
-    return HeldBack(
+    return HeldOut(
         log_residual=np.log(seen.step_time_s[test_rows] / step.total),
-        roughness=rough_of(
+        roughness=roughness_of(
             step.terms["tp_comm_s"] / step.total,
             need_of(memory, p) / group.capacity_bytes,
             lossy_transport=group.cluster.lossy_transport,
         ),
-        beyond=beyond_of(f, known),
+        extrapolation=extrapolation_of(f, known),
         setting=settings,
     )

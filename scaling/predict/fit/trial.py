@@ -16,7 +16,12 @@ from scaling.predict.cost.model import predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.validation import Validation, validate
 from scaling.predict.read.calibration import Calibration
-from scaling.predict.read.observed import Observed, aside, impossible_rows, observed_of
+from scaling.predict.read.observed import (
+    Observed,
+    impossible_rows,
+    impossible_sentence,
+    observed_of,
+)
 from scaling.predict.read.points import points_of
 
 
@@ -69,7 +74,7 @@ def trial(
         groups=groups,
         notes=[
             *_notes(fitted, tested, observed, calibration, points.note),
-            *([aside(impossible)] if impossible else []),
+            *([impossible_sentence(impossible)] if impossible else []),
         ],
     )
 

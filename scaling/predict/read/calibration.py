@@ -22,9 +22,9 @@ _WIDEST = 20.0  # of a band, in logarithms: a factor of half a billion
 
 AXES = ("world_size", "seq_length", "model", "hidden_size")
 # 80 % of a normal error lie within this many standard deviations.
-EIGHTY = 1.2816
+Z_80 = 1.2816
 # Why a parameter was not fitted: of no row would the step be another with another value of it.
-UNFELT = "no row depends on it"
+NO_ROW_DEPENDS = "no row depends on it"
 
 # Without calibration the data sheet is off by 4 to 20 % on published tables; steps slower than
 # predicted are commoner than faster ones. Quantiles of log(measured / predicted).
@@ -128,7 +128,7 @@ class Calibration:
         if own is not None:
             return own.values, own, group.key
         here = [key for key, s in self.stacks.items() if s.cluster == group.cluster_name]
-        if group.unnamed_software and len(here) == 1:
+        if group.has_unnamed_software and len(here) == 1:
             return self.stacks[here[0]].values, self.stacks[here[0]], here[0]
         kin = [
             key

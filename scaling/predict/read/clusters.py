@@ -38,7 +38,7 @@ def _loaded(path: Path, changed_ns: int) -> dict[str, Cluster]:
     return load_clusters(path)
 
 
-def names_of(clusters: Mapping[str, Cluster]) -> set[str]:
+def cluster_names(clusters: Mapping[str, Cluster]) -> set[str]:
     """Every name that means a cluster: those described, and GPUs of the catalogue."""
     return {*clusters, *(name for name, gpu in GPUS.items() if gpu.node is not None)}
 
@@ -53,8 +53,8 @@ def cluster_named(name: str, clusters: Mapping[str, Cluster]) -> Cluster:
     """
     if name in clusters:
         return _by_links(_with_link(clusters[name]))
-    if name not in names_of(clusters):
-        hint = did_you_mean(name[:60], names_of(clusters))
+    if name not in cluster_names(clusters):
+        hint = did_you_mean(name[:60], cluster_names(clusters))
         raise InputError(f"unknown cluster {shortened(name)!r}: {hint}")
     node = GPUS[name].node
     assert node is not None

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
 from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
-from scaling.predict.read.inputs import OWN_FRAMEWORK, UNNAMED
+from scaling.predict.read.inputs import OWN_FRAMEWORK, UNNAMED_FRAMEWORK
 from scaling.predict.read.stack_facts import Stack
 
 
@@ -110,9 +110,9 @@ class Group:
     features: Features
 
     @property
-    def unnamed_software(self) -> bool:
+    def has_unnamed_software(self) -> bool:
         """Whether the table said nothing of a framework."""
-        return self.framework in (OWN_FRAMEWORK, UNNAMED)
+        return self.framework in (OWN_FRAMEWORK, UNNAMED_FRAMEWORK)
 
     @property
     def gpu(self) -> Gpu:

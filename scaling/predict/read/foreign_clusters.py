@@ -9,9 +9,9 @@ from scaling.errors import did_you_mean, shortened
 from scaling.foreign.arrays import Words
 from scaling.foreign.columns import Columns
 from scaling.foreign.spellings import gpu_meant
-from scaling.predict.read.clusters import names_of
+from scaling.predict.read.clusters import cluster_names
 from scaling.predict.read.foreign_stacks import frameworks_of
-from scaling.predict.read.inputs import usable_rows
+from scaling.predict.read.inputs import predictable_rows
 
 # Columns that name the hardware, the first that is there.
 NAMES = ("cluster", "gpu", "gpu_name")
@@ -41,7 +41,7 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
     if stated is None and len(columns):
         raise columns.missing("cluster", "the hardware is never guessed")
     cluster = columns.words(stated or "cluster", "")
-    known = names_of(clusters)
+    known = cluster_names(clusters)
     strange = np.flatnonzero([name not in known for name in cluster.tolist()])
     if not strange.size:
         return cluster
@@ -66,7 +66,7 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
             note[row] = f"cluster={UNNAMED_CLUSTER} says no hardware, and its source is not known"
         else:
             note[row] = f"cluster={shortened(name)} is unknown"
-    if not usable_rows(note).any() and (cluster != UNNAMED_CLUSTER).all():
+    if not predictable_rows(note).any() and (cluster != UNNAMED_CLUSTER).all():
         hint = did_you_mean(cluster[0][:60], known)
         raise columns.cell_error(str(stated), 0, f"unknown cluster: {hint}")
     return cluster

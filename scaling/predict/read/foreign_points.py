@@ -23,22 +23,22 @@ from scaling.foreign.measured import OUTCOMES, set_other_work_aside
 from scaling.foreign.spellings import model_meant
 from scaling.layout.axes import AXES, ROUTINGS, SETTING
 from scaling.layout.shapes import ModelShape
-from scaling.predict.read.clusters import cluster_named, names_of
+from scaling.predict.read.clusters import cluster_named, cluster_names
 from scaling.predict.read.foreign_clusters import clusters_of
 from scaling.predict.read.foreign_stacks import (
-    expert_slices,
     frameworks_of,
+    has_unfused_norms,
+    ranks_per_expert,
     recomputes,
-    stacks_of,
-    unfused_software,
+    stacks_of_rows,
 )
 from scaling.predict.read.inputs import (
     SHAPE,
     UNPREDICTED,
     Inputs,
+    left_out_sentences,
+    predictable_rows,
     schedule_codes,
-    usable_rows,
-    without,
 )
 from scaling.predict.read.stack_facts import Stack
 
@@ -66,8 +66,8 @@ def inputs_of(
     set_misfits_aside(columns, layout)
     _note_unmodelled(columns, shape, note)
     framework = frameworks_of(columns)
-    unfused = unfused_software(columns, framework, cluster)
-    stacks = stacks_of(framework, cluster, unfused, clusters)
+    unfused = has_unfused_norms(columns, framework, cluster)
+    stacks = stacks_of_rows(framework, cluster, unfused, clusters)
     words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
     plain = {  # a wrong one is refused
         name: columns.words(name, default, WORDS.get(name), plain=True)
@@ -96,7 +96,7 @@ def inputs_of(
         unfused=unfused,
         precision=words["precision"],
         ep=np.maximum(columns.counts("ep", low=0, default=1.0, plain=True), 1.0),  # 0: none
-        etp=expert_slices(columns, layout["tp"]),
+        etp=ranks_per_expert(columns, layout["tp"]),
         imbalance=np.array([ROUTINGS[name] for name in plain["routing"].tolist()], np.float64),
         setting=np.array(
             ["|".join(row) for row in zip(*(plain[n] for n in SETTING), strict=True)], object
@@ -157,7 +157,7 @@ def _layout(
     """Degrees and batch; what neither is stated nor follows is 1."""
     known = layout_of(columns)
     if "nodes" in columns:
-        there = names_of(clusters)
+        there = cluster_names(clusters)
         usual = [
             cluster_named(name, clusters).gpus_per_node if name in there else np.nan
             for name in cluster.tolist()
@@ -196,7 +196,7 @@ def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: Words)
     needed |= {"seq_length": columns.counts("seq_length")}
     reasons |= {f"{name} is not given": np.isnan(values) for name, values in needed.items()}
     for reason, rows in reasons.items():
-        note[rows & usable_rows(note)] = reason
+        note[rows & predictable_rows(note)] = reason
 
 
 def _left_out(columns: Columns) -> list[str]:
@@ -206,7 +206,7 @@ def _left_out(columns: Columns) -> list[str]:
     chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), ("1f1b", "interleaved"))}
     for name in UNPREDICTED:
         chosen[name] = columns.flags(name, False, plain=True)
-    return without(chosen)
+    return left_out_sentences(chosen)
 
 
 def _shapes(

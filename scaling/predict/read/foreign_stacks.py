@@ -9,8 +9,8 @@ from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.foreign.columns import Columns
 from scaling.foreign.layouts import WORDS
 from scaling.layout.axes import DEFAULTS
-from scaling.predict.read.clusters import cluster_named, names_of
-from scaling.predict.read.inputs import UNNAMED, own_framework
+from scaling.predict.read.clusters import cluster_named, cluster_names
+from scaling.predict.read.inputs import UNNAMED_FRAMEWORK, own_framework
 from scaling.predict.read.precisions import LOW_PRECISIONS
 from scaling.predict.read.stack_facts import Stack
 from scaling.predict.read.stacks import stack_of, with_release
@@ -30,14 +30,14 @@ def frameworks_of(columns: Columns) -> Words:
     elsewhere = "measured" if measured and not any(name in columns for name in _OURS) else ""
     stated, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
     whose = [
-        name or (UNNAMED if source else own_framework(by))
+        name or (UNNAMED_FRAMEWORK if source else own_framework(by))
         for name, source, by in zip(stated, columns.words("source", elsewhere), engine, strict=True)
     ]
     pairs = zip(whose, columns.words("release", "").tolist(), strict=True)
     return np.array([with_release(*pair) for pair in pairs], dtype=object)
 
 
-def unfused_software(columns: Columns, framework: Words, cluster: Words) -> Flags:
+def has_unfused_norms(columns: Columns, framework: Words, cluster: Words) -> Flags:
     """Rows of software that runs norms as chains of operators in a 16-bit row of theirs, (n,)."""
     name = "fused_norm"
     if name not in columns:
@@ -50,11 +50,11 @@ def unfused_software(columns: Columns, framework: Words, cluster: Words) -> Flag
     return np.array([each in theirs for each in whose], dtype=bool)
 
 
-def stacks_of(
+def stacks_of_rows(
     framework: Words, cluster: Words, unfused: Flags, clusters: Mapping[str, Cluster]
 ) -> list[Stack]:
     """What is known of every row's software; a cluster nobody describes is of no GPU."""
-    known = names_of(clusters)
+    known = cluster_names(clusters)
     whose = list(zip(framework.tolist(), cluster.tolist(), unfused.tolist(), strict=True))
     stack = {
         (name, where, chains): stack_of(
@@ -80,7 +80,7 @@ def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
     return chosen
 
 
-def expert_slices(columns: Columns, tp: Floats) -> Floats:
+def ranks_per_expert(columns: Columns, tp: Floats) -> Floats:
     """Ranks that share one expert, (n,): all of a tp group without ep, else 1 (Megatron, FSDP)."""
     stated = columns.counts("etp")
     dealt = columns.counts("ep", low=0, default=1.0, plain=True) > 1

@@ -15,7 +15,7 @@ from scaling.layout.shapes import ModelShape
 # Rows without a framework column are this project's own: this name is that of its first engine.
 OWN_FRAMEWORK = "scaling"
 # Software of others of which a table says nothing.
-UNNAMED = "unnamed"
+UNNAMED_FRAMEWORK = "unnamed"
 
 SCHEDULES = typing.get_args(PipelineSchedule)
 
@@ -148,7 +148,7 @@ def inputs_of_layouts(
         imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
         setting=np.array(["|".join(map(str, one.setting_choices)) for one in layouts], object),
         note=np.full(n, None, dtype=object),
-        assumptions=tuple(without(_left_out(layouts))),
+        assumptions=tuple(left_out_sentences(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),
     )
 
@@ -164,12 +164,12 @@ def schedule_codes(schedules: Words) -> Floats:
     return np.array([code[name] for name in schedules.tolist()], dtype=np.float64)
 
 
-def usable_rows(note: Words) -> Flags:
+def predictable_rows(note: Words) -> Flags:
     """Rows nothing speaks against, bool (n,)."""
     return np.array([reason is None for reason in note.tolist()], dtype=bool)
 
 
-def without(chosen: Mapping[str, Flags]) -> list[str]:
+def left_out_sentences(chosen: Mapping[str, Flags]) -> list[str]:
     """A sentence for every choice, bool (n,), that a prediction leaves out of account in part."""
     return [
         f"{name} is asked for in {int(rows.sum())} rows: predicted "

@@ -11,7 +11,7 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.measured import OOM_OR_CRASH, endings
 from scaling.layout.shapes import ModelShape, matmul_flops_per_token
 from scaling.predict.read.features import Group, Points
-from scaling.predict.read.inputs import usable_rows
+from scaling.predict.read.inputs import predictable_rows
 from scaling.record.row import Row, fields_of
 
 
@@ -81,7 +81,7 @@ def impossible_rows(columns: Columns, points: Points) -> dict[int, str]:
     from scaling.record.row_checks import reasons  # it loads duckdb
 
     timed = observed_of(columns).ran & np.isfinite(columns.numbers("step_time_s"))
-    rows = np.flatnonzero(timed & usable_rows(points.note))
+    rows = np.flatnonzero(timed & predictable_rows(points.note))
     if not rows.size:
         return {}
     numbers = {
@@ -151,7 +151,7 @@ def _flops_of_shape(known: dict[str, float]) -> float:
     return float(matmul_flops_per_token(shape, int(known["seq_length"])))
 
 
-def aside(impossible: dict[int, str]) -> str:
+def impossible_sentence(impossible: dict[int, str]) -> str:
     """The sentence about rows that were set aside because they cannot be."""
     return f"{len(impossible)} rows are set aside because they cannot be, the first: " + next(
         iter(impossible.values())

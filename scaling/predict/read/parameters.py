@@ -87,7 +87,7 @@ PARAMETERS: dict[str, Parameter] = {parameter.name: parameter for parameter in (
 # Over EFA the published sweep shows what InfiniBand does not: the host drives the transport, and
 # allocator retries and messages stall for about a second, and reduce-scatters and all-gathers reach
 # half of what they do there (findings of its 673 timed rows).
-LOSSY: Mapping[str, float] = {
+LOSSY_TRANSPORT: Mapping[str, float] = {
     "host_transport_s": 0.45e-3,
     "stall_s": 1.2,
     "network_efficiency": 0.4,  # of rings; fitted 0.37 to 0.38 whichever model was left out

@@ -16,8 +16,8 @@ from scaling.predict.read.attention import flash_gain
 from scaling.predict.read.clusters import cluster_named, site_clusters, why_unpredictable
 from scaling.predict.read.features import Features, Group, Points
 from scaling.predict.read.foreign_points import inputs_of
-from scaling.predict.read.inputs import Inputs, usable_rows
-from scaling.predict.read.parameters import LOSSY, defaults_for
+from scaling.predict.read.inputs import Inputs, predictable_rows
+from scaling.predict.read.parameters import LOSSY_TRANSPORT, defaults_for
 from scaling.predict.read.precisions import low_precision_costs, rates
 from scaling.predict.read.stack_facts import Stack
 from scaling.predict.read.stacks import stack_of
@@ -67,7 +67,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
     found: dict[str, Cluster] = {}
     per_node = inputs.gpus_per_node.copy()
     for (_, where), rows in groups_of:
-        here = rows[usable_rows(note[rows])]
+        here = rows[predictable_rows(note[rows])]
         if here.size:
             found[where] = cluster_named(where, clusters)
             note[here] = why_unpredictable(where, found[where])
@@ -88,11 +88,11 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
         )
     groups = []
     for (framework, where), rows in groups_of:
-        usable = rows[usable_rows(note[rows])]
+        usable = rows[predictable_rows(note[rows])]
         if usable.size:
             cluster = found[where]
             gpu = gpu_named(cluster.gpu)
-            transport = LOSSY if cluster.lossy_transport else {}
+            transport = LOSSY_TRANSPORT if cluster.lossy_transport else {}
             stack = stack_of(framework, gpu, unfused=bool(inputs.unfused[usable[0]]))
             groups.append(
                 Group(
@@ -219,7 +219,7 @@ def _note_misfits(arrays: Mapping[str, Floats], note: Words) -> None:
         ),
     }
     for reason, rows in reasons.items():
-        note[rows & usable_rows(note)] = reason
+        note[rows & predictable_rows(note)] = reason
 
 
 def _note_precisions(
@@ -229,7 +229,7 @@ def _note_precisions(
     gpu = gpu_named(cluster.gpu)
     for precision in set(inputs.precision[rows].tolist()):
         if gpu.peak(precision) is None:
-            here = rows[(inputs.precision[rows] == precision) & usable_rows(note[rows])]
+            here = rows[(inputs.precision[rows] == precision) & predictable_rows(note[rows])]
             note[here] = (
                 f"precision={precision} has no published peak on gpu={gpu.name}, "
                 f"which has {', '.join(gpu.peaks)}"

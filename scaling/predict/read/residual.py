@@ -63,7 +63,7 @@ class Residual:
         """
         known = np.array(self.places, dtype=np.float64).reshape(-1, len(NAMES))
         middle = known.mean(axis=0) if len(known) else 0.0
-        near = alike(*((each - middle).astype(np.float32) for each in (places, known)))
+        near = correlation(*((each - middle).astype(np.float32) for each in (places, known)))
         return np.asarray(near @ np.array(self.weights, dtype=np.float32), dtype=np.float64)
 
     @property
@@ -99,11 +99,11 @@ def fitted_residual(
     calm = np.abs(log_residual) <= _STALLED
     places, log_residual = places[calm], log_residual[calm]
     kept = places[_spread_out(places)]
-    among = alike(kept, kept)
+    among = correlation(kept, kept)
     if len(kept) == len(places):
         weights = np.linalg.solve(among + noise * np.eye(len(kept)), log_residual)
     else:
-        to_kept = alike(places, kept)
+        to_kept = correlation(places, kept)
         weights = np.linalg.solve(to_kept.T @ to_kept + noise * among, to_kept.T @ log_residual)
     return Residual(
         names=NAMES,
@@ -113,7 +113,7 @@ def fitted_residual(
     )
 
 
-def is_worth(without: Floats, with_it: Floats) -> bool:
+def is_improvement(without: Floats, with_it: Floats) -> bool:
     """Whether errors of rows held back, ln(measured / predicted), are smaller with it."""
     return _mean_error(with_it) < _WORTH * _mean_error(without)
 
@@ -121,7 +121,7 @@ def is_worth(without: Floats, with_it: Floats) -> bool:
 def chosen_noise(log_residual: Mapping[float, Floats]) -> float:
     """The one of NOISES with which errors of rows held back are smallest, if that is worth it."""
     best = min(NOISES, key=lambda noise: _mean_error(log_residual[noise]))
-    return best if is_worth(log_residual[NOISES[0]], log_residual[best]) else NOISES[0]
+    return best if is_improvement(log_residual[NOISES[0]], log_residual[best]) else NOISES[0]
 
 
 def _mean_error(log_residual: Floats) -> float:
@@ -143,13 +143,13 @@ def _spread_out(places: Floats) -> npt.NDArray[np.int64]:
         if unexplained[row] < _EXPLAINED:
             break
         pivots.append(row)
-        like = alike(places, places[row : row + 1])[:, 0] - factor @ factor[row]
+        like = correlation(places, places[row : row + 1])[:, 0] - factor @ factor[row]
         factor[:, column] = like / np.sqrt(unexplained[row])
         unexplained -= factor[:, column] ** 2
     return np.array(pivots, dtype=np.int64)
 
 
-def alike(a: _Reals, b: _Reals) -> _Reals:
+def correlation(a: _Reals, b: _Reals) -> _Reals:
     """Correlation of the layouts at two sets of places, exp(-distance), (n, m)."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     np.maximum(squares, 0.0, out=squares)

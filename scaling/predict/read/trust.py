@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.read.calibration import AXES, EIGHTY, StackCalibration
+from scaling.predict.read.calibration import AXES, Z_80, StackCalibration
 from scaling.predict.read.features import BLOCK
 from scaling.predict.read.parameters import MEMORY, TIME
 
@@ -26,12 +26,12 @@ _LARGEST_ERROR = 0.5
 _WORTH = 0.05
 
 
-def at_trust(share: float) -> str:
+def trust_band(share: float) -> str:
     """The name of the band of rows held back at random, predicted with that trust."""
     return f"interpolation at {share:g}"
 
 
-def shrunk(
+def parameters_at_trust(
     fitted: Mapping[str, float],
     start: Mapping[str, float],
     trust: float,
@@ -79,12 +79,12 @@ def untested_trust(tested: Collection[float]) -> float:
     return min(CAUTIOUS, *tested) if tested else 0.0
 
 
-def error_of(log_residual: Floats) -> float:
+def clipped_rms(log_residual: Floats) -> float:
     """Root mean square of errors, each counted up to what decides nothing alone."""
     return float(np.sqrt(np.mean(np.minimum(np.abs(log_residual), _LARGEST_ERROR) ** 2)))
 
 
-def followed(sheet_error: float, unfitted: Floats) -> Floats:
+def james_stein_trust(sheet_error: float, unfitted: Floats) -> Floats:
     """What share of a fit is followed where it knows a row in part, (n,), one of TRUSTS.
 
     A fit mends what data sheets are off by in all their numbers together, so half of it may be
@@ -95,12 +95,12 @@ def followed(sheet_error: float, unfitted: Floats) -> Floats:
         sheet_error: what data sheets are off by on the calibrated rows, log scale.
         unfitted: standard deviation of ln(step) by parameters that no calibrated row depends on.
     """
-    doubt = np.square(EIGHTY * unfitted) / max(sheet_error**2, 1e-12)
+    doubt = np.square(Z_80 * unfitted) / max(sheet_error**2, 1e-12)
     quarters = len(TRUSTS) - 1
     return np.asarray(np.floor(quarters * np.maximum(1 - doubt, 0.0)) / quarters)
 
 
-def new_in(
+def new_values(
     stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], beyond: Floats
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """Which rows have a value that was not calibrated, (n,) each, by names of AXES and LAYOUT.
@@ -117,7 +117,7 @@ def new_in(
     return {**new, LAYOUT: beyond > 0}
 
 
-def residual_in(
+def expected_residual(
     stack: StackCalibration,
     new: Mapping[str, Flags],
     trust: npt.NDArray[np.float64],
@@ -125,7 +125,7 @@ def residual_in(
 ) -> npt.NDArray[np.float64]:
     """ln(measured / predicted) to expect of each row by its neighbours, (n,).
 
-    0 where a row is new (`new_in`) in something in which folds did not confirm it; elsewhere
+    0 where a row is new (`new_values`) in something in which folds did not confirm it; elsewhere
     followed as far as the fit is, `trust`.
     """
     residual = stack.residual
@@ -142,10 +142,10 @@ def residual_in(
     return expected
 
 
-def trust_in(
+def trust_of_rows(
     stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], new: Mapping[str, Flags]
 ) -> npt.NDArray[np.float64]:
-    """Trust in the fit for each row, (n,): the least of those in what it is `new_in`."""
+    """Trust in the fit for each row, (n,): the least of those in what it is `new_values`."""
     trust = np.ones(len(axes[AXES[0]]))
     untested = stack.trust.get(UNTESTED, CAUTIOUS)
     for axis, of_axis in new.items():
