@@ -107,8 +107,9 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
     source = calibration or Calibration(source="none", stacks={})
     for group in points.groups:
         p, stack, parameters_from = source.parameters_for(group)
-        trust = np.ones(len(group.rows))
-        residual, unfitted = np.zeros(len(trust)), np.zeros(len(trust))
+        trust: Floats = np.ones(len(group.rows))
+        residual: Floats = np.zeros(len(trust))
+        unfitted = np.zeros(len(trust))
         new: dict[str, Flags] = {}
         if stack is not None and stack.cluster == group.cluster_name:
             axes = axes_of(points, group)
