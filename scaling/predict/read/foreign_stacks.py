@@ -1,4 +1,4 @@
-"""What the software of a foreign row does by itself: by name, release, and what is unsaid."""
+"""The software of foreign rows: its name and release, and what it does unless a row states it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,73 +15,76 @@ from scaling.predict.read.precisions import LOW_PRECISIONS
 from scaling.predict.read.stack_facts import Stack
 from scaling.predict.read.stacks import stack_of, with_release
 
-# What no row of this project is without, and what says that a row was measured.
+# Columns that only rows of this project have, and columns of measured rows.
 _OURS = ("point_id", "engine", "stack_fingerprint")
 _MEASURED = ("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
 
 
 def frameworks_of(columns: Columns) -> Words:
-    """Each row's framework, with its release where that changes what is known of it, (n,).
+    """Each row's framework, with its release if that changes its facts, (n,).
 
-    This project's own where none is named, by the engine; a row with a `source` is of others, and
-    so is a measured one without the `point_id` or the engine that rows of this project have.
+    Rows that name no framework are this project's own, under their engine, unless they state a
+    `source` or are measured without any column of this project: then it is unnamed.
     """
     measured = any(name in columns for name in _MEASURED)
-    elsewhere = "measured" if measured and not any(name in columns for name in _OURS) else ""
-    stated, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
-    whose = [
-        name or (UNNAMED_FRAMEWORK if source else own_framework(by))
-        for name, source, by in zip(stated, columns.words("source", elsewhere), engine, strict=True)
+    default_source = "measured" if measured and not any(name in columns for name in _OURS) else ""
+    rows = zip(
+        columns.words("framework", "").tolist(),
+        columns.words("engine", DEFAULTS["engine"]).tolist(),
+        columns.words("source", default_source).tolist(),
+        columns.words("release", "").tolist(),
+        strict=True,
+    )
+    names = [
+        with_release(stated or (UNNAMED_FRAMEWORK if source else own_framework(engine)), release)
+        for stated, engine, source, release in rows
     ]
-    pairs = zip(whose, columns.words("release", "").tolist(), strict=True)
-    return np.array([with_release(*pair) for pair in pairs], dtype=object)
+    return np.array(names, dtype=object)
 
 
 def has_unfused_norms(columns: Columns, framework: Words, cluster: Words) -> Flags:
-    """Rows of software that runs norms as chains of operators in a 16-bit row of theirs, (n,)."""
+    """Mask, (n,): rows of software that has a 16-bit row on the same cluster with unfused norms."""
     name = "fused_norm"
     if name not in columns:
         return np.zeros(len(columns), dtype=bool)
     precision = columns.words("precision", "bf16", WORDS["precision"], plain=True)
     unfused = columns.given(name) & ~columns.flags(name, False, plain=True)
     unfused &= ~np.isin(precision, LOW_PRECISIONS)
-    whose = list(zip(framework.tolist(), cluster.tolist(), strict=True))
-    theirs = {whose[row] for row in np.flatnonzero(unfused)}
-    return np.array([each in theirs for each in whose], dtype=bool)
+    software = list(zip(framework.tolist(), cluster.tolist(), strict=True))
+    without_fusion = {software[row] for row in np.flatnonzero(unfused)}
+    return np.array([each in without_fusion for each in software], dtype=bool)
 
 
 def stacks_of_rows(
     framework: Words, cluster: Words, unfused: Flags, clusters: Mapping[str, Cluster]
 ) -> list[Stack]:
-    """What is known of every row's software; a cluster nobody describes is of no GPU."""
-    known = cluster_names(clusters)
-    whose = list(zip(framework.tolist(), cluster.tolist(), unfused.tolist(), strict=True))
-    stack = {
-        (name, where, chains): stack_of(
-            name,
-            gpu_named(cluster_named(where, clusters).gpu) if where in known else None,
-            unfused=chains,
-        )
-        for name, where, chains in set(whose)
+    """The stack of each row; rows of unknown clusters are looked up without a GPU."""
+    described = cluster_names(clusters)
+    gpus = {
+        name: gpu_named(cluster_named(name, clusters).gpu) if name in described else None
+        for name in set(cluster.tolist())
     }
-    return [stack[each] for each in whose]
+    return [
+        stack_of(name, gpus[where], unfused=chains)
+        for name, where, chains in zip(framework, cluster, unfused.tolist(), strict=True)
+    ]
 
 
 def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
-    """Rows that do not say what they recompute, of software that is told module by module, (n,)."""
+    """Mask, (n,): rows without checkpointing stated whose software configures it per module."""
     name = "activation_checkpointing"
     stated = columns.given(name) if name in columns else np.zeros(len(columns), dtype=bool)
-    chosen: Flags = np.array([stack.recomputes_modules for stack in stacks], dtype=bool) & ~stated
-    if chosen.any():
+    unstated: Flags = np.array([s.recomputes_modules for s in stacks], dtype=bool) & ~stated
+    if unstated.any():
         columns.assumptions.append(
-            f"{name} is not given in {int(chosen.sum())} rows of software that recomputes single "
+            f"{name} is not given in {int(unstated.sum())} rows of software that recomputes single "
             "modules: taken as what their memory asks for"
         )
-    return chosen
+    return unstated
 
 
 def ranks_per_expert(columns: Columns, tp: Floats) -> Floats:
-    """Ranks that share one expert, (n,): all of a tp group without ep, else 1 (Megatron, FSDP)."""
+    """Ranks that share one expert, (n,): the tp group without ep, else 1 (Megatron, FSDP)."""
     stated = columns.counts("etp")
-    dealt = columns.counts("ep", low=0, default=1.0, plain=True) > 1
-    return np.where(np.isnan(stated), np.where(dealt, 1.0, tp), stated)
+    has_ep = columns.counts("ep", low=0, default=1.0, plain=True) > 1
+    return np.where(np.isnan(stated), np.where(has_ep, 1.0, tp), stated)
