@@ -9,9 +9,9 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
-from scaling.predict.cost.interval import beyond_of, spread_of
+from scaling.predict.cost.interval import distance_beyond, error_spread
+from scaling.predict.cost.memory_odds import EVEN_ODDS, LEARNED_ODDS, fit_odds
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.outcomes import EVEN, SURE_ENOUGH, judged_by
 from scaling.predict.fit.bands import HeldBack, band_of
 from scaling.predict.fit.calibrate import calibrate, fit_outcomes, one_fingerprint_per_stack
 from scaling.predict.fit.trial import trial
@@ -205,7 +205,7 @@ def spread(stack, roughness=1.0, **new):
     flags = {name: values.pop(name) for name in ("unheard_of", "lean_kernels") if name in values}
     arrays = {name: np.array([value]) for name, value in values.items()}
     axes = {name: arrays.pop(name) for name in AXES}
-    return spread_of(np.array([1.0]), np.array([roughness]), stack, axes=axes, **flags, **arrays)
+    return error_spread(np.array([1.0]), np.array([roughness]), stack, axes=axes, **flags, **arrays)
 
 
 def band_width(stack, **new) -> float:
@@ -263,7 +263,7 @@ def test_a_layout_beyond_all_calibrated_ones_is_less_sure(sweep):
     stack = only(fitted_on(of_tp(sweep, 1)))
     points = points_of(Columns(sweep, "sweep"))
     (group,) = points.groups
-    beyond = beyond_of(group.features, stack.seen)
+    beyond = distance_beyond(group.features, stack.seen)
     tp = group.features.tp
     assert beyond[tp == 1].max() == 0
     assert beyond[tp == 2] == pytest.approx(1)  # doublings
@@ -317,13 +317,13 @@ def test_a_false_fit_weighs_more_where_odds_are_learned(calibrated, points):
         outcomes={"sigma": 0.1, "offset": -0.02, "math": 0.0},
     )
     counted = np.array([False])
-    sigma, offset, fits_from = judged_by(group, stack, counted)
-    assert (sigma[0], offset[0], fits_from) == (0.1, -0.02, SURE_ENOUGH)
+    sigma, offset, fit_threshold = fit_odds(group, stack, counted)
+    assert (sigma[0], offset[0], fit_threshold) == (0.1, -0.02, LEARNED_ODDS)
     elsewhere = dataclasses.replace(stack, cluster="another")
-    assert judged_by(group, elsewhere, counted)[2] == EVEN
-    sheet = judged_by(group, None, counted)[0]
+    assert fit_odds(group, elsewhere, counted)[2] == EVEN_ODDS
+    sheet = fit_odds(group, None, counted)[0]
     own = points({"framework": "scaling"}).groups[0]
-    assert judged_by(own, None, ~counted)[0] < sheet
+    assert fit_odds(own, None, ~counted)[0] < sheet
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,11 @@ def sweep(*times, world_size=8, memory=0.5, also=()):
     capacity = np.ones(len(sizes))
     need = np.broadcast_to(np.asarray(memory, dtype=float), len(sizes)).copy()
     made = dataclasses.replace(
-        blank, step_time_s=seconds, ranked_s=seconds, need_bytes=need, capacity_bytes=capacity
+        blank,
+        step_time_s=seconds,
+        risk_adjusted_s=seconds,
+        need_bytes=need,
+        capacity_bytes=capacity,
     )
     return points, made
 

@@ -113,7 +113,7 @@ def _wanted(
     wanted = [(1, 0, row) for row in np.flatnonzero(here & ~prediction.predicted).tolist()]
     for rows in settings_of(points, here & prediction.predicted).values():
         at = np.array(rows)
-        time, startable = prediction.ranked_s[at], ~prediction.passed_over[at]
+        time, startable = prediction.risk_adjusted_s[at], ~prediction.likely_oom[at]
         limit = math.inf
         if guide.keep is not None:
             limit = (1 + guide.keep) * float(time[startable].min(initial=math.inf))
@@ -187,9 +187,11 @@ def _best(points: Points, prediction: Prediction, here: Flags) -> Floats:
     best = np.full(len(points), np.nan)
     for rows in settings_of(points, here & prediction.predicted).values():
         at = np.array(rows)
-        startable = at[~prediction.passed_over[at]]
+        startable = at[~prediction.likely_oom[at]]
         if startable.size:
-            best[at] = prediction.step_time_s[startable[np.argmin(prediction.ranked_s[startable])]]
+            best[at] = prediction.step_time_s[
+                startable[np.argmin(prediction.risk_adjusted_s[startable])]
+            ]
     return best
 
 
@@ -203,11 +205,11 @@ def _over_budget(guide: Guide, world_size: int, share: float, cost: float) -> st
 
 def _not_near(prediction: Prediction, row: int, best: float, guide: Guide) -> str:
     need = float(prediction.need_bytes[row] / prediction.capacity_bytes[row])
-    if prediction.passed_over[row]:
+    if prediction.likely_oom[row]:
         return f"predicted memory is {need:.0%} of a GPU's"
     time = float(prediction.step_time_s[row])
     said = f"predicted {time:.3g} s a step, {time / best - 1:.0%} more than the best of its size"
-    if prediction.ranked_s[row] > time * 1.001:
+    if prediction.risk_adjusted_s[row] > time * 1.001:
         said += f", or more: its memory is predicted {need:.0%} full"
     assert guide.keep is not None
     return f"{said} (keep={guide.keep:g})"

@@ -184,7 +184,7 @@ def _best(
     same = ("step_time_s", "low", "high", "memory_bytes", "memory_margin", "fits_chance")
     as_predicted = {name: getattr(prediction, name) for name in same}
     risky = prediction.memory_margin < _RISKY_MARGIN
-    ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.ranked_s
+    ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.risk_adjusted_s
     order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable")
     cluster = points.groups[0].cluster
     gpu = points.groups[0].gpu

@@ -59,13 +59,13 @@ def choose_again(
     for rows in settings_of(points, points.world_size == world_size).values():
         at = np.array(rows)
         times = seen.step_time_s[at][seen.measured[at] & (seen.step_time_s[at] > 0)]
-        left = at[~seen.measured[at] & prediction.predicted[at] & ~prediction.passed_over[at]]
+        left = at[~seen.measured[at] & prediction.predicted[at] & ~prediction.likely_oom[at]]
         gains: Floats = np.full(len(left), np.inf)
         if times.size:
             # the best one is measured: only the other's error counts
             sigma = ratio_sigma(prediction.own_sigma[left], 0.0)
-            gains = expected_gain(prediction.ranked_s[left], float(times.min()), sigma)
-        order = np.lexsort((prediction.ranked_s[left], -gains))
+            gains = expected_gain(prediction.risk_adjusted_s[left], float(times.min()), sigma)
+        order = np.lexsort((prediction.risk_adjusted_s[left], -gains))
         with_the_rest = np.cumsum(gains[order][::-1])[::-1]
         worth = order[with_the_rest >= _WORTH_A_RUN][: _most(at)]
         promising += [(-float(gains[i] / cost[left[i]]), int(left[i])) for i in worth.tolist()]
@@ -87,8 +87,8 @@ def most_again(points: Points, prediction: Prediction, chosen: Flags, guide: Gui
     """
     rows: list[int] = []
     for at in map(np.array, settings_of(points, prediction.predicted).values()):
-        left = at[~chosen[at] & ~prediction.passed_over[at]]
-        fastest = left[np.argsort(prediction.ranked_s[left], kind="stable")]
+        left = at[~chosen[at] & ~prediction.likely_oom[at]]
+        fastest = left[np.argsort(prediction.risk_adjusted_s[left], kind="stable")]
         rows += fastest[: TURNS * _most(at)].tolist()
     cost = gpu_s(points, prediction, guide)
     return affordable(rows, cost, _budget(guide) - float(cost[chosen].sum()))

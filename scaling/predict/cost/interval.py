@@ -30,7 +30,7 @@ _SHARED_BEFORE = {
     LAYOUT: 0.04,
 }
 # What of a layout the calibrated rows must have shown: counts, in doublings, and switches.
-COUNTS = ("tp", "pp", "cp", "ep", "virtual", "micro_batch_size", "gemm_peak")
+COUNT_AXES = ("tp", "pp", "cp", "ep", "virtual", "micro_batch_size", "gemm_peak")
 _SWITCHES = (
     "zero_stage", "sequence_parallel", "full", "selective", "math", "fused_softmax", "flash1",
     "fused_norm", "ring", "offload",
@@ -45,7 +45,7 @@ _OWN_IF_LOSSY = 1.4
 # a lossy transport and elsewhere: from 16 and 32 GPUs to 64 over EFA, from 128 to 2,304 without.
 _OWN_PER_DOUBLING = {True: 0.6, False: 0.05}
 # Tails are heavy: 8 in 10 of sums with what is shared lie closer than those of normal errors.
-SINGLE = 0.9
+OWN_TAIL_FACTOR = 0.9
 # Errors of published tables predicted from data sheets: own, shared by a size, by all sizes. Stacks
 # of lean kernels (every operator fused, nothing waits for the host) leave less to chance.
 _DATA_SHEET = {False: (0.085, 0.04, 0.07), True: (0.035, 0.03, 0.057)}
@@ -75,7 +75,7 @@ class Spread:
     size_sigma: Floats
 
 
-def spread_of(
+def error_spread(
     step_s: Floats,
     roughness: Floats,
     stack: StackCalibration | None,
@@ -99,7 +99,7 @@ def spread_of(
     doublings, as in a random walk, and their own part with every doubling of the nodes.
     A fit followed in part (`trust`, trust.py) is off by what folds show at that trust, and
     `unfollowed`, ln(step by the whole fit / step_s), is one standard deviation: it may be right all
-    the same. `unfitted` is that of what no calibrated row depends on; `beyond` is of `beyond_of`.
+    the same. `unfitted` is that of what no calibrated row depends on; `beyond` is of `distance_beyond`.
     """
     n = len(step_s)
     if stack is None or other_cluster:
@@ -118,7 +118,7 @@ def spread_of(
     for axis, new in new_in(stack, axes, np.full(n, beyond)).items():
         band = stack.bands.get(axis)
         axis_own, shared = (
-            _parts(band, axis) if band else before(axis, lean_kernels, lossy_transport)
+            _parts(band, axis) if band else prior_sigmas(axis, lean_kernels, lossy_transport)
         )
         own = np.where(new, np.maximum(own, axis_own), own)
         if axis == "world_size":
@@ -136,7 +136,7 @@ def spread_of(
 
 def _spread(step_s: Floats, own: Floats, size: Floats, common: Floats) -> Spread:
     own = np.maximum(own, _NARROWEST)
-    reach = EIGHTY * np.sqrt((SINGLE * own) ** 2 + size**2 + common**2)
+    reach = EIGHTY * np.sqrt((OWN_TAIL_FACTOR * own) ** 2 + size**2 + common**2)
     return Spread(
         low=step_s * np.exp(-reach), high=step_s * np.exp(reach), own_sigma=own, size_sigma=size
     )
@@ -152,7 +152,7 @@ def _parts(band: Band, axis: str) -> tuple[float, float]:
     return 0.85 * (band.high - band.low) / (2 * EIGHTY), _SHARED_BEFORE[axis]
 
 
-def before(axis: str, lean_kernels: bool, lossy_transport: bool) -> tuple[float, float]:
+def prior_sigmas(axis: str, lean_kernels: bool, lossy_transport: bool) -> tuple[float, float]:
     """What own and shared parts are taken as before any fold tells."""
     of_own, of_shared = _BEFORE[lean_kernels]
     own = _OWN_BEYOND if axis == LAYOUT else _OWN_BEFORE
@@ -160,7 +160,7 @@ def before(axis: str, lean_kernels: bool, lossy_transport: bool) -> tuple[float,
     return own, of_shared * _SHARED_BEFORE[axis]
 
 
-def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) -> Floats:
+def own_error_factor(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) -> Floats:
     """How many times the usual own error a layout's is, (n,).
 
     On published tables a layout's own error grows with what waiting for tensor-parallel ranks takes
@@ -176,28 +176,28 @@ def rough_of(tp_share: Floats, memory_used: Floats, *, lossy_transport: bool) ->
     return np.asarray((1 + 4 * tp_share) * (1 + (crowded if lossy_transport else 0.0)))
 
 
-def range_of(f: Features) -> dict[str, tuple[float, ...]]:
+def layout_ranges(f: Features) -> dict[str, tuple[float, ...]]:
     """The least and the largest of what rows show of layouts, by names of features."""
-    return {name: (float(v.min()), float(v.max())) for name, v in shown_of(f).items()}
+    return {name: (float(v.min()), float(v.max())) for name, v in layout_coordinates(f).items()}
 
 
-def beyond_of(f: Features, seen: Mapping[str, Sequence[float | str]]) -> Floats:
-    """How far layouts are beyond all rows that `range_of` saw, in doublings and switches, (n,)."""
+def distance_beyond(f: Features, seen: Mapping[str, Sequence[float | str]]) -> Floats:
+    """How far layouts are beyond all rows that `layout_ranges` saw, in doublings and switches, (n,)."""
     beyond = np.zeros(len(f))
-    for name, values in shown_of(f).items():
+    for name, values in layout_coordinates(f).items():
         if name in seen:
             least, largest = (float(end) for end in seen[name])
             beyond += np.maximum(least - values, 0) + np.maximum(values - largest, 0)
     return beyond
 
 
-def shown_of(f: Features) -> dict[str, Floats]:
+def layout_coordinates(f: Features) -> dict[str, Floats]:
     """Counts in doublings and switches, (n,) each."""
-    doublings = {name: np.log2(np.asarray(getattr(f, name), np.float64)) for name in COUNTS}
+    doublings = {name: np.log2(np.asarray(getattr(f, name), np.float64)) for name in COUNT_AXES}
     return doublings | {name: np.asarray(getattr(f, name), np.float64) for name in _SWITCHES}
 
 
-def below(z: Floats) -> Floats:
+def normal_cdf(z: Floats) -> Floats:
     """The share of a normal distribution below z standard deviations, within 1e-7.
 
     Abramowitz and Stegun, 7.1.26: importing scipy takes longer than a prediction.

@@ -7,10 +7,15 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.predict.cost.interval import below, beyond_of, rough_of, spread_of
+from scaling.predict.cost.interval import (
+    distance_beyond,
+    error_spread,
+    normal_cdf,
+    own_error_factor,
+)
 from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
-from scaling.predict.cost.outcomes import judged_by
-from scaling.predict.cost.risk import possible_stall_s, ranked_by, stall_sigma
+from scaling.predict.cost.memory_odds import fit_odds
+from scaling.predict.cost.risk import possible_stall_s, risk_adjusted_step_s, stall_sigma
 from scaling.predict.cost.step import TIME_TERMS, step_of
 from scaling.predict.read.calibration import UNFELT, Calibration, StackCalibration
 from scaling.predict.read.features import BLOCK, Group, Points
@@ -40,7 +45,7 @@ class Prediction:
     error a layout shares with none of its size, and with none of other sizes (interval.py).
     `need_bytes` is memory with fragmentation, `capacity_bytes` what a GPU offers; `memory_sigma` is
     the standard deviation of ln(need_bytes)'s error, `memory_offset` what outcomes tell of it and
-    `fits_from` the odds from which a point is called a fit (outcomes.py). `ranked_s` orders
+    `fit_threshold` the odds from which a point is called a fit (memory_odds.py). `risk_adjusted_s` orders
     layouts: likely time plus what a stall may cost.
     """
 
@@ -49,13 +54,13 @@ class Prediction:
     high: Floats
     own_sigma: Floats
     size_sigma: Floats
-    ranked_s: Floats
+    risk_adjusted_s: Floats
     memory_bytes: Floats
     need_bytes: Floats
     capacity_bytes: Floats
     memory_sigma: Floats
     memory_offset: Floats
-    fits_from: Floats
+    fit_threshold: Floats
     memory_terms: dict[str, Floats]
     peak_phase: Words  # build, forward, backward or optimizer; None for other software
     time_terms: dict[str, Floats]
@@ -65,16 +70,16 @@ class Prediction:
     @property
     def fits(self) -> Flags:
         """Whether the point is expected to run; False too where it cannot be predicted."""
-        return np.asarray(self.fits_chance >= self.fits_from)
+        return np.asarray(self.fits_chance >= self.fit_threshold)
 
     @property
     def fits_chance(self) -> Floats:
         """How likely the point fits: its need is off by a normal error on a logarithmic scale."""
         off = np.log(self.capacity_bytes / self.need_bytes) + self.memory_offset
-        return np.asarray(below(off / self.memory_sigma))
+        return np.asarray(normal_cdf(off / self.memory_sigma))
 
     @property
-    def passed_over(self) -> Flags:
+    def likely_oom(self) -> Flags:
         """Whether a choice prefers any other point: the need is likely above the capacity."""
         return self.need_bytes > PASS_OVER_ABOVE * self.capacity_bytes
 
@@ -104,9 +109,9 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
         trust = np.ones(len(group.rows))
         residual, unfitted = np.zeros(len(trust)), np.zeros(len(trust))
         if stack is not None and stack.cluster == group.cluster_name:
-            axes = axes_of(points, group)
-            new = new_in(stack, axes, beyond_of(group.features, stack.seen))
-            # a precision too can be new: in doublings, as interval.py's range_of has it
+            axes = axis_values(points, group)
+            new = new_in(stack, axes, distance_beyond(group.features, stack.seen))
+            # a precision too can be new: in doublings, as interval.py's layout_ranges has it
             peak = np.log2(group.features.gemm_peak)
             trust = trust_in(stack, {**axes, "gemm_peak": peak}, new)
             if stack.sheet_error is not None:
@@ -136,7 +141,7 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
     return out
 
 
-def axes_of(points: Points, group: Group) -> dict[str, npt.NDArray[np.generic]]:
+def axis_values(points: Points, group: Group) -> dict[str, npt.NDArray[np.generic]]:
     """The group's values of the axes in which a row can be new to a calibration."""
     return {
         "world_size": points.world_size[group.rows],
@@ -190,9 +195,9 @@ def _judge(
     """How wrong the group's predictions may be."""
     index, f = group.rows, group.features
     step_s = out.step_time_s[index]
-    spread = spread_of(
+    spread = error_spread(
         step_s,
-        rough_of(
+        own_error_factor(
             out.time_terms["tp_comm_s"][index] / step_s,
             out.need_bytes[index] / out.capacity_bytes[index],
             lossy_transport=group.cluster.lossy_transport,
@@ -201,8 +206,8 @@ def _judge(
         trust=trust,
         unfollowed=unfollowed,
         unfitted=unfitted,
-        beyond=0.0 if stack is None else beyond_of(f, stack.seen),
-        axes=axes_of(points, group),
+        beyond=0.0 if stack is None else distance_beyond(f, stack.seen),
+        axes=axis_values(points, group),
         gpus_per_node=f.gpus_per_node,
         experts=f.num_experts > 1,
         lossy_transport=group.cluster.lossy_transport,
@@ -215,9 +220,9 @@ def _judge(
     out.own_sigma[index] = np.hypot(spread.own_sigma, stall_sigma(group, f, step_s))
     out.size_sigma[index] = spread.size_sigma
     counted = out.peak_phase[index].astype(bool)  # a phase is named
-    sigma, offset, fits_from = judged_by(group, stack, counted)
+    sigma, offset, fit_threshold = fit_odds(group, stack, counted)
     out.memory_sigma[index], out.memory_offset[index] = sigma, offset
-    out.fits_from[index] = fits_from
+    out.fit_threshold[index] = fit_threshold
 
 
 def _predict_block(
@@ -237,7 +242,9 @@ def _predict_block(
     out.need_bytes[index] = need
     out.capacity_bytes[index] = group.capacity_bytes
     out.step_time_s[index] = step.total
-    out.ranked_s[index] = ranked_by(group, f, step.total, need / group.capacity_bytes)
+    out.risk_adjusted_s[index] = risk_adjusted_step_s(
+        group, f, step.total, need / group.capacity_bytes
+    )
     if memory.phase is not None:
         out.peak_phase[index] = memory.phase
     for name, values in memory.terms.items():

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.interval import below
+from scaling.predict.cost.interval import normal_cdf
 
 _STUDENT_3 = 1.6377 / 1.2816 / math.sqrt(3)  # its 90 % point over that of a normal error
 # Layouts that differ on one axis, or on two, share part of what is otherwise each one's own:
@@ -57,7 +57,7 @@ def expected_gain(step_a_s: Floats | float, step_b_s: float, sigma: Floats) -> F
     """
     z = np.log(step_b_s / np.asarray(step_a_s)) / sigma
     density = np.exp(-np.square(z) / 2) / math.sqrt(2 * math.pi)
-    return np.asarray(sigma * (density + z * below(z)))
+    return np.asarray(sigma * (density + z * normal_cdf(z)))
 
 
 def chance_faster(step_a_s: Floats | float, step_b_s: Floats | float, sigma: Floats) -> Floats:

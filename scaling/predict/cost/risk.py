@@ -48,7 +48,7 @@ def stall_sigma(group: Group, f: Features, step_s: Floats) -> Floats:
     return np.where((chance > 0.1) & (chance < 0.9), longer, 0.0)
 
 
-def ranked_by(group: Group, f: Features, step_s: Floats, memory_used: Floats) -> Floats:
+def risk_adjusted_step_s(group: Group, f: Features, step_s: Floats, memory_used: Floats) -> Floats:
     """Seconds to rank layouts by, (n,): the predicted step, plus what it may cost on a bad day.
 
     Args:
