@@ -99,7 +99,8 @@ def error_spread(
     doublings, as in a random walk, and their own part with every doubling of the nodes.
     A fit followed in part (`trust`, trust.py) is off by what folds show at that trust, and
     `unfollowed`, ln(step by the whole fit / step_s), is one standard deviation: it may be right all
-    the same. `unfitted` is that of what no calibrated row depends on; `beyond` is of `distance_beyond`.
+    the same. `unfitted` is that of what no calibrated row depends on; `beyond` is
+    `distance_beyond`.
     """
     n = len(step_s)
     if stack is None or other_cluster:
@@ -182,7 +183,7 @@ def layout_ranges(f: Features) -> dict[str, tuple[float, ...]]:
 
 
 def distance_beyond(f: Features, seen: Mapping[str, Sequence[float | str]]) -> Floats:
-    """How far layouts are beyond all rows that `layout_ranges` saw, in doublings and switches, (n,)."""
+    """Doublings and switches by which layouts lie outside `seen` (of `layout_ranges`), (n,)."""
     beyond = np.zeros(len(f))
     for name, values in layout_coordinates(f).items():
         if name in seen:

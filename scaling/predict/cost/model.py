@@ -45,8 +45,8 @@ class Prediction:
     error a layout shares with none of its size, and with none of other sizes (interval.py).
     `need_bytes` is memory with fragmentation, `capacity_bytes` what a GPU offers; `memory_sigma` is
     the standard deviation of ln(need_bytes)'s error, `memory_offset` what outcomes tell of it and
-    `fit_threshold` the odds from which a point is called a fit (memory_odds.py). `risk_adjusted_s` orders
-    layouts: likely time plus what a stall may cost.
+    `fit_threshold` the odds from which a point is called a fit (memory_odds.py).
+    `risk_adjusted_s` orders layouts: likely time plus what a stall may cost.
     """
 
     step_time_s: Floats

@@ -20,7 +20,7 @@ _FEWEST_RIVALS = 6  # rows of a setting, below which its median is not told from
 class HeldBack:
     """Rows of one fold that the fit has not seen, (n,) each.
 
-    `log_residual`: ln(measured / predicted). `roughness`: the factor of their own part, `own_error_factor`.
+    `log_residual`: ln(measured / predicted). `roughness`: `own_error_factor`.
     `beyond`: doublings and switches beyond the rows that were fitted. `setting`: equal where rows
     share model, size, sequence length and batch.
     """

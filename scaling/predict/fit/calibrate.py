@@ -137,8 +137,8 @@ def _settings(points: Points, group: Group) -> Words:
 def fit_outcomes(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[str, float]:
     """How need tells what fits, of rows held back from fits of memory: a probit with a prior.
 
-    Maximum a posteriori of `sigma`, `offset` and of KERNELS (cost/memory_odds.py); empty where fewer
-    than 10 rows ran or ran out of memory.
+    Maximum a posteriori of `sigma`, `offset` and of KERNELS (cost/memory_odds.py); empty where
+    fewer than 10 rows ran or ran out of memory.
     """
     rows = np.flatnonzero(seen.ran | seen.out_of_memory)
     out = seen.out_of_memory[rows]
