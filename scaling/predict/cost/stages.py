@@ -7,7 +7,7 @@ import numpy as np
 from scaling.foreign.arrays import Flags, Floats
 from scaling.layout.axes import ActivationCheckpointing
 from scaling.layout.partition import layer_cost, layers_by_cost
-from scaling.predict.cost.experts import held_params, routed_params
+from scaling.predict.cost.experts import held_expert_params, routed_params
 from scaling.predict.read.features import Features
 from scaling.predict.read.stack_facts import Stack
 
@@ -178,4 +178,4 @@ def weights_of_heaviest_stage(f: Features, stages: Stages) -> Floats:
 def experts_of_heaviest_stage(f: Features, stages: Stages) -> Floats:
     """Parameters of routed experts that a rank of the stage with most layers holds."""
     layers = np.maximum(np.maximum(stages.first, stages.last), np.where(f.pp > 2, stages.middle, 0))
-    return np.asarray(np.where(stages.piped, layers, f.num_layers) * held_params(f))
+    return np.asarray(np.where(stages.piped, layers, f.num_layers) * held_expert_params(f))
