@@ -79,9 +79,8 @@ def test_a_fused_gate_keeps_what_goes_in() -> None:
 def test_a_fused_loss_keeps_both_gradients_and_no_logits() -> None:
     x, weight = drawn(BATCH, TOKENS, WIDTH), drawn(VOCABULARY, WIDTH)
     labels = torch.zeros(BATCH, TOKENS, dtype=torch.int64)
-    expected = own_layer.saved_by_linear_cross_entropy(
-        BF16 * BATCH * TOKENS * WIDTH, BF16 * VOCABULARY * WIDTH
-    )
+    hidden, head = BF16 * BATCH * TOKENS * WIDTH, BF16 * VOCABULARY * WIDTH
+    expected = own_layer.saved_by_linear_cross_entropy(hidden, head)
 
     class ByTorch(torch.autograd.Function):
         @staticmethod

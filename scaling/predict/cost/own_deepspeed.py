@@ -270,8 +270,8 @@ def _bucket_full(t: Stage, zero: _Zero, tied: Floats | float) -> Held:
     several = t.params > _BUCKET
     let_go = np.clip(t.params - _LIVE / 2, 0.0, _BUCKET) * (t.params - s.vocab_params < _LIVE)
     gathered = np.maximum(zero.gathered - zero.gathers * e * let_go, 0.0)
-    in_layer = zero.gathers & (s.layer_params <= _BUCKET)
-    in_layer = in_layer * (s.layer.recomputed + e * s.ffn_params)
+    within_layer = zero.gathers & (s.layer_params <= _BUCKET)
+    in_layer = within_layer * (s.layer.recomputed + e * s.ffn_params)
     unreduced = np.maximum(1 - _BUCKET / np.maximum(t.params, 1.0), 0.0)
     left = np.where(zero.copied & ~several, np.minimum(zero.touched, zero.waiting), zero.waiting)
     return Held(

@@ -159,9 +159,8 @@ def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemo
     norm = _norm_kept(f, local) + e * whole  # the matrices behind a norm read its output whole
     attention = _attention_kept(f, queries, keys)
     ffn = _ffn_kept(f, inner) + experts.kept
-    logsumexp = saved_by_flash_attention(
-        0.0 * queries, 0.0 * queries, f.tokens * f.num_heads / f.tp
-    )
+    nothing = np.zeros(len(f))
+    logsumexp = saved_by_flash_attention(nothing, nothing, f.tokens * f.num_heads / f.tp)
     in_core = f.attentions * np.where(unfused, scores, logsumexp)
     outside_core = (1 + f.attentions) * norm + f.attentions * attention + ffn
     input_bytes = e * local
@@ -207,7 +206,7 @@ def _attention_kept(f: Features, queries: Floats, keys: Floats) -> Floats:
     Without a flash kernel keys and values are repeated for all query heads. The second all-to-all
     copies what it sends. Norms of heads keep queries and keys in fp32 and normed.
     """
-    flash = saved_by_flash_attention(queries, keys, 0.0 * queries)
+    flash = saved_by_flash_attention(queries, keys, np.zeros(len(f)))
     kept = np.where(f.math | f.fused_softmax, 4 * queries, flash)
     kept = kept + np.where((f.cp > 1) & ~f.ring, queries, 0.0)
     return kept + f.head_norms * (FP32 + f.element_bytes) * (queries + keys) / f.element_bytes
@@ -251,7 +250,7 @@ def loss_memory(
         return LossMemory(forward, backward, e * logits + gradient, gradient)
     fused = f.fused_cross_entropy & (logits > 0)
     hidden = e * f.tokens * f.hidden_size
-    # Liger computes the loss in pieces, a power of two of rows each, their logits about four times x
+    # Liger computes the loss in pieces of a power of two of rows; their logits are about 4 x
     pieces = np.ceil(f.vocab_size / (4 * np.maximum(f.hidden_size, 1.0)))
     rows = np.minimum(f.tokens, 2 ** np.ceil(np.log2(np.ceil(f.tokens / pieces))))
     working = FP32 * vocab_params + np.maximum(e * rows * f.vocab_size, low * e * vocab_params)
