@@ -202,7 +202,9 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
 def spread(stack, roughness=1.0, **new):
     values = {"world_size": 32.0, "seq_length": 2048.0, "model": "ref-3b", "hidden_size": 2560.0}
     values |= {"gpus_per_node": 8.0, "experts": False} | new
-    flags = {name: values.pop(name) for name in ("unheard_of", "lean_kernels") if name in values}
+    flags = {
+        name: values.pop(name) for name in ("unknown_software", "lean_kernels") if name in values
+    }
     arrays = {name: np.array([value]) for name, value in values.items()}
     axes = {name: arrays.pop(name) for name in AXES}
     return error_spread(np.array([1.0]), np.array([roughness]), stack, axes=axes, **flags, **arrays)
@@ -247,11 +249,12 @@ def test_a_model_with_experts_is_less_sure_from_data_sheets_alone():
 def test_software_unheard_of_is_less_sure_of_its_data_sheets_most_before_hopper():
     for lean, wider in ((False, 1.3), (True, 1.05)):
         unheard, heard = (
-            band_width(None, unheard_of=unheard, lean_kernels=lean) for unheard in (True, False)
+            band_width(None, unknown_software=unheard, lean_kernels=lean)
+            for unheard in (True, False)
         )
         assert np.log(unheard) > wider * np.log(heard)
     # the layouts of a size are compared nearly as surely: most of it they share
-    assert spread(None, unheard_of=True).own_sigma < 1.2 * spread(None).own_sigma
+    assert spread(None, unknown_software=True).own_sigma < 1.2 * spread(None).own_sigma
 
 
 def test_a_layout_that_waits_for_its_tensor_parallel_ranks_is_less_sure(calibrated):

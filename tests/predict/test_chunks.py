@@ -66,5 +66,5 @@ def test_as_many_passes_are_on_their_way_as_torchs_schedule_begins(schedule, vir
     if schedule in ("zbv", "dualpipev"):
         every = [(rank, 2 * pp - 1 - rank) for rank in ranks]
     assert [chunks.layers[0] for chunks in ends] == [sum(dealt[i] for i in one) for one in every]
-    tables = [chunks.looks_up[0] + 2 * chunks.has_head[0] for chunks in ends]
+    tables = [chunks.has_embedding[0] + 2 * chunks.has_head[0] for chunks in ends]
     assert tables == [(0 in one) + 2 * (pp * virtual - 1 in one) for one in every]

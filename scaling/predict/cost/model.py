@@ -212,7 +212,7 @@ def _judge(
         experts=f.num_experts > 1,
         lossy_transport=group.cluster.lossy_transport,
         lean_kernels=group.stack.lean_kernels,
-        unheard_of=not group.stack.name,
+        unknown_software=not group.stack.name,
         other_cluster=stack is not None and stack.cluster != group.cluster_name,
     )
     out.low[index] = spread.low

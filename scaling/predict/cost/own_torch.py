@@ -415,7 +415,7 @@ class _Dealt:
     ends: Floats | None
 
     def layers(self, f: Features, index: Floats, exists: Flags) -> tuple[Floats, Floats | None]:
-        """Layers of the chunks at these places, (chunks, n), and their dense layers in all, (n,)."""
+        """Layers of the chunks at `index`, (chunks, n), and their dense layers in all, (n,)."""
         is_last = exists & (index == self.count - 1)
         fuller = index >= self.count - 1 - self.fuller
         layers = np.where(is_last, self.last, self.first + fuller) * exists
