@@ -202,9 +202,8 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
 def spread(stack, roughness=1.0, **new):
     values = {"world_size": 32.0, "seq_length": 2048.0, "model": "ref-3b", "hidden_size": 2560.0}
     values |= {"gpus_per_node": 8.0, "experts": False} | new
-    flags = {
-        name: values.pop(name) for name in ("unknown_software", "lean_kernels") if name in values
-    }
+    names = ("unknown_software", "lean_kernels")
+    flags = {name: values.pop(name) for name in names if name in values}
     arrays = {name: np.array([value]) for name, value in values.items()}
     axes = {name: arrays.pop(name) for name in AXES}
     return error_spread(np.array([1.0]), np.array([roughness]), stack, axes=axes, **flags, **arrays)
@@ -248,11 +247,11 @@ def test_a_model_with_experts_is_less_sure_from_data_sheets_alone():
 
 def test_software_unheard_of_is_less_sure_of_its_data_sheets_most_before_hopper():
     for lean, wider in ((False, 1.3), (True, 1.05)):
-        unheard, heard = (
-            band_width(None, unknown_software=unheard, lean_kernels=lean)
-            for unheard in (True, False)
+        unknown, known = (
+            band_width(None, unknown_software=is_unknown, lean_kernels=lean)
+            for is_unknown in (True, False)
         )
-        assert np.log(unheard) > wider * np.log(heard)
+        assert np.log(unknown) > wider * np.log(known)
     # the layouts of a size are compared nearly as surely: most of it they share
     assert spread(None, unknown_software=True).own_sigma < 1.2 * spread(None).own_sigma
 

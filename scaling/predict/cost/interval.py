@@ -140,8 +140,8 @@ def error_spread(
         own = np.where(new, np.maximum(own, axis_own), own)
         if axis == "world_size":
             # beyond the largest size the shared error grows as a random walk does
-            shared = shared * np.sqrt(np.maximum(doublings, 1))
-            size = np.where(new, np.hypot(size, shared), size)
+            grown = shared * np.sqrt(np.maximum(doublings, 1))
+            size = np.where(new, np.hypot(size, grown), size)
             own = own * (1 + _OWN_PER_DOUBLING[lossy_transport] * nodes)
         else:
             common = np.where(new, np.hypot(common, shared), common)
