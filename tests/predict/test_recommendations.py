@@ -7,7 +7,7 @@ from scaling.foreign.columns import Columns
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
-from scaling.predict.advise.candidates import Search, candidates, stages_of
+from scaling.predict.advise.candidates import Search, candidates, pipeline_depths
 from scaling.predict.advise.recommend import recommend, record_of, usual_batch
 from scaling.predict.advise.remarks import remarks
 from scaling.predict.advise.spend import memory_refusals, spend_of
@@ -316,8 +316,8 @@ def test_the_batch_nobody_asked_for_lies_between_that_of_llama_2_and_that_of_lla
 
 
 def test_pipelines_of_up_to_64_stages_are_searched():
-    assert stages_of(128) == [1, 2, 4, 8, 16, 32, 64]
-    assert stages_of(96)[-3:] == [24, 32, 48]
+    assert pipeline_depths(128) == [1, 2, 4, 8, 16, 32, 64]
+    assert pipeline_depths(96)[-3:] == [24, 32, 48]
 
 
 def said(**change):
