@@ -2,26 +2,31 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost import own_deepspeed, own_torch
 from scaling.predict.cost.experts import has_experts, held_expert_params, kept_expert_bytes
 from scaling.predict.cost.own_memory import (
-    ONE_F_ONE_B,
     TERMS,
     Memory,
     Moment,
+    Sizes,
+    Stage,
     peak_of,
-    sizes_of,
     split_rows,
-    stage_of,
-    whole_model,
     with_dense_layers,
+)
+from scaling.predict.cost.own_pipelines import (
+    ONE_F_ONE_B,
+    Chunks,
+    deepspeed_chunks,
+    torch_chunks,
+    whole_model,
 )
 from scaling.predict.cost.sharding import Sharding, expert_sharding_of, sharding_of
 from scaling.predict.cost.stages import head_params, layer_params, multiplied_params, stages_of
@@ -30,11 +35,19 @@ from scaling.predict.read.inputs import own_framework
 
 MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
 
-# Modules by framework name. Each has `moments_of` (what the engine holds in a step),
-# `chunks_of_ranks` (how chunks are dealt) and `whole_gradients` (which gradients stay).
-ENGINES: dict[str, Any] = {
-    own_framework("deepspeed"): own_deepspeed,
-    own_framework("torch"): own_torch,
+
+class Engine(NamedTuple):
+    """How the memory of one of this project's engines is counted."""
+
+    moments_of: Callable[[Stage], list[Moment]]  # what it holds in a step
+    chunks_of_ranks: Callable[[Group, Features], Iterable[Chunks]]  # in a pipeline
+    whole_gradients: Callable[[Features, bool], Flags | None]  # see `layer_memory`
+
+
+# By framework name. Under DeepSpeed gradients go into buckets one by one.
+ENGINES = {
+    own_framework("deepspeed"): Engine(own_deepspeed.moments_of, deepspeed_chunks, lambda *_: None),
+    own_framework("torch"): Engine(own_torch.moments_of, torch_chunks, own_torch.whole_gradients),
 }
 
 # Share of the capacity that a recipe fills that recomputes until its model fits.
@@ -68,13 +81,13 @@ def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
 
     def peak(f: Features, *, piped: bool) -> Memory:
         stay = engine.whole_gradients(f, piped)
-        sizes = sizes_of(group, f, piped=piped, whole_gradients=stay)
+        sizes = Sizes(group, f, piped=piped, whole_gradients=stay)
         moments: list[Moment] = []
         for chunks in engine.chunks_of_ranks(group, f) if piped else [whole_model(f)]:
             if chunks.dense_layers is not None:
                 own = with_dense_layers(f, chunks)
-                sizes = sizes_of(group, own, piped=piped, whole_gradients=stay)
-            moments += engine.moments_of(stage_of(sizes, chunks))
+                sizes = Sizes(group, own, piped=piped, whole_gradients=stay)
+            moments += engine.moments_of(Stage(sizes, chunks))
         return peak_of(moments, p["buffers_bytes"])
 
     piped, whole = (functools.partial(peak, piped=piped) for piped in (True, False))

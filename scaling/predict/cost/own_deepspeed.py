@@ -3,25 +3,20 @@
 Element counts are those of a tp rank; z is the zero_stage.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
+from scaling.foreign.arrays import Floats
 from scaling.predict.cost.own_layer import FP32, vocab_init_bytes
 from scaling.predict.cost.own_memory import (
     BACKWARD,
     BUILD,
-    ONE_F_ONE_B,
     OPTIMIZER,
-    Chunks,
     Held,
     Moment,
     Stage,
     model_moments,
 )
-from scaling.predict.cost.stages import head_params, stages_of
-from scaling.predict.read.features import Features, Group
+from scaling.predict.cost.stages import head_params
 
 _BUCKET = 5e8  # elements of reduce_bucket_size (scaling/train/engines/deepspeed)
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
@@ -30,126 +25,48 @@ _PREFETCH = 5e7  # elements of stage3_prefetch_bucket_size
 _FP64 = 8.0  # bytes of an element; DeepSpeed takes a gradient's norm in fp64
 
 
-def whole_gradients(f: Features, piped: bool) -> None:
-    """None: a layer's gradients go into buckets one by one."""
-
-
-def chunks_of_ranks(group: Group, f: Features) -> tuple[Chunks, Chunks]:
-    """The first and the last rank's chunks; the layouts all run 1F1B or all DualPipeV."""
-    is_1f1b = (f.schedule == ONE_F_ONE_B).all()
-    return _ends_of_1f1b(group, f) if is_1f1b else _ends_of_dualpipev(f)
-
-
-def _ends_of_1f1b(group: Group, f: Features) -> tuple[Chunks, Chunks]:
-    """The first rank has min(accumulation, pp) micro-batches in flight, the last one."""
-    stages, in_flight = stages_of(f, group.stack), np.minimum(f.accumulation, f.pp)
-    # tp ranks each keep a part of the message that came in, where all of them have the same
-    kept = np.where(f.attentions > 1, 2.0, np.where(f.sequence_parallel, 1.0, 1 / f.tp))
-    first = Chunks(
-        layers=stages.first, vocab_matrices=1.0, layer_passes=in_flight * stages.first,
-        staying=1 - 1 / in_flight, messages=in_flight * kept + 1.5, has_embedding=True,
-        has_head=False, warm_up=in_flight, position_biases=in_flight,
-    )  # fmt: skip
-    last = Chunks(
-        layers=stages.last, vocab_matrices=1.0, layer_passes=stages.last,
-        staying=1.0 * (stages.last == 0), messages=kept + 1.5, has_embedding=False, has_head=True,
-        position_biases=1.0, logit_buffers=np.minimum(f.accumulation, 2.0),
-    )  # fmt: skip
-    return first, last
-
-
-def _ends_of_dualpipev(f: Features) -> tuple[Chunks, Chunks]:
-    """The first and the last rank, each with a stage on the way out and one on the way back.
-
-    DeepSpeed deals layers evenly to 2 pp stages, one more to the first ones if need be. Rank r
-    holds 2 pp - r micro-batches on their way out and r + 1 on their way back, with the input and
-    output of its stages (deepspeed/runtime/pipe/schedule.py, DualPipeVSchedule.steps, from step 4).
-    """
-    stages = 2 * f.pp
-    fewest, fuller = np.divmod(f.num_layers, stages)
-
-    def chunks_of(rank: Floats | float, is_first: bool) -> Chunks:
-        out, back = fewest + (rank < fuller), fewest + (stages - 1 - rank < fuller)
-        going, coming = np.minimum(stages - rank, f.accumulation - 1), rank + 1.0
-        layer_passes = going * out + coming * back
-        return Chunks(
-            layers=out + back,
-            vocab_matrices=f.embeddings * is_first,
-            layer_passes=layer_passes,
-            staying=1 - back / np.maximum(layer_passes, 1.0),
-            messages=(going + coming) * (1.0 if is_first else 2.0),
-            has_embedding=is_first,
-            has_head=is_first,
-            warm_up=0.0,
-            logit_buffers=1.0 * is_first,
-        )
-
-    return chunks_of(0.0, True), chunks_of(f.pp - 1, False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Zero:
-    """What ZeRO, or a bf16 pipeline, makes of a stage's weights, gradients and state, (n,).
+    """What ZeRO, or a bf16 pipeline, makes of a stage's weights, gradients and state.
 
-    Bytes, except `shard`.
+    Bytes or masks, (n,), except `shard`.
     """
 
-    partitions: Flags  # ZeRO-1 and 2: gradients and state
-    gathers: Flags  # ZeRO-3: weights too
-    dealt: Flags  # bf16 pipelines deal the state to all replicas, without ZeRO
-    alone: Flags  # ZeRO-1 or 2 with one replica: gradients stay where they are
-    copied: Flags  # ZeRO-1 or 2 moves gradients out of its buckets
-    continues: Flags  # micro-batches follow that find gradients of earlier ones
-    shard: Floats  # elements of the rank's part of the state
-    weights: Floats  # between their uses
-    gathered: Floats | float  # weights that ZeRO-3 holds whole when the loss is computed
-    state: Floats  # master weights and moments
-    flat_gradients: Floats  # in a buffer of their own
-    touched: Floats  # gradients of every weight that overlaps rank 0's part of the flat buffer
-    waiting: Floats  # gradients of earlier micro-batches
-    bucket: Floats
-    buckets: Floats
-
-
-def _zero_of(t: Stage) -> _Zero:
-    s, c, f, e, z = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes, t.sizes.f.zero_stage
-    partitions, gathers = (z == 1) | (z == 2), z >= 3
-    dealt = (z == 0) & f.bf16 & s.piped
-    ranks = np.where(dealt, s.replicas, s.sharding.state)
-    experts = c.layers * s.expert_params  # sharded over the ranks that hold the same experts
-    shard = (t.params - experts) / ranks + experts / np.maximum(ranks / f.ep, 1.0)
-    gradients = e * t.params
-    # master weights and moments; fp32 without ZeRO has no master weights
-    state = np.where(f.short_states, 6.0, np.where((e < FP32) | (z > 0), 12.0, 8.0)) * ~f.offload
-    alone = partitions & (s.replicas == 1) & ~f.offload
-    bucket = ~alone * e * np.minimum(_BUCKET, t.params)
-    second_bucket = partitions & (s.replicas > 1) & (not s.piped)
-    embedding = s.vocab_params if c.has_embedding else 0.0
-    touched = np.where(shard <= embedding, embedding, shard + s.ffn_params / 2)
-    touched = np.where(s.sharding.state > 1, np.minimum(touched, t.params), t.params)
-    touched = partitions * e * touched
-    flat_gradients = gathers * e * shard + dealt * gradients
-    continues = f.accumulation > c.warm_up
-    waiting = ((z <= 1) & continues) * gradients + ((z == 2) & continues) * touched
-    # a rank that shares its experts with no other gathers them from nobody
-    own_experts = (gathers & (f.ep > 1) & (ranks == f.ep)) * e * experts
-    return _Zero(
-        partitions=partitions,
-        gathers=gathers,
-        dealt=dealt,
-        alone=alone,
-        copied=partitions & ~alone & (not s.piped) & ~f.offload,
-        continues=continues,
-        shard=shard,
-        weights=np.where(gathers & (f.ep > 1), e * shard, gradients * s.sharding.weights_share(z)),
-        gathered=np.maximum(_gathered_bytes(t) - own_experts, 0.0),
-        state=state * shard,
-        flat_gradients=flat_gradients,
-        touched=touched,
-        waiting=flat_gradients + waiting,
-        bucket=bucket,
-        buckets=(z > 0) * (1.0 + second_bucket) * bucket,
-    )
+    def __init__(self, t: Stage) -> None:
+        s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+        z, whole = f.zero_stage, e * t.params
+        self.partitions, self.gathers = (z == 1) | (z == 2), z >= 3
+        # without ZeRO, pipelines in bf16 deal the state to all replicas
+        self.dealt = (z == 0) & f.bf16 & s.piped
+        # ZeRO-1 or 2 with one replica leaves gradients where they are; with several it moves them
+        # out of its buckets
+        self.alone = self.partitions & (s.replicas == 1) & ~f.offload
+        self.copies = self.partitions & ~self.alone & (not s.piped) & ~f.offload
+        # elements of the rank's part of the state; experts are shared by those that hold the same
+        ranks = np.where(self.dealt, s.replicas, s.sharding.state)
+        experts = c.layers * s.expert_params
+        self.shard = (t.params - experts) / ranks + experts / np.maximum(ranks / f.ep, 1.0)
+        # weights between their uses, and those that are gathered when the loss is computed; a rank
+        # that shares its experts with no other gathers them from nobody
+        held = whole * s.sharding.weights_share(z)
+        self.weights = np.where(self.gathers & (f.ep > 1), e * self.shard, held)
+        own_experts = (self.gathers & (f.ep > 1) & (ranks == f.ep)) * e * experts
+        self.gathered = np.maximum(_gathered_bytes(t) - own_experts, 0.0)
+        # master weights and moments; training in fp32 without ZeRO has no master weights
+        state = np.where(f.short_states, 6.0, np.where((e < FP32) | (z > 0), 12.0, 8.0))
+        self.state = state * ~f.offload * self.shard
+        self.bucket = ~self.alone * e * np.minimum(_BUCKET, t.params)
+        second_bucket = self.partitions & (s.replicas > 1) & (not s.piped)
+        self.buckets = (z > 0) * (1.0 + second_bucket) * self.bucket
+        # gradients of every weight that overlaps rank 0's part of the flat buffer
+        embedding = s.vocab_params if c.has_embedding else 0.0
+        touched = np.where(self.shard <= embedding, embedding, self.shard + s.ffn_params / 2)
+        touched = np.where(s.sharding.state > 1, np.minimum(touched, t.params), t.params)
+        self.touched = self.partitions * e * touched
+        # gradients in a buffer of their own, and those that a micro-batch finds of earlier ones
+        self.flat_gradients = self.gathers * e * self.shard + self.dealt * whole
+        self.continues = f.accumulation > c.warm_up
+        earlier = (z <= 1) * whole + (z == 2) * self.touched
+        self.waiting = self.flat_gradients + self.continues * earlier
 
 
 def _gathered_bytes(t: Stage) -> Floats | float:
@@ -181,7 +98,7 @@ def _gathered_bytes(t: Stage) -> Floats | float:
 def moments_of(t: Stage) -> list[Moment]:
     """The moments of a step that may be the fullest."""
     s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
-    zero = _zero_of(t)
+    zero = _Zero(t)
     usual = Held(zero.weights + zero.gathered, zero.waiting, zero.state, buffers=zero.buckets)
     has_buckets = zero.gathers | ((f.zero_stage == 1) & zero.continues)
     loss = usual.with_(buffers=has_buckets * zero.buckets)
@@ -250,7 +167,7 @@ def _backward_ends(
     grown = zero.flat_gradients + grown
     embedding = s.vocab_params if c.has_embedding else 0.0
     at_embedding = usual.with_(gradients=grown + e * embedding + 2 * tied)
-    left = np.where(zero.copied, np.minimum(zero.touched, grown), grown)
+    left = np.where(zero.copies, np.minimum(zero.touched, grown), grown)
     joined = ((s.replicas > 1) | zero.gathers | f.offload) * e * np.mod(t.params, _BUCKET)
     at_last = usual.with_(weights=zero.weights, gradients=left, buffers=zero.buckets + joined)
     return (
@@ -273,7 +190,7 @@ def _bucket_full(t: Stage, zero: _Zero, tied: Floats | float) -> Held:
     within_layer = zero.gathers & (s.layer_params <= _BUCKET)
     in_layer = within_layer * (s.layer.recomputed + e * s.ffn_params)
     unreduced = np.maximum(1 - _BUCKET / np.maximum(t.params, 1.0), 0.0)
-    left = np.where(zero.copied & ~several, np.minimum(zero.touched, zero.waiting), zero.waiting)
+    left = np.where(zero.copies & ~several, np.minimum(zero.touched, zero.waiting), zero.waiting)
     return Held(
         zero.weights + (several | s.sharding.second) * gathered,
         left + tied,

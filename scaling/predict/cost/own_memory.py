@@ -18,21 +18,18 @@ from scaling.foreign.arrays import Flags, Floats, Words
 from scaling.predict.cost.experts import held_expert_params
 from scaling.predict.cost.own_layer import (
     FP32,
-    LayerMemory,
-    LossMemory,
     layer_memory,
     loss_memory,
     position_bias_bytes,
     weights_of_layer,
 )
-from scaling.predict.cost.sharding import Sharding, sharding_of
+from scaling.predict.cost.own_pipelines import Chunks
+from scaling.predict.cost.sharding import sharding_of
 from scaling.predict.cost.stages import head_params, shared_ffn
 from scaling.predict.read.features import Features, Group
-from scaling.predict.read.inputs import SCHEDULES
 
 PHASES = ("build", "forward", "backward", "optimizer")
 BUILD, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
-ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, ZBV, DUALPIPEV = range(len(SCHEDULES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,56 +126,47 @@ def split_rows(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunks:
-    """All model chunks of one rank together, (n,) or one value for all layouts.
+class Sizes:
+    """What all stages of a layout share, (n,); parameters are those of a tp rank.
 
-    A pass is one micro-batch through one chunk. The fields from `passes` on are of torch's
-    pipelines alone, most of them of schedules whose backward has two parts: gradients of
-    activations first, gradients of weights later.
+    See `layer_memory` for `whole_gradients`.
     """
 
-    layers: Floats
-    vocab_matrices: Floats | float
-    layer_passes: Floats  # most layers times passes whose activations are held at once
-    staying: Floats | float  # share of it left when the last chunk's first layer ends its backward
-    messages: Floats | float  # hidden states of a micro-batch that are kept or on their way
-    has_embedding: Flags | bool
-    has_head: Flags | bool
-    warm_up: Floats | float = 1.0  # micro-batches that begin before each weight has a gradient
-    logit_buffers: Floats | float = 0.0
-    position_biases: Floats | float = 0.0  # of an encoder-decoder, which recomputing reads
-    passes: Floats | float = 1.0  # most whose activations are held at once
-    final_layer_passes: Floats | float = 0.0  # `layer_passes` when most weight gradients wait
-    waiting_layer_passes: Floats | float = 0.0  # those of them whose weight gradients wait
-    waiting_heads: Floats | float = 0.0  # micro-batches whose head's weight gradient waits
-    received: Floats | float = 0.0  # messages of a micro-batch, both ways
-    kept_received: Floats | float = 0.0  # those whose gradients stay for the whole step
-    dense_layers: Floats | None = None  # layers without experts; None: as many as on average
+    def __init__(
+        self, group: Group, f: Features, *, piped: bool, whole_gradients: Flags | None
+    ) -> None:
+        self.f, self.piped = f, piped
+        # elements of a micro-batch's hidden states that a rank holds
+        self.hidden = f.tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
+        self.layer = layer_memory(f, whole_gradients)
+        self.expert_params = held_expert_params(f)  # of the average layer
+        self.layer_params = weights_of_layer(f) + self.expert_params
+        self.vocab_params = head_params(f) / f.tp  # of one vocabulary matrix
+        self.ffn_params = f.hidden_size * f.ffn_hidden_size / f.tp  # of one matrix
+        self.sharding = sharding_of(group, f)
+        self.replicas = f.dp * f.cp
 
 
-def whole_model(f: Features) -> Chunks:
-    """All layers on every rank."""
-    return Chunks(
-        layers=f.num_layers, vocab_matrices=f.embeddings, layer_passes=f.num_layers, staying=0.0,
-        messages=0.0, has_embedding=True, has_head=True, position_biases=2.0,
-    )  # fmt: skip
+class Stage:
+    """What a rank with these chunks holds of its model's parameters and activations, (n,)."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What all stages of a layout share, (n,); parameters are those of a tp rank."""
-
-    f: Features
-    piped: bool
-    hidden: Floats  # elements of a micro-batch's hidden states that a rank holds
-    layer: LayerMemory
-    expert_params: Floats  # routed experts of the average layer
-    layer_params: Floats  # the whole average layer, routed experts included
-    vocab_params: Floats  # one vocabulary matrix
-    ffn_params: Floats  # one matrix of a feed-forward
-    sharding: Sharding
-    replicas: Floats
+    def __init__(self, s: Sizes, c: Chunks) -> None:
+        f, e = s.f, s.f.element_bytes
+        self.sizes, self.chunks = s, c
+        params = c.layers * s.layer_params + c.vocab_matrices * s.vocab_params
+        self.params = params + c.has_embedding * f.positions * f.hidden_size
+        # Bytes of activations and messages when the last layer is done. Recomputing keeps position
+        # biases, which every layer reads: for each micro-batch in flight those of the stage's.
+        self.in_flight = c.layer_passes * s.layer.kept
+        biases = (f.full | f.selective) * c.position_biases * position_bias_bytes(f)
+        self.in_flight = self.in_flight + biases
+        if s.piped:
+            self.in_flight = self.in_flight + c.messages * e * s.hidden
+        norm = np.where(f.fused_norm, e, FP32 + e) * s.hidden + e * f.tokens * f.hidden_size
+        self.final_norm = c.has_head * norm  # bytes
+        self.plain_norm = c.has_head * ~f.fused_norm * s.hidden  # elements of an unfused one
+        self.logits = c.has_head * f.tokens * f.vocab_size / f.tp  # elements
+        self.loss = loss_memory(f, self.logits, s.vocab_params, c.logit_buffers)
 
 
 def with_dense_layers(f: Features, chunks: Chunks) -> Features:
@@ -188,64 +176,6 @@ def with_dense_layers(f: Features, chunks: Chunks) -> Features:
     share = 1 - chunks.dense_layers / np.maximum(chunks.layers, 1.0)
     ffn = (1 - share) * f.dense_ffn + share * shared_ffn(f)
     return dataclasses.replace(f, expert_share=share, ffn_hidden_size=ffn)
-
-
-def sizes_of(group: Group, f: Features, *, piped: bool, whole_gradients: Flags | None) -> Sizes:
-    """Sizes of these layouts; see `layer_memory` for `whole_gradients`."""
-    expert_params = held_expert_params(f)
-    return Sizes(
-        f=f,
-        piped=piped,
-        hidden=f.tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0),
-        layer=layer_memory(f, whole_gradients),
-        expert_params=expert_params,
-        layer_params=weights_of_layer(f) + expert_params,
-        vocab_params=head_params(f) / f.tp,
-        ffn_params=f.hidden_size * f.ffn_hidden_size / f.tp,
-        sharding=sharding_of(group, f),
-        replicas=f.dp * f.cp,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What one rank holds of its model's parameters and activations; bytes or elements, (n,).
-
-    `in_flight` are the bytes of activations and messages when the last layer is done, `final_norm`
-    those of the final norm. Recomputing keeps position biases, which every layer reads: for each
-    micro-batch in flight those of the stage's layers.
-    """
-
-    sizes: Sizes
-    chunks: Chunks
-    params: Floats  # elements of a tp rank
-    in_flight: Floats
-    final_norm: Floats
-    logits: Floats  # elements
-    plain_norm: Floats  # elements of the hidden states where the final norm is not fused
-    loss: LossMemory
-
-
-def stage_of(s: Sizes, c: Chunks) -> Stage:
-    """What a rank with these chunks holds."""
-    f, e = s.f, s.f.element_bytes
-    params = c.layers * s.layer_params + c.vocab_matrices * s.vocab_params
-    in_flight = c.layer_passes * s.layer.kept
-    in_flight = in_flight + (f.full | f.selective) * c.position_biases * position_bias_bytes(f)
-    if s.piped:
-        in_flight = in_flight + c.messages * e * s.hidden
-    norm = np.where(f.fused_norm, e, FP32 + e) * s.hidden + e * f.tokens * f.hidden_size
-    logits = c.has_head * f.tokens * f.vocab_size / f.tp
-    return Stage(
-        sizes=s,
-        chunks=c,
-        params=params + c.has_embedding * f.positions * f.hidden_size,
-        in_flight=in_flight,
-        final_norm=c.has_head * norm,
-        logits=logits,
-        plain_norm=c.has_head * ~f.fused_norm * s.hidden,
-        loss=loss_memory(f, logits, s.vocab_params, c.logit_buffers),
-    )
 
 
 def model_moments(
