@@ -8,7 +8,7 @@ class InputError(ValueError):
     """A mistake in what the user gave us; its text is the whole message, exit code 2."""
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """Text from outside on one line of a terminal: what would steer it is spelt out."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 

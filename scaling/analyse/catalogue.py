@@ -9,7 +9,7 @@ from scaling.analyse import ties
 from scaling.analyse.series import SERIES
 from scaling.analyse.views import make_table
 from scaling.cluster.hardware import GPUS, Cluster
-from scaling.layout.axes import AXES, levels_of
+from scaling.layout.axes import AXES, axis_levels
 from scaling.record.row_files import quoted
 
 
@@ -63,14 +63,14 @@ def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
                 "axis": axis.words.title,
                 "words": axis.words.name,
                 "short": axis.words.short,
-                "otherwise": axis.otherwise,
-                "degree": axis.ranks,
+                "otherwise": axis.absent_text,
+                "degree": axis.multiplies_ranks,
                 "usual": None if axis.default is None else str(axis.default).lower(),
-                "unsaid": None if axis.in_names(axis.default) else str(axis.default),
+                "unsaid": None if axis.is_in_name(axis.default) else str(axis.default),
                 "within": axis.words.within,
                 "always": axis.words.leading or axis.words.said == "always",
             }
         )
-        levels += [{"name": axis.name, **level} for level in levels_of(axis)]
+        levels += [{"name": axis.name, **level} for level in axis_levels(axis)]
     make_table(connection, "catalogue.axes", pa.Table.from_pylist(axes))
     make_table(connection, "catalogue.levels", pa.Table.from_pylist(levels))

@@ -44,7 +44,7 @@ Said = Literal["always", "in names", "where chosen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class AxisText:
     """How people say an axis. `{}` stands for the value; on/off choices need none."""
 
     title: str  # in tables and on an axis of a chart: "micro-batch"
@@ -62,8 +62,8 @@ def _axis(
     title: str,
     *,
     values: tuple[str, ...] | None = None,
-    later: bool = False,
-    ranks: bool = False,
+    added_later: bool = False,
+    multiplies_ranks: bool = False,
     setting: bool = False,
     **words: Any,
 ) -> Any:
@@ -71,24 +71,24 @@ def _axis(
 
     Args:
         default: what a study means that does not name the axis.
-        title: of `Words`; the others are made of it where they are not given.
+        title: of `AxisText`; the others are made of it where they are not given.
         values: that may be chosen, where another table has them; else its type says so.
-        later: the axis came after studies had been measured. A point's file and its id name it
-            only where it is not at its default: what was measured before is not measured again.
-        ranks: it multiplies the ranks of one replica.
+        added_later: the axis came after studies had been measured. A point's file and its id name
+            it only where it is not at its default: what was measured before is not measured again.
+        multiplies_ranks: it multiplies the ranks of one replica.
         setting: it is a property of the work, as the sequence length is: layouts that differ in it
             do not compete.
-        words: of `Words`.
+        words: of `AxisText`.
     """
     name = words.get("name", f"{title} {{}}")
     short = words.get("short", name)
     own = {"name": name, "short": short, "label": short.replace(" ", ""), "column": title}
     facts = {
         "values": values,
-        "later": later,
-        "ranks": ranks,
+        "added_later": added_later,
+        "multiplies_ranks": multiplies_ranks,
         "setting": setting,
-        "words": Words(title=title, **own | words),
+        "words": AxisText(title=title, **own | words),
     }
     return dataclasses.field(default=default, metadata=facts)
 
@@ -105,25 +105,31 @@ class LayoutAxes:
     Sizes count ranks; batch sizes count sequences, never tokens.
     """
 
-    tp: int = _axis(1, "tp", ranks=True, said="in names", leading=True)
-    pp: int = _axis(1, "pp", ranks=True, said="in names", leading=True)
-    cp: int = _axis(1, "cp", ranks=True, said="in names")
+    tp: int = _axis(1, "tp", multiplies_ranks=True, said="in names", leading=True)
+    pp: int = _axis(1, "pp", multiplies_ranks=True, said="in names", leading=True)
+    cp: int = _axis(1, "cp", multiplies_ranks=True, said="in names")
     # what the ranks of a cp group pass each other: heads for tokens, or keys and values around
     cp_style: CpStyle = _axis(
-        "all_to_all", "cp style", later=True, name="{} cp", short="{}", label="cp-{}", within="cp"
+        "all_to_all",
+        "cp style",
+        added_later=True,
+        name="{} cp",
+        short="{}",
+        label="cp-{}",
+        within="cp",
     )
     # ranks of dp x cp that the experts of a layer are dealt to
-    ep: int = _axis(1, "ep", later=True)
+    ep: int = _axis(1, "ep", added_later=True)
     routing: Routing = _axis(
-        "balanced", "routing", values=tuple(ROUTINGS), later=True, setting=True,
+        "balanced", "routing", values=tuple(ROUTINGS), added_later=True, setting=True,
         name="{} routing", short="{}",
     )  # fmt: skip
     pipeline_schedule: PipelineSchedule = _axis(
-        "1f1b", "schedule", later=True, name="{}", said="in names", within="pp"
+        "1f1b", "schedule", added_later=True, name="{}", said="in names", within="pp"
     )
     # model chunks per pipeline rank
     virtual_stages: int = _axis(
-        1, "virtual stages", later=True, name="{} virtual stages", short="vs {}",
+        1, "virtual stages", added_later=True, name="{} virtual stages", short="vs {}",
         label="virtual{}", column="virt.", within="pp",
     )  # fmt: skip
     # Megatron's: norms and dropout sharded inside the tp group
@@ -133,16 +139,16 @@ class LayoutAxes:
     )
     # null: all dp ranks share one copy
     zero_shard_size: int | None = _axis(
-        None, "ZeRO shard", later=True, name="shard {}", short="sh {}", label="shard{}",
+        None, "ZeRO shard", added_later=True, name="shard {}", short="sh {}", label="shard{}",
         column="shard",
     )  # fmt: skip
     optimizer_offload: OptimizerOffload = _axis(
-        "none", "optimizer offload", later=True, name="optimizer on {}", short="offload",
+        "none", "optimizer offload", added_later=True, name="optimizer on {}", short="offload",
         label="offload-{}", column="offload",
     )  # fmt: skip
     # of master weights and of both moments
     optimizer_precision: OptimizerPrecision = _axis(
-        "fp32", "optimizer precision", later=True, name="{} optimizer", short="opt {}",
+        "fp32", "optimizer precision", added_later=True, name="{} optimizer", short="opt {}",
         label="opt-{}", column="opt. prec.",
     )  # fmt: skip
     micro_batch_size: int = _axis(
@@ -156,26 +162,40 @@ class LayoutAxes:
         "flash2", "attention", values=tuple(ATTENTION), name="{}", said="always"
     )
     fused_norm: bool = _flag("fused norm", "fn", "fused-norm")
-    fused_rope: bool = _flag("fused rope", "fr", "fused-rope", later=True)
-    fused_mlp: bool = _flag("fused mlp", "fm", "fused-mlp", later=True)
+    fused_rope: bool = _flag("fused rope", "fr", "fused-rope", added_later=True)
+    fused_mlp: bool = _flag("fused mlp", "fm", "fused-mlp", added_later=True)
     fused_cross_entropy: bool = _flag(
-        "fused cross-entropy", "fce", "fused-cross-entropy", later=True, column="fused CE"
+        "fused cross-entropy", "fce", "fused-cross-entropy", added_later=True, column="fused CE"
     )
     compile: bool = _flag(
-        "compiled", "comp", "compile", later=True, title="compile", column="compiled"
+        "compiled", "comp", "compile", added_later=True, title="compile", column="compiled"
     )
     precision: Precision = _axis("bf16", "precision", name="{}", said="always")
     # of 8-bit products: a scale for each operand, each of its rows, or 32 elements of one (MXFP8)
     fp8_scaling: Fp8Scaling = _axis(
-        "tensor", "fp8 scaling", later=True, name="scaled by {}", short="by {}",
+        "tensor", "fp8 scaling", added_later=True, name="scaled by {}", short="by {}",
         label="scaled-by-{}",
     )  # fmt: skip
-    engine: Engine = _axis("deepspeed", "engine", values=tuple(ENGINES), later=True, name="{}")
+    engine: Engine = _axis(
+        "deepspeed", "engine", values=tuple(ENGINES), added_later=True, name="{}"
+    )
 
     @property
-    def setting_choices(self) -> tuple[Any, ...]:
+    def setting_values(self) -> tuple[Any, ...]:
         """What it chooses on the axes that belong to the setting: rivals have the same."""
-        return tuple(getattr(self, name) for name in SETTING)
+        return tuple(getattr(self, name) for name in SETTING_AXES)
+
+    def stored_fields(self) -> dict[str, Any]:
+        """All fields by name, without the axes added later that are at their default.
+
+        Ids and digests are made of them, so that an added axis leaves those of older points alone.
+        """
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {
+            name: value
+            for name, value in values.items()
+            if not (name in AXES and AXES[name].added_later and value == AXES[name].default)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,10 +207,10 @@ class Axis:
     values: tuple[Any, ...] | None  # that may be chosen; None: any count from 1 on
     optional: bool  # null is a choice too
     default: Any
-    later: bool
-    ranks: bool
+    added_later: bool
+    multiplies_ranks: bool
     setting: bool
-    words: Words
+    words: AxisText
 
     def allows(self, value: object) -> bool:
         """Whether a study may say this value."""
@@ -200,16 +220,16 @@ class Axis:
             return type(value) is int and value >= 1
         return any(value == each and type(value) is type(each) for each in self.values)
 
-    def in_names(self, value: Any) -> bool:
+    def is_in_name(self, value: Any) -> bool:
         """Whether a layout's name says this value."""
         return value is not None and (self.words.said != "where chosen" or value != self.default)
 
-    def in_label(self, value: Any) -> bool:
+    def is_in_label(self, value: Any) -> bool:
         """Whether a layout's label says this value; one that is not known is left out."""
         return value is not None and (self.words.said == "always" or value != self.default)
 
     @property
-    def otherwise(self) -> str | None:
+    def absent_text(self) -> str | None:
         """What a chart says where this is not chosen and the others' choice is not plain."""
         if self.words.said != "where chosen":
             return None
@@ -244,7 +264,7 @@ def axes_of(table: type) -> dict[str, Axis]:
 _ALL = float(2**31)
 
 
-def levels_of(axis: Axis) -> list[dict[str, Any]]:
+def axis_levels(axis: Axis) -> list[dict[str, Any]]:
     """The values of an axis that are no counts, with their place in order and their words.
 
     `words` and `short` are null where a value goes without saying.
@@ -252,7 +272,7 @@ def levels_of(axis: Axis) -> list[dict[str, Any]]:
     texts = {"value": None, "level": "all", "place": _ALL, "words": None, "short": None}
     levels = [texts] if axis.optional else []
     for order, value in enumerate(axis.values or (), start=1):
-        said = axis.in_names(value)
+        said = axis.is_in_name(value)
         levels.append(
             {
                 "value": str(value).lower() if axis.kind is bool else str(value),
@@ -267,11 +287,11 @@ def levels_of(axis: Axis) -> list[dict[str, Any]]:
 
 AXES: dict[str, Axis] = axes_of(LayoutAxes)
 DEFAULTS: dict[str, Any] = {name: axis.default for name, axis in AXES.items()}
-REPLICA = tuple(name for name, axis in AXES.items() if axis.ranks)
-SETTING = tuple(name for name, axis in AXES.items() if axis.setting)
+REPLICA_AXES = tuple(name for name, axis in AXES.items() if axis.multiplies_ranks)
+SETTING_AXES = tuple(name for name, axis in AXES.items() if axis.setting)
 
 
-def label_of(choices: Mapping[str, Any]) -> str:
+def layout_label(choices: Mapping[str, Any]) -> str:
     """A layout in words from its axes by name: `tp2 pp2 zero1 mbs4 flash2 bf16`.
 
     Degrees of 1 and the plain choices are left out, and what is null (not known). For people;
@@ -280,15 +300,5 @@ def label_of(choices: Mapping[str, Any]) -> str:
     return " ".join(
         axis.words.label.format(choices[name])
         for name, axis in AXES.items()
-        if axis.in_label(choices[name])
+        if axis.is_in_label(choices[name])
     )
-
-
-def facts_of(layout: LayoutAxes) -> dict[str, Any]:
-    """Every field of a layout by name, later axes only where they are not at their default."""
-    values = {each.name: getattr(layout, each.name) for each in dataclasses.fields(layout)}
-    return {
-        name: value
-        for name, value in values.items()
-        if not (name in AXES and AXES[name].later and value == AXES[name].default)
-    }

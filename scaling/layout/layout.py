@@ -7,12 +7,11 @@ from typing import Any
 
 from scaling.layout.axes import (
     AXES,
-    REPLICA,
+    REPLICA_AXES,
     V_SCHEDULES,
     LayoutAxes,
     Precision,
-    facts_of,
-    label_of,
+    layout_label,
 )
 from scaling.layout.shapes import ModelShape
 
@@ -53,21 +52,17 @@ class Layout(LayoutAxes):
 
     @property
     def label(self) -> str:
-        """What stays the same when GPUs are added, short enough for a chart; see `label_of`."""
-        return label_of(self.axes())
+        """What stays the same when GPUs are added, short enough for a chart; see `layout_label`."""
+        return layout_label(self.axes())
 
     def axes(self) -> dict[str, Any]:
         """The value of every axis, by name."""
         return {name: getattr(self, name) for name in AXES}
 
-    def facts(self) -> dict[str, Any]:
-        """The fields by name, later axes only where they are not at their default."""
-        return facts_of(self)
-
 
 def replica_size(axes: Mapping[str, Any]) -> int:
     """Ranks that hold one replica of the model: the product of the axes that multiply ranks."""
-    return math.prod(axes[name] for name in REPLICA)
+    return math.prod(axes[name] for name in REPLICA_AXES)
 
 
 def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:

@@ -49,23 +49,23 @@ class OptionalParts:
     linear_biases: bool = False
 
 
-DEFAULTS = {each.name: each.default for each in dataclasses.fields(OptionalParts)}
+PART_DEFAULTS = {each.name: each.default for each in dataclasses.fields(OptionalParts)}
 # Those that are sizes, which a formula over arrays takes as numbers.
-SIZES = tuple(each.name for each in dataclasses.fields(OptionalParts) if each.type is int)
+PART_SIZES = tuple(each.name for each in dataclasses.fields(OptionalParts) if each.type is int)
 
-NAMES = tuple(DEFAULTS)
-_OF_EXPERTS = NAMES[: NAMES.index("query_rank")]
+PART_NAMES = tuple(PART_DEFAULTS)
+_OF_EXPERTS = PART_NAMES[: PART_NAMES.index("query_rank")]
 
 
 def stated_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that a row states, by name; a row without experts states nothing of experts."""
-    stated = {name: facts[name] for name in NAMES if facts.get(name) is not None}
+    stated = {name: facts[name] for name in PART_NAMES if facts.get(name) is not None}
     if not stated.get("num_experts"):
         stated = {name: value for name, value in stated.items() if name not in _OF_EXPERTS}
     return stated
 
 
-def mistakes(parts: Any) -> list[str]:
+def part_errors(parts: Any) -> list[str]:
     """What does not fit together among the fields of `OptionalParts` and num_layers, num_heads.
 
     One sentence each, without the place; none if all is well.

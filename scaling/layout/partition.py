@@ -25,17 +25,17 @@ def layers_of_stages(
     The dearest stage is as cheap as can be, and the others are alike. The last stage can have the
     head alone; every other has a layer, so pp is at most the number of layers.
     """
-    return layers_by_cost(part_costs(shape, seq_length, activation_checkpointing), pp)
+    return split_by_cost(layer_and_head_costs(shape, seq_length, activation_checkpointing), pp)
 
 
 @functools.lru_cache(maxsize=4096)
-def layers_by_cost(costs: tuple[int, ...], pp: int) -> tuple[int, ...]:
+def split_by_cost(costs: tuple[int, ...], pp: int) -> tuple[int, ...]:
     """The same from what each layer and, last, the head costs."""
     dealt = _dealt(costs, pp)
     return (*dealt[:-1], dealt[-1] - 1)  # the last part is the head
 
 
-def part_costs(
+def layer_and_head_costs(
     shape: ModelShape, seq_length: int, activation_checkpointing: ActivationCheckpointing
 ) -> tuple[int, ...]:
     """FLOPs a token costs in each layer and, last, in the head: forward, backward, recomputation.
@@ -43,7 +43,7 @@ def part_costs(
     2 per weight and 4 * width * s per attention forward, twice that backward (shapes.py).
     """
     # windows, which alternate, are dealt to layers alike
-    core = 4 * shape.attention_width * shape.attended(seq_length) // shape.num_layers
+    core = 4 * shape.attention_width * shape.attended_keys(seq_length) // shape.num_layers
     crossing = 2 if shape.family == "t5" else 1
     again = activation_checkpointing
     encoder = layer_cost(shape.encoder_layer_params, core, again)

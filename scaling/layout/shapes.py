@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scaling.layout.axes import ActivationCheckpointing
-from scaling.layout.optional_parts import DEFAULTS as ABSENT
+from scaling.layout.optional_parts import PART_DEFAULTS as ABSENT
 from scaling.layout.optional_parts import OptionalParts
 
 Family = Literal["llama", "gpt", "t5"]
@@ -36,7 +36,7 @@ class ModelShape(OptionalParts):
     tied_embeddings: bool = False
     max_positions: int = 0
 
-    def facts(self) -> dict[str, Any]:
+    def stored_fields(self) -> dict[str, Any]:
         """The fields by name, those of `OptionalParts` only where the model has the part."""
         return {
             name: value
@@ -184,7 +184,7 @@ class ModelShape(OptionalParts):
         unseen = self.expert_layers * others * (self.expert_params + self._expert_bias_params)
         return self.active_params + unseen
 
-    def attended(self, seq_length: int) -> int:
+    def attended_keys(self, seq_length: int) -> int:
         """Keys per query summed over decoder layers, twice the mean of a causal kernel.
 
         A layer's mean is s / 2, so that twice it is the full square's s. A window of w < s leaves
@@ -222,7 +222,7 @@ def model_flops_per_token(shape: ModelShape, seq_length: int) -> int:
         attentions = shape.num_encoder_layers + 2 * shape.num_layers
         keys = 2 * attentions * shape.attention_width * seq_length
         return 6 * (encoder + decoder + keys) // 2  # of one of the two tokens of a pair
-    return 6 * shape.flop_params + 12 * shape.attention_width * shape.attended(seq_length)
+    return 6 * shape.flop_params + 12 * shape.attention_width * shape.attended_keys(seq_length)
 
 
 def matmul_flops_per_token(shape: ModelShape, seq_length: int) -> int:
@@ -235,7 +235,7 @@ def matmul_flops_per_token(shape: ModelShape, seq_length: int) -> int:
     if shape.family == "t5":
         attentions = 2 * shape.num_encoder_layers + 3 * shape.num_layers  # halves of a square
         return weights // 2 + 6 * attentions * width * seq_length // 2
-    return weights + 6 * width * shape.attended(seq_length)
+    return weights + 6 * width * shape.attended_keys(seq_length)
 
 
 def hardware_flops_per_token(
@@ -253,7 +253,7 @@ def hardware_flops_per_token(
     width = shape.attention_width
     dense = shape.num_layers - shape.expert_layers
     layers = dense * shape.decoder_layer_params + shape.expert_layers * shape.expert_layer_params
-    keys = shape.attended(seq_length)
+    keys = shape.attended_keys(seq_length)
     streams = 1
     if shape.family == "t5":  # every layer sees one of the two tokens a pair has
         layers += shape.num_encoder_layers * shape.encoder_layer_params

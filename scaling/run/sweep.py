@@ -31,7 +31,7 @@ from scaling.run.choices import rows_of, same_layout
 from scaling.study import plan_file
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation, json_object
-from scaling.study.point import LONG_DIGEST, Point, columns_of, point_of
+from scaling.study.point import LONG_DIGEST, Point, make_point, point_columns
 from scaling.study.study import Study
 
 _COLUMNS = [
@@ -106,8 +106,8 @@ class Sweep:
         repeat = self.study.measure.repeats.at_most
         added = []
         for point in self.once if self.repeats_elsewhere else ():
-            axes = columns_of(point)
-            named = point_of(self.study, axes, point.layout, repeat, digits=LONG_DIGEST)
+            axes = point_columns(point)
+            named = make_point(self.study, axes, point.layout, repeat, digits=LONG_DIGEST)
             added.append(dataclasses.replace(point, repeat=repeat, point_id=named.point_id))
         return added
 

@@ -8,11 +8,11 @@ from pydantic import Field, create_model, model_validator
 
 from scaling.cluster.hardware import GBIT_PER_S, GPUS, Cluster
 from scaling.cluster.site import Slurm
-from scaling.layout.optional_parts import NAMES, SIZES, OptionalParts, mistakes
+from scaling.layout.optional_parts import PART_NAMES, PART_SIZES, OptionalParts, part_errors
 from scaling.layout.shapes import Family, ModelShape
 from scaling.study.plan_file import CONFIG
 from scaling.study.schema import Count, File, Flag, Name
-from scaling.study.yaml_files import validated
+from scaling.study.yaml_files import load_yaml
 
 # Sizes of a model, far beyond any: all that is counted with them fits into 64 bits.
 Layers = Annotated[int, Field(strict=True, ge=1, le=10_000)]
@@ -29,7 +29,7 @@ def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
     Raises:
         InputError: the file is missing, or something in it is wrong, or a GPU is not known.
     """
-    entries = validated(path, dict[Name, ClusterEntry])
+    entries = load_yaml(path, dict[Name, ClusterEntry])
     return {name: entry.cluster() for name, entry in entries.items()}
 
 
@@ -40,7 +40,7 @@ def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
         InputError: the file is missing or something in it is wrong.
     """
     shapes = {}
-    for name, entry in validated(path, dict[Name, ModelEntry]).items():
+    for name, entry in load_yaml(path, dict[Name, ModelEntry]).items():
         sizes = entry.model_dump(exclude={"source", "num_kv_heads", "head_dim", "gated_mlp"})
         shapes[name] = ModelShape(
             **sizes,
@@ -54,7 +54,7 @@ def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
 _PARTS: dict[str, Any] = {
     each.name: (
         Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
-        if each.name in SIZES
+        if each.name in PART_SIZES
         else Flag
         if each.type is bool
         else each.type,
@@ -109,10 +109,10 @@ class ModelEntry(_Parts):
         if self.family == "llama" and (self.head_dim or self.hidden_size // self.num_heads) % 2:
             raise ValueError("rotary positions need an even head_dim")
         fields = type(self).model_fields
-        chosen = [name for name in NAMES if getattr(self, name) != fields[name].default]
+        chosen = [name for name in PART_NAMES if getattr(self, name) != fields[name].default]
         if self.family != "llama" and chosen:
             raise ValueError(f"{chosen[0]} is a part of family llama only, not of {self.family}")
-        if wrong := mistakes(self):
+        if wrong := part_errors(self):
             raise ValueError(wrong[0])
         return self
 

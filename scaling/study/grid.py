@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.layout.axes import AXES, DEFAULTS, REPLICA, LayoutAxes
+from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES, LayoutAxes
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals, replica_size
-from scaling.study.point import LONG_DIGEST, Point, StudyKind, point_of
+from scaling.study.point import LONG_DIGEST, Point, StudyKind, make_point
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study.study import Study
@@ -76,11 +76,11 @@ def expand_grid(study: "Study") -> Plan:
             f"{study.path}: layouts: the grid holds {count} points, more than "
             f"max_points={study.max_points}; narrow an axis or raise max_points"
         )
-    refuse_empty(study, placed, refused)
+    require_points(study, placed, refused)
     return Plan(points=_points(study, placed), refusals=tuple(refused))
 
 
-def refuse_empty(study: "Study", left: Sequence[object], refused: Sequence[Refusal]) -> None:
+def require_points(study: "Study", left: Sequence[object], refused: Sequence[Refusal]) -> None:
     """Where nothing is left to run the first refusal says why.
 
     Raises:
@@ -97,15 +97,15 @@ def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> tupl
     # nobody contends where nothing is measured
     runs = 1 if repeats.only and study.mode == "predict" else repeats.at_most
     combinations = [(axes, layout, repeat) for axes, layout in placed for repeat in range(runs)]
-    points = [point_of(study, *combination) for combination in combinations]
+    points = [make_point(study, *combination) for combination in combinations]
     uses = Counter(point.point_id for point in points)
     for index, point in enumerate(points):
         if uses[point.point_id] > 1:
-            points[index] = point_of(study, *combinations[index], digits=LONG_DIGEST)
+            points[index] = make_point(study, *combinations[index], digits=LONG_DIGEST)
     return tuple(sorted(points, key=lambda one: (one.world_size, one.repeat, one.point_id)))
 
 
-def fingerprint(planned: Plan) -> str:
+def plan_digest(planned: Plan) -> str:
     """A digest of a plan: it changes when a point or a refusal comes, goes or changes."""
     texts = [point.to_json() for point in planned.points]
     texts += [json.dumps(dataclasses.asdict(refusal)) for refusal in planned.refusals]
@@ -171,7 +171,7 @@ def _misfits(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:
     world_size, per_node = axes["world_size"], cluster.gpus_per_node
     replica = replica_size(axes)
     if world_size % replica:
-        product = " x ".join(f"{name}={axes[name]}" for name in REPLICA)
+        product = " x ".join(f"{name}={axes[name]}" for name in REPLICA_AXES)
         yield f"world_size={world_size} is not divisible by {product} = {replica}"
     if world_size > per_node * cluster.nodes:
         yield (

@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).parents[1]
 SHIPPED = _PACKAGE / "shipped" if (_PACKAGE / "shipped").is_dir() else _PACKAGE.parent
 
 
-def own_or_shipped(path: str | Path) -> Path:
+def local_or_shipped(path: str | Path) -> Path:
     """A path of the current folder where it is there, else the same path of what ships."""
     return Path(path) if Path(path).exists() else SHIPPED / path
 

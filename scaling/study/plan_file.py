@@ -105,7 +105,7 @@ def digest_of(path: Path) -> str | None:
         return None
 
 
-def read(folder: Path, wanted: str) -> PlanFile | None:
+def read_plan(folder: Path, wanted: str) -> PlanFile | None:
     """The plan in a study's folder, if it was made from `wanted` and every file of it is there."""
     paths = StudyPaths(folder)
     content = json_object(paths.plan)
@@ -136,7 +136,7 @@ def json_object(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def up_to_date(study: str, *, mode: str | None = None, cluster: str | None = None) -> PlanFile:
+def current_plan(study: str, *, mode: str | None = None, cluster: str | None = None) -> PlanFile:
     """The plan of a study as its files say now; `scaling plan` makes it anew where it does not fit.
 
     Raises:
@@ -146,7 +146,7 @@ def up_to_date(study: str, *, mode: str | None = None, cluster: str | None = Non
     folder = RESULTS / path.stem
     for _ in range(_TRIES):
         wanted = made_from(path, CONFIG, mode=mode, cluster=cluster)
-        plan = read(folder, wanted)
+        plan = read_plan(folder, wanted)
         if plan is not None:
             return plan
         options = {"--mode": mode, "--cluster": cluster}

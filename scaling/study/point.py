@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from scaling.cluster.hardware import gpu_named
-from scaling.layout.axes import facts_of, label_of
+from scaling.layout.axes import layout_label
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import (
     ModelShape,
@@ -15,7 +15,7 @@ from scaling.layout.shapes import (
     matmul_flops_per_token,
     model_flops_per_token,
 )
-from scaling.study.short_steps import Accumulation, shortens
+from scaling.study.short_steps import Accumulation, is_worth_shortening
 from scaling.study.time_limits import STARTUP_S
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
@@ -62,7 +62,7 @@ class Point:
     def to_json(self) -> str:
         """The text of points/<point_id>.json."""
         facts = dataclasses.asdict(self)
-        facts |= {"layout": self.layout.facts(), "shape": self.shape.facts()}
+        facts |= {"layout": self.layout.stored_fields(), "shape": self.shape.stored_fields()}
         for each in dataclasses.fields(self):
             if facts[each.name] == each.default:
                 del facts[each.name]
@@ -82,7 +82,7 @@ _NO_COLUMNS = (  # of a point: how it is run, which its row says by what came of
 )  # fmt: skip
 
 
-def columns_of(point: Point) -> dict[str, Any]:
+def point_columns(point: Point) -> dict[str, Any]:
     """The row's columns that are known before the point has run, by name."""
     shape, layout = point.shape, point.layout
     tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
@@ -113,7 +113,7 @@ def columns_of(point: Point) -> dict[str, Any]:
 DIGEST, LONG_DIGEST = 8, 32
 
 
-def point_of(
+def make_point(
     study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, *, digits: int | None = None
 ) -> Point:
     """The point of one combination of axis values, placed and repeated.
@@ -126,8 +126,8 @@ def point_of(
     is_short = measure.accumulation == "short" and can_be_short(study, layout)
     steps = measure.measured_steps
     facts = [
-        study.models[axes["model"]].facts(),
-        facts_of(layout),
+        study.models[axes["model"]].stored_fields(),
+        layout.stored_fields(),
         axes["cluster"],
         cluster.gpu,
         study.kind,
@@ -142,7 +142,7 @@ def point_of(
     ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     digest = digest[: digits or DIGEST]
-    readable = f"{axes['model']}-g{axes['world_size']}-{label_of(axes).replace(' ', '-')}"
+    readable = f"{axes['model']}-g{axes['world_size']}-{layout_label(axes).replace(' ', '-')}"
     return Point(
         study=study.name,
         study_kind=study.kind,
@@ -170,10 +170,12 @@ def point_of(
 def can_be_short(study: "Study", layout: Layout) -> bool:
     """Whether short steps would cost this study less for this layout."""
     measure = study.measure
-    return shortens(layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least)
+    return is_worth_shortening(
+        layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least
+    )
 
 
-def place_of(seed: int, point_id: str, purpose: str = "order") -> float:
+def random_fraction(seed: int, point_id: str, purpose: str = "order") -> float:
     """A number in [0, 1) that looks random, the same for the same seed, point and purpose.
 
     A random order by it is fixed by a study's seed, whatever points come or go.

@@ -44,7 +44,7 @@ Counts = Annotated[list[Count], *_LISTED]
 Names = Annotated[list[Name], *_LISTED]
 
 
-UNSAID: Any = None  # null is a value of its own: it overrides what `axes` says
+UNSET: Any = None  # null is a value of its own: it overrides what `axes` says
 
 
 class File(BaseModel):
@@ -56,12 +56,12 @@ class File(BaseModel):
 class _Grid(File):
     """Values of the grid's axes; a block of `layouts` overrides those of `axes`."""
 
-    model: Names = UNSAID
-    cluster: Names = UNSAID
-    world_size: Counts = UNSAID
-    global_batch_size: Counts = UNSAID
-    batch_size_per_gpu: Counts = UNSAID
-    seq_length: Counts = UNSAID
+    model: Names = UNSET
+    cluster: Names = UNSET
+    world_size: Counts = UNSET
+    global_batch_size: Counts = UNSET
+    batch_size_per_gpu: Counts = UNSET
+    seq_length: Counts = UNSET
 
 
 def _values_of(axis: Axis) -> Any:
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     Axes = _Grid
 else:
     Axes = create_model(
-        "Axes", __base__=_Grid, **{name: (_values_of(axis), UNSAID) for name, axis in AXES.items()}
+        "Axes", __base__=_Grid, **{name: (_values_of(axis), UNSET) for name, axis in AXES.items()}
     )
 
 

@@ -14,7 +14,7 @@ _WORTH_IT = 0.75  # of the full steps' micro-batches: short ones that are no few
 _EVERY = 2  # measured steps asked for, to a round of short ones
 
 
-def accumulations(layout: Layout) -> tuple[int, ...]:
+def short_step_sizes(layout: Layout) -> tuple[int, ...]:
     """Micro-batches of the short steps of a round; none where nothing would be shorter.
 
     Three, so that a line can fail. From two on a step accumulates as the full one does. A pipeline
@@ -32,12 +32,12 @@ def accumulations(layout: Layout) -> tuple[int, ...]:
     return counts if layout.gradient_accumulation_steps > counts[-1] else ()
 
 
-def rounds(steps: int) -> int:
+def short_step_rounds(steps: int) -> int:
     """Rounds of short steps where so many steps are asked for, half as many and at least three."""
     return max(3, -(-steps // _EVERY))
 
 
-def in_random_turns(counts: Sequence[int], times: int, seed: int) -> list[int]:
+def shuffled_rounds(counts: Sequence[int], times: int, seed: int) -> list[int]:
     """These micro-batches so many times, each time in an order of its own.
 
     Steps that follow each other are alike. In one fixed order the last of a round would always
@@ -48,22 +48,24 @@ def in_random_turns(counts: Sequence[int], times: int, seed: int) -> list[int]:
     return [count for _ in range(times) for count in drawn.sample(counts, len(counts))]
 
 
-def shortens(layout: Layout, *, warmup: int, steps: int) -> bool:
+def is_worth_shortening(layout: Layout, *, warmup: int, steps: int) -> bool:
     """Whether short steps save at least a quarter of what the full ones would run through."""
-    full = micro_batches(layout, "full", warmup=warmup, steps=steps)
-    short = micro_batches(layout, "short", warmup=warmup, steps=steps)
+    full = total_micro_batches(layout, "full", warmup=warmup, steps=steps)
+    short = total_micro_batches(layout, "short", warmup=warmup, steps=steps)
     return short <= _WORTH_IT * full
 
 
-def micro_batches(layout: Layout, accumulation: Accumulation, *, warmup: int, steps: int) -> int:
+def total_micro_batches(
+    layout: Layout, accumulation: Accumulation, *, warmup: int, steps: int
+) -> int:
     """Micro-batches that a rank of this layout runs through: what a point costs besides its start.
 
     `warmup` steps come before the `steps` that are measured.
     """
     whole = layout.gradient_accumulation_steps
-    counts = () if accumulation == "full" else accumulations(layout)
+    counts = () if accumulation == "full" else short_step_sizes(layout)
     full = (warmup + steps) * whole if accumulation == "both" or not counts else 0
     if not counts:
         return full
     warm = 0 if full else warmup
-    return full + warm * counts[0] + rounds(steps) * sum(counts)
+    return full + warm * counts[0] + short_step_rounds(steps) * sum(counts)

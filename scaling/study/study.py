@@ -17,16 +17,16 @@ from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.paths import StudyPaths, own_or_shipped
+from scaling.study.paths import StudyPaths, local_or_shipped
 from scaling.study.plan_file import CONFIG, study_path
 from scaling.study.point import StudyKind
 from scaling.study.schema import GUIDES, Axes, Measure, Mode, Name, Probing, Reporting, StudyFile
-from scaling.study.yaml_files import SAFE, sentence, validated
+from scaling.study.yaml_files import SAFE, first_problem, load_yaml
 
 SAFE_NAME = re.compile(SAFE)
 
 # What an axis means when neither `axes` nor the block says anything.
-UNSAID: dict[str, tuple[Any, ...]] = {name: (default,) for name, default in DEFAULTS.items()}
+AXIS_DEFAULTS: dict[str, tuple[Any, ...]] = {name: (default,) for name, default in DEFAULTS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +81,10 @@ def load_study(
             f"{path}: the file name {path.stem!r} names the study and its results, so it must be "
             "letters, digits, '_', '-' and '.' only, at most 64"
         )
-    file = validated(path, StudyFile)
+    file = load_yaml(path, StudyFile)
     clusters = load_clusters(config / "clusters.yaml")
     models = load_models(config / "models.yaml")
-    axes = {**UNSAID, **_stated(file.axes)}
+    axes = {**AXIS_DEFAULTS, **_stated(file.axes)}
     layouts = tuple(map(_stated, file.layouts))
     if cluster is not None:
         axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
@@ -112,17 +112,17 @@ def _on_one_cluster(
     if cluster not in clusters:
         raise InputError(f"cluster={cluster!r}: unknown cluster: {did_you_mean(cluster, clusters)}")
 
-    def about(block: Block) -> bool:
+    def has_gpu_of_cluster(block: Block) -> bool:
         names = {**axes, **block}.get("cluster", ())
         gpus = {clusters[name].gpu for name in names if name in clusters}
         return not gpus or clusters[cluster].gpu in gpus
 
-    kept = [block for block in layouts if about(block)] or layouts
+    kept = [block for block in layouts if has_gpu_of_cluster(block)] or layouts
     placed = [{k: v for k, v in block.items() if k != "cluster"} for block in kept]
     return {**axes, "cluster": (cluster,)}, tuple(placed)
 
 
-def findings_of(study: Study, reports: Path | None = None) -> list[Path]:
+def replication_queries(study: Study, reports: Path | None = None) -> list[Path]:
     """The findings a study asks about again: SQL files of reports/replication/<replicates>.
 
     Raises:
@@ -130,7 +130,7 @@ def findings_of(study: Study, reports: Path | None = None) -> list[Path]:
     """
     if study.replicates is None:
         return []
-    reports = reports or own_or_shipped("reports")
+    reports = reports or local_or_shipped("reports")
     folders = sorted(path.name for path in (reports / "replication").glob("*") if path.is_dir())
     if study.replicates not in folders:
         raise InputError(
@@ -189,7 +189,7 @@ def _check_axes(study: Study) -> None:
             )
 
 
-class About(BaseModel):
+class StudyInfo(BaseModel):
     """study.json; what is missing was written before it was known, or by an import."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -201,9 +201,9 @@ class About(BaseModel):
     knee_share: Annotated[float, Field(strict=True, gt=0, le=1)] = Reporting().knee_share
 
 
-def about(study: Study) -> str:
+def study_info_json(study: Study) -> str:
     """The text of study.json: what its tables and its report are to know of it."""
-    facts = About(
+    facts = StudyInfo(
         title=study.title,
         file=_from_here(study.path),
         mode=study.mode,
@@ -213,7 +213,7 @@ def about(study: Study) -> str:
     return facts.model_dump_json(indent=1) + "\n"
 
 
-def read_about(folder: Path) -> About:
+def read_study_info(folder: Path) -> StudyInfo:
     """What study.json says; the defaults where there is none.
 
     Raises:
@@ -221,15 +221,15 @@ def read_about(folder: Path) -> About:
     """
     path = StudyPaths(folder).study
     try:
-        return About.model_validate_json(path.read_bytes())
+        return StudyInfo.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return About()
+        return StudyInfo()
     except ValidationError as error:
-        reason = sentence(error, About)
+        reason = first_problem(error, StudyInfo)
         raise InputError(f"{path}: is not what `scaling plan` writes: {reason}") from None
 
 
-def folder_of(study: Study, results: Path) -> Path:
+def study_folder(study: Study, results: Path) -> Path:
     """The study's folder. Two study files of one name would take each other's points for theirs.
 
     A file that has been moved is the same study; so is any where the folder does not say.
@@ -239,7 +239,7 @@ def folder_of(study: Study, results: Path) -> Path:
     """
     folder, path = results / study.name, study.path
     try:
-        owner = read_about(folder).file
+        owner = read_study_info(folder).file
     except InputError:  # a broken one is written anew
         return folder
     if owner is not None and owner != _from_here(path) and Path(owner).is_file():

@@ -9,7 +9,7 @@ _MINUTE_S = 60.0
 _LONGEST_S = 7 * 86_400.0  # as a study may state at most
 
 
-def limits(
+def point_limits(
     expected_step_s: float | None,
     warmup_steps: int,
     measured_steps: int,

@@ -72,15 +72,15 @@ class _Plain(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if type(key) not in (str, int):
-                raise _refused(f"the key {shown(key)} must be text or a whole number", key_node)
+                raise _refused(f"the key {quoted(key)} must be text or a whole number", key_node)
             if key in seen:
-                raise _refused(f"the key {shown(key)} is written twice", key_node)
+                raise _refused(f"the key {quoted(key)} is written twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value.lstrip("+-")) > MOST_DIGITS:
-            raise _refused(f"{shown(node.value)} has more than {MOST_DIGITS} digits", node)
+            raise _refused(f"{quoted(node.value)} has more than {MOST_DIGITS} digits", node)
         return int(node.value)
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
@@ -100,7 +100,7 @@ def _refused(problem: str, where: Any) -> ConstructorError:
     return ConstructorError(None, None, problem, where.start_mark)
 
 
-def validated(path: Path, schema: type[T]) -> T:
+def load_yaml(path: Path, schema: type[T]) -> T:
     """The file's content as `schema`.
 
     Raises:
@@ -108,12 +108,12 @@ def validated(path: Path, schema: type[T]) -> T:
     """
     content = _content(path)
     if not isinstance(content, dict):
-        problem = "is empty" if content is None else f"is {shown(content)}"
+        problem = "is empty" if content is None else f"is {quoted(content)}"
         raise InputError(f"{path}: {problem}; it must hold keys and values")
     try:
         return TypeAdapter(schema).validate_python(content)
     except ValidationError as error:
-        raise InputError(f"{path}: {sentence(error, schema)}") from None
+        raise InputError(f"{path}: {first_problem(error, schema)}") from None
 
 
 def _content(path: Path) -> object:
@@ -164,7 +164,7 @@ _BOUNDS = {
 }
 
 
-def sentence(error: ValidationError, schema: object) -> str:
+def first_problem(error: ValidationError, schema: object) -> str:
     """The first problem as `key: value: what would be right`, and how many more there are."""
     problems = error.errors(include_url=False)
     more = len(problems) - 1
@@ -174,14 +174,14 @@ def sentence(error: ValidationError, schema: object) -> str:
 
 def _say(problem: ErrorDetails, schema: object) -> str:
     key, kind, context = _key(problem["loc"]), problem["type"], problem.get("ctx", {})
-    stated = f"{key}={shown(problem['input'])}"
+    stated = f"{key}={quoted(problem['input'])}"
     match kind:
         case "missing":
             return f"{key}: is missing"
         case "extra_forbidden":
             name = problem["loc"][-1]
             hint = did_you_mean(name, _known_keys(schema, problem["loc"]))
-            return f"{key}: unknown key {shown(name)}: {hint}"
+            return f"{key}: unknown key {quoted(name)}: {hint}"
         case "literal_error":
             allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
             return f"{stated}: {did_you_mean(problem['input'], allowed)}"
@@ -218,11 +218,11 @@ def _key(location: tuple[int | str, ...]) -> str:
             continue
         word = str(part)
         plain = len(word) <= 60 and word.isprintable()
-        text += f"[{part}]" if isinstance(part, int) else f".{word if plain else shown(part)}"
+        text += f"[{part}]" if isinstance(part, int) else f".{word if plain else quoted(part)}"
     return text.removeprefix(".") or "the file"
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A value as it is quoted in a sentence: on one line, and short."""
     text = "null" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

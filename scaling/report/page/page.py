@@ -169,8 +169,8 @@ def _html(
                     "key": name,
                     "title": axis.words.column,
                     "always": axis.words.leading,
-                    "ranks": axis.ranks,
-                    "later": axis.later,
+                    "ranks": axis.multiplies_ranks,
+                    "later": axis.added_later,
                     "default": axis.default,
                 }
                 for name, axis in AXES.items()
