@@ -167,8 +167,8 @@ def _html(
             [
                 {
                     "key": name,
-                    "title": axis.words.column,
-                    "always": axis.words.leading,
+                    "title": axis.text.column,
+                    "always": axis.text.always_column,
                     "ranks": axis.multiplies_ranks,
                     "later": axis.added_later,
                     "default": axis.default,

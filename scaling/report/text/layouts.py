@@ -30,7 +30,7 @@ def degrees(choices: Choices) -> str:
         parts.append(f"context parallel {cp}")
     others = [name for name in REPLICA_AXES if name not in ("tp", "pp", "cp")]
     parts += [
-        AXES[name].words.name.format(choices[name]) for name in others if _chosen(choices, name)
+        AXES[name].text.name.format(choices[name]) for name in others if _chosen(choices, name)
     ]
     if not parts:
         return "plain data parallelism"
@@ -50,7 +50,7 @@ def choice(choices: Choices, axis: str, gpus_per_node: int | None) -> str:
         return "sharded inside the node" if inside else f"sharded over {value}"
     if axis == "engine":
         return f"{value} engine"
-    axis_words = AXES[axis].words
+    axis_words = AXES[axis].text
     if value in (False, "none"):
         return f"no {axis_words.title}"
     return axis_words.name.format(value)
@@ -76,7 +76,7 @@ def rest(choices: Choices, axes: Sequence[str], gpus_per_node: int | None) -> li
         # ZeRO-0 is a choice, though 0 is no other than false
         if choices.get(name) not in (None, "none")
         and choices.get(name) is not False
-        and choices.get(AXES[name].words.within or "") != 1
+        and choices.get(AXES[name].text.needs_degree or "") != 1
     ]
 
 
