@@ -180,7 +180,7 @@ EXPERTS = "  num_experts: 8\n  experts_per_token: 2\n  expert_ffn_hidden_size: 3
         ("  shared_experts: 1\n", "shared_experts=1: num_experts is missing"),
         ("  key_value_rank: 8\n", "key_value_rank=8: rotary_head_dim is missing"),
         ("  value_head_dim: 8\n", "value_head_dim=8: key_value_rank is missing"),
-        ("  window: 8\n", "window=8 and windowed_layers=0: both or none of them"),
+        ("  window: 8\n", "window=8 and windowed_layers=0: give both or neither"),
         ("  window: 8\n  windowed_layers: 5\n", "windowed_layers=5 is more than num_layers=4"),
         ("  family: gpt\n  max_positions: 9\n" + EXPERTS, "is a part of family llama only"),
         ("  router: best\n", "router='best'"),
