@@ -57,7 +57,7 @@ def plan_study(study: str, *, mode: str | None = None, cluster: str | None = Non
     """
     path = plan_file.study_path(study)
     # before the files are read: one that is edited meanwhile makes this plan a stale one
-    made_from = plan_file.made_from(path, CONFIG, mode=mode, cluster=cluster)
+    made_from = plan_file.inputs_digest(path, CONFIG, mode=mode, cluster=cluster)
     loaded = load_study(path, mode=mode, cluster=cluster)
     replication_queries(loaded)  # a name that is wrong is said before anything runs
     plan, spend = planning.fitting_plan_and_spend(loaded)
@@ -115,7 +115,7 @@ def _file(planned: StudyPlan, sweep: Sweep) -> PlanFile:
         guide=study.measure.guidance if study.mode == "measure" else "",
         asked=grid.plan_digest(planned.plan),
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
-        predicted=study.predictable,
+        predicted=study.is_predictable,
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
         nodes=cluster.nodes,

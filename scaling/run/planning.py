@@ -65,7 +65,7 @@ def _fitting(study: Study) -> tuple[Plan, list[int], tuple[Points, Prediction] |
     planned = grid.expand_grid(study)
     if study.mode == "predict":
         return planned, [], None  # what does not fit is an answer there
-    if not study.predictable:
+    if not study.is_predictable:
         return _checked_in_full(study, planned), [], None
     points, prediction = predict_points(study, planned.points)
     reasons = {} if study.measure.measure_oom else memory_refusals(points, prediction)

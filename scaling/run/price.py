@@ -108,7 +108,7 @@ def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Pri
     Each counts repeats that every point has; those of contenders come on top. A guided sweep is
     played through on data-sheet predictions, without what its small sizes will teach it.
     """
-    if study.mode == "predict" or not study.predictable:
+    if study.mode == "predict" or not study.is_predictable:
         return []
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = planning.predict_points(study, once)
