@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.cost.interval import (
     distance_beyond,
     error_spread,
@@ -63,10 +63,10 @@ class Prediction:
     memory_offset: Floats
     fit_threshold: Floats
     memory_terms: dict[str, Floats]
-    peak_phase: Words  # build, forward, backward or optimizer; None for other software
+    peak_phase: Strings  # build, forward, backward or optimizer; None for other software
     time_terms: dict[str, Floats]
     predicted: Flags
-    parameters_from: Words
+    parameters_from: Strings
 
     @property
     def fits(self) -> Flags:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.cost.experts import held_expert_params
 from scaling.predict.cost.own_layer import (
     FP32,
@@ -78,7 +78,7 @@ class Memory:
     total: Floats
     terms: dict[str, Floats]
     first_stage: Floats
-    phase: Words | None = None
+    phase: Strings | None = None
 
 
 def peak_of(moments: list[Moment], uncounted: float) -> Memory:

@@ -6,7 +6,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.layout.axes import ActivationCheckpointing
-from scaling.layout.partition import layer_cost, layers_by_cost
+from scaling.layout.partition import layer_cost, split_by_cost
 from scaling.predict.cost.experts import held_expert_params, routed_params
 from scaling.predict.read.features import Features
 from scaling.predict.read.stack_facts import Stack
@@ -166,7 +166,7 @@ def ends_of_two_kinds(f: Features, stages: Floats) -> Floats:
         checkpointing = _CHECKPOINTING[again]
         costs = (layer_cost(params, scores_of, checkpointing),) * first_kind
         costs += (layer_cost(other_params, other_scores, checkpointing),) * (layers - first_kind)
-        dealt = np.cumsum(layers_by_cost((*costs, head), pp))
+        dealt = np.cumsum(split_by_cost((*costs, head), pp))
         model_ends[1 : pp + 1], model_ends[pp + 1 :] = dealt, dealt[-1]
     return np.asarray(ends[model_of.reshape(-1)])
 
