@@ -19,7 +19,7 @@ from scaling.layout.kernels import ATTENTION
 # The values of the axis `routing` -> tokens of the fullest expert over the mean. balanced: every
 # expert gets as many, whatever the router scores; skewed: one gets so many times the mean. learned
 # is what the router does; the number is what a prediction takes for it, from published steps with
-# forced balance beside those without (docs/prediction.md).
+# forced balance beside those without (docs/formulas.md).
 ROUTINGS = {
     "balanced": 1.0, "learned": 3.0, "skewed:1.25": 1.25, "skewed:1.5": 1.5, "skewed:2": 2.0,
     "skewed:3": 3.0, "skewed:4": 4.0,
