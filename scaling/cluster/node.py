@@ -1,6 +1,6 @@
 """The node that a process finds itself on: its GPUs, which cores are near them, its network.
 
-`settle` makes a rank at home there. It runs before torch is imported, which reads threads and
+`bind_rank` makes a rank at home there. It runs before torch is imported, which reads threads and
 caches from the environment then.
 """
 
@@ -18,7 +18,7 @@ _ANY_PORT = 9  # discard: connecting a datagram socket sends nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class NvidiaGpu:
     """An NVIDIA GPU as NVML lists it, which is CUDA's order too with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
     `bus_id` is spelled as in /sys/bus/pci/devices.
@@ -28,7 +28,7 @@ class Gpu:
     bus_id: str
 
 
-def gpus() -> tuple[list[Gpu], str | None]:
+def nvidia_gpus() -> tuple[list[NvidiaGpu], str | None]:
     """The NVIDIA GPUs that this process may see, and NVML's reason where it cannot say."""
     import pynvml
 
@@ -41,7 +41,7 @@ def gpus() -> tuple[list[Gpu], str | None]:
             pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
         ]
         return [
-            Gpu(uuid=_text(pynvml.nvmlDeviceGetUUID(handle)), bus_id=_bus_id(pynvml, handle))
+            NvidiaGpu(uuid=_text(pynvml.nvmlDeviceGetUUID(handle)), bus_id=_bus_id(pynvml, handle))
             for handle in handles
         ], None
     except pynvml.NVMLError as error:
@@ -50,7 +50,7 @@ def gpus() -> tuple[list[Gpu], str | None]:
         pynvml.nvmlShutdown()
 
 
-def visible(environment: Mapping[str, str]) -> list[str] | None:
+def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
     """What CUDA_VISIBLE_DEVICES lists: numbers, UUIDs, slices (MIG); None where it is not set.
 
     CUDA ignores the list from its first entry on that is no device, such as Slurm's `NoDevFiles`.
@@ -65,7 +65,7 @@ def visible(environment: Mapping[str, str]) -> list[str] | None:
     return named
 
 
-def by_number(named: Sequence[str], present: Sequence[Gpu]) -> list[str]:
+def as_indices(named: Sequence[str], present: Sequence[NvidiaGpu]) -> list[str]:
     """The same with numbers for UUIDs, which an engine may not read; a slice has no number."""
     numbers = []
     for entry in named:
@@ -85,7 +85,9 @@ def near_cpus(bus_id: str, root: Path = Path("/")) -> frozenset[int]:
         return frozenset()
 
 
-def threads(environment: Mapping[str, str], own_cpus: int, node_cpus: int, ranks_here: int) -> int:
+def rank_threads(
+    environment: Mapping[str, str], own_cpus: int, node_cpus: int, ranks_here: int
+) -> int:
     """Threads of a rank on a GPU: its share of the node's cores, and no more than it may use.
 
     `SCALING_THREADS` says otherwise; OMP_NUM_THREADS does not, by which Snakemake tells each job
@@ -113,7 +115,7 @@ def interface_to(master: str) -> str | None:
     return None
 
 
-def settle(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
+def bind_rank(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
     """Bind this process to the cores near its GPU, and say in the environment what it needs.
 
     Where each rank sees one GPU only (`--gpus-per-task`), that is its device 0.
@@ -131,10 +133,10 @@ def settle(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
     if not on_gpu:
         return
     node_cpus = int(environment.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0)))
-    present, _ = gpus()
-    named = visible(environment)
+    present, _ = nvidia_gpus()
+    named = visible_devices(environment)
     if named is not None:
-        named = by_number(named, present)
+        named = as_indices(named, present)
         environment[_VISIBLE] = ",".join(named)
         if len(named) == 1 and ranks_here > 1:
             environment["LOCAL_RANK"] = "0"
@@ -143,13 +145,13 @@ def settle(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
         near = near_cpus(device.bus_id) & os.sched_getaffinity(0)
         if near:
             os.sched_setaffinity(0, near)
-    count = threads(environment, len(os.sched_getaffinity(0)), node_cpus, ranks_here)
+    count = rank_threads(environment, len(os.sched_getaffinity(0)), node_cpus, ranks_here)
     environment["OMP_NUM_THREADS"] = str(count)
 
 
 def _device(
-    environment: Mapping[str, str], named: Sequence[str] | None, present: Sequence[Gpu]
-) -> Gpu | None:
+    environment: Mapping[str, str], named: Sequence[str] | None, present: Sequence[NvidiaGpu]
+) -> NvidiaGpu | None:
     """The GPU of this rank; None where its number is not known."""
     local_rank = int(environment["LOCAL_RANK"])
     names = named if named is not None else [str(number) for number in range(len(present))]

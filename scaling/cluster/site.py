@@ -22,7 +22,7 @@ class Slurm:
     extra: tuple[str, ...] = ()
 
 
-def resources(site: Slurm) -> dict[str, str | int]:
+def slurm_resources(site: Slurm) -> dict[str, str | int]:
     """The resources that are the same for every point; the geometry comes from its layout.
 
     Lists of options become one string with the quotes a shell needs, lines of set-up one text.

@@ -43,7 +43,7 @@ class SlurmSite:
         )
 
 
-def partitions_of(text: str) -> tuple[Partition, ...]:
+def parse_partitions(text: str) -> tuple[Partition, ...]:
     """Partitions from the answer of `SINFO`, one line per kind of node."""
     kinds: dict[str, list[Partition]] = {}
     for line in text.splitlines():
@@ -67,11 +67,11 @@ def partitions_of(text: str) -> tuple[Partition, ...]:
     )
 
 
-def ask_slurm(ask: Ask | None = None) -> SlurmSite | None:
+def query_slurm(ask: Ask | None = None) -> SlurmSite | None:
     """What the Slurm of this machine says; None where there is none, or it does not answer."""
     ask = ask or _answer
     nodes = ask(SINFO)
-    partitions = partitions_of(nodes or "")
+    partitions = parse_partitions(nodes or "")
     if not partitions:
         return None
     user = getpass.getuser()
