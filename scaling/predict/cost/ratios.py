@@ -4,8 +4,8 @@ Layouts of one model, software and cluster share most of their error, and what t
 a ratio. At one size ln(a / b) has the standard deviation sqrt(own_a^2 + own_b^2), between sizes
 sqrt(own_a^2 + own_b^2 + size_a^2 + size_b^2) (`predicted_own_sigma`, `predicted_size_sigma`).
 Odds take the error to be Student's with 3 degrees of freedom, gains take it to be normal, both with
-the same central 80 %. Of pairs of published layouts with odds of 99.8 % 98.9 % hold; a normal error
-would put the same pairs at 99.9 % (docs/prediction.md).
+the same central 80 %. Of pairs of published layouts with odds of 99.8 % 98.9 % hold, as many as of
+those that a normal error puts at 99.9 % (docs/prediction_accuracy.md).
 """
 
 import math
