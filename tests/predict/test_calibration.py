@@ -9,9 +9,9 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
-from scaling.predict.cost.interval import extrapolation_of, spread_of
+from scaling.predict.cost.interval import distance_beyond, error_spread
+from scaling.predict.cost.memory_odds import EVEN_ODDS, LEARNED_ODDS, fit_odds
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.outcomes import EVEN, SURE_ENOUGH, judged_by
 from scaling.predict.fit.bands import HeldOut, band_of
 from scaling.predict.fit.calibrate import calibrate, fit_outcomes, one_fingerprint_per_stack
 from scaling.predict.fit.trial import trial
@@ -203,14 +203,13 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
 def spread(stack, roughness=1.0, **new):
     values = {"world_size": 32.0, "seq_length": 2048.0, "model": "ref-3b", "hidden_size": 2560.0}
     values |= {"gpus_per_node": 8.0, "experts": False} | new
-    flags = {
-        name: values.pop(name) for name in ("unknown_software", "lean_kernels") if name in values
-    }
+    names = ("unknown_software", "lean_kernels")
+    flags = {name: values.pop(name) for name in names if name in values}
     arrays = {name: np.array([value]) for name, value in values.items()}
     beyond, axes = arrays.pop("beyond", np.zeros(1)), {name: arrays.pop(name) for name in AXES}
     arrays |= {"new": new_values(stack, axes, beyond) if stack else {}}
     arrays |= {"world_size": axes["world_size"]}
-    return spread_of(np.array([1.0]), np.array([roughness]), stack, **flags, **arrays)
+    return error_spread(np.array([1.0]), np.array([roughness]), stack, **flags, **arrays)
 
 
 def band_width(stack, **new) -> float:
@@ -252,7 +251,8 @@ def test_a_model_with_experts_is_less_sure_from_data_sheets_alone():
 def test_unknown_software_is_less_sure_of_its_data_sheets_most_before_hopper():
     for lean, wider in ((False, 1.3), (True, 1.05)):
         unknown, known = (
-            band_width(None, unknown_software=one, lean_kernels=lean) for one in (True, False)
+            band_width(None, unknown_software=is_unknown, lean_kernels=lean)
+            for is_unknown in (True, False)
         )
         assert np.log(unknown) > wider * np.log(known)
     # the layouts of a size are compared nearly as surely: most of it they share
@@ -268,7 +268,7 @@ def test_a_layout_beyond_all_calibrated_ones_is_less_sure(sweep):
     stack = only(fitted_on(of_tp(sweep, 1)))
     points = points_of(Columns(sweep, "sweep"))
     (group,) = points.groups
-    beyond = extrapolation_of(group.features, stack.seen)
+    beyond = distance_beyond(group.features, stack.seen)
     tp = group.features.tp
     assert beyond[tp == 1].max() == 0
     assert beyond[tp == 2] == pytest.approx(1)  # doublings
@@ -322,13 +322,13 @@ def test_a_false_fit_weighs_more_where_odds_are_learned(calibrated, points):
         outcomes={"sigma": 0.1, "offset": -0.02, "math": 0.0},
     )
     counted = np.array([False])
-    sigma, offset, fits_from = judged_by(group, stack, counted)
-    assert (sigma[0], offset[0], fits_from) == (0.1, -0.02, SURE_ENOUGH)
+    sigma, offset, fit_threshold = fit_odds(group, stack, counted)
+    assert (sigma[0], offset[0], fit_threshold) == (0.1, -0.02, LEARNED_ODDS)
     elsewhere = dataclasses.replace(stack, cluster="another")
-    assert judged_by(group, elsewhere, counted)[2] == EVEN
-    sheet = judged_by(group, None, counted)[0]
+    assert fit_odds(group, elsewhere, counted)[2] == EVEN_ODDS
+    sheet = fit_odds(group, None, counted)[0]
     own = points({"framework": "scaling"}).groups[0]
-    assert judged_by(own, None, ~counted)[0] < sheet
+    assert fit_odds(own, None, ~counted)[0] < sheet
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def held_back(own, shared, *, settings=40, rows=50, seed=1):
     return HeldOut(
         log_residual=off,
         roughness=np.ones(len(off)),
-        extrapolation=np.zeros(len(off)),
+        distance_beyond=np.zeros(len(off)),
         setting=setting.astype(object),
     )
 

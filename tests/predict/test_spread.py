@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.predict.cost.interval import spread_of
+from scaling.predict.cost.interval import error_spread
 from scaling.predict.read.calibration import Z_80, Band, StackCalibration
 from scaling.predict.read.trust import new_values
 
@@ -33,7 +33,7 @@ def parts(calibrated: StackCalibration, **values) -> tuple[float, float]:
     arrays = {name: np.array([value]) for name, value in row.items()}
     beyond, axes = arrays.pop("beyond", np.zeros(1)), {name: arrays.pop(name) for name in SEEN}
     arrays |= {"new": new_values(calibrated, axes, beyond), "world_size": axes["world_size"]}
-    spread = spread_of(np.array([1.0]), np.array([1.0]), calibrated, **arrays)
+    spread = error_spread(np.array([1.0]), np.array([1.0]), calibrated, **arrays)
     return float(spread.own_sigma[0]), float(spread.size_sigma[0])
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Floats, Words
-from scaling.predict.cost.interval import prior_parts
+from scaling.foreign.arrays import Floats, Strings
+from scaling.predict.cost.interval import prior_sigmas
 from scaling.predict.read.calibration import Z_80, Band
 
 # Weight of the prior own error, in rows. The prior shared error weighs as much as one fold.
@@ -21,14 +21,14 @@ class HeldOut:
     """Rows of a fold, predicted by a fit without them, (n,) each.
 
     `log_residual`: ln(measured / predicted). `roughness`: the factor on their own error, see
-    `roughness_of`. `extrapolation`: distance outside the fitted rows, see `extrapolation_of`.
+    `own_error_factor`. `distance_beyond`: distance outside the fitted rows, see `distance_beyond`.
     `setting`: equal where rows share model, size, sequence length and batch.
     """
 
     log_residual: Floats
     roughness: Floats
-    extrapolation: Floats
-    setting: Words
+    distance_beyond: Floats
+    setting: Strings
 
 
 def band_of(
@@ -48,7 +48,7 @@ def band_of(
     low, high = np.quantile(log_residuals, [0.1, 0.9])
     n = len(log_residuals)
     widening = 1 + 2 / n
-    prior_own, prior_shared = prior_parts(axis, lean_kernels, lossy_transport)
+    prior_own, prior_shared = prior_sigmas(axis, lean_kernels, lossy_transport)
     own = (n * (_own(folds) * widening) + _PRIOR_ROWS * prior_own) / (n + _PRIOR_ROWS)
     shared = math.sqrt(np.mean([_shared_square(fold, own) for fold in folds]))
     return Band(
@@ -70,7 +70,7 @@ def _own(folds: Sequence[HeldOut]) -> float:
     """Own error, as sigma, of a layout of roughness 1, from rows inside the fitted range."""
     errors = []
     for fold in folds:
-        within = fold.extrapolation == 0
+        within = fold.distance_beyond == 0
         if within.sum() < _FEWEST_RIVALS:
             within[:] = True
         middle = np.full(len(within), np.median(fold.log_residual))

@@ -10,12 +10,12 @@ from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
 from scaling.errors import InputError
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Floats, Strings
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import feature_ranges
+from scaling.predict.cost.interval import layout_ranges
 from scaling.predict.cost.memory import memory_of, need_of
-from scaling.predict.cost.model import axes_of
-from scaling.predict.cost.outcomes import KERNELS, outcome_columns
+from scaling.predict.cost.memory_odds import KERNELS, kernel_columns
+from scaling.predict.cost.model import axis_values
 from scaling.predict.fit.coverage import rows_by_setting
 from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_time, with_fitted
 from scaling.predict.fit.folds import FEWEST_TO_FOLD, held_out_errors
@@ -90,7 +90,7 @@ def _calibrate_stack(
         name: dataclasses.replace(fitted, cautious=cautious[name]) for name, fitted in time.items()
     }
     timed = observed.timed
-    axes = {axis: values[timed] for axis, values in axes_of(points, group).items()}
+    axes = {axis: values[timed] for axis, values in axis_values(points, group).items()}
     errors: dict[str, Any] = {"bands": {"interpolation": _prior_band()}}
     if bands and timed.sum() >= FEWEST_TO_FOLD:
         settings = _settings(points, group)[timed]
@@ -106,7 +106,7 @@ def _calibrate_stack(
         rows_with_peak_memory=int(np.isfinite(observed.peak_memory_bytes).sum()),
         parameters={**memory, **time},
         seen={axis: tuple(sorted(set(values.tolist()))) for axis, values in axes.items()}
-        | (feature_ranges(group.features.take(np.flatnonzero(timed))) if timed.any() else {}),
+        | (layout_ranges(group.features.take(np.flatnonzero(timed))) if timed.any() else {}),
         **errors,
         outcomes=fit_outcomes(group, observed, group.start) if bands else {},
     )
@@ -118,9 +118,9 @@ def _prior_band() -> Band:
     return Band(low=low, high=high, rows=0, own=0.055, shared=0.06)
 
 
-def _settings(points: Points, group: Group) -> Words:
+def _settings(points: Points, group: Group) -> Strings:
     """Words, (n,), equal for rows of a stack that are rivals at one size."""
-    settings: Words = np.full(len(points), "", dtype=object)
+    settings: Strings = np.full(len(points), "", dtype=object)
     for key, rows in rows_by_setting(points, np.ones(len(points), dtype=bool)).items():
         settings[rows] = "|".join(map(str, key))
     return settings[group.rows]
@@ -129,7 +129,7 @@ def _settings(points: Points, group: Group) -> Words:
 def fit_outcomes(group: Group, observed: Observed, start: Mapping[str, float]) -> dict[str, float]:
     """Fit which memory needs run: a probit with priors, on rows held out of memory fits.
 
-    Maximum a posteriori of `sigma`, `offset` and KERNELS (cost/outcomes.py). Empty if fewer than
+    Maximum a posteriori of `sigma`, `offset` and KERNELS (cost/memory_odds.py). Empty if fewer than
     `_FEWEST_OUTCOMES` rows ran, or ran out of memory.
     """
     rows = np.flatnonzero(observed.ran | observed.out_of_memory)
@@ -145,7 +145,7 @@ def fit_outcomes(group: Group, observed: Observed, start: Mapping[str, float]) -
         p = with_fitted(start, fit_memory(part, observed.take(rest), start))
         need[fold == one] = need_of(memory_of(group, features.take(held), p), p)
     used = np.log(need / group.capacity_bytes)
-    kernels = outcome_columns(features.take(rows))
+    kernels = kernel_columns(features.take(rows))
     side = np.where(out, -1.0, 1.0)
 
     def loss(x: npt.NDArray[np.float64]) -> float:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.cost.interval import (
-    COUNTS,
-    extrapolation_of,
-    feature_ranges,
-    range_features,
-    roughness_of,
+    COUNT_AXES,
+    distance_beyond,
+    layout_coordinates,
+    layout_ranges,
+    own_error_factor,
 )
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.step import step_of
@@ -73,7 +73,7 @@ class _TimedRows:
 
     group: Group
     observed: Observed
-    settings: Words
+    settings: Strings
     places: Floats
     start: Mapping[str, float]
     fitted: Mapping[str, float]
@@ -106,15 +106,15 @@ class _TimedRows:
         f = group.features.take(np.flatnonzero(rows))
         memory = memory_of(group, f, p)
         step = step_of(group, f, p, memory.total / group.capacity_bytes)
-        ranges = feature_ranges(group.features.take(np.flatnonzero(fitted_rows)))
+        ranges = layout_ranges(group.features.take(np.flatnonzero(fitted_rows)))
         return HeldOut(
             log_residual=np.log(self.observed.step_time_s[rows] / step.total),
-            roughness=roughness_of(
+            roughness=own_error_factor(
                 step.terms["tp_comm_s"] / step.total,
                 need_of(memory, p) / group.capacity_bytes,
                 lossy_transport=group.cluster.lossy_transport,
             ),
-            extrapolation=extrapolation_of(f, ranges),
+            distance_beyond=distance_beyond(f, ranges),
             setting=self.settings[rows],
         )
 
@@ -125,7 +125,7 @@ def held_out_errors(
     start: Mapping[str, float],
     fitted: Mapping[str, Fitted],
     axes: Mapping[str, npt.NDArray[np.generic]],
-    settings: Words,
+    settings: Strings,
 ) -> dict[str, Any]:
     """`bands`, `trust`, `residual` and `sheet_error` of a StackCalibration, from rows held out.
 
@@ -161,8 +161,8 @@ def held_out_errors(
     helps, within = _with_residual(random, 1.0, noise, must_help=True)
     bands = {"interpolation": band_of("interpolation", [joined_folds(within)], **kind)}
     for trust in TRUSTS[:-1]:
-        at_trust = joined_folds(_at(trust, random))
-        bands[trust_band(trust)] = band_of("interpolation", [at_trust], **kind)
+        held_out = [joined_folds(_at(trust, random))]
+        bands[trust_band(trust)] = band_of("interpolation", held_out, **kind)
 
     trusts: dict[str, float] = {}
     holds_in = ["interpolation"]
@@ -238,8 +238,8 @@ def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[_Split]:
 def _layout_splits(f: Features) -> list[_Split]:
     """Splits that leave out the largest of each count, or a position of a switch."""
     splits = []
-    for name, values in range_features(f).items():
-        if name in COUNTS:
+    for name, values in layout_coordinates(f).items():
+        if name in COUNT_AXES:
             largest = values.max()
             splits.append((values == largest, values < largest))
         else:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.cluster.hardware import Generation, Gpu
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.layout.kernels import ATTENTION
 from scaling.predict.read.stack_facts import Stack
 
@@ -18,14 +18,14 @@ _FLASH_GAIN: Mapping[Generation | None, tuple[float, float]] = {
 }
 
 
-def flash_gain(attention: Words, gpu: Gpu) -> Floats:
+def flash_gain(attention: Strings, gpu: Gpu) -> Floats:
     """Efficiency of a flash kernel relative to FlashAttention-2 on an A100, (n,)."""
     older_gain, newer_gain = _FLASH_GAIN.get(gpu.generation, (1.0, 1.0))
     return np.where(attention == "flash3", newer_gain, older_gain)
 
 
 def attention_kernels(
-    attention: Words, heads: Floats, gpu: Gpu, stack: Stack
+    attention: Strings, heads: Floats, gpu: Gpu, stack: Stack
 ) -> dict[str, Flags | Floats]:
     """The attention kernel whose costs apply to each row, (n,) each, by Features' names.
 

@@ -69,14 +69,14 @@ class StackCalibration:
     bands: errors by key: "interpolation" from random folds, and, where rows suffice, an axis of
         AXES or "layout" from folds that leave out a whole value of it.
     seen: values of each of AXES in the calibration rows, and (least, largest) of each feature in
-        `feature_ranges` (cost/interval.py).
+        `layout_ranges` (cost/interval.py).
     trust: trust in the fit for rows that are new in an axis of AXES, in "layout", or in anything
         that no fold tested ("untested"); see trust.py.
     sheet_error: root mean square of ln(measured / predicted from data sheets), stalled rows
         clipped; None if it was not computed, and in older files.
     residual: correction learned from nearby rows; None if it does not improve held-back rows, and
         in older files.
-    outcomes: probit of which memory needs fit, log scale (cost/outcomes.py); empty with too few
+    outcomes: probit of which memory needs fit, log scale (cost/memory_odds.py); empty with too few
         rows that ran or too few that did not.
     """
 

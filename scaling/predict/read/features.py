@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
 from scaling.predict.read.inputs import OWN_FRAMEWORK, UNNAMED_FRAMEWORK
 from scaling.predict.read.stack_facts import Stack
@@ -76,6 +76,11 @@ class Features:
     gemm_peak: Floats  # sustained FLOP/s of the layers' GEMMs, the only ones in fp8
     stated_peak: Floats  # data-sheet FLOP/s of the row's precision
 
+    @property
+    def tokens(self) -> Floats:
+        """Tokens of a micro-batch that a rank holds, (n,): cp ranks share a sequence."""
+        return self.micro_batch_size * self.seq_length / self.cp
+
     def __len__(self) -> int:
         return len(self.tp)
 
@@ -127,17 +132,17 @@ class Points:
     """
 
     groups: tuple[Group, ...]
-    note: Words
+    note: Strings
     assumptions: tuple[str, ...]
-    model: Words
-    cluster: Words
-    framework: Words
+    model: Strings
+    cluster: Strings
+    framework: Strings
     world_size: Floats
     seq_length: Floats
     global_batch_size: Floats
     tokens_per_step: Floats
-    setting: Words  # choices on the axes that define the work, which rivals must share
-    point_id: Words | None
+    setting: Strings  # choices on the axes that define the work, which rivals must share
+    point_id: Strings | None
 
     def __len__(self) -> int:
         return len(self.note)

@@ -6,9 +6,9 @@ import numpy as np
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import did_you_mean, shortened
-from scaling.foreign.arrays import Words
+from scaling.foreign.arrays import Strings
 from scaling.foreign.columns import Columns
-from scaling.foreign.spellings import gpu_meant
+from scaling.foreign.spellings import find_gpu
 from scaling.predict.read.clusters import cluster_names
 from scaling.predict.read.foreign_stacks import frameworks_of
 from scaling.predict.read.inputs import predictable_rows
@@ -27,7 +27,7 @@ _CLUSTER_OF_SOURCE = {
 }
 
 
-def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) -> Words:
+def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Strings) -> Strings:
     """The cluster column, (n,), with described names as far as possible.
 
     A cluster that is not described is taken as the vendor's reference node of the row's `gpu`, or
@@ -39,7 +39,7 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
     """
     column = next((name for name in _COLUMNS if name in columns), None)
     if column is None and len(columns):
-        raise columns.missing("cluster", "the hardware is never guessed")
+        raise columns.missing_column("cluster", "the hardware is never guessed")
     cluster = columns.words(column or "cluster", "")
     described = cluster_names(clusters)
     unknown = np.flatnonzero([name not in described for name in cluster.tolist()])
@@ -54,15 +54,15 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
         candidates = (
             gpu[row],
             _CLUSTER_OF_SOURCE.get((framework[row], per_node[row])) if is_unnamed else None,
-            gpu_meant(name),
-            gpu_meant(gpu[row]),
-            gpu_meant(gpu_name[row]),
+            find_gpu(name),
+            find_gpu(gpu[row]),
+            find_gpu(gpu_name[row]),
         )
         meant = next((each for each in candidates if each in described), None)
         if meant is not None:
             cluster[row] = meant
             if not is_unnamed:
-                columns.assume_read(str(column), name, meant)
+                columns.assume_meaning(str(column), name, meant)
         elif is_unnamed:
             note[row] = f"cluster={UNNAMED_CLUSTER} names no hardware, and its source is not known"
         else:

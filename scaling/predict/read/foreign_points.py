@@ -7,21 +7,26 @@ import numpy as np
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean, shortened
-from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.foreign.columns import LARGEST, MOST, Columns
-from scaling.foreign.decoder_parts import PLAIN_ATTENTION, kinds_of, parts_of, window_of
+from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.foreign.columns import MAX_COUNT, MAX_EXACT_INT, Columns
+from scaling.foreign.decoder_parts import (
+    PLAIN_ATTENTION,
+    attention_kinds,
+    read_optional_parts,
+    window_tokens,
+)
 from scaling.foreign.layouts import (
+    AXIS_WORDS,
     BATCH_FACTORS,
     DEGREES,
-    WORDS,
-    completed,
-    layout_of,
-    set_misfits_aside,
-    sharded_over,
+    complete_layout,
+    fsdp_ranks,
+    read_layout,
+    skip_inconsistent_layouts,
 )
-from scaling.foreign.measured import OUTCOMES, set_other_work_aside
-from scaling.foreign.spellings import model_meant
-from scaling.layout.axes import AXES, ROUTINGS, SETTING
+from scaling.foreign.measured import OUTCOMES, skip_adapter_training
+from scaling.foreign.spellings import find_model
+from scaling.layout.axes import AXES, ROUTINGS, SETTING_AXES
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import cluster_named, cluster_names
 from scaling.predict.read.foreign_clusters import clusters_of
@@ -59,22 +64,24 @@ def inputs_of(
     """
     n = len(columns)
     note = np.full(n, None, dtype=object)
-    set_other_work_aside(columns)
-    columns.words("outcome", "", OUTCOMES, plain=True)  # sets rows with an unknown outcome aside
+    skip_adapter_training(columns)
+    columns.words("outcome", "", OUTCOMES, silent=True)  # sets rows with an unknown outcome aside
     model = columns.words("model", "unnamed")
     cluster = clusters_of(columns, clusters, note)
     shape = _shapes(columns, model, models or {}, note)
     per_node = columns.counts("gpus_per_node")
     layout: dict[str, Any] = _layout(columns, per_node, cluster, clusters)
-    set_misfits_aside(columns, layout)
+    skip_inconsistent_layouts(columns, layout)
     _note_unmodelled(columns, shape, note)
     framework = frameworks_of(columns)
     unfused = has_unfused_norms(columns, framework, cluster)
     stacks = stacks_of_rows(framework, cluster, unfused, clusters)
-    words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
-    defaults = _PLAIN_CHOICES | {name: str(AXES[name].default) for name in SETTING}
-    plain = {
-        name: columns.words(name, default, WORDS.get(name), plain=True)
+    words = {
+        name: columns.words(name, default, AXIS_WORDS[name]) for name, default in _CHOICES.items()
+    }
+    defaults = _SILENT_CHOICES | {name: str(AXES[name].default) for name in SETTING_AXES}
+    choices = {
+        name: columns.words(name, default, AXIS_WORDS.get(name), silent=True)
         for name, default in defaults.items()
     }
     inputs = Inputs(
@@ -90,27 +97,28 @@ def inputs_of(
         fused_norm=columns.flags("fused_norm", False) | columns.flags("compile", False),
         fused_mlp=columns.flags("fused_mlp", False),
         fused_cross_entropy=columns.flags("fused_cross_entropy", False),
-        offload=plain["optimizer_offload"] == "cpu",
-        short_states=plain["optimizer_precision"] == "bf16",
+        offload=choices["optimizer_offload"] == "cpu",
+        short_states=choices["optimizer_precision"] == "bf16",
         compiled=columns.flags("compile", False),
-        schedule=schedule_codes(plain["pipeline_schedule"]),
+        schedule=schedule_codes(choices["pipeline_schedule"]),
         attention=words["attention"],
         checkpointing=words["activation_checkpointing"],
         recomputes=recomputes(columns, stacks),
         unfused=unfused,
         precision=words["precision"],
-        ep=np.maximum(columns.counts("ep", low=0, default=1.0, plain=True), 1.0),  # 0: none
+        ep=np.maximum(columns.counts("ep", low=0, default=1.0, silent=True), 1.0),  # 0: none
         etp=ranks_per_expert(columns, layout["tp"]),
-        imbalance=np.array([ROUTINGS[name] for name in plain["routing"].tolist()], np.float64),
+        imbalance=np.array([ROUTINGS[name] for name in choices["routing"].tolist()], np.float64),
         setting=np.array(
-            ["|".join(row) for row in zip(*(plain[n] for n in SETTING), strict=True)], object
+            ["|".join(row) for row in zip(*(choices[n] for n in SETTING_AXES), strict=True)],
+            object,
         ),
         note=note,
         assumptions=(),
         point_id=columns.words("point_id", "") if "point_id" in columns else None,
     )
     columns.assumptions += _left_out_choices(columns)
-    for row, sentence in columns.aside.items():
+    for row, sentence in columns.skipped.items():
         note[row] = note[row] or sentence
     return inputs
 
@@ -129,15 +137,15 @@ def _software_choices(
     stage = columns.numbers("zero_stage", usual("zero_stage"), whole=True)
     shard = columns.counts("zero_shard_size")
     if "fsdp" in columns:  # of Megatron-Bridge: the ranks over which everything is sharded
-        fsdp = sharded_over(columns)
+        fsdp = fsdp_ranks(columns)
         stage = np.where(fsdp > 1, 3.0, stage)
         shard = np.where((fsdp > 1) & np.isnan(shard), np.minimum(fsdp, layout["dp"]), shard)
-    style = columns.words("cp_style", "", {"all_to_all", "ring", ""}, plain=True)
+    style = columns.words("cp_style", "", {"all_to_all", "ring", ""}, silent=True)
     return {
         "zero_stage": stage,
         "zero_shard_size": shard,
         "virtual_stages": np.maximum(
-            columns.numbers("virtual_stages", chunks, whole=True, plain=True), 1.0
+            columns.numbers("virtual_stages", chunks, whole=True, silent=True), 1.0
         ),
         "ring": (style == "ring") | (style == "") & (usual("ring") > 0),
         "sequence_parallel": columns.flags(
@@ -147,7 +155,7 @@ def _software_choices(
 
 
 # Defaults taken without telling the user, and defaults that are told as assumptions.
-_PLAIN_CHOICES = {
+_SILENT_CHOICES = {
     "optimizer_offload": "none",
     "engine": "deepspeed",
     "pipeline_schedule": "1f1b",
@@ -157,10 +165,10 @@ _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precisio
 
 
 def _layout(
-    columns: Columns, per_node: Floats, cluster: Words, clusters: Mapping[str, Cluster]
+    columns: Columns, per_node: Floats, cluster: Strings, clusters: Mapping[str, Cluster]
 ) -> dict[str, Floats]:
     """Degrees and batch; those neither stated nor implied by others are 1."""
-    layout = layout_of(columns)
+    layout = read_layout(columns)
     if "nodes" in columns:
         described = cluster_names(clusters)
         usual = [
@@ -172,24 +180,24 @@ def _layout(
     # cp follows from the world size only where the other degrees are stated
     others = layout["tp"] * layout["pp"] * layout["dp"]
     layout["cp"] = np.where(np.isnan(layout["cp"]) & np.isnan(others), 1.0, layout["cp"])
-    layout = completed(layout)
+    layout = complete_layout(layout)
     for names in (("tp", "pp", "cp"), ("dp",)):
         for name in names:
             layout[name] = np.where(np.isnan(layout[name]), 1.0, layout[name])
-        layout = completed(layout)
+        layout = complete_layout(layout)
     for name in BATCH_FACTORS[:2]:
         missing = np.isnan(layout[name])
         if missing.any():
             columns.assumptions.append(f"{name} is not given in {missing.sum()} rows: taken as 1")
         layout[name] = np.where(missing, 1.0, layout[name])
-        layout = completed(layout)
+        layout = complete_layout(layout)
     return layout
 
 
-def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: Words) -> None:
+def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: Strings) -> None:
     """Note the rows whose model is incomplete, or has parts that the formulas do not know."""
-    kind = kinds_of(columns)
-    modelled = np.isin(kind, [*PLAIN_ATTENTION, "mla"]) | (window_of(kind) > 0)
+    kind = attention_kinds(columns)
+    modelled = np.isin(kind, [*PLAIN_ATTENTION, "mla"]) | (window_tokens(kind) > 0)
     lacks_size = (shape["experts_per_token"] == 0) | (shape["expert_ffn_hidden_size"] == 0)
     needed = {name: shape[name] for name in _NEEDED} | {"seq_length": columns.counts("seq_length")}
     reasons = {
@@ -206,15 +214,15 @@ def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: Words)
 def _left_out_choices(columns: Columns) -> list[str]:
     """A sentence for each choice of the table that predictions leave out."""
     name = "pipeline_schedule"
-    schedule = columns.words(name, "1f1b", WORDS[name], plain=True)
+    schedule = columns.words(name, "1f1b", AXIS_WORDS[name], silent=True)
     chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), PREDICTED_SCHEDULES)}
     for name in UNPREDICTED:
-        chosen[name] = columns.flags(name, False, plain=True)
+        chosen[name] = columns.flags(name, False, silent=True)
     return left_out_sentences(chosen)
 
 
 def _shapes(
-    columns: Columns, model: Words, models: Mapping[str, ModelShape], note: Words
+    columns: Columns, model: Strings, models: Mapping[str, ModelShape], note: Strings
 ) -> dict[str, Floats]:
     """The shape of each row's model by the names of SHAPE, (n,) each, NaN where unknown.
 
@@ -227,7 +235,7 @@ def _shapes(
     """
     has_shape = "num_layers" in columns and "hidden_size" in columns
     hidden, layers = columns.counts("hidden_size"), columns.counts("num_layers")
-    meant = {name: model_meant(name, models) for name in dict.fromkeys(model.tolist())}
+    meant = {name: find_model(name, models) for name in dict.fromkeys(model.tolist())}
     by_model = {name: np.full(len(columns), np.nan) for name in SHAPE}
     for name, catalogue_name in meant.items():
         if catalogue_name is not None:
@@ -237,7 +245,7 @@ def _shapes(
             for part in SHAPE:
                 by_model[part][rows] = float(getattr(shape, part))
             if not has_shape and catalogue_name != name:
-                columns.assume_read("model", name, catalogue_name)
+                columns.assume_meaning("model", name, catalogue_name)
     if not has_shape and "total_params" not in columns and len(columns):
         unknown = np.array([meant[name] is None for name in model.tolist()])
         if "model" not in columns:
@@ -264,7 +272,7 @@ def _completed_shape(
     implied = np.isnan(layers) | np.isnan(hidden)
     if "total_params" in columns and implied.any():
         # 12 L h^2 parameters with h = 128 L
-        params = columns.numbers("total_params", low=1, high=LARGEST)
+        params = columns.numbers("total_params", low=1, high=MAX_EXACT_INT)
         depth = np.maximum(np.round(np.cbrt(params / (12 * _WIDTH_PER_LAYER**2))), 1)
         layers = np.where(np.isnan(layers), depth, layers)
         hidden = np.where(np.isnan(hidden), _WIDTH_PER_LAYER * layers, hidden)
@@ -276,15 +284,15 @@ def _completed_shape(
     def usual(name: str, default: Floats | Flags | float) -> Floats:
         return np.where(np.isnan(by_model[name]), default, by_model[name])
 
-    def size(name: str, default: Floats | float, *, low: float = 1, plain: bool = False) -> Floats:
+    def size(name: str, default: Floats | float, *, low: float = 1, silent: bool = False) -> Floats:
         default = usual(name, default)
-        return columns.numbers(name, default, low=low, high=MOST, whole=True, plain=plain)
+        return columns.numbers(name, default, low=low, high=MAX_COUNT, whole=True, silent=silent)
 
     def flag(name: str, default: Flags | bool) -> Floats:
         return columns.flags(name, usual(name, default) > 0).astype(np.float64)
 
     heads = size("num_heads", np.maximum(np.round(hidden / 128), 1))
-    width = columns.numbers("ffn_hidden_size", low=1, high=MOST, plain=True)
+    width = columns.numbers("ffn_hidden_size", low=1, high=MAX_COUNT, silent=True)
     # an mlp whose width is not four times the model's is taken as gated
     unusual = ~np.isnan(width) & (width != 4 * hidden)
     gated = flag("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]) | unusual)
@@ -292,14 +300,14 @@ def _completed_shape(
         "num_layers": layers,
         "hidden_size": hidden,
         "num_heads": heads,
-        "num_kv_heads": size("num_kv_heads", heads, plain=True),
-        "head_dim": size("head_dim", hidden / heads, plain=True),
+        "num_kv_heads": size("num_kv_heads", heads, silent=True),
+        "head_dim": size("head_dim", hidden / heads, silent=True),
         "ffn_hidden_size": size("ffn_hidden_size", np.where(gated > 0, 8 / 3, 4.0) * hidden),
         "vocab_size": size("vocab_size", _GPT2_VOCABULARY),
-        "num_encoder_layers": size("num_encoder_layers", 0.0, low=0, plain=True),
+        "num_encoder_layers": size("num_encoder_layers", 0.0, low=0, silent=True),
         "gated_mlp": gated,
         "tied_embeddings": flag("tied_embeddings", False),
         "query_key_norm": flag("query_key_norm", False),
-        "max_positions": size("max_positions", 0.0, low=0, plain=True),
-        **parts_of(columns, layers, by_model),
+        "max_positions": size("max_positions", 0.0, low=0, silent=True),
+        **read_optional_parts(columns, layers, by_model),
     }

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scaling.cluster.hardware import Cluster, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
-from scaling.foreign.layouts import WORDS
+from scaling.foreign.layouts import AXIS_WORDS
 from scaling.layout.axes import DEFAULTS
 from scaling.predict.read.clusters import cluster_named, cluster_names
 from scaling.predict.read.inputs import UNNAMED_FRAMEWORK, own_framework
@@ -20,7 +20,7 @@ _OURS = ("point_id", "engine", "stack_fingerprint")
 _MEASURED = ("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
 
 
-def frameworks_of(columns: Columns) -> Words:
+def frameworks_of(columns: Columns) -> Strings:
     """Each row's framework, with its release if that changes its facts, (n,).
 
     Rows that name no framework are this project's own, under their engine, unless they state a
@@ -42,13 +42,13 @@ def frameworks_of(columns: Columns) -> Words:
     return np.array(names, dtype=object)
 
 
-def has_unfused_norms(columns: Columns, framework: Words, cluster: Words) -> Flags:
+def has_unfused_norms(columns: Columns, framework: Strings, cluster: Strings) -> Flags:
     """Mask, (n,): rows of software that has a 16-bit row on the same cluster with unfused norms."""
     name = "fused_norm"
     if name not in columns:
         return np.zeros(len(columns), dtype=bool)
-    precision = columns.words("precision", "bf16", WORDS["precision"], plain=True)
-    unfused = columns.given(name) & ~columns.flags(name, False, plain=True)
+    precision = columns.words("precision", "bf16", AXIS_WORDS["precision"], silent=True)
+    unfused = columns.is_given(name) & ~columns.flags(name, False, silent=True)
     unfused &= ~np.isin(precision, LOW_PRECISIONS)
     software = list(zip(framework.tolist(), cluster.tolist(), strict=True))
     without_fusion = {software[row] for row in np.flatnonzero(unfused)}
@@ -56,7 +56,7 @@ def has_unfused_norms(columns: Columns, framework: Words, cluster: Words) -> Fla
 
 
 def stacks_of_rows(
-    framework: Words, cluster: Words, unfused: Flags, clusters: Mapping[str, Cluster]
+    framework: Strings, cluster: Strings, unfused: Flags, clusters: Mapping[str, Cluster]
 ) -> list[Stack]:
     """The stack of each row; rows of unknown clusters are looked up without a GPU."""
     described = cluster_names(clusters)
@@ -73,7 +73,7 @@ def stacks_of_rows(
 def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
     """Mask, (n,): rows without checkpointing stated whose software configures it per module."""
     name = "activation_checkpointing"
-    stated = columns.given(name) if name in columns else np.zeros(len(columns), dtype=bool)
+    stated = columns.is_given(name) if name in columns else np.zeros(len(columns), dtype=bool)
     unstated: Flags = np.array([s.recomputes_modules for s in stacks], dtype=bool) & ~stated
     if unstated.any():
         columns.assumptions.append(
@@ -86,5 +86,5 @@ def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
 def ranks_per_expert(columns: Columns, tp: Floats) -> Floats:
     """Ranks that share one expert, (n,): the tp group without ep, else 1 (Megatron, FSDP)."""
     stated = columns.counts("etp")
-    has_ep = columns.counts("ep", low=0, default=1.0, plain=True) > 1
+    has_ep = columns.counts("ep", low=0, default=1.0, silent=True) > 1
     return np.where(np.isnan(stated), np.where(has_ep, 1.0, tp), stated)

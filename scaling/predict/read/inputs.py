@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.layout.axes import AXES, DEFAULTS, ROUTINGS, PipelineSchedule
 from scaling.layout.layout import Layout
-from scaling.layout.optional_parts import SIZES
+from scaling.layout.optional_parts import PART_SIZES
 from scaling.layout.shapes import ModelShape
 
 # Framework of this project's default engine, and of rows that state neither framework nor source.
@@ -24,11 +24,11 @@ PREDICTED_SCHEDULES = ("1f1b", "interleaved")
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
     "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings",
-    "query_key_norm", "max_positions", *SIZES,
+    "query_key_norm", "max_positions", *PART_SIZES,
 )  # fmt: skip
 
 # On-off axes added after the formulas, which take no account of them.
-UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and axis.later)
+UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and axis.added_later)
 _AS_STATED = (
     "world_size", "tp", "pp", "cp", "dp", "ep", "micro_batch_size", "gradient_accumulation_steps",
     "seq_length", "zero_stage", "zero_shard_size", "virtual_stages",
@@ -41,9 +41,9 @@ _PREDICTED_AS = {"compile": "with fused norms and nothing else of it"}
 class Inputs:
     """One value per point, (n,); numbers are NaN where unknown."""
 
-    model: Words
-    cluster: Words
-    framework: Words
+    model: Strings
+    cluster: Strings
+    framework: Strings
     shape: dict[str, Floats]  # by the names of SHAPE, flags as 0 and 1
     world_size: Floats
     tp: Floats
@@ -66,18 +66,18 @@ class Inputs:
     short_states: Flags
     compiled: Flags
     schedule: Floats  # of the pipeline, as an index of SCHEDULES
-    attention: Words
-    checkpointing: Words
+    attention: Strings
+    checkpointing: Strings
     recomputes: Flags  # recomputes what does not fit, because checkpointing was not stated
     unfused: Flags  # the table shows this software to run norms as chains of operators
-    precision: Words
+    precision: Strings
     ep: Floats
     etp: Floats  # ranks that share an expert
     imbalance: Floats  # tokens of the fullest expert over the mean
-    setting: Words  # choices on the axes that define the work, which rivals must share
-    note: Words  # why the point cannot be predicted, None if it can
+    setting: Strings  # choices on the axes that define the work, which rivals must share
+    note: Strings  # why the point cannot be predicted, None if it can
     assumptions: tuple[str, ...]  # sentences about what was taken for granted
-    point_id: Words | None
+    point_id: Strings | None
 
     def __len__(self) -> int:
         return len(self.note)
@@ -102,7 +102,7 @@ def inputs_of_layouts(
     def numbers(name: str) -> Floats:
         return np.array([getattr(one, name) for one in layouts], dtype=np.float64)
 
-    def words(name: str) -> Words:
+    def words(name: str) -> Strings:
         return np.array([getattr(one, name) for one in layouts], dtype=object)
 
     unique = {id(shape): shape for shape in shapes}  # most points share a few shapes
@@ -138,7 +138,7 @@ def inputs_of_layouts(
         precision=words("precision"),
         etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
         imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
-        setting=np.array(["|".join(map(str, one.setting_choices)) for one in layouts], object),
+        setting=np.array(["|".join(map(str, one.setting_values)) for one in layouts], object),
         note=np.full(n, None, dtype=object),
         assumptions=tuple(left_out_sentences(_left_out_choices(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),
@@ -150,13 +150,13 @@ def own_framework(engine: str) -> str:
     return OWN_FRAMEWORK if engine == DEFAULTS["engine"] else f"{OWN_FRAMEWORK} {engine}"
 
 
-def schedule_codes(schedules: Words) -> Floats:
+def schedule_codes(schedules: Strings) -> Floats:
     """Each schedule as an index of SCHEDULES, (n,)."""
     code = {name: float(index) for index, name in enumerate(SCHEDULES)}
     return np.array([code[name] for name in schedules.tolist()], dtype=np.float64)
 
 
-def predictable_rows(note: Words) -> Flags:
+def predictable_rows(note: Strings) -> Flags:
     """Mask of rows without a note against them, (n,)."""
     return np.array([reason is None for reason in note.tolist()], dtype=bool)
 

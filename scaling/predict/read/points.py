@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.attention import attention_kernels
@@ -127,7 +127,7 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
 
 
 def _rows_by_stack(
-    framework: Words, cluster: Words
+    framework: Strings, cluster: Strings
 ) -> list[tuple[tuple[str, str], npt.NDArray[np.int64]]]:
     """Row numbers by (framework, cluster), in the order they first appear."""
     rows_by_key: dict[tuple[str, str], list[int]] = {}
@@ -204,7 +204,7 @@ def _window_share(shape: Mapping[str, Floats], seq_length: Floats) -> Floats:
     return 1 - windowed + windowed * window * (2 - window)
 
 
-def _note_misfits(arrays: Mapping[str, Floats], note: Words) -> None:
+def _note_misfits(arrays: Mapping[str, Floats], note: Strings) -> None:
     """Note the rows whose layout gives the formulas no meaning, with the reason."""
     shard, dp, stage = arrays["shard"], arrays["dp"], arrays["zero_stage"]
     reasons = {
@@ -226,7 +226,7 @@ def _note_misfits(arrays: Mapping[str, Floats], note: Words) -> None:
 
 
 def _note_precisions(
-    inputs: Inputs, rows: npt.NDArray[np.int64], cluster: Cluster, note: Words
+    inputs: Inputs, rows: npt.NDArray[np.int64], cluster: Cluster, note: Strings
 ) -> None:
     """Note the rows whose precision has no published rate on the GPU."""
     gpu = gpu_named(cluster.gpu)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.cluster.hardware import Gpu
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Floats, Strings
 from scaling.predict.read.stack_facts import Stack
 
 # Precisions of the layers' GEMMs only; attention and head then run in bf16.
@@ -24,7 +24,7 @@ _SAVED_BYTES: Mapping[str, float] = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
 _OWN_CAST_BYTES = 9.0 + 9.0 + 2.0
 
 
-def low_precision_costs(precision: Words, stack: Stack) -> dict[str, Floats]:
+def low_precision_costs(precision: Strings, stack: Stack) -> dict[str, Floats]:
     """Bytes per element of casts, weight copies and saved inputs, (n,) each, by Features' names.
 
     With `low_precision_weights` the 8-bit copies replace the 16-bit weight. A stack that
@@ -49,7 +49,7 @@ def low_precision_costs(precision: Words, stack: Stack) -> dict[str, Floats]:
     }
 
 
-def rates(precision: Words, gpu: Gpu) -> dict[str, Floats]:
+def rates(precision: Strings, gpu: Gpu) -> dict[str, Floats]:
     """FLOP/s of each row's precision, (n,) each: sustained outside and inside GEMMs, and stated."""
     by_name = {
         name: (

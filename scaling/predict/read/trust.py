@@ -29,20 +29,20 @@ _WORTH = 0.05
 
 
 def new_values(
-    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], extrapolation: Floats
+    stack: StackCalibration, axes: Mapping[str, npt.NDArray[np.generic]], distance_beyond: Floats
 ) -> dict[str, Flags]:
     """Masks, (n,) each, of rows whose value was not calibrated, by names of AXES and LAYOUT.
 
     Args:
         stack: the calibration.
         axes: the rows' values by names of AXES, (n,) each.
-        extrapolation: how far their layouts are outside all calibrated ones, (n,).
+        distance_beyond: how far their layouts lie outside all calibrated ones, (n,).
     """
     new = {
         axis: ~np.isin(axes[axis].astype(str), np.array(stack.seen[axis]).astype(str))
         for axis in AXES
     }
-    return {**new, LAYOUT: extrapolation > 0}
+    return {**new, LAYOUT: distance_beyond > 0}
 
 
 def trust_of_rows(
@@ -95,17 +95,17 @@ def parameters_at_trust(
     if trust == 1.0:
         return dict(fitted)
     memory_share = min(1.0, trust / CAUTIOUS)
-    at_trust = {
+    trust_band = {
         q.name: start[q.name] * (fitted[q.name] / start[q.name]) ** memory_share for q in MEMORY
     }
     for q in TIME:
         first, last = start[q.name], fitted[q.name]
         middle = (cautious or {}).get(q.name, (first * last) ** 0.5)
         if trust <= CAUTIOUS:
-            at_trust[q.name] = first * (middle / first) ** (2 * trust)
+            trust_band[q.name] = first * (middle / first) ** (2 * trust)
         else:
-            at_trust[q.name] = middle * (last / middle) ** (2 * trust - 1)
-    return at_trust
+            trust_band[q.name] = middle * (last / middle) ** (2 * trust - 1)
+    return trust_band
 
 
 def expected_residual(
