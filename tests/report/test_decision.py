@@ -7,9 +7,8 @@ from scaling.report.page.decision import (
     duration,
     opening,
     shade,
-    steps,
+    steps_by_size,
     summary,
-    tokens_of,
 )
 
 
@@ -64,7 +63,7 @@ def test_the_page_opens_with_the_selection_of_most_sizes():
 
 
 def test_a_return_stands_at_the_size_it_leads_to():
-    by_size = steps(told(1, "m", "c")["advice"])
+    by_size = steps_by_size(told(1, "m", "c")["advice"])
     assert by_size[8] is None
     assert by_size[16]["returned"] == 0.5
 
@@ -80,8 +79,3 @@ def test_where_nothing_ran_the_overview_has_no_numbers():
 def test_one_size_has_neither_change_nor_return_in_the_overview():
     one = told(1, "m", "c", steps=[], stretches=[])
     assert summary(one)[:2] == ["", "–"]
-
-
-def test_a_model_of_unknown_size_is_priced_for_a_stated_number_of_tokens():
-    assert tokens_of({"tokens": None}) == 1e12
-    assert tokens_of({"tokens": 5}) == 5

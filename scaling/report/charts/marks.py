@@ -106,7 +106,7 @@ def amounts(field: str, title: str, axis: alt.Axis | None = None) -> alt.Y:
     return alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis or amount_axis())
 
 
-def each_size() -> alt.Y:
+def size_rows() -> alt.Y:
     """A row for each number of GPUs."""
     axis = alt.Axis(domain=False, ticks=False, grid=False)
     return alt.Y("world_size:O", title="Number of {GPUs}", axis=axis)
@@ -120,7 +120,7 @@ def rows_by(name: str, order: str, *, falling: bool = False) -> alt.Y:
     return alt.Y(f"{name}:N", axis=None, sort=sort)
 
 
-def of(base: alt.Chart, series: str) -> alt.Chart:
+def rows_of(base: alt.Chart, series: str) -> alt.Chart:
     """The rows of one series."""
     chart: alt.Chart = base.transform_filter(f"datum.series === '{series}'")
     return chart
@@ -135,12 +135,12 @@ def points(base: alt.Chart, tooltip: Sequence[alt.Tooltip], **mark: Any) -> list
             if look.get("filled")
             else {"stroke": alt.Stroke("slot:O", scale=_SLOTS, legend=None)}
         )
-        drawn = of(base, series).mark_point(size=POINT_SIZE, opacity=1, **look, **mark)
+        drawn = rows_of(base, series).mark_point(size=POINT_SIZE, opacity=1, **look, **mark)
         layers.append(drawn.encode(tooltip=list(tooltip), **channel))
     return layers
 
 
-def stretches(base: alt.Chart) -> list[alt.Chart]:
+def layout_lines(base: alt.Chart) -> list[alt.Chart]:
     """Lines through the best of each size, none drawn through a change of layout.
 
     A thin dotted line leads the eye from one layout to the next.
@@ -171,12 +171,12 @@ def intervals(base: alt.Chart, *, colour: alt.Color | None = None, **ends: Any) 
     """Rules between the ends of an interval, given as encodings such as y= and y2=."""
     shade = colour or layout_colour()
     return [
-        of(base, series).mark_rule(**look).encode(color=shade, **ends)
+        rows_of(base, series).mark_rule(**look).encode(color=shade, **ends)
         for series, look in INTERVALS.items()
     ]
 
 
-def words(
+def halo_text(
     base: alt.Chart, *, colour: str | alt.Color, **mark: Any
 ) -> Callable[..., list[alt.Chart]]:
     """Text that stays readable over lines: first with a wide stroke in the surface's colour.
@@ -261,7 +261,7 @@ def log_ticks(channel: str) -> alt.ExprRef:
     return alt.ExprRef(f"{span} < 1.5 ? null : {span} < 6 ? {_FINER} : {_ONE_TWO_FIVE}")
 
 
-def firmest(base: alt.Chart) -> alt.Chart:
+def observed_or_all(base: alt.Chart) -> alt.Chart:
     """The rows that are not predicted, or all where all are: yardsticks stand on one series."""
     counted = base.transform_calculate(seen="datum.series === 'predicted' ? 0 : 1")
     kept: alt.Chart = counted.transform_joinaggregate(most="max(seen)").transform_filter(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scaling.record.files import write_text
 from scaling.report.tables import Tables
-from scaling.report.text.words import counted, words_for
+from scaling.report.text import device_words, gpu_count
 from scaling.study.paths import StudyPaths
 
 _HEADERS = {
@@ -30,7 +30,7 @@ def write_multiqc(study_dir: Path, tables: Tables) -> Path:
         setting = settings[row["setting_id"]]
         batch = f"{setting['study_kind']} {setting['kept_batch_size']}x{setting['seq_length']}"
         batch += f" {setting['kept_choices']}" * bool(setting["kept_choices"])
-        size = counted(row["world_size"], words_for(setting["vendor"]))
+        size = gpu_count(row["world_size"], device_words(setting["vendor"]))
         sample = f"{setting['model']} | {setting['cluster']} | {batch} | {size}"
         values = {name: row.get(name) for name in _HEADERS} | {"layout": row["layout_name"]}
         data[f"{sample} | {row['series']}"] = {k: v for k, v in values.items() if v is not None}
