@@ -5,11 +5,11 @@ import pytest
 from scaling.report.page.decision import (
     cell_words,
     duration,
-    opening,
     shade,
     steps_by_size,
     summary,
 )
+from scaling.report.page.html import opening_selection
 
 
 def told(number, model, cluster, **advice):
@@ -57,9 +57,9 @@ def test_a_time_has_the_unit_that_suits_it(hours, expected):
 def test_the_page_opens_with_the_selection_of_most_sizes():
     one_size = told(1, "m", "c", at_size={"8": {}})
     foretold = told(4, "p", "c", at_size={"8": {}, "16": {}, "32": {}}) | {"basis": "predicted"}
-    assert opening([foretold, one_size, told(2, "n", "c"), told(3, "o", "c")]) == 2
+    assert opening_selection([foretold, one_size, told(2, "n", "c"), told(3, "o", "c")]) == 2
     nothing = told(5, "q", "c", at_size={})  # all of it refused, in a study that is predicted
-    assert opening([nothing, foretold]) == 4
+    assert opening_selection([nothing, foretold]) == 4
 
 
 def test_a_return_stands_at_the_size_it_leads_to():

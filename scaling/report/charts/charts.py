@@ -10,10 +10,14 @@ from typing import Any
 
 import altair as alt
 
-from scaling.report.charts.comparisons import factor_effects, generations, prediction_error
+from scaling.report.charts.comparisons import (
+    cost,
+    factor_effects,
+    generations,
+    prediction_error,
+)
 from scaling.report.charts.layouts import layout_map, layout_ranking, memory, memory_time
 from scaling.report.charts.sizes import (
-    cost,
     marginal_return,
     marginal_watt,
     scaling_law,

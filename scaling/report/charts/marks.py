@@ -106,12 +106,6 @@ def amounts(field: str, title: str, axis: alt.Axis | None = None) -> alt.Y:
     return alt.Y(f"{field}:Q", title=title, scale=FROM_ZERO, axis=axis or amount_axis())
 
 
-def size_rows() -> alt.Y:
-    """A row for each number of GPUs."""
-    axis = alt.Axis(domain=False, ticks=False, grid=False)
-    return alt.Y("world_size:O", title="Number of {GPUs}", axis=axis)
-
-
 def rows_by(name: str, order: str, *, falling: bool = False) -> alt.Y:
     """Rows of a chart, one a name, whose text the chart writes itself: an axis has no room."""
     sort = alt.EncodingSortField(
@@ -225,11 +219,6 @@ def amount_axis(**axis: Any) -> alt.Axis:
     """Labels `0`, `500k`, `2B`; d3 alone would print `0k` and `2G`."""
     shortest = "replace(format(datum.value, '~s'), 'G', 'B')"
     return alt.Axis(labelExpr=f"datum.value === 0 ? '0' : {shortest}", tickCount=5, **axis)
-
-
-def rate_axis() -> alt.Axis:
-    """Labels of FLOP/s, where G stays G."""
-    return alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5)
 
 
 def log_amount_axis() -> alt.Axis:

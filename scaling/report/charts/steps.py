@@ -18,7 +18,7 @@ _LABELLED = 0.07  # of a step; a narrower part has no room for its share
 
 def step_bounds() -> alt.LayerChart:
     """Where the step of the layout advised at each size goes; predicted bars are paler."""
-    base = marks.chart("time_split").encode(y=marks.size_rows())
+    base = marks.chart("time_split").encode(y=_size_rows())
     tips = [
         alt.Tooltip("world_size:O", title="{GPUs}"),
         alt.Tooltip("layout_name:N", title="layout"),
@@ -91,7 +91,7 @@ def communication() -> alt.LayerChart:
             start="datum.from_s * 1000", end="datum.to_s * 1000",
             took="datum.seconds * 1000", exposed="datum.exposed_s * 1000",
         )
-        .encode(y=marks.size_rows())
+        .encode(y=_size_rows())
     )  # fmt: skip
     tips = [
         *tooltips("world_size", "layout_name"),
@@ -120,6 +120,12 @@ def communication() -> alt.LayerChart:
         ),
         height=alt.Step(30),
     )
+
+
+def _size_rows() -> alt.Y:
+    """A row for each number of GPUs."""
+    axis = alt.Axis(domain=False, ticks=False, grid=False)
+    return alt.Y("world_size:O", title="Number of {GPUs}", axis=axis)
 
 
 def collectives() -> alt.LayerChart:
@@ -175,7 +181,11 @@ def gemm_rates() -> alt.LayerChart:
             ),
         ),
     )  # fmt: skip
-    y = marks.amounts("flop_per_s", "FLOP/s of one {GPU}", marks.rate_axis())
+    y = marks.amounts(
+        "flop_per_s",
+        "FLOP/s of one {GPU}",
+        alt.Axis(labelExpr="datum.value === 0 ? '0' : format(datum.value, '~s')", tickCount=5),
+    )
     kind = category("precision:N")
     return marks.finish(
         base.mark_rule(strokeWidth=1.25, opacity=0.5).encode(

@@ -1,6 +1,6 @@
 """What the template of the decision asks for: shades of cells, times, a line for each selection."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -12,16 +12,6 @@ Story = Mapping[str, Any]
 _SHADES = ((0.97, "s6"), (0.9, "s5"), (0.8, "s4"), (0.7, "s3"), (0.5, "s2"), (0.0, "s1"))
 _UNITS = (("h", 1), ("min", 60), ("s", 3600))  # below two days: unit, and how many an hour has
 MOST_ON_PAPER = 12  # selections printed whole; of more, each is a line of the overview
-
-
-def opening(stories: Sequence[Story]) -> int:
-    """The setting that the page opens with: one that ran before a prediction, then most sizes."""
-
-    def rank(story: Story) -> tuple[bool, int]:
-        sizes = len(story["advice"]["at_size"])
-        return sizes > 0 and story["basis"] != "predicted", sizes
-
-    return int(max(stories, key=rank)["setting_id"])
 
 
 def shade(share: float | None) -> str:

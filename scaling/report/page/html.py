@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,14 @@ def page_html(
     Raises:
         InputError: a caption or a file of the page is missing.
     """
+    opening = opening_selection(stories)
+    page_dir = reports_dir / "page"
+    template = _template(page_dir)
+    style = "".join(_source(page_dir / name) for name in STYLES)
+    script = _inline("".join(_source(page_dir / name) for name in SCRIPTS))
     captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
+    pictures = _pictures(stories, svgs, captions, opening)
+    data = _json({name: _columnar(tables, name) for name in COLUMNS})
     charts = {
         name: {
             "spec": chart_specification(chart),
@@ -100,16 +107,14 @@ def page_html(
         }
         for name, axis in AXES.items()
     ]
-    page_dir = reports_dir / "page"
-    opening = decision.opening(stories) if stories else 0
-    return _template(page_dir).render(
+    return template.render(
         study=study,
         tables=tables,
         stories=stories,
         opening=opening,
         **sections,
         chart_list=list(CHARTS.values()),
-        pictures=_pictures(stories, svgs, captions, opening),
+        pictures=pictures,
         rail=RAIL,
         decision=decision,
         text=text,
@@ -119,11 +124,11 @@ def page_html(
         },
         palette=css,
         font=FONT,
-        style="".join(_source(page_dir / name) for name in STYLES),
-        script=_inline("".join(_source(page_dir / name) for name in SCRIPTS)),
+        style=style,
+        script=script,
         vega=_inline(vega.result()),
         embedded={
-            "data": _json({name: _columnar(tables, name) for name in COLUMNS}),
+            "data": data,
             "charts": _json(charts),
             "axes": _json(axes),
             "stories": _json(stories),
@@ -131,6 +136,16 @@ def page_html(
             "config": _json(CONFIG),
         },
     )
+
+
+def opening_selection(stories: Sequence[Mapping[str, Any]]) -> int:
+    """The setting that the page opens with: one that ran before a prediction, then most sizes."""
+
+    def rank(story: Mapping[str, Any]) -> tuple[bool, int]:
+        sizes = len(story["advice"]["at_size"])
+        return sizes > 0 and story["basis"] != "predicted", sizes
+
+    return int(max(stories, key=rank)["setting_id"]) if stories else 0
 
 
 def read_caption(path: Path) -> Caption:

@@ -94,7 +94,6 @@ def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> Advice:
         layout: list(group) for layout, group in groupby(rows, key=lambda row: str(row["layout"]))
     }
     choices = {layout: layout_rows[0] for layout, layout_rows in rows_of.items()}
-    shared, labels = layout_phrases(list(choices.values()), setting["gpus_per_node"])
     stretches = _stretches(rows)
     at_size = _at_size(tables)
     steps = tuple(
@@ -107,6 +106,7 @@ def advice(tables: Tables, series: Series, words: Mapping[str, str]) -> Advice:
         )
         for row in tables["returns"]
     )
+    shared, labels = layout_phrases(list(choices.values()), setting["gpus_per_node"])
     layouts, last_step = headline(tables, stretches, steps, choices, series, words)
     return Advice(
         headline=Headline(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR
+from scaling.report.sections.findings import advised_memory
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
     UNKNOWN,
@@ -209,20 +210,6 @@ def _utilisation_figure(best: list[Record], words: Mapping[str, str]) -> Figure:
             where = f"of the fastest layout, at {gpu_count(top['world_size'], words)}"
             return (name, rate, where)
     return ("Highest MFU", UNKNOWN, "the model's shape is not known")
-
-
-def advised_memory(tables: Tables, best: Record) -> float | None:
-    """Bytes of the fullest rank of the layout advised at a size; predicted where its rate is."""
-    column = "predicted_memory_bytes" if best["series"] == "predicted" else "peak_memory_bytes"
-    advised = (best["world_size"], best["advised_row_name"])
-    return next(
-        (
-            row[column]
-            for row in tables["contenders"]
-            if (row["world_size"], row["layout_name"]) == advised
-        ),
-        None,
-    )
 
 
 def _noise_figure(tables: Tables) -> Figure:

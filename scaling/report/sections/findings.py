@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 
 from scaling.analyse.ties import NOISE_FLOOR
-from scaling.report.sections.answer import advised_memory
 from scaling.report.sections.over_sizes import leaders
 from scaling.report.tables import Record, Tables
 from scaling.report.text import (
@@ -26,8 +25,15 @@ NEAR = 0.1  # a prediction within ten per cent counts as near
 HALF = 0.5
 
 
-def layouts_title(tables: Tables, size: int, words: Mapping[str, str]) -> str:
-    """Which layout is fastest at a size, and by how much."""
+def layouts_title(tables: Tables, predictions: Tables, size: int, words: Mapping[str, str]) -> str:
+    """Which layout is fastest at a size, and by how much; predicted where nothing was tried."""
+    series = next((r["series"] for r in tables["contenders"] if r["world_size"] == size), None)
+    if series is None:
+        return with_series(_fastest(predictions, size, words), "predicted")
+    return with_series(_fastest(tables, size, words), series)
+
+
+def _fastest(tables: Tables, size: int, words: Mapping[str, str]) -> str:
     at = f"At {gpu_count(size, words)}"
     best = next((row for row in tables["best"] if row["world_size"] == size), None)
     if best is None:
@@ -119,6 +125,20 @@ def memory_title(tables: Tables, advised: Tables, size: int, words: Mapping[str,
     of = f" of {gib(capacity)}" if capacity else ""
     needs = f"the layout advised needs {gib(memory)}{of} per {words['GPU']}"
     return with_series(f"At {gpu_count(size, words)} {needs}", best["series"])
+
+
+def advised_memory(tables: Tables, best: Record) -> float | None:
+    """Bytes of the fullest rank of the layout advised at a size; predicted where its rate is."""
+    column = "predicted_memory_bytes" if best["series"] == "predicted" else "peak_memory_bytes"
+    advised = (best["world_size"], best["advised_row_name"])
+    return next(
+        (
+            row[column]
+            for row in tables["contenders"]
+            if (row["world_size"], row["layout_name"]) == advised
+        ),
+        None,
+    )
 
 
 def effects_title(tables: Tables) -> str:

@@ -26,67 +26,65 @@ def story(everything: Tables) -> dict[str, Any]:
     setting = everything["settings"][0]
     series = main_series(everything)
     tables = everything.of_series(series)
-    tried = sorted({row["world_size"] for row in everything["contenders"]})
+    predictions = everything.of_series("predicted")
     words = device_words(setting["vendor"]) | {"interval": interval_words(everything)}
-    advised = advice(tables, series, words)
-    tokens = float(advised.tokens or DEFAULT_TOKENS)
-    price = float(advised.usd_per_gpu_hour or 0)
+    batch, short = batch_words(setting, words), batch_short(setting)
+    advised = advice(tables, series, words).json()
+    tokens = float(advised["tokens"] or DEFAULT_TOKENS)
+    price = float(advised["usd_per_gpu_hour"] or 0)
     cost = "Cost of the run ($)" if price else "{GPU}-hours of the run"
     sizes = sorted({row["world_size"] for row in tables["outcomes"]})
+    tried = sorted({row["world_size"] for row in everything["contenders"]})
+    ran = [row["world_size"] for row in tables["best"]]
     titles = {
         "throughput": over_sizes.throughput_title(tables, words),
         "returns": over_sizes.returns_title(tables, words),
         "cost": over_sizes.cost_title(tables, words),
-        "effects": findings.effects_title(tables),
     }
+    knee = [over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)]
+    price_note = over_sizes.price_note(setting, everything["costs"], words)
+    titles["effects"] = findings.effects_title(tables)
     return {
         "setting_id": setting["setting_id"],
         "model": setting["model"],
         "cluster": setting["cluster"],
-        "batch": batch_words(setting, words),
-        "batch_short": batch_short(setting),
+        "batch": batch,
+        "batch_short": short,
         "words": words | {"cost": fill_words(cost, words)},
         "sizes": sizes,
         "tried": tried,
-        "shown_size": max(
-            (row["world_size"] for row in tables["best"]), default=max(tried, default=None)
-        ),
+        "shown_size": max(ran or tried, default=None),
         "basis": series,
         "series": sorted({row["series"] for row in everything["contenders"]}),
-        "advice": advised.json(),
+        "advice": advised,
         "tokens": tokens,
         "price": price,
         "drawn": drawable(everything),
         "parameters": chart_parameters(sizes, tokens, price),
-        "answer": advised.headline.text or answer.why_nothing_ran(tables),
-        "beyond": beyond(everything, words),
-        "note": answer.note(tables, series, words),
-        "figures": answer.figures(tables, words),
-        "knee": " ".join(
-            filter(
-                None,
-                (over_sizes.knee_sentence(tables, words), over_sizes.law_sentence(tables, words)),
-            )
-        ),
-        "price_note": over_sizes.price_note(setting, everything["costs"], words),
+        "knee": " ".join(filter(None, knee)),
+        "price_note": price_note,
         "accuracy": findings.accuracy_note(everything),
         "slow_hosts": findings.slow_hosts_note(everything),
-        "titles": {
-            **{section: with_series(title, series) for section, title in titles.items()},
-            "statistics": answer.statistics_title(tables, series),
-            "time": findings.time_title(everything, words),
-            "accuracy": findings.accuracy_title(everything),
-            "peers": findings.peers_title(everything, words),
-            "collectives": findings.collectives_title(everything),
-        },
         "at_size": {
             str(size): {
-                "layouts": layouts_title(everything, size, words),
+                "layouts": findings.layouts_title(tables, predictions, size, words),
                 "map": findings.map_title(everything, size, words),
                 "memory": findings.memory_title(everything, tables, size, words),
             }
             for size in tried
         },
+        "titles": {
+            **{section: with_series(title, series) for section, title in titles.items()},
+            "time": findings.time_title(everything, words),
+            "accuracy": findings.accuracy_title(everything),
+            "peers": findings.peers_title(everything, words),
+            "collectives": findings.collectives_title(everything),
+            "statistics": answer.statistics_title(tables, series),
+        },
+        "answer": advised["headline"]["text"] or answer.why_nothing_ran(tables),
+        "beyond": "" if series == "predicted" else answer.predicted_beyond(predictions, words),
+        "note": answer.note(tables, series, words),
+        "figures": answer.figures(tables, words),
     }
 
 
@@ -128,20 +126,3 @@ def interval_words(tables: Tables) -> str:
     present = {row["series"] for row in noise}
     kinds += [f"80 % interval of {what}" for series, what in _EIGHTY.items() if series in present]
     return " or ".join(kinds) or "interval"
-
-
-def beyond(everything: Tables, words: Mapping[str, str]) -> str:
-    """What is predicted beyond the sizes that ran; empty where nothing ran or is predicted."""
-    if main_series(everything) == "predicted":
-        return ""
-    return answer.predicted_beyond(everything.of_series("predicted"), words)
-
-
-def layouts_title(everything: Tables, size: int, words: Mapping[str, str]) -> str:
-    """The fastest layout at a size, from predictions where nothing was tried."""
-    series = main_series(everything)
-    tables = everything.of_series(series)
-    if all(row["world_size"] != size for row in tables["contenders"]):
-        series = "predicted"
-        tables = everything.of_series(series)
-    return with_series(findings.layouts_title(tables, size, words), series)
