@@ -75,12 +75,12 @@ def page_html(
     Raises:
         InputError: a caption or a file of the page is missing.
     """
+    captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
     opening = opening_selection(stories)
     page_dir = reports_dir / "page"
     template = _template(page_dir)
     style = "".join(_source(page_dir / name) for name in STYLES)
     script = _inline("".join(_source(page_dir / name) for name in SCRIPTS))
-    captions = {name: read_caption(reports_dir / "captions" / f"{name}.md") for name in CHARTS}
     pictures = _pictures(stories, svgs, captions, opening)
     data = _json({name: _columnar(tables, name) for name in COLUMNS})
     charts = {
