@@ -26,7 +26,7 @@ _RATIO: dict[str, Any] = {
 def factor_effects() -> alt.LayerChart:
     """Throughput ratios of matched pairs near the fastest layouts, and the range of all pairs.
 
-    Open circles: the mean at each level of the one other choice that moves it most.
+    Open circles: the mean at each level of the other choice that changes it most.
     """
     by_worth = marks.rows_by("name", "worth", falling=True)
     at_level = (
@@ -101,27 +101,32 @@ def factor_effects() -> alt.LayerChart:
             layer
             for end, align, away in (("low", "right", -7), ("high", "left", 7))
             for layer in marks.halo_text(
-                at_level.transform_filter(f"datum.mean_ratio === datum.{end} && datum.apart"),
+                at_level.transform_filter(
+                    f"datum.mean_ratio === datum.{end} && datum.apart"
+                ).encode(text=alt.Text("where:N")),
                 colour=marks.WARN, fontSize=10, align=align, dx=away, dy=6,
-            )(text=alt.Text("where:N"))
-        ),
-        *marks.halo_text(rows, colour=marks.INK, align="left", dy=-11)(
-            x=marks.LEFT, text=alt.Text("name:N")
+            )
         ),
         *marks.halo_text(
-            rows, colour=marks.SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 0 : 1"}
-        )(x=marks.RIGHT, text=alt.Text("numbers:N")),
+            rows.encode(x=marks.LEFT, text=alt.Text("name:N")),
+            colour=marks.INK, align="left", dy=-11,
+        ),
         *marks.halo_text(
-            rows, colour=marks.SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"}
-        )(x=marks.RIGHT, text=alt.Text("brief:N")),
+            rows.encode(x=marks.RIGHT, text=alt.Text("numbers:N")),
+            colour=marks.SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 0 : 1"},
+        ),
+        *marks.halo_text(
+            rows.encode(x=marks.RIGHT, text=alt.Text("brief:N")),
+            colour=marks.SOFT, align="right", dy=-11, opacity={"expr": f"{narrow} ? 1 : 0"},
+        ),
         height=alt.Step(38),
     )  # fmt: skip
 
 
 def cost() -> alt.LayerChart:
-    """Days and cost of a run of the chosen number of tokens, one mark a size.
+    """Days and cost of a run of the chosen number of tokens, one mark per size.
 
-    The cost is in GPU-hours, or in money where a price of one is known or given.
+    The cost is in money where a price is known or given, else in GPU-hours.
     """
     rows = marks.chart("costs").transform_calculate(
         days="tokens_ * datum.hours_per_token / 24",
@@ -156,8 +161,8 @@ def cost() -> alt.LayerChart:
         .mark_rule(opacity=0.3, strokeWidth=5)
         .encode(y=alt.Y("least:Q"), y2=alt.Y2("most:Q"), color=marks.layout_colour()),
         *marks.points(best, tips),
-        *marks.halo_text(best, colour=marks.INK, align="left", dx=8, dy=-9)(
-            text=alt.Text("name:N")
+        *marks.halo_text(
+            best.encode(text=alt.Text("name:N")), colour=marks.INK, align="left", dx=8, dy=-9
         ),
         height=300,
     )
@@ -225,8 +230,11 @@ def prediction_error() -> alt.LayerChart:
                 alt.Tooltip("upper:Q", title="upper quartile", format=".3f"),
             ],
         ),
-        *marks.halo_text(middle, colour=marks.INK, align="left", dx=15)(
-            y=alt.Y("middle:Q"), text=alt.Text("middle:Q", format=".2f")
+        *marks.halo_text(
+            middle.encode(y=alt.Y("middle:Q"), text=alt.Text("middle:Q", format=".2f")),
+            colour=marks.INK,
+            align="left",
+            dx=15,
         ),
         height=260,
     )
@@ -256,8 +264,12 @@ def generations() -> alt.LayerChart:
                 "tokens_per_s_per_gpu",
             ),
         ),
-        *marks.halo_text(base.transform_filter("isValid(datum.mfu)"), colour=marks.SOFT, dy=-14)(
-            text=alt.Text("mfu:Q", format=".0%")
+        *marks.halo_text(
+            base.transform_filter("isValid(datum.mfu)").encode(
+                text=alt.Text("mfu:Q", format=".0%")
+            ),
+            colour=marks.SOFT,
+            dy=-14,
         ),
         height=280,
     )

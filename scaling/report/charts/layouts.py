@@ -19,7 +19,7 @@ _FROM = "isValid(datum.peak_memory_bytes) ? 'measured' : 'predicted'"
 
 
 def memory_time() -> alt.LayerChart:
-    """Memory against step time of the layouts at one size; the line joins the best."""
+    """Memory against step time at one size; a line joins the layouts that none beats in both."""
     rows = (
         marks.chart("contenders")
         .transform_filter("datum.outcome === 'ok' && isValid(datum.step_time_s)")
@@ -28,8 +28,8 @@ def memory_time() -> alt.LayerChart:
         )
         .transform_filter("isValid(datum.memory) && datum.memory > 0")
     )  # fmt: skip
-    # a layout below the least memory of all that are faster is ahead (a window cannot end before
-    # its row, so the running minimum is looked up one row earlier)
+    # the front: less memory than every faster layout (a window cannot end before its own row, so
+    # the running minimum is taken from the row before)
     faster: list[alt.SortField | dict[str, str]] = [
         alt.SortField("step_time_s"),
         alt.SortField("memory"),
@@ -126,7 +126,7 @@ def memory() -> alt.LayerChart:
 
 
 def _capacity() -> alt.Chart:
-    """A rule at what a GPU holds, in GiB, where that is known: column `edge`."""
+    """A rule at the memory of a GPU where that is known: column `edge`, in GiB."""
     capacity: alt.Chart = (
         marks.chart("settings")
         .transform_filter("isValid(datum.gpu_memory_bytes)")
@@ -185,8 +185,9 @@ def layout_map() -> alt.LayerChart:
         ran.mark_text(dy=9, fontSize=10, opacity={"expr": f"{narrow} ? 0 : 1"}).encode(
             text=alt.Text("text:N"), color=ink
         ),
-        *marks.halo_text(bad, colour=marks.SOFT, fontSize={"expr": f"{narrow} ? 10 : 11"})(
-            text=alt.Text("said:N")
+        *marks.halo_text(
+            bad.encode(text=alt.Text("said:N")), colour=marks.SOFT,
+            fontSize={"expr": f"{narrow} ? 10 : 11"},
         ),
         height=alt.Step(46),
     )  # fmt: skip

@@ -51,18 +51,19 @@ def throughput() -> alt.LayerChart:
             layer
             for side, look in _BESIDE.items()
             for layer in marks.halo_text(
-                named.transform_filter(side), colour=marks.layout_colour(), **look
-            )(y=y, text=alt.Text("name:N"))
+                named.transform_filter(side).encode(y=y, text=alt.Text("name:N")),
+                colour=marks.layout_colour(), **look,
+            )
         ),
         height=280,
     )  # fmt: skip
 
 
 def throughput_per_gpu() -> alt.LayerChart:
-    """The same per GPU: MFU above each point, below it the share of the smallest size's rate.
+    """The same per GPU: MFU above each point, its share of the smallest size's rate below.
 
-    For one model and batch the three are one curve. Grey: every other layout; grey squares: keeping
-    the layout that is best at the smallest size.
+    For one model and batch the three are one curve. Grey dots: other layouts; grey squares: the
+    layout that is best at the smallest size, kept throughout.
     """
     y = marks.amounts("tokens_per_s_per_gpu", "Tokens per second per {GPU}")
     base = (
@@ -82,7 +83,7 @@ def throughput_per_gpu() -> alt.LayerChart:
     )
     kept = marks.chart("fixed_layout").encode(x=marks.over_gpus(), y=y)
     last = "datum.world_size === sizes_[sizes_.length - 1] && datum.share_of_best < 0.97"
-    # where many sizes stand close together every other one has its numbers, the largest among them
+    # where sizes are close together only every other one has numbers, the largest included
     second = "(sizes_.length - indexof(sizes_, datum.world_size)) % 2 === 1"
     roomy = alt.condition(
         f"width >= {_NUMBER} * sizes_.length + 60 || {second}", alt.value(1), alt.value(0)
@@ -102,24 +103,27 @@ def throughput_per_gpu() -> alt.LayerChart:
             tooltip=tooltips("world_size", "layout_name", "series", "efficiency", "share_of_best")
         ),
         *marks.halo_text(
-            kept.transform_filter(last).transform_calculate(name="'one layout'"),
+            kept.transform_filter(last)
+            .transform_calculate(name="'one layout'")
+            .encode(text=alt.Text("name:N")),
             colour=marks.SOFT, align="right", dx=8, dy=14,
-        )(text=alt.Text("name:N")),
+        ),
         *marks.intervals(base, y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
         *marks.layout_lines(base.encode(y=y)),
         *marks.points(base.encode(y=y), tooltips(*_BEST)),
-        *marks.halo_text(base, colour=marks.SOFT, dy=-15)(
-            y=y, text=alt.Text("used:N"), opacity=roomy
+        *marks.halo_text(
+            base.encode(y=y, text=alt.Text("used:N"), opacity=roomy), colour=marks.SOFT, dy=-15
         ),
-        *marks.halo_text(base, colour=marks.SOFT, dy=16)(
-            y=y, text=alt.Text("efficiency:Q", format=".0%"), opacity=roomy
+        *marks.halo_text(
+            base.encode(y=y, text=alt.Text("efficiency:Q", format=".0%"), opacity=roomy),
+            colour=marks.SOFT, dy=16,
         ),
         height=280,
     )  # fmt: skip
 
 
 def marginal_return() -> alt.LayerChart:
-    """What each step between two sizes returned of what it cost, with its interval: 1 is all."""
+    """The share of its cost that each step between two sizes returned, with its interval."""
     steps = marks.chart("returns").transform_filter("isValid(datum.step_return)")
     one = steps.transform_aggregate(count="count()")
     knee = marks.chart("knees").transform_calculate(least="2 * datum.knee_share - 1")
@@ -159,7 +163,7 @@ def marginal_return() -> alt.LayerChart:
 
 
 def scaling_law() -> alt.LayerChart:
-    """The chosen law through the best layouts, dashed with its band where it leaves the data."""
+    """The chosen law through the best layouts with its band, dashed beyond the data."""
     y = alt.Y(
         "tokens_per_s:Q",
         title="Tokens per second (log scale)",
@@ -213,7 +217,7 @@ def scaling_law() -> alt.LayerChart:
 
 
 def marginal_watt() -> alt.LayerChart:
-    """Tokens per second for each added watt, a segment per step."""
+    """Tokens per second for each added watt, one segment per step."""
     steps = marks.chart("returns").transform_filter("datum.watt_from === 'measured'")
     start = marks.observed_or_all(steps).transform_aggregate(start="max(yardstick_per_watt)")
     tooltip = [
@@ -252,15 +256,15 @@ def _segments(
     number: str,
     tooltip: Sequence[alt.Tooltip],
 ) -> list[alt.Chart]:
-    """A step's value from one size to the next: first its interval as a band, then the rest.
+    """Layers for the value of each step, from one size to the next: first the band, then the rest.
 
     Args:
         steps: rows of `returns`.
-        column: the value; its interval's ends are `<column>_low` and `<column>_high`.
-        title: of the vertical axis.
-        axis: its labels.
-        number: an expression of the text below the middle of a segment.
-        tooltip: of the segments.
+        column: the value, with its interval in `<column>_low` and `<column>_high`.
+        title: title of the vertical axis.
+        axis: labels of the vertical axis.
+        number: expression for the text below the middle of a segment.
+        tooltip: tooltip of the segments.
     """
     y = alt.Y(f"{column}:Q", title=title, scale=alt.Scale(nice=True), axis=axis)
     base = steps.encode(
@@ -279,5 +283,5 @@ def _segments(
             .encode(y=y, tooltip=list(tooltip))
             for series, look in marks.SEGMENTS.items()
         ),
-        *marks.halo_text(middle, colour=marks.INK, dy=13)(y=y, text=alt.Text("words:N")),
+        *marks.halo_text(middle.encode(y=y, text=alt.Text("words:N")), colour=marks.INK, dy=13),
     ]

@@ -13,11 +13,11 @@ TIME = [
     "pipeline bubble", "idle and rest",
 ]  # fmt: skip
 AXES = ["tp", "cp", "dp", "pp", "ep"]
-_LABELLED = 0.07  # of a step; a narrower part has no room for its share
+_LABELLED = 0.07  # share of a step below which a part has no room for its label
 
 
 def step_bounds() -> alt.LayerChart:
-    """Where the step of the layout advised at each size goes; predicted bars are paler."""
+    """Shares of the step of the layout advised at each size; predicted bars are paler."""
     base = marks.chart("time_split").encode(y=_size_rows())
     tips = [
         alt.Tooltip("world_size:O", title="{GPUs}"),
@@ -83,7 +83,7 @@ def step_bounds() -> alt.LayerChart:
 
 
 def communication() -> alt.LayerChart:
-    """Seconds a step communicates, by axis of parallelism; a tick where the exposed part ends."""
+    """Communication per step by axis of parallelism; a tick ends the exposed part."""
     rows = (
         marks.chart("communication")
         .transform_filter("datum.split === 'axis'")
@@ -129,7 +129,7 @@ def _size_rows() -> alt.Y:
 
 
 def collectives() -> alt.LayerChart:
-    """Bus bandwidth against message size, one line a shape of group."""
+    """Bus bandwidth against message size, one line per shape of group."""
     rows = marks.chart("collectives").transform_calculate(
         group="(datum.nodes > 1 ? datum.nodes + ' nodes, ' : '') + datum.ranks + ' {GPUs}'"
         " + (datum.at_once > 1 ? ', ' + datum.at_once + ' at once' : '')",

@@ -22,7 +22,7 @@ _HEADERS = {
 def write_multiqc(study_dir: Path, tables: Tables) -> Path:
     """Write scaling_mqc.json, which MultiQC (docs.seqera.io/multiqc) picks up by its name.
 
-    A sample is a model, cluster, batch and size; what is unknown is left out of its row.
+    A sample is a model, cluster, batch and size. Unknown values are left out.
     """
     settings = {row["setting_id"]: row for row in tables["settings"]}
     data: dict[str, dict[str, object]] = {}
