@@ -12,7 +12,7 @@ from scaling.errors import InputError
 from scaling.layout.axes import AXES
 from scaling.report.columns import COLUMNS as COLUMNS
 from scaling.report.columns import SPOKEN
-from scaling.report.text import printable
+from scaling.report.text import page_text
 from scaling.study.paths import StudyPaths
 
 Record = dict[str, Any]
@@ -155,6 +155,6 @@ def _plain(column: Sequence[Any]) -> Sequence[Any]:
             for cell in column
         ]
     if kind in (list, str):
-        texts = {text: None if text is None else printable(text) for text in set(column)}
+        texts = {text: None if text is None else page_text(text) for text in set(column)}
         return [texts[text] for text in column]
     return column

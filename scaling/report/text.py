@@ -26,7 +26,7 @@ FORMATS: dict[str, Any] = {
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
-def printable(text: str) -> str:
+def page_text(text: str) -> str:
     """Text from outside: unprintable characters as their numbers, line ends and tabs as spaces."""
     if text.isprintable():
         return text

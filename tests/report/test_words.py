@@ -7,7 +7,7 @@ from scaling.report.charts.marks import POINTS
 from scaling.report.charts.svg import SERIES_KEY
 from scaling.report.sections.story import interval_words
 from scaling.report.tables import Tables, _plain
-from scaling.report.text import printable, with_series
+from scaling.report.text import page_text, with_series
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from scaling.report.text import printable, with_series
     ],
 )
 def test_control_characters_are_shown_as_numbers_and_words_stay(name, printed):
-    assert printable(name) == printed
+    assert page_text(name) == printed
     assert _plain([name, None]) == [printed, None]
     assert _plain([[name, None]]) == [printed]
 

@@ -14,7 +14,7 @@ from scaling.report.page.multiqc import write_multiqc
 from scaling.report.sections.story import story
 from scaling.report.sections.study import engine_section, order_section, replication_section
 from scaling.report.tables import read_tables
-from scaling.report.text import printable
+from scaling.report.text import page_text
 from scaling.study.paths import StudyPaths
 
 _LONGEST_NAME = 120  # of the 255 that a file system allows
@@ -39,7 +39,7 @@ def write_report(study_dir: Path, reports_dir: Path, *, charts: bool = True) -> 
     with ThreadPoolExecutor(1) as executor:
         vega = executor.submit(bundle)
         tables = read_tables(study_dir)
-        study = printable(study_dir.name)
+        study = page_text(study_dir.name)
         selections = [tables.of(setting["setting_id"]) for setting in tables["settings"]]
         stories = [story(selection) for selection in selections]
         sections = {

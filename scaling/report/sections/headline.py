@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR
-from scaling.layout.axes import AXES, DEFAULTS, REPLICA
+from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES
 from scaling.report.tables import Record, Tables
 from scaling.report.text import gpu_count, listed, percent, series_label
 
@@ -167,7 +167,7 @@ def layout_phrases(layouts: Sequence[Choices], gpus_per_node: int | None) -> tup
     `("", ["plain data parallelism", "two pipeline stages"])`.
     """
     axes = differing_axes(layouts)
-    if any(name in REPLICA for name in axes) or not axes:
+    if any(name in REPLICA_AXES for name in axes) or not axes:
         return "", [
             ", ".join([degrees(layout), *other_choices(layout, axes, gpus_per_node)])
             for layout in layouts
@@ -190,8 +190,8 @@ def degrees(choices: Choices) -> str:
     if cp > 1:
         parts.append(f"context parallel {cp}")
     parts += [
-        AXES[name].words.name.format(choices[name])
-        for name in REPLICA
+        AXES[name].text.name.format(choices[name])
+        for name in REPLICA_AXES
         if name not in ("tp", "pp", "cp") and choices.get(name) not in (None, DEFAULTS[name])
     ]
     if not parts:
@@ -212,10 +212,10 @@ def choice(choices: Choices, axis: str, gpus_per_node: int | None) -> str:
         return "sharded inside the node" if inside else f"sharded over {value}"
     if axis == "engine":
         return f"{value} engine"
-    axis_words = AXES[axis].words
+    axis_text = AXES[axis].text
     if value in (False, "none"):
-        return f"no {axis_words.title}"
-    return axis_words.name.format(value)
+        return f"no {axis_text.title}"
+    return axis_text.name.format(value)
 
 
 def other_choices(choices: Choices, axes: Sequence[str], gpus_per_node: int | None) -> list[str]:
@@ -224,10 +224,10 @@ def other_choices(choices: Choices, axes: Sequence[str], gpus_per_node: int | No
         choice(choices, name, gpus_per_node)
         for name in AXES
         if name in axes
-        and name not in REPLICA
+        and name not in REPLICA_AXES
         and choices.get(name) not in (None, "none")
         and choices.get(name) is not False  # ZeRO-0 is a choice, though 0 == False
-        and choices.get(AXES[name].words.within or "") != 1
+        and choices.get(AXES[name].text.needs_degree or "") != 1
     ]
 
 
@@ -248,7 +248,7 @@ def shared_axes(advised: Sequence[Choices], rivals: Sequence[Choices]) -> list[s
     """
     telling = {*differing_axes([*advised, *rivals]), *_ALWAYS_NAMED}
     differing = differing_axes(advised)
-    return [name for name in AXES if name in telling and name not in (*differing, *REPLICA)]
+    return [name for name in AXES if name in telling and name not in (*differing, *REPLICA_AXES)]
 
 
 def _names_by_degrees(advised: Sequence[Choices], gpus_per_node: int | None) -> list[str]:
