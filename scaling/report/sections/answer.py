@@ -73,8 +73,8 @@ def note(tables: Tables, series: str, words: Mapping[str, str]) -> str:
     sentences += [_tie_rule(best, series, words)] if best else []
     if series == "predicted":
         sentences.append(
-            "Nothing ran that these predictions could be compared with; docs/prediction_accuracy.md "
-            "has the predictor's errors on published rows."
+            "Nothing ran that these predictions could be compared with; "
+            "docs/prediction_accuracy.md has the predictor's errors on published rows."
         )
     sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
     if best and sizes and min(sizes) < best[0]["world_size"]:
