@@ -259,19 +259,19 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
 
     from scaling.layout.engines import engine_module
     from scaling.train.data import micro_batches
-    from scaling.train.engines.trainer import build, planned
-    from scaling.train.measure.timing import HostStopwatch, step_times_s
+    from scaling.train.engines.trainer import build, make_blueprint
+    from scaling.train.measure.timing import HostStopwatch, time_steps
     from scaling.train.parallel.groups import Groups
-    from scaling.train.parallel.meeting import RankId, meet, part
+    from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
 
     warnings.filterwarnings("ignore", category=FutureWarning)  # of torch to the engines, each step
     torch.set_num_threads(1)
     own = RankId(rank=rank, local_rank=rank, world_size=point.world_size, master="127.0.0.1")
     files, device = RankFiles(Path(directory)), torch.device("cpu")
-    port = meet(own, files, device, timeout_s=300.0)
+    port = rendezvous(own, files, device, timeout_s=300.0)
     engine_module(point.layout.engine, "engine").join(port)
     groups = Groups(rank, point.layout, timeout_s=300.0)
-    trainer = build(planned(point, groups, device), groups)
+    trainer = build(make_blueprint(point, groups, device), groups)
     turns = _turns(point.layout)
     kinds = sorted(set(turns))
     counts = [kinds[-1], *kinds, *turns]  # a full step and a round to warm up
@@ -301,7 +301,7 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
         dist.broadcast(late, src=0)  # all ranks go on, or none
         return bool(late.item())
 
-    times = step_times_s(
+    times = time_steps(
         steps=len(counts),
         prepare=prepare,
         align=dist.barrier,
@@ -311,7 +311,7 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
         enough=enough,
     )
     Path(directory, f"times{rank}.json").write_text(json.dumps(times[warmup:]))
-    part()
+    leave_process_group()
     os._exit(0)
 
 

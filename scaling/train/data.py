@@ -60,7 +60,7 @@ def micro_batches(
     ).to(device)
     ids, labels = _pairs(tokens) if pairs else (tokens[:, :-1], tokens[:, 1:])
     cp = ContextParallel(size=layout.cp, rank=cp_rank, ring=layout.cp_style == "ring")
-    ids, labels = (cp.share(each, dim=-1).contiguous() for each in (ids, labels))
+    ids, labels = (cp.shard(each, dim=-1).contiguous() for each in (ids, labels))
     size = layout.micro_batch_size
     return list(zip(ids.split(size), labels.split(size), strict=True))
 

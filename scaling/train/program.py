@@ -16,24 +16,24 @@ from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.data import MicroBatch
-from scaling.train.device import stack_of, take_device
-from scaling.train.engines.trainer import build, planned
-from scaling.train.kernels.kernels import require_kernels
+from scaling.train.device import software_stack, take_device
+from scaling.train.engines.trainer import build, make_blueprint
+from scaling.train.kernels.availability import require_kernels
 from scaling.train.measure import trace
 from scaling.train.measure.memory import (
     foreign_memory,
-    foreign_memory_named,
     library_memory,
+    note_foreign_memory,
     peak_memory,
 )
 from scaling.train.measure.power import PowerLog, meter_of
 from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
-from scaling.train.measure.window import split_of, unfit
-from scaling.train.model.experts import routed_tokens
+from scaling.train.measure.window import split_step_time, unusable_reason
+from scaling.train.model.experts import tokens_per_expert
 from scaling.train.outcomes import failure_of
 from scaling.train.parallel.groups import Groups
-from scaling.train.parallel.meeting import RankId, meet
-from scaling.train.stepping import Stepping, Timed
+from scaling.train.parallel.rendezvous import RankId, rendezvous
+from scaling.train.stepping import FullSteps, StepRunner
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
     """
     code = 0
     try:
-        files.leave(rank_id.rank, measured(point, files, rank_id))
+        files.leave(rank_id.rank, measure_point(point, files, rank_id))
         # with gloo a rank that goes alone can abort the ones that still talk to it; groups, of
         # which there may be hundreds, are not torn down: they die with the process
         dist.barrier()
@@ -66,32 +66,32 @@ def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
     os._exit(code)
 
 
-def measured(point: Point, files: RankFiles, rank_id: RankId) -> RankResult:
+def measure_point(point: Point, files: RankFiles, rank_id: RankId) -> RankResult:
     """Warm up, time the steps, and read what they left."""
     rank = rank_id.rank
     foreign = None if point.gpu == "cpu" else foreign_memory(rank_id.local_rank)
-    with foreign_memory_named(foreign):
+    with note_foreign_memory(foreign):
         device = take_device(point, rank_id.local_rank)
-        files.leave(rank, stack_of(device, point.layout))
+        files.leave(rank, software_stack(device, point.layout))
         require_kernels(point.shape, point.layout, device)
         files.beat(rank, "meeting the other ranks")
         timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S
-        port = meet(rank_id, files, device, timeout_s=timeout_s)
+        port = rendezvous(rank_id, files, device, timeout_s=timeout_s)
         engine_module(point.layout.engine, "engine").join(port)
         files.beat(rank, "making groups")
         groups = Groups(rank, point.layout, timeout_s=timeout_s)
-        plan = planned(point, groups, device)
+        plan = make_blueprint(point, groups, device)
         trainer = build(plan, groups, functools.partial(files.beat, rank))
         stopwatch: Stopwatch = CudaStopwatch() if device.type == "cuda" else HostStopwatch()
-        return _trained(Stepping(point, trainer, plan, groups, files, rank, stopwatch), foreign)
+        return _trained(StepRunner(point, trainer, plan, groups, files, rank, stopwatch), foreign)
 
 
-def _trained(stepping: Stepping, foreign: int | None) -> RankResult:
+def _trained(stepping: StepRunner, foreign: int | None) -> RankResult:
     point, device = stepping.point, stepping.plan.device
     meter = meter_of(device)
     power = None if meter is None else PowerLog(meter, clock=time.monotonic)
     first_step_at = time.time()
-    full, short, full_steps = Timed(), None, 0
+    full, short, full_steps = FullSteps(), None, 0
     if point.accumulation != "short":
         full = stepping.full(power)
         full_steps = stepping.done
@@ -133,9 +133,9 @@ def _trained(stepping: Stepping, foreign: int | None) -> RankResult:
     )
 
 
-def _expert_imbalance(stepping: Stepping) -> float | None:
+def _expert_imbalance(stepping: StepRunner) -> float | None:
     """Tokens of the fullest expert over the mean, mean of this rank's layers; None without any."""
-    routed = routed_tokens(stepping.trainer.engine.module)
+    routed = tokens_per_expert(stepping.trainer.engine.module)
     if routed is None:
         return None
     routed = routed.clone()
@@ -144,7 +144,7 @@ def _expert_imbalance(stepping: Stepping) -> float | None:
 
 
 def _spent(
-    stepping: Stepping, slowest_s: float, first_step_at: float
+    stepping: StepRunner, slowest_s: float, first_step_at: float
 ) -> dict[str, float | None] | None:
     """What the seconds of a step go to, from a few more steps under the profiler.
 
@@ -168,9 +168,9 @@ def _spent(
             torch.cuda.synchronize()
 
     keep = stepping.files.trace(stepping.rank) if point.keep_trace else None
-    events = trace.traced(step, align=align, layout=point.layout, device=device, keep=keep)
-    reason = unfit(events, on_gpu=on_gpu)
+    events = trace.profile_steps(step, align=align, layout=point.layout, device=device, keep=keep)
+    reason = unusable_reason(events, on_gpu=on_gpu)
     if reason is not None:
         _log.warning("a step is not split: %s", reason)
         return None
-    return split_of(events)
+    return split_step_time(events)

@@ -15,15 +15,15 @@ from scaling.study.short_steps import accumulations, in_random_turns, rounds
 from scaling.train.data import Feed, MicroBatch, micro_batches
 from scaling.train.engines.trainer import Trainer
 from scaling.train.kernels.compiled import graphs_compiled
-from scaling.train.measure.power import NOTHING_DRAWN, Drawn, PowerLog
-from scaling.train.measure.timing import Stopwatch, step_times_s
+from scaling.train.measure.power import UNMETERED, PowerLog, PowerUse
+from scaling.train.measure.timing import Stopwatch, time_steps
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.outcomes import require_finite
 from scaling.train.parallel.groups import Groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class FullSteps:
     """Full steps of this rank. Seconds; the warm-up is counted and left out.
 
     metered_steps: that `drawn` is of: those that were dropped as warm-up afterwards are among them.
@@ -33,7 +33,7 @@ class Timed:
     warmup_steps: int | None = None
     stopped: Stopped | None = None
     metered_steps: int | None = None
-    drawn: Drawn = NOTHING_DRAWN
+    drawn: PowerUse = UNMETERED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class ShortSteps:
 
 
 @dataclass(slots=True)
-class Stepping:
+class StepRunner:
     """Runs a rank's steps, one stretch after another; all ranks run the same ones.
 
     `done` counts steps of any kind: data are drawn by it.
@@ -64,7 +64,7 @@ class Stepping:
     losses: list[float] = field(default_factory=list)
     grad_norms: list[float | None] = field(default_factory=list)
 
-    def full(self, power: PowerLog | None) -> Timed:
+    def full(self, power: PowerLog | None) -> FullSteps:
         """Full steps: as many as the study asks for, or until their median is precise enough."""
         point, first = self.point, self.done
         at_least = point.at_least_steps or point.measured_steps
@@ -87,7 +87,7 @@ class Stepping:
 
         times = self._timed(feed, most, begin, enough, power)
         counted = times[point.warmup_steps :]
-        drawn = NOTHING_DRAWN if power is None else power.stop()
+        drawn = UNMETERED if power is None else power.stop()
         stopped: Stopped = "asked"
         dropped = 0
         if point.until is not None:
@@ -95,7 +95,7 @@ class Stepping:
             dropped = self._as_first_rank(verdict.dropped)
             stopped = "precise" if verdict.enough else "at_most"
             stopped = stopped if verdict.steady else "not_steady"
-        return Timed(
+        return FullSteps(
             times_s=counted[dropped:],
             warmup_steps=point.warmup_steps + dropped,
             stopped=stopped,
@@ -210,7 +210,7 @@ class Stepping:
             self.grad_norms.append(self.trainer.grad_norm())
             require_finite(self.point, self.losses, self.grad_norms[-1])
 
-        times = step_times_s(
+        times = time_steps(
             first=self.done,
             steps=most,
             prepare=prepare,

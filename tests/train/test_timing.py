@@ -1,4 +1,4 @@
-from scaling.train.measure.timing import HostStopwatch, step_times_s
+from scaling.train.measure.timing import HostStopwatch, time_steps
 
 
 class Log:
@@ -19,7 +19,7 @@ class Log:
 
 def test_the_watch_runs_around_the_step_and_nothing_else() -> None:
     log = Log()
-    times = step_times_s(
+    times = time_steps(
         steps=2,
         prepare=lambda step: log.said.append(f"data {step}"),
         align=lambda: log.said.append("align"),

@@ -45,7 +45,7 @@ def mean_loss(losses: Sequence[torch.Tensor], groups: Groups) -> float:
     return mean.item() / (groups.layout.dp * groups.layout.cp)
 
 
-def planned(point: Point, groups: Groups, device: torch.device) -> Blueprint:
+def make_blueprint(point: Point, groups: Groups, device: torch.device) -> Blueprint:
     """What this rank is to build of a point."""
     return Blueprint(
         shape=point.shape,
@@ -65,5 +65,5 @@ def build(plan: Blueprint, groups: Groups, beat: Beat = lambda doing: None) -> T
     `beat` hears what is being done: of a large model each part takes minutes.
     """
     trainer: Trainer = engine_module(plan.layout.engine, "engine").build(plan, groups, beat)
-    groups.limit_every_collective()
+    groups.apply_timeout_to_all_groups()
     return trainer

@@ -41,7 +41,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> T
 
 
 @contextlib.contextmanager
-def named_if_unavailable(attention: Attention) -> Iterator[None]:
+def kernel_named_if_missing(attention: Attention) -> Iterator[None]:
     """Torch says that there is no kernel as a plain RuntimeError; other errors pass."""
     try:
         yield
@@ -74,12 +74,12 @@ def plain_attention(
     if bias is not None:
         scores += bias
     if causal:
-        scores.masked_fill_(keys_ahead(scores.shape[-1], scores.device), -math.inf)
+        scores.masked_fill_(causal_mask(scores.shape[-1], scores.device), -math.inf)
     return scores.softmax(-1) @ value
 
 
 @functools.lru_cache(maxsize=8)
-def keys_ahead(seq_length: int, device: torch.device) -> Tensor:
+def causal_mask(seq_length: int, device: torch.device) -> Tensor:
     """Where a key is ahead of its query: bool [s, s]."""
     return torch.ones(seq_length, seq_length, dtype=torch.bool, device=device).triu(1)
 

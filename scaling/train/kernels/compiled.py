@@ -29,7 +29,7 @@ def require_compiler(device: torch.device) -> None:
         raise KernelUnavailable("compile on a GPU needs triton, which is not installed here")
 
 
-def compile_each(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
+def compile_modules(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
     """Have every module of these kinds compiled when it first runs.
 
     Each for itself, not the model as a whole: modules of one kind share their code, so a model of

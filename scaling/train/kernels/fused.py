@@ -42,7 +42,7 @@ def _of_both_halves(table: Tensor) -> Tensor:
     return torch.cat((table, table), -1).unsqueeze(0)
 
 
-def halves(rows: Tensor, head_dim: int) -> Tensor:
+def interleaved_to_halves(rows: Tensor, head_dim: int) -> Tensor:
     """Rows 0, 2, 4, ... of every head, then 1, 3, 5, ...; scores do not depend on the order.
 
     Weights are drawn for heads whose elements 2i and 2i + 1 are turned together; in this order

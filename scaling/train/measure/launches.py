@@ -12,7 +12,7 @@ from torch.autograd.profiler import record_function
 
 from scaling.layout.layout import Layout
 from scaling.train.measure.window import LAUNCH
-from scaling.train.parallel.context import torchs_ring
+from scaling.train.parallel.context import ring_module
 from scaling.train.parallel.groups import EP, Place
 
 # How names of calls begin, underscores left out, of a process group and of the operators that the
@@ -46,7 +46,7 @@ def axis_of(ranks: list[int], layout: Layout) -> str | None:
     return None
 
 
-def kinds_of(names: Iterable[str]) -> dict[str, str]:
+def collective_kinds(names: Iterable[str]) -> dict[str, str]:
     """The kind of each name that is a call's; "" where it is a collective of no kind we tell."""
     begins = {name: name.replace("_", "") for name in names}
     return {
@@ -57,7 +57,7 @@ def kinds_of(names: Iterable[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def launches_annotated(layout: Layout) -> Iterator[None]:
+def annotate_launches(layout: Layout) -> Iterator[None]:
     """Within it every communication is annotated where it is started.
 
     Eager code, the engine's included, ends in methods of ProcessGroup, compiled code in operators.
@@ -91,11 +91,11 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
         if name.startswith(f"{_OPERATORS}::")
     )
     # a ring turns past both of them; torch's must be there before an operator is replaced
-    rotater = torchs_ring()._AllToAllRotater if layout.cp_style == "ring" else None
+    rotater = ring_module()._AllToAllRotater if layout.cp_style == "ring" else None
     with contextlib.ExitStack() as undone:
-        for name, kind in kinds_of(vars(dist.ProcessGroup)).items():
+        for name, kind in collective_kinds(vars(dist.ProcessGroup)).items():
             undone.enter_context(launching(dist.ProcessGroup, name, kind, lambda given: given[0]))
-        for name, kind in kinds_of(compiled).items():
+        for name, kind in collective_kinds(compiled).items():
             operator = getattr(operators, name)
             undone.enter_context(launching(operator, "default", kind, lambda given: given[-1]))
         if rotater is not None:

@@ -64,7 +64,7 @@ def library_memory(device: torch.device, foreign_bytes: int | None) -> int | Non
 
 
 @contextlib.contextmanager
-def foreign_memory_named(foreign_bytes: int | None) -> Iterator[None]:
+def note_foreign_memory(foreign_bytes: int | None) -> Iterator[None]:
     """An out-of-memory says that the card was partly taken: an empty one might hold the point."""
     try:
         yield

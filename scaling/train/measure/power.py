@@ -36,7 +36,7 @@ class Meter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class PowerUse:
     """What one device drew over some time. Joules, watts, hertz; null for what is not known."""
 
     energy_j: float | None
@@ -45,7 +45,7 @@ class Drawn:
     throttled_share: float | None  # of the samples, in [0, 1]
 
 
-NOTHING_DRAWN = Drawn(energy_j=None, mean_power_w=None, clock_hz=None, throttled_share=None)
+UNMETERED = PowerUse(energy_j=None, mean_power_w=None, clock_hz=None, throttled_share=None)
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Samples:
             self.throttled.append(throttled)
 
 
-def drawn(samples: Samples, *, counted_j: float | None, seconds: float) -> Drawn:
+def power_use(samples: Samples, *, counted_j: float | None, seconds: float) -> PowerUse:
     """Energy by the device's counter, or, where it has none, by its power over time.
 
     Power between two readings is taken as a straight line, and their mean stands for the ends.
@@ -78,7 +78,7 @@ def drawn(samples: Samples, *, counted_j: float | None, seconds: float) -> Drawn
     """
     power = _mean_over_time(samples.power)
     energy = counted_j if counted_j is not None else None if power is None else power * seconds
-    return Drawn(
+    return PowerUse(
         energy_j=energy,
         mean_power_w=power if counted_j is None else counted_j / seconds,
         clock_hz=float(np.mean(samples.clock)) if samples.clock else None,
@@ -113,7 +113,7 @@ class PowerLog:
         self._samples.read(self._meter, self._began)
         self._thread.start()
 
-    def stop(self) -> Drawn:
+    def stop(self) -> PowerUse:
         """Read the counter again; what was drawn in between.
 
         Raises:
@@ -126,7 +126,7 @@ class PowerLog:
         after, now = self._meter.energy_j(), self._clock()
         self._samples.read(self._meter, now)
         counted = None if self._counted is None or after is None else after - self._counted
-        return drawn(self._samples, counted_j=counted, seconds=now - self._began)
+        return power_use(self._samples, counted_j=counted, seconds=now - self._began)
 
     def _run(self) -> None:
         while not self._over.wait(self._every_s):

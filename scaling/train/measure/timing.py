@@ -65,7 +65,7 @@ class CudaStopwatch:
         return float(self._start.elapsed_time(self._stop)) / 1000  # it counts in ms
 
 
-def step_times_s(
+def time_steps(
     *,
     steps: int,
     prepare: Callable[[int], Batch],

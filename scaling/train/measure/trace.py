@@ -13,7 +13,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported a
 from torch.autograd.profiler import profile, record_function
 
 from scaling.layout.layout import Layout
-from scaling.train.measure.launches import launches_annotated
+from scaling.train.measure.launches import annotate_launches
 from scaling.train.measure.window import COMPUTING, LAUNCH, OPTIMIZER, STEP, Event
 
 STEPS = 2
@@ -25,7 +25,7 @@ _BUFFER_MB = 1024
 _OURS = (STEP, LAUNCH, OPTIMIZER)
 
 
-def traced(
+def profile_steps(
     step: Callable[[int], None],
     *,
     align: Callable[[], object],
@@ -46,7 +46,7 @@ def traced(
     """
     on_gpu = device.type == "cuda"
     with (
-        launches_annotated(layout),
+        annotate_launches(layout),
         profile(
             use_kineto=True,
             use_device="cuda" if on_gpu else None,
@@ -60,7 +60,7 @@ def traced(
                 step(index)
     if keep is not None:
         _save(recorded, keep)
-    return events_of(recorded.kineto_results.events())
+    return to_events(recorded.kineto_results.events())
 
 
 def kineto_options(**options: int) -> _ExperimentalConfig:
@@ -81,17 +81,17 @@ def _save(recorded: profile, path: Path) -> None:
     plain.unlink()
 
 
-def events_of(recorded: Iterable[Any]) -> list[Event]:
+def to_events(recorded: Iterable[Any]) -> list[Event]:
     """Kineto's events as ours, the first at second 0."""
-    recorded = of_use(recorded)
+    recorded = relevant_events(recorded)
     origin = min((each.start_ns() for each in recorded), default=0)
     return [_event(each, origin) for each in recorded]
 
 
-def of_use(recorded: Iterable[Any]) -> list[Any]:
-    """The events that `split_of` reads: of millions, most are host calls that nothing asks about.
+def relevant_events(recorded: Iterable[Any]) -> list[Any]:
+    """The events that `split_step_time` reads; most of a trace's millions are other host calls.
 
-    On a GPU the host's operators say nothing but which of them launched a kernel of NCCL.
+    On a GPU the only host operators kept are those that launched an NCCL kernel.
     """
     recorded = list(recorded)
     on_device = [each for each in recorded if each.device_type() != DeviceType.CPU]

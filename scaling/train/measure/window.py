@@ -11,11 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-# [n, 2] of starts and ends in seconds, in any order, overlapping or not
-Spans = npt.NDArray[np.float64]
+from scaling.train.measure.spans import Spans, as_spans, clip, covered_s, uncovered_s
 
 STEP = "scaling.step"  # annotates one drained step of the window
 OPTIMIZER = "scaling::optimizer"  # annotates what a step does once, after its micro-batches
@@ -59,7 +55,7 @@ class Communication:
     axis: str | None
 
 
-def unfit(events: Sequence[Event], *, on_gpu: bool) -> str | None:
+def unusable_reason(events: Sequence[Event], *, on_gpu: bool) -> str | None:
     """Why this window says nothing of its steps, in a sentence; None if it does.
 
     A step ends with a drained device, so its last kernel ends shortly before it. Kineto drops what
@@ -70,7 +66,7 @@ def unfit(events: Sequence[Event], *, on_gpu: bool) -> str | None:
         return f"the profiler's trace holds no {STEP!r}"
     if not on_gpu:
         return None
-    kernels = spans_of((each.start, each.end) for each in events if _is_kernel(each))
+    kernels = as_spans((each.start, each.end) for each in events if _is_kernel(each))
     if not len(kernels):
         return "the profiler saw no kernel: CUPTI is missing, or is not permitted here"
     for step in steps:
@@ -85,7 +81,7 @@ def unfit(events: Sequence[Event], *, on_gpu: bool) -> str | None:
     return None
 
 
-def split_of(events: Sequence[Event]) -> dict[str, float | None]:
+def split_step_time(events: Sequence[Event]) -> dict[str, float | None]:
     """Seconds per step of one rank, by the name of the row's column; null where nothing says.
 
     compute_s + exposed_comm_s + idle_s is the time of a step under the profiler. What overlaps is
@@ -98,34 +94,36 @@ def split_of(events: Sequence[Event]) -> dict[str, float | None]:
     steps = _steps(events)
     if not steps:
         raise ValueError(f"the trace holds no {STEP!r}")
-    window = spans_of((step.start, step.end) for step in steps)
-    compute = clipped(computing(events), window)
+    window = as_spans((step.start, step.end) for step in steps)
+    compute = clip(compute_spans(events), window)
     exchanges = _on_device(events) if _has_kernels(events) else _on_gloo(events)
 
     def spent(chosen: Iterable[Communication]) -> Spans:
-        return clipped(spans_of((each.start, each.end) for each in chosen), window)
+        return clip(as_spans((each.start, each.end) for each in chosen), window)
 
     everything = spent(exchanges)
-    exposed = uncovered(everything, compute)
+    exposed = uncovered_s(everything, compute)
     seconds: dict[str, float | None] = {
-        "compute_s": total(compute),
-        "comm_s": total(everything),
+        "compute_s": covered_s(compute),
+        "comm_s": covered_s(everything),
         "exposed_comm_s": exposed,
-        "idle_s": max(0.0, total(window) - total(compute) - exposed),
+        "idle_s": max(0.0, covered_s(window) - covered_s(compute) - exposed),
     }
     for kind in KINDS:
-        seconds[f"{kind}_s"] = total(spent(each for each in exchanges if each.kind == kind))
+        seconds[f"{kind}_s"] = covered_s(spent(each for each in exchanges if each.kind == kind))
     for axis in AXES:
-        seconds[f"{axis}_comm_s"] = total(spent(each for each in exchanges if each.axis == axis))
+        seconds[f"{axis}_comm_s"] = covered_s(
+            spent(each for each in exchanges if each.axis == axis)
+        )
     # stages also share norms and tied weights, by collectives that wait for other reasons
     between_stages = (e for e in exchanges if e.axis == "pp" and e.kind == "send_recv")
-    seconds["pipeline_bubble_s"] = uncovered(spent(between_stages), compute)
+    seconds["pipeline_bubble_s"] = uncovered_s(spent(between_stages), compute)
     # on a GPU the host only launches: Kineto draws the range again on each stream of the device,
     # from the first kernel that was launched within it to the end of the last
     on_device = _has_kernels(events)
     marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
-    optimizing = clipped(spans_of((mark.start, mark.end) for mark in marks), window)
-    seconds["optimizer_s"] = total(optimizing) if marks else None
+    optimizing = clip(as_spans((mark.start, mark.end) for mark in marks), window)
+    seconds["optimizer_s"] = covered_s(optimizing) if marks else None
     return {name: each if each is None else each / len(steps) for name, each in seconds.items()}
 
 
@@ -133,13 +131,13 @@ def _steps(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.name == STEP and not event.on_device]
 
 
-def computing(events: Sequence[Event]) -> Spans:
+def compute_spans(events: Sequence[Event]) -> Spans:
     """When the device computed: every kernel that is not NCCL's; torch's operators on a CPU."""
     if _has_kernels(events):
         own = (event for event in events if _is_kernel(event))
-        return spans_of((each.start, each.end) for each in own if not _is_nccl(each))
+        return as_spans((each.start, each.end) for each in own if not _is_nccl(each))
     gloos = {event.thread for event in events if _is_gloo(event) and not _is_transfer(event)}
-    return spans_of(
+    return as_spans(
         (event.start, event.end)
         for event in events
         if event.name.startswith(COMPUTING) and event.thread not in gloos
@@ -244,43 +242,3 @@ def _is_gloo(event: Event) -> bool:
 
 def _is_transfer(event: Event) -> bool:
     return event.name in ("gloo:send", "gloo:recv")
-
-
-def spans_of(pairs: Iterable[tuple[float, float]]) -> Spans:
-    """The array of these (start, end) pairs."""
-    return np.array(list(pairs), dtype=np.float64).reshape(-1, 2)
-
-
-def union(spans: Spans) -> Spans:
-    """The same instants as disjoint spans in order; empty ones are dropped."""
-    spans = spans[spans[:, 1] > spans[:, 0]]
-    if not len(spans):
-        return spans
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    latest = np.maximum.accumulate(spans[:, 1])
-    begins = np.concatenate(([True], spans[1:, 0] > latest[:-1]))
-    first = np.flatnonzero(begins)
-    last = np.concatenate((first[1:], [len(spans)])) - 1
-    return np.column_stack((spans[first, 0], latest[last]))
-
-
-def total(spans: Spans) -> float:
-    """Seconds in which at least one span goes on."""
-    disjoint = union(spans)
-    return float((disjoint[:, 1] - disjoint[:, 0]).sum())
-
-
-def clipped(spans: Spans, window: Spans) -> Spans:
-    """The parts of the spans that lie within the window, disjoint and in order."""
-    inner, outer = union(spans), union(window)
-    parts = [
-        np.column_stack((np.maximum(inner[:, 0], start), np.minimum(inner[:, 1], end)))
-        for start, end in outer
-    ]
-    return union(np.concatenate(parts)) if parts else spans_of([])
-
-
-def uncovered(spans: Spans, cover: Spans) -> float:
-    """Seconds in which one of the spans goes on and none of the cover."""
-    # a difference of sums that were rounded: nothing uncovered may come out as less than nothing
-    return max(0.0, total(np.concatenate((spans, cover))) - total(cover))

@@ -15,9 +15,9 @@ from torch.nn import functional
 from scaling.layout.shapes import Family, ModelShape
 from scaling.train.kernels import fused
 from scaling.train.kernels.attention import attend
-from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.parallel.context import Attend, ContextParallel
-from scaling.train.parallel.paired import paired
+from scaling.train.model.blueprint import Blueprint, checkpointed
+from scaling.train.parallel.conjugate import conjugate
+from scaling.train.parallel.context import AttentionFunction, ContextParallel
 from scaling.train.parallel.tensor import TensorParallel
 
 _EPSILONS: dict[Family, float] = {"llama": 1e-5, "gpt": 1e-5, "t5": 1e-6}  # as released
@@ -29,7 +29,7 @@ class Norm(nn.Module):
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__()
-        self.weight, self.bias = plan.scale(), plan.shift()
+        self.weight, self.bias = plan.norm_scale(), plan.bias()
         self.fused, self.epsilon = plan.layout.fused_norm, _EPSILONS[plan.shape.family]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class HeadNorm(nn.Module):
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__()
-        self.tp, self.weight = plan.tp, plan.scale(plan.shape.head_dim)
+        self.tp, self.weight = plan.tp, plan.norm_scale(plan.shape.head_dim)
         self.epsilon = _EPSILONS[plan.shape.family]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,18 +65,20 @@ class Projections(nn.Module):
     """The matrices around attention, of which each tp rank has those of its heads."""
 
     def __init__(
-        self, plan: Blueprint, name: str, *, gain: float = 1.0, halves_of: int | None = None
+        self, plan: Blueprint, name: str, *, gain: float = 1.0, rotary_head_dim: int | None = None
     ) -> None:
         super().__init__()
         shape, hidden_size = plan.shape, plan.shape.hidden_size
         self.head_dim, self.linear, self.tp = shape.head_dim, plan.linear, plan.tp
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.query = plan.sharded(
-            f"{name}.query", queries, hidden_size, dim=0, gain=gain, halves_of=halves_of
+        self.query = plan.sharded_weight(
+            f"{name}.query", queries, hidden_size, dim=0, gain=gain, rotary_head_dim=rotary_head_dim
         )
-        self.key = plan.sharded(f"{name}.key", keys, hidden_size, dim=0, halves_of=halves_of)
-        self.value = plan.sharded(f"{name}.value", keys, hidden_size, dim=0)
-        self.output = plan.sharded(f"{name}.output", hidden_size, queries, dim=1)
+        self.key = plan.sharded_weight(
+            f"{name}.key", keys, hidden_size, dim=0, rotary_head_dim=rotary_head_dim
+        )
+        self.value = plan.sharded_weight(f"{name}.value", keys, hidden_size, dim=0)
+        self.output = plan.sharded_weight(f"{name}.output", hidden_size, queries, dim=1)
 
 
 class SelfAttention(Projections):
@@ -85,20 +87,20 @@ class SelfAttention(Projections):
     def __init__(self, plan: Blueprint, name: str) -> None:
         shape = plan.shape
         turned = shape.family == "llama"
-        super().__init__(plan, name, halves_of=shape.head_dim if turned else None)
+        super().__init__(plan, name, rotary_head_dim=shape.head_dim if turned else None)
         self.cp, self.turned, self.fused_rope = plan.cp, turned, plan.layout.fused_rope
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.query_bias = plan.shift(queries)
-        self.key_bias, self.value_bias = plan.shift(keys), plan.shift(keys)
+        self.query_bias = plan.bias(queries)
+        self.key_bias, self.value_bias = plan.bias(keys), plan.bias(keys)
         normed = shape.query_key_norm
         self.query_norm = HeadNorm(plan) if normed else None
         self.key_norm = HeadNorm(plan) if normed else None
         named = functools.partial(attend, attention=plan.layout.attention)
-        self.attend = attention_core(plan, plan.cp.around if plan.cp.ring else named)
+        self.attend = attention_core(plan, plan.cp.ring_attention if plan.cp.ring else named)
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> this rank's part of the sum [b, s, h]."""
-        columns = self.tp.columns(
+        columns = self.tp.column_parallel(
             x, (self.query, self.query_bias), (self.key, self.key_bias),
             (self.value, self.value_bias), linear=self.linear,
         )  # fmt: skip
@@ -116,7 +118,7 @@ class SelfAttention(Projections):
         return self.linear(attended.reshape(batch, held, -1), self.output, None)
 
 
-def attention_core(plan: Blueprint, kernel: Attend) -> Attend:
+def attention_core(plan: Blueprint, kernel: AttentionFunction) -> AttentionFunction:
     """Scores, softmax and values, recomputed if checkpointing is selective.
 
     [b, s, n, d], [b, s, kv, d] twice -> [b, s, n, d], where kernels want heads first. Selective
@@ -128,8 +130,8 @@ def attention_core(plan: Blueprint, kernel: Attend) -> Attend:
         return kernel(query, key, value, *others).transpose(1, 2)
 
     if plan.layout.activation_checkpointing == "selective":
-        core = functools.partial(recomputed, core)
-    return plan.cp.over_whole_sequences(core)
+        core = functools.partial(checkpointed, core)
+    return plan.cp.ulysses(core)
 
 
 class FeedForward(nn.Module):
@@ -146,19 +148,23 @@ class FeedForward(nn.Module):
         self.linear = plan.linear
         self.activate = _activation(plan.shape)
         self.join = gate_activation(plan, self.activate)
-        self.gate = plan.sharded(f"{name}.gate", inner, hidden_size, dim=0) if gated else None
-        self.gate_bias = plan.shift(inner) if gated else None
-        self.up = plan.sharded(f"{name}.up", inner, hidden_size, dim=0)
-        self.up_bias = plan.shift(inner)
-        self.down = plan.sharded(f"{name}.down", hidden_size, inner, dim=1)
+        self.gate = (
+            plan.sharded_weight(f"{name}.gate", inner, hidden_size, dim=0) if gated else None
+        )
+        self.gate_bias = plan.bias(inner) if gated else None
+        self.up = plan.sharded_weight(f"{name}.up", inner, hidden_size, dim=0)
+        self.up_bias = plan.bias(inner)
+        self.down = plan.sharded_weight(f"{name}.down", hidden_size, inner, dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> this rank's part of the sum [b, s, h]."""
         up_product = (self.up, self.up_bias)
         if self.gate is None:
-            (up,) = self.tp.columns(x, up_product, linear=self.linear)
+            (up,) = self.tp.column_parallel(x, up_product, linear=self.linear)
             return self.linear(self.activate(up), self.down, None)
-        gate, up = self.tp.columns(x, (self.gate, self.gate_bias), up_product, linear=self.linear)
+        gate, up = self.tp.column_parallel(
+            x, (self.gate, self.gate_bias), up_product, linear=self.linear
+        )
         return self.linear(self.join(gate, up), self.down, None)
 
 
@@ -198,7 +204,7 @@ def _own_tables(
 ) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the `held` positions of a cp rank, rounded once for all layers."""
     cosine, sine = rotary_table(held * cp.size, head_dim, device)
-    return cp.share(cosine, dim=0).to(dtype), cp.share(sine, dim=0).to(dtype)
+    return cp.shard(cosine, dim=0).to(dtype), cp.shard(sine, dim=0).to(dtype)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -211,7 +217,7 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # a compiler joins the operators itself
         first, second = x.chunk(2, -1)
         return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
-    return paired(_turned, lambda g, cosine, sine: _turned(g, cosine, -sine), x, cosine, sine)
+    return conjugate(_turned, lambda g, cosine, sine: _turned(g, cosine, -sine), x, cosine, sine)
 
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -16,14 +16,14 @@ from torch.utils.checkpoint import checkpoint
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.kernels.attention import DTYPES
-from scaling.train.kernels.eight_bits import Linear, linear_of
-from scaling.train.kernels.fused import halves
+from scaling.train.kernels.fp8 import Linear, fp8_linear
+from scaling.train.kernels.fused import interleaved_to_halves
 from scaling.train.parallel.context import ContextParallel
 from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.tensor import TensorParallel
 
 # There is no dropout, so no random state to restore for the second forward.
-recomputed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+checkpointed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 _STANDARD_DEVIATION = 0.02  # as GPT-2 and Llama
 
@@ -50,9 +50,9 @@ class Blueprint:
     def linear(self) -> Linear:
         """What multiplies activations with a layer's matrices: functional.linear, or in 8 bits."""
         layout = self.layout
-        return linear_of(layout.fp8_scaling) if layout.precision == "fp8" else functional.linear
+        return fp8_linear(layout.fp8_scaling) if layout.precision == "fp8" else functional.linear
 
-    def sharded(
+    def sharded_weight(
         self,
         name: str,
         rows: int,
@@ -60,18 +60,20 @@ class Blueprint:
         *,
         dim: int,
         gain: float = 1.0,
-        halves_of: int | None = None,
+        rotary_head_dim: int | None = None,
     ) -> nn.Parameter:
         """This rank's slice of weight [rows, columns], cut along `dim`; `gain` widens the draw.
 
-        With `halves_of` rows of each head of that size come in the order of `fused.halves`.
+        With `rotary_head_dim` rows of each head of that size come in the order of `fused.halves`.
         """
         part = self._part(name, rows, columns, dim).mul_(gain)
-        if halves_of is not None:
-            part = halves(part, halves_of)
+        if rotary_head_dim is not None:
+            part = interleaved_to_halves(part, rotary_head_dim)
         return self.tp.mark_sharded(nn.Parameter(part.to(self.dtype)))
 
-    def stacked(self, names: Sequence[str], rows: int, columns: int, *, dim: int) -> nn.Parameter:
+    def expert_weights(
+        self, names: Sequence[str], rows: int, columns: int, *, dim: int
+    ) -> nn.Parameter:
         """This rank's slices of its experts' weights [rows, columns], one above the other."""
         parts = [self._part(name, rows, columns, dim).to(self.dtype) for name in names]
         return self.ep.mark(self.tp.mark_sharded(nn.Parameter(torch.stack(parts))))
@@ -80,17 +82,17 @@ class Blueprint:
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
         return shard(whole, dim=dim, rank=self.tp.rank, size=self.tp.size)
 
-    def replicated(self, name: str, rows: int, columns: int) -> nn.Parameter:
+    def replicated_weight(self, name: str, rows: int, columns: int) -> nn.Parameter:
         """The whole weight [rows, columns], the same on every rank."""
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
         return self.tp.mark_replicated(nn.Parameter(whole.to(self.dtype)))
 
-    def scale(self, size: int | None = None) -> nn.Parameter:
+    def norm_scale(self, size: int | None = None) -> nn.Parameter:
         """A norm's scale, the same on every rank: [size], hidden_size by default."""
         ones = torch.ones(size or self.shape.hidden_size, device=self.device, dtype=self.dtype)
         return self.tp.mark_replicated(nn.Parameter(ones))
 
-    def shift(self, sharded_size: int | None = None) -> nn.Parameter | None:
+    def bias(self, sharded_size: int | None = None) -> nn.Parameter | None:
         """A shift from 0 of [hidden_size], or this rank's slice of one; only a gpt has any."""
         if self.shape.family != "gpt":
             return None

@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from scaling.train.kernels import fused
 from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
-from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.model.experts import Mixture
+from scaling.train.model.blueprint import Blueprint, checkpointed
+from scaling.train.model.experts import MixtureOfExperts
 
 
 class Embedding(nn.Module):
@@ -32,10 +32,12 @@ class Embedding(nn.Module):
         super().__init__()
         self.tp = plan.tp
         vocab_size, hidden_size = plan.shape.vocab_size, plan.shape.hidden_size
-        self.weight = plan.sharded("embedding", vocab_size, hidden_size, dim=0)
+        self.weight = plan.sharded_weight("embedding", vocab_size, hidden_size, dim=0)
         self.held = vocab_size // plan.tp.size
         learned = plan.shape.max_positions
-        self.positions = plan.replicated("positions", learned, hidden_size) if learned else None
+        self.positions = (
+            plan.replicated_weight("positions", learned, hidden_size) if learned else None
+        )
         self.cp = plan.cp
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -43,7 +45,7 @@ class Embedding(nn.Module):
         vectors = self._look_up(ids)
         if self.positions is None:
             return vectors
-        own = self.cp.share(self.positions[: ids.shape[1] * self.cp.size], dim=0)
+        own = self.cp.shard(self.positions[: ids.shape[1] * self.cp.size], dim=0)
         if self.tp.sequence_parallel:
             own = own.chunk(self.tp.size)[self.tp.rank]
         return vectors + own
@@ -70,10 +72,10 @@ class Layer(nn.Module):
         self.attention_norm, self.feed_forward_norm = Norm(plan), Norm(plan)
         self.attention = SelfAttention(plan, f"layers.{index}.attention")
         mixed = plan.shape.num_experts and index >= plan.shape.dense_layers
-        kind = Mixture if mixed else FeedForward
+        kind = MixtureOfExperts if mixed else FeedForward
         self.mixed, self.feed_forward = mixed, kind(plan, f"layers.{index}.feed_forward")
         # added once, to the sum, where the ranks' parts of it meet
-        self.attention_bias, self.feed_forward_bias = plan.shift(), plan.shift()
+        self.attention_bias, self.feed_forward_bias = plan.bias(), plan.bias()
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> [b, s', h]."""
@@ -97,12 +99,12 @@ class Head(nn.Module):
         self.tp = plan.tp
         vocab_size, hidden_size = plan.shape.vocab_size, plan.shape.hidden_size
         if tied is None:
-            tied = plan.sharded("head", vocab_size, hidden_size, dim=0)
+            tied = plan.sharded_weight("head", vocab_size, hidden_size, dim=0)
         self.weight = tied
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> [b, s, vocab / tp]."""
-        return self.tp.columns(x, (self.weight, None))[0]
+        return self.tp.column_parallel(x, (self.weight, None))[0]
 
 
 class FusedHead(Head):
@@ -116,7 +118,7 @@ class FusedHead(Head):
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def loss_of(plan: Blueprint) -> Loss:
+def loss_function(plan: Blueprint) -> Loss:
     """The mean cross-entropy over all tokens of a micro-batch, in fp32.
 
     With tp each rank holds logits [b, s, vocab / tp]: the ranks exchange three numbers a token (the
@@ -163,14 +165,16 @@ class Chunk(nn.Module):
             return None
         if self.embedding is not None:
             return self.embedding.weight
-        return plan.sharded("embedding", plan.shape.vocab_size, plan.shape.hidden_size, dim=0)
+        return plan.sharded_weight(
+            "embedding", plan.shape.vocab_size, plan.shape.hidden_size, dim=0
+        )
 
     def through_layers(self, x: Tensor) -> Tensor:
         """Ids [b, s] or activations [b, s', h] -> [b, s', h]."""
         if self.embedding is not None:
             x = self.embedding(x)
         for layer in self.layers:
-            x = recomputed(layer, x) if self.recompute else layer(x)
+            x = checkpointed(layer, x) if self.recompute else layer(x)
         return x if self.norm is None else self.norm(x)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -184,7 +188,7 @@ class Decoder(Chunk):
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__(plan, range(plan.shape.num_layers))
-        self.loss = loss_of(plan)
+        self.loss = loss_function(plan)
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         """Ids, labels [b, s] -> mean loss of the micro-batch."""

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from scaling.layout.shapes import T5_BUCKETS
-from scaling.train.kernels.attention import keys_ahead, plain_attention
+from scaling.train.kernels.attention import causal_mask, plain_attention
 from scaling.train.model.blocks import FeedForward, Norm, Projections, attention_core
-from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.model.decoder import Embedding, FinalNorm, Head, loss_of
+from scaling.train.model.blueprint import Blueprint, checkpointed
+from scaling.train.model.decoder import Embedding, FinalNorm, Head, loss_function
 
 _FARTHEST = 128  # tokens; everything beyond shares the last bucket
 
@@ -38,32 +38,34 @@ class RelativePositionBias(nn.Module):
     def __init__(self, plan: Blueprint, name: str, *, causal: bool) -> None:
         super().__init__()
         self.plan, self.causal = plan, causal
-        self.table = plan.sharded(name, plan.shape.num_heads, T5_BUCKETS, dim=0)
+        self.table = plan.sharded_weight(name, plan.shape.num_heads, T5_BUCKETS, dim=0)
 
     def forward(self) -> Tensor:
         """What every layer of the stack adds to its scores: [1, heads of this rank, s, s]."""
-        return bias_of(self.table, self.plan, causal=self.causal)
+        return position_bias(self.table, self.plan, causal=self.causal)
 
 
-def bias_of(table: Tensor, plan: Blueprint, *, causal: bool) -> Tensor:
+def position_bias(table: Tensor, plan: Blueprint, *, causal: bool) -> Tensor:
     """[heads / tp, buckets] -> [1, n, s, s], in which a causal one is -inf where keys are ahead.
 
     s is the whole sequence and n the heads that this rank attends over: under cp a share of those
     it has weights for, as the all-to-all deals them.
     """
     seq_length = plan.layout.seq_length
-    bucket = buckets(seq_length, bidirectional=not causal, device=table.device)
+    bucket = relative_position_buckets(seq_length, bidirectional=not causal, device=table.device)
     # in fp32, because the gradient of each number is a sum over all pairs of tokens
-    along = plan.cp.share(table, dim=0).float()[:, bucket]
+    along = plan.cp.shard(table, dim=0).float()[:, bucket]
     # row i of the square begins i steps before distance 0
     square = along.unfold(-1, seq_length, 1).flip(-2)
     if causal:
-        square = square.masked_fill(keys_ahead(seq_length, table.device), -math.inf)
+        square = square.masked_fill(causal_mask(seq_length, table.device), -math.inf)
     return square.to(table.dtype).unsqueeze(0)
 
 
 @functools.lru_cache(maxsize=8)
-def buckets(seq_length: int, *, bidirectional: bool, device: torch.device) -> Tensor:
+def relative_position_buckets(
+    seq_length: int, *, bidirectional: bool, device: torch.device
+) -> Tensor:
     """The bucket of each distance, key minus query, from 1 - s to s - 1: int64 [2 s - 1].
 
     Half of the buckets are a distance each, the others grow with its logarithm up to `_FARTHEST`;
@@ -95,7 +97,9 @@ class Attention(Projections):
         The result is this rank's part of a sum.
         """
         own = [self.query, self.key, self.value] if memory is None else [self.query]
-        streams = list(self.tp.columns(x, *((each, None) for each in own), linear=self.linear))
+        streams = list(
+            self.tp.column_parallel(x, *((each, None) for each in own), linear=self.linear)
+        )
         if memory is not None:
             streams += [self.linear(memory, each, None) for each in (self.key, self.value)]
         heads = (each.view(*each.shape[:2], -1, self.head_dim) for each in streams)
@@ -138,7 +142,7 @@ class DecoderLayer(nn.Module):
         return target + tp.leave(self.feed_forward(self.feed_forward_norm(target)))
 
 
-def pair_of(embedding: Embedding, ids: Tensor) -> tuple[Tensor, Tensor]:
+def embed_pair(embedding: Embedding, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Ids [b, 2, s] -> source and target [b, s', h], in one look-up of the shared vocabulary."""
     source, target = embedding(ids.transpose(0, 1).flatten(0, 1)).chunk(2)
     return source, target
@@ -159,13 +163,13 @@ class EncoderDecoder(nn.Module):
         self.decoder = nn.ModuleList(DecoderLayer(plan, i) for i in range(shape.num_layers))
         self.norm = FinalNorm(plan)
         self.head = Head(plan)
-        self.loss = loss_of(plan)
+        self.loss = loss_function(plan)
         self.recompute = plan.layout.activation_checkpointing == "full"
 
     def logits(self, ids: Tensor) -> Tensor:
         """Ids [b, 2, s], input and target -> [b, s, vocab / tp] of the target."""
-        source, target = pair_of(self.embedding, ids)
-        run: Any = recomputed if self.recompute else lambda layer, *inputs: layer(*inputs)
+        source, target = embed_pair(self.embedding, ids)
+        run: Any = checkpointed if self.recompute else lambda layer, *inputs: layer(*inputs)
         bias = self.encoder_bias()
         for layer in self.encoder:
             source = run(layer, source, bias)

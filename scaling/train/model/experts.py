@@ -13,7 +13,7 @@ from scaling.layout.axes import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.blocks import FeedForward, gate_activation
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.parallel.experts import on_host
+from scaling.train.parallel.experts import read_counts
 
 
 class Router(nn.Module):
@@ -23,7 +23,7 @@ class Router(nn.Module):
         super().__init__()
         shape = plan.shape
         self.plan = plan
-        self.weight = plan.replicated(f"{name}.router", shape.num_experts, shape.hidden_size)
+        self.weight = plan.replicated_weight(f"{name}.router", shape.num_experts, shape.hidden_size)
 
     def forward(self, tokens: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         """[n, h] of `batch` sequences -> weights and experts of each token, [n, k] each.
@@ -39,15 +39,15 @@ class Router(nn.Module):
             chosen = scores.topk(shape.experts_per_token, dim=-1).indices
         else:
             held = len(tokens) // batch
-            places = plan.cp.share(torch.arange(held * plan.cp.size, device=tokens.device), dim=0)
-            chosen = dealt(places, shape, plan.layout.routing).repeat(batch, 1)
+            places = plan.cp.shard(torch.arange(held * plan.cp.size, device=tokens.device), dim=0)
+            chosen = experts_by_position(places, shape, plan.layout.routing).repeat(batch, 1)
         taken = scores.gather(-1, chosen)
         if shape.normalised_router:
             taken = taken / taken.sum(-1, keepdim=True)
         return taken.to(tokens.dtype), chosen
 
 
-def dealt(places: Tensor, shape: ModelShape, routing: str) -> Tensor:
+def experts_by_position(places: Tensor, shape: ModelShape, routing: str) -> Tensor:
     """Experts of the tokens at these places of a sequence, int64 [n] -> [n, k].
 
     One after another; skewed:X gives expert 0 to so many of the tokens that it has X times the
@@ -70,11 +70,11 @@ class Experts(nn.Module):
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
         shape = plan.shape
-        names = [f"{name}.experts.{i}" for i in plan.ep.held(shape.num_experts)]
+        names = [f"{name}.experts.{i}" for i in plan.ep.local_experts(shape.num_experts)]
         wide, hidden_size = shape.expert_ffn_hidden_size, shape.hidden_size
-        self.gate = plan.stacked([f"{n}.gate" for n in names], wide, hidden_size, dim=0)
-        self.up = plan.stacked([f"{n}.up" for n in names], wide, hidden_size, dim=0)
-        self.down = plan.stacked([f"{n}.down" for n in names], hidden_size, wide, dim=1)
+        self.gate = plan.expert_weights([f"{n}.gate" for n in names], wide, hidden_size, dim=0)
+        self.up = plan.expert_weights([f"{n}.up" for n in names], wide, hidden_size, dim=0)
+        self.down = plan.expert_weights([f"{n}.down" for n in names], hidden_size, wide, dim=1)
         self.join = gate_activation(plan, functional.silu)
 
     def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Experts(nn.Module):
                 made: Tensor = functional.grouped_mm(x, weights.transpose(1, 2), offs=ends)
                 return made
         else:  # torch's grouped kernels are of bf16
-            sizes = on_host(counts)
+            sizes = read_counts(counts)
 
             def grouped(x: Tensor, weights: Tensor) -> Tensor:
                 pairs = zip(x.split(sizes), weights, strict=True)
@@ -96,7 +96,7 @@ class Experts(nn.Module):
         return grouped(self.join(gate, up), self.down)
 
 
-class Mixture(nn.Module):
+class MixtureOfExperts(nn.Module):
     """A layer's feed-forward where it has experts.
 
     `routed` counts what each expert of the model got of this rank's tokens so far.
@@ -122,16 +122,16 @@ class Mixture(nn.Module):
         tokens = x.flatten(0, 1)
         taken, chosen = self.router(tokens, x.shape[0])
         order = chosen.flatten().argsort(stable=True)
-        copies_of = torch.ones_like(chosen.flatten())  # torch.bincount would wait for the device
-        counts = torch.zeros_like(self.routed).index_add_(0, chosen.flatten(), copies_of)
+        replicas_of = torch.ones_like(chosen.flatten())  # torch.bincount would wait for the device
+        counts = torch.zeros_like(self.routed).index_add_(0, chosen.flatten(), replicas_of)
         self.routed += counts
-        made = self.ep.through(self.experts, tokens[order // chosen.shape[1]], counts)
+        made = self.ep.dispatch(self.experts, tokens[order // chosen.shape[1]], counts)
         copies = torch.empty_like(made).index_copy(0, order, made).view(*chosen.shape, -1)
         mixed: Tensor = (copies * taken.unsqueeze(-1)).sum(1).view_as(x)
         return mixed if self.shared is None else mixed + self.shared(x)
 
 
-def routed_tokens(model: nn.Module) -> Tensor | None:
+def tokens_per_expert(model: nn.Module) -> Tensor | None:
     """Of this rank's tokens those that each expert of each layer got, [layers, experts], if any."""
-    counts: list[Tensor] = [m.routed for m in model.modules() if isinstance(m, Mixture)]
+    counts: list[Tensor] = [m.routed for m in model.modules() if isinstance(m, MixtureOfExperts)]
     return torch.stack(counts) if counts else None

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scaling.train.parallel.paired import paired
+from scaling.train.parallel.conjugate import conjugate
 
 # query, key, value, and what else a kernel is told (a t5: the position bias of its heads)
-Attend = Callable[..., Tensor]
+AttentionFunction = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class ContextParallel:
     group: dist.ProcessGroup | None = None
     ring: bool = False
 
-    def share(self, x: Tensor, *, dim: int) -> Tensor:
+    def shard(self, x: Tensor, *, dim: int) -> Tensor:
         """This rank's part of what lies along `dim`: one run of it.
 
         Around a ring it is two, as far from the end as from the beginning: of causal attention each
@@ -44,7 +44,7 @@ class ContextParallel:
         runs = x.chunk(2 * self.size, dim)
         return torch.cat((runs[self.rank], runs[-1 - self.rank]), dim)
 
-    def around(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def ring_attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Causal attention of this rank's tokens to those of all: [b, n, s / cp, d] of each.
 
         By torch's flash kernel, whose logsumexp says how much each run of keys counts.
@@ -52,7 +52,7 @@ class ContextParallel:
         result: Tensor = _Ring.apply(query, key, value, self)  # type: ignore[no-untyped-call]
         return result
 
-    def over_whole_sequences(self, attend: Attend) -> Attend:
+    def ulysses(self, attend: AttentionFunction) -> AttentionFunction:
         """The same attention for a rank that holds a part of the tokens.
 
         Query [b, s / cp, n, d], key and value [b, s / cp, kv, d] -> [b, s / cp, n, d].
@@ -62,8 +62,8 @@ class ContextParallel:
 
         def attended(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
             there, back = _tokens_for_heads, _heads_for_tokens
-            whole = (paired(there, back, part, self) for part in (query, key, value))
-            return paired(back, there, attend(*whole, *others), self)
+            whole = (conjugate(there, back, part, self) for part in (query, key, value))
+            return conjugate(back, there, attend(*whole, *others), self)
 
         return attended
 
@@ -89,7 +89,7 @@ def _heads_for_tokens(x: Tensor, cp: ContextParallel) -> Tensor:
 
 
 @functools.cache
-def torchs_ring() -> Any:
+def ring_module() -> Any:
     """Torch's loop around a ring, for any kernel; imported where it is used."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as ring
 
@@ -129,7 +129,7 @@ class _Ring(torch.autograd.Function):
         cp: ContextParallel,
     ) -> Tensor:
         kernel = _KERNELS[query.device.type]
-        out, logsumexp, *others = torchs_ring()._templated_ring_attention(
+        out, logsumexp, *others = ring_module()._templated_ring_attention(
             cp.group, _TOKENS, kernel.forward, query, key, value, is_causal=True, dropout_p=0.0
         )
         ctx.save_for_backward(query, key, value, out, logsumexp)
@@ -140,7 +140,7 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, logsumexp = ctx.saved_tensors
-        of_query, of_key, of_value, *_ = torchs_ring()._templated_ring_attention_backward(
+        of_query, of_key, of_value, *_ = ring_module()._templated_ring_attention_backward(
             ctx.cp.group,
             _TOKENS,
             _KERNELS[query.device.type].backward,

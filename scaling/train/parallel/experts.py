@@ -14,13 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scaling.train.parallel.paired import paired
+from scaling.train.parallel.conjugate import conjugate
 
 # Tokens in the order of their experts, and how many each expert gets -> the same tokens
-Apply = Callable[[Tensor, Tensor], Tensor]
+ExpertFunction = Callable[[Tensor, Tensor], Tensor]
 
 
-def on_host(counts: Tensor) -> list[Any]:
+def read_counts(counts: Tensor) -> list[Any]:
     """The numbers themselves, which sizes are made of: the host waits for the device once."""
     numbers: list[Any] = counts.tolist()
     return numbers
@@ -40,7 +40,7 @@ class ExpertParallel:
     group: dist.ProcessGroup | None = None
     marks: Mapping[str, Any] = field(default_factory=dict)
 
-    def held(self, num_experts: int) -> range:
+    def local_experts(self, num_experts: int) -> range:
         """The experts of this rank."""
         each = num_experts // self.size
         return range(self.rank * each, (self.rank + 1) * each)
@@ -50,7 +50,7 @@ class ExpertParallel:
         vars(weight).update(self.marks)
         return weight
 
-    def through(self, experts: Apply, tokens: Tensor, counts: Tensor) -> Tensor:
+    def dispatch(self, experts: ExpertFunction, tokens: Tensor, counts: Tensor) -> Tensor:
         """What the experts of all ranks make of this rank's tokens.
 
         Args:
@@ -66,7 +66,7 @@ class ExpertParallel:
         by_rank = counts.view(self.size, -1)
         coming = torch.empty_like(by_rank)  # from each rank for each expert of this one
         dist.all_to_all_single(coming, by_rank.contiguous(), group=self.group)
-        sent, received = on_host(torch.stack((by_rank.sum(1), coming.sum(1))))
+        sent, received = read_counts(torch.stack((by_rank.sum(1), coming.sum(1))))
         arrived = _exchanged(tokens, sent, received, self)
         expert_of = torch.arange(coming.shape[1], device=counts.device).repeat(self.size)
         of_tokens = expert_of.repeat_interleave(coming.flatten(), output_size=len(arrived))
@@ -78,7 +78,7 @@ class ExpertParallel:
 
 def _exchanged(x: Tensor, sent: list[int], received: list[int], ep: ExpertParallel) -> Tensor:
     back = functools.partial(_all_to_all, sent=received, received=sent, ep=ep)
-    return paired(functools.partial(_all_to_all, sent=sent, received=received, ep=ep), back, x)
+    return conjugate(functools.partial(_all_to_all, sent=sent, received=received, ep=ep), back, x)
 
 
 def _all_to_all(x: Tensor, sent: list[int], received: list[int], ep: ExpertParallel) -> Tensor:

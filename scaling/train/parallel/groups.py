@@ -50,22 +50,22 @@ class Groups:
         self.tensor_parallel = TensorParallel(
             size=layout.tp,
             rank=self.place.tp_rank,
-            group=self.own_group_by(lambda p: (p.cp_rank, p.dp_rank, p.pp_rank)),
+            group=self.group_by(lambda p: (p.cp_rank, p.dp_rank, p.pp_rank)),
             sequence_parallel=layout.sequence_parallel,
         )
         self.context_parallel = ContextParallel(
             size=layout.cp,
             rank=self.place.cp_rank,
-            group=self.own_group_by(lambda p: (p.tp_rank, p.dp_rank, p.pp_rank))
+            group=self.group_by(lambda p: (p.tp_rank, p.dp_rank, p.pp_rank))
             if layout.cp > 1
             else None,
             ring=layout.cp_style == "ring",
         )
-        self.data_group = self.own_group_by(lambda p: (p.tp_rank, p.pp_rank))
+        self.data_group = self.group_by(lambda p: (p.tp_rank, p.pp_rank))
         ep = layout.ep
         self.expert_parallel = ExpertParallel()
         if ep > 1:  # neighbours of the data group, each with other experts
-            group = self.own_group_by(
+            group = self.group_by(
                 lambda p: (p.tp_rank, p.pp_rank, self.data_rank(p) // ep), called=EP
             )
             own = self.data_rank(self.place) % ep
@@ -75,13 +75,13 @@ class Groups:
         """A place among the ranks of its data group."""
         return place.dp_rank * self.layout.cp + place.cp_rank
 
-    def experts_group(self) -> dist.ProcessGroup:
+    def expert_data_group(self) -> dist.ProcessGroup:
         """The ranks of the data group that hold the same experts as this one."""
-        return self.own_group_by(
+        return self.group_by(
             lambda place: (place.tp_rank, place.pp_rank, self.data_rank(place) % self.layout.ep)
         )
 
-    def own_group_by(
+    def group_by(
         self, key: Callable[[Place], tuple[int, ...]], *, called: str | None = None
     ) -> dist.ProcessGroup:
         """The group of the ranks whose place has this one's key.
@@ -100,7 +100,7 @@ class Groups:
         )
         return group
 
-    def limit_every_collective(self) -> None:
+    def apply_timeout_to_all_groups(self) -> None:
         """Give the groups that the engine made this one's timeout; they have torch's default.
 
         That is 10 minutes with NCCL, less than a first step that compiles may take.

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.train.parallel.paired import paired, same
+from scaling.train.parallel.conjugate import conjugate, identity
 
 # torch 2.13 renamed both collectives and warns about the old names; 2.11 has only those.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -29,25 +29,25 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 class TensorParallel:
     """This rank's place in its tp group. `group` is None where the group is this rank alone.
 
-    `sums_each`: gradients of replicated weights are summed as each comes, by hooks. FSDP2 puts
-    weights of its own in the place of those it shards, whose hooks are lost: its engine sums them
-    at the end of a step.
+    `reduces_in_hooks`: hooks all-reduce the gradients of replicated weights as each one arrives.
+    FSDP2 replaces the weights it shards, which drops their hooks, so the torch engine turns this
+    off and sums those gradients at the end of a step.
     """
 
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
     sequence_parallel: bool = False
-    sums_each: bool = True
+    reduces_in_hooks: bool = True
 
     def enter(self, x: Tensor) -> Tensor:
         """Before column-split matrices: the whole sequence on every rank."""
         if self.size == 1:
             return x
-        pair = (_gather, _scatter_sum) if self.sequence_parallel else (same, _all_reduced)
-        return paired(*pair, x, self)
+        pair = (_gather, _scatter_sum) if self.sequence_parallel else (identity, _all_reduced)
+        return conjugate(*pair, x, self)
 
-    def columns(
+    def column_parallel(
         self,
         x: Tensor,
         *products: tuple[Tensor, Tensor | None],
@@ -69,11 +69,11 @@ class TensorParallel:
         """After row-split matrices: the ranks' partial results summed."""
         if self.size == 1:
             return x
-        return paired(_scatter_sum, _gather, x, self) if self.sequence_parallel else self.sum(x)
+        return conjugate(_scatter_sum, _gather, x, self) if self.sequence_parallel else self.sum(x)
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over the group, whose gradient each rank already has in full."""
-        return x if self.size == 1 else paired(_all_reduced, same, x, self)
+        return x if self.size == 1 else conjugate(_all_reduced, identity, x, self)
 
     def max(self, x: Tensor) -> Tensor:
         """The largest over the group, without a gradient."""
@@ -89,7 +89,7 @@ class TensorParallel:
 
     def mark_replicated(self, weight: nn.Parameter) -> nn.Parameter:
         """A weight that every rank holds but that meets only this rank's part of the sequence."""
-        if self.sequence_parallel and self.sums_each:
+        if self.sequence_parallel and self.reduces_in_hooks:
             weight.register_hook(self._sum_over_sequence)
         return weight
 

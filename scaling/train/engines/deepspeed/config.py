@@ -4,7 +4,7 @@ from typing import Any
 
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
-from scaling.train.engines.deepspeed.refusals import cuts_messages
+from scaling.train.engines.deepspeed.refusals import partitions_activations
 
 _DEFAULT_BUCKET = 500_000_000  # DeepSpeed's own, in elements
 
@@ -18,7 +18,7 @@ def overlaps_reduction(layout: Layout) -> bool:
     return layout.zero_stage in (1, 2) and layout.pp == 1 and layout.dp * layout.cp > 1
 
 
-def reduces_nothing(layout: Layout) -> bool:
+def skips_gradient_reduction(layout: Layout) -> bool:
     """Whether ZeRO-1 or 2 has a single replica: gradients need no buckets to be sent in."""
     return (
         layout.zero_stage in (1, 2)
@@ -27,7 +27,7 @@ def reduces_nothing(layout: Layout) -> bool:
     )
 
 
-def buckets_of(held: int) -> dict[str, int]:
+def bucket_sizes(held: int) -> dict[str, int]:
     """The buckets of `zero_optimization`, in elements, for a rank that holds so many parameters.
 
     DeepSpeed's default but never larger than what the rank holds, since they are allocated whole.
@@ -37,7 +37,7 @@ def buckets_of(held: int) -> dict[str, int]:
     return {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
 
 
-def hpz_ranks(layout: Layout) -> int | None:
+def hpz_partition_size(layout: Layout) -> int | None:
     """Ranks that hold one second copy of ZeRO-3's parameters, None where there is none.
 
     A copy over all dp ranks is the first one. To ZeRO cp ranks are replicas too.
@@ -61,7 +61,7 @@ def deepspeed_config(
     DeepSpeed would keep every weight below 1e5 elements on every rank. Clipping is said
     even where it is off: DeepSpeed's default is a norm of 1.0. The throughput timer is off because
     it drains the device twice a micro-batch. Everything not named here is DeepSpeed's default, but
-    for the buckets (`buckets_of`).
+    for the buckets (`bucket_sizes`).
     """
     config: dict[str, Any] = {
         "train_batch_size": layout.global_batch_size * layout.cp,
@@ -74,9 +74,9 @@ def deepspeed_config(
     }
     if overlaps_reduction(layout):
         config["zero_optimization"]["overlap_comm"] = True
-    if reduces_nothing(layout):
+    if skips_gradient_reduction(layout):
         config["zero_optimization"]["contiguous_gradients"] = False
-    hpz = hpz_ranks(layout)
+    hpz = hpz_partition_size(layout)
     if hpz is not None:
         config["zero_optimization"] |= {
             "zero_hpz_partition_size": hpz,
@@ -95,6 +95,6 @@ def deepspeed_config(
     if layout.optimizer_precision == "bf16":
         config["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     if layout.pp > 1:
-        cut = cuts_messages(shape, layout)
+        cut = partitions_activations(shape, layout)
         config["pipeline"] = {"pipe_partitioned": cut, "grad_partitioned": cut}
     return config

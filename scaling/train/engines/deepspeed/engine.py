@@ -18,14 +18,18 @@ from torch import Tensor, nn
 
 from scaling.layout.layout import Layout
 from scaling.train.data import MicroBatch
-from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config, reduces_nothing
-from scaling.train.engines.deepspeed.groups import (
-    HasExperts,
-    expert_parallel,
-    model_parallel_unit,
-    second_copy_group,
+from scaling.train.engines.deepspeed.config import (
+    bucket_sizes,
+    deepspeed_config,
+    skips_gradient_reduction,
 )
-from scaling.train.engines.deepspeed.pipeline import LAYERS, pipeline_of
+from scaling.train.engines.deepspeed.groups import (
+    ExpertsMarker,
+    hpz_group,
+    model_parallel_unit,
+    register_expert_groups,
+)
+from scaling.train.engines.deepspeed.pipeline import LAYERS, build_pipeline
 from scaling.train.engines.trainer import (
     BETAS,
     LEARNING_RATE,
@@ -34,12 +38,12 @@ from scaling.train.engines.trainer import (
     Trainer,
     mean_loss,
 )
-from scaling.train.kernels.compiled import compile_each
+from scaling.train.kernels.compiled import compile_modules
 from scaling.train.measure.window import OPTIMIZER
 from scaling.train.model import encoder_decoder
 from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
-from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.model.decoder import Decoder, Layer, loss_of
+from scaling.train.model.blueprint import Blueprint, checkpointed
+from scaling.train.model.decoder import Decoder, Layer, loss_function
 from scaling.train.parallel.groups import Groups
 
 _log = logging.getLogger("DeepSpeed")
@@ -62,7 +66,7 @@ def join(port: int) -> None:
 
 def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
     """The trainer of this layout, weights drawn, optimizer states allocated."""
-    plan = dataclasses.replace(plan, ep=expert_parallel(groups))
+    plan = dataclasses.replace(plan, ep=register_expert_groups(groups))
     trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
     return trainer(plan, groups, beat)
 
@@ -82,7 +86,7 @@ class _Trainer:
             # under ZeRO-3 the blocks that layers are made of, between which it gathers weights
             layers = (Layer, encoder_decoder.EncoderLayer, encoder_decoder.DecoderLayer)
             blocks = (Norm, SelfAttention, encoder_decoder.Attention, FeedForward)
-            compile_each(self.engine.module, blocks if plan.layout.zero_stage == 3 else layers)
+            compile_modules(self.engine.module, blocks if plan.layout.zero_stage == 3 else layers)
         self._norm_is_right = _norm_is_right(self.engine, plan)
 
     def grad_norm(self) -> float | None:
@@ -131,15 +135,15 @@ class PipelineTrainer(_Trainer):
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         layout = plan.layout
         beat("building the model")
-        model = pipeline_of(
+        model = build_pipeline(
             plan,
             topology=PipeModelDataParallelTopology(
                 num_pp=layout.pp, num_mp=layout.tp, num_dp=layout.dp * layout.cp
             ),
-            loss_fn=loss_of(plan),
+            loss_fn=loss_function(plan),
             partition_method="dealt",
             activation_checkpoint_interval=int(layout.activation_checkpointing == "full"),
-            activation_checkpoint_func=recomputed,
+            activation_checkpoint_func=checkpointed,
             checkpointable_layers=list(LAYERS),
         )
         config = deepspeed_config(plan.shape, layout, plan.gradient_clipping)
@@ -168,7 +172,7 @@ def _partitioned_while_built(
         return
     # DeepSpeed would take consecutive ranks, of which tp ranks hold other weights; it keeps a group
     # that is there
-    second_copy = second_copy_group(groups)
+    second_copy = hpz_group(groups)
     deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = second_copy
     # no dtype: it comes from the config, while dtype=torch.float32 would silently build bf16
     with deepspeed.zero.Init(
@@ -184,11 +188,11 @@ def _initialize(
     model: nn.Module, config: dict[str, Any], layout: Layout, mpu: SimpleNamespace | None
 ) -> Any:
     if layout.ep > 1 and layout.zero_stage < 3:  # ZeRO-3 goes by marks alone
-        model.add_module("has_experts", HasExperts())
+        model.add_module("has_experts", ExpertsMarker())
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
     # ZeRO-3 has cut them by now and remembers how large they were
     held = sum(getattr(weight, "ds_numel", weight.numel()) for weight in parameters)
-    config["zero_optimization"] |= buckets_of(held)
+    config["zero_optimization"] |= bucket_sizes(held)
     # torch's fused AdamW: DeepSpeed's own is compiled at the first use, which takes a minute
     # those of experts that are dealt to ranks in a group of their own; DeepSpeed would cut it into
     # several, and fails at a weight that is larger than one
@@ -202,7 +206,9 @@ def _initialize(
     if layout.zero_stage == 0 and layout.dp * layout.cp == 1:
         # a single replica: DeepSpeed would join all gradients in a copy and take them out again
         engine.enable_backward_allreduce = engine.pipeline_enable_backward_allreduce = False
-    if reduces_nothing(layout):  # ZeRO's optimizer would as well, to reduce them over one rank
+    if skips_gradient_reduction(
+        layout
+    ):  # ZeRO's optimizer would as well, to reduce them over one rank
         engine.optimizer.buffered_reduce_fallback = lambda *_, **__: None
     _begin_at_step_zero(engine, optimizer)
     # all that follows a step's last backward, in a pipeline too

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from deepspeed.moe.layer import MoE
 from torch import nn
 
-from scaling.train.engines.deepspeed.config import hpz_ranks
+from scaling.train.engines.deepspeed.config import hpz_partition_size
 from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.groups import Groups
 
@@ -39,17 +39,17 @@ def model_parallel_unit(groups: Groups) -> SimpleNamespace:
     return SimpleNamespace(**{f"get_{name}": lambda a=a: a for name, a in answers.items()})
 
 
-def second_copy_group(groups: Groups) -> dist.ProcessGroup | None:
-    """The ranks that hold one more copy of ZeRO-3's parameters together; see `hpz_ranks`."""
-    ranks = hpz_ranks(groups.layout)
+def hpz_group(groups: Groups) -> dist.ProcessGroup | None:
+    """ZeRO-3's secondary partition (hpZ): the ranks that share one more copy of the parameters."""
+    ranks = hpz_partition_size(groups.layout)
     if ranks is None:
         return None
-    return groups.own_group_by(
+    return groups.group_by(
         lambda place: (place.tp_rank, place.pp_rank, groups.data_rank(place) // ranks)
     )
 
 
-class HasExperts(MoE):  # type: ignore[misc] # DeepSpeed has no types
+class ExpertsMarker(MoE):  # type: ignore[misc] # DeepSpeed has no types
     """By which DeepSpeed's engine sees that there are layers of experts. It has no weights."""
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ class HasExperts(MoE):  # type: ignore[misc] # DeepSpeed has no types
         self.num_experts = 0  # only checkpoints read it
 
     def set_deepspeed_parallelism(self, *_: Any) -> None:
-        """Nothing: the groups are there (`expert_parallel`)."""
+        """Nothing: the groups are there (`register_expert_groups`)."""
 
 
-def expert_parallel(groups: Groups) -> ExpertParallel:
+def register_expert_groups(groups: Groups) -> ExpertParallel:
     """This rank's place among those that experts are dealt to, its groups known to DeepSpeed.
 
     Tokens travel over the ep group, which DeepSpeed does not see. Its own notion of one serves
@@ -70,11 +70,11 @@ def expert_parallel(groups: Groups) -> ExpertParallel:
     if dealt.size == 1:
         return dealt
     name = f"ep_size_{dealt.size}"  # which it reads the size from
-    same = groups.experts_group()
+    same = groups.expert_data_group()
     known = deepspeed.utils.groups
     known._EXPERT_DATA_PARALLEL_GROUP = {name: same}
     known._EXPERT_PARALLEL_GROUP = {
-        name: groups.own_group_by(lambda p: (p.pp_rank, groups.data_rank(p) // dealt.size))
+        name: groups.group_by(lambda p: (p.pp_rank, groups.data_rank(p) // dealt.size))
     }
     return dataclasses.replace(
         dealt,

@@ -17,13 +17,18 @@ from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import T5_BUCKETS
 from scaling.train.model.blueprint import Blueprint
 from scaling.train.model.decoder import Embedding, FinalNorm, Head, Layer
-from scaling.train.model.encoder_decoder import DecoderLayer, EncoderLayer, bias_of, pair_of
+from scaling.train.model.encoder_decoder import (
+    DecoderLayer,
+    EncoderLayer,
+    embed_pair,
+    position_bias,
+)
 
 # by the names of their classes, which DeepSpeed goes by
 LAYERS = ("Layer", "PipedEncoderLayer", "PipedDecoderLayer")
 
 
-def pipeline_of(plan: Blueprint, **pipeline: Any) -> PipelineModule:
+def build_pipeline(plan: Blueprint, **pipeline: Any) -> PipelineModule:
     """This rank's stage of the model, of DualPipeV both of its stages."""
     if plan.layout.pipeline_schedule == "dualpipev":
         # evenly: look-up and head, which make two of the stages slower, are on one rank anyway
@@ -45,7 +50,7 @@ def _stages(plan: Blueprint) -> list[LayerSpec]:
 
 
 def _tied_logits(embedding: Embedding, x: Tensor) -> Tensor:
-    return embedding.tp.columns(x, (embedding.weight, None))[0]
+    return embedding.tp.column_parallel(x, (embedding.weight, None))[0]
 
 
 class DealtPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no types
@@ -64,7 +69,7 @@ class DealtPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no ty
     def _partition_layers(self, method: str) -> None:
         """DeepSpeed's own methods count layers or parameters, and weigh no head."""
         assert method == "dealt"
-        self.parts = bounds(
+        self.parts = stage_bounds(
             [spec.typename.__name__.endswith("Layer") for spec in self._layer_specs],
             self._layers_of_stages,
         )
@@ -72,7 +77,7 @@ class DealtPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no ty
         self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
 
 
-def bounds(is_layer: list[bool], layers_of_each: tuple[int, ...]) -> list[int]:
+def stage_bounds(is_layer: list[bool], layers_of_each: tuple[int, ...]) -> list[int]:
     """Where each stage begins among the parts of the model, and where the last one ends."""
     begins, dealt = [0], 0
     after = [index + 1 for index, layer in enumerate(is_layer) if layer]
@@ -105,14 +110,14 @@ class Streams(NamedTuple):
 _SENT = 4  # the first of them
 
 
-def parts_of(plan: Blueprint) -> list[LayerSpec]:
+def t5_layer_specs(plan: Blueprint) -> list[LayerSpec]:
     """Every part of the model in the order in which the streams pass them."""
     return [
-        LayerSpec(Inlet, plan),
+        LayerSpec(StreamsEmbedding, plan),
         *(LayerSpec(PipedEncoderLayer, plan, i) for i in range(plan.shape.num_encoder_layers)),
         LayerSpec(EncoderNorm, plan),
         *(LayerSpec(PipedDecoderLayer, plan, i) for i in range(plan.shape.num_layers)),
-        LayerSpec(Outlet, plan),
+        LayerSpec(StreamsHead, plan),
     ]
 
 
@@ -120,38 +125,38 @@ class StreamsPipeline(DealtPipeline):
     """One stage: unpacks what the stage before sent, packs what the next one gets."""
 
     def __init__(self, plan: Blueprint, **pipeline: Any) -> None:
-        super().__init__(plan, parts_of(plan), **pipeline)
+        super().__init__(plan, t5_layer_specs(plan), **pipeline)
 
     def forward(self, received: Tensor) -> Tensor:
         """Ids [b, 2, s] or what was packed -> logits [b, s, vocab / tp] or what is packed."""
         first, last = self.forward_funcs[0], self.forward_funcs[-1]
-        begins = isinstance(first, Inlet)
-        streams = first.streams_of(received) if begins else unpacked(received, self.plan)
+        begins = isinstance(first, StreamsEmbedding)
+        streams = first.streams_of(received) if begins else unpack(received, self.plan)
         left = super().forward(self._with_what_layers_need(streams))
-        result: Tensor = left if isinstance(last, Outlet) else packed(Streams(*left))
+        result: Tensor = left if isinstance(last, StreamsHead) else pack(Streams(*left))
         return result
 
     def _with_what_layers_need(self, streams: Streams) -> Streams:
         """Made once a stage, for all of its layers."""
         held = {type(part) for part in self.forward_funcs}
         if PipedEncoderLayer in held:
-            bias = bias_of(streams.encoder_table, self.plan, causal=False)
+            bias = position_bias(streams.encoder_table, self.plan, causal=False)
             streams = streams._replace(encoder_bias=bias)
         if PipedDecoderLayer in held:
-            bias = bias_of(streams.decoder_table, self.plan, causal=True)
+            bias = position_bias(streams.decoder_table, self.plan, causal=True)
             streams = streams._replace(decoder_bias=bias)
             if EncoderNorm not in held:  # else it is that norm which makes the memory
                 streams = streams._replace(memory=self.plan.tp.enter(streams.source))
         return streams
 
 
-def packed(streams: Streams) -> Tensor:
+def pack(streams: Streams) -> Tensor:
     """Both streams and both tables, end to end."""
     return torch.cat([x.flatten() for x in streams[:_SENT]])
 
 
-def unpacked(flat: Tensor, plan: Blueprint) -> Streams:
-    """What `packed` was given."""
+def unpack(flat: Tensor, plan: Blueprint) -> Streams:
+    """What `pack` was given."""
     layout, heads = plan.layout, plan.shape.num_heads // plan.tp.size
     held = layout.seq_length // layout.cp
     if layout.sequence_parallel:
@@ -162,7 +167,7 @@ def unpacked(flat: Tensor, plan: Blueprint) -> Streams:
     return Streams(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
-class Inlet(nn.Module):
+class StreamsEmbedding(nn.Module):
     """The vocabulary and the tables, where both streams begin."""
 
     def __init__(self, plan: Blueprint) -> None:
@@ -170,7 +175,7 @@ class Inlet(nn.Module):
         self.embedding = Embedding(plan)
         heads = plan.shape.num_heads
         self.encoder_table, self.decoder_table = (
-            plan.sharded(f"{stack}.position_bias", heads, T5_BUCKETS, dim=0)
+            plan.sharded_weight(f"{stack}.position_bias", heads, T5_BUCKETS, dim=0)
             for stack in ("encoder", "decoder")
         )
         for table in (self.encoder_table, self.decoder_table):
@@ -180,7 +185,7 @@ class Inlet(nn.Module):
 
     def streams_of(self, ids: Tensor) -> Streams:
         """Ids [b, 2, s] -> both streams, and the tables that all stages are sent."""
-        return Streams(*pair_of(self.embedding, ids), self.encoder_table, self.decoder_table)
+        return Streams(*embed_pair(self.embedding, ids), self.encoder_table, self.decoder_table)
 
     def forward(self, streams: Streams) -> Streams:
         """Nothing is left to do: the stage itself has let the streams in."""
@@ -228,7 +233,7 @@ class PipedDecoderLayer(nn.Module):
         return streams._replace(target=target)
 
 
-class Outlet(nn.Module):
+class StreamsHead(nn.Module):
     """The norm after the decoder and the head, where the encoder's stream ends."""
 
     def __init__(self, plan: Blueprint) -> None:

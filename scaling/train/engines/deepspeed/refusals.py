@@ -50,7 +50,7 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             "Adam, which is compiled at run time"
         )
     elements = layout.micro_batch_size * (layout.seq_length // layout.cp) * shape.hidden_size
-    if cuts_messages(shape, layout) and elements % layout.tp:
+    if partitions_activations(shape, layout) and elements % layout.tp:
         over_cp = f" / cp={layout.cp}" if layout.cp > 1 else ""
         yield (
             f"pp={layout.pp} with tp={layout.tp}: stages send each other one part of the "
@@ -85,7 +85,7 @@ def _lacks_experts(shape: ModelShape, layout: Layout) -> bool:
     return first <= shape.dense_layers
 
 
-def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
+def partitions_activations(shape: ModelShape, layout: Layout) -> bool:
     """Whether stages hand each other activations cut over the tp ranks.
 
     That is right only where these ranks hold the same ones: under sequence_parallel it would train

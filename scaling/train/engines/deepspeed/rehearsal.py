@@ -24,7 +24,7 @@ from scaling.train.parallel.groups import Groups
 Note = Callable[[str], None]  # counts one wait for the device, by its kind
 
 
-def around_optimizer(trainer: Trainer, wrap: Callable[[Any], Any]) -> None:
+def wrap_optimizer(trainer: Trainer, wrap: Callable[[Any], Any]) -> None:
     """Let `wrap` stand around what is done once after a step's micro-batches."""
     trainer.engine._take_model_step = wrap(trainer.engine._take_model_step)
 
@@ -84,13 +84,13 @@ class _LikeCuda(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed has no types
     default_stream = current_stream
 
 
-def answer_as_cuda(note: Note) -> None:
+def act_like_cuda(note: Note) -> None:
     """Let DeepSpeed take the paths that it takes on CUDA, and count where it drains the device."""
     set_accelerator(_LikeCuda(note))
 
 
 @contextlib.contextmanager
-def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
+def patched(point: Point, groups: Groups, note: Note) -> Iterator[None]:
     """Tell DeepSpeed what it would read from a tensor or hear from a neighbour."""
     message = _Message(point, groups)
     rebuilt = PartitionedTensor.from_meta

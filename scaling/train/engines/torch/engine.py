@@ -28,11 +28,11 @@ from scaling.layout.partition import layers_by_cost, part_costs
 from scaling.study.short_steps import accumulations
 from scaling.train.data import MicroBatch
 from scaling.train.engines.torch.sharding import LAYERS, Sharding
-from scaling.train.engines.torch.update import Engine, Tied, Update
+from scaling.train.engines.torch.update import Engine, TiedWeight, Update
 from scaling.train.engines.trainer import Beat, Trainer, mean_loss
-from scaling.train.kernels.compiled import compile_each
+from scaling.train.kernels.compiled import compile_modules
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.model.decoder import Chunk, Decoder, loss_of
+from scaling.train.model.decoder import Chunk, Decoder, loss_function
 from scaling.train.model.encoder_decoder import EncoderDecoder
 from scaling.train.parallel.groups import Groups
 
@@ -51,7 +51,7 @@ def join(_: int) -> None:
 
 def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
     """The trainer of this layout, weights drawn and sharded."""
-    plan = dataclasses.replace(plan, tp=dataclasses.replace(plan.tp, sums_each=False))
+    plan = dataclasses.replace(plan, tp=dataclasses.replace(plan.tp, reduces_in_hooks=False))
     trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
     return trainer(plan, groups, beat)
 
@@ -62,12 +62,12 @@ class ReplicaTrainer:
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         beat("building the model")
         self._sharding = Sharding(plan, groups)
-        with self._sharding.of_parts():
+        with self._sharding.applied_while_building():
             model = EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
-        self._sharding.of(model)
+        self._sharding.apply(model)
         beat("building the engine")
         if plan.layout.compile:
-            compile_each(model, LAYERS)
+            compile_modules(model, LAYERS)
         update = Update(list(model.parameters()), plan, copies=self._sharding.copies)
         self.engine = Engine(module=model, update=update)
         self._groups = groups
@@ -81,7 +81,7 @@ class ReplicaTrainer:
             loss = self.engine.module(ids, labels)
             (loss / (len(batches) * self._sharding.summed)).backward()
             self._losses.append(loss.detach())
-        self._sharding.wait()
+        self._sharding.wait_for_reductions()
         self.engine.update()
 
     def loss(self) -> float:
@@ -90,7 +90,7 @@ class ReplicaTrainer:
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
-        return self.engine.update.last_norm()
+        return self.engine.update.grad_norm()
 
 
 def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
@@ -120,14 +120,14 @@ class PipelineTrainer:
         self._indices = chunks_of_rank(layout, place.pp_rank)
         self._chunks: list[Chunk] = []
         for index in self._indices:
-            with sharding.of_parts():
+            with sharding.applied_while_building():
                 chunk = _chunk(plan, index)
-            sharding.of(chunk)
+            sharding.apply(chunk)
             if layout.compile:
-                compile_each(chunk, LAYERS)
+                compile_modules(chunk, LAYERS)
             self._chunks.append(chunk)
         beat("building the engine")
-        group = groups.own_group_by(lambda o: (o.tp_rank, o.cp_rank, o.dp_rank))
+        group = groups.group_by(lambda o: (o.tp_rank, o.cp_rank, o.dp_rank))
         self._stages = [
             PipelineStage(
                 chunk,
@@ -171,7 +171,7 @@ class PipelineTrainer:
         layout = self._plan.layout
         whole, multiple = layout.gradient_accumulation_steps, layout.pipeline_schedule != "1f1b"
         counts = {count, whole} | (set(accumulations(layout)) if count != whole else set())
-        loss = loss_of(self._plan)
+        loss = loss_function(self._plan)
         for stage in self._stages:
             stage.has_backward = True  # a schedule of torch 2.11 says so only as a step begins
         for each in sorted(counts):
@@ -196,7 +196,7 @@ class PipelineTrainer:
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
-        return self.engine.update.last_norm()
+        return self.engine.update.grad_norm()
 
 
 def _message(plan: Blueprint, chunks: int, index: int) -> Tensor:
@@ -213,12 +213,12 @@ def _message(plan: Blueprint, chunks: int, index: int) -> Tensor:
     return torch.empty(size, dtype=plan.dtype, device="meta", requires_grad=True)
 
 
-def _tied(plan: Blueprint, groups: Groups, chunks: list[Chunk]) -> Tied | None:
+def _tied(plan: Blueprint, groups: Groups, chunks: list[Chunk]) -> TiedWeight | None:
     """This rank's copies of the weight that look-up and head share, and who has the others."""
     last = 0 if plan.layout.pipeline_schedule in V_SCHEDULES else plan.layout.pp - 1
-    ends = groups.own_group_by(
+    ends = groups.group_by(
         lambda o: (o.tp_rank, o.cp_rank, o.dp_rank, 0 if o.pp_rank == last else o.pp_rank)
     )
     parts = [chunk.embedding or chunk.head for chunk in chunks]
     copies = [part.weight for part in parts if part is not None]
-    return Tied(copies=copies, first_is_here=chunks[0].first, group=ends) if copies else None
+    return TiedWeight(copies=copies, first_is_here=chunks[0].first, group=ends) if copies else None

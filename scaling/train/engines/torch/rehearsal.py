@@ -18,24 +18,24 @@ from scaling.train.parallel.groups import Groups
 Note = Callable[[str], None]  # counts one wait for the device, by its kind
 
 
-def around_optimizer(trainer: Trainer, wrap: Callable[[Any], Any]) -> None:
+def wrap_optimizer(trainer: Trainer, wrap: Callable[[Any], Any]) -> None:
     """Let `wrap` stand around what is done once after a step's micro-batches."""
     trainer.engine.update = wrap(trainer.engine.update)
 
 
-def answer_as_cuda(note: Note) -> None:
+def act_like_cuda(note: Note) -> None:
     """Nothing: FSDP2 queues the same work on every device and waits for none of it itself."""
 
 
 @contextlib.contextmanager
-def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
+def patched(point: Point, groups: Groups, note: Note) -> Iterator[None]:
     """Tell FSDP2 and the stages what they would read from a tensor or hear from a neighbour."""
     finalized = FSDPParamGroup.finalize_backward
 
-    def with_numbers(mesh_of: Callable[..., Any]) -> Callable[..., Any]:
+    def with_numbers(data_mesh: Callable[..., Any]) -> Callable[..., Any]:
         def made(*place: Any) -> Any:
             with unset_fake_temporarily():  # a mesh looks for this rank among its numbers
-                return mesh_of(*place)
+                return data_mesh(*place)
 
         return made
 
@@ -51,8 +51,8 @@ def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for place, name, value in (
-            (sharding, "mesh_of", with_numbers(sharding.mesh_of)),
-            (sharding, "mesh_of_experts", with_numbers(sharding.mesh_of_experts)),
+            (sharding, "data_mesh", with_numbers(sharding.data_mesh)),
+            (sharding, "expert_mesh", with_numbers(sharding.expert_mesh)),
             (FSDPParamGroup, "finalize_backward", finalize),
         ):
             stack.enter_context(mock.patch.object(place, name, value))

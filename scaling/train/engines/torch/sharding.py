@@ -74,9 +74,9 @@ class Sharding:
         self._experts: DeviceMesh | None = None  # of the ranks that hold the same experts
         if layout.ep > 1:
             self._parts += (Experts,)
-            self._experts = mesh_of_experts(groups, plan.device.type)
+            self._experts = expert_mesh(groups, plan.device.type)
         if self.applied:
-            self._mesh = mesh_of(layout, groups, plan.device.type)
+            self._mesh = data_mesh(layout, groups, plan.device.type)
             shards = 1 if self._replicates else self._mesh.size(self._mesh.ndim - 1)
             self.copies = replicas // shards
 
@@ -85,12 +85,12 @@ class Sharding:
         return self._layout.zero_stage == 0 and self._layout.dp * self._layout.cp > 1
 
     @contextlib.contextmanager
-    def of_parts(self) -> Iterator[None]:
+    def applied_while_building(self) -> Iterator[None]:
         """Shard each part of a model as soon as it stands: the whole may not fit one device."""
 
         def registered(_: nn.Module, __: str, part: nn.Module | None) -> None:
             if self.applied and isinstance(part, self._parts):
-                self.of(part)
+                self.apply(part)
 
         hook = register_module_module_registration_hook(registered)
         try:
@@ -98,7 +98,7 @@ class Sharding:
         finally:
             hook.remove()
 
-    def of(self, module: nn.Module) -> None:
+    def apply(self, module: nn.Module) -> None:
         """Shard what of this module is not sharded yet, as one group."""
         if not self.applied:
             for weight in module.parameters() if self.summed > 1 else ():
@@ -140,43 +140,41 @@ class Sharding:
             crossing = dist.all_reduce(weight.grad, group=self._group, async_op=True)
             self._crossing.append(crossing)
 
-    def wait(self) -> None:
+    def wait_for_reductions(self) -> None:
         """Let what follows find gradients that have been summed."""
         for crossing in self._crossing:
             crossing.wait()
         self._crossing.clear()
 
 
-def tp_sharded(weight: nn.Parameter) -> bool:
+def is_tp_sharded(weight: nn.Parameter) -> bool:
     """Whether each tp rank holds another part of this weight."""
     return bool(getattr(weight, _TP_MARK, False))
 
 
-def of_experts(weight: nn.Parameter) -> bool:
+def is_expert_weight(weight: nn.Parameter) -> bool:
     """Whether a weight is of experts that are dealt to ranks."""
     return hasattr(weight, _COPIES)
 
 
-def copies_of(weight: nn.Parameter, otherwise: int) -> int:
+def replicas_of(weight: nn.Parameter, otherwise: int) -> int:
     """Ranks of the data group that hold this part of a weight: of an expert's it is marked."""
     return int(getattr(weight, _COPIES, otherwise))
 
 
-def mesh_of_experts(groups: Groups, device: str) -> DeviceMesh:
+def expert_mesh(groups: Groups, device: str) -> DeviceMesh:
     """The ranks that hold the same experts."""
-    return DeviceMesh.from_group(groups.experts_group(), device, mesh_dim_names=("experts",))
+    return DeviceMesh.from_group(groups.expert_data_group(), device, mesh_dim_names=("experts",))
 
 
-def mesh_of(layout: Layout, groups: Groups, device: str) -> DeviceMesh:
+def data_mesh(layout: Layout, groups: Groups, device: str) -> DeviceMesh:
     """The data group; with shards of a smaller size [copies, ranks that share one]."""
     assert groups.data_group is not None
     size = layout.zero_shard_size
     if size is None or size == layout.dp:
         return DeviceMesh.from_group(groups.data_group, device, mesh_dim_names=("data",))
-    shards = groups.own_group_by(
-        lambda other: (other.tp_rank, other.pp_rank, other.dp_rank // size)
-    )
-    copies = groups.own_group_by(
+    shards = groups.group_by(lambda other: (other.tp_rank, other.pp_rank, other.dp_rank // size))
+    copies = groups.group_by(
         lambda other: (other.tp_rank, other.pp_rank, other.cp_rank, other.dp_rank % size)
     )
     ranks = torch.tensor(dist.get_process_group_ranks(groups.data_group))

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from scaling.train.engines.torch.sharding import copies_of, of_experts, tp_sharded
+from scaling.train.engines.torch.sharding import is_expert_weight, is_tp_sharded, replicas_of
 from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from scaling.train.measure.window import OPTIMIZER
 from scaling.train.model.blueprint import Blueprint
@@ -23,7 +23,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tied:
+class TiedWeight:
     """Copies of one weight, which stay equal because each gets the sum of their gradients.
 
     `copies` are this rank's, the first of them the model's own where `first_is_here`; `group` are
@@ -51,7 +51,7 @@ class Update:
         plan: Blueprint,
         *,
         copies: int,
-        tied: Tied | None = None,
+        tied: TiedWeight | None = None,
     ) -> None:
         self._weights, self._plan, self._tied = list(weights), plan, tied
         self._optimizer = torch.optim.AdamW(
@@ -63,19 +63,19 @@ class Update:
         shares = [
             0.0
             if any(weight is copy for copy in again)
-            else 1 / copies_of(weight, copies) / (1 if tp_sharded(weight) else tp.size)
+            else 1 / replicas_of(weight, copies) / (1 if is_tp_sharded(weight) else tp.size)
             for weight in self._weights
         ]
         self._shares = torch.tensor(shares, device=plan.device)
         self._summed = [
             index
             for index, weight in enumerate(self._weights)
-            if tp.sequence_parallel and not tp_sharded(weight)
+            if tp.sequence_parallel and not is_tp_sharded(weight)
         ]
-        self._of_experts = [i for i, weight in enumerate(self._weights) if of_experts(weight)]
+        self._of_experts = [i for i, weight in enumerate(self._weights) if is_expert_weight(weight)]
         self._norm: Tensor | None = None
 
-    def last_norm(self) -> float | None:
+    def grad_norm(self) -> float | None:
         """The norm of all gradients of the last step before they were clipped."""
         return None if self._norm is None else self._norm.item()
 
@@ -103,7 +103,7 @@ class Update:
         dist.all_reduce(total)
         return total.sqrt()
 
-    def _sum_tied(self, tied: Tied) -> None:
+    def _sum_tied(self, tied: TiedWeight) -> None:
         gradients = [_local(copy.grad) for copy in tied.copies]
         total = torch.stack(gradients).sum(0).to(self._plan.device)
         dist.all_reduce(total, group=tied.group)

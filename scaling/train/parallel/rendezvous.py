@@ -24,7 +24,7 @@ class RankId:
     master: str
 
 
-def rank_id_of_environment() -> RankId:
+def rank_id_from_environment() -> RankId:
     """The identity that RANK, LOCAL_RANK, WORLD_SIZE and MASTER_ADDR say."""
     return RankId(
         rank=int(os.environ["RANK"]),
@@ -34,7 +34,7 @@ def rank_id_of_environment() -> RankId:
     )
 
 
-def meet(rank_id: RankId, files: RankFiles, device: torch.device, *, timeout_s: float) -> int:
+def rendezvous(rank_id: RankId, files: RankFiles, device: torch.device, *, timeout_s: float) -> int:
     """Make torch's process group of all ranks; the port of its store.
 
     Rank 0 listens on a port that the kernel picks and leaves its number in the run's folder, so no
@@ -76,7 +76,7 @@ def _store(rank_id: RankId, files: RankFiles, timeout: datetime.timedelta) -> TC
     return TCPStore(*address, rank_id.world_size, is_master=False, timeout=timeout)
 
 
-def part() -> None:
+def leave_process_group() -> None:
     """Part together: with gloo a rank that goes alone can abort the ones that still talk to it."""
     dist.barrier()
     dist.destroy_process_group()

@@ -9,12 +9,12 @@ from torch import Tensor
 Operation = Callable[..., Tensor]
 
 
-def same(x: Tensor, *_: Any) -> Tensor:
+def identity(x: Tensor, *_: Any) -> Tensor:
     """What passes as it is: of a sum over ranks the gradient, which each has in full."""
     return x.view_as(x)
 
 
-def paired(there: Operation, back: Operation, x: Tensor, *given: Any) -> Tensor:
+def conjugate(there: Operation, back: Operation, x: Tensor, *given: Any) -> Tensor:
     """`there(x, *given)`, whose gradient is `back(gradient, *given)`; `there` may work in place."""
     result: Tensor = _Pair.apply(x, there, back, *given)  # type: ignore[no-untyped-call]
     return result

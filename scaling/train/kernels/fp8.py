@@ -31,7 +31,7 @@ _LARGEST_EXPONENT = 8  # of e4m3
 _SCALES = 127  # e8m0 holds 2^-127 to 2^127
 
 
-def linear_of(scaling: Fp8Scaling) -> Linear:
+def fp8_linear(scaling: Fp8Scaling) -> Linear:
     """A product [..., k] x [m, k] + [m] -> [..., m], by a scale of a `tensor`, `row` or `block`.
 
     A row is what one element of the result sums over. n, m and k must be multiples of 16, of 32
@@ -47,7 +47,7 @@ def linear_of(scaling: Fp8Scaling) -> Linear:
     return linear
 
 
-def require_eight_bits(device: torch.device, scaling: Fp8Scaling) -> None:
+def require_fp8(device: torch.device, scaling: Fp8Scaling) -> None:
     """Check that the device multiplies in 8 bits scaled so; a new torch's CPU does, slowly.
 
     Raises:
@@ -118,7 +118,7 @@ def _cast(x: Tensor, format_: torch.dtype, scaling: Fp8Scaling) -> tuple[Tensor,
 
 
 def _times_in_blocks(a: Tensor, b: Tensor) -> Tensor:
-    (narrow_a, scale_a), (narrow_b, scale_b) = cast_in_blocks(a), cast_in_blocks(b)
+    (narrow_a, scale_a), (narrow_b, scale_b) = to_mxfp8(a), to_mxfp8(b)
     if a.device.type == "cpu":
         wide_a, wide_b = (
             (narrow.float().unflatten(-1, (-1, _BLOCK)) * scale.float().unsqueeze(-1)).flatten(1)
@@ -128,13 +128,13 @@ def _times_in_blocks(a: Tensor, b: Tensor) -> Tensor:
         return wide.to(a.dtype)
     kind, order = functional.ScalingType.BlockWise1x32, functional.SwizzleType.SWIZZLE_32_4_4
     product: Tensor = functional.scaled_mm(
-        narrow_a, narrow_b.t(), swizzled(scale_a), kind, swizzled(scale_b), kind,
+        narrow_a, narrow_b.t(), swizzle_scales(scale_a), kind, swizzle_scales(scale_b), kind,
         swizzle_a=order, swizzle_b=order, output_dtype=a.dtype,
     )  # fmt: skip
     return product
 
 
-def cast_in_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
+def to_mxfp8(x: Tensor) -> tuple[Tensor, Tensor]:
     """[n, k] -> e4m3 [n, k], and what every 32 of them are to be multiplied by, e8m0 [n, k / 32].
 
     A block's largest element gets the largest exponent of e4m3; what then lies beyond its largest
@@ -150,7 +150,7 @@ def cast_in_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
     return narrow.flatten(1).contiguous(), scales.contiguous()
 
 
-def swizzled(scales: Tensor) -> Tensor:
+def swizzle_scales(scales: Tensor) -> Tensor:
     """Scales [n, k / 32] in the order in which the matrix units read them, zeros beyond them.
 
     Tiles of 128 rows by 4 columns, one after another; in a tile row 32 i + j lies at 16 j + 4 i

@@ -11,9 +11,9 @@ from scaling.layout.kernels import ATTENTION, FUSED, NO_BIAS_GRADIENT, Kernel
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable
+from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing
 from scaling.train.kernels.compiled import require_compiler
-from scaling.train.kernels.eight_bits import require_eight_bits
+from scaling.train.kernels.fp8 import require_fp8
 
 
 def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> None:
@@ -25,7 +25,7 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
     for sentence in engine_module(layout.engine, "refusals").missing_software(layout):
         raise KernelUnavailable(sentence)
     if layout.precision == "fp8":
-        require_eight_bits(device, layout.fp8_scaling)
+        require_fp8(device, layout.fp8_scaling)
     dtype = _required_dtype(layout.flow_precision, device)
     _require_attention(shape, layout, dtype, device)
     for axis, kernel in FUSED.items():
@@ -55,7 +55,7 @@ def _require_attention(
     require_attention(name, layout.flow_precision, device)
     if shape.family == "t5":
         raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
-    with named_if_unavailable(name):
+    with kernel_named_if_missing(name):
         query = torch.zeros(1, shape.num_heads, 16, shape.head_dim, dtype=dtype, device=device)
         key = torch.zeros(1, shape.num_kv_heads, 16, shape.head_dim, dtype=dtype, device=device)
         attend(query, key, key, name)
