@@ -31,7 +31,7 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     from scaling.train.kernels.attention import DTYPES
     from scaling.train.measure.memory import peak_memory
     from scaling.train.measure.power import UNMETERED, PowerLog, meter_of
-    from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, time_steps
+    from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
     from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
 
     shape, layout = point.shape, point.layout
@@ -71,12 +71,6 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         device=device,
     )
 
-    def prepare(step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        batches = feed(step)
-        if power is not None and step == point.warmup_steps:
-            power.start()
-        return batches
-
     def step(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for index, (ids, labels) in enumerate(batches, start=1):
             waits = ranks > 1 and index < len(batches)
@@ -85,14 +79,17 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         optimizer.step()
         optimizer.zero_grad()
 
-    times = time_steps(
-        steps=steps,
-        prepare=prepare,
-        align=torch.distributed.barrier if ranks > 1 else lambda: None,
-        step=step,
-        after=lambda _: None,
-        stopwatch=CudaStopwatch() if device.type == "cuda" else HostStopwatch(),
-    )
+    stopwatch: Stopwatch = CudaStopwatch() if device.type == "cuda" else HostStopwatch()
+    times = []
+    for index in range(steps):
+        batches = feed(index)
+        if power is not None and index == point.warmup_steps:
+            power.start()
+        if ranks > 1:
+            torch.distributed.barrier()
+        stopwatch.start()
+        step(batches)
+        times.append(stopwatch.stop())
     drawn = UNMETERED if power is None else power.stop()
     if ranks > 1:
         leave_process_group()

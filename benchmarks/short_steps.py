@@ -260,7 +260,7 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
     from scaling.layout.engines import engine_module
     from scaling.train.data import micro_batches
     from scaling.train.engines.trainer import build, make_blueprint
-    from scaling.train.measure.timing import HostStopwatch, time_steps
+    from scaling.train.measure.timing import HostStopwatch
     from scaling.train.parallel.groups import Groups
     from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
 
@@ -277,23 +277,10 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
     counts = [kinds[-1], *kinds, *turns]  # a full step and a round to warm up
     warmup = 1 + len(kinds)
     until = 0.0
+    stopwatch = HostStopwatch()
+    times: list[float] = []
 
-    def prepare(step: int) -> Any:
-        nonlocal until
-        if step == warmup:
-            until = time.monotonic() + seconds
-        return micro_batches(
-            point.layout,
-            vocab_size=point.shape.vocab_size,
-            seed=point.seed,
-            step=step,
-            dp_rank=groups.place.dp_rank,
-            cp_rank=groups.place.cp_rank,
-            device=device,
-            count=counts[step],
-        )
-
-    def enough(times: list[float]) -> bool:
+    def is_enough() -> bool:
         done, rest = divmod(len(times) - warmup, len(kinds))
         if rest or done < FEWEST_ROUNDS:
             return False
@@ -301,15 +288,25 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
         dist.broadcast(late, src=0)  # all ranks go on, or none
         return bool(late.item())
 
-    times = time_steps(
-        steps=len(counts),
-        prepare=prepare,
-        align=dist.barrier,
-        step=trainer.step,
-        after=lambda _: None,
-        stopwatch=HostStopwatch(),
-        enough=enough,
-    )
+    for step, count in enumerate(counts):
+        if step == warmup:
+            until = time.monotonic() + seconds
+        batches = micro_batches(
+            point.layout,
+            vocab_size=point.shape.vocab_size,
+            seed=point.seed,
+            step=step,
+            dp_rank=groups.place.dp_rank,
+            cp_rank=groups.place.cp_rank,
+            device=device,
+            count=count,
+        )
+        dist.barrier()
+        stopwatch.start()
+        trainer.step(batches)
+        times.append(stopwatch.stop())
+        if is_enough():
+            break
     Path(directory, f"times{rank}.json").write_text(json.dumps(times[warmup:]))
     leave_process_group()
     os._exit(0)

@@ -101,6 +101,14 @@ class Blueprint:
         return self.tp.mark_sharded(shift) if sharded_size else self.tp.mark_replicated(shift)
 
 
+def activation_shape(shape: ModelShape, layout: Layout) -> tuple[int, int, int]:
+    """[b, s', h]: what a rank holds of a micro-batch between two layers."""
+    tokens = layout.seq_length // layout.cp
+    if layout.sequence_parallel:
+        tokens //= layout.tp
+    return layout.micro_batch_size, tokens, shape.hidden_size
+
+
 def initial_weight(name: str, shape: Sequence[int], *, seed: int, device: torch.device) -> Tensor:
     """The whole weight of that name, fp32, normal around 0.
 
