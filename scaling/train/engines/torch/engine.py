@@ -27,8 +27,8 @@ from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_by_cost, part_costs
 from scaling.study.short_steps import accumulations
 from scaling.train.data import MicroBatch
+from scaling.train.engines.torch.optimizer_step import Engine, OptimizerStep, TiedWeight
 from scaling.train.engines.torch.sharding import Sharding
-from scaling.train.engines.torch.update import Engine, TiedWeight, Update
 from scaling.train.engines.trainer import LAYERS, Beat, Trainer, mean_loss, whole_model
 from scaling.train.kernels.compiled import compile_modules
 from scaling.train.model.blueprint import Blueprint, activation_shape
@@ -67,8 +67,10 @@ class ReplicaTrainer:
         beat("building the engine")
         if plan.layout.compile:
             compile_modules(model, LAYERS)
-        update = Update(list(model.parameters()), plan, copies=self._sharding.copies)
-        self.engine = Engine(module=model, update=update)
+        optimizer_step = OptimizerStep(
+            list(model.parameters()), plan, replicas=self._sharding.replicas
+        )
+        self.engine = Engine(module=model, optimizer_step=optimizer_step)
         self._groups = groups
         self._losses: list[Tensor] = []
 
@@ -78,10 +80,10 @@ class ReplicaTrainer:
         for index, (ids, labels) in enumerate(batches, start=1):
             self._sharding.before_micro_batch(self.engine.module, last=index == len(batches))
             loss = self.engine.module(ids, labels)
-            (loss / (len(batches) * self._sharding.summed)).backward()
+            (loss / (len(batches) * self._sharding.summed_ranks)).backward()
             self._losses.append(loss.detach())
         self._sharding.wait_for_reductions()
-        self.engine.update()
+        self.engine.optimizer_step()
 
     def loss(self) -> float:
         """The mean over all micro-batches and replicas."""
@@ -89,7 +91,7 @@ class ReplicaTrainer:
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
-        return self.engine.update.grad_norm()
+        return self.engine.optimizer_step.grad_norm()
 
 
 def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
@@ -142,8 +144,8 @@ class PipelineTrainer:
         self._schedules: dict[int, Any] = {}  # by number of micro-batches
         weights = [weight for chunk in self._chunks for weight in chunk.parameters()]
         tied = _tied_weight(plan, groups, self._chunks) if plan.shape.tied_embeddings else None
-        update = Update(weights, plan, copies=sharding.copies, tied=tied)
-        self.engine = Engine(module=self._chunks[0], update=update)
+        optimizer_step = OptimizerStep(weights, plan, replicas=sharding.replicas, tied=tied)
+        self.engine = Engine(module=self._chunks[0], optimizer_step=optimizer_step)
         self._losses: list[Tensor] = []
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
@@ -158,7 +160,7 @@ class PipelineTrainer:
             schedule.step(*ids, target=labels, losses=self._losses, return_outputs=False)
         else:
             schedule.step(*ids)
-        self.engine.update()
+        self.engine.optimizer_step()
 
     def _prepare_schedules(self, count: int) -> None:
         """Make a schedule for each number of micro-batches to come; a torch schedule has one.
@@ -196,7 +198,7 @@ class PipelineTrainer:
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
-        return self.engine.update.grad_norm()
+        return self.engine.optimizer_step.grad_norm()
 
 
 def _boundary_tensor(plan: Blueprint, index: int) -> Tensor:

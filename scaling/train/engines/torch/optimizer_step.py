@@ -16,18 +16,18 @@ from scaling.train.model.blueprint import Blueprint
 
 @dataclass(slots=True, kw_only=True)
 class Engine:
-    """What a trainer runs: a model (of a pipeline its first chunk), and the step's end."""
+    """A model (in a pipeline its first chunk on this rank) and its optimizer step."""
 
     module: nn.Module
-    update: "Update"
+    optimizer_step: "OptimizerStep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiedWeight:
-    """Copies of one weight, which stay equal because each gets the sum of their gradients.
+    """Copies of one weight, kept equal by giving each the sum of their gradients.
 
-    `copies` are this rank's, the first of them the model's own where `first_is_here`; `group` are
-    the ranks that have any.
+    `copies` are this rank's. The first of them is the model's own where `first_is_here`. `group`
+    has all ranks that hold a copy.
     """
 
     copies: list[nn.Parameter]
@@ -35,14 +35,14 @@ class TiedWeight:
     group: dist.ProcessGroup
 
 
-class Update:
-    """The step's end on this rank. It waits for the device only where gradients are on the host.
+class OptimizerStep:
+    """The end of a step on this rank. It waits for the device only if gradients are on the host.
 
     Args:
-        weights: this rank's parts, in one order on all ranks that hold the same layers.
+        weights: this rank's parts, in the same order on all ranks that hold the same layers.
         plan: the model, the layout, and this rank's place in it.
-        copies: ranks of the data group that hold the same parts.
-        tied: copies among them of one weight.
+        replicas: ranks of the data group that hold the same parts.
+        tied: the copies of a tied weight among `weights`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Update:
         weights: Sequence[nn.Parameter],
         plan: Blueprint,
         *,
-        copies: int,
+        replicas: int,
         tied: TiedWeight | None = None,
     ) -> None:
         self._weights, self._plan, self._tied = list(weights), plan, tied
@@ -58,16 +58,17 @@ class Update:
             self._weights, lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
         tp = plan.tp
-        # over all ranks each gradient is to count once
-        again = [] if tied is None else tied.copies[1 if tied.first_is_here else 0 :]
+        # Each rank adds its squared norms times these shares: over all ranks, each gradient counts
+        # once.
+        extra_copies = [] if tied is None else tied.copies[1 if tied.first_is_here else 0 :]
         shares = [
             0.0
-            if any(weight is copy for copy in again)
-            else 1 / replicas_of(weight, copies) / (1 if is_tp_sharded(weight) else tp.size)
+            if any(weight is copy for copy in extra_copies)
+            else 1 / replicas_of(weight, replicas) / (1 if is_tp_sharded(weight) else tp.size)
             for weight in self._weights
         ]
         self._shares = torch.tensor(shares, device=plan.device)
-        self._summed = [
+        self._summed_over_tp = [
             index
             for index, weight in enumerate(self._weights)
             if tp.sequence_parallel and not is_tp_sharded(weight)
@@ -76,7 +77,7 @@ class Update:
         self._norm: Tensor | None = None
 
     def grad_norm(self) -> float | None:
-        """The norm of all gradients of the last step before they were clipped."""
+        """The norm of all gradients of the last step, before clipping."""
         return None if self._norm is None else self._norm.item()
 
     @torch.profiler.record_function(OPTIMIZER)
@@ -85,38 +86,40 @@ class Update:
         gradients = [_local(weight.grad) for weight in self._weights]
         if self._tied is not None:
             self._sum_tied(self._tied)
-        if self._summed:
-            self._sum_over_sequence([gradients[index] for index in self._summed])
-        if self._of_experts:  # FSDP2 took the mean over those that hold the same ones
-            dealt = [gradients[index] for index in self._of_experts]
-            torch._foreach_div_(dealt, self._plan.ep.size)
+        if self._summed_over_tp:
+            self._sum_over_tp([gradients[index] for index in self._summed_over_tp])
+        if self._of_experts:  # FSDP2 averaged over the ranks with the same experts, not over ep
+            of_experts = [gradients[index] for index in self._of_experts]
+            torch._foreach_div_(of_experts, self._plan.ep.size)
         self._norm = self._norm_of(gradients)
         if self._plan.gradient_clipping:
-            shrink = (self._plan.gradient_clipping / self._norm).clamp(max=1.0)
-            torch._foreach_mul_(gradients, shrink.to(gradients[0].device))
+            factor = (self._plan.gradient_clipping / self._norm).clamp(max=1.0)
+            torch._foreach_mul_(gradients, factor.to(gradients[0].device))
         self._optimizer.step()
         self._optimizer.zero_grad()
 
     def _norm_of(self, gradients: list[Tensor]) -> Tensor:
+        """The norm over all ranks' gradients, a scalar; all-reduced over the world."""
         norms = torch.stack(torch._foreach_norm(gradients)).to(self._plan.device)
         total = norms.float().square().mul(self._shares).sum()
         dist.all_reduce(total)
         return total.sqrt()
 
     def _sum_tied(self, tied: TiedWeight) -> None:
+        """Give every copy the sum of the copies' gradients, over the ranks that hold one."""
         gradients = [_local(copy.grad) for copy in tied.copies]
         total = torch.stack(gradients).sum(0).to(self._plan.device)
         dist.all_reduce(total, group=tied.group)
         for gradient in gradients:
             gradient.copy_(total)
 
-    def _sum_over_sequence(self, gradients: list[Tensor]) -> None:
-        """Each tp rank has those of its part of the tokens."""
-        flat = torch.cat([each.flatten() for each in gradients]).to(self._plan.device)
+    def _sum_over_tp(self, gradients: list[Tensor]) -> None:
+        """Sum over the tp group in one all-reduce: each rank has seen a part of the sequence."""
+        flat = torch.cat([gradient.flatten() for gradient in gradients]).to(self._plan.device)
         dist.all_reduce(flat, group=self._plan.tp.group)
-        sums = flat.split([each.numel() for each in gradients])
-        for gradient, whole in zip(gradients, sums, strict=True):
-            gradient.copy_(whole.view_as(gradient))
+        sums = flat.split([gradient.numel() for gradient in gradients])
+        for gradient, total in zip(gradients, sums, strict=True):
+            gradient.copy_(total.view_as(gradient))
 
 
 def _local(gradient: Tensor | None) -> Tensor:
