@@ -28,7 +28,7 @@ def union(spans: Spans) -> Spans:
 
 
 def covered_s(spans: Spans) -> float:
-    """Seconds in which at least one span goes on."""
+    """Seconds that at least one span covers."""
     disjoint = union(spans)
     return float((disjoint[:, 1] - disjoint[:, 0]).sum())
 
@@ -44,6 +44,6 @@ def clip(spans: Spans, window: Spans) -> Spans:
 
 
 def uncovered_s(spans: Spans, cover: Spans) -> float:
-    """Seconds in which one of the spans goes on and none of the cover."""
-    # a difference of sums that were rounded: nothing uncovered may come out as less than nothing
+    """Seconds that one of the spans covers and none of `cover`."""
+    # the two sums are rounded, so their difference may fall below 0
     return max(0.0, covered_s(np.concatenate((spans, cover))) - covered_s(cover))
