@@ -1,4 +1,4 @@
-"""The kernels and software a point names: each is there, or a sentence says why it is not."""
+"""Check that the kernels and software a point names are installed and run on this device."""
 
 import importlib
 import importlib.metadata
@@ -20,7 +20,7 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
     """Check every kernel the layout names, and its engine's software, before anything is built.
 
     Raises:
-        KernelUnavailable: one of them is not there; it says what would bring it.
+        KernelUnavailable: one is missing; the text says what is needed.
     """
     for sentence in engine_module(layout.engine, "refusals").missing_software(layout):
         raise KernelUnavailable(sentence)
@@ -62,23 +62,23 @@ def _require_attention(
 
 
 def require_attention(attention: Attention, precision: Precision, device: torch.device) -> None:
-    """Check that the package of a kernel is here and computes in this precision.
+    """Check that an attention kernel is installed and computes in this precision.
 
     Raises:
-        KernelUnavailable: it does not; the text says what would.
+        KernelUnavailable: it is not, or does not; the text says what is needed.
     """
     kernel = ATTENTION[attention]
     require_package(kernel, device)
     if precision not in kernel.precisions:
-        able = " and ".join(sorted(kernel.precisions))
-        raise KernelUnavailable(f"{kernel.called} computes in {able}, not in {precision}")
+        supported = " and ".join(sorted(kernel.precisions))
+        raise KernelUnavailable(f"{kernel.called} computes in {supported}, not in {precision}")
 
 
 def require_package(kernel: Kernel, device: torch.device) -> None:
-    """Check that the kernel's package can be imported, and that there is a GPU for it.
+    """Check that a kernel's package can be imported and supports this device.
 
     Raises:
-        KernelUnavailable: it says what would bring it.
+        KernelUnavailable: it cannot or does not; the text says what is needed.
     """
     if kernel.gone is not None:
         gone = kernel.gone.format(torch=torch.__version__)
@@ -102,17 +102,17 @@ def require_package(kernel: Kernel, device: torch.device) -> None:
         ) from error
     if not package.capabilities:
         return
-    capability = torch.cuda.get_device_capability(device)
-    if capability[0] not in package.capabilities:
-        name, (major, minor) = torch.cuda.get_device_name(device), capability
+    major, minor = torch.cuda.get_device_capability(device)
+    if major not in package.capabilities:
+        name = torch.cuda.get_device_name(device)
         raise KernelUnavailable(
             f"{needs}; {name} has compute capability {major}.{minor}, and it is built for "
-            + " and ".join(f"{one}.x" for one in package.capabilities)
+            + " and ".join(f"{capability}.x" for capability in package.capabilities)
         )
 
 
 def version_of(kernel: Kernel) -> str | None:
-    """The installed version of this kernel's package, None where it needs or finds none."""
+    """The installed version of this kernel's package; None without a package or if missing."""
     if kernel.package is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Two operations of which each is the other's gradient."""
+"""Pairs of operations, each the gradient of the other, as f and g of Megatron-LM."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,25 +10,28 @@ Operation = Callable[..., Tensor]
 
 
 def identity(x: Tensor, *_: Any) -> Tensor:
-    """What passes as it is: of a sum over ranks the gradient, which each has in full."""
+    """The input as it is: the gradient of a sum over ranks, which each rank has in full."""
     return x.view_as(x)
 
 
-def conjugate(there: Operation, back: Operation, x: Tensor, *given: Any) -> Tensor:
-    """`there(x, *given)`, whose gradient is `back(gradient, *given)`; `there` may work in place."""
-    result: Tensor = _Pair.apply(x, there, back, *given)  # type: ignore[no-untyped-call]
+def conjugate(forward: Operation, backward: Operation, x: Tensor, *args: Any) -> Tensor:
+    """Run `forward(x, *args)`, with `backward(gradient, *args)` as its gradient.
+
+    `forward` may work in place.
+    """
+    result: Tensor = _Conjugate.apply(x, forward, backward, *args)  # type: ignore[no-untyped-call]
     return result
 
 
-class _Pair(torch.autograd.Function):
+class _Conjugate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Operation, back: Operation, *given: Any) -> Tensor:
-        ctx.back, ctx.given = back, given
-        result = there(x, *given)
+    def forward(ctx: Any, x: Tensor, forward: Operation, backward: Operation, *args: Any) -> Tensor:
+        ctx.operation, ctx.args = backward, args
+        result = forward(x, *args)
         if result is x:
             ctx.mark_dirty(x)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.back(gradients[0], *ctx.given), None, None, *(None for _ in ctx.given)
+        return ctx.operation(gradients[0], *ctx.args), None, None, *(None for _ in ctx.args)
