@@ -65,8 +65,8 @@ def plain_attention(
 ) -> Tensor:
     """Attention in three operators: query [b, n, s, d], key and value [b, kv, s, d].
 
-    Returns [b, n, s, d]. `bias` [1, n, s, s] is added to the scores. Softmax sums in fp32 and rounds
-    once, because its input has the precision of its output.
+    Returns [b, n, s, d]. `bias` [1, n, s, s] is added to the scores. Softmax sums in fp32 and
+    rounds once, because its input has the precision of its output.
     """
     key, value = _one_per_query_head(query, key, value)
     scores = (query * scale if scale != 1 else query) @ key.transpose(-2, -1)

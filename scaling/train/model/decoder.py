@@ -60,7 +60,7 @@ class Embedding(nn.Module):
 
 
 class FinalNorm(Norm):
-    """The norm after the last layer, a class of its own for DeepSpeed's pipeline."""
+    """The norm after the last layer, a class of its own because a pipeline places it by class."""
 
 
 class Layer(nn.Module):
