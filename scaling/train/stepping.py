@@ -11,7 +11,7 @@ from scaling.record.interval import Verdict, is_a_look, judged
 from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
-from scaling.study.short_steps import accumulations, in_random_turns, rounds
+from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
 from scaling.train.data import Feed, MicroBatch, micro_batches, to_device
 from scaling.train.engines.trainer import Trainer
 from scaling.train.kernels.compiled import graphs_compiled
@@ -111,9 +111,9 @@ class StepRunner:
             warmup_steps: steps with the fewest micro-batches before the first round.
         """
         point = self.point
-        counts = accumulations(point.layout)
-        at_least = rounds(point.at_least_steps or point.measured_steps)
-        turns = in_random_turns(counts, rounds(point.measured_steps), point.seed)
+        counts = short_step_sizes(point.layout)
+        at_least = short_step_rounds(point.at_least_steps or point.measured_steps)
+        turns = shuffled_rounds(counts, short_step_rounds(point.measured_steps), point.seed)
 
         def extension_of(times: list[float]) -> Extension | None:
             return extended(turns[: len(times)], self.slowest(times), self._full_count)

@@ -51,7 +51,7 @@ def kernel_named_if_missing(attention: Attention) -> Iterator[None]:
         kernel = ATTENTION[attention]
         backend = f" ({kernel.backend} of torch {torch.__version__})" if kernel.backend else ""
         reason = str(error).splitlines()[0]
-        raise KernelUnavailable(f"{kernel.called}{backend} cannot run here: {reason}") from error
+        raise KernelUnavailable(f"{kernel.setting}{backend} cannot run here: {reason}") from error
 
 
 def plain_attention(

@@ -44,7 +44,7 @@ class Blueprint:
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights when they are built. fp32 first would need twice the memory."""
-        return DTYPES[self.layout.flow_precision]
+        return DTYPES[self.layout.model_precision]
 
     @property
     def linear(self) -> Linear:

@@ -88,9 +88,9 @@ def deepspeed_config(
         # torch's fused AdamW runs on the host too; DeepSpeed's own is compiled at first use
         config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
         config["zero_force_ds_cpu_optimizer"] = False
-    if layout.flow_precision in ("bf16", "fp16"):
-        config[layout.flow_precision] = {"enabled": True}
-    if layout.flow_precision == "bf16":
+    if layout.model_precision in ("bf16", "fp16"):
+        config[layout.model_precision] = {"enabled": True}
+    if layout.model_precision == "bf16":
         # The check reads all gradients twice and waits for the result. bf16 has the range of fp32,
         # and a loss that is not finite shows the same. ZeRO-0 and ZeRO-3 check regardless.
         config["bf16"]["check_grad_overflow"] = False

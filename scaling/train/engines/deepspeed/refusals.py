@@ -71,7 +71,7 @@ def _lacks_experts(shape: ModelShape, layout: Layout) -> bool:
     The dense layers are the model's first ones. Under DualPipeV each rank has a second stage in the
     second half of the model.
     """
-    takes_no_norm = layout.zero_stage == 0 and layout.flow_precision == "fp32"
+    takes_no_norm = layout.zero_stage == 0 and layout.model_precision == "fp32"
     if layout.ep == 1 or layout.pp == 1 or takes_no_norm:
         return False
     if layout.pipeline_schedule == "dualpipev":
@@ -111,9 +111,9 @@ def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]
     if not gradient_clipping or layout.zero_stage > 0:
         return
     left_out = None
-    if layout.pp > 1 and layout.flow_precision != "bf16":
+    if layout.pp > 1 and layout.model_precision != "bf16":
         left_out = "later stages"
-    elif layout.tp > 1 and layout.pp == 1 and layout.flow_precision in ("bf16", "fp16"):
+    elif layout.tp > 1 and layout.pp == 1 and layout.model_precision in ("bf16", "fp16"):
         left_out = "the other tp ranks"
     elif layout.ep > 1 and layout.pp == 1:
         left_out = "experts"

@@ -24,8 +24,8 @@ from torch.distributed.pipelining import (
 
 from scaling.layout.axes import V_SCHEDULES, PipelineSchedule
 from scaling.layout.layout import Layout
-from scaling.layout.partition import layers_by_cost, part_costs
-from scaling.study.short_steps import accumulations
+from scaling.layout.partition import layer_and_head_costs, split_by_cost
+from scaling.study.short_steps import short_step_sizes
 from scaling.train.data import MicroBatch
 from scaling.train.engines.torch.optimizer_step import Engine, OptimizerStep, TiedWeight
 from scaling.train.engines.torch.sharding import Sharding
@@ -103,8 +103,8 @@ def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
 
 def _chunk(plan: Blueprint, index: int) -> Chunk:
     layout = plan.layout
-    costs = part_costs(plan.shape, layout.seq_length, layout.activation_checkpointing)
-    layers = layers_by_cost(costs, layout.model_chunks)  # of each chunk
+    costs = layer_and_head_costs(plan.shape, layout.seq_length, layout.activation_checkpointing)
+    layers = split_by_cost(costs, layout.model_chunks)  # of each chunk
     begin = sum(layers[:index])
     last = index == layout.model_chunks - 1
     return Chunk(plan, range(begin, begin + layers[index]), first=index == 0, last=last)
@@ -172,7 +172,7 @@ class PipelineTrainer:
         """
         layout = self._plan.layout
         full, multiple = layout.gradient_accumulation_steps, layout.pipeline_schedule != "1f1b"
-        counts = {count, full} | (set(accumulations(layout)) if count != full else set())
+        counts = {count, full} | (set(short_step_sizes(layout)) if count != full else set())
         loss = loss_function(self._plan)
         for stage in self._stages:
             stage.has_backward = True  # torch 2.11 sets it only when a step begins
