@@ -23,7 +23,7 @@ from scaling.study.study import Study
 Floats = npt.NDArray[np.float64]
 
 KEEP = 0.15  # what `scaling plan` shows of a guided sweep where a study is none
-# The keys of `measure` that ask for the least, replayed on published sweeps (docs/prediction.md).
+# The cheapest keys of `measure`, replayed on published sweeps (docs/prediction_accuracy.md).
 CHEAPEST = {
     "measured_steps": {"at_least": 5, "at_most": 50, "until": 0.01},
     "accumulation": "short",
