@@ -15,7 +15,7 @@ function fillTable(at, shown, rows, sort) {
   }
   for (const row of rows) {
     const line = body.insertRow();
-    if ('outcome' in row && row.outcome !== 'ok') line.className = row.outcome != null ? 'fail' : row.predicted_outcome != null ? 'foretold' : 'wait';
+    if ('outcome' in row && row.outcome !== 'ok') line.className = row.outcome != null ? 'fail' : row.predicted_outcome != null ? 'only-predicted' : 'wait';
     for (const column of shown) {
       const cell = line.insertCell(), value = (column.show ?? plain)(row[column.key], row, cell);
       cell.append(value instanceof Node ? value : String(value));
@@ -41,7 +41,7 @@ const differs = (rows, { key, default: usual }) => new Set(rows.map(row => row[k
 // Every column the table of points can show; `usual` is shown until the reader says otherwise
 function pointColumns(all) {
   const has = key => all.some(row => row[key] != null);
-  const ran = has('tokens_per_s'), foretold = has('predicted_tokens_per_s'), rate = has('mfu') ? 'mfu' : 'model_flop_per_s_per_gpu';
+  const ran = has('tokens_per_s'), predicted = has('predicted_tokens_per_s'), rate = has('mfu') ? 'mfu' : 'model_flop_per_s_per_gpu';
   const most = Math.max(...all.map(row => row[rate] ?? 0));
   const meter = show => (value, row, cell) => { if (value != null) { cell.classList.add('meter'); cell.style.setProperty('--w', 100 * value / most + '%'); } return show(value); };
   const perGpu = (value, row) => value == null ? unknown : amount(value / row.world_size);
@@ -54,9 +54,9 @@ function pointColumns(all) {
     { key: 'step_time_low_s', title: '± 95 %', show: (low, row) => low == null ? unknown : percent((row.step_time_high_s - low) / 2 / row.step_time_s), usual: has('step_time_low_s') },
     { key: 'step_time_p95_s', title: 'p95 step (s)', show: seconds, usual: has('step_time_p95_s') },
     { key: 'peak_memory_bytes', title: 'peak GiB', show: gib, usual: has('peak_memory_bytes') },
-    { key: 'predicted_tokens_per_s', title: ran ? 'predicted' : 'predicted tokens/s', show: amount, usual: foretold },
-    { key: 'predicted_per_gpu', title: worded('pred. per {GPU}'), show: (_, row) => perGpu(row.predicted_tokens_per_s, row), usual: foretold && !ran },
-    { key: 'predicted_step_time_s', title: 'pred. step (s)', show: seconds, usual: foretold && !ran },
+    { key: 'predicted_tokens_per_s', title: ran ? 'predicted' : 'predicted tokens/s', show: amount, usual: predicted },
+    { key: 'predicted_per_gpu', title: worded('pred. per {GPU}'), show: (_, row) => perGpu(row.predicted_tokens_per_s, row), usual: predicted && !ran },
+    { key: 'predicted_step_time_s', title: 'pred. step (s)', show: seconds, usual: predicted && !ran },
     { key: 'predicted_memory_bytes', title: 'pred. GiB', show: gib, usual: has('predicted_memory_bytes') },
     { key: 'mean_power_w', title: 'W', show: amount, usual: has('mean_power_w') }, { key: 'energy_j', title: 'J per step', show: amount, usual: has('energy_j') },
     { key: 'exposed_comm_s', title: 'exposed (s)', show: seconds, usual: false }, { key: 'duration_s', title: 'took (s)', show: seconds, usual: false },

@@ -154,10 +154,10 @@ def layout_lines(base: alt.Chart) -> list[alt.Chart]:
 def lines(base: alt.Chart, **mark: Any) -> list[alt.Chart]:
     """Lines through the rows: dashed where predicted, else solid."""
     return [
-        base.transform_filter(f"(datum.series === 'predicted') === {foretold}").mark_line(
+        base.transform_filter(f"(datum.series === 'predicted') === {is_predicted}").mark_line(
             **LINES[style], **mark
         )
-        for style, foretold in (("observed", "false"), ("predicted", "true"))
+        for style, is_predicted in (("observed", "false"), ("predicted", "true"))
     ]
 
 
