@@ -39,8 +39,8 @@ def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
     gemm = _gemm_s(f, p, recomputed)
     elementwise = _elementwise_s(f, p, recomputed, hbm)
     if has_experts(f):
-        routed = expert_time(f, p, hbm)
-        gemm, elementwise = gemm + routed.gemm, elementwise + routed.elementwise
+        expert_gemm, expert_elementwise = expert_time(f, p, hbm)
+        gemm, elementwise = gemm + expert_gemm, elementwise + expert_elementwise
     return LayerTime(
         gemm=gemm,
         attention=_attention_s(f, p, scores_recomputed, hbm),
