@@ -85,7 +85,7 @@ def measure(
     try:
         left_out = [host for host in excluded.split(",") if host]
         measured = launch.measure(point, row, excluded=left_out)
-    except launch.Unsettled as why:
+    except launch.NotMeasured as why:
         typer.echo(f"{point.stem}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     line = f"{measured.point_id}: {measured.outcome}"
@@ -134,12 +134,12 @@ def probe(
     """Measure what GPUs, memory and links of a cluster reach, and name hosts that lag behind."""
     from scaling.analyse.slow_hosts import slow_hosts
     from scaling.cli import show
-    from scaling.launch import Unsettled
+    from scaling.launch import NotMeasured
     from scaling.launch.probing import probe as probed
 
     try:
         rows = probed(plan, out, logs=logs)
-    except Unsettled as why:
+    except NotMeasured as why:
         typer.echo(f"probe: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     show.show_probes(rows, slow_hosts(rows))

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from scaling.errors import plain
 from scaling.launch.fork_server.client import local_fork_server
-from scaling.launch.start.slurm import queued
+from scaling.launch.start.slurm import queued_jobs
 from scaling.record import row_files
 from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watcher_of
@@ -181,7 +181,7 @@ def _wait(
 
 def _waiting() -> str:
     """The job of this folder that waits foremost, and how many more do; empty if none waits."""
-    waiting = [(one.position, one) for one in queued(Path.cwd()) if one.position is not None]
+    waiting = [(one.position, one) for one in queued_jobs(Path.cwd()) if one.position is not None]
     if not waiting:
         return ""
     _, foremost = min(waiting, key=lambda placed: placed[0])

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from scaling.cluster.hardware import GIB
-from scaling.launch.start.slurm import Queued, queued
+from scaling.launch.start.slurm import Queued, queued_jobs
 from scaling.record.row_files import read_rows
 from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.study.paths import StudyPaths
@@ -144,7 +144,7 @@ def status_of(watcher: Watcher, *, budget_gpu_hours: float | None = None) -> Sta
     return Status(
         progress=progress,
         running=running,
-        queue=tuple(queued(Path.cwd())),
+        queue=tuple(queued_jobs(Path.cwd())),
         gpu_hours_spent=spent,
         gpu_hours_left=None if budget_gpu_hours is None else max(0.0, budget_gpu_hours - spent),
         best=tuple(_best(watcher.points, watcher.rows)),
