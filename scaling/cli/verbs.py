@@ -35,23 +35,23 @@ def plan(
 ) -> None:
     """Expand a study: what would run, and what is refused and why."""
     from scaling.cli import show
-    from scaling.run import plan_writer, price
+    from scaling.run import plan_writer, planning, price
     from scaling.run.sweep import Sweep
     from scaling.study.study import folder_of
 
-    planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
+    planned = planning.plan_study(study, mode=mode, cluster=cluster)
     if write:
         plan_writer.write_plan(planned)
     loaded, points = planned.study, planned.plan.points
-    on_others = Sweep(loaded, points, folder_of(loaded, RESULTS)).repeats_elsewhere
+    on_others = Sweep(loaded, points, folder_of(loaded, RESULTS)).has_reruns
     show.show_plan(
         loaded,
         planned.plan,
         planned.spend,
-        planned.probing,
+        planned.probe_plan,
         price.prices(loaded, planned.plan),
-        affordable=price.cheapest(loaded, planned.plan),
-        elsewhere=float(price.on_one_node(loaded, points).sum()) if on_others else 0.0,
+        affordable=price.cheapest_settings(loaded, planned.plan),
+        elsewhere=float(price.chance_on_node(loaded, points).sum()) if on_others else 0.0,
     )
 
 
@@ -118,7 +118,7 @@ def choose(
     loaded = load_study(study, mode=mode, cluster=cluster)
     planned, folder = planning.fitting_plan(loaded), folder_of(loaded, RESULTS)
     sentence = choose.choose(
-        loaded, planned, world_size, folder, out, repeat=repeat, turn=again, on_others=elsewhere
+        loaded, planned, world_size, folder, out, repeat=repeat, turn=again, elsewhere=elsewhere
     )
     typer.echo(sentence)
 
@@ -158,7 +158,7 @@ def retry(
 
     loaded = load_study(study)
     folder = folder_of(loaded, RESULTS)
-    folders.say_unreadable(folder)
+    folders.report_set_aside_rows(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
@@ -210,7 +210,7 @@ for verb, example in (
 
 def main() -> None:
     """Run a verb; what a user can get wrong is one sentence on stderr and exit code 2."""
-    if (clash := folders.clash()) is not None:
+    if (clash := folders.name_clash()) is not None:
         typer.echo(clash, err=True)
     try:
         app()

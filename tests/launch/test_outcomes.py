@@ -131,7 +131,7 @@ wait_for_ever()
 def test_a_rank_that_hangs_while_it_parts_has_measured_all_the_same(
     measured: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scaling.launch.judge._PARTING_S", 0.5)
+    monkeypatch.setattr("scaling.launch.judge._EXIT_S", 0.5)
     assert measured("finish(); time.sleep(600)").outcome == "ok"
 
 
@@ -238,8 +238,8 @@ def test_a_log_folder_that_cannot_be_made_is_named(measured: Measure, study: Stu
 def test_a_step_in_which_all_stood_still_is_no_measurement(
     measured: Measure, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scaling.launch.judge._STOPPED_S", -1.0)  # every look is one
-    monkeypatch.setattr("scaling.launch.point._MOST_OF", 0.0)
+    monkeypatch.setattr("scaling.launch.judge._SUSPENDED_S", -1.0)  # every look is one
+    monkeypatch.setattr("scaling.launch.point._SUSPENDED_SHARE", 0.0)
     assert measured("finish([1.0, 1.0])", measured_steps=2).outcome == "ok"
     study.row_path.unlink()
     with pytest.raises(NotMeasured, match="within a measured step"):
