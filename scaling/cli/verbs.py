@@ -43,15 +43,16 @@ def plan(
     if write:
         plan_writer.write_plan(planned)
     loaded, points = planned.study, planned.plan.points
-    on_others = Sweep(loaded, points, folder_of(loaded, RESULTS)).has_reruns
+    ways = price.prices(loaded, planned.plan)
+    has_reruns = Sweep(loaded, points, folder_of(loaded, RESULTS)).has_reruns
     show.show_plan(
         loaded,
         planned.plan,
         planned.spend,
         planned.probe_plan,
-        price.prices(loaded, planned.plan),
-        affordable=price.cheapest_settings(loaded, planned.plan),
-        elsewhere=float(price.chance_on_node(loaded, points).sum()) if on_others else 0.0,
+        ways,
+        affordable=price.cheapest_settings(loaded, planned.plan) if ways else None,
+        elsewhere=float(price.chance_on_node(loaded, points).sum()) if has_reruns else 0.0,
     )
 
 

@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from scaling.cluster.site import resources
@@ -51,14 +51,14 @@ def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
         files.write_text_if_new(paths.study, about(planned.study))
         if planned.probe_plan is not None:
             files.write_text_if_new(paths.probe_plan, planned.probe_plan.to_json())
-        files.write_text_if_new(paths.plan, _plan_file(planned, sweep).to_json())
-        _remove_stale_files(sweep)
+        files.write_text_if_new(paths.plan, _plan_file(planned, sweep, paths).to_json())
+        _remove_stale_files(paths, sweep.choice_files)
     return folder
 
 
-def _plan_file(planned: StudyPlan, sweep: Sweep) -> PlanFile:
+def _plan_file(planned: StudyPlan, sweep: Sweep, paths: StudyPaths) -> PlanFile:
     study, points, probe_plan = planned.study, planned.plan.points, planned.probe_plan
-    paths, repeats = sweep.paths, study.measure.repeats
+    repeats = study.measure.repeats
     used = sorted({point.cluster for point in points})
     sheets = [dataclasses.asdict(study.clusters[name]) | {"slurm": None} for name in used]
     written = [paths.points_table, paths.refused, paths.study]
@@ -138,14 +138,14 @@ def _refuse_other_points(paths: StudyPaths, points: Sequence[Point]) -> None:
             )
 
 
-def _remove_stale_files(sweep: Sweep) -> None:
+def _remove_stale_files(paths: StudyPaths, choices: Collection[Path]) -> None:
     """Remove choices about sizes that are no longer asked for, and temporary files of dead writers.
 
     Done last and file by file, so that a valid choice is never missing.
     """
-    for path in set(sweep.paths.chosen.glob("*.parquet")) - sweep.choice_files:
+    for path in set(paths.chosen.glob("*.parquet")).difference(choices):
         path.unlink(missing_ok=True)
-    for path in sweep.paths.folder.rglob(".*.part"):
+    for path in paths.folder.rglob(".*.part"):
         with contextlib.suppress(FileNotFoundError):  # its writer has just finished
             if time.time() - path.stat().st_mtime > PARTS_ARE_DEAD_AFTER_S:
                 path.unlink()
