@@ -31,9 +31,9 @@ from scaling.layout.axes import AXES
 from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.predict.cost import counted
-from scaling.predict.cost.counted import KINDS, TABLE, kinds_of, spreads
+from scaling.predict.cost import memory_odds
 from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.memory_odds import LAYOUT_KINDS, TABLE, kinds_of, sigma_by_kind
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
 from scaling.study.catalogues import load_clusters
@@ -136,7 +136,9 @@ def random_point(chosen: random.Random, shape: ModelShape, **axes: Any) -> Point
     )
     if layout.world_size > MOST_RANKS or any(refusals(shape, layout)):
         return None
-    digest = hashlib.sha256(json.dumps([shape.facts(), layout.facts()]).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(
+        json.dumps([shape.stored_fields(), layout.stored_fields()]).encode()
+    ).hexdigest()[:8]
     point = Point(
         study=RANDOM,
         study_kind="strong",
@@ -194,7 +196,7 @@ def judged(rows: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
         kinds = kinds_of(group.features)
         for index, total, kind in zip(group.rows, memory.total, kinds, strict=True):
             exact = max(rank["peak_bytes"] for rank in rows[index]["ranks"])
-            errors[index] = float(total / exact - 1), group.stack.name, KINDS[kind]
+            errors[index] = float(total / exact - 1), group.stack.name, LAYOUT_KINDS[kind]
     return [errors[index] for index in range(len(rows))]
 
 
@@ -203,7 +205,7 @@ def spread_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
     errors: dict[str, dict[str, list[float]]] = {}
     for error, software, kind in judged([r for r in rows if r["point"]["study"] == RANDOM]):
         errors.setdefault(software, {}).setdefault(kind, []).append(math.log1p(error))
-    return {software: spreads(kinds) for software, kinds in sorted(errors.items())}
+    return {software: sigma_by_kind(kinds) for software, kinds in sorted(errors.items())}
 
 
 def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
@@ -245,7 +247,7 @@ def main() -> None:
         report(list(rows.values()))
         if given.spread:
             text = json.dumps(spread_table(list(rows.values())), indent=1)
-            Path(counted.__file__).with_name(TABLE).write_text(text + "\n", encoding="utf-8")
+            Path(memory_odds.__file__).with_name(TABLE).write_text(text + "\n", encoding="utf-8")
         return
     depth = 1.0 if given.random else given.depth
     points = random_points(given.random, given.seed) or drawn(

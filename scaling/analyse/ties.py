@@ -21,7 +21,8 @@ NOISE_FLOOR = 0.02
 # Of a rate without an interval, which may be that of a single step: published sweeps of single
 # steps repeat within that at best.
 UNSTATED_FLOOR = 0.05
-# Of a prediction that does not say its own error: the predictor's mean regret (docs/prediction.md).
+# Of a prediction that does not say its own error: the predictor's mean regret
+# (docs/prediction_accuracy.md).
 PREDICTED_FLOOR = 0.04
 
 VARIABLES = {

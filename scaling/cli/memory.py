@@ -48,7 +48,7 @@ def memory(
         typer.echo(f"{count} of {len(points)} points left out: {reason}", err=True)
     for point, ranks_memory in _memories(countable, stages):  # prints each as soon as it is known
         if as_json:
-            facts = {"point_id": point.point_id, "layout": point.layout.facts()}
+            facts = {"point_id": point.point_id, "layout": point.layout.stored_fields()}
             records = [dataclasses.asdict(rank) for rank in ranks_memory]
             typer.echo(json.dumps(facts | {"ranks": records}))
         else:

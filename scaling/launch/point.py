@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
-from scaling.cluster.node import Gpu
+from scaling.cluster.node import NvidiaGpu
 from scaling.launch.judge import Limits, Verdict
 from scaling.launch.not_measured import (
     KilledFromOutside,
@@ -35,7 +35,7 @@ from scaling.record.row import Row
 from scaling.record.running import marked, runner_of
 from scaling.study.paths import rank_logs, retried, running_marker
 from scaling.study.point import Point
-from scaling.study.time_limits import STARTUP_S, limits
+from scaling.study.time_limits import STARTUP_S, point_limits
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
 _AMD_DRIVER = Path("/dev/kfd")
@@ -130,7 +130,7 @@ def _run(
                 raise NoDevices(missing)
             judged = Verdict(outcome="launch_failed", message=missing)
             return FinishedRun(verdict=judged, started_at=time.time(), duration_s=0.0)
-        _, usual_hang_after_s = limits(
+        _, usual_hang_after_s = point_limits(
             point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
         )
         run = run_ranks(
@@ -201,11 +201,11 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
         return None
     if not in_slurm and len(nodes_of(environment)) > 1:
         return None
-    gpus, reason = node.gpus()
+    gpus, reason = node.nvidia_gpus()
     if not gpus and _AMD_DRIVER.exists():
         return None
     needed = min(point.world_size, point.gpus_per_node)
-    shown = shown_devices(gpus, node.visible(environment))
+    shown = shown_devices(gpus, node.visible_devices(environment))
     if shown >= needed:
         return None
     host = slurm.node_name(environment) or socket.gethostname()
@@ -213,7 +213,7 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
     return f"{text} ({reason})" if reason else text
 
 
-def shown_devices(gpus: Sequence[Gpu], named: Sequence[str] | None) -> int:
+def shown_devices(gpus: Sequence[NvidiaGpu], named: Sequence[str] | None) -> int:
     """The number of devices that ranks on this host can use.
 
     `named` is CUDA_VISIBLE_DEVICES. Slurm may show each rank one GPU of its own, so a list with

@@ -14,7 +14,7 @@ import psutil
 
 from scaling.record.files import write_text
 from scaling.study.paths import running_marker
-from scaling.study.plan_file import json_object
+from scaling.study.plan_file import read_json_object
 
 STALE_AFTER_LIMIT_S = 120.0  # a marker this much older than its point's limit was left by a kill
 
@@ -57,7 +57,7 @@ def runner_of(marker: Path) -> Runner | None:
     marker of another host is believed until its point's limit is long past.
     """
     try:
-        facts, since = json_object(marker), marker.stat().st_mtime
+        facts, since = read_json_object(marker), marker.stat().st_mtime
         runner = Runner(pid=int(facts["pid"]), host=str(facts["host"]), since=since)
         limit_s = float(facts["time_limit_s"])
     # it has just ended, or is none: a broken marker marks nothing

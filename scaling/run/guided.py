@@ -17,7 +17,7 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise import guide as advised
 from scaling.predict.advise.guide import Guide
-from scaling.predict.advise.surprise import TURNS, Seen, choose_again
+from scaling.predict.advise.surprise import TURNS, Progress, choose_again
 from scaling.predict.cost.model import Prediction
 from scaling.predict.fit.probes import probed_parameters
 from scaling.predict.read.calibration import Calibration
@@ -111,7 +111,7 @@ def _guide(sweep: Sweep, prediction: Prediction) -> Guide:
     return price.guide_of(sweep.study, startup_s, run_s)
 
 
-def _observed(sweep: Sweep, measured: set[str]) -> Seen:
+def _observed(sweep: Sweep, measured: set[str]) -> Progress:
     """What these points have measured; repeats of a layout count by their median."""
     runs: dict[Any, list[float | None]] = {}
     for point in sweep.all_points:
@@ -121,7 +121,7 @@ def _observed(sweep: Sweep, measured: set[str]) -> Seen:
             runs.setdefault(layout_key(point), []).append(seconds)
     by_point = [runs.get(layout_key(point), []) for point in sweep.first_runs]
     times = [[seconds for seconds in outcomes if seconds is not None] for outcomes in by_point]
-    return Seen(
+    return Progress(
         measured=np.array([bool(outcomes) for outcomes in by_point]),
         step_time_s=np.array([np.median(seconds) if seconds else np.nan for seconds in times]),
     )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from scaling.cluster.site import resources
+from scaling.cluster.site import slurm_resources
 from scaling.errors import InputError, shortened
 from scaling.record import files
 from scaling.run import planning
@@ -21,8 +21,8 @@ from scaling.run.sweep import Sweep
 from scaling.study import grid, plan_file
 from scaling.study.paths import RESULTS, StudyPaths
 from scaling.study.plan_file import Allocation, PlanFile
-from scaling.study.point import Point, place_of, point_from_json
-from scaling.study.study import Study, about, folder_of
+from scaling.study.point import Point, point_from_json, random_fraction
+from scaling.study.study import Study, study_folder, study_info_json
 
 # Temporary files older than this have no writer any more: one needs seconds, and clocks differ.
 PARTS_ARE_DEAD_AFTER_S = 3600.0
@@ -43,12 +43,12 @@ def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
         InputError: the folder belongs to another study, or has rows of other points with the same
             ids.
     """
-    folder = folder_of(planned.study, results)
+    folder = study_folder(planned.study, results)
     sweep, paths = Sweep(planned.study, planned.plan.points, folder), StudyPaths(folder)
     with _plan_lock(paths):
         _refuse_other_points(paths, planned.plan.points)
         files.write_points(paths.folder, planned.plan)
-        files.write_text_if_new(paths.study, about(planned.study))
+        files.write_text_if_new(paths.study, study_info_json(planned.study))
         if planned.probe_plan is not None:
             files.write_text_if_new(paths.probe_plan, planned.probe_plan.to_json())
         files.write_text_if_new(paths.plan, _plan_file(planned, sweep, paths).to_json())
@@ -77,14 +77,14 @@ def _plan_file(planned: StudyPlan, sweep: Sweep, paths: StudyPaths) -> PlanFile:
         measured=study.mode == "measure",
         again=sweep.turns,
         guide=study.measure.guidance if study.mode == "measure" else "",
-        asked=grid.fingerprint(planned.plan),
+        asked=grid.plan_digest(planned.plan),
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
-        predicted=study.predictable,
+        predicted=study.is_predictable,
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
         nodes=cluster.nodes,
         gres=cluster.slurm.gres,
-        resources=resources(cluster.slurm),
+        resources=slurm_resources(cluster.slurm),
         probe=planning.allocation_of(probe_plan) if probe_plan else None,
         probe_asked=probe_plan.digest if probe_plan else "",
     )
@@ -97,7 +97,9 @@ def _ordered_allocations(study: Study, points: Sequence[Point]) -> dict[str, All
     drift over time would look like a property of the layouts that happened to run then.
     """
     seed = study.measure.seed
-    ordered = sorted(points, key=lambda p: (p.world_size, p.repeat, place_of(seed, p.point_id)))
+    ordered = sorted(
+        points, key=lambda p: (p.world_size, p.repeat, random_fraction(seed, p.point_id))
+    )
     return {point.point_id: planning.allocation_of(point) for point in ordered}
 
 

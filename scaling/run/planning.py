@@ -19,10 +19,10 @@ from scaling.run.choices import refusal_columns, setting_key
 from scaling.study import grid, plan_file
 from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import CONFIG, Allocation
-from scaling.study.point import Point, can_be_short, place_of
-from scaling.study.short_steps import Accumulation, micro_batches
-from scaling.study.study import Study, findings_of, load_study
-from scaling.study.time_limits import limits
+from scaling.study.point import Point, can_be_short, random_fraction
+from scaling.study.short_steps import Accumulation, total_micro_batches
+from scaling.study.study import Study, load_study, replication_queries
+from scaling.study.time_limits import point_limits
 
 # Start-up and clean-up of a point, and of a probe, on top of its own limit.
 STARTUP_MINUTES = 5
@@ -48,9 +48,9 @@ def plan_study(study: str, *, mode: str | None = None, cluster: str | None = Non
     """
     path = plan_file.study_path(study)
     # before the files are read: if one is edited meanwhile, this plan must count as stale
-    made_from = plan_file.made_from(path, CONFIG, mode=mode, cluster=cluster)
+    made_from = plan_file.inputs_digest(path, CONFIG, mode=mode, cluster=cluster)
     loaded = load_study(path, mode=mode, cluster=cluster)
-    findings_of(loaded)  # report a wrong name before anything runs
+    replication_queries(loaded)  # report a wrong name before anything runs
     plan, spend = fitting_plan_and_spend(loaded)
     return StudyPlan(
         study=loaded,
@@ -97,7 +97,7 @@ def _fitting(study: Study) -> tuple[Plan, list[int], tuple[Points, Prediction] |
     planned = grid.expand_grid(study)
     if study.mode == "predict":
         return planned, [], None  # there, what does not fit is part of the answer
-    if not study.predictable:
+    if not study.is_predictable:
         return _with_full_runs(study, planned), [], None
     points, prediction = predictions.predict_points(study, planned.points)
     reasons = {} if study.measure.measure_oom else memory_refusals(points, prediction)
@@ -115,7 +115,7 @@ def _fitting(study: Study) -> tuple[Plan, list[int], tuple[Points, Prediction] |
         if planned.points[row].repeat == 0
     ]
     fitting = Plan(points=tuple(kept), refusals=(*planned.refusals, *refused))
-    grid.refuse_empty(study, kept, fitting.refusals)
+    grid.require_points(study, kept, fitting.refusals)
     ranked_s = predictions.ranking_times(prediction)
     fitting = _with_full_runs(study, fitting, [ranked_s[row] for row in rows])
     return fitting, rows, (points, prediction)
@@ -167,7 +167,9 @@ def rows_in_full(
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for rows in by_size.values():
         count = 1 if isinstance(share, str) else max(1, round(share * len(rows)))
-        rows.sort(key=lambda row: place_of(study.measure.seed, points[row].point_id, "in full"))
+        rows.sort(
+            key=lambda row: random_fraction(study.measure.seed, points[row].point_id, "in full")
+        )
         chosen |= set(rows[:count])
     return chosen
 
@@ -178,9 +180,9 @@ def _with_time_limit(study: Study, point: Point, step_time_s: float) -> Point:
     warmup, layout = point.warmup_steps, point.layout
     # a short point may have to run in full as well
     kind: Accumulation = "full" if point.accumulation == "full" else "both"
-    total = micro_batches(layout, kind, warmup=warmup, steps=point.measured_steps)
+    total = total_micro_batches(layout, kind, warmup=warmup, steps=point.measured_steps)
     steps = -(-total // layout.gradient_accumulation_steps)
-    limit_s, _ = limits(expected_step_s, warmup, steps - warmup, study.measure.time_limit_s)
+    limit_s, _ = point_limits(expected_step_s, warmup, steps - warmup, study.measure.time_limit_s)
     return dataclasses.replace(point, expected_step_s=expected_step_s, time_limit_s=limit_s)
 
 

@@ -13,7 +13,7 @@ from scaling.predict.read.features import Points
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
 from scaling.study.point import Point, can_be_short
-from scaling.study.short_steps import Accumulation, accumulations, rounds
+from scaling.study.short_steps import Accumulation, short_step_rounds, short_step_sizes
 from scaling.study.study import Study
 
 Floats = npt.NDArray[np.float64]
@@ -37,7 +37,7 @@ def predict_points(
 
 def ranking_times(prediction: Prediction) -> list[float | None]:
     """Predicted seconds of a step by which points are ranked; None where one does not fit."""
-    pairs = zip(prediction.ranked_s, prediction.fits, strict=True)
+    pairs = zip(prediction.risk_adjusted_s, prediction.fits, strict=True)
     return [float(seconds) if fits else None for seconds, fits in pairs]
 
 
@@ -66,11 +66,11 @@ def predict_run_s(
     for turn in range(3):
         shorter = []
         for point in [points[row] for row in rows]:
-            count = accumulations(point.layout)[turn]
+            count = short_step_sizes(point.layout)[turn]
             layout = dataclasses.replace(point.layout, gradient_accumulation_steps=count)
             shorter.append(dataclasses.replace(point, layout=layout))
         short_steps_s.append(predict_points(study, shorter)[1].step_time_s)
-    rounds_s = rounds(steps) * np.sum(short_steps_s, axis=0)
+    rounds_s = short_step_rounds(steps) * np.sum(short_steps_s, axis=0)
     also_full = np.array([kinds[row] == "both" for row in rows])
     only_short = rounds_s + warmup * short_steps_s[0]
     seconds[rows] = np.where(also_full, seconds[rows] + rounds_s, only_short)

@@ -21,7 +21,7 @@ from scaling.study.schema import Measure
 from scaling.study.study import Study
 
 SHOWN_KEEP = 0.15  # the `keep` by which `scaling plan` prices guiding a study that is not guided
-# The cheapest keys of `measure`, chosen by replaying published sweeps (docs/prediction.md).
+# The cheapest keys of `measure`, by replays of published sweeps (docs/prediction_accuracy.md).
 CHEAPEST = {
     "measured_steps": {"at_least": 5, "at_most": 50, "until": 0.01},
     "accumulation": "short",
@@ -66,7 +66,7 @@ def prices(study: Study, planned: Plan, ways: Sequence[str] = WAYS) -> list[Pric
     Counts repeats that every point has; repeats of contenders come on top. Guided sweeps are
     simulated with data-sheet predictions, without the calibration that small sizes will bring.
     """
-    if study.mode == "predict" or not study.predictable:
+    if study.mode == "predict" or not study.is_predictable:
         return []
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = predictions.predict_points(study, once)

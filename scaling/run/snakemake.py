@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from scaling.errors import plain
+from scaling.errors import printable
 from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.slurm import queued_jobs
 from scaling.record import row_files
@@ -21,7 +21,7 @@ from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watch_study
 from scaling.run.status import use_of_allocations
 from scaling.study import plan_file
-from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
+from scaling.study.paths import LOGS, LogPaths, StudyPaths, local_or_shipped
 from scaling.study.plan_file import PlanFile
 
 _ASK_SLURM_EVERY_S = 30.0  # why jobs wait
@@ -59,7 +59,7 @@ def run_study(
     overrides = {"mode": mode, "cluster": cluster}
     if dry_run.DRY_RUN & set(options):
         command = _command(loaded.path, dry_run.without_job_files(options), overrides)
-        return _dry_run(command, plan_file.read(folder, planned.made_from), options, watcher)
+        return _dry_run(command, plan_file.read_plan(folder, planned.made_from), options, watcher)
     command = _command(loaded.path, options, overrides)
     stop.refuse_second_run(loaded.name)
     stop.clear_stale_lock(Path.cwd(), command, console)
@@ -118,7 +118,7 @@ def _print_failure(console: Console, code: int, log: Path, *, stopped: Progress 
         console.print(f"Stopped: {stopped.line()}. The same command continues. Full log: {log}")
         return
     tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-    console.print("\n".join(plain(line) for line in tail))
+    console.print("\n".join(printable(line) for line in tail))
     console.print(f"snakemake ended with exit code {code}; full log: {log}")
 
 
@@ -141,7 +141,7 @@ def _names_profile(options: list[str]) -> bool:
 
 
 def _command(study: Path, options: list[str], overrides: Mapping[str, str | None]) -> list[str]:
-    local = ["--profile", str(own_or_shipped("config/profiles/local"))]
+    local = ["--profile", str(local_or_shipped("config/profiles/local"))]
     profile = [] if _names_profile(options) else local
     settings = [f"{key}={value}" for key, value in overrides.items() if value is not None]
     snakemake = [sys.executable, "-m", "snakemake"]

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from scaling.predict.cost import saved
+from scaling.predict.cost import own_layer
 from scaling.train.kernels import attention, fused
 from scaling.train.rehearsal.standins import standing_in
 
@@ -41,7 +41,7 @@ def test_a_flash_kernel_keeps_what_goes_in_and_out_and_a_number_a_row(kernel: st
     with standing_in():
         found = kept(lambda: attention.CALLS[kernel](query, key, value))
     rows = BATCH * TOKENS * HEADS
-    expected = saved.flash_attention(
+    expected = own_layer.saved_by_flash_attention(
         BF16 * rows * WIDTH, BF16 * rows * WIDTH * GROUPS / HEADS, rows
     )
     assert found == expected
@@ -51,7 +51,7 @@ def test_a_fused_norm_keeps_its_input_and_a_number_a_token() -> None:
     """Beside it the same by torch: a layer norm in one kernel, which keeps the mean as well."""
     x, weight = drawn(BATCH, TOKENS, WIDTH), drawn(WIDTH)
     tokens = BATCH * TOKENS
-    expected = saved.rms_norm(BF16 * tokens * WIDTH, tokens)
+    expected = own_layer.saved_by_rms_norm(BF16 * tokens * WIDTH, tokens)
     with standing_in():
         assert kept(lambda: fused.rms_norm(x, weight, 1e-5), weight) == expected
     by_torch = kept(lambda: functional.layer_norm(x, (WIDTH,), weight), weight)
@@ -60,7 +60,7 @@ def test_a_fused_norm_keeps_its_input_and_a_number_a_token() -> None:
 
 def test_a_fused_gate_keeps_what_goes_in() -> None:
     gate, up = drawn(BATCH, TOKENS, INNER), drawn(BATCH, TOKENS, INNER)
-    expected = saved.gate(BF16 * BATCH * TOKENS * INNER)
+    expected = own_layer.saved_by_gate(BF16 * BATCH * TOKENS * INNER)
 
     def recomputed() -> torch.Tensor:
         def product(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -79,7 +79,8 @@ def test_a_fused_gate_keeps_what_goes_in() -> None:
 def test_a_fused_loss_keeps_both_gradients_and_no_logits() -> None:
     x, weight = drawn(BATCH, TOKENS, WIDTH), drawn(VOCABULARY, WIDTH)
     labels = torch.zeros(BATCH, TOKENS, dtype=torch.int64)
-    expected = saved.linear_cross_entropy(BF16 * BATCH * TOKENS * WIDTH, BF16 * VOCABULARY * WIDTH)
+    hidden, head = BF16 * BATCH * TOKENS * WIDTH, BF16 * VOCABULARY * WIDTH
+    expected = own_layer.saved_by_linear_cross_entropy(hidden, head)
 
     class ByTorch(torch.autograd.Function):
         @staticmethod

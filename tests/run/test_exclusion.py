@@ -13,7 +13,7 @@ from scaling.run.choose import allocation_of_added, choose
 from scaling.run.progress import watch_study
 from scaling.run.sweep import Sweep, hosts_to_avoid
 from scaling.study.paths import StudyPaths
-from scaling.study.plan_file import Allocation, json_object
+from scaling.study.plan_file import Allocation, read_json_object
 from scaling.study.point import point_from_json
 from tests.rows import row_of
 from tests.run.test_planning import study_of
@@ -40,7 +40,7 @@ def swept(config, write_study, tmp_path):
 
 
 @pytest.fixture
-def plain(config, write_study):
+def printable(config, write_study):
     """Twelve layouts of a size on a cluster of four nodes, without contenders, and their plan."""
 
     def make(*, nodes=4, measure=None, **axes):
@@ -68,7 +68,7 @@ def measured(points, study, paths, slow, host="n1"):
 
 def test_a_node_whose_runs_take_longer_is_named_and_its_points_run_again(swept, tmp_path):
     first, again, text = swept()
-    named = json_object(StudyPaths(tmp_path).excluded)
+    named = read_json_object(StudyPaths(tmp_path).excluded)
     assert named.keys() == {"n1"}
     assert "take 10% longer" in named["n1"]
     assert "n1 is left out" in text
@@ -85,7 +85,7 @@ def test_a_node_whose_runs_take_longer_is_named_and_its_points_run_again(swept, 
 def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_counts_both_rows(
     plain, tmp_path
 ):
-    study, plan = plain()
+    study, plan = printable()
     paths = StudyPaths(tmp_path)
     measured(plan.points, study, paths, slow=lambda place: place % 2)
     watcher = watch_study(study, plan.points, tmp_path)
@@ -114,7 +114,7 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
 
 
 def test_where_no_other_node_is_left_nothing_runs_once_more(plain, tmp_path):
-    study, plan = plain(world_size=16, nodes=2)
+    study, plan = printable(world_size=16, nodes=2)
     paths = StudyPaths(tmp_path)
     measured(plan.points, study, paths, slow=lambda place: place % 2)
     text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), elsewhere=True)
@@ -125,7 +125,7 @@ def test_where_no_other_node_is_left_nothing_runs_once_more(plain, tmp_path):
 def test_a_node_that_a_larger_size_names_sends_the_smaller_ones_points_elsewhere_too(
     plain, tmp_path
 ):
-    study, plan = plain(world_size=[8, 16])
+    study, plan = printable(world_size=[8, 16])
     paths = StudyPaths(tmp_path)
     small = [point for point in plan.points if point.world_size == 8]
     measured(plan.points, study, paths, slow=lambda place: place == 0 or place >= len(small))
@@ -138,7 +138,7 @@ def test_a_node_that_a_larger_size_names_sends_the_smaller_ones_points_elsewhere
 
 
 def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain, tmp_path):
-    study, plan = plain(world_size=[8, 16])
+    study, plan = printable(world_size=[8, 16])
     paths = StudyPaths(tmp_path)
     of_size = {
         size: [point for point in plan.points if point.world_size == size] for size in (8, 16)
@@ -150,7 +150,7 @@ def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain
     measured(again, study, paths, slow=lambda place: False)
     measured(of_size[16], study, paths, slow=lambda place: place % 2, host="n2")
     text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), elsewhere=True)
-    assert json_object(paths.excluded).keys() == {"n1", "n2"}
+    assert read_json_object(paths.excluded).keys() == {"n1", "n2"}
     assert text.startswith(f"world_size=16: {len(of_size[16]) // 2} layouts ran on slow nodes only")
 
 
@@ -166,7 +166,7 @@ def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain
 )
 def test_nothing_runs_once_more_elsewhere_where(plain, tmp_path, changes):
     reported = changes.pop("reported", False)
-    study, plan = plain(**changes)
+    study, plan = printable(**changes)
     paths = StudyPaths(tmp_path)
     if reported:
         paths.report.touch()
@@ -205,4 +205,4 @@ def test_a_repeat_goes_to_nodes_that_its_layout_has_not_seen_where_there_are_eno
 def test_a_file_that_names_nobody_excludes_nobody(tmp_path):
     for text in ("", "[]", "{"):
         (tmp_path / "excluded.json").write_text(text)
-        assert json_object(tmp_path / "excluded.json") == {}
+        assert read_json_object(tmp_path / "excluded.json") == {}

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
 from scaling.predict.read.inputs import OWN_FRAMEWORK, UNNAMED
 from scaling.predict.read.stack_facts import Stack
@@ -87,6 +87,11 @@ class Features:
     def __len__(self) -> int:
         return len(self.tp)
 
+    @property
+    def tokens(self) -> Floats:
+        """Tokens of a micro-batch that a rank holds, (n,): cp ranks share a sequence."""
+        return self.micro_batch_size * self.seq_length / self.cp
+
     def take(self, index: npt.NDArray[np.int64] | slice) -> "Features":
         """These rows only."""
         return Features(**{name: getattr(self, name)[index] for name in _FIELDS})
@@ -135,17 +140,17 @@ class Points:
     """
 
     groups: tuple[Group, ...]
-    note: Words
+    note: Strings
     assumptions: tuple[str, ...]
-    model: Words
-    cluster: Words
-    framework: Words
+    model: Strings
+    cluster: Strings
+    framework: Strings
     world_size: Floats
     seq_length: Floats
     global_batch_size: Floats
     tokens_per_step: Floats
-    setting: Words  # choices on the axes that belong to the work
-    point_id: Words | None
+    setting: Strings  # choices on the axes that belong to the work
+    point_id: Strings | None
 
     def __len__(self) -> int:
         return len(self.note)
