@@ -33,14 +33,14 @@ def memory(
     Needs no GPU, for any number of ranks. Does not see NCCL, kernel workspaces, fragmentation and
     memory that a side stream holds longer.
     """
-    from scaling.train.rehearsal.limits import uncountable
+    from scaling.train.rehearsal.limits import memory_refusal
 
     stages = ranks.split(",")
     for stage in stages:
         if stage not in _STAGES:
             raise InputError(f"--ranks: {stage!r} is no stage; one of {', '.join(_STAGES)}")
     points = _points(what)
-    reasons = [uncountable(point) for point in points]
+    reasons = [memory_refusal(point) for point in points]
     countable = [point for point, reason in zip(points, reasons, strict=True) if reason is None]
     if not countable:
         raise InputError(f"{points[0].point_id}: {reasons[0]}")
@@ -72,14 +72,14 @@ def _points(what: str) -> "list[Point]":
 def _memories(
     points: "list[Point]", stages: Sequence[str]
 ) -> "Iterator[tuple[Point, list[RankMemory]]]":
-    from scaling.check.oracle import memories, ranks_of
+    from scaling.check.oracle import rank_memories, stage_ranks
 
     ranks = []
     for point in points:
-        by_stage = ranks_of(point.layout)
+        by_stage = stage_ranks(point.layout)
         ranks.append([by_stage[stage] for stage in stages if stage in by_stage] or [0])
     pairs = list(zip(points, ranks, strict=True))
-    counted = memories((point, rank) for point, chosen in pairs for rank in chosen)
+    counted = rank_memories((point, rank) for point, chosen in pairs for rank in chosen)
     for point, chosen in pairs:
         yield point, [next(counted) for _ in chosen]
 

@@ -40,7 +40,7 @@ def swept(config, write_study, tmp_path):
 
 
 @pytest.fixture
-def printable(config, write_study):
+def plain(config, write_study):
     """Twelve layouts of a size on a cluster of four nodes, without contenders, and their plan."""
 
     def make(*, nodes=4, measure=None, **axes):
@@ -85,7 +85,7 @@ def test_a_node_whose_runs_take_longer_is_named_and_its_points_run_again(swept, 
 def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_counts_both_rows(
     plain, tmp_path
 ):
-    study, plan = printable()
+    study, plan = plain()
     paths = StudyPaths(tmp_path)
     measured(plan.points, study, paths, slow=lambda place: place % 2)
     watcher = watch_study(study, plan.points, tmp_path)
@@ -114,7 +114,7 @@ def test_a_sweep_without_contenders_runs_what_slow_nodes_ran_once_more_and_count
 
 
 def test_where_no_other_node_is_left_nothing_runs_once_more(plain, tmp_path):
-    study, plan = printable(world_size=16, nodes=2)
+    study, plan = plain(world_size=16, nodes=2)
     paths = StudyPaths(tmp_path)
     measured(plan.points, study, paths, slow=lambda place: place % 2)
     text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), elsewhere=True)
@@ -125,7 +125,7 @@ def test_where_no_other_node_is_left_nothing_runs_once_more(plain, tmp_path):
 def test_a_node_that_a_larger_size_names_sends_the_smaller_ones_points_elsewhere_too(
     plain, tmp_path
 ):
-    study, plan = printable(world_size=[8, 16])
+    study, plan = plain(world_size=[8, 16])
     paths = StudyPaths(tmp_path)
     small = [point for point in plan.points if point.world_size == 8]
     measured(plan.points, study, paths, slow=lambda place: place == 0 or place >= len(small))
@@ -138,7 +138,7 @@ def test_a_node_that_a_larger_size_names_sends_the_smaller_ones_points_elsewhere
 
 
 def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain, tmp_path):
-    study, plan = printable(world_size=[8, 16])
+    study, plan = plain(world_size=[8, 16])
     paths = StudyPaths(tmp_path)
     of_size = {
         size: [point for point in plan.points if point.world_size == size] for size in (8, 16)
@@ -166,7 +166,7 @@ def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain
 )
 def test_nothing_runs_once_more_elsewhere_where(plain, tmp_path, changes):
     reported = changes.pop("reported", False)
-    study, plan = printable(**changes)
+    study, plan = plain(**changes)
     paths = StudyPaths(tmp_path)
     if reported:
         paths.report.touch()
