@@ -49,7 +49,7 @@ def advised_layouts(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """The advised layout of each setting, series and size, and which stretch of sizes it is of."""
     near = connection.execute(
         "select setting_id, series, world_size, layout, share_of_best, layout_name from rivals "
-        "join names using (setting_id, layout) where good order by all"
+        "join names using (setting_id, layout) where advisable order by all"
     ).fetchall()
     names = {(setting, layout): name for setting, _, _, layout, _, name in near}
     settings: dict[tuple[int, str], dict[int, dict[str, float]]] = {}

@@ -159,7 +159,7 @@ select
     counts, log_means, squares, error_squares,
     dense_rank() over (order by setting_id, series, world_size, stack_fingerprint) - 1 as field,
     dense_rank() over (order by series, stack_fingerprint) - 1 as pool
-from repeats
+from pooled_runs
 where counts > 0 and series != 'predicted'
 order by field, layout
 """

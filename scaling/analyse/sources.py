@@ -195,13 +195,13 @@ def _probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]
 def _left_out(
     connection: duckdb.DuckDBPyConnection, study_dir: Path, unusable: Sequence[Unusable]
 ) -> None:
-    """study.unusable (said): sentences about what was left out now, or set aside before."""
+    """study.unusable (reason): sentences about what was left out now, or set aside before."""
     sentences = [
         str(one).removeprefix(f"{study_dir}/")
         for one in (*unusable, *kept_aside(StudyPaths(study_dir).rows))
     ]
-    said = pa.table({"said": pa.array(sentences, pa.string())})
-    make_table(connection, "study.unusable", said)
+    reasons = pa.table({"reason": pa.array(sentences, pa.string())})
+    make_table(connection, "study.unusable", reasons)
 
 
 def _leave_out_skipped(connection: duckdb.DuckDBPyConnection, *, guided: bool) -> None:

@@ -38,8 +38,8 @@ COMPUTED: dict[str, tuple[tuple[str, ...], Callable[[duckdb.DuckDBPyConnection],
     "effect_intervals": (("matched_pairs",), resampling.effect_intervals),
     "resampled": (("winner_rows",), resampling.resampled_steps),
     "slow_hosts": (("compared_probes",), slow.slow_host_table),
-    "losses": (("planned",), losses.compared_losses),
-    "best_odds": (("repeats",), being_best.odds_table),
+    "losses": (("planned_points",), losses.compared_losses),
+    "best_odds": (("pooled_runs",), being_best.odds_table),
     "tested_drift": (("measurements", "settings"), drift.drift_table),
     "laws": (("best",), laws.fitted_laws),
     "law_curves": (("laws",), laws.law_curves),
@@ -59,7 +59,7 @@ def tabulate(
 
     A file is one select; its table has the file's name. It reads the study's `study.points`,
     `study.rows`, `study.refused` and `study.predictions`, the hardware's `catalogue.gpus` and
-    `catalogue.clusters`, `study.choices`, and the tables its line `-- Needs: a, b` names, which
+    `catalogue.clusters`, `study.options`, and the tables its line `-- Needs: a, b` names, which
     therefore run before it.
 
     Args:
@@ -90,7 +90,7 @@ def tabulate(
         connection.execute("set block_allocator_memory = '2GiB'")
         unusable = attach(connection, study_dir, clusters or {})
         connection.execute(
-            "create table study.choices as select ?::varchar as mode, ?::double as knee_share",
+            "create table study.options as select ?::varchar as mode, ?::double as knee_share",
             [about.mode, share],
         )
         needs = all_needs(queries, sql_dir)
