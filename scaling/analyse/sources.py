@@ -13,8 +13,15 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
 from scaling.record.probe_row import Probe
 from scaling.record.row import PointColumns, fields_of
-from scaling.record.row_checks import COLUMNS, SQL_TYPES, probe_reason_sql
-from scaling.record.row_files import Unusable, files_in, kept_aside, quoted, read_rows, wrong_rows
+from scaling.record.row_checks import COLUMNS, SQL_TYPES, invalid_probe_reason_sql
+from scaling.record.row_files import (
+    Unusable,
+    find_invalid_rows,
+    quoted,
+    read_rows,
+    row_files_in,
+    unreadable_set_aside,
+)
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
 
@@ -118,7 +125,7 @@ def _rows(
     parts = [f"select {typed}, null::varchar as series limit 0"]
     columns = ", ".join(f'"{column}"' for column in ROW)
     for series, files in (
-        ("measured", files_in(StudyPaths(study_dir).rows)),
+        ("measured", row_files_in(StudyPaths(study_dir).rows)),
         ("published", imported),
     ):
         sizes = {path: path.stat().st_size for path in sorted(files)}
@@ -126,7 +133,9 @@ def _rows(
         unusable += small.unusable
         make_table(connection, f"study.small_{series}", small.table)
         parts.append(f"select {columns}, {quoted(series)} as series from study.small_{series}")
-        readable, wrong = wrong_rows([p for p in sizes if sizes[p] > _LARGE_BYTES], series=series)
+        readable, wrong = find_invalid_rows(
+            [p for p in sizes if sizes[p] > _LARGE_BYTES], series=series
+        )
         unusable += wrong
         for path in readable:
             out = ", ".join(str(one.row) for one in wrong if one.path == path)
@@ -177,7 +186,7 @@ def _probes(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Unusable]
     make_view(connection, "study.every_probe", _PROBE, [[path] if path.exists() else []])
     try:
         connection.execute(
-            f"create table study.judged_probe as select *, {probe_reason_sql()} as reason "
+            f"create table study.judged_probe as select *, {invalid_probe_reason_sql()} as reason "
             "from study.every_probe"
         )
     except (duckdb.Error, UnicodeDecodeError) as error:
@@ -198,7 +207,7 @@ def _left_out(
     """study.unusable (reason): sentences about what was left out now, or set aside before."""
     sentences = [
         str(one).removeprefix(f"{study_dir}/")
-        for one in (*unusable, *kept_aside(StudyPaths(study_dir).rows))
+        for one in (*unusable, *unreadable_set_aside(StudyPaths(study_dir).rows))
     ]
     reasons = pa.table({"reason": pa.array(sentences, pa.string())})
     make_table(connection, "study.unusable", reasons)

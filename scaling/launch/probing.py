@@ -65,7 +65,7 @@ def probe(
         command = [*rank_command, str(plan_path.absolute()), str(files.directory)]
         launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
         run = run_ranks(launch, files, start or starter(os.environ), limits)
-        left = files.left(ProbeRecords)
+        left = files.read(ProbeRecords)
     rows = rows_of(plan, run, left)
     write_text(hosts_beside(out), json.dumps(hosts_of(plan, left), indent=1) + "\n")
     write_table(out, table_of(rows, Probe))

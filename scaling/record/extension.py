@@ -38,7 +38,7 @@ class Extension:
         return (self.high_s - self.low_s) / 2 / self.step_time_s
 
 
-def extended(
+def estimate_full_step(
     accumulations: Sequence[int], step_times_s: Sequence[float], full: int
 ) -> Extension | None:
     """The step of `full` micro-batches, from steps of fewer ones that took turns.

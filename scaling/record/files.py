@@ -88,7 +88,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         part.write_bytes(content)
 
 
-def write_text_if_new(path: Path, text: str) -> None:
+def write_text_if_changed(path: Path, text: str) -> None:
     """Leave a file that already says the same alone, so that its time keeps its meaning."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
@@ -142,14 +142,14 @@ def write_points(directory: Path, plan: Plan) -> None:
     """
     paths = StudyPaths(directory)
     for point in plan.points:
-        write_text_if_new(paths.point(point.point_id), point.to_json())
+        write_text_if_changed(paths.point(point.point_id), point.to_json())
     records = [columns_of(point) for point in plan.points]
     table = pa.Table.from_pylist(records, schema=arrow_schema(PointColumns))
-    _write_table_if_new(paths.points_table, table)
-    _write_table_if_new(paths.refused, table_of(plan.refusals, Refusal))
+    _write_table_if_changed(paths.points_table, table)
+    _write_table_if_changed(paths.refused, table_of(plan.refusals, Refusal))
 
 
-def _write_table_if_new(path: Path, table: pa.Table) -> None:
+def _write_table_if_changed(path: Path, table: pa.Table) -> None:
     try:
         written = pq.read_table(path)
     except (OSError, pa.ArrowInvalid):  # none, or a broken one

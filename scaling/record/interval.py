@@ -102,7 +102,7 @@ def block_length(values: Values) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class StepsVerdict:
     """What the steps so far say.
 
     dropped: steps at the beginning that were warm-up still.
@@ -143,7 +143,7 @@ def warm_up(step_times_s: Sequence[float]) -> int | None:
     return best if best < max(1, most) else None
 
 
-def judged(step_times_s: Sequence[float], *, at_least: int, until: float) -> Verdict:
+def judge_steps(step_times_s: Sequence[float], *, at_least: int, until: float) -> StepsVerdict:
     """Whether these steps, the slowest rank's behind the warm-up that was asked for, suffice.
 
     `at_least` are measured whatever they say; `until` is a ratio, half the 95 % interval of the
@@ -151,14 +151,14 @@ def judged(step_times_s: Sequence[float], *, at_least: int, until: float) -> Ver
     """
     dropped = warm_up(step_times_s)
     if dropped is None or len(step_times_s) - dropped < at_least:
-        return Verdict(dropped=dropped or 0, steady=dropped is not None, precise=False)
+        return StepsVerdict(dropped=dropped or 0, steady=dropped is not None, precise=False)
     interval = median_interval(step_times_s[dropped:])
     has_ends = interval.low is not None and interval.high is not None
     width = (interval.high - interval.low) / 2 if has_ends else float("inf")  # type: ignore[operator]
-    return Verdict(dropped=dropped, steady=True, precise=width <= until * interval.median)
+    return StepsVerdict(dropped=dropped, steady=True, precise=width <= until * interval.median)
 
 
-def is_a_look(steps: int, at_least: int) -> bool:
+def is_check_due(steps: int, at_least: int) -> bool:
     """Whether the ranks ask after this many steps: at the least, then after each tenth more."""
     look = at_least
     while look < steps:

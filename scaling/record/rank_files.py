@@ -120,11 +120,11 @@ class RankFiles:
         """Where a rank leaves the trace of its profiler window, if that is to be kept."""
         return self.directory / f"rank{rank}.trace.json.gz"
 
-    def leave(self, rank: int, result: Left) -> None:
+    def write(self, rank: int, result: Left) -> None:
         """Leave this rank's result."""
         self._write(f"rank{rank}.{_SUFFIX[type(result)]}", json.dumps(dataclasses.asdict(result)))
 
-    def left(self, kind: type[Left]) -> dict[int, Left]:
+    def read(self, kind: type[Left]) -> dict[int, Left]:
         """What `leave` wrote of this kind, by rank, of the ranks that got so far."""
         paths = self._by_rank(_SUFFIX[kind])
         return {rank: kind(**json.loads(path.read_text())) for rank, path in paths}

@@ -64,7 +64,7 @@ _SENTENCES = {
 }  # fmt: skip
 
 
-def reason_sql() -> str:
+def invalid_row_reason_sql() -> str:
     """An SQL expression over a row's columns and `series`: why the row cannot be, null if it can.
 
     `series` is 'measured' or 'published'. What is null is not judged, but for the columns that no
@@ -73,12 +73,12 @@ def reason_sql() -> str:
     return _first(_rules())
 
 
-def probe_reason_sql() -> str:
+def invalid_probe_reason_sql() -> str:
     """The same over a probe's columns."""
     return _first(_probe_rules())
 
 
-def reasons(table: pa.Table, *, series: str = "measured") -> list[str | None]:
+def invalid_row_reasons(table: pa.Table, *, series: str = "measured") -> list[str | None]:
     """For each row why it cannot be, None if it can: a sentence that names column and value.
 
     Args:
@@ -95,7 +95,7 @@ def reasons(table: pa.Table, *, series: str = "measured") -> list[str | None]:
             else f'null::{kind} as "{name}"'
             for name, kind in COLUMNS.items()
         )  # fmt: skip
-        query = f"select {reason_sql()} from (select {typed}, ? as series from given)"
+        query = f"select {invalid_row_reason_sql()} from (select {typed}, ? as series from given)"
         return [reason for (reason,) in connection.execute(query, [series]).fetchall()]
 
 

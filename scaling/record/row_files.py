@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from scaling.record.files import arrow_schema, write_text
 from scaling.record.row import Row
-from scaling.record.row_checks import COLUMNS, reason_sql, reasons
+from scaling.record.row_checks import COLUMNS, invalid_row_reason_sql, invalid_row_reasons
 from scaling.study.paths import row_of_unreadable, unreadable
 
 AT_ONCE = 2000  # files in one scan: each scan costs as much as a hundred files
@@ -66,7 +66,7 @@ def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
             tables += _scanned(present[at : at + AT_ONCE], template, unusable)
     together = pa.concat_tables(tables, promote_options="default").combine_chunks()
     together = together.sort_by([("file", "ascending"), ("row_number", "ascending")])
-    sentences = reasons(together, series=series) if together.num_rows else []
+    sentences = invalid_row_reasons(together, series=series) if together.num_rows else []
     judged = together.append_column("reason", pa.array(sentences, pa.string()))
     wrong = judged.filter(pc.is_valid(judged["reason"]))
     if wrong.num_rows:
@@ -76,7 +76,7 @@ def read_rows(paths: Sequence[Path], *, series: str = "measured") -> Rows:
     return Rows(together.drop_columns(["row_number"]), tuple(unusable))
 
 
-def wrong_rows(
+def find_invalid_rows(
     paths: Sequence[Path], *, series: str = "measured"
 ) -> tuple[list[Path], list[Unusable]]:
     """Files of a great many rows that can be read, and what of them all cannot be.
@@ -90,7 +90,7 @@ def wrong_rows(
     with _template() as template, duckdb.connect() as connection:
         source = _source([template, *readable], by_name=True)
         query = (
-            f"select file, row_number, reason from (select *, {reason_sql()} as reason "
+            f"select file, row_number, reason from (select *, {invalid_row_reason_sql()} as reason "
             f"from (select *, {quoted(series)} as series from ({source}))) "
             "where reason is not null"
         )
@@ -101,7 +101,7 @@ def wrong_rows(
             if len(readable) == 1:
                 return [], [*unusable, _no_row(readable[0], error)]
     # one that fails is told apart by reading each alone
-    alone = [wrong_rows([path], series=series) for path in readable]
+    alone = [find_invalid_rows([path], series=series) for path in readable]
     unusable += [one for _, wrong in alone for one in wrong]
     unusable.sort(key=lambda one: (one.path, one.row))
     return [path for paths, _ in alone for path in paths], unusable
@@ -184,7 +184,7 @@ def _unusable(wrong: pa.Table) -> list[Unusable]:
     ]
 
 
-def set_aside(folder: Path) -> list[Unusable]:
+def set_unreadable_aside(folder: Path) -> list[Unusable]:
     """Move files of rows/ that hold no row to rows/unreadable/, so that their points run again.
 
     Nothing is thrown away: each lies there beside a .txt with the sentence. Not for use within
@@ -193,7 +193,7 @@ def set_aside(folder: Path) -> list[Unusable]:
     Raises:
         InputError: the folder cannot be written to.
     """
-    rows = read_rows(sorted(files_in(folder)))
+    rows = read_rows(sorted(row_files_in(folder)))
     good = set(rows.table["file"].to_pylist())
     for one in rows.unusable:
         if one.row or str(one.path) in good:
@@ -209,7 +209,7 @@ def set_aside(folder: Path) -> list[Unusable]:
     return list(rows.unusable)
 
 
-def kept_aside(folder: Path) -> list[Unusable]:
+def unreadable_set_aside(folder: Path) -> list[Unusable]:
     """What was set aside of points that have no row since."""
     kept = []
     for path in sorted(unreadable(folder / "any", 1).parent.glob("*.txt")):
@@ -219,7 +219,7 @@ def kept_aside(folder: Path) -> list[Unusable]:
     return kept
 
 
-def files_in(folder: Path) -> Iterator[Path]:
+def row_files_in(folder: Path) -> Iterator[Path]:
     """The row files of a folder; not what a writer leaves half done, nor folders."""
     if folder.is_dir():
         for path in folder.iterdir():

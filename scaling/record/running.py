@@ -20,7 +20,7 @@ STALE_AFTER_LIMIT_S = 120.0  # a marker this much older than its point's limit w
 
 
 @contextlib.contextmanager
-def marked(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
+def mark_running(row_path: Path, *, time_limit_s: float) -> Iterator[None]:
     """Hold the marker while the point runs."""
     marker = running_marker(row_path)
     facts = {
@@ -50,7 +50,7 @@ class Runner:
         return self.host == socket.gethostname()
 
 
-def runner_of(marker: Path) -> Runner | None:
+def live_runner(marker: Path) -> Runner | None:
     """Who left this marker, None where it does not run any more, as far as can be told from here.
 
     On this host its process is looked for; a younger process with its number is another one. A
@@ -75,7 +75,7 @@ def runner_of(marker: Path) -> Runner | None:
         return None
 
 
-def running_here(rows: Path) -> list[Runner]:
+def runners_here(rows: Path) -> list[Runner]:
     """Who measures points into this folder on this host now."""
-    runners = map(runner_of, sorted(rows.glob("*.running")))
+    runners = map(live_runner, sorted(rows.glob("*.running")))
     return [runner for runner in runners if runner is not None and runner.is_here]

@@ -78,10 +78,10 @@ def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
     with _alone(paths):
         _refuse_other_points(paths, planned.plan.points)
         files.write_points(paths.folder, planned.plan)
-        files.write_text_if_new(paths.study, about(planned.study))
+        files.write_text_if_changed(paths.study, about(planned.study))
         if planned.probing is not None:
-            files.write_text_if_new(paths.probe_plan, planned.probing.to_json())
-        files.write_text_if_new(paths.plan, _file(planned, sweep).to_json())
+            files.write_text_if_changed(paths.probe_plan, planned.probing.to_json())
+        files.write_text_if_changed(paths.plan, _file(planned, sweep).to_json())
         _tidy(sweep)
     return paths.folder
 

@@ -59,7 +59,7 @@ def run_study(
     stop.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
         _wait_for_orphans(watcher, console)
-    for unusable in row_files.set_aside(StudyPaths(folder).rows):
+    for unusable in row_files.set_unreadable_aside(StudyPaths(folder).rows):
         console.print(f"Set aside, its point runs again: {unusable}")
     before = watcher.look()
     report = StudyPaths(folder).report

@@ -11,7 +11,7 @@ import psutil
 from rich.console import Console
 
 from scaling.errors import InputError
-from scaling.record.running import running_here
+from scaling.record.running import runners_here
 from scaling.study import plan_file
 from scaling.study.paths import StudyPaths
 
@@ -39,7 +39,7 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     snakemakes = _snakemakes_of(name)
     _terminate(snakemakes)
     points = [
-        psutil.Process(one.pid) for one in running_here(paths.rows) if psutil.pid_exists(one.pid)
+        psutil.Process(one.pid) for one in runners_here(paths.rows) if psutil.pid_exists(one.pid)
     ]
     _terminate(points)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)

@@ -53,13 +53,13 @@ def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
     """
     code = 0
     try:
-        files.leave(rank_id.rank, measured(point, files, rank_id))
+        files.write(rank_id.rank, measured(point, files, rank_id))
         # with gloo a rank that goes alone can abort the ones that still talk to it; groups, of
         # which there may be hundreds, are not torn down: they die with the process
         dist.barrier()
     except BaseException as error:
         traceback.print_exc()
-        files.leave(rank_id.rank, failure_of(error))
+        files.write(rank_id.rank, failure_of(error))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -72,7 +72,7 @@ def measured(point: Point, files: RankFiles, rank_id: RankId) -> RankResult:
     foreign = None if point.gpu == "cpu" else foreign_memory(rank_id.local_rank)
     with foreign_memory_named(foreign):
         device = take_device(point, rank_id.local_rank)
-        files.leave(rank, stack_of(device, point.layout))
+        files.write(rank, stack_of(device, point.layout))
         require_kernels(point.shape, point.layout, device)
         files.beat(rank, "meeting the other ranks")
         timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S

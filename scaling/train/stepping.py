@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from scaling.record.extension import Extension, extended
-from scaling.record.interval import Verdict, is_a_look, judged
+from scaling.record.extension import Extension, estimate_full_step
+from scaling.record.interval import StepsVerdict, is_check_due, judge_steps
 from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
@@ -77,13 +77,13 @@ class Stepping:
             if point.until is None or len(times) <= point.warmup_steps:
                 return False
             slowest.append(self.slowest([times[-1]])[0])
-            if not is_a_look(len(slowest), at_least):
+            if not is_check_due(len(slowest), at_least):
                 return False
             return bool(self._as_first_rank(int(judge().enough)))
 
-        def judge() -> Verdict:
+        def judge() -> StepsVerdict:
             assert point.until is not None
-            return judged(slowest, at_least=at_least, until=point.until)
+            return judge_steps(slowest, at_least=at_least, until=point.until)
 
         times = self._timed(feed, most, begin, enough, power)
         counted = times[point.warmup_steps :]
@@ -120,12 +120,12 @@ class Stepping:
 
         def of_all(times: list[float]) -> Extension | None:
             whole = point.layout.gradient_accumulation_steps
-            return extended(turns[: len(times)], self.slowest(times), whole)
+            return estimate_full_step(turns[: len(times)], self.slowest(times), whole)
 
         def enough(times: list[float]) -> bool:
             counted = times[warmup_steps:]
             done, rest = divmod(len(counted), len(counts))
-            if point.until is None or rest or not is_a_look(done, at_least):
+            if point.until is None or rest or not is_check_due(done, at_least):
                 return False
             return self._is_precise(of_all(counted))
 
