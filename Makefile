@@ -1,8 +1,8 @@
-# The README's commands. Each sets up .venv once; a second call skips what is done.
+# The commands of the README. Each sets up .venv first; a second call skips what is done.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-unexport PYTHONDONTWRITEBYTECODE # a hundred processes would each compile all they import
+unexport PYTHONDONTWRITEBYTECODE # else a hundred processes each compile all they import
 
 .PHONY: quickstart study test test-fast test-torch soak check gpu-check site licences format lock clean
 .DELETE_ON_ERROR:
@@ -15,9 +15,8 @@ STUDY ?= quickstart
 study: $(VENV)/installed
 	@$(BIN)/python -m scaling run $(STUDY) $(ARGS)
 
-# The whole suite as four at once, which end at about the same time: what starts ranks, one test after
-# another; what waits for Slurm, all of it in one folder; what starts Snakemake, with ranks or
-# without; and beside them what computes in one process. With ARGS, one pytest with those words.
+# The whole suite as four pytests at once: tests that start ranks, tests that wait for Slurm, tests that
+# start Snakemake (with ranks or without), and all others. With ARGS, one pytest with these arguments.
 test: $(VENV)/installed
 ifeq ($(strip $(ARGS)),)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
@@ -36,12 +35,12 @@ else
 	$(BIN)/python -m pytest $(ARGS)
 endif
 
-# What needs neither ranks, Slurm, a browser nor Snakemake, nor computes for long: run it while you work.
+# Tests without ranks, Slurm, a browser, Snakemake or long computations. Run it while you work.
 test-fast: $(VENV)/installed
 	$(BIN)/python -m pytest -m "not ranks and not slurm and not browser and not snakemake and not slow" $(ARGS)
 
-# The tests of training and of `scaling check` on another torch than torch.lock's, as GPU machines bring
-# it, in a venv of its own: VERSION=2.12.0 for another.
+# The tests of training and of `scaling check` on an older torch, which GPU machines bring, in a venv of
+# its own. VERSION=2.12.0 asks for another.
 VERSION ?= 2.11.0
 OTHER := .venv/torch-$(VERSION)
 test-torch: $(OTHER).lock
@@ -52,7 +51,7 @@ $(OTHER).lock:
 	@echo "torch==$(VERSION)" > $@
 
 # A night on the Slurm of the tests: 1,000 points while ranks, launchers, snakemake, nodes and the
-# disk fail. SOAK="--points 200 --seed 3" for another.
+# disk fail. SOAK="--points 200 --seed 3" changes it.
 SOAK ?=
 soak: $(VENV)/installed
 	$(BIN)/python -m tests.slurm.soak $(SOAK)
@@ -65,15 +64,15 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-# The documentation as a site in site/; a link that leads nowhere ends it.
+# Build the documentation as a site in site/. A broken link ends it.
 site: $(VENV)/installed
 	$(BIN)/python -m mkdocs build --strict --quiet
 
-# Every package installed with its licence and where it comes from.
+# List every installed package with its licence and its origin.
 licences: $(VENV)/installed
 	@$(BIN)/pip-licenses --format=markdown --with-urls --order=license
 
-# What a machine with a GPU and without network needs, in gpu-check/; the sentence it prints is run there.
+# Collect what a machine with a GPU and without network needs, in gpu-check/.
 gpu-check: $(VENV)/installed
 	DS_BUILD_OPS=0 $(BIN)/python benchmarks/gpu/collect.py
 	@echo "There, in a copy of this folder: sh benchmarks/gpu/run.sh check.json"
@@ -83,9 +82,9 @@ format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/snakefmt Snakefile workflow/rules
 
-# First what is locked, checked by its hashes; then torch, of which a machine may bring a build of
-# its own (TORCH=torch-cuda13.lock: the one for CUDA 13, by its hashes); then the project, for which nothing is left to fetch. deepspeed compiles nothing
-# (DS_BUILD_OPS=0).
+# Install what is locked, checked by its hashes; then torch, of which a machine may bring its own build
+# (TORCH=torch-cuda13.lock: the build for CUDA 13, checked by its hashes); then the project, for which
+# nothing is left to fetch. deepspeed compiles nothing (DS_BUILD_OPS=0).
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch.lock
 $(VENV)/installed: pyproject.toml requirements.lock $(TORCH)
@@ -97,8 +96,8 @@ $(VENV)/installed: pyproject.toml requirements.lock $(TORCH)
 	$(PIP) --no-build-isolation -e workflow/executor -e '.[dev]'
 	@touch $@
 
-# Pin what is installed now, with the hashes of every file of it that is published. torch goes into
-# a file of its own, a local build (+cpu, +cu130) as its plain version; what it brings is its affair.
+# Pin what is installed now, with the hashes of all its published files. torch goes into a file of its
+# own: a local build (+cpu, +cu130) as its plain version, without its dependencies.
 lock: $(VENV)/installed
 	$(PYTHON) -m venv .venv/lock
 	.venv/lock/bin/python -m pip install --quiet --disable-pip-version-check uv

@@ -5,7 +5,7 @@
 From data sheets alone, on the published rows that come along and on the tables of FOLDER in this
 project's names: the mean relative error of each table without the mechanism less that with it, in
 points, with the table's software as it is known and as if it were unheard of. `--write` puts the
-table into docs/prediction.md.
+table into docs/prediction_accuracy.md.
 """
 
 import argparse
@@ -161,7 +161,7 @@ def main() -> None:
     """Print the table, or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="tables of others, as CSV")
-    parser.add_argument("--write", action="store_true", help="into docs/prediction.md")
+    parser.add_argument("--write", action="store_true", help="into docs/prediction_accuracy.md")
     asked = parser.parse_args()
     text = markdown_of(list(worth(tables(asked.folder))))
     if asked.write:

@@ -1,8 +1,8 @@
-"""Write the accuracy tables of docs/prediction.md anew.
+"""Write the tables of the shipped rows into docs/prediction_accuracy.md.
 
     python benchmarks/accuracy.py
 
-Those of the rows that come along (`scaling validate --published`), between the two marks.
+The tables are those of `scaling validate --published`.
 """
 
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from scaling.predict.fit.accuracy import Accuracy, accuracy_of, baseline_table_o
 from scaling.predict.fit.accuracy import table_of as accuracy_table_of
 from scaling.study.catalogues import load_clusters
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "prediction.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "prediction_accuracy.md"
 
 
 @dataclass(frozen=True)
 class Marked:
-    """What of docs/prediction.md stands between two marks, and is written by a command."""
+    """A part of docs/prediction_accuracy.md, between two marks, that a command writes."""
 
     begin: str
     end: str
 
     def part_of(self, text: str) -> str:
-        """What stands there."""
+        """The part as it stands in `text`."""
         return text.split(self.begin, 1)[1].split(self.end, 1)[0].strip()
 
     def write(self, part: str) -> None:
-        """Put `part` there."""
+        """Replace the part in the document."""
         text = DOCUMENT.read_text(encoding="utf-8")
         before, after = text.split(self.begin, 1)[0], text.split(self.end, 1)[1]
         DOCUMENT.write_text(

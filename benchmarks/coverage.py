@@ -3,7 +3,7 @@
     python -m benchmarks.coverage FOLDER [--write]
 
 Of the tables in FOLDER that `scaling validate FOLDER --published` knows, in Markdown, and with
---write between the marks of docs/prediction.md:
+--write into docs/prediction_accuracy.md:
 
 - every hold-out, and more of the same tables: the error, that of the data sheet, the share of step
   times and of ratios inside, and between what right intervals of as many rows, as much alike, would

@@ -136,7 +136,9 @@ def random_point(chosen: random.Random, shape: ModelShape, **axes: Any) -> Point
     )
     if layout.world_size > MOST_RANKS or any(refusals(shape, layout)):
         return None
-    digest = hashlib.sha256(json.dumps([shape.facts(), layout.facts()]).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(
+        json.dumps([shape.stored_fields(), layout.stored_fields()]).encode()
+    ).hexdigest()[:8]
     point = Point(
         study=RANDOM,
         study_kind="strong",

@@ -37,7 +37,7 @@ from scaling.predict.fit.coverage import settings_of
 from scaling.predict.read.observed import observed_of
 from scaling.predict.read.points import points_of
 from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.short_steps import accumulations, rounds
+from scaling.study.short_steps import short_step_rounds, short_step_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,12 +259,12 @@ def _in_full_steps(columns: Columns, options: argparse.Namespace) -> np.ndarray:
     for one in records:
         whole = one["global_batch_size"] // (one["dp"] * one["micro_batch_size"])
         layout = Layout(pp=one["pp"], gradient_accumulation_steps=max(1, whole), seq_length=1)
-        counts, bubble = accumulations(layout), one["pp"] - 1
+        counts, bubble = short_step_sizes(layout), one["pp"] - 1
         if not counts:
             shares.append(options.warmup + options.steps)
             continue
         slots = options.warmup * (counts[0] + bubble)
-        slots += rounds(options.steps) * sum(count + bubble for count in counts)
+        slots += short_step_rounds(options.steps) * sum(count + bubble for count in counts)
         shares.append(slots / (whole + bubble))
     return np.array(shares, dtype=float)
 

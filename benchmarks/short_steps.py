@@ -39,7 +39,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.record.extension import Extension, estimate_full_step
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
-from scaling.study.short_steps import accumulations, in_random_turns, rounds
+from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
 
 SHAPE = ModelShape(
     num_layers=4,
@@ -101,7 +101,7 @@ def layouts(full: int) -> list[Layout]:
     for layout in chosen:
         refused = [*refusals(SHAPE, layout), *engine_refusals(SHAPE, layout)]
         assert not refused, (layout.label, refused)
-        assert accumulations(layout), layout.label
+        assert short_step_sizes(layout), layout.label
     return chosen
 
 
@@ -170,11 +170,11 @@ def judged(line: dict[str, Any]) -> dict[str, Any]:
         return extension
 
     step_time_s = statistics.median(full)
-    a_point = rounds(STEPS) * kinds
+    a_point = short_step_rounds(STEPS) * kinds
     points = [of(steps[at : at + a_point]) for at in range(0, len(steps) - a_point + 1, a_point)]
     smallest = statistics.median(s for c, s in steps if c == min(counts))
     in_full = (WARMUP + STEPS) * step_time_s
-    in_short = WARMUP * smallest + rounds(STEPS) * sum(s for _, s in steps) / len(full)
+    in_short = WARMUP * smallest + short_step_rounds(STEPS) * sum(s for _, s in steps) / len(full)
     return {
         "error": of(steps).step_time_s / step_time_s - 1,
         "floor": statistics.median(full[::2]) / statistics.median(full[1::2]) - 1,
@@ -236,8 +236,8 @@ def _share(held: list[bool]) -> float:
 
 def _turns(layout: Layout) -> list[int]:
     """Micro-batches of each counted step: the full one and all short ones, in random turns."""
-    kinds = (*accumulations(layout), layout.gradient_accumulation_steps)
-    return in_random_turns(kinds, MOST_ROUNDS, seed=0)
+    kinds = (*short_step_sizes(layout), layout.gradient_accumulation_steps)
+    return shuffled_rounds(kinds, MOST_ROUNDS, seed=0)
 
 
 def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:

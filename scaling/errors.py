@@ -1,31 +1,33 @@
-"""What a user can get wrong, said in one sentence."""
+"""The error that reports a user's mistake in one sentence, and helpers to write that sentence."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """A mistake in what the user gave us; its text is the whole message, exit code 2."""
+    """A mistake in the user's input. Its text is the whole message; the program exits with 2."""
 
 
-def plain(text: str) -> str:
-    """Text from outside on one line of a terminal: what would steer it is spelt out."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+def printable(text: str) -> str:
+    """Untrusted text, safe to print on one terminal line: control characters are escaped."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def did_you_mean(value: object, allowed: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest name, or all of them."""
+    """The hint that ends a sentence about an unknown name: the closest allowed name, or all."""
     names = sorted(allowed)
-    by_small = {name.lower(): name for name in names}
-    # a name is short; comparing takes time that grows with its square
+    by_lowercase = {name.lower(): name for name in names}
+    # names are short, and the time of the comparison grows with the square of the length
     typed = str(value)[:100].lower()
-    close = difflib.get_close_matches(typed, by_small, n=1)
-    starting = [name for name in by_small if value and name.startswith(typed)]
-    close = [by_small[name] for name in close or sorted(starting, key=len)]
-    return f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(names)}"
+    matches = difflib.get_close_matches(typed, by_lowercase, n=1)
+    if not matches and value:
+        matches = sorted((name for name in by_lowercase if name.startswith(typed)), key=len)
+    if matches:
+        return f"did you mean {by_lowercase[matches[0]]!r}?"
+    return f"allowed: {', '.join(names)}"
 
 
 def shortened(text: object, length: int = 60) -> str:
-    """What somebody gave us, as a sentence can repeat it: on one line, and not all of a novel."""
+    """User input as an error sentence quotes it: on one line, at most `length` characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= length else f"{line[:length]}..."

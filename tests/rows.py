@@ -3,7 +3,7 @@
 from typing import Any
 
 from scaling.record.row import Row, fields_of
-from scaling.study.point import Point, columns_of
+from scaling.study.point import Point, point_columns
 
 
 def row_of(point: Point, **changes: Any) -> Row:
@@ -13,7 +13,7 @@ def row_of(point: Point, **changes: Any) -> Row:
     return Row(
         **{
             **unmeasured,
-            **columns_of(point),
+            **point_columns(point),
             "attempt": 1,
             "outcome": "ok",
             "duration_s": 1.0,

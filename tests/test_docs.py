@@ -23,18 +23,49 @@ from scaling.study.schema import Axes
 from scaling.study.study import load_study
 from tests.conftest import PROJECT
 
-DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
+DOCUMENTS = sorted(
+    PROJECT / name
+    for name in subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=PROJECT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()
+)  # fmt: skip
+LONGEST_LINE = 120
 EXECUTOR = PROJECT / "workflow" / "executor"
 README = (PROJECT / "README.md").read_text()
 ARCHITECTURE = (PROJECT / "docs" / "architecture.md").read_text()
 REFERENCE = (PROJECT / "docs" / "reference.md").read_text()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def named_in_project(path):
+    return str(path.relative_to(PROJECT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named_in_project)
 def test_every_relative_link_leads_somewhere(document):
     for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
         if "://" not in target:
             assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named_in_project)
+def test_every_source_file_a_document_names_exists(document):
+    rooms = "scaling|reports|benchmarks|tests|workflow|config"
+    named = re.findall(rf"`((?:{rooms})/[\w./-]+)`", document.read_text())
+    assert [path for path in named if not (PROJECT / path).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named_in_project)
+def test_a_line_of_prose_has_at_most_120_characters(document):
+    lines = prose_of(document.read_text()).splitlines()
+    assert [line for line in lines if len(line) > LONGEST_LINE] == []
+
+
+def prose_of(text):
+    """Markdown without code blocks, rows of tables and targets of links."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^(\||    ).*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"\]\([^)]*\)", "]", text)
 
 
 def test_the_tree_of_sources_is_the_real_one():

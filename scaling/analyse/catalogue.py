@@ -9,7 +9,7 @@ from scaling.analyse import ties
 from scaling.analyse.series import SERIES
 from scaling.analyse.views import make_table
 from scaling.cluster.hardware import GPUS, Cluster
-from scaling.layout.axes import AXES, levels_of
+from scaling.layout.axes import AXES, axis_levels
 from scaling.record.row_files import quoted
 
 
@@ -41,7 +41,7 @@ def kept_choices_sql() -> str:
         if axis.setting:
             default = "null" if axis.default is None else quoted(str(axis.default).lower())
             value = f"""nullif(lower("{axis.name}"::varchar), {default})"""
-            choices.append(f"replace({quoted(axis.words.name)}, '{{}}', {value})")
+            choices.append(f"replace({quoted(axis.text.name)}, '{{}}', {value})")
     return f"concat_ws({', '.join([quoted(', '), 'null', *choices])})"
 
 
@@ -60,17 +60,17 @@ def attach_axes(connection: duckdb.DuckDBPyConnection) -> None:
             {
                 "axis_order": order,
                 "name": axis.name,
-                "axis": axis.words.title,
-                "words": axis.words.name,
-                "short": axis.words.short,
-                "otherwise": axis.otherwise,
-                "degree": axis.ranks,
+                "axis": axis.text.title,
+                "words": axis.text.name,
+                "short": axis.text.short,
+                "otherwise": axis.absent_text,
+                "degree": axis.multiplies_ranks,
                 "usual": None if axis.default is None else str(axis.default).lower(),
-                "unsaid": None if axis.in_names(axis.default) else str(axis.default),
-                "within": axis.words.within,
-                "always": axis.words.leading or axis.words.said == "always",
+                "unsaid": None if axis.is_in_name(axis.default) else str(axis.default),
+                "within": axis.text.needs_degree,
+                "always": axis.text.always_column or axis.text.show_default == "always",
             }
         )
-        levels += [{"name": axis.name, **level} for level in levels_of(axis)]
+        levels += [{"name": axis.name, **level} for level in axis_levels(axis)]
     make_table(connection, "catalogue.axes", pa.Table.from_pylist(axes))
     make_table(connection, "catalogue.levels", pa.Table.from_pylist(levels))

@@ -14,19 +14,19 @@ import pyarrow as pa
 from scaling import __version__
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError, shortened
-from scaling.foreign.columns import LARGEST, MOST, Columns
-from scaling.foreign.identity import SHAPE, hardware_of, models_of, name_shapes
+from scaling.foreign.columns import MAX_COUNT, MAX_EXACT_INT, Columns
+from scaling.foreign.identity import SHAPE, identify_gpus, identify_models, rename_by_depth
 from scaling.foreign.layouts import (
-    WORDS,
-    completed,
-    layout_of,
-    set_misfits_aside,
-    sharded_over,
+    AXIS_WORDS,
+    complete_layout,
+    fsdp_ranks,
+    read_layout,
+    skip_inconsistent_layouts,
 )
-from scaling.foreign.measured import RATES, endings, set_other_work_aside
+from scaling.foreign.measured import RATES, read_outcomes, skip_adapter_training
 from scaling.foreign.reading import read_table
-from scaling.layout.axes import label_of
-from scaling.layout.optional_parts import SIZES, mistakes, stated_parts
+from scaling.layout.axes import layout_label
+from scaling.layout.optional_parts import PART_SIZES, part_errors, stated_parts
 from scaling.layout.shapes import (
     ModelShape,
     hardware_flops_per_token,
@@ -46,8 +46,8 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 _NONE_IS_ONE = ("ep", "virtual_stages")  # 0 where there is no such thing
 # Whole numbers that may be zero; every other one divides something or counts what there is.
 _FROM_ZERO = (
-    "num_encoder_layers", "max_positions", "repeat", "seed", "warmup_steps", "zero_stage", *SIZES,
-    *_NONE_IS_ONE,
+    "num_encoder_layers", "max_positions", "repeat", "seed", "warmup_steps", "zero_stage",
+    *PART_SIZES, *_NONE_IS_ONE,
 )  # fmt: skip
 _MOST_INTEGER = 2**63 - 1
 _MOST_SAID = 40  # rows that are left out, one by one
@@ -94,24 +94,24 @@ def import_rows(
     for name, instead in NEEDED.items():
         if not any(one in columns for one in (name, *instead)):
             there = ", ".join(columns.table.column_names)
-            raise columns.missing(
+            raise columns.missing_column(
                 name,
                 f"the table has {shortened(there, 200)}; needed are {', '.join(NEEDED)}"
                 + (f" (or {' or '.join(instead)} instead)" if instead else ""),
             )
     if not len(columns):
         raise InputError(f"{source}: holds no row under its header")
-    set_other_work_aside(columns)
-    cells, layouts = _cells(columns), completed(layout_of(columns))
-    set_misfits_aside(columns, layouts)
-    hardware = hardware_of(columns, cells, clusters)
-    named = models_of(columns, cells, models or {})
+    skip_adapter_training(columns)
+    cells, layouts = _cells(columns), complete_layout(read_layout(columns))
+    skip_inconsistent_layouts(columns, layouts)
+    hardware = identify_gpus(columns, cells, clusters)
+    named = identify_models(columns, cells, models or {})
     seen: dict[str, int] = {}
     records = {}
     # FLOPs of attention that the shape does not state are not those of plain attention
     plain = np.isin(columns.words("attention_kind", ""), ["", "mha", "mqa", "gqa"])
     for row, stated in enumerate(cells):
-        if row in columns.aside:
+        if row in columns.skipped:
             continue
         derived = {
             name: int(values[row]) for name, values in layouts.items() if np.isfinite(values[row])
@@ -125,21 +125,21 @@ def import_rows(
                 if (record[name] or 0) > _MOST_INTEGER:  # which no file holds
                     raise InputError(f"{columns.place(row)}: {name} would be {record[name]:.0e}")
         except InputError as error:
-            columns.set_aside(row, str(error))
+            columns.skip_row(row, str(error))
         else:
             records[row] = record
-    name_shapes(columns, list(records.values()))
+    rename_by_depth(columns, list(records.values()))
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
     table = pa.Table.from_pylist(list(records.values()), schema=schema)
     for row, reason in zip(
         list(records), invalid_row_reasons(table, series="published"), strict=True
     ):
         if reason is not None and records[row]["outcome"] == "ok":
-            columns.set_aside(row, f"{columns.place(row)}: {reason}")
+            columns.skip_row(row, f"{columns.place(row)}: {reason}")
             del records[row]
     out = StudyPaths(study_dir).published
     write_table(out, pa.Table.from_pylist(list(records.values()), schema=schema))
-    left = list(dict.fromkeys(columns.aside.values()))
+    left = list(dict.fromkeys(columns.skipped.values()))
     more = [f"{len(left) - _MOST_SAID} more rows"] if len(left) > _MOST_SAID else []
     return Imported(
         len(records),
@@ -157,10 +157,10 @@ def _cells(columns: Columns) -> list[dict[str, Any]]:
         if name in columns:
             stated[name] = _values(columns, name, kind)
     named = {n: columns.words(n, "").tolist() for n in ("framework", "release", "source")}
-    outcome, step = endings(columns)
+    outcome, step = read_outcomes(columns)
     stated["outcome"] = [word or None for word in outcome.tolist()]
     stated["step_time_s"] = [None if np.isnan(seconds) else seconds for seconds in step.tolist()]
-    if (whole := sharded_over(columns) > 1).any():
+    if (whole := fsdp_ranks(columns) > 1).any():
         stages = stated.get("zero_stage", [None] * len(columns))
         stated["zero_stage"] = [
             3 if all_sharded else stage for all_sharded, stage in zip(whole, stages, strict=True)
@@ -175,17 +175,17 @@ def _cells(columns: Columns) -> list[dict[str, Any]]:
 def _values(columns: Columns, name: str, kind: str) -> list[Any]:
     """A column in its own type, None where a cell is empty."""
     if kind == "bool":
-        flags = columns.flags(name, False, plain=True).tolist()
+        flags = columns.flags(name, False, silent=True).tolist()
         return [
             flag if given else None
-            for flag, given in zip(flags, columns.given(name).tolist(), strict=True)
+            for flag, given in zip(flags, columns.is_given(name).tolist(), strict=True)
         ]
     if kind == "int":
-        # of the batch in tokens `layout_of` makes sequences
-        large = dict.fromkeys(("peak_memory_bytes", "global_batch_size"), LARGEST)
-        high = (large | {"zero_stage": 3}).get(name, MOST)
+        # of the batch in tokens `read_layout` makes sequences
+        large = dict.fromkeys(("peak_memory_bytes", "global_batch_size"), MAX_EXACT_INT)
+        high = (large | {"zero_stage": 3}).get(name, MAX_COUNT)
         if name.endswith(("_bytes", "_params", "_per_token", "_per_step")):
-            high = LARGEST
+            high = MAX_EXACT_INT
         numbers = columns.counts(name, low=0 if name in _FROM_ZERO else 1, high=high).tolist()
         least = 1 if name in _NONE_IS_ONE else 0
         return [None if np.isnan(number) else max(int(number), least) for number in numbers]
@@ -193,7 +193,7 @@ def _values(columns: Columns, name: str, kind: str) -> list[Any]:
         numbers = columns.numbers(name, high=1e18).tolist()
         return [None if np.isnan(number) else number for number in numbers]
     if kind == "str":
-        return [word or None for word in columns.words(name, "", WORDS.get(name)).tolist()]
+        return [word or None for word in columns.words(name, "", AXIS_WORDS.get(name)).tolist()]
     raise InputError(f"{columns.source}: column {name} holds lists, which cannot be imported")
 
 
@@ -222,7 +222,7 @@ def _record(
 ) -> dict[str, Any]:
     """The row; `cells` are what the table says of it, `facts` what follows as well."""
     record: dict[str, Any] = {name: facts.get(name) for name in fields_of(Row)}
-    record["layout"] = label_of(record) or "unnamed"
+    record["layout"] = layout_label(record) or "unnamed"
     peak = GPUS[gpu].peak(record["precision"]) if gpu in GPUS else None
     identity = json.dumps(
         {k: v for k, v in cells.items() if k not in ("step_time_s", "peak_memory_bytes")}
@@ -264,7 +264,7 @@ def _derived(facts: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
             head_dim=stated("head_dim") or facts["hidden_size"] // facts["num_heads"],
             **parts,
         )
-        if mistakes(shape):  # what its experts are is not all stated
+        if part_errors(shape):  # what its experts are is not all stated
             return {name: value for name, value in derived.items() if stated(name) is None}
         length = facts["seq_length"]
         derived |= {

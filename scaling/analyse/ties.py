@@ -22,7 +22,8 @@ NOISE_FLOOR = 0.02
 # For a rate without an interval, which may come from a single step: published sweeps of single
 # steps repeat within this at best.
 UNSTATED_FLOOR = 0.05
-# For a prediction without an error of its own: the predictor's mean regret (docs/prediction.md).
+# For a prediction without an error of its own: the predictor's mean regret
+# (docs/prediction_accuracy.md).
 PREDICTED_FLOOR = 0.04
 
 VARIABLES = {

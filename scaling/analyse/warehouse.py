@@ -21,7 +21,7 @@ from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean
 from scaling.record.row_files import Unusable, quoted
 from scaling.study.paths import StudyPaths
-from scaling.study.study import read_about
+from scaling.study.study import read_study_info
 
 GRAIN, NEEDS = "-- Grain: ", "-- Needs: "
 # a column with more distinct values is written without a dictionary, which would be built in vain
@@ -78,7 +78,7 @@ def tabulate(
     queries = _read(sql_dir) | inner
     if not queries:
         raise InputError(f"{sql_dir}: holds no .sql file, so there is no table to write")
-    about = read_about(study_dir)
+    about = read_study_info(study_dir)
     share = about.knee_share if knee_share is None else knee_share
     if not 0 < share <= 1:
         raise InputError(f"knee_share={share:g}: must be a ratio above 0 and at most 1")

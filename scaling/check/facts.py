@@ -12,7 +12,7 @@ import torch
 
 from scaling.check.lines import Line, held_to, not_here
 from scaling.cluster.hardware import GIB
-from scaling.cluster.node import gpus, near_cpus
+from scaling.cluster.node import near_cpus, nvidia_gpus
 from scaling.probe.facts import GPU_FACTS, facts_of
 
 _SECTION = "facts"
@@ -26,7 +26,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     return facts_of(device, first_on_host=True) | {
         "cpus": len(os.sched_getaffinity(0)),
         "numa_nodes": _numa_nodes(),
-        "near_cpus": {gpu.bus_id: sorted(near_cpus(gpu.bus_id)) for gpu in gpus()[0]},
+        "near_cpus": {gpu.bus_id: sorted(near_cpus(gpu.bus_id)) for gpu in nvidia_gpus()[0]},
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scaling.errors import plain
+from scaling.errors import printable
 from scaling.record.row import Row
 
 State = Literal["pass", "fail", "not here"]
@@ -51,7 +51,7 @@ def held_to(
 
 def untrained(section: str, name: str, row: Row) -> Line:
     """A point that had to run and did not."""
-    sentence = f"{row.outcome}: {plain(row.error_message or '')}"
+    sentence = f"{row.outcome}: {printable(row.error_message or '')}"
     return held_to(section, name, passes=False, said=sentence[:300])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from scaling.check.lines import Line, held_to, not_here
 from scaling.check.provoked import FOUND_ROOM
 from scaling.check.training import SHAPE, Machine
-from scaling.errors import plain
+from scaling.errors import printable
 from scaling.record.row import Outcome, Row
 from scaling.study.point import Point
 
@@ -56,7 +56,7 @@ def outcome_lines(machine: Machine) -> Iterator[Line]:
 
 def failed(name: str, expected: Outcome, says: str, row: Row, after: Outcome) -> Line:
     """Whether a point failed with this outcome and these words, and the next one did not."""
-    message = plain(row.error_message or "")
+    message = printable(row.error_message or "")
     if FOUND_ROOM in message:
         return not_here(_SECTION, name, message)
     right = row.outcome == expected and says in message

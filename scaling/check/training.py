@@ -15,7 +15,7 @@ import torch
 
 from scaling import launch
 from scaling.check.lines import Line, held_to, not_here, untrained
-from scaling.errors import plain
+from scaling.errors import printable
 from scaling.launch.fork_server.client import local_fork_server
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
@@ -170,7 +170,7 @@ def training_lines(
 def trained(section: str, name: str, row: Row, exact: Sequence[float]) -> Line:
     """How far a row's losses are from the exact ones, and what its split lacks."""
     if row.outcome == "kernel_unavailable":
-        return not_here(section, name, plain(row.error_message or ""))
+        return not_here(section, name, printable(row.error_message or ""))
     if row.outcome != "ok" or row.losses is None:
         return untrained(section, name, row)
     far = max(abs(one - other) for one, other in zip(row.losses, exact, strict=True))
@@ -236,7 +236,7 @@ def _killed_in_mid_step(machine: Machine, server: psutil.Process) -> str:
         return f"no verdict: {why}"
     finally:
         killer.join()
-    return f"{row.outcome}: {plain(row.error_message or '')}"[:200]
+    return f"{row.outcome}: {printable(row.error_message or '')}"[:200]
 
 
 def _held(server: psutil.Process) -> int:

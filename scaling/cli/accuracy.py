@@ -8,7 +8,7 @@ import typer
 
 from scaling.cli.options import AsJson, percent, print_json, print_table
 from scaling.cli.prediction import catalogues
-from scaling.errors import InputError, plain
+from scaling.errors import InputError, printable
 
 if TYPE_CHECKING:
     from scaling.predict.fit.validation import Validation
@@ -77,7 +77,9 @@ def _published(rows: Path | None, *, as_json: bool) -> None:
             print_table(heads, body)
         for line in lines:
             if line.set_aside:
-                typer.echo(f"{plain(line.task.name)}: {line.set_aside} rows cannot be predicted")
+                typer.echo(
+                    f"{printable(line.task.name)}: {line.set_aside} rows cannot be predicted"
+                )
     if not trees_available():
         typer.echo(TREES_MISSING, err=True)
 
@@ -110,4 +112,4 @@ def _show(trial: "Validation") -> None:
     )
     typer.echo(f"calibrated on {trial.calibrated_rows} rows, tested on {trial.tested_rows}")
     for note in trial.notes:
-        typer.echo(f"note: {plain(note)}")
+        typer.echo(f"note: {printable(note)}")

@@ -23,10 +23,10 @@ def new(
     ],
 ) -> None:
     """Make a folder to run studies in: Snakefile, config with your cluster, a first study."""
-    from scaling.cluster.slurm_site import ask_slurm
+    from scaling.cluster.slurm_site import query_slurm
     from scaling.run.new_folder import make_folder
 
-    site = ask_slurm()
+    site = query_slurm()
     for path in make_folder(folder, site):
         typer.echo(path)
     origin = "what Slurm says of this site" if site else "no cluster: no Slurm answers here"
@@ -39,9 +39,9 @@ def export(
 ) -> None:
     """Pack tables, page and study for others (RO-Crate): no user names, no paths, no logs."""
     from scaling.run.export import export as pack
-    from scaling.study.paths import own_or_shipped
+    from scaling.study.paths import local_or_shipped
 
-    names = pack(study_dir, out, own_or_shipped("reports"))
+    names = pack(study_dir, out, local_or_shipped("reports"))
     typer.echo(f"{len(names)} files -> {out}")
 
 
@@ -59,11 +59,11 @@ def status(
     from scaling.run.price import budget_gpu_hours
     from scaling.run.progress import watcher_of
     from scaling.run.status import status_of
-    from scaling.study.study import folder_of, load_study
+    from scaling.study.study import load_study, study_folder
 
     loaded = load_study(study, mode=mode, cluster=cluster)
     wanted = planning.to_measure(loaded, planning.fitting_plan(loaded))
-    folder = folder_of(loaded, RESULTS)
+    folder = study_folder(loaded, RESULTS)
     say_unreadable(folder)
     watcher = watcher_of(loaded, wanted, folder)
     budget = budget_gpu_hours(loaded)

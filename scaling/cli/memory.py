@@ -48,7 +48,7 @@ def memory(
         typer.echo(f"{count} of {len(points)} points left out: {reason}", err=True)
     for point, of_ranks in _memories(able, stages):  # each as soon as its ranks are known
         if as_json:
-            facts = {"point_id": point.point_id, "layout": point.layout.facts()}
+            facts = {"point_id": point.point_id, "layout": point.layout.stored_fields()}
             records = [dataclasses.asdict(one) for one in of_ranks]
             typer.echo(json.dumps(facts | {"ranks": records}))
         else:

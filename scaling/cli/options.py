@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from scaling.errors import InputError, did_you_mean, plain, shortened
+from scaling.errors import InputError, did_you_mean, printable, shortened
 
 StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A name in config/studies, or a path to its YAML.")
@@ -37,7 +37,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    body = [[plain(str(cell)) for cell in cells] for cells in rows]
+    body = [[printable(str(cell)) for cell in cells] for cells in rows]
     widths = [max(map(cell_len, column)) + 3 for column in zip(heads, *body, strict=True)]
     ends = list(itertools.accumulate(widths, initial=1))[1:]
     console = Console(markup=False, highlight=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from scaling.cli.options import AsJson, one_of, percent, print_json, print_table
-from scaling.errors import InputError, did_you_mean, plain, shortened
+from scaling.errors import InputError, did_you_mean, printable, shortened
 from scaling.layout.axes import DEFAULTS, Precision
 from scaling.layout.engines import ENGINES
 
@@ -101,7 +101,7 @@ def calibrate(
     for key, stack in calibration.stacks.items():
         identified = [name for name, fitted in stack.parameters.items() if fitted.identified]
         typer.echo(
-            f"{plain(key)}: {stack.rows_timed} timed rows, "
+            f"{printable(key)}: {stack.rows_timed} timed rows, "
             f"{stack.rows_out_of_memory} out of memory; "
             f"{len(identified)} of {len(stack.parameters)} parameters identified: "
             f"{', '.join(identified) or 'none, defaults kept'}"
@@ -198,7 +198,7 @@ def recommend(
         gpus=sorted(best),
         precision=best[min(best)][0].layout.precision,
     ):
-        typer.echo(plain(sentence), err=True)
+        typer.echo(printable(sentence), err=True)
     records = [record_of(one) for several in best.values() for one in several]
     if as_json:
         print_json(records)
@@ -228,7 +228,7 @@ def _counts(text: str) -> list[int]:
 
 def _say(assumptions: tuple[str, ...]) -> None:
     for sentence in dict.fromkeys(assumptions):  # two columns may need the same one
-        typer.echo(f"assumed: {plain(sentence)}", err=True)
+        typer.echo(f"assumed: {printable(sentence)}", err=True)
 
 
 def _show_recommendations(records: list[dict[str, Any]], *, calibrated: bool) -> None:

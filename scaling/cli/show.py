@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scaling.analyse.slow_hosts import SLOW_FROM, SlowHost
-from scaling.errors import plain
+from scaling.errors import printable
 from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
 from scaling.record.probe_row import Probe
@@ -47,7 +47,7 @@ def show_plan(
     console.print(_counts(study, planned, unit))
     reasons = _alike([refusal.reason for refusal in planned.refusals])
     for reason, count, exactly in reasons[:MOST_REASONS]:
-        say(f"  refused {count}: {'' if exactly else 'such as '}{plain(reason)}")
+        say(f"  refused {count}: {'' if exactly else 'such as '}{printable(reason)}")
     if others := reasons[MOST_REASONS:]:
         rest = sum(count for _, count, _ in others)
         say(f"  refused {rest}: for {len(others)} other reasons")
@@ -190,15 +190,15 @@ def show_probes(rows: Sequence[Probe], slow: Sequence[SlowHost]) -> None:
         rates = [_rate(row) for row in here if row.outcome == "ok"]
         rate, unit = max(rates, key=lambda each: each[0], default=(None, ""))
         best = "–" if rate is None else f"{rate:.3g} {unit}"
-        table.add_row(Text(plain(kind)), best, str(len(rates)), str(len(here) - len(rates)))
+        table.add_row(Text(printable(kind)), best, str(len(rates)), str(len(here) - len(rates)))
     console.print(table)
     reasons = Counter(f"{row.outcome}: {row.error_message}" for row in rows if row.outcome != "ok")
     for reason, count in reasons.most_common(MOST_REASONS):
-        say(f"  {count} {plain(reason)}")
+        say(f"  {count} {printable(reason)}")
     for one in slow:
         say(
-            f"  {plain(one.host)} is {one.slowdown:.2f} times slower than the median host at "
-            f"{plain(one.kind)} ({one.probes} probes)"
+            f"  {printable(one.host)} is {one.slowdown:.2f} times slower than the median host at "
+            f"{printable(one.kind)} ({one.probes} probes)"
         )
     if not slow and any(row.slowdown is not None for row in rows):
         say(f"no host is {SLOW_FROM:g} times slower than the median host or more")

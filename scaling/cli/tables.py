@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaling.cli.options import AsJson, StudyDir, one_of
-from scaling.errors import InputError, plain, shortened
-from scaling.study.paths import own_or_shipped
+from scaling.errors import InputError, printable, shortened
+from scaling.study.paths import local_or_shipped
 
 if TYPE_CHECKING:
     from scaling.cluster.hardware import Cluster
@@ -26,12 +26,12 @@ def tabulate(
 ) -> None:
     """Turn a study's rows into tables: one SQL file, one Parquet file."""
     from scaling.analyse import replication, warehouse
-    from scaling.study.study import read_about
+    from scaling.study.study import read_study_info
 
-    sql = own_or_shipped(sql)
+    sql = local_or_shipped(sql)
     for unusable in warehouse.tabulate(study_dir, sql, clusters=_clusters(), knee_share=knee_share):
         typer.echo(f"Left out: {unusable}", err=True)
-    replicates = read_about(study_dir).replicates
+    replicates = read_study_info(study_dir).replicates
     if replicates is not None:
         replication.replicate(study_dir, sql.parent / replication.FOLDER / replicates)
 
@@ -46,7 +46,7 @@ def report(
     """Write report.html from whatever has been measured so far."""
     from scaling.report.page import page
 
-    reports = own_or_shipped(reports)
+    reports = local_or_shipped(reports)
     if tables:
         tabulate(study_dir, reports / "sql", knee_share)
     typer.echo(f"The report: {page.write_report(study_dir, reports, charts=charts)}")
@@ -63,7 +63,7 @@ def import_(
     models, _ = catalogues()
     imported = importing.import_rows(rows, study_dir, _clusters(), models)
     for sentence in imported.sentences:
-        typer.echo(plain(sentence), err=True)
+        typer.echo(printable(sentence), err=True)
     typer.echo(f"{imported.rows} published rows -> {study_dir}; next: scaling report {study_dir}")
 
 
@@ -76,7 +76,7 @@ def convert(
     ] = None,
 ) -> None:
     """Read logs of other tools into rows, or nccl-tests into probes, as a Parquet table."""
-    from scaling.foreign.logs.tools import TOOLS, table_of
+    from scaling.foreign.logs.tools import TOOLS, read_logs
     from scaling.record.files import write_table
 
     one_of("--tool", tool, TOOLS)
@@ -89,7 +89,7 @@ def convert(
         if not equals:
             raise InputError(f"--column {shortened(pair)}: give NAME=VALUE")
         stated[name] = value
-    table = table_of(sources, tool, stated)
+    table = read_logs(sources, tool, stated)
     write_table(out, table)
     kind = "probes" if tool == "nccl-tests" else "rows"
     typer.echo(f"{len(sources)} logs: {table.num_rows} {kind} -> {out}")

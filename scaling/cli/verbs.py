@@ -11,7 +11,7 @@ from scaling.cli import accuracy, folders, tables
 from scaling.cli import memory as exact
 from scaling.cli import prediction as predicting
 from scaling.cli.options import ClusterName, Mode, StudyName
-from scaling.errors import InputError, plain
+from scaling.errors import InputError, printable
 from scaling.study.paths import RESULTS
 
 app = typer.Typer(
@@ -37,13 +37,13 @@ def plan(
     from scaling.cli import show
     from scaling.run import plan_writer, price
     from scaling.run.sweep import Sweep
-    from scaling.study.study import folder_of
+    from scaling.study.study import study_folder
 
     planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
     if write:
         plan_writer.write_plan(planned)
     loaded, points = planned.study, planned.plan.points
-    on_others = Sweep(loaded, points, folder_of(loaded, RESULTS)).repeats_elsewhere
+    on_others = Sweep(loaded, points, study_folder(loaded, RESULTS)).repeats_elsewhere
     show.show_plan(
         loaded,
         planned.plan,
@@ -89,7 +89,7 @@ def measure(
         typer.echo(f"{point.stem}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     line = f"{measured.point_id}: {measured.outcome}"
-    typer.echo(f"{line}: {plain(measured.error_message)}" if measured.error_message else line)
+    typer.echo(f"{line}: {printable(measured.error_message)}" if measured.error_message else line)
 
 
 @app.command(epilog="Example:  scaling choose my_study 64 results/my_study/chosen/64.parquet")
@@ -113,10 +113,10 @@ def choose(
 ) -> None:
     """Choose which points of a size are measured: what predictions say, or who may be the best."""
     from scaling.run import choose, planning
-    from scaling.study.study import folder_of, load_study
+    from scaling.study.study import load_study, study_folder
 
     loaded = load_study(study, mode=mode, cluster=cluster)
-    planned, folder = planning.fitting_plan(loaded), folder_of(loaded, RESULTS)
+    planned, folder = planning.fitting_plan(loaded), study_folder(loaded, RESULTS)
     sentence = choose.choose(
         loaded, planned, world_size, folder, out, repeat=repeat, turn=again, on_others=elsewhere
     )
@@ -154,10 +154,10 @@ def retry(
 ) -> None:
     """Set the rows of failed points aside, so that the next run measures these points again."""
     from scaling.run import retry
-    from scaling.study.study import folder_of, load_study
+    from scaling.study.study import load_study, study_folder
 
     loaded = load_study(study)
-    folder = folder_of(loaded, RESULTS)
+    folder = study_folder(loaded, RESULTS)
     folders.say_unreadable(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
@@ -224,5 +224,5 @@ def main() -> None:
         sentence = f"{error.filename}: {error.strerror}"
     else:
         return
-    typer.echo("\n".join(plain(line) for line in sentence.splitlines()), err=True)
+    typer.echo("\n".join(printable(line) for line in sentence.splitlines()), err=True)
     sys.exit(2)

@@ -1,1 +1,1 @@
-"""What a study runs on: GPUs as data sheets state them, clusters, what a site's Slurm wants."""
+"""The hardware of a study: GPUs and their data sheets, clusters, nodes, and Slurm options."""

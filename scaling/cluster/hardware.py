@@ -1,4 +1,4 @@
-"""What a study runs on: GPUs as their data sheets state them, and clusters made of them."""
+"""GPUs as their data sheets describe them, and clusters of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Generation = Literal["volta", "ampere", "hopper", "blackwell", "cdna2", "cdna3",
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A dense rate (no sparsity) and which units reach it: matrix (tensor cores) or vector."""
+    """A dense rate (without sparsity), and the units that reach it: tensor cores or vector."""
 
     flop_per_s: float
     units: Literal["matrix", "vector"]
@@ -26,10 +26,10 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The vendor's reference node around a GPU: what a cluster that is named after the GPU has.
+    """The vendor's reference node of a GPU, used for a cluster that is given as a GPU's name.
 
-    `link_bytes_per_s` leaves the node in one direction, all NICs together. GPUs count as one node
-    as far as their own links (NVLink, Infinity Fabric) reach.
+    `link_bytes_per_s`: out of the node in one direction, all NICs together. A node extends as far
+    as the GPUs' own links (NVLink, Infinity Fabric) reach.
     """
 
     gpus: int
@@ -39,14 +39,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device as the driver counts devices. Null: the vendor publishes no figure.
+    """One device, as the driver counts devices. None: the vendor publishes no figure.
 
-    `peaks` are by precision; `memory_bytes` is the capacity, `hbm_bytes_per_s` its bandwidth,
-    `link_bytes_per_s` what one device sends to its peers in the node, one direction, all links
-    together. `link_domain`: so many GPUs reach each other by these links although their
-    hosts hold fewer, None where links end at the host. `sustained_of_peak` is the share of a peak
-    that a large GEMM can draw before its own inefficiency: what the power limit leaves of the boost
-    clock. `sustained_low` is that of precisions which leave less of it, by name.
+    `peaks` are by precision, `memory_bytes` is the capacity and `hbm_bytes_per_s` its bandwidth.
+    `link_bytes_per_s`: from one device to its peers in the node, one direction, all links together.
+    `link_domain`: GPUs that these links connect across hosts; None if they end at the host.
+    `sustained_of_peak`: the share of the peak that a large GEMM can reach under the power limit,
+    before its own inefficiency; `sustained_low` replaces it for some precisions.
     """
 
     name: str
@@ -64,12 +63,12 @@ class Gpu:
     node: Node | None = None
 
     def peak(self, precision: str) -> float | None:
-        """FLOP/s at this precision, None if no figure is published for it."""
+        """Peak FLOP/s at this precision; None if no figure is published."""
         peak = self.peaks.get(precision)
         return None if peak is None else peak.flop_per_s
 
     def sustained(self, precision: str) -> float | None:
-        """FLOP/s a large GEMM can draw at this precision, None if no figure is known for it."""
+        """FLOP/s that a large GEMM can sustain at this precision; None if unknown."""
         peak = self.peak(precision)
         if peak is None or self.sustained_of_peak is None:
             return None
@@ -80,19 +79,19 @@ def _node(gpus: int, nics: int, gbit: float, source: str) -> Node:
     return Node(gpus=gpus, link_bytes_per_s=nics * gbit * GBIT_PER_S, source=source)
 
 
-# What low precisions sustain, which draw more power for each byte they move. Set with published
-# training rows of H100 and GB200 in sight: leaving out one model at a time moved these by 0.02,
-# that of nvfp4 by 0.08; each table alone would have 0.63 to 0.68 of H100's fp8 and 0.57 to 0.63 of
-# GB200's (benchmarks/held_out.py). Carried over to other forms of both generations.
+# `sustained_low` by generation: low precisions draw more power per byte moved. Fitted to published
+# training rows of H100 and GB200. Leaving out one model at a time moved the values by 0.02, nvfp4
+# by 0.08; single tables give 0.63 to 0.68 for H100 fp8 and 0.57 to 0.63 for GB200 fp8
+# (benchmarks/held_out.py). Assumed for the other GPUs of both generations.
 _LOW_PRECISION: Mapping[str, Mapping[str, float]] = {
     "hopper": {"fp8": 0.66},
     "blackwell": {"fp8": 0.61, "mxfp8": 0.61, "nvfp4": 0.48},
 }
-# What limits a sustained rate is power, whose limit B300 and GB300 raise by 1.1 and 1.17 over B200
-# and GB200, and not the peak, of which they state 1.5 times as much in nvfp4. Dynamic power grows
-# with the clock's first to third power (voltage follows it): taken as 1.07 and 1.12 times the rate
-# in every precision; no published row of either is here. A B200's one row agrees: at 0.83 of the
-# GB200's power it is predicted to 1 % with 0.90 of its rate.
+# Power limits a sustained rate, not the peak. B300 and GB300 allow 1.1 and 1.17 times the power of
+# B200 and GB200, and state 1.5 times their nvfp4 peak. Dynamic power grows with the clock's first
+# to third power, as voltage follows the clock, so their rates are taken as 1.07 and 1.12 times as
+# high in every precision. We have no published row of either. The one row of a B200 agrees with the
+# rule: it has 0.83 of a GB200's power, and 0.90 of its rate predicts the row to 1 %.
 _LOW_OF_B300 = {"fp8": 0.65, "mxfp8": 0.65, "nvfp4": 0.48 * 9000 * 1.07 / 13500}
 _LOW_OF_GB300 = {"fp8": 0.68, "mxfp8": 0.68, "nvfp4": 0.48 * 10000 * 1.12 / 15000}
 
@@ -138,14 +137,14 @@ def _data_sheet(
     )
 
 
-# Of `sustained`: the A100 holds its clock. Hopper's 0.79 was set with published training rows of
-# the H100 in sight; its other forms carry it over unchecked. Blackwell's 0.74 is a guess. AMD
+# Where `sustained` comes from: the A100 holds its clock. Hopper's 0.79 was fitted to published
+# training rows of the H100 and is unchecked for its other GPUs. Blackwell's 0.74 is a guess. AMD
 # states about 708 of 1,307 TFLOP/s as what an MI300X achieves in bf16 ("max-achievable FLOPs"),
-# before our gemm_efficiency; its 0.62 is carried over to CDNA 4 unchecked, and to the MI325X, of
-# the same peak at 1.33 times the power, by the rule above. V100
-# and MI250X are estimates. Calibration and probes replace all of it.
+# before our gemm_efficiency; its 0.62 is used for CDNA 4 unchecked, and scaled by the rule above
+# for the MI325X, which has the same peak at 1.33 times the power. V100 and MI250X are estimates.
+# Calibration and probes replace all of these.
 #
-# TFLOP/s dense, GiB, TB/s, GB/s per direction, W; nodes: GPUs, NICs, Gb/s each.
+# Units: dense TFLOP/s, GiB, TB/s, GB/s per direction, W. Nodes: GPUs, NICs, Gb/s of each NIC.
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
@@ -266,7 +265,11 @@ GPUS: dict[str, Gpu] = {
 
 
 def gpu_named(name: str) -> Gpu:
-    """The catalogue's GPU; an unknown one is an error, never a default."""
+    """The GPU of that name.
+
+    Raises:
+        InputError: no GPU has that name.
+    """
     if name not in GPUS:
         raise InputError(f"unknown GPU {name!r}: {did_you_mean(name, GPUS)}")
     return GPUS[name]
@@ -274,11 +277,11 @@ def gpu_named(name: str) -> Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where the jobs run. `node_link_bytes_per_s` leaves a node in one direction, all NICs.
+    """The cluster that jobs run on.
 
-    `bus_bytes_per_s` is a measured all-reduce bus bandwidth of whole nodes (nodes -> bytes/s);
-    where there is one it replaces the data sheet of the NICs. `lossy_transport`: messages between
-    nodes go through a software layer (EFA's SRD) whose progress needs the host.
+    `node_link_bytes_per_s`: out of a node in one direction, all NICs together. `bus_bytes_per_s`:
+    measured all-reduce bus bandwidth by number of whole nodes; if given, it replaces the NICs' data
+    sheet. `lossy_transport`: messages between nodes pass a software layer on the host (EFA's SRD).
     """
 
     gpu: str

@@ -1,7 +1,6 @@
-"""The node that a process finds itself on: its GPUs, which cores are near them, its network.
+"""The node of this process: its GPUs, the cores near them and its network.
 
-`settle` makes a rank at home there. It runs before torch is imported, which reads threads and
-caches from the environment then.
+`bind_rank` must run before torch is imported, which reads thread counts from the environment.
 """
 
 import os
@@ -18,8 +17,8 @@ _ANY_PORT = 9  # discard: connecting a datagram socket sends nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """An NVIDIA GPU as NVML lists it, which is CUDA's order too with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+class NvidiaGpu:
+    """A GPU as NVML lists it: in the order of CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
     `bus_id` is spelled as in /sys/bus/pci/devices.
     """
@@ -28,8 +27,8 @@ class Gpu:
     bus_id: str
 
 
-def gpus() -> tuple[list[Gpu], str | None]:
-    """The NVIDIA GPUs that this process may see, and NVML's reason where it cannot say."""
+def nvidia_gpus() -> tuple[list[NvidiaGpu], str | None]:
+    """The NVIDIA GPUs of this node; where NVML fails, none and its reason."""
     import pynvml
 
     try:
@@ -41,7 +40,7 @@ def gpus() -> tuple[list[Gpu], str | None]:
             pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
         ]
         return [
-            Gpu(uuid=_text(pynvml.nvmlDeviceGetUUID(handle)), bus_id=_bus_id(pynvml, handle))
+            NvidiaGpu(uuid=_text(pynvml.nvmlDeviceGetUUID(handle)), bus_id=_bus_id(pynvml, handle))
             for handle in handles
         ], None
     except pynvml.NVMLError as error:
@@ -50,132 +49,134 @@ def gpus() -> tuple[list[Gpu], str | None]:
         pynvml.nvmlShutdown()
 
 
-def visible(environment: Mapping[str, str]) -> list[str] | None:
-    """What CUDA_VISIBLE_DEVICES lists: numbers, UUIDs, slices (MIG); None where it is not set.
+def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
+    """The entries of CUDA_VISIBLE_DEVICES: indices, UUIDs or MIG slices; None if it is not set.
 
-    CUDA ignores the list from its first entry on that is no device, such as Slurm's `NoDevFiles`.
+    Like CUDA, it ignores everything from the first invalid entry on, such as Slurm's `NoDevFiles`.
     """
     if _VISIBLE not in environment:
         return None
-    named = []
+    entries = []
     for entry in environment[_VISIBLE].split(","):
         if not re.fullmatch(r"\d+|(GPU|MIG)-.+", entry.strip()):
             break
-        named.append(entry.strip())
-    return named
+        entries.append(entry.strip())
+    return entries
 
 
-def by_number(named: Sequence[str], present: Sequence[Gpu]) -> list[str]:
-    """The same with numbers for UUIDs, which an engine may not read; a slice has no number."""
-    numbers = []
-    for entry in named:
-        matching = [n for n, gpu in enumerate(present) if entry[:4] == "GPU-" and entry in gpu.uuid]
-        numbers.append(str(matching[0]) if len(matching) == 1 else entry)
-    return numbers
+def as_indices(entries: Sequence[str], present: Sequence[NvidiaGpu]) -> list[str]:
+    """The entries with UUIDs replaced by indices, since engines may not read UUIDs.
+
+    A MIG slice has no index and stays as it is.
+    """
+    indices = []
+    for entry in entries:
+        matches = [n for n, gpu in enumerate(present) if entry[:4] == "GPU-" and entry in gpu.uuid]
+        indices.append(str(matches[0]) if len(matches) == 1 else entry)
+    return indices
 
 
 def near_cpus(bus_id: str, root: Path = Path("/")) -> frozenset[int]:
-    """The logical CPUs on the NUMA node of a PCI device; empty where the kernel knows of none."""
+    """The logical CPUs on the NUMA node of a PCI device; empty if the kernel reports none."""
     device = root / "sys/bus/pci/devices" / bus_id
     try:
         if int((device / "numa_node").read_text()) < 0:
             return frozenset()
-        return _cpus((device / "local_cpulist").read_text())
+        return _parse_cpu_list((device / "local_cpulist").read_text())
     except (OSError, ValueError):
         return frozenset()
 
 
-def threads(environment: Mapping[str, str], own_cpus: int, node_cpus: int, ranks_here: int) -> int:
-    """Threads of a rank on a GPU: its share of the node's cores, and no more than it may use.
+def rank_threads(
+    environment: Mapping[str, str], usable_cpus: int, node_cpus: int, local_ranks: int
+) -> int:
+    """Threads of a rank on a GPU: its share of the node's cores, at most those it may use.
 
-    `SCALING_THREADS` says otherwise; OMP_NUM_THREADS does not, by which Snakemake tells each job
-    all cores of the machine.
+    `SCALING_THREADS` overrides this. OMP_NUM_THREADS does not, because Snakemake sets it to all
+    cores of the machine for every job.
     """
     if stated := environment.get("SCALING_THREADS"):
         return int(stated)
-    return max(1, min(own_cpus, node_cpus // ranks_here))
+    return max(1, min(usable_cpus, node_cpus // local_ranks))
 
 
 def interface_to(master: str) -> str | None:
-    """The network interface by which this node reaches another; None where that is itself."""
+    """The network interface through which this node reaches `master`; None if it is this node."""
     try:
         family, _, _, _, address = socket.getaddrinfo(master, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)
-            own = probe.getsockname()[0]
+            local_address = probe.getsockname()[0]
     except OSError:
         return None
-    if own.startswith("127.") or own == "::1":
+    if local_address.startswith("127.") or local_address == "::1":
         return None
     for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address.split("%")[0] == own for each in addresses):
+        if any(address.address.split("%")[0] == local_address for address in addresses):
             return name
     return None
 
 
-def settle(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
-    """Bind this process to the cores near its GPU, and say in the environment what it needs.
-
-    Where each rank sees one GPU only (`--gpus-per-task`), that is its device 0.
+def bind_rank(environment: MutableMapping[str, str], *, on_gpu: bool) -> None:
+    """Bind this process to the cores near its GPU, and set threads, device and interface.
 
     Args:
-        environment: of a rank that is seated (RANK, LOCAL_RANK and their like); it is changed.
+        environment: the rank's environment, with RANK, LOCAL_RANK etc.; it is changed. If each rank
+            sees one GPU only (`--gpus-per-task`), LOCAL_RANK becomes 0.
         on_gpu: whether the rank's device is an NVIDIA GPU. A rank on a CPU keeps its one thread.
     """
-    ranks_here = int(environment["LOCAL_WORLD_SIZE"])
-    if int(environment["WORLD_SIZE"]) > ranks_here and (
+    local_ranks = int(environment["LOCAL_WORLD_SIZE"])
+    if int(environment["WORLD_SIZE"]) > local_ranks and (
         interface := interface_to(environment["MASTER_ADDR"])
     ):
-        # else gloo takes the address of the host's name, which may be on no network of the others
+        # by default gloo uses the address of the host's name, which other nodes may not reach
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
     if not on_gpu:
         return
     node_cpus = int(environment.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0)))
-    present, _ = gpus()
-    named = visible(environment)
-    if named is not None:
-        named = by_number(named, present)
-        environment[_VISIBLE] = ",".join(named)
-        if len(named) == 1 and ranks_here > 1:
+    present, _ = nvidia_gpus()
+    visible = visible_devices(environment)
+    if visible is not None:
+        visible = as_indices(visible, present)
+        environment[_VISIBLE] = ",".join(visible)
+        if len(visible) == 1 and local_ranks > 1:
             environment["LOCAL_RANK"] = "0"
-    device = _device(environment, named, present)
-    if device is not None:
-        near = near_cpus(device.bus_id) & os.sched_getaffinity(0)
-        if near:
-            os.sched_setaffinity(0, near)
-    count = threads(environment, len(os.sched_getaffinity(0)), node_cpus, ranks_here)
-    environment["OMP_NUM_THREADS"] = str(count)
+    gpu = _gpu_of_rank(environment, visible, present)
+    if gpu is not None and (cpus := near_cpus(gpu.bus_id) & os.sched_getaffinity(0)):
+        os.sched_setaffinity(0, cpus)
+    threads = rank_threads(environment, len(os.sched_getaffinity(0)), node_cpus, local_ranks)
+    environment["OMP_NUM_THREADS"] = str(threads)
 
 
-def _device(
-    environment: Mapping[str, str], named: Sequence[str] | None, present: Sequence[Gpu]
-) -> Gpu | None:
-    """The GPU of this rank; None where its number is not known."""
+def _gpu_of_rank(
+    environment: Mapping[str, str], visible: Sequence[str] | None, present: Sequence[NvidiaGpu]
+) -> NvidiaGpu | None:
+    """The GPU of this rank; None if its index is not known."""
     local_rank = int(environment["LOCAL_RANK"])
-    names = named if named is not None else [str(number) for number in range(len(present))]
-    if local_rank >= len(names) or not names[local_rank].isdigit():
+    entries = visible if visible is not None else [str(index) for index in range(len(present))]
+    if local_rank >= len(entries) or not entries[local_rank].isdigit():
         return None
-    number = int(names[local_rank])
-    return present[number] if number < len(present) else None
+    index = int(entries[local_rank])
+    return present[index] if index < len(present) else None
 
 
 def _bus_id(pynvml: object, handle: object) -> str:
-    """NVML writes the domain with eight digits, the kernel with four."""
+    """The bus id as the kernel writes it: NVML's domain has eight digits instead of four."""
     bus_id = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)  # type: ignore[attr-defined]
     domain, rest = bus_id.lower().split(":", 1)
     return f"{int(domain, 16):04x}:{rest}"
 
 
 def _text(text: str | bytes) -> str:
-    """Older bindings of NVML give bytes."""
+    """Older NVML bindings return bytes."""
     return text.decode() if isinstance(text, bytes) else text
 
 
-def _cpus(listed: str) -> frozenset[int]:
-    """`0-3,8` of the kernel."""
-    cores: set[int] = set()
-    for part in listed.strip().split(","):
+def _parse_cpu_list(text: str) -> frozenset[int]:
+    """Parse the kernel's `0-3,8`."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
         if part:
             first, _, last = part.partition("-")
-            cores |= set(range(int(first), int(last or first) + 1))
-    return frozenset(cores)
+            cpus |= set(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)

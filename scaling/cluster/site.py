@@ -1,4 +1,4 @@
-"""What a site's scheduler wants to be told, as the resources of a Snakemake rule."""
+"""A cluster's Slurm options, and how a Snakemake rule states them as resources."""
 
 import shlex
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slurm:
-    """The `slurm:` of a cluster; what is left out is the site's default (docs/slurm.md)."""
+    """The `slurm:` block of a cluster; options left out are the site's defaults (docs/slurm.md)."""
 
     partition: str | None = None
     account: str | None = None
@@ -22,10 +22,10 @@ class Slurm:
     extra: tuple[str, ...] = ()
 
 
-def resources(site: Slurm) -> dict[str, str | int]:
-    """The resources that are the same for every point; the geometry comes from its layout.
+def slurm_resources(site: Slurm) -> dict[str, str | int]:
+    """The Slurm resources shared by all points; nodes and ranks depend on the layout.
 
-    Lists of options become one string with the quotes a shell needs, lines of set-up one text.
+    Lists of options become one string quoted for the shell, and set-up lines one text.
     """
     resources: dict[str, str | int | None] = {
         "slurm_partition": site.partition,

@@ -1,4 +1,4 @@
-"""What this site's Slurm says of itself: partitions, GPUs, accounts. For `scaling new` only."""
+"""Ask this site's Slurm for partitions, GPUs and accounts. For `scaling new` only."""
 
 import getpass
 import re
@@ -6,45 +6,45 @@ import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-# sinfo's letters: partition (* at the default), nodes, GRES, CPUs and MB of a node, time limit
+# partition (* marks the default), nodes, GRES, CPUs and MB per node, time limit
 SINFO = ("sinfo", "--noheader", "--format=%P|%D|%G|%c|%m|%l")
 _GPU = re.compile(r"gpu:(?:(?P<type>[^:(,]+):)?(?P<count>\d+)")
 
-Ask = Callable[[tuple[str, ...]], str | None]
+Run = Callable[[tuple[str, ...]], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition whose nodes are alike; where they are not, its most frequent kind."""
+    """A partition, described by its most frequent kind of node."""
 
     name: str
     default: bool
     nodes: int
     cpus_per_node: int
-    gpus_per_node: int  # 0: it has none
-    gpu_type: str | None  # as the site spells it: "h100"; None where it does not say
-    time_limit: str  # of a job, in Slurm's words: "1-00:00:00", "infinite"
+    gpus_per_node: int
+    gpu_type: str | None  # as the site spells it: "h100"; None if it does not name it
+    time_limit: str  # of a job, as Slurm writes it: "1-00:00:00", "infinite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSite:
-    """What `sinfo` and `sacctmgr` answered."""
+    """The answers of `sinfo` and `sacctmgr`."""
 
     partitions: tuple[Partition, ...]
-    accounts: tuple[str, ...]  # the user's own; the default one first
+    accounts: tuple[str, ...]  # of the user, the default account first
     qos: tuple[str, ...]
 
     @property
     def best(self) -> Partition:
-        """Where a sweep would run: GPUs before none, the default partition, the most GPUs."""
+        """The partition to suggest: with GPUs, else the default, else the one with most GPUs."""
         return max(
             self.partitions,
             key=lambda p: (p.gpus_per_node > 0, p.default, p.nodes * p.gpus_per_node, p.nodes),
         )
 
 
-def partitions_of(text: str) -> tuple[Partition, ...]:
-    """Partitions from the answer of `SINFO`, one line per kind of node."""
+def parse_partitions(text: str) -> tuple[Partition, ...]:
+    """Parse the output of `SINFO`, one line per partition and kind of node."""
     kinds: dict[str, list[Partition]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
@@ -62,21 +62,20 @@ def partitions_of(text: str) -> tuple[Partition, ...]:
         )
         kinds.setdefault(kind.name, []).append(kind)
     return tuple(
-        max(alike, key=lambda kind: (kind.gpus_per_node > 0, kind.nodes))
-        for alike in kinds.values()
+        max(of_partition, key=lambda kind: (kind.gpus_per_node > 0, kind.nodes))
+        for of_partition in kinds.values()
     )
 
 
-def ask_slurm(ask: Ask | None = None) -> SlurmSite | None:
-    """What the Slurm of this machine says; None where there is none, or it does not answer."""
-    ask = ask or _answer
-    nodes = ask(SINFO)
-    partitions = partitions_of(nodes or "")
+def query_slurm(run: Run | None = None) -> SlurmSite | None:
+    """What the Slurm of this machine reports; None if there is none or it does not answer."""
+    run = run or _output
+    partitions = parse_partitions(run(SINFO) or "")
     if not partitions:
         return None
     user = getpass.getuser()
-    default = ask(("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount")) or ""
-    lines = ask(("sacctmgr", "-nP", "show", "assoc", f"user={user}", "format=account,qos")) or ""
+    default = run(("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount")) or ""
+    lines = run(("sacctmgr", "-nP", "show", "assoc", f"user={user}", "format=account,qos")) or ""
     pairs = [line.split("|") for line in lines.splitlines() if "|" in line]
     return SlurmSite(
         partitions=partitions,
@@ -89,7 +88,8 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _answer(command: tuple[str, ...]) -> str | None:
+def _output(command: tuple[str, ...]) -> str | None:
+    """What a command prints; None if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20.0)
     except (OSError, subprocess.TimeoutExpired):

@@ -7,4 +7,4 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating[Any]]
 Flags = npt.NDArray[np.bool_]
-Words = npt.NDArray[np.object_]
+Strings = npt.NDArray[np.object_]

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scaling.errors import InputError, did_you_mean, shortened
-from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.foreign.reading import place_of
-from scaling.foreign.spellings import respelled
+from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.foreign.reading import row_place
+from scaling.foreign.spellings import canonical_word
 
 # The most a study file allows for sizes and degrees, and the largest whole number that is exact in
 # double precision: bytes and FLOPs go up to it.
-MOST = 10_000_000
-LARGEST = 2**53
+MAX_COUNT = 10_000_000
+MAX_EXACT_INT = 2**53
 
 _TRUE = {"true", "1", "1.0", "yes", "y", "on", "enabled"}
 _FALSE = {"false", "0", "0.0", "no", "n", "off", "disabled"}
@@ -62,7 +62,7 @@ class Columns:
         self.table = table
         self.source = source
         self.assumptions: list[str] = []
-        self.aside: dict[int, str] = {}  # rows that say what nobody here knows, and the sentence
+        self.skipped: dict[int, str] = {}  # rows that say what nobody here knows, and the sentence
         self._present = set(table.column_names)
         self._rows = np.arange(table.num_rows) if rows is None else rows  # where the file has them
 
@@ -76,7 +76,7 @@ class Columns:
         """The chosen rows, bool (n,); sentences go on naming their places in the file."""
         return Columns(self.table.filter(pa.array(chosen)), self.source, self._rows[chosen])
 
-    def missing(self, name: str, why: str) -> InputError:
+    def missing_column(self, name: str, why: str) -> InputError:
         """The sentence about a column that is not there and is needed."""
         return InputError(f"{self.source}: column {name} is missing: {why}")
 
@@ -86,13 +86,13 @@ class Columns:
         default: float | Floats | None = None,
         *,
         low: float = 0,
-        high: float = LARGEST,
+        high: float = MAX_EXACT_INT,
         whole: bool = False,
-        plain: bool = False,
+        silent: bool = False,
     ) -> Floats:
         """A numeric column, float64 (n,); NaN where a cell is empty and there is no default.
 
-        `plain` says that the default is what everybody means, not an assumption worth a sentence.
+        `silent` says that the default is what everybody means, not an assumption worth a sentence.
 
         Raises:
             InputError: a cell is no number, or is not from `low` to `high`.
@@ -107,13 +107,13 @@ class Columns:
             wanted = f"must be {kind} from {low:g} to {high:,.0f}"
             raise self.cell_error(name, int(np.flatnonzero(bad)[0]), wanted)
         if default is not None and missing.any():
-            if not plain:
+            if not silent:
                 self._assume(name, int(missing.sum()), default)
             values = np.where(missing, default, values)
         return values
 
     # a column of whole numbers, from 1 to MOST unless `low` or `high` is stated
-    counts = partialmethod(numbers, low=1, high=MOST, whole=True)
+    counts = partialmethod(numbers, low=1, high=MAX_COUNT, whole=True)
 
     def _raw_numbers(self, name: str) -> Floats:
         if name not in self:
@@ -141,18 +141,18 @@ class Columns:
         return np.array(pc.fill_null(cast, np.nan).to_numpy(), dtype=np.float64)
 
     def words(
-        self, name: str, default: str, allowed: Iterable[str] | None = None, *, plain: bool = False
-    ) -> Words:
+        self, name: str, default: str, allowed: Iterable[str] | None = None, *, silent: bool = False
+    ) -> Strings:
         """A text column, object (n,), empty cells at the default.
 
         A cell that is not one of `allowed` sets its row aside and is at the default.
-        `plain` says that the default is what everybody means, not an assumption worth a sentence.
+        `silent` says that the default is what everybody means, not an assumption worth a sentence.
 
         Raises:
             InputError: no row has one of `allowed`.
         """
         if name not in self:
-            if allowed is not None and not plain:
+            if allowed is not None and not silent:
                 self._assume(name, len(self), default)
             return np.full(len(self), default, dtype=object)
         codes, names = self._encoded(name, default)
@@ -165,7 +165,7 @@ class Columns:
                     # of equal words the first one's place is said
                     error = self.cell_error(name, rows[0], did_you_mean(word[:60], known))
                     for row in rows:
-                        self.set_aside(row, str(error))
+                        self.skip_row(row, str(error))
             names = [value if value in known else default for value in names]
         return np.array(names, dtype=object)[codes]
 
@@ -183,15 +183,15 @@ class Columns:
         names = [text.strip() for text in encoded.dictionary.to_pylist()]
         return encoded.indices.to_numpy().astype(np.int64), names
 
-    def set_aside(self, row: int, sentence: str) -> None:
+    def skip_row(self, row: int, sentence: str) -> None:
         """Leave a row out for the first thing that is wrong with it.
 
         Raises:
             InputError: it was the last: the sentence about the first of all.
         """
-        self.aside.setdefault(row, sentence)
-        if len(self.aside) == len(self):
-            raise InputError(next(iter(self.aside.values())))
+        self.skipped.setdefault(row, sentence)
+        if len(self.skipped) == len(self):
+            raise InputError(next(iter(self.skipped.values())))
 
     @staticmethod
     def _rows_outside(codes: npt.NDArray[np.int64], names: list[str], known: set[str]) -> list[int]:
@@ -199,16 +199,16 @@ class Columns:
         strange = [number for number, word in enumerate(names) if word not in known]
         return np.flatnonzero(np.isin(codes, strange)).tolist() if strange else []
 
-    def flags(self, name: str, default: bool | Flags, *, plain: bool = False) -> Flags:
+    def flags(self, name: str, default: bool | Flags, *, silent: bool = False) -> Flags:
         """A true/false column, bool (n,).
 
-        `plain` says that the default is what everybody means, not an assumption worth a sentence.
+        `silent` says that the default is what everybody means, not an assumption worth a sentence.
 
         Raises:
             InputError: a cell is neither.
         """
         if name not in self:
-            if not plain:
+            if not silent:
                 self._assume(name, len(self), default)
             return np.broadcast_to(np.asarray(default, dtype=bool), (len(self),)).copy()
         codes, names = self._encoded(name, "")
@@ -217,11 +217,11 @@ class Columns:
             raise self.cell_error(name, wrong[0], "must be true or false")
         values = np.array([value in _TRUE for value in truth], dtype=bool)[codes]
         missing = np.array([value == "" for value in truth], dtype=bool)[codes]
-        if missing.any() and not plain:
+        if missing.any() and not silent:
             self._assume(name, int(missing.sum()), default)
         return np.where(missing, default, values)
 
-    def given(self, name: str) -> Flags:
+    def is_given(self, name: str) -> Flags:
         """Which cells of a column that is there are not empty, bool (n,)."""
         codes, names = self._encoded(name, "")
         return np.array([value != "" for value in names], dtype=bool)[codes]
@@ -233,15 +233,15 @@ class Columns:
 
     def place(self, row: int) -> str:
         """The file and where in it a row stands."""
-        return f"{self.source}: {place_of(self.table, int(self._rows[row]))}"
+        return f"{self.source}: {row_place(self.table, int(self._rows[row]))}"
 
     def _respelled(self, name: str, value: str, known: set[str]) -> str:
-        meant = respelled(name, value, known)
+        meant = canonical_word(name, value, known)
         if meant not in (value, value.lower()):
-            self.assume_read(name, value, meant)
+            self.assume_meaning(name, value, meant)
         return meant
 
-    def assume_read(self, name: str, value: str, meant: str) -> None:
+    def assume_meaning(self, name: str, value: str, meant: str) -> None:
         """Say once that a word of a column is taken for another."""
         self.assume(f"{name}: {shortened(value)} is read as {meant}")
 

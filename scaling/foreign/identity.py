@@ -7,8 +7,8 @@ from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import did_you_mean, shortened
 from scaling.foreign.columns import Columns
 from scaling.foreign.layouts import gpu_of_cluster
-from scaling.foreign.spellings import gpu_meant, model_meant
-from scaling.layout.optional_parts import SIZES
+from scaling.foreign.spellings import find_gpu, find_model
+from scaling.layout.optional_parts import PART_SIZES
 from scaling.layout.shapes import ModelShape
 
 SHAPE = (
@@ -17,31 +17,31 @@ SHAPE = (
 )  # fmt: skip
 
 
-def hardware_of(
+def identify_gpus(
     columns: Columns, cells: list[dict[str, Any]], clusters: Mapping[str, Cluster]
 ) -> list[str | None]:
     """Each row's GPU, None if it is not known; a row that names no cluster is on one of its GPU."""
     gpus: list[str | None] = []
     for row, stated in enumerate(cells):
         words = stated.get("gpu") or stated.get("gpu_name") or ""
-        meant = words if words in GPUS else gpu_meant(words)
+        meant = words if words in GPUS else find_gpu(words)
         if "cluster" in stated:
             meant = meant or gpu_of_cluster(stated["cluster"], clusters)
         elif meant is not None:
             stated["cluster"] = meant
-            columns.assume_read("gpu", words, meant)
+            columns.assume_meaning("gpu", words, meant)
         elif words:
             hint = did_you_mean(words[:60], GPUS)
-            columns.set_aside(row, f"{columns.place(row)}: gpu={shortened(words)}: {hint}")
+            columns.skip_row(row, f"{columns.place(row)}: gpu={shortened(words)}: {hint}")
         gpus.append(meant)
     return gpus
 
 
-def models_of(
+def identify_models(
     columns: Columns, cells: list[dict[str, Any]], models: Mapping[str, ModelShape]
 ) -> list[dict[str, Any]]:
     """Name and shape of the catalogue's model that each row is about; empty where that is open."""
-    stated_by = ("model", *SHAPE, "head_dim", *SIZES)
+    stated_by = ("model", *SHAPE, "head_dim", *PART_SIZES)
     keys = [tuple(stated.get(name) for name in stated_by) for stated in cells]
     meant = {
         key: _model_of(columns, stated, models)
@@ -54,9 +54,9 @@ def _model_of(
     columns: Columns, stated: Mapping[str, Any], models: Mapping[str, ModelShape]
 ) -> dict[str, Any]:
     sizes = {name: stated.get(name) for name in (*SHAPE, "head_dim")}
-    parts = {name: stated.get(name) for name in SIZES}
+    parts = {name: stated.get(name) for name in PART_SIZES}
     if parts["num_experts"] in (0, 1):  # all layers of a dense model may be called dense
-        parts |= dict.fromkeys(SIZES[: SIZES.index("query_rank")], 0)
+        parts |= dict.fromkeys(PART_SIZES[: PART_SIZES.index("query_rank")], 0)
     alike = {
         name: shape
         for name, shape in models.items()
@@ -67,21 +67,21 @@ def _model_of(
         alike = {
             name: shape
             for name, shape in alike.items()
-            if all((parts[part] or 0) == getattr(shape, part) for part in SIZES)
+            if all((parts[part] or 0) == getattr(shape, part) for part in PART_SIZES)
             and not shape.num_encoder_layers
         }
-    meant = model_meant(str(stated.get("model") or ""), alike)
+    meant = find_model(str(stated.get("model") or ""), alike)
     if meant is None and whole and len(alike) == 1:
         meant = next(iter(alike))
     if meant is None:
         return {}
     if meant != stated["model"]:
-        columns.assume_read("model", stated["model"], meant)
+        columns.assume_meaning("model", stated["model"], meant)
     shape = alike[meant]
-    return {"model": meant, **{name: getattr(shape, name) for name in (*SHAPE, *SIZES)}}
+    return {"model": meant, **{name: getattr(shape, name) for name in (*SHAPE, *PART_SIZES)}}
 
 
-def name_shapes(columns: Columns, records: list[dict[str, Any]]) -> None:
+def rename_by_depth(columns: Columns, records: list[dict[str, Any]]) -> None:
     """Models of one name and several depths are several models, which nothing may compare."""
     depths: dict[str, set[int | None]] = {}
     for record in records:

@@ -7,7 +7,7 @@ import numpy as np
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.errors import InputError
 from scaling.foreign.arrays import Floats
-from scaling.foreign.columns import LARGEST, MOST, Columns
+from scaling.foreign.columns import MAX_COUNT, MAX_EXACT_INT, Columns
 from scaling.layout.axes import AXES
 
 DEGREES = ("tp", "pp", "cp", "dp")
@@ -19,14 +19,14 @@ _OTHERS = {
     "pipeline_schedule": ("interleaved", "zero_bubble", "zbv"),
     "precision": ("mxfp8", "nvfp4"),
 }
-WORDS: Mapping[str, tuple[str, ...]] = {
+AXIS_WORDS: Mapping[str, tuple[str, ...]] = {
     name: (*axis.values, *_OTHERS.get(name, ()))
     for name, axis in AXES.items()
     if axis.values and axis.kind is str
 }
 
 
-def layout_of(columns: Columns) -> dict[str, Floats]:
+def read_layout(columns: Columns) -> dict[str, Floats]:
     """world_size, degrees and batch as the table states them, (n,); NaN where it does not.
 
     Raises:
@@ -57,7 +57,7 @@ def _dp_without_cp(columns: Columns, known: Mapping[str, Floats]) -> Floats:
     return np.where(with_cp, dp / cp, dp)
 
 
-def sharded_over(columns: Columns) -> Floats:
+def fsdp_ranks(columns: Columns) -> Floats:
     """Ranks over which a column `fsdp` says that everything is sharded, (n,): 1 none, inf all."""
     name = "fsdp"
     if name not in columns:
@@ -66,7 +66,7 @@ def sharded_over(columns: Columns) -> Floats:
     ranks = {word: _ranks_of(word) for word in set(words.tolist())}
     for row in np.flatnonzero([np.isnan(ranks[word]) for word in words.tolist()]).tolist():
         error = columns.cell_error(name, row, "must be a number of ranks, or on or off")
-        columns.set_aside(row, str(error))
+        columns.skip_row(row, str(error))
     return np.array([ranks[word] for word in words.tolist()], dtype=np.float64)
 
 
@@ -87,23 +87,23 @@ _MOST_TOKENS_A_STEP = 2.0**28
 def _batch_of(columns: Columns) -> Floats:
     """Sequences a step, (n,), of a table that may count tokens; NaN where it says nothing."""
     name, length = "global_batch_size", columns.counts("seq_length")
-    batch = columns.counts(name, high=LARGEST)
+    batch = columns.counts(name, high=MAX_EXACT_INT)
     in_tokens = (batch * length > _MOST_TOKENS_A_STEP) & (np.mod(batch, length) == 0)
     if in_tokens.any():
         columns.assume(f"{name} of {int(in_tokens.sum())} rows is read as tokens")
     batch = np.where(in_tokens, batch / length, batch)
-    if (batch > MOST).any():
-        row = int(np.flatnonzero(batch > MOST)[0])
-        raise columns.cell_error(name, row, f"must be a whole number from 1 to {MOST:,}")
+    if (batch > MAX_COUNT).any():
+        row = int(np.flatnonzero(batch > MAX_COUNT)[0])
+        raise columns.cell_error(name, row, f"must be a whole number from 1 to {MAX_COUNT:,}")
     return np.where(np.isnan(batch), columns.numbers("tokens_per_step") / length, batch)
 
 
-def completed(stated: Mapping[str, Floats]) -> dict[str, Floats]:
+def complete_layout(stated: Mapping[str, Floats]) -> dict[str, Floats]:
     """The same with what follows: of a product and its factors, the one that is missing.
 
     world_size = tp x pp x cp x dp; global_batch_size = micro_batch_size x
     gradient_accumulation_steps x dp. A factor that does not divide comes out as a fraction, which
-    `set_misfits_aside` tells; what does not follow stays NaN.
+    `skip_inconsistent_layouts` tells; what does not follow stays NaN.
     """
     known = dict(stated)
     _complete(known, "world_size", DEGREES)
@@ -119,8 +119,8 @@ def _complete(known: dict[str, Floats], product: str, factors: tuple[str, ...]) 
     known[product] = np.where(np.isnan(known[product]), whole, known[product])
 
 
-def set_misfits_aside(columns: Columns, layouts: Mapping[str, Floats]) -> None:
-    """Leave out rows whose degrees and batch, `completed`, do not fit together.
+def skip_inconsistent_layouts(columns: Columns, layouts: Mapping[str, Floats]) -> None:
+    """Leave out rows whose degrees and batch, `complete_layout`, do not fit together.
 
     Raises:
         InputError: no row's do.
@@ -135,7 +135,7 @@ def set_misfits_aside(columns: Columns, layouts: Mapping[str, Floats]) -> None:
                 if product in columns
                 else InputError(f"{columns.place(row)}: {reason}")
             )
-            columns.set_aside(row, str(error))
+            columns.skip_row(row, str(error))
 
 
 def gpu_of_cluster(cluster: str, clusters: Mapping[str, Cluster]) -> str | None:

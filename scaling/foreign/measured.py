@@ -6,10 +6,10 @@ from typing import get_args
 import numpy as np
 import pyarrow as pa
 
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Floats, Strings
 from scaling.foreign.columns import Columns
-from scaling.foreign.layouts import completed, layout_of
-from scaling.foreign.spellings import respelled
+from scaling.foreign.layouts import complete_layout, read_layout
+from scaling.foreign.spellings import canonical_word
 from scaling.record.row import Outcome
 
 # A published sweep that cannot tell one from the other.
@@ -21,7 +21,7 @@ RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
 _OTHER_WORK = re.compile(r"(?i)(?<![a-z])(q?lora|peft)(?![a-z])")
 
 
-def set_other_work_aside(columns: Columns) -> None:
+def skip_adapter_training(columns: Columns) -> None:
     """Leave out rows of which a cell says that only adapters were trained.
 
     Raises:
@@ -35,10 +35,10 @@ def set_other_work_aside(columns: Columns) -> None:
                     rows = np.flatnonzero(columns.words(name, "") == word.strip()).tolist()
                     why = "tunes a few weights, which is another step than training's"
                     for row in rows:
-                        columns.set_aside(row, str(columns.cell_error(name, rows[0], why)))
+                        columns.skip_row(row, str(columns.cell_error(name, rows[0], why)))
 
 
-def endings(columns: Columns) -> tuple[Words, Floats]:
+def read_outcomes(columns: Columns) -> tuple[Strings, Floats]:
     """Outcome, '' where a table says nothing, and seconds a step, NaN where none is known, (n,).
 
     A row without an outcome ran if it has a step time; `OOM` may stand where that would. Tokens or
@@ -49,12 +49,14 @@ def endings(columns: Columns) -> tuple[Words, Floats]:
     """
     step = columns.numbers("step_time_s")
     step = np.where(np.isnan(step), _by_throughput(columns), np.where(step == 0, np.nan, step))
-    outcome = columns.words("outcome", "", OUTCOMES, plain=True)
+    outcome = columns.words("outcome", "", OUTCOMES, silent=True)
     if "step_time_s" in columns:
-        cell = [respelled("outcome", word, {"oom"}) for word in columns.words("step_time_s", "")]
+        cell = [
+            canonical_word("outcome", word, {"oom"}) for word in columns.words("step_time_s", "")
+        ]
         outcome = np.where((outcome == "") & (np.array(cell, object) == "oom"), "oom", outcome)
     ran = (outcome == "") & np.isfinite(step)
-    ran[list(columns.aside)] = False
+    ran[list(columns.skipped)] = False
     return np.where(ran, "ok", outcome), step
 
 
@@ -63,7 +65,7 @@ def _by_throughput(columns: Columns) -> Floats:
     step = np.full(len(columns), np.nan)
     rates = [name for name in RATES if name in columns]
     if rates:
-        layout = completed(layout_of(columns))
+        layout = complete_layout(read_layout(columns))
         batch, tokens = layout["global_batch_size"], columns.counts("seq_length")
         of = {
             "tokens_per_s": batch * tokens,

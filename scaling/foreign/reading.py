@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from scaling.errors import InputError, shortened
-from scaling.foreign.spellings import column_names
+from scaling.foreign.spellings import canonical_columns
 from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
@@ -80,7 +80,7 @@ def read_table(path: Path) -> pa.Table:
                 f"{path}: names the column {shortened(name)!r} {count} times; keep one"
             )
     metadata = {} if path.suffix == ".parquet" else {_CSV: str(path).encode()}
-    ours = column_names(names)
+    ours = canonical_columns(names)
     named = table.rename_columns([name for name, _ in ours])
     for place, (name, factor) in enumerate(ours):
         if factor != 1.0:
@@ -144,7 +144,7 @@ def _csv(path: Path) -> pa.Table:
     )
 
 
-def place_of(table: pa.Table, row: int) -> str:
+def row_place(table: pa.Table, row: int) -> str:
     """Where a row stands, as an editor counts: `line 3` of a CSV, `row 2` of anything else."""
     path = (table.schema.metadata or {}).get(_CSV)
     if path is None:

@@ -139,7 +139,7 @@ _AROUND = re.compile(
 )
 
 
-def column_of(head: str) -> tuple[str, float]:
+def canonical_column(head: str) -> tuple[str, float]:
     """The column of this project that a head means, and what its numbers are to be multiplied by.
 
     `Step time (ms)` is step_time_s in thousandths; a head that nobody knows is itself.
@@ -155,8 +155,10 @@ def column_of(head: str) -> tuple[str, float]:
     if meant is not None and meant != "peak_memory_bytes":  # which needs a unit
         return meant, 1.0
     outer, _, inner = head.partition("(")
-    if inner and column_of(outer)[0] == column_of(inner)[0] in _COLUMNS:  # `Pipeline Parallel (PP)`
-        return column_of(outer)
+    if (
+        inner and canonical_column(outer)[0] == canonical_column(inner)[0] in _COLUMNS
+    ):  # `Pipeline Parallel (PP)`
+        return canonical_column(outer)
     for column, units in _UNITS.items():
         for word in {*words} & {*units}:
             rest = "_".join(other for other in words if other not in (word, "in"))
@@ -165,19 +167,19 @@ def column_of(head: str) -> tuple[str, float]:
     return head.lower(), 1.0
 
 
-def column_names(stated: Sequence[str]) -> list[tuple[str, float]]:
+def canonical_columns(stated: Sequence[str]) -> list[tuple[str, float]]:
     """A header in this project's names, as far as they are known and not in it already."""
     names: list[tuple[str, float]] = []
     taken = set(stated)
     for name in stated:
-        meant, factor = column_of(name) if name.lower() not in _OWN else (name.lower(), 1.0)
+        meant, factor = canonical_column(name) if name.lower() not in _OWN else (name.lower(), 1.0)
         meant, factor = (name, 1.0) if meant in taken else (meant, factor)
         taken.add(meant)
         names.append((meant, factor))
     return names
 
 
-def respelled(column: str, word: str, known: Collection[str]) -> str:
+def canonical_word(column: str, word: str, known: Collection[str]) -> str:
     """The word of `known` that a cell means, whatever its case; the cell itself if none."""
     small = word.lower()
     if word in known or small in known:
@@ -188,7 +190,7 @@ def respelled(column: str, word: str, known: Collection[str]) -> str:
     return meant if meant in known else word
 
 
-def model_meant(text: str, known: Collection[str]) -> str | None:
+def find_model(text: str, known: Collection[str]) -> str | None:
     """The name of `known` that means a model however it is written; None if several could.
 
     Every number and name of one must stand in the other, so that no size and no derived model is
@@ -221,7 +223,7 @@ def _model_words(name: str) -> set[str]:
     return set(re.findall(r"\d+x\d+b|a?\d+[bkt](?![a-z])|v?\d+|[a-z]+?(?=v?\d|[^a-z]|$)", plain))
 
 
-def gpu_meant(text: str) -> str | None:
+def find_gpu(text: str) -> str | None:
     """The catalogue's name of a GPU, however it is written; None if several could be meant.
 
     Words that no GPU's name has, such as a site's, leave it unknown, so that no slip of the pen

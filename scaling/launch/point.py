@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scaling.cluster import node
 from scaling.cluster.hardware import gpu_named
-from scaling.cluster.node import Gpu
+from scaling.cluster.node import NvidiaGpu
 from scaling.launch.judge import Limits, Verdict
 from scaling.launch.point_files import read_point
 from scaling.launch.ranks import Run, rank_files, run_ranks
@@ -35,7 +35,7 @@ from scaling.record.row import Row
 from scaling.record.running import live_runner, mark_running
 from scaling.study.paths import rank_logs, retried, running_marker
 from scaling.study.point import Point
-from scaling.study.time_limits import STARTUP_S, limits
+from scaling.study.time_limits import STARTUP_S, point_limits
 
 RANK_COMMAND = (sys.executable, "-m", "scaling.train")
 _OTHER_VENDORS = Path("/dev/kfd")  # AMD's driver
@@ -125,7 +125,7 @@ def _run(
                 raise NoDevices(missing)
             judged = Verdict(outcome="launch_failed", message=missing)
             return Run(verdict=judged, started_at=time.time(), duration_s=0.0)
-        _, usual_hang_after_s = limits(
+        _, usual_hang_after_s = point_limits(
             point.expected_step_s, point.warmup_steps, point.measured_steps, point.time_limit_s
         )
         run = run_ranks(
@@ -192,11 +192,11 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
         return None
     if not in_slurm and len(nodes_of(environment)) > 1:
         return None
-    gpus, reason = node.gpus()
+    gpus, reason = node.nvidia_gpus()
     if not gpus and _OTHER_VENDORS.exists():
         return None
     needed = min(point.world_size, point.gpus_per_node)
-    shown = shown_devices(gpus, node.visible(environment))
+    shown = shown_devices(gpus, node.visible_devices(environment))
     if shown >= needed:
         return None
     host = slurm.node_name(environment) or socket.gethostname()
@@ -204,7 +204,7 @@ def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
     return f"{text} ({reason})" if reason else text
 
 
-def shown_devices(gpus: Sequence[Gpu], named: Sequence[str] | None) -> int:
+def shown_devices(gpus: Sequence[NvidiaGpu], named: Sequence[str] | None) -> int:
     """How many devices ranks on this host can have.
 
     Each rank may be told one of its own by Slurm, so a list of some counts for all; an empty one

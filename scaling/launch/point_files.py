@@ -16,7 +16,7 @@ from scaling.probe.plan import ProbePlan, plan_from_json
 from scaling.study.catalogues import ModelEntry
 from scaling.study.point import Point, point_from_json
 from scaling.study.schema import Axes, Count, Measure, Name
-from scaling.study.yaml_files import sentence
+from scaling.study.yaml_files import first_problem
 
 T = TypeVar("T")
 Bounds = Iterator[tuple[Any, dict[str, Any]]]  # a schema, and what is held to it
@@ -42,7 +42,9 @@ def read_probe_plan(path: Path) -> ProbePlan:
 
 def _bounds_of_point(point: Point) -> Bounds:
     layout = point.layout
-    axes = {name: value for name, value in layout.facts().items() if name in Axes.model_fields}
+    axes = {
+        name: value for name, value in layout.stored_fields().items() if name in Axes.model_fields
+    }
     yield Axes, {**axes, "model": point.model, "cluster": point.cluster}
     yield ModelEntry, {**dataclasses.asdict(point.shape), "source": "a study"}
     yield Measure, {"time_limit_s": point.time_limit_s, "seed": point.seed}
@@ -79,7 +81,7 @@ def _read(
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        reason = sentence(error, schema)
+        reason = first_problem(error, schema)
     except (TypeError, KeyError) as error:  # a key more or less than is known here
         reason = str(error)
     raise InputError(f"{path}: is no {what} of this version ({reason}); `scaling plan` writes it")

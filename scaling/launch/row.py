@@ -23,7 +23,7 @@ from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import invalid_row_reasons
-from scaling.study.point import Point, columns_of
+from scaling.study.point import Point, point_columns
 
 _PACKAGES = ("torch_version", "deepspeed_version")
 
@@ -55,7 +55,7 @@ def _row(point: Point, attempt: int, run: Run) -> Row:
     )
     return Row(
         **unmeasured
-        | columns_of(point)
+        | point_columns(point)
         | provenance_of(run.stacks[min(run.stacks)] if run.stacks else None)
         | columns
         | {

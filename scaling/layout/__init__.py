@@ -1,1 +1,1 @@
-"""What a step is laid out as: axes, batch arithmetic, model shapes, refusals, layers to stages."""
+"""The layout of a training step: axes, batches, model shapes, refusals, pipeline stages."""

@@ -1,9 +1,8 @@
-"""The table of axes: every choice of a layout, and all that the rest of the project asks of one.
+"""The axes of a layout: one field of `LayoutAxes` per choice that a study can make.
 
-A line of `LayoutAxes` is an axis. The keys of a study, the columns of points, rows and refusals,
-ids and labels, DuckDB's tables, the page's columns, the lists in the documents and the tests'
-samples are derived from it; what computes an axis and what predicts it are its other two places
-(docs/extending.md).
+The rest of the project derives from this table: study keys, columns of points, rows and refusals,
+ids and labels, DuckDB tables, columns of the report page, lists in the documents and test samples.
+A new axis needs code in two more places: training and prediction (docs/extending.md).
 """
 
 import dataclasses
@@ -16,10 +15,10 @@ from typing import Any, Literal
 from scaling.layout.engines import ENGINES
 from scaling.layout.kernels import ATTENTION
 
-# The values of the axis `routing` -> tokens of the fullest expert over the mean. balanced: every
-# expert gets as many, whatever the router scores; skewed: one gets so many times the mean. learned
-# is what the router does; the number is what a prediction takes for it, from published steps with
-# forced balance beside those without (docs/prediction.md).
+# Values of the axis `routing` -> tokens of the busiest expert over the mean. balanced: every expert
+# gets the same number, whatever the router scores. skewed: one expert gets that multiple of the
+# mean. learned: the router decides; predictions use this number, which comes from published steps
+# with and without forced balance (docs/formulas.md).
 ROUTINGS = {
     "balanced": 1.0, "learned": 3.0, "skewed:1.25": 1.25, "skewed:1.5": 1.5, "skewed:2": 2.0,
     "skewed:3": 3.0, "skewed:4": 4.0,
@@ -30,31 +29,31 @@ OptimizerOffload = Literal["none", "cpu"]
 OptimizerPrecision = Literal["fp32", "bf16"]
 PipelineSchedule = Literal["1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev"]
 CpStyle = Literal["all_to_all", "ring"]
-# Two chunks of the model on a rank, one from each half, whatever virtual_stages is.
+# Schedules that put two model chunks on a rank, one from each half, whatever virtual_stages is.
 V_SCHEDULES = ("zbv", "dualpipev")
 ActivationCheckpointing = Literal["none", "selective", "full"]
-Attention = str  # of ATTENTION
+Attention = str  # a key of ATTENTION
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 Fp8Scaling = Literal["tensor", "row", "block"]
-Engine = str  # of ENGINES
-Routing = str  # of ROUTINGS
+Engine = str  # a key of ENGINES
+Routing = str  # a key of ROUTINGS
 
-# Where an axis is said at its default: in labels and names, in names only, or in neither.
-Said = Literal["always", "in names", "where chosen"]
+# Where a default value is shown: in labels and names, in names only, or in neither.
+ShowDefault = Literal["always", "in names", "never"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """How people say an axis. `{}` stands for the value; on/off choices need none."""
+class AxisText:
+    """How an axis is written for people. `{}` stands for the value; flags do without it."""
 
-    title: str  # in tables and on an axis of a chart: "micro-batch"
+    title: str  # in tables and on a chart's axis: "micro-batch"
     name: str  # in a sentence: "micro-batch {}"
-    short: str  # beside others in a chart: "mb {}"
+    short: str  # next to other choices in a chart: "mb {}"
     label: str  # in a layout's label: "mbs{}"
-    column: str  # over a column of the page's tables
-    said: Said = "where chosen"
-    leading: bool = False  # its column is shown though all layouts agree on it
-    within: str | None = None  # the degree without which the choice means nothing
+    column: str  # heads a column of the report page's tables
+    show_default: ShowDefault = "never"
+    always_column: bool = False  # the column is shown even where all layouts have the same value
+    needs_degree: str | None = None  # the choice has no effect where this degree is 1
 
 
 def _axis(
@@ -62,204 +61,222 @@ def _axis(
     title: str,
     *,
     values: tuple[str, ...] | None = None,
-    later: bool = False,
-    ranks: bool = False,
+    added_later: bool = False,
+    multiplies_ranks: bool = False,
     setting: bool = False,
-    **words: Any,
+    **text: Any,
 ) -> Any:
     """A field of `LayoutAxes`.
 
     Args:
-        default: what a study means that does not name the axis.
-        title: of `Words`; the others are made of it where they are not given.
-        values: that may be chosen, where another table has them; else its type says so.
-        later: the axis came after studies had been measured. A point's file and its id name it
-            only where it is not at its default: what was measured before is not measured again.
-        ranks: it multiplies the ranks of one replica.
-        setting: it is a property of the work, as the sequence length is: layouts that differ in it
+        default: the value for studies that do not name the axis.
+        title: field of `AxisText`, from which its other fields are derived unless given.
+        values: allowed values, if another table lists them; by default the annotation does.
+        added_later: points had been measured before the axis existed. Their files and ids name it
+            only where it is not at its default, so that they need not be measured again.
+        multiplies_ranks: the axis multiplies the ranks of one replica.
+        setting: the axis is part of the task, like the sequence length: layouts that differ in it
             do not compete.
-        words: of `Words`.
+        text: more fields of `AxisText`.
     """
-    name = words.get("name", f"{title} {{}}")
-    short = words.get("short", name)
-    own = {"name": name, "short": short, "label": short.replace(" ", ""), "column": title}
-    facts = {
+    name = text.get("name", f"{title} {{}}")
+    short = text.get("short", name)
+    derived = {"name": name, "short": short, "label": short.replace(" ", ""), "column": title}
+    metadata = {
         "values": values,
-        "later": later,
-        "ranks": ranks,
+        "added_later": added_later,
+        "multiplies_ranks": multiplies_ranks,
         "setting": setting,
-        "words": Words(title=title, **own | words),
+        "text": AxisText(title=title, **derived | text),
     }
-    return dataclasses.field(default=default, metadata=facts)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def _flag(name: str, short: str, label: str, **other: Any) -> Any:
-    """An axis that is on or off, said only where it is on."""
+    """An axis that is on or off, shown only where it is on."""
     return _axis(False, other.pop("title", name), name=name, short=short, label=label, **other)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutAxes:
-    """What a study may choose of a layout, in the order in which people say it.
+    """The choices of a layout, in the order in which they are written for people.
 
     Sizes count ranks; batch sizes count sequences, never tokens.
     """
 
-    tp: int = _axis(1, "tp", ranks=True, said="in names", leading=True)
-    pp: int = _axis(1, "pp", ranks=True, said="in names", leading=True)
-    cp: int = _axis(1, "cp", ranks=True, said="in names")
-    # what the ranks of a cp group pass each other: heads for tokens, or keys and values around
+    tp: int = _axis(1, "tp", multiplies_ranks=True, show_default="in names", always_column=True)
+    pp: int = _axis(1, "pp", multiplies_ranks=True, show_default="in names", always_column=True)
+    cp: int = _axis(1, "cp", multiplies_ranks=True, show_default="in names")
+    # what ranks of a cp group exchange: heads for tokens, or keys and values around a ring
     cp_style: CpStyle = _axis(
-        "all_to_all", "cp style", later=True, name="{} cp", short="{}", label="cp-{}", within="cp"
-    )
-    # ranks of dp x cp that the experts of a layer are dealt to
-    ep: int = _axis(1, "ep", later=True)
+        "all_to_all", "cp style", added_later=True, name="{} cp", short="{}", label="cp-{}",
+        needs_degree="cp",
+    )  # fmt: skip
+    # ranks of dp x cp over which the experts of a layer are split
+    ep: int = _axis(1, "ep", added_later=True)
     routing: Routing = _axis(
-        "balanced", "routing", values=tuple(ROUTINGS), later=True, setting=True,
+        "balanced", "routing", values=tuple(ROUTINGS), added_later=True, setting=True,
         name="{} routing", short="{}",
     )  # fmt: skip
     pipeline_schedule: PipelineSchedule = _axis(
-        "1f1b", "schedule", later=True, name="{}", said="in names", within="pp"
+        "1f1b", "schedule", added_later=True, name="{}", show_default="in names", needs_degree="pp"
     )
     # model chunks per pipeline rank
     virtual_stages: int = _axis(
-        1, "virtual stages", later=True, name="{} virtual stages", short="vs {}",
-        label="virtual{}", column="virt.", within="pp",
+        1, "virtual stages", added_later=True, name="{} virtual stages", short="vs {}",
+        label="virtual{}", column="virt.", needs_degree="pp",
     )  # fmt: skip
     # Megatron's: norms and dropout sharded inside the tp group
     sequence_parallel: bool = _flag("sequence parallel", "sp", "sp", column="seq. par.")
     zero_stage: ZeroStage = _axis(
-        0, "ZeRO", short="Z{}", label="zero{}", said="always", leading=True
+        0, "ZeRO", short="Z{}", label="zero{}", show_default="always", always_column=True
     )
-    # null: all dp ranks share one copy
+    # ranks that share one copy; null: all dp ranks do
     zero_shard_size: int | None = _axis(
-        None, "ZeRO shard", later=True, name="shard {}", short="sh {}", label="shard{}",
+        None, "ZeRO shard", added_later=True, name="shard {}", short="sh {}", label="shard{}",
         column="shard",
     )  # fmt: skip
     optimizer_offload: OptimizerOffload = _axis(
-        "none", "optimizer offload", later=True, name="optimizer on {}", short="offload",
+        "none", "optimizer offload", added_later=True, name="optimizer on {}", short="offload",
         label="offload-{}", column="offload",
     )  # fmt: skip
-    # of master weights and of both moments
+    # of the master weights and both moments
     optimizer_precision: OptimizerPrecision = _axis(
-        "fp32", "optimizer precision", later=True, name="{} optimizer", short="opt {}",
+        "fp32", "optimizer precision", added_later=True, name="{} optimizer", short="opt {}",
         label="opt-{}", column="opt. prec.",
     )  # fmt: skip
     micro_batch_size: int = _axis(
-        1, "micro-batch", short="mb {}", label="mbs{}", column="mb", said="always"
+        1, "micro-batch", short="mb {}", label="mbs{}", column="mb", show_default="always"
     )
     activation_checkpointing: ActivationCheckpointing = _axis(
         "none", "checkpointing", name="{} checkpointing", short="ckpt", label="ckpt-{}",
         column="ckpt",
     )  # fmt: skip
     attention: Attention = _axis(
-        "flash2", "attention", values=tuple(ATTENTION), name="{}", said="always"
+        "flash2", "attention", values=tuple(ATTENTION), name="{}", show_default="always"
     )
     fused_norm: bool = _flag("fused norm", "fn", "fused-norm")
-    fused_rope: bool = _flag("fused rope", "fr", "fused-rope", later=True)
-    fused_mlp: bool = _flag("fused mlp", "fm", "fused-mlp", later=True)
+    fused_rope: bool = _flag("fused rope", "fr", "fused-rope", added_later=True)
+    fused_mlp: bool = _flag("fused mlp", "fm", "fused-mlp", added_later=True)
     fused_cross_entropy: bool = _flag(
-        "fused cross-entropy", "fce", "fused-cross-entropy", later=True, column="fused CE"
+        "fused cross-entropy", "fce", "fused-cross-entropy", added_later=True, column="fused CE"
     )
     compile: bool = _flag(
-        "compiled", "comp", "compile", later=True, title="compile", column="compiled"
+        "compiled", "comp", "compile", added_later=True, title="compile", column="compiled"
     )
-    precision: Precision = _axis("bf16", "precision", name="{}", said="always")
-    # of 8-bit products: a scale for each operand, each of its rows, or 32 elements of one (MXFP8)
+    precision: Precision = _axis("bf16", "precision", name="{}", show_default="always")
+    # for 8-bit products: one scale per operand, per row, or per 32 elements of a row (MXFP8)
     fp8_scaling: Fp8Scaling = _axis(
-        "tensor", "fp8 scaling", later=True, name="scaled by {}", short="by {}",
+        "tensor", "fp8 scaling", added_later=True, name="scaled by {}", short="by {}",
         label="scaled-by-{}",
     )  # fmt: skip
-    engine: Engine = _axis("deepspeed", "engine", values=tuple(ENGINES), later=True, name="{}")
+    engine: Engine = _axis(
+        "deepspeed", "engine", values=tuple(ENGINES), added_later=True, name="{}"
+    )
 
     @property
-    def setting_choices(self) -> tuple[Any, ...]:
-        """What it chooses on the axes that belong to the setting: rivals have the same."""
-        return tuple(getattr(self, name) for name in SETTING)
+    def setting_values(self) -> tuple[Any, ...]:
+        """The values of the setting axes. Only layouts that share them compete."""
+        return tuple(getattr(self, name) for name in SETTING_AXES)
+
+    def stored_fields(self) -> dict[str, Any]:
+        """All fields by name, without the axes added later that are at their default.
+
+        Ids and digests are made of them, so that an added axis leaves those of older points alone.
+        """
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {
+            name: value
+            for name, value in values.items()
+            if not (name in AXES and AXES[name].added_later and value == AXES[name].default)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One line of the table, as values."""
+    """An axis of `LayoutAxes` with everything that its field states."""
 
     name: str
-    kind: type  # of a value: int, bool or str
-    values: tuple[Any, ...] | None  # that may be chosen; None: any count from 1 on
-    optional: bool  # null is a choice too
+    kind: type  # of its values: int, bool or str
+    values: tuple[Any, ...] | None  # the allowed ones; None: any count from 1
+    optional: bool  # whether null is allowed too
     default: Any
-    later: bool
-    ranks: bool
+    added_later: bool
+    multiplies_ranks: bool
     setting: bool
-    words: Words
+    text: AxisText
 
     def allows(self, value: object) -> bool:
-        """Whether a study may say this value."""
+        """Whether a study may state this value."""
         if value is None:
             return self.optional
         if self.values is None:
             return type(value) is int and value >= 1
-        return any(value == each and type(value) is type(each) for each in self.values)
+        return any(value == allowed and type(value) is type(allowed) for allowed in self.values)
 
-    def in_names(self, value: Any) -> bool:
-        """Whether a layout's name says this value."""
-        return value is not None and (self.words.said != "where chosen" or value != self.default)
+    def is_in_name(self, value: Any) -> bool:
+        """Whether a layout's name shows this value."""
+        return value is not None and (self.text.show_default != "never" or value != self.default)
 
-    def in_label(self, value: Any) -> bool:
-        """Whether a layout's label says this value; one that is not known is left out."""
-        return value is not None and (self.words.said == "always" or value != self.default)
+    def is_in_label(self, value: Any) -> bool:
+        """Whether a layout's label shows this value; null (not known) is left out."""
+        return value is not None and (self.text.show_default == "always" or value != self.default)
 
     @property
-    def otherwise(self) -> str | None:
-        """What a chart says where this is not chosen and the others' choice is not plain."""
-        if self.words.said != "where chosen":
+    def absent_text(self) -> str | None:
+        """What a chart shows for a layout without this choice where others have made it."""
+        if self.text.show_default != "never":
             return None
-        return f"no {self.words.short.format('').strip()}"
+        return f"no {self.text.short.format('').strip()}"
 
 
-def _of_field(each: "dataclasses.Field[Any]", hint: Any) -> Axis:
-    optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
+def _axis_from_field(field: "dataclasses.Field[Any]", annotation: Any) -> Axis:
+    optional = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     if optional:
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-    facts = dict(each.metadata)
-    values: tuple[Any, ...] | None = facts.pop("values") or typing.get_args(hint) or None
-    kind = type(values[0]) if values else hint
+        (annotation,) = (t for t in typing.get_args(annotation) if t is not types.NoneType)
+    metadata = dict(field.metadata)
+    values: tuple[Any, ...] | None = metadata.pop("values") or typing.get_args(annotation) or None
+    kind = type(values[0]) if values else annotation
     return Axis(
-        name=each.name,
+        name=field.name,
         kind=kind,
         values=(False, True) if kind is bool else values,
         optional=optional,
-        default=each.default,
-        **facts,
+        default=field.default,
+        **metadata,
     )
 
 
 def axes_of(table: type) -> dict[str, Axis]:
-    """The axes of a class that has those of `LayoutAxes`, by name; its other fields are none."""
-    hints = typing.get_type_hints(table)
-    fields = (each for each in dataclasses.fields(table) if "words" in each.metadata)
-    return {each.name: _of_field(each, hints[each.name]) for each in fields}
+    """The axes of `LayoutAxes` or a subclass, by name; fields that are no axes are left out."""
+    annotations = typing.get_type_hints(table)
+    return {
+        field.name: _axis_from_field(field, annotations[field.name])
+        for field in dataclasses.fields(table)
+        if "text" in field.metadata
+    }
 
 
-# Where the null of an optional count stands: it means all there are, more than any count.
-_ALL = float(2**31)
+# The null of an optional count means all ranks, so it is ordered behind every count.
+_PLACE_OF_NULL = float(2**31)
 
 
-def levels_of(axis: Axis) -> list[dict[str, Any]]:
-    """The values of an axis that are no counts, with their place in order and their words.
+def axis_levels(axis: Axis) -> list[dict[str, Any]]:
+    """The values of an axis that are not counts, each with its place in order and its texts.
 
-    `words` and `short` are null where a value goes without saying.
+    `words` and `short` are null where a name does not show the value.
     """
-    texts = {"value": None, "level": "all", "place": _ALL, "words": None, "short": None}
-    levels = [texts] if axis.optional else []
+    null = {"value": None, "level": "all", "place": _PLACE_OF_NULL, "words": None, "short": None}
+    levels = [null] if axis.optional else []
     for order, value in enumerate(axis.values or (), start=1):
-        said = axis.in_names(value)
+        shown = axis.is_in_name(value)
         levels.append(
             {
                 "value": str(value).lower() if axis.kind is bool else str(value),
                 "level": str(value) if axis.kind is not bool else "on" if value else "off",
                 "place": float(order if axis.kind is str else value),
-                "words": axis.words.name.format(value) if said else None,
-                "short": axis.words.short.format(value) if said else None,
+                "words": axis.text.name.format(value) if shown else None,
+                "short": axis.text.short.format(value) if shown else None,
             }
         )
     return levels
@@ -267,28 +284,17 @@ def levels_of(axis: Axis) -> list[dict[str, Any]]:
 
 AXES: dict[str, Axis] = axes_of(LayoutAxes)
 DEFAULTS: dict[str, Any] = {name: axis.default for name, axis in AXES.items()}
-REPLICA = tuple(name for name, axis in AXES.items() if axis.ranks)
-SETTING = tuple(name for name, axis in AXES.items() if axis.setting)
+REPLICA_AXES = tuple(name for name, axis in AXES.items() if axis.multiplies_ranks)
+SETTING_AXES = tuple(name for name, axis in AXES.items() if axis.setting)
 
 
-def label_of(choices: Mapping[str, Any]) -> str:
-    """A layout in words from its axes by name: `tp2 pp2 zero1 mbs4 flash2 bf16`.
+def layout_label(choices: Mapping[str, Any]) -> str:
+    """The label of a layout, given as axis name -> value: `tp2 pp2 zero1 mbs4 flash2 bf16`.
 
-    Degrees of 1 and the plain choices are left out, and what is null (not known). For people;
-    nothing parses it.
+    It leaves out degrees of 1, most defaults, and nulls (not known). For people; nothing parses it.
     """
     return " ".join(
-        axis.words.label.format(choices[name])
+        axis.text.label.format(choices[name])
         for name, axis in AXES.items()
-        if axis.in_label(choices[name])
+        if axis.is_in_label(choices[name])
     )
-
-
-def facts_of(layout: LayoutAxes) -> dict[str, Any]:
-    """Every field of a layout by name, later axes only where they are not at their default."""
-    values = {each.name: getattr(layout, each.name) for each in dataclasses.fields(layout)}
-    return {
-        name: value
-        for name, value in values.items()
-        if not (name in AXES and AXES[name].later and value == AXES[name].default)
-    }

@@ -1,15 +1,16 @@
-"""The engines that train, by name. Each is a room of `scaling/train/engines`.
+"""The training engines by name, and what none of them or one of them cannot run.
 
-A room holds
+Each engine is a package of `scaling/train/engines` with these modules:
 
 - `refusals.py`, without torch: `layout_refusals(shape, layout)` and
-  `clipping_refusals(layout, gradient_clipping)`, one sentence for each thing this engine cannot do
-  (what our model cannot do in any stands here), `missing_software(layout)`, asked where it runs;
-- `engine.py`, with torch: `join(port)` after the ranks have met, and `build(plan, groups, beat)`,
-  which gives a `Trainer` (scaling/train/engines/trainer.py);
-- `rehearsal.py`, with torch: what it must be told where a rank runs without its device.
+  `clipping_refusals(layout, gradient_clipping)` yield a sentence for each thing this engine cannot
+  do; `missing_software(layout)` is called on the machine that trains;
+- `engine.py`, with torch: `join(port)`, called once the ranks have met, and
+  `build(plan, groups, beat)`, which returns a `Trainer` (scaling/train/engines/trainer.py);
+- `rehearsal.py`, with torch: replaces what the engine takes from its device where there is none.
 
-Rooms are loaded by name: a plan asks an engine what it refuses, and imports still point downwards.
+They are imported by name, so that a plan can ask an engine for refusals although imports point
+downwards.
 """
 
 import importlib
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaling.layout.kernels import NO_BIAS_GRADIENT
 
-if TYPE_CHECKING:  # the table of axes lists the engines
+if TYPE_CHECKING:  # these modules import this one
     from scaling.layout.layout import Layout
     from scaling.layout.shapes import ModelShape
 
@@ -30,14 +31,14 @@ ENGINES = {
 
 
 def engine_module(engine: str, name: str) -> Any:
-    """A module of an engine's room: `refusals`, `engine` or `rehearsal`."""
+    """A module of an engine: `refusals`, `engine` or `rehearsal`."""
     return importlib.import_module(f"{ENGINES[engine]}.{name}")
 
 
-# elements along each side of a product (cublasLt), more where a scale is of 32 of them
+# Every side of an 8-bit matmul must be a multiple of 16 (cublasLt), or of 32 with one scale per 32.
 _EIGHT_BIT_TILE, _EIGHT_BIT_BLOCK = 16, 32
 _GROUPED_TILE = 8  # elements of bf16 in 16 bytes
-# What the model that all engines train has no code for; it is predicted only.
+# Parts of a model that can be predicted, but that our training code does not have.
 _UNTRAINED = {
     "key_value_rank": "latent attention",
     "window": "attention over a window",
@@ -49,14 +50,15 @@ _UNTRAINED = {
 def engine_refusals(
     shape: "ModelShape", layout: "Layout", gradient_clipping: float = 0.0
 ) -> Iterator[str]:
-    """Why the layout's engine cannot run what arithmetic allows: one sentence each.
+    """Why the layout's engine cannot run it: one sentence per reason.
 
     Args:
         shape: the model.
-        layout: that arithmetic allows.
+        layout: one that `layout.refusals` allows.
         gradient_clipping: the norm above which gradients are scaled down; 0: never.
     """
-    for name in [name for name in _UNTRAINED if getattr(shape, name)][:1]:
+    name = next((name for name in _UNTRAINED if getattr(shape, name)), None)
+    if name is not None:
         yield (
             f"{name}={str(getattr(shape, name)).lower()}: no engine trains {_UNTRAINED[name]}; "
             "mode: predict does predict it"
@@ -68,7 +70,7 @@ def engine_refusals(
 
 
 def _model_refusals(shape: "ModelShape", layout: "Layout") -> Iterator[str]:
-    """What the model that all engines train cannot do by this layout: one sentence each."""
+    """Why no engine can run this layout: limits of the model code that they share."""
     if layout.fused_cross_entropy and layout.tp > 1:
         yield (
             "fused_cross_entropy joins the head with a softmax over the whole vocabulary, which "

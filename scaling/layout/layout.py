@@ -1,4 +1,4 @@
-"""How one training step is laid out over GPUs: degrees of parallelism and batch arithmetic."""
+"""The layout of one training step over GPUs: degrees of parallelism and batch arithmetic."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,22 +7,21 @@ from typing import Any
 
 from scaling.layout.axes import (
     AXES,
-    REPLICA,
+    REPLICA_AXES,
     V_SCHEDULES,
     LayoutAxes,
     Precision,
-    facts_of,
-    label_of,
+    layout_label,
 )
 from scaling.layout.shapes import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout(LayoutAxes):
-    """A placement of the model over `world_size` ranks, and the batch they share.
+    """How `world_size` ranks share a model and a batch.
 
-    Sizes count ranks; batch sizes count sequences, never tokens. tp is innermost, then cp, dp and
-    pp outermost: ranks of one tp group sit on neighbouring GPUs.
+    Sizes count ranks; batch sizes count sequences, never tokens. From the innermost, the order of
+    ranks is tp, cp, dp, pp: ranks of one tp group sit on neighbouring GPUs.
     """
 
     dp: int = 1
@@ -41,37 +40,33 @@ class Layout(LayoutAxes):
 
     @property
     def model_chunks(self) -> int:
-        """Runs of layers that the pipeline deals to its ranks; 1 where there is no pipeline."""
+        """Chunks into which the pipeline cuts the model's layers; 1 without a pipeline."""
         if self.pp == 1:
             return 1
         return self.pp * (2 if self.pipeline_schedule in V_SCHEDULES else self.virtual_stages)
 
     @property
-    def flow_precision(self) -> Precision:
-        """Of weights and of all that passes between products of matrices: of 8 bits it is bf16."""
+    def model_precision(self) -> Precision:
+        """Precision of weights and of activations between matmuls; with 8-bit matmuls bf16."""
         return "bf16" if self.precision == "fp8" else self.precision
 
     @property
     def label(self) -> str:
-        """What stays the same when GPUs are added, short enough for a chart; see `label_of`."""
-        return label_of(self.axes())
+        """The layout without its number of GPUs, short enough for a chart; see `layout_label`."""
+        return layout_label(self.axes())
 
     def axes(self) -> dict[str, Any]:
         """The value of every axis, by name."""
         return {name: getattr(self, name) for name in AXES}
 
-    def facts(self) -> dict[str, Any]:
-        """The fields by name, later axes only where they are not at their default."""
-        return facts_of(self)
-
 
 def replica_size(axes: Mapping[str, Any]) -> int:
-    """Ranks that hold one replica of the model: the product of the axes that multiply ranks."""
-    return math.prod(axes[name] for name in REPLICA)
+    """Ranks of one replica of the model: the product of the axes that multiply ranks."""
+    return math.prod(axes[name] for name in REPLICA_AXES)
 
 
 def refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
-    """Why this layout cannot run this shape: one sentence each, none if it can."""
+    """Why this layout cannot run this model on any engine: one sentence per reason."""
     for name in ("num_heads", "num_kv_heads", "ffn_hidden_size", "vocab_size"):
         if getattr(shape, name) % layout.tp:
             yield f"{name}={getattr(shape, name)} is not divisible by tp={layout.tp}"
@@ -127,7 +122,7 @@ def _sharding_refusals(layout: Layout) -> Iterator[str]:
             f"optimizer_offload={layout.optimizer_offload} moves the states that ZeRO shards "
             "and needs zero_stage of at least 1"
         )
-    if layout.optimizer_precision == "bf16" and layout.flow_precision != "bf16":
+    if layout.optimizer_precision == "bf16" and layout.model_precision != "bf16":
         yield (
             f"optimizer_precision=bf16 keeps master weights as the weights are and needs "
             f"precision=bf16, not {layout.precision}"
@@ -179,10 +174,10 @@ def _kernel_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
 
 
 def _expert_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
-    """Why experts cannot be dealt to the ranks of this layout: one sentence each.
+    """Why experts cannot be split over the ranks of this layout: one sentence per reason.
 
-    ep takes its ranks out of dp x cp of a stage: a replica of the experts has ep x tp ranks, so a
-    model needs pp x tp x max(cp, ep) ranks at least.
+    ep divides the dp x cp ranks of a stage. A replica of the experts takes ep x tp ranks, so a
+    model needs at least pp x tp x max(cp, ep) ranks.
     """
     if not shape.num_experts:
         if layout.ep > 1:

@@ -1,7 +1,7 @@
-"""What a decoder may have beside dense layers of plain attention: experts, latents, windows.
+"""Optional parts of a decoder: experts, latent attention, windows and variants of attention.
 
-Every field is at a default that means the part is absent: a shape from before the part existed, and
-the ids of points measured with it, stay what they were.
+Every default means that the part is absent. Shapes from before a part existed, and the ids of
+points measured with them, therefore stay valid.
 """
 
 import dataclasses
@@ -14,21 +14,21 @@ Router = Literal["softmax", "sigmoid"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionalParts:
-    """The numbers that fix those parts; 0 and false where a model has none of one.
+    """The sizes and switches of the optional parts; 0 and false where a model lacks the part.
 
-    Experts (arXiv 1701.06538): in each layer but the first `dense_layers` a router scores
-    `num_experts` feed-forwards of `expert_ffn_hidden_size`, a token takes the `experts_per_token`
-    best of them, weighted by `router`'s scores, which sum to one where `normalised_router`; every
-    token also takes `shared_experts` more of that size.
+    Experts (arXiv 1701.06538): every layer after the first `dense_layers` has `num_experts`
+    feed-forwards of width `expert_ffn_hidden_size`. The router sends each token to the
+    `experts_per_token` with the highest scores and weights them by score; the weights sum to one if
+    `normalised_router`. Every token also passes through `shared_experts` of the same width.
 
-    Latent attention (arXiv 2405.04434, section 2.1): keys and values are made from
-    `key_value_rank` numbers a token, queries from `query_rank` (0: from the hidden state); a head's
-    query and key have `head_dim` numbers and `rotary_head_dim` more that are rotated (one such key
-    for all heads), its value has `value_head_dim`.
+    Latent attention (arXiv 2405.04434, section 2.1): keys and values are projected up from
+    `key_value_rank` numbers per token, queries from `query_rank` (0: from the hidden state). Per
+    head, query and key have `head_dim` numbers plus `rotary_head_dim` rotated ones (all heads share
+    that part of the key), and the value has `value_head_dim`.
 
-    Windows: a token of `windowed_layers` layers sees the last `window` tokens only.
-    `query_key_norm`: each head's query and key are normalised. `attention_sinks`: a learned score a
-    head that attends to nothing. `linear_biases`: of attention, router and experts.
+    Windows: in `windowed_layers` layers a token attends to the last `window` tokens only.
+    `query_key_norm`: query and key of each head are normalised. `attention_sinks`: one learned
+    score per head that attends to nothing. `linear_biases`: in attention, router and experts.
     """
 
     num_experts: int = 0
@@ -49,58 +49,54 @@ class OptionalParts:
     linear_biases: bool = False
 
 
-DEFAULTS = {each.name: each.default for each in dataclasses.fields(OptionalParts)}
-# Those that are sizes, which a formula over arrays takes as numbers.
-SIZES = tuple(each.name for each in dataclasses.fields(OptionalParts) if each.type is int)
+PART_DEFAULTS = {each.name: each.default for each in dataclasses.fields(OptionalParts)}
+# The fields that are numbers.
+PART_SIZES = tuple(each.name for each in dataclasses.fields(OptionalParts) if each.type is int)
 
-NAMES = tuple(DEFAULTS)
-_OF_EXPERTS = NAMES[: NAMES.index("query_rank")]
+PART_NAMES = tuple(PART_DEFAULTS)
+_OF_EXPERTS = PART_NAMES[: PART_NAMES.index("query_rank")]
 
 
-def stated_parts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a row states, by name; a row without experts states nothing of experts."""
-    stated = {name: facts[name] for name in NAMES if facts.get(name) is not None}
+def stated_parts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a row states, by name; those of experts only if it has experts."""
+    stated = {name: row[name] for name in PART_NAMES if row.get(name) is not None}
     if not stated.get("num_experts"):
         stated = {name: value for name, value in stated.items() if name not in _OF_EXPERTS}
     return stated
 
 
-def mistakes(parts: Any) -> list[str]:
-    """What does not fit together among the fields of `OptionalParts` and num_layers, num_heads.
-
-    One sentence each, without the place; none if all is well.
-    """
-    wrong = []
-    sizes = ("experts_per_token", "expert_ffn_hidden_size")
+def part_errors(parts: Any) -> list[str]:
+    """Contradictions among the fields of `OptionalParts` and num_layers: one sentence each."""
+    errors = []
+    experts = ("experts_per_token", "expert_ffn_hidden_size")
     latent = ("rotary_head_dim", "value_head_dim")
-    for whole, needed, allowed in (
-        ("num_experts", sizes, (*sizes, "shared_experts", "dense_layers")),
-        ("key_value_rank", latent, ("query_rank", *latent)),
+    for main, required, optional in (
+        ("num_experts", experts, ("shared_experts", "dense_layers")),
+        ("key_value_rank", latent, ("query_rank",)),
     ):
-        present = getattr(parts, whole)
-        if present:
-            missing = [name for name in needed if not getattr(parts, name)]
-            wrong += [f"{whole}={present}: {name} is missing" for name in missing[:1]]
+        if size := getattr(parts, main):
+            missing = [name for name in required if not getattr(parts, name)]
+            errors += [f"{main}={size}: {name} is missing" for name in missing[:1]]
         else:
-            beside = [name for name in allowed if getattr(parts, name)]
-            wrong += [f"{name}={getattr(parts, name)}: {whole} is missing" for name in beside[:1]]
+            alone = [name for name in (*required, *optional) if getattr(parts, name)]
+            errors += [f"{name}={getattr(parts, name)}: {main} is missing" for name in alone[:1]]
     if parts.num_experts and parts.experts_per_token > parts.num_experts:
-        wrong.append(
+        errors.append(
             f"experts_per_token={parts.experts_per_token} is more than "
             f"num_experts={parts.num_experts}"
         )
     if parts.num_experts and parts.dense_layers >= parts.num_layers:
-        wrong.append(
+        errors.append(
             f"dense_layers={parts.dense_layers} leaves none of num_layers={parts.num_layers} "
             "for the experts"
         )
     if (parts.window > 0) != (parts.windowed_layers > 0):
-        wrong.append(
+        errors.append(
             f"window={parts.window} and windowed_layers={parts.windowed_layers}: "
-            "both or none of them"
+            "give both or neither"
         )
     if parts.windowed_layers > parts.num_layers:
-        wrong.append(
+        errors.append(
             f"windowed_layers={parts.windowed_layers} is more than num_layers={parts.num_layers}"
         )
-    return wrong
+    return errors

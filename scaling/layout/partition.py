@@ -1,9 +1,9 @@
-"""Which stage of a pipeline holds which layers: runs of them, so that the slowest is fastest.
+"""Split a model's layers into pipeline stages so that the most expensive stage is cheapest.
 
-A stage's cost is the FLOPs of its layers; the last stage has the output head too, which for a large
-vocabulary costs as much as several layers, and the first one the look-up, which costs none. Layers
-of an encoder, without a second attention, cost less than those of its decoder, and layers of
-experts cost what the experts that a token takes cost.
+A stage costs the FLOPs of its layers. The last stage also has the output head, which for a large
+vocabulary costs as much as several layers; the look-up on the first stage costs nothing. Encoder
+layers lack cross-attention and cost less than decoder layers. A layer of experts costs what the
+experts chosen for a token cost.
 """
 
 import functools
@@ -20,35 +20,35 @@ def layers_of_stages(
     seq_length: int,
     activation_checkpointing: ActivationCheckpointing = "none",
 ) -> tuple[int, ...]:
-    """Layers of each stage, first to last, those of an encoder before those of the decoder.
+    """Number of layers of each stage, first to last; an encoder's layers precede the decoder's.
 
-    The dearest stage is as cheap as can be, and the others are alike. The last stage can have the
-    head alone; every other has a layer, so pp is at most the number of layers.
+    The last stage may hold the head alone. Every other stage has a layer, so pp is at most the
+    number of layers.
     """
-    return layers_by_cost(part_costs(shape, seq_length, activation_checkpointing), pp)
+    return split_by_cost(layer_and_head_costs(shape, seq_length, activation_checkpointing), pp)
 
 
 @functools.lru_cache(maxsize=4096)
-def layers_by_cost(costs: tuple[int, ...], pp: int) -> tuple[int, ...]:
-    """The same from what each layer and, last, the head costs."""
-    dealt = _dealt(costs, pp)
-    return (*dealt[:-1], dealt[-1] - 1)  # the last part is the head
+def split_by_cost(costs: tuple[int, ...], pp: int) -> tuple[int, ...]:
+    """Number of layers of each stage, from the costs of each layer and, last, of the head."""
+    sizes = _split(costs, pp)
+    return (*sizes[:-1], sizes[-1] - 1)  # the head is no layer
 
 
-def part_costs(
+def layer_and_head_costs(
     shape: ModelShape, seq_length: int, activation_checkpointing: ActivationCheckpointing
 ) -> tuple[int, ...]:
-    """FLOPs a token costs in each layer and, last, in the head: forward, backward, recomputation.
+    """FLOPs per token of each layer and, last, of the head: forward, backward, recomputation.
 
-    2 per weight and 4 * width * s per attention forward, twice that backward (shapes.py).
+    The forward costs 2 per weight and 4 * width * s per attention, the backward twice that
+    (shapes.py).
     """
-    # windows, which alternate, are dealt to layers alike
-    core = 4 * shape.attention_width * shape.attended(seq_length) // shape.num_layers
-    crossing = 2 if shape.family == "t5" else 1
-    again = activation_checkpointing
-    encoder = layer_cost(shape.encoder_layer_params, core, again)
-    decoder = layer_cost(shape.decoder_layer_params, crossing * core, again)
-    experts = layer_cost(shape.expert_layer_params, core, again)
+    # layers with and without a window alternate, so each is charged the mean
+    core = 4 * shape.attention_width * shape.attended_keys(seq_length) // shape.num_layers
+    attentions = 2 if shape.family == "t5" else 1
+    encoder = layer_cost(shape.encoder_layer_params, core, activation_checkpointing)
+    decoder = layer_cost(shape.decoder_layer_params, attentions * core, activation_checkpointing)
+    experts = layer_cost(shape.expert_layer_params, core, activation_checkpointing)
     layers = (encoder,) * shape.num_encoder_layers
     layers += (decoder,) * (shape.num_layers - shape.expert_layers)
     layers += (experts,) * shape.expert_layers
@@ -58,37 +58,38 @@ def part_costs(
 def layer_cost(
     weights: int, attention: int, activation_checkpointing: ActivationCheckpointing
 ) -> int:
-    """FLOPs a token costs in a layer of so many weights and FLOPs of attention forward."""
+    """FLOPs per token of a layer, from its weights and the FLOPs of its attention's forward."""
     forward = 2 * weights + attention
-    again = {"none": 0, "selective": attention, "full": forward}
-    return 3 * forward + again[activation_checkpointing]
+    recomputed = {"none": 0, "selective": attention, "full": forward}
+    return 3 * forward + recomputed[activation_checkpointing]
 
 
-def _dealt(costs: tuple[int, ...], stages: int) -> tuple[int, ...]:
-    """How many parts each of `stages` runs has, none of them empty.
+def _split(costs: tuple[int, ...], stages: int) -> tuple[int, ...]:
+    """How many consecutive parts each stage gets, at least one each.
 
-    Of all ways the one with the smallest largest run, of these the one with the smallest squares,
-    of these the one with the smallest first runs (dynamic programming over where runs end).
+    It minimises the largest cost of a stage; among equal splits the sum of squared costs, then the
+    sizes of the first stages (dynamic programming over the end of the last stage so far).
     """
-    until = (0, *itertools.accumulate(costs))
+    total = (0, *itertools.accumulate(costs))  # cost of all parts before an index
     parts = len(costs)
-    largest: dict[int, int] = {0: 0}  # by where the runs so far end
+    largest: dict[int, int] = {0: 0}  # end of the stages so far -> least largest cost
     for stage in range(1, stages + 1):
         largest = {
-            end: min(max(most, until[end] - until[begin]) for begin, most in largest.items()
+            end: min(max(cost, total[end] - total[begin]) for begin, cost in largest.items()
                      if begin < end)
             for end in range(stage, parts - stages + stage + 1)
         }  # fmt: skip
     limit = largest[parts]
+    # end of the stages so far -> sum of squares, sizes
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for stage in range(1, stages + 1):
-        ways = {
+        candidates = {
             end: [
-                (squares + run * run, (*sizes, end - begin))
+                (squares + cost * cost, (*sizes, end - begin))
                 for begin, (squares, sizes) in best.items()
-                if begin < end and (run := until[end] - until[begin]) <= limit
+                if begin < end and (cost := total[end] - total[begin]) <= limit
             ]
             for end in range(stage, parts - stages + stage + 1)
         }
-        best = {end: min(costs) for end, costs in ways.items() if costs}
+        best = {end: min(splits) for end, splits in candidates.items() if splits}
     return best[parts][1]

@@ -1,26 +1,25 @@
-"""What is trained: the shape of a model, its parameters and the FLOPs of one token."""
+"""The shape of a model, its number of parameters, and the FLOPs of one token."""
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from scaling.layout.axes import ActivationCheckpointing
-from scaling.layout.optional_parts import DEFAULTS as ABSENT
-from scaling.layout.optional_parts import OptionalParts
+from scaling.layout.optional_parts import PART_DEFAULTS, OptionalParts
 
 Family = Literal["llama", "gpt", "t5"]
 
-T5_BUCKETS = 32  # of distances between two tokens, as in every released T5
+T5_BUCKETS = 32  # for distances between two tokens, as in every released T5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape(OptionalParts):
-    """The numbers that fix every weight of a transformer.
+    """The numbers that determine every weight of a transformer.
 
-    `family` fixes the rest: llama is RMSNorm and rotary positions without biases, gpt is LayerNorm
-    and learned positions (`max_positions` of them) with biases, t5 is an encoder-decoder with
-    RMSNorm and one relative position bias per stack, without biases. `num_layers` counts decoder
-    layers; a t5 has `num_encoder_layers` beside them. `ffn_hidden_size` is that of a dense layer.
+    Families: llama has RMSNorm and rotary positions and no biases; gpt has LayerNorm, biases and
+    `max_positions` learned positions; t5 is an encoder-decoder with RMSNorm, one relative position
+    bias per stack and no other biases. `num_layers` counts decoder layers; a t5 also has
+    `num_encoder_layers`. `ffn_hidden_size` is the width of a dense feed-forward.
     """
 
     family: Family = "llama"
@@ -36,20 +35,23 @@ class ModelShape(OptionalParts):
     tied_embeddings: bool = False
     max_positions: int = 0
 
-    def facts(self) -> dict[str, Any]:
-        """The fields by name, those of `OptionalParts` only where the model has the part."""
+    def stored_fields(self) -> dict[str, Any]:
+        """The fields by name, without those of `OptionalParts` at their default.
+
+        Files and ids of points contain these, so a part added later leaves older ids valid.
+        """
         return {
             name: value
             for name, value in dataclasses.asdict(self).items()
-            if name not in ABSENT or value != ABSENT[name]
+            if name not in PART_DEFAULTS or value != PART_DEFAULTS[name]
         }
 
     @property
     def attention_params(self) -> int:
-        """Matmul weights of one attention block.
+        """Matmul weights of one attention block: query, key, value and output projections.
 
-        Query and output, key and value (fewer heads). Latent: query down and up; key and value down
-        together with the key that is rotated, and up; output.
+        With latent attention: query down and up; key and value down, together with the rotated key,
+        and up; output.
         """
         h, heads = self.hidden_size, self.num_heads
         if not self.key_value_rank:
@@ -62,18 +64,18 @@ class ModelShape(OptionalParts):
 
     @property
     def attention_width(self) -> int:
-        """Mean width of all heads of what scores multiply and of what is summed: query and value.
+        """Width of query and of value over all heads; their mean where they differ (latent).
 
-        The two s-by-s matmuls of a layer cost 4 * attention_width FLOPs a token and key.
+        The two s-by-s matmuls of a layer cost 4 * attention_width FLOPs per token and key.
         """
         if not self.key_value_rank:
             return self.num_heads * self.head_dim
-        both = self.head_dim + self.rotary_head_dim + self.value_head_dim
-        return self.num_heads * both // 2
+        query_and_value = self.head_dim + self.rotary_head_dim + self.value_head_dim
+        return self.num_heads * query_and_value // 2
 
     @property
     def mlp_params(self) -> int:
-        """Weights of one dense feed-forward block: up and down, and the gate if there is one."""
+        """Weights of one dense feed-forward: up, down and, if it has one, the gate."""
         return (3 if self.gated_mlp else 2) * self.hidden_size * self.ffn_hidden_size
 
     @property
@@ -83,18 +85,18 @@ class ModelShape(OptionalParts):
 
     @property
     def expert_layers(self) -> int:
-        """Layers whose feed-forward is a mixture of experts; the first ones are dense."""
+        """Layers whose feed-forward is a mixture of experts; they follow the dense ones."""
         return self.num_layers - self.dense_layers if self.num_experts else 0
 
     @property
     def decoder_layer_params(self) -> int:
-        """Matmul weights of one dense decoder layer; a t5's attends twice (self and cross)."""
+        """Matmul weights of one dense decoder layer; in a t5 it has self- and cross-attention."""
         attentions = 2 if self.family == "t5" else 1
         return attentions * self.attention_params + self.mlp_params
 
     @property
     def expert_layer_params(self) -> int:
-        """Matmul weights that one token is multiplied with in a layer of experts."""
+        """Matmul weights that one token meets in a layer of experts, router included."""
         chosen = (self.experts_per_token + self.shared_experts) * self.expert_params
         return self.attention_params + chosen + self.hidden_size * self.num_experts
 
@@ -110,10 +112,9 @@ class ModelShape(OptionalParts):
 
     @property
     def bias_params(self) -> int:
-        """Biases of every linear layer that one token meets.
+        """Biases that one token meets, and attention sinks (one number per head).
 
-        The gpt family has them everywhere, `linear_biases` in attention, router and experts; an
-        attention sink is a number a head.
+        A gpt has biases in all linear layers, `linear_biases` in attention, router and experts.
         """
         heads = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim + self.hidden_size
         sinks = self.num_layers * self.num_heads if self.attention_sinks else 0
@@ -134,16 +135,17 @@ class ModelShape(OptionalParts):
 
     @property
     def position_params(self) -> int:
-        """Learned position vectors (gpt); t5's bias per head and bucket in each stack."""
+        """Learned position vectors of a gpt; of a t5 the bias per head and bucket in each stack."""
         if self.family == "t5":
             return 2 * T5_BUCKETS * self.num_heads
         return self.max_positions * self.hidden_size
 
     @property
     def norm_params(self) -> int:
-        """Norm scales (and shifts, gpt): two a layer, three in a t5 decoder, one after a stack.
+        """Scales of norms, and their shifts (gpt only).
 
-        Queries and keys are normalised by one scale of a head each, latents by one of their rank.
+        Two norms per layer, three in a t5 decoder layer, one after each stack. Normalised queries
+        and keys add two vectors of `head_dim` per layer, latents one of their rank each.
         """
         per_norm = (2 if self.family == "gpt" else 1) * self.hidden_size
         if self.family == "t5":
@@ -155,7 +157,7 @@ class ModelShape(OptionalParts):
 
     @property
     def matmul_params(self) -> int:
-        """Weights a token is multiplied with: layers and the output head, not the look-up."""
+        """Weights that a token is multiplied with: layers and output head, not the look-up."""
         return (
             (self.num_layers - self.expert_layers) * self.decoder_layer_params
             + self.expert_layers * self.expert_layer_params
@@ -165,87 +167,83 @@ class ModelShape(OptionalParts):
 
     @property
     def flop_params(self) -> int:
-        """N of the 6N rule: every weight but the norms, tied embeddings once (design, study B).
+        """N of the 6N rule: all weights but the norms, tied embeddings once (design, study B).
 
-        Of experts those that one token takes.
+        Of the experts it counts those that one token uses.
         """
         look_up = 0 if self.tied_embeddings else self.embedding_params
         return self.matmul_params + look_up + self.bias_params + self.position_params
 
     @property
     def active_params(self) -> int:
-        """Every trained number that one token meets, the norms too."""
+        """All parameters that one token uses, norms included."""
         return self.flop_params + self.norm_params
 
     @property
     def total_params(self) -> int:
-        """Every trained number, those of all experts too."""
-        others = self.num_experts - self.experts_per_token
-        unseen = self.expert_layers * others * (self.expert_params + self._expert_bias_params)
-        return self.active_params + unseen
+        """All parameters, those of every expert included."""
+        inactive = self.expert_layers * (self.num_experts - self.experts_per_token)
+        return self.active_params + inactive * (self.expert_params + self._expert_bias_params)
 
-    def attended(self, seq_length: int) -> int:
-        """Keys per query summed over decoder layers, twice the mean of a causal kernel.
+    def attended_keys(self, seq_length: int) -> int:
+        """Twice the mean number of keys per query, summed over decoder layers.
 
-        A layer's mean is s / 2, so that twice it is the full square's s. A window of w < s leaves
-        s * w - w^2 / 2 pairs of a sequence: w - w^2 / (2 s) a query.
+        Under a causal mask the mean is s / 2, so a layer counts s, as without a mask. A window of
+        w < s leaves s * w - w^2 / 2 pairs in a sequence: a mean of w - w^2 / (2 s).
         """
-        seen = min(self.window, seq_length)
-        windowed = seen * (2 * seq_length - seen) // seq_length if seen else 0
+        window = min(self.window, seq_length)
+        windowed = window * (2 * seq_length - window) // seq_length if window else 0
         return (self.num_layers - self.windowed_layers) * seq_length + (
             self.windowed_layers * windowed
         )
 
     def tokens_per_sequence(self, seq_length: int) -> int:
-        """Tokens one sequence trains on; a t5 sequence has an input and a target of that length."""
+        """Tokens of one sequence; in a t5 an input and a target of that length each."""
         return 2 * seq_length if self.family == "t5" else seq_length
 
 
 def model_flops_per_token(shape: ModelShape, seq_length: int) -> int:
-    """FLOPs one token costs in forward and backward, recomputation excluded.
+    """FLOPs per token of forward and backward, without recomputation.
 
-    6 per weight: 2 (multiply, add) x 3 (forward, gradient of input, gradient of weight), with N
-    every weight but the norms. 12 * L * h * s for attention: two s-by-s matmuls (scores, values) of
-    2 * h * s FLOPs a token each, x 3; the causal half is counted in full. This is the convention of
-    PaLM (arXiv 2204.02311, appendix B), which reproduces the published MFU of arXiv 2311.05610.
-    Of experts N counts those that a token takes; a layer with a window counts what it skips as
-    little as the causal half: twice the pairs that are left; latent attention's h is the mean of
-    its query's and its value's width.
+    6 N + 12 L h s. Weights: 2 (multiply, add) x 3 (forward, gradient of input, gradient of weight)
+    for each of N = `flop_params`. Attention: two s-by-s matmuls (scores, values) of 2 h s FLOPs per
+    token, x 3, counted as if there were no causal mask. This is the convention of PaLM (arXiv
+    2204.02311, appendix B), which reproduces the published MFU of arXiv 2311.05610. With a window,
+    `attended_keys` replaces L s; with latent attention h is `attention_width`.
 
-    Encoder-decoder: per sequence 6 (N_enc S_enc + (N_dec + V d) S_dec) + 12 L d (S_enc^2 + S_dec^2
-    + S_enc S_dec), the cross-attention's key and value weights counted with S_enc; both lengths are
-    `seq_length` here. The look-up costs nothing, since two thirds of mT5-base are embeddings.
+    Encoder-decoder, per sequence: 6 (N_enc S_enc + (N_dec + V d) S_dec) + 12 L d (S_enc^2 + S_dec^2
+    + S_enc S_dec), where key and value weights of the cross-attention count with S_enc; here both
+    lengths are `seq_length`. The look-up is left out: two thirds of mT5-base are embeddings.
     """
     if shape.family == "t5":
         encoder = shape.num_encoder_layers * shape.encoder_layer_params
         decoder = shape.num_layers * shape.decoder_layer_params + shape.embedding_params
         attentions = shape.num_encoder_layers + 2 * shape.num_layers
         keys = 2 * attentions * shape.attention_width * seq_length
-        return 6 * (encoder + decoder + keys) // 2  # of one of the two tokens of a pair
-    return 6 * shape.flop_params + 12 * shape.attention_width * shape.attended(seq_length)
+        return 6 * (encoder + decoder + keys) // 2  # a pair is an input and a target token
+    return 6 * shape.flop_params + 12 * shape.attention_width * shape.attended_keys(seq_length)
 
 
 def matmul_flops_per_token(shape: ModelShape, seq_length: int) -> int:
-    """The strict count: no embedding look-up, no biases, causal attention at half its square.
+    """FLOPs per token of matmuls only: no look-up, no biases, and half of causal attention.
 
-    An encoder and a cross-attention are not causal and count in full.
+    Encoder and cross-attention are not causal and count in full.
     """
     width = shape.attention_width
     weights = 6 * shape.matmul_params
     if shape.family == "t5":
         attentions = 2 * shape.num_encoder_layers + 3 * shape.num_layers  # halves of a square
         return weights // 2 + 6 * attentions * width * seq_length // 2
-    return weights + 6 * width * shape.attended(seq_length)
+    return weights + 6 * width * shape.attended_keys(seq_length)
 
 
 def hardware_flops_per_token(
     shape: ModelShape, seq_length: int, activation_checkpointing: ActivationCheckpointing
 ) -> int:
-    """`model_flops_per_token` plus what checkpointing computes a second time.
+    """`model_flops_per_token` plus what activation checkpointing recomputes.
 
-    full: the forward of every layer again, 2 per layer weight and 4 * L * h * s for attention (the
-    head and the look-up are not recomputed). selective: only the attention core, 4 * L * h * s
-    (arXiv 2205.05198, section 5).
+    full: the forward of all layers, 2 per weight and 4 L h s for attention, without head and
+    look-up. selective: the attention core only, 4 L h s (arXiv 2205.05198, section 5).
     """
     model = model_flops_per_token(shape, seq_length)
     if activation_checkpointing == "none":
@@ -253,12 +251,12 @@ def hardware_flops_per_token(
     width = shape.attention_width
     dense = shape.num_layers - shape.expert_layers
     layers = dense * shape.decoder_layer_params + shape.expert_layers * shape.expert_layer_params
-    keys = shape.attended(seq_length)
-    streams = 1
-    if shape.family == "t5":  # every layer sees one of the two tokens a pair has
+    keys = shape.attended_keys(seq_length)
+    tokens_per_pair = 1
+    if shape.family == "t5":  # each layer sees either the input or the target token of a pair
         layers += shape.num_encoder_layers * shape.encoder_layer_params
         keys = (shape.num_encoder_layers + 2 * shape.num_layers) * seq_length
-        streams = 2
+        tokens_per_pair = 2
     core = 4 * width * keys
-    again = core if activation_checkpointing == "selective" else 2 * layers + core
-    return model + again // streams
+    recomputed = core if activation_checkpointing == "selective" else 2 * layers + core
+    return model + recomputed // tokens_per_pair

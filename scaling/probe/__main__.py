@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from scaling.cluster.hardware import gpu_named
-from scaling.cluster.node import settle
+from scaling.cluster.node import bind_rank
 from scaling.probe.plan import plan_from_json
 from scaling.record.rank_files import RankFiles
 
@@ -19,7 +19,7 @@ def main() -> None:
     files = RankFiles(Path(directory))
     files.beat(int(os.environ["RANK"]), "importing")
     what = plan_from_json(Path(plan).read_text(encoding="utf-8"))
-    settle(os.environ, on_gpu=gpu_named(what.gpu).vendor == "nvidia")
+    bind_rank(os.environ, on_gpu=gpu_named(what.gpu).vendor == "nvidia")
     from scaling.probe.program import run
     from scaling.train.parallel.meeting import rank_id_of_environment
 

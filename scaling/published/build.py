@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
-from scaling.foreign.decoder_parts import parts_of
+from scaling.foreign.decoder_parts import read_optional_parts
 from scaling.foreign.layouts import gpu_of_cluster
 from scaling.foreign.reading import read_table
 from scaling.layout.shapes import ModelShape, model_flops_per_token
@@ -71,7 +71,7 @@ def _derived(columns: Columns) -> list[dict[str, Any]]:
     sizes["head_dim"] = np.where(
         np.isnan(head_dim), sizes["hidden_size"] // sizes["num_heads"], head_dim
     )
-    sizes |= parts_of(columns, sizes["num_layers"])
+    sizes |= read_optional_parts(columns, sizes["num_layers"])
     flags = {
         "gated_mlp": columns.flags("gated_mlp", True).tolist(),
         "tied_embeddings": columns.flags("tied_embeddings", False).tolist(),

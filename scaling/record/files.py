@@ -17,7 +17,7 @@ from scaling.errors import InputError
 from scaling.record.row import PointColumns, Row, fields_of
 from scaling.study.grid import Plan, Refusal
 from scaling.study.paths import StudyPaths, retried
-from scaling.study.point import columns_of
+from scaling.study.point import point_columns
 
 _LONGEST_STEM = 200  # of the 255 bytes that a file's name may have
 _SCALARS = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
@@ -142,7 +142,7 @@ def write_points(directory: Path, plan: Plan) -> None:
     paths = StudyPaths(directory)
     for point in plan.points:
         write_text_if_changed(paths.point(point.point_id), point.to_json())
-    records = [columns_of(point) for point in plan.points]
+    records = [point_columns(point) for point in plan.points]
     table = pa.Table.from_pylist(records, schema=arrow_schema(PointColumns))
     _write_table_if_changed(paths.points_table, table)
     _write_table_if_changed(paths.refused, table_of(plan.refusals, Refusal))

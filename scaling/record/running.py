@@ -14,7 +14,7 @@ import psutil
 
 from scaling.record.files import write_text
 from scaling.study.paths import running_marker
-from scaling.study.plan_file import json_object
+from scaling.study.plan_file import read_json_object
 
 # A marker that is older than its point's time limit by this much was left by a killed process.
 STALE_AFTER_LIMIT_S = 120.0
@@ -58,7 +58,7 @@ def live_runner(marker: Path) -> Runner | None:
     are reused. A marker of another host counts until its point's time limit is long past.
     """
     try:
-        facts, since = json_object(marker), marker.stat().st_mtime
+        facts, since = read_json_object(marker), marker.stat().st_mtime
         runner = Runner(pid=int(facts["pid"]), host=str(facts["host"]), since=since)
         limit_s = float(facts["time_limit_s"])
     # the marker has just been removed, or is broken

@@ -16,7 +16,7 @@ from scaling.record.row import fields_of
 from scaling.record.row_files import read_rows
 from scaling.study.grid import Refusal
 from scaling.study.paths import StudyPaths
-from scaling.study.point import Point, columns_of
+from scaling.study.point import Point, point_columns
 
 
 def chosen_ids(path: Path) -> list[str]:
@@ -76,7 +76,7 @@ def choice_table(
 
 def refusal_columns(point: Point) -> dict[str, Any]:
     """What a refusal says of a point, the reason apart."""
-    columns = columns_of(point)
+    columns = point_columns(point)
     return {name: columns[name] for name in fields_of(Refusal) if name != "reason"}
 
 
@@ -89,5 +89,5 @@ def same_setting(point: Point) -> tuple[Any, ...]:
     """What layouts of one size that are compared with each other share."""
     layout = point.layout
     return (
-        point.model, point.cluster, point.study_kind, layout.seq_length, layout.setting_choices,
+        point.model, point.cluster, point.study_kind, layout.seq_length, layout.setting_values,
     )  # fmt: skip

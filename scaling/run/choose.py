@@ -27,7 +27,7 @@ from scaling.run.sweep import Sweep, slow_by_probes
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
 from scaling.study.plan_file import Allocation
-from scaling.study.point import columns_of, point_from_json
+from scaling.study.point import point_columns, point_from_json
 from scaling.study.study import Study
 
 Choice = tuple[pa.Table, str, dict[str, str]]  # a sentence about it, and why nodes are left out
@@ -158,7 +158,7 @@ def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
         write_text_if_changed(paths.point(point.point_id), point.to_json())
     own = (pa.field("chosen", pa.bool_()), pa.field("reason", pa.string()))
     table = pa.Table.from_pylist(
-        [columns_of(point) | {"chosen": True} for point in added],
+        [point_columns(point) | {"chosen": True} for point in added],
         schema=pa.schema([*arrow_schema(PointColumns), *own]),
     )
     sentence = f"{len(added)} layouts ran on slow nodes only and run once more elsewhere"

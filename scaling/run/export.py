@@ -21,7 +21,7 @@ from scaling.errors import InputError
 from scaling.record.files import write_bytes, write_table, write_text
 from scaling.report.page.page import write_report
 from scaling.study.paths import StudyPaths
-from scaling.study.study import read_about
+from scaling.study.study import read_study_info
 
 # An absolute path of at least two parts, not the tail of a URL or of a relative one.
 _PATH = re.compile(r"(?<![\w.:/~-])~?/(?:[^\s/'\"<>:,;()]+/)+([^\s/'\"<>:,;()]+)")
@@ -48,7 +48,7 @@ def export(study_dir: Path, out: Path, reports: Path) -> list[str]:
         copy = Path(folder) / study_dir.resolve().name
         _copy(paths, StudyPaths(copy))
         write_report(copy, reports, charts=False)
-        names = _describe(copy, read_about(study_dir).title or copy.name, reports / "sql")
+        names = _describe(copy, read_study_info(study_dir).title or copy.name, reports / "sql")
         packed = shutil.make_archive(str(Path(folder) / "packed"), "zip", copy)
         write_bytes(out, Path(packed).read_bytes())
     return names
@@ -70,7 +70,7 @@ def _copy(source: StudyPaths, copy: StudyPaths) -> None:
     for path in (source.points_table, source.refused, source.published, source.predictions):
         if path.exists():
             write_table(copy.folder / path.name, _scrubbed(pq.read_table(path)))
-    about = read_about(source.folder)
+    about = read_study_info(source.folder)
     facts = about.model_dump() | {"file": about.file and Path(about.file).name}
     write_text(copy.study, without_private(json.dumps(facts, indent=1)) + "\n")
     if about.file and Path(about.file).is_file():

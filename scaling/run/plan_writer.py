@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scaling.cluster.site import resources
+from scaling.cluster.site import slurm_resources
 from scaling.errors import InputError, shortened
 from scaling.predict.advise.spend import Spend
 from scaling.probe.plan import ProbePlan
@@ -21,8 +21,14 @@ from scaling.study import grid, plan_file
 from scaling.study.grid import Plan
 from scaling.study.paths import RESULTS, StudyPaths
 from scaling.study.plan_file import CONFIG, Allocation, PlanFile
-from scaling.study.point import Point, place_of, point_from_json
-from scaling.study.study import Study, about, findings_of, folder_of, load_study
+from scaling.study.point import Point, point_from_json, random_fraction
+from scaling.study.study import (
+    Study,
+    load_study,
+    replication_queries,
+    study_folder,
+    study_info_json,
+)
 
 PARTS_ARE_DEAD_AFTER_S = 3600.0  # seconds; a writer needs a few, and hosts' clocks differ
 # What a row is about. Another point of the same id would take its row for its own.
@@ -51,9 +57,9 @@ def plan_study(study: str, *, mode: str | None = None, cluster: str | None = Non
     """
     path = plan_file.study_path(study)
     # before the files are read: one that is edited meanwhile makes this plan a stale one
-    made_from = plan_file.made_from(path, CONFIG, mode=mode, cluster=cluster)
+    made_from = plan_file.inputs_digest(path, CONFIG, mode=mode, cluster=cluster)
     loaded = load_study(path, mode=mode, cluster=cluster)
-    findings_of(loaded)  # a name that is wrong is said before anything runs
+    replication_queries(loaded)  # a name that is wrong is said before anything runs
     plan, spend = planning.fitting_plan_and_spend(loaded)
     return StudyPlan(
         study=loaded,
@@ -73,12 +79,12 @@ def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
     Raises:
         InputError: the folder holds another study, or rows of other points of the same ids.
     """
-    sweep = Sweep(planned.study, planned.plan.points, folder_of(planned.study, results))
+    sweep = Sweep(planned.study, planned.plan.points, study_folder(planned.study, results))
     paths = sweep.paths
     with _alone(paths):
         _refuse_other_points(paths, planned.plan.points)
         files.write_points(paths.folder, planned.plan)
-        files.write_text_if_changed(paths.study, about(planned.study))
+        files.write_text_if_changed(paths.study, study_info_json(planned.study))
         if planned.probing is not None:
             files.write_text_if_changed(paths.probe_plan, planned.probing.to_json())
         files.write_text_if_changed(paths.plan, _file(planned, sweep).to_json())
@@ -107,14 +113,14 @@ def _file(planned: StudyPlan, sweep: Sweep) -> PlanFile:
         measured=study.mode == "measure",
         again=sweep.turns,
         guide=study.measure.guidance if study.mode == "measure" else "",
-        asked=grid.fingerprint(planned.plan),
+        asked=grid.plan_digest(planned.plan),
         clusters=hashlib.sha256(json.dumps(sheets).encode()).hexdigest()[:16],
-        predicted=study.predictable,
+        predicted=study.is_predictable,
         replicates=study.replicates,
         on_gpus=points[0].gpu != "cpu",
         nodes=cluster.nodes,
         gres=cluster.slurm.gres,
-        resources=resources(cluster.slurm),
+        resources=slurm_resources(cluster.slurm),
         probe=planning.allocation(probing) if probing else None,
         probe_asked=probing.digest if probing else "",
     )
@@ -127,7 +133,9 @@ def _in_order(study: Study, points: Sequence[Point]) -> dict[str, Allocation]:
     property of the layouts that happened to run then. The order is that of the study's seed.
     """
     seed = study.measure.seed
-    ordered = sorted(points, key=lambda p: (p.world_size, p.repeat, place_of(seed, p.point_id)))
+    ordered = sorted(
+        points, key=lambda p: (p.world_size, p.repeat, random_fraction(seed, p.point_id))
+    )
     return {point.point_id: planning.allocation(point) for point in ordered}
 
 

@@ -20,10 +20,10 @@ from scaling.run.choices import refusal_columns, same_setting
 from scaling.study import grid
 from scaling.study.grid import Plan, Refusal
 from scaling.study.plan_file import Allocation
-from scaling.study.point import Point, can_be_short, place_of
-from scaling.study.short_steps import Accumulation, micro_batches
+from scaling.study.point import Point, can_be_short, random_fraction
+from scaling.study.short_steps import Accumulation, total_micro_batches
 from scaling.study.study import Study
-from scaling.study.time_limits import limits
+from scaling.study.time_limits import point_limits
 
 # Start-up and clean-up of a point, and of a probe, on top of its own limit.
 STARTUP_MINUTES = 5
@@ -65,7 +65,7 @@ def _fitting(study: Study) -> tuple[Plan, list[int], tuple[Points, Prediction] |
     planned = grid.expand_grid(study)
     if study.mode == "predict":
         return planned, [], None  # what does not fit is an answer there
-    if not study.predictable:
+    if not study.is_predictable:
         return _checked_in_full(study, planned), [], None
     points, prediction = predict_points(study, planned.points)
     reasons = {} if study.measure.measure_oom else memory_refusals(points, prediction)
@@ -83,7 +83,7 @@ def _fitting(study: Study) -> tuple[Plan, list[int], tuple[Points, Prediction] |
         if planned.points[row].repeat == 0
     ]
     whole = Plan(points=tuple(kept), refusals=(*planned.refusals, *refused))
-    grid.refuse_empty(study, kept, whole.refusals)
+    grid.require_points(study, kept, whole.refusals)
     ranked_s = ranked_of(prediction)
     fitting = _checked_in_full(study, whole, [ranked_s[row] for row in rows])
     return fitting, rows, (points, prediction)
@@ -138,7 +138,9 @@ def in_full(
     chosen = {row for _, row in best.values()} if share == "advised" else set()
     for of_size in sizes.values():
         count = 1 if isinstance(share, str) else max(1, round(share * len(of_size)))
-        of_size.sort(key=lambda row: place_of(study.measure.seed, points[row].point_id, "in full"))
+        of_size.sort(
+            key=lambda row: random_fraction(study.measure.seed, points[row].point_id, "in full")
+        )
         chosen |= set(of_size[:count])
     return chosen
 
@@ -149,9 +151,9 @@ def _limited(study: Study, point: Point, step_time_s: float) -> Point:
     warmup, layout = point.warmup_steps, point.layout
     # a short point may have to run in full as well
     kind: Accumulation = "full" if point.accumulation == "full" else "both"
-    run_through = micro_batches(layout, kind, warmup=warmup, steps=point.measured_steps)
+    run_through = total_micro_batches(layout, kind, warmup=warmup, steps=point.measured_steps)
     steps = -(-run_through // layout.gradient_accumulation_steps)
-    limit_s, _ = limits(expected_step_s, warmup, steps - warmup, study.measure.time_limit_s)
+    limit_s, _ = point_limits(expected_step_s, warmup, steps - warmup, study.measure.time_limit_s)
     return dataclasses.replace(point, expected_step_s=expected_step_s, time_limit_s=limit_s)
 
 

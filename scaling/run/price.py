@@ -17,13 +17,13 @@ from scaling.run import planning
 from scaling.study.grid import Plan
 from scaling.study.point import Point, can_be_short
 from scaling.study.schema import Measure
-from scaling.study.short_steps import Accumulation, accumulations, rounds
+from scaling.study.short_steps import Accumulation, short_step_rounds, short_step_sizes
 from scaling.study.study import Study
 
 Floats = npt.NDArray[np.float64]
 
 KEEP = 0.15  # what `scaling plan` shows of a guided sweep where a study is none
-# The keys of `measure` that ask for the least, replayed on published sweeps (docs/prediction.md).
+# The cheapest keys of `measure`, replayed on published sweeps (docs/prediction_accuracy.md).
 CHEAPEST = {
     "measured_steps": {"at_least": 5, "at_most": 50, "until": 0.01},
     "accumulation": "short",
@@ -81,11 +81,11 @@ def run_s(
     for turn in range(3):
         shorter = []
         for point in [points[row] for row in rows]:
-            count = accumulations(point.layout)[turn]
+            count = short_step_sizes(point.layout)[turn]
             layout = dataclasses.replace(point.layout, gradient_accumulation_steps=count)
             shorter.append(dataclasses.replace(point, layout=layout))
         turns.append(planning.predict_points(study, shorter)[1].step_time_s)
-    of_rounds = rounds(steps) * np.sum(turns, axis=0)
+    of_rounds = short_step_rounds(steps) * np.sum(turns, axis=0)
     also_full = np.array([kinds[row] == "both" for row in rows])
     seconds[rows] = np.where(also_full, seconds[rows] + of_rounds, of_rounds + warmup * turns[0])
     return seconds
@@ -108,7 +108,7 @@ def prices(study: Study, planned: Plan, which: Sequence[str] = WAYS) -> list[Pri
     Each counts repeats that every point has; those of contenders come on top. A guided sweep is
     played through on data-sheet predictions, without what its small sizes will teach it.
     """
-    if study.mode == "predict" or not study.predictable:
+    if study.mode == "predict" or not study.is_predictable:
         return []
     once = [point for point in planned.points if point.repeat == 0]
     points, prediction = planning.predict_points(study, once)

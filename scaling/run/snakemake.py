@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from scaling.errors import plain
+from scaling.errors import printable
 from scaling.launch.fork_server.client import local_fork_server
 from scaling.launch.start.slurm import queued
 from scaling.record import row_files
@@ -21,7 +21,7 @@ from scaling.run import dry_run, plan_writer, planning, stop
 from scaling.run.progress import Progress, Watcher, duration, watcher_of
 from scaling.run.status import use_of_allocations
 from scaling.study import plan_file
-from scaling.study.paths import LOGS, LogPaths, StudyPaths, own_or_shipped
+from scaling.study.paths import LOGS, LogPaths, StudyPaths, local_or_shipped
 from scaling.study.plan_file import PlanFile
 
 _ASK_EVERY_S = 30.0  # Slurm, why jobs wait
@@ -54,7 +54,7 @@ def run_study(
     shown = dry_run.quietly(options) if is_dry else options
     command = _command(loaded.path, shown, {"mode": mode, "cluster": cluster})
     if is_dry:
-        return _dry_run(command, plan_file.read(folder, planned.made_from), options, watcher)
+        return _dry_run(command, plan_file.read_plan(folder, planned.made_from), options, watcher)
     stop.refuse_a_second(loaded.name)
     stop.clear_stale_lock(Path.cwd(), command, console)
     if not _names_profile(options):  # on a cluster, running jobs are the executor's to find again
@@ -82,7 +82,7 @@ def run_study(
         return code
     if code:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-        console.print("\n".join(plain(line) for line in tail))
+        console.print("\n".join(printable(line) for line in tail))
         console.print(f"snakemake ended with exit code {code}; all it said: {log}")
         return code
     unchanged = report.stat().st_mtime_ns == had_report
@@ -129,7 +129,7 @@ def _names_profile(options: list[str]) -> bool:
 
 
 def _command(study: Path, options: list[str], chosen: Mapping[str, str | None]) -> list[str]:
-    local = ["--profile", str(own_or_shipped("config/profiles/local"))]
+    local = ["--profile", str(local_or_shipped("config/profiles/local"))]
     profile = [] if _names_profile(options) else local
     settings = [f"{key}={value}" for key, value in chosen.items() if value is not None]
     python = [sys.executable, "-m", "snakemake"]

@@ -17,7 +17,7 @@ from scaling.launch.start.slurm import Queued, queued
 from scaling.record.row_files import read_rows
 from scaling.run.progress import Progress, Watcher, duration, time_left
 from scaling.study.paths import StudyPaths
-from scaling.study.point import Point, columns_of
+from scaling.study.point import Point, point_columns
 
 _KWH_J = 3.6e6
 _AT_MOST = 8  # lines of one kind
@@ -168,11 +168,11 @@ def _best(points: Sequence[Point], rows: Mapping[str, Mapping[str, Any]]) -> lis
             seq_length=point.layout.seq_length,
             world_size=point.world_size,
             layout=point.layout.label,
-            tokens_per_s=columns_of(point)["tokens_per_step"] / seconds,
+            tokens_per_s=point_columns(point)["tokens_per_step"] / seconds,
             kind="measured" if extended is None else "extended",
             of=0,
         )
-        setting = point.layout.setting_choices
+        setting = point.layout.setting_values
         rivals = (one.model, one.seq_length, one.world_size, setting)
         ran.setdefault(rivals, []).append(one)
     return [

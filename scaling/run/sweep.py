@@ -30,8 +30,8 @@ from scaling.run import planning
 from scaling.run.choices import rows_of, same_layout
 from scaling.study import plan_file
 from scaling.study.paths import StudyPaths
-from scaling.study.plan_file import Allocation, json_object
-from scaling.study.point import LONG_DIGEST, Point, columns_of, point_of
+from scaling.study.plan_file import Allocation, read_json_object
+from scaling.study.point import LONG_DIGEST, Point, make_point, point_columns
 from scaling.study.study import Study
 
 _COLUMNS = [
@@ -106,8 +106,8 @@ class Sweep:
         repeat = self.study.measure.repeats.at_most
         added = []
         for point in self.once if self.repeats_elsewhere else ():
-            axes = columns_of(point)
-            named = point_of(self.study, axes, point.layout, repeat, digits=LONG_DIGEST)
+            axes = point_columns(point)
+            named = make_point(self.study, axes, point.layout, repeat, digits=LONG_DIGEST)
             added.append(dataclasses.replace(point, repeat=repeat, point_id=named.point_id))
         return added
 
@@ -140,7 +140,7 @@ class Sweep:
         """
         if not self.study.measure.exclude_slow_nodes:
             return {}
-        slow: dict[str, str] = json_object(self.paths.excluded)
+        slow: dict[str, str] = read_json_object(self.paths.excluded)
         runs = [p for p in (self.runs if points is None else points) if p.point_id in self.timed]
         for residuals in self._residuals(runs):
             used = np.flatnonzero(np.isfinite(residuals))
@@ -176,7 +176,7 @@ class Sweep:
             if len(rows) > 1:
                 against_runs[rows] = logs[rows] - np.median(logs[rows])
         single = np.isnan(against_runs)
-        if single.any() and self.study.predictable:
+        if single.any() and self.study.is_predictable:
             prediction = planning.predict_points(self.study, points)[1]
             predicted = single & prediction.predicted
             off = logs[predicted] - np.log(prediction.step_time_s[predicted])
@@ -210,7 +210,7 @@ def hosts_to_avoid(
 
     `nodes` are those of the cluster; `slow_ones` says whether the study leaves slow nodes out.
     """
-    slow = set(json_object(paths.excluded)) | slow_by_probes(paths) if slow_ones else set()
+    slow = set(read_json_object(paths.excluded)) | slow_by_probes(paths) if slow_ones else set()
     avoided = sorted(slow) if nodes - len(slow) >= allocation.nodes else []
     seen = slow | _seen(paths, point_id, allocation) if allocation.repeat else slow
     return sorted(seen) if nodes - len(seen) >= allocation.nodes else avoided

@@ -1,1 +1,1 @@
-"""YAML in, checked values out, and the grid of points they ask for."""
+"""Read and check study files, and expand them into points."""

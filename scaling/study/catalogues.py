@@ -1,4 +1,4 @@
-"""The named models of config/models.yaml and the named clusters of config/clusters.yaml."""
+"""Read the named models of config/models.yaml and the named clusters of config/clusters.yaml."""
 
 import dataclasses
 from pathlib import Path
@@ -8,13 +8,13 @@ from pydantic import Field, create_model, model_validator
 
 from scaling.cluster.hardware import GBIT_PER_S, GPUS, Cluster
 from scaling.cluster.site import Slurm
-from scaling.layout.optional_parts import NAMES, SIZES, OptionalParts, mistakes
+from scaling.layout.optional_parts import PART_NAMES, PART_SIZES, OptionalParts, part_errors
 from scaling.layout.shapes import Family, ModelShape
 from scaling.study.plan_file import CONFIG
 from scaling.study.schema import Count, File, Flag, Name
-from scaling.study.yaml_files import validated
+from scaling.study.yaml_files import load_yaml
 
-# Sizes of a model, far beyond any: all that is counted with them fits into 64 bits.
+# Upper bounds far beyond any model, so that what is counted with them fits into 64 bits.
 Layers = Annotated[int, Field(strict=True, ge=1, le=10_000)]
 Width = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Heads = Annotated[int, Field(strict=True, ge=1, le=100_000)]
@@ -24,23 +24,23 @@ GpuName: Any = Literal[tuple(GPUS)]
 
 
 def load_clusters(path: Path = CONFIG / "clusters.yaml") -> dict[str, Cluster]:
-    """The named clusters.
+    """The clusters by name.
 
     Raises:
-        InputError: the file is missing, or something in it is wrong, or a GPU is not known.
+        InputError: the file is missing or invalid, or names an unknown GPU.
     """
-    entries = validated(path, dict[Name, ClusterEntry])
+    entries = load_yaml(path, dict[Name, ClusterEntry])
     return {name: entry.cluster() for name, entry in entries.items()}
 
 
 def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
-    """The named model shapes, with every default filled in.
+    """The model shapes by name, with every default filled in.
 
     Raises:
-        InputError: the file is missing or something in it is wrong.
+        InputError: the file is missing or invalid.
     """
     shapes = {}
-    for name, entry in validated(path, dict[Name, ModelEntry]).items():
+    for name, entry in load_yaml(path, dict[Name, ModelEntry]).items():
         sizes = entry.model_dump(exclude={"source", "num_kv_heads", "head_dim", "gated_mlp"})
         shapes[name] = ModelShape(
             **sizes,
@@ -51,25 +51,24 @@ def load_models(path: Path = CONFIG / "models.yaml") -> dict[str, ModelShape]:
     return shapes
 
 
-_PARTS: dict[str, Any] = {
-    each.name: (
-        Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
-        if each.name in SIZES
-        else Flag
-        if each.type is bool
-        else each.type,
-        each.default,
-    )
-    for each in dataclasses.fields(OptionalParts)
-}
+def _part_type(field: "dataclasses.Field[Any]") -> Any:
+    if field.name in PART_SIZES:
+        return Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+    return Flag if field.type is bool else field.type
+
+
 if TYPE_CHECKING:
     _Parts = File
 else:
-    _Parts = create_model("_Parts", __base__=File, **_PARTS)
+    _Parts = create_model(
+        "_Parts",
+        __base__=File,
+        **{one.name: (_part_type(one), one.default) for one in dataclasses.fields(OptionalParts)},
+    )
 
 
 class ModelEntry(_Parts):
-    """One model of config/models.yaml; only what differs from the defaults is said."""
+    """One model of config/models.yaml, which states only what differs from the defaults."""
 
     family: Family = "llama"
     num_layers: Layers
@@ -109,11 +108,11 @@ class ModelEntry(_Parts):
         if self.family == "llama" and (self.head_dim or self.hidden_size // self.num_heads) % 2:
             raise ValueError("rotary positions need an even head_dim")
         fields = type(self).model_fields
-        chosen = [name for name in NAMES if getattr(self, name) != fields[name].default]
-        if self.family != "llama" and chosen:
-            raise ValueError(f"{chosen[0]} is a part of family llama only, not of {self.family}")
-        if wrong := mistakes(self):
-            raise ValueError(wrong[0])
+        parts = [name for name in PART_NAMES if getattr(self, name) != fields[name].default]
+        if self.family != "llama" and parts:
+            raise ValueError(f"{parts[0]} is a part of family llama only, not of {self.family}")
+        if errors := part_errors(self):
+            raise ValueError(errors[0])
         return self
 
 
@@ -122,7 +121,7 @@ Line = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\r\n]+$")]
 
 
 class SlurmEntry(File):
-    """What the site's Slurm wants to be told; set-up lines are the site's own shell."""
+    """Slurm options of a cluster; `setup` holds lines of the site's shell."""
 
     partition: Word | None = None
     account: Word | None = None

@@ -1,4 +1,4 @@
-"""A study becomes points, and a refusal for every combination that cannot be run."""
+"""Expand a study into points, and into refusals of the combinations that cannot run."""
 
 import dataclasses
 import hashlib
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.layout.axes import AXES, DEFAULTS, REPLICA, LayoutAxes
+from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES, LayoutAxes
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals, replica_size
-from scaling.study.point import LONG_DIGEST, Point, StudyKind, point_of
+from scaling.study.point import LONG_DIGEST, Point, StudyKind, make_point
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study.study import Study
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal(LayoutAxes):
-    """A combination of the grid that cannot run, with the sentences that say why."""
+    """A combination of the grid that cannot run, and the reasons."""
 
     study: str
     study_kind: StudyKind
@@ -35,20 +35,20 @@ class Refusal(LayoutAxes):
     reason: str
 
 
-MOST_COMBINATIONS = 100_000  # of axis values, refused ones included; a few seconds
-MOST_SEQUENCES = 10_000_000  # in a step
+MAX_COMBINATIONS = 100_000  # of axis values, refused ones included; takes a few seconds
+MAX_SEQUENCES = 10_000_000  # per step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a study asks for: the points to run and the combinations refused."""
+    """The points of a study and its refused combinations."""
 
     points: tuple[Point, ...]
     refusals: tuple[Refusal, ...]
 
 
 def expand_grid(study: "Study") -> Plan:
-    """Expand the study's grid. Points come small sizes first, each once.
+    """Expand the study's grid. Points are unique and ordered by number of GPUs.
 
     Raises:
         InputError: the grid is empty, all of it is refused, or it exceeds `max_points`.
@@ -56,12 +56,12 @@ def expand_grid(study: "Study") -> Plan:
     placed: list[tuple[dict[str, Any], Layout]] = []
     refused: list[Refusal] = []
     combinations = unique_combinations(study)
-    # a prediction asks what no engine can run too, but not where the study is about engines
-    by_engine = study.mode == "measure" or any(
+    # a prediction may cover layouts that no engine runs, unless the study compares engines
+    engine_must_run_it = study.mode == "measure" or any(
         axes["engine"] != DEFAULTS["engine"] for axes in combinations
     )
     for axes in combinations:
-        outcome = _place(study, axes, by_engine=by_engine)
+        outcome = _place(study, axes, engine_must_run_it=engine_must_run_it)
         if isinstance(outcome, Layout):
             placed.append((axes, outcome))
         else:
@@ -69,88 +69,88 @@ def expand_grid(study: "Study") -> Plan:
                 Refusal(study=study.name, study_kind=study.kind, reason="; ".join(outcome), **axes)
             )
     repeats = study.measure.repeats
-    # repeats of contenders come as they are needed, and are few
+    # with `for: contenders` few points are repeated, so only the first runs count
     count = len(placed) * (1 if repeats.only else repeats.at_most)
     if count > study.max_points:
         raise InputError(
             f"{study.path}: layouts: the grid holds {count} points, more than "
             f"max_points={study.max_points}; narrow an axis or raise max_points"
         )
-    refuse_empty(study, placed, refused)
+    require_points(study, placed, refused)
     return Plan(points=_points(study, placed), refusals=tuple(refused))
 
 
-def refuse_empty(study: "Study", left: Sequence[object], refused: Sequence[Refusal]) -> None:
-    """Where nothing is left to run the first refusal says why.
+def require_points(study: "Study", runnable: Sequence[object], refused: Sequence[Refusal]) -> None:
+    """Check that anything can run.
 
     Raises:
-        InputError: nothing is left.
+        InputError: `runnable` is empty; the sentence has the reason of the first refusal.
     """
-    if not left:
+    if not runnable:
         first = refused[0].reason if refused else "it has no combination"
         raise InputError(f"{study.path}: layouts: the grid holds no point that can run: {first}")
 
 
 def _points(study: "Study", placed: list[tuple[dict[str, Any], Layout]]) -> tuple[Point, ...]:
-    """Points of all repeats. Where two would share an id by chance, both have a longer one."""
+    """The points of all repeats. Points whose ids collide by chance get longer ids."""
     repeats = study.measure.repeats
-    # nobody contends where nothing is measured
+    # predictions are not repeated for contenders
     runs = 1 if repeats.only and study.mode == "predict" else repeats.at_most
     combinations = [(axes, layout, repeat) for axes, layout in placed for repeat in range(runs)]
-    points = [point_of(study, *combination) for combination in combinations]
+    points = [make_point(study, *combination) for combination in combinations]
     uses = Counter(point.point_id for point in points)
     for index, point in enumerate(points):
         if uses[point.point_id] > 1:
-            points[index] = point_of(study, *combinations[index], digits=LONG_DIGEST)
-    return tuple(sorted(points, key=lambda one: (one.world_size, one.repeat, one.point_id)))
+            points[index] = make_point(study, *combinations[index], digits=LONG_DIGEST)
+    return tuple(sorted(points, key=lambda p: (p.world_size, p.repeat, p.point_id)))
 
 
-def fingerprint(planned: Plan) -> str:
-    """A digest of a plan: it changes when a point or a refusal comes, goes or changes."""
-    texts = [point.to_json() for point in planned.points]
-    texts += [json.dumps(dataclasses.asdict(refusal)) for refusal in planned.refusals]
+def plan_digest(plan: Plan) -> str:
+    """Digest of all points and refusals of a plan."""
+    texts = [point.to_json() for point in plan.points]
+    texts += [json.dumps(dataclasses.asdict(refusal)) for refusal in plan.refusals]
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def unique_combinations(study: "Study") -> list[dict[str, Any]]:
-    """Every combination of axis values once, in the order the study's blocks name them.
+    """Every combination of axis values once, in the order of the study's blocks.
 
     Raises:
-        InputError: so many combinations that even counting them is not meant (see `max_points`).
+        InputError: there are far more combinations than `max_points`.
     """
     blocks = [{**study.axes, **block} for block in study.layouts]
     size = sum(math.prod(map(len, block.values())) for block in blocks)
-    # a combination may be refused or stand in two blocks, so the limit leaves room for both
-    most = max(MOST_COMBINATIONS, 2 * study.max_points)
-    if size > most:
+    # larger than max_points, since combinations may be refused or stand in two blocks
+    limit = max(MAX_COMBINATIONS, 2 * study.max_points)
+    if size > limit:
         raise InputError(
             f"{study.path}: layouts: the grid spans {size:,} combinations, more than the "
-            f"{most:,} that are looked at; narrow an axis"
+            f"{limit:,} that are looked at; narrow an axis"
         )
     combinations: dict[tuple[Any, ...], dict[str, Any]] = {}
     for block in blocks:
         for values in itertools.product(*block.values()):
             axes = dict(zip(block, values, strict=True))
-            # weak scaling fixes the batch of one GPU; the batch of the step follows from it
+            # weak scaling fixes the batch per GPU, from which the global batch follows
             if "batch_size_per_gpu" in axes:
                 axes["global_batch_size"] = axes.pop("batch_size_per_gpu") * axes["world_size"]
             combinations.setdefault(tuple(axes[name] for name in sorted(axes)), axes)
     return list(combinations.values())
 
 
-def _place(study: "Study", axes: dict[str, Any], *, by_engine: bool) -> Layout | list[str]:
-    """The layout of one combination, or why there is none; `by_engine` with what engines refuse."""
+def _place(study: "Study", axes: dict[str, Any], *, engine_must_run_it: bool) -> Layout | list[str]:
+    """The layout of one combination, or the reasons why there is none."""
     shape = study.models[axes["model"]]
     cluster = study.clusters[axes["cluster"]]
-    reasons = list(_misfits(cluster, axes))
+    reasons = list(_cluster_refusals(cluster, axes))
     if reasons:
         return reasons
     dp = axes["world_size"] // replica_size(axes)
     global_batch_size = axes["global_batch_size"]
-    if global_batch_size > MOST_SEQUENCES:  # of a study that fixes the batch of one GPU
-        return [f"global_batch_size={global_batch_size} is more than {MOST_SEQUENCES}"]
-    per_round = axes["micro_batch_size"] * dp
-    if global_batch_size % per_round:
+    if global_batch_size > MAX_SEQUENCES:  # possible where the study fixes the batch per GPU
+        return [f"global_batch_size={global_batch_size} is more than {MAX_SEQUENCES}"]
+    sequences_at_once = axes["micro_batch_size"] * dp
+    if global_batch_size % sequences_at_once:
         return [
             f"global_batch_size={global_batch_size} is not divisible by "
             f"micro_batch_size={axes['micro_batch_size']} x dp={dp}"
@@ -158,20 +158,20 @@ def _place(study: "Study", axes: dict[str, Any], *, by_engine: bool) -> Layout |
     layout = Layout(
         **{name: axes[name] for name in AXES},
         dp=dp,
-        gradient_accumulation_steps=global_batch_size // per_round,
+        gradient_accumulation_steps=global_batch_size // sequences_at_once,
         seq_length=axes["seq_length"],
     )
     reasons = list(refusals(shape, layout))
-    if by_engine:
+    if engine_must_run_it:
         reasons += engine_refusals(shape, layout, study.measure.gradient_clipping)
     return reasons or layout
 
 
-def _misfits(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:
+def _cluster_refusals(cluster: Cluster, axes: dict[str, Any]) -> Iterator[str]:
     world_size, per_node = axes["world_size"], cluster.gpus_per_node
     replica = replica_size(axes)
     if world_size % replica:
-        product = " x ".join(f"{name}={axes[name]}" for name in REPLICA)
+        product = " x ".join(f"{name}={axes[name]}" for name in REPLICA_AXES)
         yield f"world_size={world_size} is not divisible by {product} = {replica}"
     if world_size > per_node * cluster.nodes:
         yield (

@@ -1,7 +1,7 @@
-"""Every path that a study leaves: results/<study>/ and logs/<study>/. No other file spells them.
+"""All paths of a study under results/<study>/ and logs/<study>/. No other module spells them.
 
-Snakemake imports it on every parse, so it needs the standard library only. Nothing is read off a
-path: who needs a point's id has the point.
+Snakemake imports this on every parse, so it needs the standard library only. Nothing parses a
+path: code that needs a point's id has the point.
 """
 
 from pathlib import Path
@@ -10,18 +10,18 @@ RESULTS, LOGS = Path("results"), Path("logs")
 _RETRIED = "retried"
 
 _PACKAGE = Path(__file__).parents[1]
-# Snakefile, workflow/rules/, reports/ and config/ as they ship: inside an installed package, beside
-# it in a checkout.
+# Holds Snakefile, workflow/rules/, reports/ and config/: inside an installed package, or the root
+# of a checkout.
 SHIPPED = _PACKAGE / "shipped" if (_PACKAGE / "shipped").is_dir() else _PACKAGE.parent
 
 
-def own_or_shipped(path: str | Path) -> Path:
-    """A path of the current folder where it is there, else the same path of what ships."""
+def local_or_shipped(path: str | Path) -> Path:
+    """The path itself if it exists in the current folder, else the one that ships with us."""
     return Path(path) if Path(path).exists() else SHIPPED / path
 
 
 class StudyPaths:
-    """What lies in one study's folder, results/<study>/."""
+    """The files in results/<study>/."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class StudyPaths:
         self.probe_plan = folder / "probe.json"
         self.plan = folder / "plan.json"
         self.plan_lock = folder / ".plan.lock"
-        # what ran
+        # measurements
         self.chosen = folder / "chosen"
         self.probes = folder / "probes.parquet"
         self.hosts = hosts_beside(self.probes)
@@ -41,7 +41,7 @@ class StudyPaths:
         self.retried = self.rows / _RETRIED
         self.excluded = folder / "excluded.json"
         self.published = folder / "published.parquet"
-        # what follows from it
+        # results
         self.calibration = folder / "calibration.json"
         self.predictions = folder / "predictions.parquet"
         self.tables = folder / "tables"
@@ -50,36 +50,36 @@ class StudyPaths:
         self.multiqc = folder / "scaling_mqc.json"
 
     def point(self, point_id: str) -> Path:
-        """What a point's job is asked."""
+        """The input of a point's job."""
         return self.points / f"{point_id}.json"
 
     def row(self, point_id: str) -> Path:
-        """What a point left."""
+        """The result of a point's job."""
         return self.rows / f"{point_id}.parquet"
 
     def choice(self, world_size: int | str) -> Path:
-        """Which points of a size a guided sweep measures."""
+        """The points of a size that a guided sweep measures."""
         return self.chosen / f"{world_size}.parquet"
 
     def choice_again(self, world_size: int | str, turn: int | str) -> Path:
-        """What rows of a size make worth measuring too, for the so manieth time."""
+        """Points of a size added after `turn` rounds of looking at its rows."""
         return self.chosen / f"{world_size}.again{turn}.parquet"
 
     def choice_of_repeat(self, world_size: int | str, repeat: int | str) -> Path:
-        """Which layouts of a size are measured once more, for the so manieth time."""
+        """The layouts of a size that get this repeat."""
         return self.chosen / f"{world_size}.repeat{repeat}.parquet"
 
     def choice_elsewhere(self, world_size: int | str) -> Path:
-        """Which layouts up to a size run once more, since they ran on slow nodes only."""
+        """The layouts up to a size that run once more, having run on slow nodes only."""
         return self.chosen / f"{world_size}.elsewhere.parquet"
 
     def table(self, name: str) -> Path:
-        """What an SQL file made."""
+        """The output of an SQL file."""
         return self.tables / f"{name}.parquet"
 
 
 class LogPaths:
-    """The logs of one study, logs/<study>/."""
+    """The files in logs/<study>/."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,47 +87,47 @@ class LogPaths:
         self.probe_ranks = folder / "ranks" / "probe"
 
     def rule(self, name: str) -> Path:
-        """The log of one rule, or of one job of it: `measure/<point_id>`."""
+        """The log of a rule, or of one of its jobs: `measure/<point_id>`."""
         return self.folder / f"{name}.log"
 
     def ranks(self, point_id: str) -> Path:
-        """The folder of the logs of a point's ranks."""
+        """The folder with the logs of a point's ranks."""
         return self.folder / "ranks" / point_id
 
 
 def hosts_beside(probes: Path) -> Path:
-    """What the hosts are whose probes these are."""
+    """The facts about the hosts of these probes."""
     return probes.with_name("hosts.json")
 
 
 def running_marker(row: Path) -> Path:
-    """Lies beside the row to come while its point runs."""
+    """The file next to a future row that exists while its point runs."""
     return row.with_suffix(".running")
 
 
 def retried(row: Path, attempt: int) -> Path:
-    """Where the row of a failed attempt is kept once the point shall run again."""
+    """Where the row of a failed attempt is kept when its point runs again."""
     return row.parent / _RETRIED / f"{row.stem}.{attempt}.parquet"
 
 
 def unreadable(row: Path, number: int) -> Path:
-    """Where a file that holds no row is kept; the sentence that says why, a .txt, beside it."""
+    """Where a file that holds no valid row is kept, next to a .txt with the reason."""
     return row.parent / "unreadable" / f"{row.stem}.{number}.parquet"
 
 
 def row_of_unreadable(kept: Path) -> Path:
-    """The file that `unreadable` keeps, where it would lie again."""
+    """The original path of a file kept at `unreadable`."""
     return kept.parent.parent / f"{kept.stem.rpartition('.')[0]}.parquet"
 
 
 def rank_logs(study: str, point_id: str, row: Path) -> Path:
-    """logs/<study>/ranks/<point_id>/ beside results/; for a row elsewhere, <name>.logs/."""
-    usual = StudyPaths(RESULTS / study).row(point_id).parts
-    if row.parts[-len(usual) :] == usual:
-        return LogPaths(row.parents[len(usual) - 1] / LOGS / study).ranks(point_id)
+    """logs/<study>/ranks/<point_id>/ next to results/; for a row elsewhere, <name>.logs/."""
+    in_study = StudyPaths(RESULTS / study).row(point_id).parts
+    if row.parts[-len(in_study) :] == in_study:
+        return LogPaths(row.parents[len(in_study) - 1] / LOGS / study).ranks(point_id)
     return logs_beside(row)
 
 
 def logs_beside(path: Path) -> Path:
-    """The folder of the logs of ranks whose rows go to a file of no study."""
+    """The folder with the ranks' logs of a row that belongs to no study."""
     return path.with_suffix(".logs")

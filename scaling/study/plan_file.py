@@ -1,6 +1,6 @@
-"""plan.json: what Snakemake needs of a study's plan, and whether it is still the plan of its files.
+"""plan.json: the part of a study's plan that Snakemake needs, and whether it is up to date.
 
-Snakemake reads it on every parse, so this imports the standard library only.
+Snakemake imports this on every parse, so it needs the standard library only.
 """
 
 import dataclasses
@@ -17,14 +17,14 @@ from scaling.errors import InputError, did_you_mean
 from scaling.study.paths import RESULTS, StudyPaths
 
 CONFIG = Path("config")
-_TRIES = 3  # a study that is edited while it is planned is planned again
+_TRIES = 3  # if the study is edited while it is planned
 _PACKAGE = Path(__file__).parents[1]
-_ROOMS = ("layout", "cluster", "study", "run", "predict")  # those that make plans, with probe.plan
+_PLANNING = ("layout", "cluster", "study", "run", "predict")  # packages that make plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What one job asks for: nodes, ranks on each, and minutes, start-up and clean-up included."""
+    """What one job requests. Minutes include start-up and clean-up."""
 
     world_size: int
     nodes: int
@@ -35,37 +35,37 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """A plan as Snakemake sees it. Digests change when what they stand for does, never else."""
+    """A plan as Snakemake sees it. The digests make Snakemake rerun what depends on them."""
 
-    made_from: str  # digest of every file and option the plan follows from
+    made_from: str  # digest of all files and options that the plan depends on
     files: dict[str, str]  # name in the study's folder -> SHA-256 of its content
     study: str  # the YAML file
-    points: dict[str, Allocation]  # by point_id, small sizes first, each size in a random order
-    contended: int  # repeats that only contenders have, 0: every point has all
-    exclude: bool  # slow nodes are left out of later points
-    elsewhere: bool  # what ran on them only runs once more
-    refused: int
-    measured: bool
-    again: int  # times a size of a guided sweep is chosen for again, by its own rows
-    guide: str  # what a guided sweep chooses by; empty: every point is measured
+    points: dict[str, Allocation]  # by point_id; small sizes first, random order within a size
+    contended: int  # repeats that only contenders get; 0: all points get all repeats
+    exclude: bool  # whether later points avoid slow nodes
+    elsewhere: bool  # whether layouts that ran on slow nodes only run once more
+    refused: int  # number of refusals
+    measured: bool  # whether points are measured or only predicted
+    again: int  # how often a guided sweep chooses more points of a size, given its rows
+    guide: str  # parameters of a guided sweep's choice; empty: every point is measured
     asked: str  # digest of points and refusals
-    clusters: str  # digest of the data sheets, links and prices of the study's clusters
-    predicted: bool
+    clusters: str  # digest of data sheets, links and prices of the study's clusters
+    predicted: bool  # whether step times can be predicted
     replicates: str | None
     on_gpus: bool
     nodes: int  # of the cluster
-    gres: str | None  # the site's own name of its GPUs
-    resources: dict[str, str | int]
+    gres: str | None  # the site's name of its GPUs
+    resources: dict[str, str | int]  # Slurm resources of every job
     probe: Allocation | None
-    probe_asked: str  # digest of what is probed
+    probe_asked: str  # digest of the probe plan
 
     def to_json(self) -> str:
-        """The text of plan.json."""
+        """The content of plan.json."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
 
 def study_path(study: str | Path, config: Path = CONFIG) -> Path:
-    """Where the study's YAML lies: a path that ends in .yaml is taken as it is.
+    """The study's YAML file: a path that ends in .yaml, or a name in `config`/studies.
 
     Raises:
         InputError: there is no such file.
@@ -83,21 +83,21 @@ def study_path(study: str | Path, config: Path = CONFIG) -> Path:
     return path
 
 
-def made_from(path: Path, config: Path, *, mode: str | None, cluster: str | None) -> str:
-    """A digest of all that a plan follows from: files by their content, options, this program.
+def inputs_digest(path: Path, config: Path, *, mode: str | None, cluster: str | None) -> str:
+    """Digest of everything that a plan depends on: input files, options, and our own code.
 
-    Content, not times: whoever made a plan, it is stale exactly where a fresh one may differ.
+    Files count by content, not by time, so a plan is stale only if a new one could differ.
     """
     files = [path, config / "models.yaml", config / "clusters.yaml"]
-    for room in _ROOMS:
-        files += sorted((_PACKAGE / room).rglob("*.py"))
+    for package in _PLANNING:
+        files += sorted((_PACKAGE / package).rglob("*.py"))
     files.append(_PACKAGE / "probe" / "plan.py")
-    facts = [str(path), mode, cluster, *(digest_of(file) for file in files)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    inputs = [str(path), mode, cluster, *(digest_of(file) for file in files)]
+    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
 
 
 def digest_of(path: Path) -> str | None:
-    """SHA-256 of a file's content; None where it cannot be read."""
+    """SHA-256 of a file's content; None if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -105,30 +105,30 @@ def digest_of(path: Path) -> str | None:
         return None
 
 
-def read(folder: Path, wanted: str) -> PlanFile | None:
-    """The plan in a study's folder, if it was made from `wanted` and every file of it is there."""
+def read_plan(folder: Path, made_from: str) -> PlanFile | None:
+    """The plan in a study's folder, if it was made from these inputs and all its files exist."""
     paths = StudyPaths(folder)
-    content = json_object(paths.plan)
-    if content.get("made_from") != wanted:
+    content = read_json_object(paths.plan)
+    if content.get("made_from") != made_from:
         return None
     try:
         points = {name: Allocation(**facts) for name, facts in content["points"].items()}
         probe = None if content["probe"] is None else Allocation(**content["probe"])
         plan = PlanFile(**{**content, "points": points, "probe": probe})
         present = set(os.listdir(paths.points))  # noqa: PTH208 (names of thousands of files)
-    except (OSError, KeyError, TypeError, AttributeError):  # none of ours
+    except (OSError, KeyError, TypeError, AttributeError):  # not written by us
         return None
-    whole = all(digest_of(folder / name) == digest for name, digest in plan.files.items())
-    return plan if whole and present >= {paths.point(name).name for name in plan.points} else None
+    intact = all(digest_of(folder / name) == digest for name, digest in plan.files.items())
+    return plan if intact and present >= {paths.point(name).name for name in plan.points} else None
 
 
 def chooses_elsewhere(paths: StudyPaths) -> bool:
-    """Whether the plan that was made last lets points of slow nodes run once more elsewhere."""
-    return bool(json_object(paths.plan).get("elsewhere"))
+    """Whether the latest plan lets layouts that ran on slow nodes run once more elsewhere."""
+    return bool(read_json_object(paths.plan).get("elsewhere"))
 
 
-def json_object(path: Path) -> dict[str, Any]:
-    """The keys and values of a JSON file; none where it is not there, or holds something else."""
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if the file is missing or holds something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -136,29 +136,28 @@ def json_object(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def up_to_date(study: str, *, mode: str | None = None, cluster: str | None = None) -> PlanFile:
-    """The plan of a study as its files say now; `scaling plan` makes it anew where it does not fit.
+def current_plan(study: str, *, mode: str | None = None, cluster: str | None = None) -> PlanFile:
+    """The up-to-date plan of a study; runs `scaling plan` if the one on disk is not.
 
     Raises:
-        InputError: there is no such study, or something in it is wrong.
+        InputError: there is no such study, or it is invalid.
     """
     path = study_path(study)
-    folder = RESULTS / path.stem
+    options = [f"--mode={mode}"] if mode is not None else []
+    options += [f"--cluster={cluster}"] if cluster is not None else []
     for _ in range(_TRIES):
-        wanted = made_from(path, CONFIG, mode=mode, cluster=cluster)
-        plan = read(folder, wanted)
+        made_from = inputs_digest(path, CONFIG, mode=mode, cluster=cluster)
+        plan = read_plan(RESULTS / path.stem, made_from)
         if plan is not None:
             return plan
-        options = {"--mode": mode, "--cluster": cluster}
-        words = [word for pair in options.items() if pair[1] is not None for word in pair]
-        # a process of its own: what plans is heavy, and most parses need none of it
-        planned = subprocess.run(
-            [sys.executable, "-m", "scaling", "plan", *map(str, words), "--", str(path)],
+        # in a process of its own: planning imports much that most parses do not need
+        process = subprocess.run(
+            [sys.executable, "-m", "scaling", "plan", *options, "--", str(path)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
-        if planned.returncode:
-            raise InputError(planned.stderr.strip())
+        if process.returncode:
+            raise InputError(process.stderr.strip())
     raise InputError(f"{path}: changed again and again while it was planned; try once more")

@@ -1,4 +1,4 @@
-"""One point of a study: what its job is asked, its id, and the columns that its row begins with."""
+"""A point of a study: the input of one job, its id, and the first columns of its row."""
 
 import dataclasses
 import hashlib
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from scaling.cluster.hardware import gpu_named
-from scaling.layout.axes import facts_of, label_of
+from scaling.layout.axes import layout_label
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import (
     ModelShape,
@@ -15,19 +15,19 @@ from scaling.layout.shapes import (
     matmul_flops_per_token,
     model_flops_per_token,
 )
-from scaling.study.short_steps import Accumulation, shortens
+from scaling.study.short_steps import Accumulation, is_worth_shortening
 from scaling.study.time_limits import STARTUP_S
 
 if TYPE_CHECKING:  # pydantic costs a quarter of a second, and the types are all we need
     from scaling.study.study import Study
 
-# What stays fixed while GPUs are added. strong: the global batch; weak: the batch of one GPU
+# What stays fixed while GPUs are added. strong: the global batch; weak: the batch per GPU
 StudyKind = Literal["strong", "weak"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Everything a job needs to measure one layout once, and nothing else."""
+    """Everything a job needs to measure one layout once."""
 
     study: str
     study_kind: StudyKind
@@ -44,12 +44,12 @@ class Point:
     warmup_steps: int
     measured_steps: int
     time_limit_s: float
-    # defaults are left out of the file: as in those from before there was a choice
-    keep_trace: bool = False  # of the profiler's window, beside the ranks' logs
+    # files leave these out at their defaults, as files written before a field existed do
+    keep_trace: bool = False  # of the profiler's window, next to the ranks' logs
     gradient_clipping: float = 0.0  # the norm above which gradients are scaled down; 0: never
-    expected_step_s: float | None = None  # predicted, for the limits; None where nothing predicts
-    # steps stop by themselves: after so many at the least, measured_steps at most, once half the
-    # interval of their median is so narrow a share of it; None: measured_steps are run
+    expected_step_s: float | None = None  # predicted, for time limits; None without a prediction
+    # measuring stops between at_least_steps and measured_steps, once half the confidence interval
+    # of the median step is at most `until` of the median; None: measured_steps are run
     at_least_steps: int | None = None
     until: float | None = None
     accumulation: Accumulation = "full"  # see short_steps
@@ -60,13 +60,13 @@ class Point:
         return self.layout.world_size
 
     def to_json(self) -> str:
-        """The text of points/<point_id>.json."""
-        facts = dataclasses.asdict(self)
-        facts |= {"layout": self.layout.facts(), "shape": self.shape.facts()}
-        for each in dataclasses.fields(self):
-            if facts[each.name] == each.default:
-                del facts[each.name]
-        return json.dumps(facts, indent=1) + "\n"
+        """The content of points/<point_id>.json."""
+        content = dataclasses.asdict(self)
+        content |= {"layout": self.layout.stored_fields(), "shape": self.shape.stored_fields()}
+        for field in dataclasses.fields(self):
+            if content[field.name] == field.default:
+                del content[field.name]
+        return json.dumps(content, indent=1) + "\n"
 
 
 def point_from_json(text: str) -> Point:
@@ -76,14 +76,14 @@ def point_from_json(text: str) -> Point:
     return Point(shape=shape, layout=layout, **fields)
 
 
-_NO_COLUMNS = (  # of a point: how it is run, which its row says by what came of it
+_NO_COLUMNS = (  # fields that the row replaces by its own columns
     "shape", "layout", "measured_steps", "keep_trace", "expected_step_s", "at_least_steps", "until",
     "accumulation",
 )  # fmt: skip
 
 
-def columns_of(point: Point) -> dict[str, Any]:
-    """The row's columns that are known before the point has run, by name."""
+def point_columns(point: Point) -> dict[str, Any]:
+    """The columns of the row that are known before the point runs, by name."""
     shape, layout = point.shape, point.layout
     tokens_per_sequence = shape.tokens_per_sequence(layout.seq_length)
     columns = dataclasses.asdict(point)
@@ -96,7 +96,7 @@ def columns_of(point: Point) -> dict[str, Any]:
         "layout": layout.label,
         "world_size": layout.world_size,
         "global_batch_size": layout.global_batch_size,
-        # null: no router chooses anything
+        # a model without experts has no router
         **({} if shape.num_experts else {"router": None, "normalised_router": None}),
         "total_params": shape.total_params,
         "active_params": shape.active_params,
@@ -109,25 +109,25 @@ def columns_of(point: Point) -> dict[str, Any]:
     }
 
 
-# Hexadecimal digits of an id's digest: as ids have always had, and where two of a grid share those.
+# Hexadecimal digits of the digest in an id: usually, and where two points of a grid share those.
 DIGEST, LONG_DIGEST = 8, 32
 
 
-def point_of(
+def make_point(
     study: "Study", axes: dict[str, Any], layout: Layout, repeat: int, *, digits: int | None = None
 ) -> Point:
-    """The point of one combination of axis values, placed and repeated.
+    """The point of one combination of axis values and one repeat.
 
-    Its id is a name for people, made unique by a digest of all that could change the measurement.
-    The time limit is left out: a longer one must not repeat what was measured under a shorter one.
-    So is whether a short point runs in full as well, which predictions decide.
+    Its id is a readable name and a digest of everything that could change the measurement. The
+    digest leaves out the time limit, so that a longer one does not repeat measurements, and whether
+    a short point also runs in full, which predictions decide.
     """
     measure, cluster = study.measure, study.clusters[axes["cluster"]]
     is_short = measure.accumulation == "short" and can_be_short(study, layout)
     steps = measure.measured_steps
-    facts = [
-        study.models[axes["model"]].facts(),
-        facts_of(layout),
+    digested = [
+        study.models[axes["model"]].stored_fields(),
+        layout.stored_fields(),
         axes["cluster"],
         cluster.gpu,
         study.kind,
@@ -136,17 +136,16 @@ def point_of(
         steps.at_most,
         repeat,
         *([measure.gradient_clipping] if measure.gradient_clipping else []),
-        # what came later is named only where it is asked for: what was measured before stays good
+        # options added later count only where they are used, so that older points stay valid
         *([{"at_least": steps.at_least, "until": steps.until}] if steps.until else []),
         *([{"accumulation": "short"}] if is_short else []),
     ]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    digest = digest[: digits or DIGEST]
-    readable = f"{axes['model']}-g{axes['world_size']}-{label_of(axes).replace(' ', '-')}"
+    digest = hashlib.sha256(json.dumps(digested, sort_keys=True).encode()).hexdigest()
+    readable = f"{axes['model']}-g{axes['world_size']}-{layout_label(axes).replace(' ', '-')}"
     return Point(
         study=study.name,
         study_kind=study.kind,
-        point_id=f"{readable}-{digest}",
+        point_id=f"{readable}-{digest[: digits or DIGEST]}",
         repeat=repeat,
         model=axes["model"],
         shape=study.models[axes["model"]],
@@ -158,7 +157,7 @@ def point_of(
         seed=measure.seed,
         warmup_steps=measure.warmup_steps,
         measured_steps=steps.at_most,
-        time_limit_s=measure.time_limit_s or STARTUP_S,  # until a step's time is predicted
+        time_limit_s=measure.time_limit_s or STARTUP_S,  # replaced once step times are predicted
         keep_trace=measure.keep_trace,
         gradient_clipping=measure.gradient_clipping,
         at_least_steps=None if steps.until is None else steps.at_least,
@@ -168,15 +167,17 @@ def point_of(
 
 
 def can_be_short(study: "Study", layout: Layout) -> bool:
-    """Whether short steps would cost this study less for this layout."""
+    """Whether short steps would save time for this layout in this study."""
     measure = study.measure
-    return shortens(layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least)
+    return is_worth_shortening(
+        layout, warmup=measure.warmup_steps, steps=measure.measured_steps.at_least
+    )
 
 
-def place_of(seed: int, point_id: str, purpose: str = "order") -> float:
-    """A number in [0, 1) that looks random, the same for the same seed, point and purpose.
+def random_fraction(seed: int, point_id: str, purpose: str = "order") -> float:
+    """A pseudo-random number in [0, 1) that depends on seed, point and purpose only.
 
-    A random order by it is fixed by a study's seed, whatever points come or go.
+    Sorting by it gives a random order that does not change when other points come or go.
     """
     digest = hashlib.sha256(f"{purpose}:{seed}:{point_id}".encode()).digest()
     return int.from_bytes(digest[:7], "big") / 2**56

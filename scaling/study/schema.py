@@ -1,4 +1,4 @@
-"""What may be written in a study file, as pydantic models; `Measure`: how points are measured."""
+"""The keys and values of a study file, as pydantic models."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -44,38 +44,38 @@ Counts = Annotated[list[Count], *_LISTED]
 Names = Annotated[list[Name], *_LISTED]
 
 
-UNSAID: Any = None  # null is a value of its own: it overrides what `axes` says
+UNSET: Any = None  # placeholder only: a null in the file is a value, which overrides `axes`
 
 
 class File(BaseModel):
-    """What may be written, and nothing else."""
+    """A part of a file that allows no other keys than its fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class _Grid(File):
-    """Values of the grid's axes; a block of `layouts` overrides those of `axes`."""
+    """Values of the grid's axes; a block of `layouts` overrides `axes`."""
 
-    model: Names = UNSAID
-    cluster: Names = UNSAID
-    world_size: Counts = UNSAID
-    global_batch_size: Counts = UNSAID
-    batch_size_per_gpu: Counts = UNSAID
-    seq_length: Counts = UNSAID
+    model: Names = UNSET
+    cluster: Names = UNSET
+    world_size: Counts = UNSET
+    global_batch_size: Counts = UNSET
+    batch_size_per_gpu: Counts = UNSET
+    seq_length: Counts = UNSET
 
 
-def _values_of(axis: Axis) -> Any:
-    """The type of an axis's key in a study: one of its values, or a list of them."""
+def _axis_type(axis: Axis) -> Any:
+    """The type of an axis's key in a study: a list of its values, or one of them."""
     one: Any = Count if axis.values is None else Flag if axis.kind is bool else Literal[axis.values]
-    listed = list[one | None] if axis.optional else list[one]
-    return Annotated[listed, *_LISTED]
+    values = list[one | None] if axis.optional else list[one]
+    return Annotated[values, *_LISTED]
 
 
 if TYPE_CHECKING:
     Axes = _Grid
 else:
     Axes = create_model(
-        "Axes", __base__=_Grid, **{name: (_values_of(axis), UNSAID) for name, axis in AXES.items()}
+        "Axes", __base__=_Grid, **{name: (_axis_type(axis), UNSET) for name, axis in AXES.items()}
     )
 
 
@@ -84,14 +84,14 @@ RepeatCount = Annotated[int, Field(strict=True, ge=1, le=100)]
 
 
 class Steps(File):
-    """Steps that stop by themselves: `measured_steps: {at_least: 5, at_most: 50, until: 0.01}`.
+    """`measured_steps: {at_least: 5, at_most: 50, until: 0.01}`: stop once the median is precise.
 
-    A number is that many of them.
+    A plain number is a fixed number of steps.
     """
 
     at_least: Annotated[int, Field(strict=True, ge=5, le=10_000)] = 5
     at_most: Annotated[int, Field(strict=True, ge=10, le=10_000)] = 50
-    # ratio: half the 95 % interval of the median over it
+    # half the 95 % interval of the median over the median
     until: Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)] | None = 0.01
 
     @model_validator(mode="after")
@@ -103,25 +103,22 @@ class Steps(File):
         return self
 
 
-def _number_or(
-    number: Any, what: str, make: Callable[[Any], object] = lambda value: value, word: str = ""
+def _number_or_block(
+    number: Any, wanted: str, block: Callable[[Any], File]
 ) -> Callable[[object], object]:
-    """A validator that takes a number as short for what `make` makes of it, or one word.
-
-    Without a word a mapping is left to be read as what `make` makes.
-    """
+    """A validator that turns a number of type `number` into a block, and lets blocks through."""
 
     def validator(value: object) -> object:
-        if value == word if word else isinstance(value, dict | File):
+        if isinstance(value, dict | File):
             return value
         if not isinstance(value, int | float):
-            raise PydanticCustomError("kind", what)
-        return make(TypeAdapter(number).validate_python(value))
+            raise PydanticCustomError("kind", wanted)
+        return block(TypeAdapter(number).validate_python(value))
 
     return validator
 
 
-_as_steps = _number_or(
+_as_steps = _number_or_block(
     StepCount,
     "must be a whole number, or {at_least, at_most, until}",
     lambda number: Steps(at_least=number, at_most=number, until=None),
@@ -129,21 +126,31 @@ _as_steps = _number_or(
 
 
 class Repeats(File):
-    """Repeats where they decide: `repeats: {at_most: 5, for: contenders}`. A number: of all."""
+    """`repeats: {at_most: 5, for: contenders}`: repeat only what could be the best.
+
+    A plain number repeats every point.
+    """
 
     at_most: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
     only: Annotated[Literal["contenders"] | None, Field(alias="for")] = "contenders"
 
 
-_as_repeats = _number_or(
+_as_repeats = _number_or_block(
     RepeatCount,
     "must be a whole number, or {at_most, for: contenders}",
     lambda number: Repeats.model_validate({"at_most": number, "for": None}),
 )
-_as_share = _number_or(Share, "must be advised, or a share from 0 to 1", word="advised")
 
 
-GUIDES = ("keep", "budget_gpu_hours", "budget_usd")  # keys that make a sweep a guided one
+def _as_share(value: object) -> object:
+    if value == "advised":
+        return value
+    if not isinstance(value, int | float):
+        raise PydanticCustomError("kind", "must be advised, or a share from 0 to 1")
+    return TypeAdapter(Share).validate_python(value)
+
+
+GUIDES = ("keep", "budget_gpu_hours", "budget_usd")  # each of these keys makes a sweep guided
 
 
 class Measure(File):
@@ -151,20 +158,20 @@ class Measure(File):
 
     warmup_steps: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 3
     measured_steps: Annotated[Steps, BeforeValidator(_as_steps)] = _as_steps(10)  # type: ignore[assignment]
-    # short: steps of fewer micro-batches, from which the full step is derived (short_steps)
+    # short: steps with fewer micro-batches, from which the full step is derived (short_steps)
     accumulation: Literal["full", "short"] = "full"
-    # of short points, which run in full too: the predicted best and one of each size, or a share
+    # short points that also run in full. advised: the predicted best and one of each size
     in_full: Annotated[float | Literal["advised"], PlainValidator(_as_share)] = "advised"
     repeats: Annotated[Repeats, BeforeValidator(_as_repeats)] = _as_repeats(1)  # type: ignore[assignment]
-    # of a point, from above; by default what its predicted step time says (see time_limits)
+    # the most a point may take; its predicted step time may set a shorter limit (time_limits)
     time_limit_s: Seconds | None = None
-    # nodes that probes or residuals name as slow are left out of later points
+    # later points avoid nodes that probes or residuals show to be slow
     exclude_slow_nodes: Flag = True
     keep_trace: Flag = False
     gradient_clipping: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] = 0.0
     measure_oom: Flag = False
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
-    # a guided sweep: only what is predicted to be near the best of its size, within a budget
+    # a guided sweep measures what is predicted to be near the best of its size, within a budget
     keep: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] | None = None
     spread: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = 0.1
     budget_gpu_hours: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
@@ -172,26 +179,27 @@ class Measure(File):
 
     @property
     def guided(self) -> bool:
-        """Whether predictions choose what is measured."""
+        """Whether predictions choose which points are measured."""
         return any(getattr(self, key) is not None for key in GUIDES)
 
     @property
     def guidance(self) -> str:
-        """What the choice rests on, as one text; empty if nothing is chosen."""
-        text = f"keep {self.keep} spread {self.spread} budget {self.budget_gpu_hours}"
-        text += "" if self.budget_usd is None else f" usd {self.budget_usd}"
-        return text if self.guided else ""
+        """The parameters of a guided sweep's choice as one text; empty if it is not guided."""
+        if not self.guided:
+            return ""
+        usd = "" if self.budget_usd is None else f" usd {self.budget_usd}"
+        return f"keep {self.keep} spread {self.spread} budget {self.budget_gpu_hours}{usd}"
 
 
 class Probing(File):
-    """Probes of the cluster before anything is measured: `probe: true`, `false`, or this block.
+    """`probe: true`, `false`, or this block: probe the cluster before measuring anything.
 
-    Left out, they run where the points run on GPUs: a sick node found in minutes saves a sweep. On
-    a CPU, whose ranks share one machine, they are left out.
+    By default studies on GPUs are probed, since finding a bad node takes minutes and saves a sweep.
+    Studies on a CPU, where ranks share one machine, are not.
     """
 
     enabled: Flag | None = None
-    world_size: Count | None = None  # ranks of the probe; the largest of the study's by default
+    world_size: Count | None = None  # ranks of the probe; by default the study's largest size
     time_limit_s: Seconds = 300.0
 
 
@@ -200,9 +208,9 @@ def _as_probing(value: object) -> object:
 
 
 class Reporting(File):
-    """What the report's words rest on; changing it measures nothing again."""
+    """Parameters of the report; changing them measures nothing again."""
 
-    # of twice the throughput: what a doubling must return for returns not to have ended
+    # the knee is where doubling the GPUs returns less than this share of twice the throughput
     knee_share: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 0.75
 
 

@@ -1,4 +1,4 @@
-"""Which layouts run short steps, and how many micro-batches these have. Standard library only."""
+"""Which layouts run short steps, and with how many micro-batches. Standard library only."""
 
 import random
 from collections.abc import Sequence
@@ -6,21 +6,22 @@ from typing import Literal
 
 from scaling.layout.layout import Layout
 
-# full: steps as the study asks; short: fewer micro-batches, extended; both: one after the other,
-# so that what the extension is wrong by is a number.
+# full: steps as the study states them; short: steps with fewer micro-batches, from which the full
+# step is derived; both: short, then full, which shows the error of the derived step.
 Accumulation = Literal["full", "short", "both"]
 
-_WORTH_IT = 0.75  # of the full steps' micro-batches: short ones that are no fewer save nothing
-_EVERY = 2  # measured steps asked for, to a round of short ones
+_WORTH_IT = 0.75  # short steps must run at most this share of the full steps' micro-batches
+_STEPS_PER_ROUND = 2  # one round of short steps replaces this many full ones
 
 
-def accumulations(layout: Layout) -> tuple[int, ...]:
-    """Micro-batches of the short steps of a round; none where nothing would be shorter.
+def short_step_sizes(layout: Layout) -> tuple[int, ...]:
+    """Micro-batches of each short step in a round; empty if they would not be shorter.
 
-    Three, so that a line can fail. From two on a step accumulates as the full one does. A pipeline
-    takes 2, 4 and 6 times its stages: it is filled, runs steadily and is drained, as many
-    micro-batches are in flight as ever, and DualPipeV has the 2 pp that it needs. A schedule that
-    deals micro-batches in rounds of pp is only shortened where the full step has whole rounds too.
+    There are three, so that the data can contradict a line, and at least two micro-batches, so that
+    gradients accumulate as in the full step. A pipeline takes 2, 4 and 6 times its stages: it
+    fills, runs steadily and drains with as many micro-batches in flight as in the full step, and
+    DualPipeV has the 2 pp that it needs. Schedules that run micro-batches in rounds of pp are
+    shortened only if the full step has whole rounds too.
     """
     if layout.pp == 1:
         counts: tuple[int, ...] = (2, 5, 8)
@@ -32,38 +33,36 @@ def accumulations(layout: Layout) -> tuple[int, ...]:
     return counts if layout.gradient_accumulation_steps > counts[-1] else ()
 
 
-def rounds(steps: int) -> int:
-    """Rounds of short steps where so many steps are asked for, half as many and at least three."""
-    return max(3, -(-steps // _EVERY))
+def short_step_rounds(steps: int) -> int:
+    """Rounds of short steps that replace `steps` full ones: half as many, at least three."""
+    return max(3, -(-steps // _STEPS_PER_ROUND))
 
 
-def in_random_turns(counts: Sequence[int], times: int, seed: int) -> list[int]:
-    """These micro-batches so many times, each time in an order of its own.
+def shuffled_rounds(counts: Sequence[int], rounds: int, seed: int) -> list[int]:
+    """The micro-batches of all short steps: `rounds` permutations of `counts`, one after another.
 
-    Steps that follow each other are alike. In one fixed order the last of a round would always
-    stand before the first of the next, and a bootstrap of rounds would not see what they share;
-    at random it is shared by every pair alike. All ranks draw the same order.
+    Consecutive steps are correlated. In a fixed order the last step of a round would always precede
+    the first of the next, a correlation that a bootstrap over rounds cannot see; a random order
+    spreads it evenly over all pairs. All ranks draw the same order.
     """
-    drawn = random.Random(seed)
-    return [count for _ in range(times) for count in drawn.sample(counts, len(counts))]
+    generator = random.Random(seed)
+    return [count for _ in range(rounds) for count in generator.sample(counts, len(counts))]
 
 
-def shortens(layout: Layout, *, warmup: int, steps: int) -> bool:
-    """Whether short steps save at least a quarter of what the full ones would run through."""
-    full = micro_batches(layout, "full", warmup=warmup, steps=steps)
-    short = micro_batches(layout, "short", warmup=warmup, steps=steps)
+def is_worth_shortening(layout: Layout, *, warmup: int, steps: int) -> bool:
+    """Whether short steps save at least a quarter of the full steps' micro-batches."""
+    full = total_micro_batches(layout, "full", warmup=warmup, steps=steps)
+    short = total_micro_batches(layout, "short", warmup=warmup, steps=steps)
     return short <= _WORTH_IT * full
 
 
-def micro_batches(layout: Layout, accumulation: Accumulation, *, warmup: int, steps: int) -> int:
-    """Micro-batches that a rank of this layout runs through: what a point costs besides its start.
-
-    `warmup` steps come before the `steps` that are measured.
-    """
-    whole = layout.gradient_accumulation_steps
-    counts = () if accumulation == "full" else accumulations(layout)
-    full = (warmup + steps) * whole if accumulation == "both" or not counts else 0
+def total_micro_batches(
+    layout: Layout, accumulation: Accumulation, *, warmup: int, steps: int
+) -> int:
+    """Micro-batches that each rank runs for a point with `warmup` and `steps` measured steps."""
+    full = (warmup + steps) * layout.gradient_accumulation_steps
+    counts = () if accumulation == "full" else short_step_sizes(layout)
     if not counts:
         return full
-    warm = 0 if full else warmup
-    return full + warm * counts[0] + rounds(steps) * sum(counts)
+    short = short_step_rounds(steps) * sum(counts)
+    return full + short if accumulation == "both" else warmup * counts[0] + short

@@ -1,10 +1,9 @@
-"""A study file, the models and the clusters it names, and study.json, which its folder says of it.
+"""Load and check a study with its models and clusters; read and write study.json.
 
-Whatever is wrong with a file becomes one sentence (`InputError`) that names the file, the key, the
-value and what would be right.
+Every mistake becomes one sentence (`InputError`) with the file, the key, the value and what would
+be right.
 """
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,29 +16,30 @@ from scaling.errors import InputError, did_you_mean
 from scaling.layout.axes import DEFAULTS
 from scaling.layout.shapes import ModelShape
 from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.paths import StudyPaths, own_or_shipped
+from scaling.study.paths import StudyPaths, local_or_shipped
 from scaling.study.plan_file import CONFIG, study_path
 from scaling.study.point import StudyKind
 from scaling.study.schema import GUIDES, Axes, Measure, Mode, Name, Probing, Reporting, StudyFile
-from scaling.study.yaml_files import SAFE, sentence, validated
+from scaling.study.yaml_files import SAFE, first_problem, load_yaml
 
 SAFE_NAME = re.compile(SAFE)
 
-# What an axis means when neither `axes` nor the block says anything.
-UNSAID: dict[str, tuple[Any, ...]] = {name: (default,) for name, default in DEFAULTS.items()}
+Block = dict[str, tuple[Any, ...]]  # axis -> values
+
+AXIS_DEFAULTS: Block = {name: (default,) for name, default in DEFAULTS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A checked study: the question, with every model and cluster it names."""
+    """A checked study, with all models and clusters of the configuration."""
 
     name: str
     path: Path
     title: str
     kind: StudyKind
     mode: Mode
-    axes: dict[str, tuple[Any, ...]]  # defaults and the file's `axes`
-    layouts: tuple[dict[str, tuple[Any, ...]], ...]  # blocks that override them
+    axes: Block  # defaults and the file's `axes`
+    layouts: tuple[Block, ...]  # each overrides `axes`
     measure: Measure
     probe: Probing
     report: Reporting
@@ -49,12 +49,13 @@ class Study:
     clusters: dict[str, Cluster]
 
     @property
-    def predictable(self) -> bool:
-        """Whether it is about GPUs with data sheets, not about ranks that share a CPU."""
-        return all(GPUS[self.clusters[name].gpu].memory_bytes is not None for name in self.used)
+    def is_predictable(self) -> bool:
+        """Whether all its clusters have GPUs with a data sheet, not ranks that share a CPU."""
+        used = (self.clusters[name] for name in self.cluster_names)
+        return all(GPUS[cluster.gpu].memory_bytes is not None for cluster in used)
 
     @property
-    def used(self) -> list[str]:
+    def cluster_names(self) -> list[str]:
         """The clusters that its blocks name."""
         blocks = ({**self.axes, **block} for block in self.layouts)
         return sorted({name for block in blocks for name in block["cluster"]})
@@ -69,11 +70,11 @@ def load_study(
 ) -> Study:
     """The study of that name in `config/studies`, or in that YAML file.
 
-    `mode` and `cluster` stand instead of the file's. Blocks of `layouts` that are about other GPUs
-    than the cluster's are left out, unless all are.
+    `mode` and `cluster` replace those of the file. With `cluster`, blocks of `layouts` for other
+    GPUs are dropped, unless that would drop all.
 
     Raises:
-        InputError: there is no such study, or something in it is wrong.
+        InputError: there is no such study, or it is invalid.
     """
     path = study_path(study, config)
     if not SAFE_NAME.fullmatch(path.stem):
@@ -81,10 +82,10 @@ def load_study(
             f"{path}: the file name {path.stem!r} names the study and its results, so it must be "
             "letters, digits, '_', '-' and '.' only, at most 64"
         )
-    file = validated(path, StudyFile)
+    file = load_yaml(path, StudyFile)
     clusters = load_clusters(config / "clusters.yaml")
     models = load_models(config / "models.yaml")
-    axes = {**UNSAID, **_stated(file.axes)}
+    axes = {**AXIS_DEFAULTS, **_stated(file.axes)}
     layouts = tuple(map(_stated, file.layouts))
     if cluster is not None:
         axes, layouts = _on_one_cluster(axes, layouts, cluster, clusters)
@@ -97,13 +98,10 @@ def load_study(
     return loaded
 
 
-def _stated(block: Axes) -> "Block":
-    """The axes that somebody wrote down, each value once."""
+def _stated(block: Axes) -> Block:
+    """The axes that the file states, without duplicate values."""
     names = sorted(block.model_fields_set)
     return {name: tuple(dict.fromkeys(getattr(block, name))) for name in names}
-
-
-Block = dict[str, tuple[Any, ...]]
 
 
 def _on_one_cluster(
@@ -112,25 +110,25 @@ def _on_one_cluster(
     if cluster not in clusters:
         raise InputError(f"cluster={cluster!r}: unknown cluster: {did_you_mean(cluster, clusters)}")
 
-    def about(block: Block) -> bool:
+    def has_gpu_of_cluster(block: Block) -> bool:
         names = {**axes, **block}.get("cluster", ())
         gpus = {clusters[name].gpu for name in names if name in clusters}
         return not gpus or clusters[cluster].gpu in gpus
 
-    kept = [block for block in layouts if about(block)] or layouts
-    placed = [{k: v for k, v in block.items() if k != "cluster"} for block in kept]
-    return {**axes, "cluster": (cluster,)}, tuple(placed)
+    kept = [block for block in layouts if has_gpu_of_cluster(block)] or layouts
+    without_cluster = [{k: v for k, v in block.items() if k != "cluster"} for block in kept]
+    return {**axes, "cluster": (cluster,)}, tuple(without_cluster)
 
 
-def findings_of(study: Study, reports: Path | None = None) -> list[Path]:
-    """The findings a study asks about again: SQL files of reports/replication/<replicates>.
+def replication_queries(study: Study, reports: Path | None = None) -> list[Path]:
+    """The SQL files of reports/replication/<replicates>, one per finding that is replicated.
 
     Raises:
         InputError: there is no such folder.
     """
     if study.replicates is None:
         return []
-    reports = reports or own_or_shipped("reports")
+    reports = reports or local_or_shipped("reports")
     folders = sorted(path.name for path in (reports / "replication").glob("*") if path.is_dir())
     if study.replicates not in folders:
         raise InputError(
@@ -167,12 +165,12 @@ def _check_axes(study: Study) -> None:
                     raise wrong(f"{places[key]}.{key}", hint)
     if study.mode == "predict":
         return
-    if len(study.used) > 1:
+    if len(study.cluster_names) > 1:
         raise wrong(
-            f"axes.cluster={study.used}",
+            f"axes.cluster={study.cluster_names}",
             ": a study with mode: measure runs on one cluster; write one study file for each",
         )
-    (name,) = study.used
+    (name,) = study.cluster_names
     cluster, measure = study.clusters[name], study.measure
     if measure.budget_usd is not None and cluster.usd_per_gpu_hour is None:
         raise wrong(
@@ -180,8 +178,9 @@ def _check_axes(study: Study) -> None:
             f": cluster {name} has no usd_per_gpu_hour in clusters.yaml; give it one, or "
             "budget_gpu_hours",
         )
-    for key in () if study.predictable else GUIDES:
-        if (value := getattr(measure, key)) is not None:
+    for key in GUIDES:
+        value = getattr(measure, key)
+        if value is not None and not study.is_predictable:
             raise wrong(
                 f"measure.{key}={value:g}",
                 ": the predictions it goes by need a GPU's data sheet, and cluster "
@@ -189,60 +188,61 @@ def _check_axes(study: Study) -> None:
             )
 
 
-class About(BaseModel):
-    """study.json; what is missing was written before it was known, or by an import."""
+class StudyInfo(BaseModel):
+    """study.json. Imports and older versions leave some of it out."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     title: str | None = None
-    file: str | None = None  # the study's YAML, from the checkout where it lies in it
+    file: str | None = None  # the study's YAML, relative to the checkout if it lies there
     mode: Mode = "measure"
     replicates: Name | None = None
     knee_share: Annotated[float, Field(strict=True, gt=0, le=1)] = Reporting().knee_share
 
 
-def about(study: Study) -> str:
-    """The text of study.json: what its tables and its report are to know of it."""
-    facts = About(
+def study_info_json(study: Study) -> str:
+    """The content of study.json: what tables and report need to know of the study."""
+    info = StudyInfo(
         title=study.title,
-        file=_from_here(study.path),
+        file=_relative_to_cwd(study.path),
         mode=study.mode,
         replicates=study.replicates,
         knee_share=study.report.knee_share,
     )
-    return facts.model_dump_json(indent=1) + "\n"
+    return info.model_dump_json(indent=1) + "\n"
 
 
-def read_about(folder: Path) -> About:
-    """What study.json says; the defaults where there is none.
+def read_study_info(folder: Path) -> StudyInfo:
+    """The content of study.json; defaults if there is none.
 
     Raises:
-        InputError: it is none that `scaling plan` wrote.
+        InputError: `scaling plan` did not write it.
     """
     path = StudyPaths(folder).study
     try:
-        return About.model_validate_json(path.read_bytes())
+        return StudyInfo.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return About()
+        return StudyInfo()
     except ValidationError as error:
-        reason = sentence(error, About)
+        reason = first_problem(error, StudyInfo)
         raise InputError(f"{path}: is not what `scaling plan` writes: {reason}") from None
 
 
-def folder_of(study: Study, results: Path) -> Path:
-    """The study's folder. Two study files of one name would take each other's points for theirs.
+def study_folder(study: Study, results: Path) -> Path:
+    """The study's folder in `results`.
 
-    A file that has been moved is the same study; so is any where the folder does not say.
+    Two study files of one name would mix up their points. A folder that names no file, or one that
+    no longer exists (it was moved), is taken as the study's own.
 
     Raises:
-        InputError: the folder belongs to another study file, which is still there.
+        InputError: the folder belongs to another study file.
     """
     folder, path = results / study.name, study.path
     try:
-        owner = read_about(folder).file
-    except InputError:  # a broken one is written anew
+        owner = read_study_info(folder).file
+    except InputError:  # a broken study.json will be overwritten
         return folder
-    if owner is not None and owner != _from_here(path) and Path(owner).is_file():
+    if owner is not None and owner != _relative_to_cwd(path) and Path(owner).is_file():
         raise InputError(
             f"{folder}: holds the study {owner}, not {path}: give one of the files another name, "
             f"or move {folder} away"
@@ -250,7 +250,7 @@ def folder_of(study: Study, results: Path) -> Path:
     return folder
 
 
-def _from_here(path: Path) -> str:
-    """The path from the checkout where it lies in it, so that both can be moved together."""
-    whole, here = path.resolve(), Path.cwd().resolve()
-    return os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole)
+def _relative_to_cwd(path: Path) -> str:
+    """Relative to the current folder if it lies there, so that both can be moved together."""
+    absolute, cwd = path.resolve(), Path.cwd().resolve()
+    return str(absolute.relative_to(cwd)) if absolute.is_relative_to(cwd) else str(absolute)

@@ -1,8 +1,8 @@
-"""A YAML file, read and checked against a schema; what is wrong with it becomes one sentence.
+"""Read a YAML file and check it against a schema; the first mistake becomes one sentence.
 
-Of YAML only what a study needs: keys and values, lists, and plain words and numbers as YAML 1.2
-reads them. What YAML 1.1 would quietly turn into something else (`yes` into true, `010` into 8,
-`1:30` into 90) is text here, and refused where a number or a flag is meant.
+Only the YAML that a study needs: mappings, lists, and scalars as in YAML 1.2. What YAML 1.1 would
+silently convert (`yes` to true, `010` to 8, `1:30` to 90) stays text here, and is refused where a
+number or a flag is expected.
 """
 
 import re
@@ -20,12 +20,13 @@ from scaling.errors import InputError, did_you_mean
 
 T = TypeVar("T")
 
-MOST_BYTES = 250_000
-MOST_VALUES = 50_000  # an alias counts for all that it stands for
-MOST_LEVELS = 20
-MOST_DIGITS = 18  # of a whole number: what a column of 64 bits holds
+MAX_BYTES = 250_000
+MAX_VALUES = 50_000  # an alias counts as all the values it stands for
+MAX_LEVELS = 20
+MAX_DIGITS = 18  # of a whole number, so that it fits into 64 bits
 
-_PLAIN = {
+# Plain scalars: type -> regular expression, and the characters that one can start with.
+_SCALARS = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
     "int": (r"[-+]?(?:0|[1-9][0-9]*)", list("-+0123456789")),
@@ -37,33 +38,33 @@ _PLAIN = {
 }
 
 
-class _Plain(yaml.SafeLoader):
-    """Safe YAML without tags, as large and as deep as studies are, each key written once."""
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML without tags, limited in size and depth, without duplicate keys."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (as in the class above)
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (as in the base class)
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._level = self._values = 0
-        self._held: dict[int, int] = {}  # id of a node -> values in it
+        self._sizes: dict[int, int] = {}  # id of a node -> values in it
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if getattr(event, "tag", None) is not None:
             raise _refused(f"{event.tag} is a tag; a study needs none", event)
         self._level += 1
-        if self._level > MOST_LEVELS:
-            raise _refused(f"nested deeper than {MOST_LEVELS} levels", event)
-        before = self._values
+        if self._level > MAX_LEVELS:
+            raise _refused(f"nested deeper than {MAX_LEVELS} levels", event)
+        values_before = self._values
         node = super().compose_node(parent, index)
         if isinstance(event, yaml.AliasEvent):
-            if id(node) not in self._held:
+            if id(node) not in self._sizes:
                 raise _refused(f"*{event.anchor} stands for what it is a part of", event)
-            self._values += self._held[id(node)]
+            self._values += self._sizes[id(node)]
         self._values += 1
-        if self._values > MOST_VALUES:
-            raise _refused(f"holds more than {MOST_VALUES:,} values", event)
-        self._held[id(node)] = self._values - before
+        if self._values > MAX_VALUES:
+            raise _refused(f"holds more than {MAX_VALUES:,} values", event)
+        self._sizes[id(node)] = self._values - values_before
         self._level -= 1
         return node
 
@@ -72,15 +73,15 @@ class _Plain(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if type(key) not in (str, int):
-                raise _refused(f"the key {shown(key)} must be text or a whole number", key_node)
+                raise _refused(f"the key {quoted(key)} must be text or a whole number", key_node)
             if key in seen:
-                raise _refused(f"the key {shown(key)} is written twice", key_node)
+                raise _refused(f"the key {quoted(key)} is written twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        if len(node.value.lstrip("+-")) > MOST_DIGITS:
-            raise _refused(f"{shown(node.value)} has more than {MOST_DIGITS} digits", node)
+        if len(node.value.lstrip("+-")) > MAX_DIGITS:
+            raise _refused(f"{quoted(node.value)} has more than {MAX_DIGITS} digits", node)
         return int(node.value)
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
@@ -88,50 +89,48 @@ class _Plain(yaml.SafeLoader):
         return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
-for _kind, (_pattern, _first) in _PLAIN.items():
-    _Plain.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern})$"), _first
+for _type, (_pattern, _first) in _SCALARS.items():
+    _StrictLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_type}", re.compile(f"(?:{_pattern})$"), _first
     )
-_Plain.add_constructor("tag:yaml.org,2002:int", _Plain.construct_yaml_int)
-_Plain.add_constructor("tag:yaml.org,2002:float", _Plain.construct_yaml_float)
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
+_StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.construct_yaml_float)
 
 
-def _refused(problem: str, where: Any) -> ConstructorError:
-    return ConstructorError(None, None, problem, where.start_mark)
+def _refused(problem: str, event_or_node: Any) -> ConstructorError:
+    return ConstructorError(None, None, problem, event_or_node.start_mark)
 
 
-def validated(path: Path, schema: type[T]) -> T:
-    """The file's content as `schema`.
+def load_yaml(path: Path, schema: type[T]) -> T:
+    """The content of a YAML file as an instance of `schema`.
 
     Raises:
-        InputError: it cannot be read, is not YAML, or does not fit the schema.
+        InputError: the file cannot be read, is not YAML, or does not fit the schema.
     """
     content = _content(path)
     if not isinstance(content, dict):
-        problem = "is empty" if content is None else f"is {shown(content)}"
+        problem = "is empty" if content is None else f"is {quoted(content)}"
         raise InputError(f"{path}: {problem}; it must hold keys and values")
     try:
         return TypeAdapter(schema).validate_python(content)
     except ValidationError as error:
-        raise InputError(f"{path}: {sentence(error, schema)}") from None
+        raise InputError(f"{path}: {first_problem(error, schema)}") from None
 
 
 def _content(path: Path) -> object:
     try:
         with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-        text = raw.decode("utf-8")
+            raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except UnicodeDecodeError as error:
-        if len(raw) <= MOST_BYTES:
-            raise InputError(f"{path}: cannot be read as UTF-8 text: {error}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(raw) > MOST_BYTES:
-        raise InputError(f"{path}: has more than {MOST_BYTES:,} bytes, which no study needs")
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"{path}: has more than {MAX_BYTES:,} bytes, which no study needs")
     try:
-        return yaml.load(text, Loader=_Plain)  # a SafeLoader
+        return yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)  # a SafeLoader
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: cannot be read as UTF-8 text: {error}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
@@ -140,7 +139,7 @@ def _content(path: Path) -> object:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
-SAFE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # names that reach paths and shells
+SAFE = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"  # names that are safe in paths and shells
 
 _TYPES = {
     "int_type": "must be a whole number",
@@ -164,34 +163,35 @@ _BOUNDS = {
 }
 
 
-def sentence(error: ValidationError, schema: object) -> str:
-    """The first problem as `key: value: what would be right`, and how many more there are."""
+def first_problem(error: ValidationError, schema: object) -> str:
+    """The first problem as `key=value: what would be right`, and how many more there are."""
     problems = error.errors(include_url=False)
-    more = len(problems) - 1
-    rest = f" ({more} more problem{'s' if more > 1 else ''} in this file)" if more else ""
-    return _say(problems[0], schema) + rest
+    sentence = _problem_sentence(problems[0], schema)
+    if more := len(problems) - 1:
+        sentence += f" ({more} more problem{'s' if more > 1 else ''} in this file)"
+    return sentence
 
 
-def _say(problem: ErrorDetails, schema: object) -> str:
-    key, kind, context = _key(problem["loc"]), problem["type"], problem.get("ctx", {})
-    stated = f"{key}={shown(problem['input'])}"
+def _problem_sentence(problem: ErrorDetails, schema: object) -> str:
+    key, kind, context = _key_path(problem["loc"]), problem["type"], problem.get("ctx", {})
+    stated = f"{key}={quoted(problem['input'])}"
     match kind:
         case "missing":
             return f"{key}: is missing"
         case "extra_forbidden":
             name = problem["loc"][-1]
-            hint = did_you_mean(name, _known_keys(schema, problem["loc"]))
-            return f"{key}: unknown key {shown(name)}: {hint}"
+            hint = did_you_mean(name, _allowed_keys(schema, problem["loc"]))
+            return f"{key}: unknown key {quoted(name)}: {hint}"
         case "literal_error":
             allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
             return f"{stated}: {did_you_mean(problem['input'], allowed)}"
         case "string_pattern_mismatch":
-            return f"{stated}: {_right_form(context['pattern'])}"
+            return f"{stated}: {_pattern_in_words(context['pattern'])}"
         case "too_short" | "string_too_short":
             return f"{stated}: must not be empty"
         case "string_too_long":
             return f"{stated}: must have at most {context['max_length']} characters"
-        case "value_error":  # our own sentence
+        case "value_error":  # raised by our own validators
             return f"{key}: {context['error']}"
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
@@ -199,7 +199,7 @@ def _say(problem: ErrorDetails, schema: object) -> str:
     return f"{stated}: {_TYPES.get(kind, problem['msg'])}"
 
 
-def _right_form(pattern: str) -> str:
+def _pattern_in_words(pattern: str) -> str:
     if "\\s;" in pattern:
         return "must be one word without blanks or signs of the shell"
     if SAFE not in pattern:
@@ -210,30 +210,31 @@ def _right_form(pattern: str) -> str:
     )
 
 
-def _key(location: tuple[int | str, ...]) -> str:
-    """`layouts[2].zero_stage`: how a person writes where it is."""
-    text = ""
+def _key_path(location: tuple[int | str, ...]) -> str:
+    """A location in the file as people write it: `layouts[2].zero_stage`."""
+    path = ""
     for part in location:
         if part == "[key]":  # pydantic's mark for the key of a mapping
             continue
-        word = str(part)
-        plain = len(word) <= 60 and word.isprintable()
-        text += f"[{part}]" if isinstance(part, int) else f".{word if plain else shown(part)}"
-    return text.removeprefix(".") or "the file"
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part if len(part) <= 60 and part.isprintable() else quoted(part)}"
+    return path.removeprefix(".") or "the file"
 
 
-def shown(value: object) -> str:
-    """A value as it is quoted in a sentence: on one line, and short."""
+def quoted(value: object) -> str:
+    """A value as an error sentence quotes it: on one line, at most 60 characters."""
     text = "null" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _known_keys(schema: object, location: tuple[int | str, ...]) -> list[str]:
-    """The keys allowed beside the unknown one."""
+def _allowed_keys(schema: object, location: tuple[int | str, ...]) -> list[str]:
+    """The keys that are allowed at the place of the unknown one."""
     for part in location[:-1]:
         if isinstance(schema, type) and issubclass(schema, BaseModel):
             schema = schema.model_fields[str(part)].annotation
-        else:  # an entry of a list or of a mapping: its type is the last argument
+        else:  # an entry of a list or mapping, whose type is the last argument
             schema = typing.get_args(schema)[-1]
     assert isinstance(schema, type)
     assert issubclass(schema, BaseModel)

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from scaling.cluster.hardware import gpu_named
-from scaling.cluster.node import settle
+from scaling.cluster.node import bind_rank
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFailure, RankFiles
 from scaling.study.point import point_from_json
@@ -23,7 +23,7 @@ def main() -> None:
     files = RankFiles(Path(directory))
     files.beat(rank, "importing")
     point = point_from_json(Path(point_path).read_text(encoding="utf-8"))
-    settle(os.environ, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
+    bind_rank(os.environ, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
     try:
         from scaling.train.parallel.meeting import rank_id_of_environment
         from scaling.train.program import run

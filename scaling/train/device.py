@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from scaling.cluster.hardware import Gpu, gpu_named
-from scaling.cluster.node import visible
+from scaling.cluster.node import visible_devices
 from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.layout.layout import Layout
 from scaling.record.rank_files import Stack
@@ -36,7 +36,7 @@ def take_device(point: Point, local_rank: int) -> torch.device:
             f"{torch.cuda.device_count()} CUDA devices"
         )
     torch.cuda.set_device(local_rank)
-    if not all(entry.isdigit() for entry in visible(os.environ) or []):
+    if not all(entry.isdigit() for entry in visible_devices(os.environ) or []):
         del os.environ["CUDA_VISIBLE_DEVICES"]  # CUDA has read it; an engine may read numbers only
     device = torch.device("cuda", local_rank)
     properties = torch.cuda.get_device_properties(device)

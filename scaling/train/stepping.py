@@ -11,7 +11,7 @@ from scaling.record.interval import StepsVerdict, is_check_due, judge_steps
 from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
-from scaling.study.short_steps import accumulations, in_random_turns, rounds
+from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
 from scaling.train.data import Feed, MicroBatch, micro_batches
 from scaling.train.engines.trainer import Trainer
 from scaling.train.kernels.compiled import graphs_compiled
@@ -110,10 +110,10 @@ class Stepping:
             warmup_steps: of the smallest accumulation, before the first round.
         """
         point, first = self.point, self.done
-        counts = accumulations(point.layout)
+        counts = short_step_sizes(point.layout)
         begin = first + warmup_steps
-        at_least = rounds(point.at_least_steps or point.measured_steps)
-        turns = in_random_turns(counts, rounds(point.measured_steps), point.seed)
+        at_least = short_step_rounds(point.at_least_steps or point.measured_steps)
+        turns = shuffled_rounds(counts, short_step_rounds(point.measured_steps), point.seed)
 
         def count_of(step: int) -> int:
             return turns[step - begin] if step >= begin else counts[0]

@@ -8,7 +8,7 @@ import pytest
 from scaling.analyse.ties import NOISE_FLOOR, PREDICTED_FLOOR, UNSTATED_FLOOR, Z80
 from scaling.record.row import Row
 from scaling.study.grid import Refusal
-from scaling.study.point import columns_of
+from scaling.study.point import point_columns
 from tests.analyse.conftest import SQL, run_sql, some_point
 from tests.report.synthetic_study import row
 
@@ -16,7 +16,7 @@ from tests.report.synthetic_study import row
 def ran(point, tokens_per_s: float, *, noise: float = 0.0, **changes) -> Row:
     """The point's tokens at this rate, interval of the rate ± noise (ratio)."""
     low, high = tokens_per_s * (1 - noise), tokens_per_s * (1 + noise)
-    tokens = columns_of(point)["tokens_per_step"]
+    tokens = point_columns(point)["tokens_per_step"]
     times = {
         "step_time_s": tokens / tokens_per_s,
         "step_time_low_s": tokens / high,
@@ -327,6 +327,6 @@ def test_a_predicted_curve_starts_at_the_last_point_that_is_not():
 
 
 def refusal(point):
-    known = columns_of(point)
+    known = point_columns(point)
     names = {field.name for field in dataclasses.fields(Refusal)} - {"reason"}
     return Refusal(**{name: known[name] for name in names}, reason="made up")

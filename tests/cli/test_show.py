@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from scaling.cli import show
 from scaling.cli.options import print_table
 from scaling.cli.verbs import app, main
-from scaling.errors import InputError, plain
+from scaling.errors import InputError, printable
 from scaling.run import planning
 from scaling.study.study import load_study
 from tests.run.test_planning import study_of
@@ -23,8 +23,8 @@ def test_brackets_in_a_title_are_shown_as_they_are(config, write_study, capsys, 
 
 
 def test_signs_that_steer_a_terminal_are_spelt_out(capsys, monkeypatch):
-    assert plain("a\x1b[2Jb\r\u202ec\x00") == "a\\x1b[2Jb\\r\\u202ec\\x00"
-    assert plain("ümlaut × – µ") == "ümlaut × – µ"
+    assert printable("a\x1b[2Jb\r\u202ec\x00") == "a\\x1b[2Jb\\r\\u202ec\\x00"
+    assert printable("ümlaut × – µ") == "ümlaut × – µ"
 
     def wrong():
         raise InputError("x\x1b[2J: is no [/b] study")

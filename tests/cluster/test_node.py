@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from scaling.cluster import node
-from scaling.cluster.node import Gpu, by_number, interface_to, near_cpus, settle, threads, visible
+from scaling.cluster.node import (
+    NvidiaGpu,
+    as_indices,
+    bind_rank,
+    interface_to,
+    near_cpus,
+    rank_threads,
+    visible_devices,
+)
 
-EIGHT = [Gpu(uuid=f"GPU-{n}000-aa", bus_id=f"0000:0{n}:00.0") for n in range(8)]
+EIGHT = [NvidiaGpu(uuid=f"GPU-{n}000-aa", bus_id=f"0000:0{n}:00.0") for n in range(8)]
 
 
 def device(root: Path, bus_id: str, numa_node: str, cpus: str) -> None:
@@ -46,12 +54,12 @@ def test_where_the_kernel_knows_no_numa_node_nothing_is_near(tmp_path: Path) -> 
 def test_what_is_visible_is_what_cuda_makes_of_the_list(
     said: dict[str, str], shown: list[str] | None
 ) -> None:
-    assert visible(said) == shown
+    assert visible_devices(said) == shown
 
 
 def test_uuids_become_numbers_and_slices_stay() -> None:
-    assert by_number(["GPU-3000-aa", "GPU-1", "5", "MIG-7"], EIGHT) == ["3", "1", "5", "MIG-7"]
-    assert by_number(["GPU-unknown"], EIGHT) == ["GPU-unknown"]
+    assert as_indices(["GPU-3000-aa", "GPU-1", "5", "MIG-7"], EIGHT) == ["3", "1", "5", "MIG-7"]
+    assert as_indices(["GPU-unknown"], EIGHT) == ["GPU-unknown"]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +71,8 @@ def test_a_rank_on_a_gpu_gets_its_share_of_the_nodes_cores(
     own: int, node_cpus: int, ranks_here: int, count: int
 ) -> None:
     inherited = {"OMP_NUM_THREADS": "128"}  # as Snakemake tells its jobs
-    assert threads(inherited, own, node_cpus, ranks_here) == count
-    assert threads({"SCALING_THREADS": "3"}, own, node_cpus, ranks_here) == 3
+    assert rank_threads(inherited, own, node_cpus, ranks_here) == count
+    assert rank_threads({"SCALING_THREADS": "3"}, own, node_cpus, ranks_here) == 3
 
 
 class Cores:
@@ -86,7 +94,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Cores:
     found = Cores(range(64))
     monkeypatch.setattr(os, "sched_getaffinity", found.get)
     monkeypatch.setattr(os, "sched_setaffinity", found.set)
-    monkeypatch.setattr(node, "gpus", lambda: (EIGHT, None))
+    monkeypatch.setattr(node, "nvidia_gpus", lambda: (EIGHT, None))
     halves = {gpu.bus_id: frozenset(range(32 * (n // 4), 32 * (n // 4) + 32))
               for n, gpu in enumerate(EIGHT)}  # fmt: skip
     monkeypatch.setattr(node, "near_cpus", halves.__getitem__)
@@ -100,7 +108,7 @@ def seated(**more: str) -> dict[str, str]:
 
 def test_a_rank_is_bound_to_the_cores_near_its_gpu(cores: Cores) -> None:
     environment = seated(CUDA_VISIBLE_DEVICES=",".join(gpu.uuid for gpu in reversed(EIGHT)))
-    settle(environment, on_gpu=True)
+    bind_rank(environment, on_gpu=True)
     assert environment["CUDA_VISIBLE_DEVICES"] == "7,6,5,4,3,2,1,0"
     assert cores.now == set(range(32))  # the sixth of that list is GPU 2
     assert (environment["OMP_NUM_THREADS"], environment["LOCAL_RANK"]) == ("8", "5")
@@ -108,7 +116,7 @@ def test_a_rank_is_bound_to_the_cores_near_its_gpu(cores: Cores) -> None:
 
 def test_the_only_gpu_that_a_rank_sees_is_its_first(cores: Cores) -> None:
     environment = seated(CUDA_VISIBLE_DEVICES="5")
-    settle(environment, on_gpu=True)
+    bind_rank(environment, on_gpu=True)
     assert environment["LOCAL_RANK"] == "0"
     assert cores.now == set(range(32, 64))
 
@@ -116,7 +124,7 @@ def test_the_only_gpu_that_a_rank_sees_is_its_first(cores: Cores) -> None:
 def test_a_rank_that_slurm_has_bound_elsewhere_stays_there(cores: Cores) -> None:
     cores.now = set(range(8))
     environment = seated(SLURM_CPUS_ON_NODE="64")
-    settle(environment, on_gpu=True)
+    bind_rank(environment, on_gpu=True)
     assert cores.now == set(range(8))
     assert environment["OMP_NUM_THREADS"] == "8"
 
@@ -124,7 +132,7 @@ def test_a_rank_that_slurm_has_bound_elsewhere_stays_there(cores: Cores) -> None
 def test_a_rank_on_a_cpu_is_left_as_it_is(cores: Cores) -> None:
     environment = seated(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
     before = dict(environment)
-    settle(environment, on_gpu=False)
+    bind_rank(environment, on_gpu=False)
     assert environment == before
 
 
@@ -134,7 +142,7 @@ def test_gloo_is_told_the_interface_that_leads_to_the_master(
     monkeypatch.setattr(node, "interface_to", lambda master: f"to-{master}")
     for said, told in ({}, "to-n0"), ({"GLOO_SOCKET_IFNAME": "ib0"}, "ib0"):
         environment = seated(WORLD_SIZE="16", MASTER_ADDR="n0", **said)
-        settle(environment, on_gpu=False)
+        bind_rank(environment, on_gpu=False)
         assert environment["GLOO_SOCKET_IFNAME"] == told
 
 

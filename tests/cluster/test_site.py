@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from scaling.cluster.site import Slurm, resources
+from scaling.cluster.site import Slurm, slurm_resources
 from scaling.errors import InputError
 from scaling.study.catalogues import load_clusters
 from tests.conftest import CLUSTERS
@@ -22,14 +22,14 @@ SAID = {
 
 
 def test_what_is_not_said_is_not_asked_for():
-    assert resources(Slurm()) == {}
+    assert slurm_resources(Slurm()) == {}
 
 
 def test_all_memory_is_a_value_and_a_blank_keeps_its_quotes(config):
     (config / "clusters.yaml").write_text(
         yaml.safe_dump({"here": {**CLUSTERS["here"], "slurm": SAID}})
     )
-    assert resources(load_clusters(config / "clusters.yaml")["here"].slurm) == {
+    assert slurm_resources(load_clusters(config / "clusters.yaml")["here"].slurm) == {
         "slurm_partition": "gpu",
         "slurm_account": "ml",
         "slurm_exclusive": 1,

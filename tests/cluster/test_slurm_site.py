@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.cluster import slurm_site
-from scaling.cluster.slurm_site import ask_slurm, partitions_of
+from scaling.cluster.slurm_site import parse_partitions, query_slurm
 
 SINFO = """\
 debug|2|(null)|64|256000|30:00
@@ -18,7 +18,7 @@ def answers(**texts):
 
 
 def test_a_partition_is_read_by_its_most_frequent_kind_of_node():
-    debug, gpu, long = partitions_of(SINFO)
+    debug, gpu, long = parse_partitions(SINFO)
     assert (gpu.name, gpu.default, gpu.nodes) == ("gpu", True, 14)
     assert (gpu.gpus_per_node, gpu.gpu_type, gpu.cpus_per_node) == (8, "h100", 96)
     assert (debug.gpus_per_node, debug.gpu_type) == (0, None)
@@ -26,13 +26,13 @@ def test_a_partition_is_read_by_its_most_frequent_kind_of_node():
 
 
 def test_a_sweep_would_run_where_gpus_are_on_the_default_partition_first():
-    site = ask_slurm(answers(sinfo=SINFO))
+    site = query_slurm(answers(sinfo=SINFO))
     assert site is not None
     assert site.best.name == "gpu"
 
 
 def test_the_default_account_comes_first_and_each_is_said_once():
-    site = ask_slurm(answers(sinfo=SINFO, user="ml\n", assoc="bio|normal\nml|normal,high\n"))
+    site = query_slurm(answers(sinfo=SINFO, user="ml\n", assoc="bio|normal\nml|normal,high\n"))
     assert site is not None
     assert site.accounts == ("ml", "bio")
     assert site.qos == ("normal", "high")
@@ -40,9 +40,9 @@ def test_the_default_account_comes_first_and_each_is_said_once():
 
 @pytest.mark.parametrize("text", [None, "", "slurm_load_partitions: Unable to contact\n"])
 def test_a_slurm_that_does_not_answer_is_none(text):
-    assert ask_slurm(answers(sinfo=text)) is None
+    assert query_slurm(answers(sinfo=text)) is None
 
 
 def test_a_machine_without_slurm_has_none(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert slurm_site.ask_slurm() is None
+    assert slurm_site.query_slurm() is None

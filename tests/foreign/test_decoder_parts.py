@@ -4,14 +4,14 @@ import numpy as np
 import pyarrow as pa
 
 from scaling.foreign.columns import Columns
-from scaling.foreign.decoder_parts import parts_of
+from scaling.foreign.decoder_parts import read_optional_parts
 
 LAYERS = np.array([36.0])
 
 
 def of(**cells):
     columns = Columns(pa.table({name: [value] for name, value in cells.items()}), "rows.csv")
-    parts = parts_of(columns, LAYERS)
+    parts = read_optional_parts(columns, LAYERS)
     return {name: values[0] for name, values in parts.items() if values[0]}, columns.assumptions
 
 

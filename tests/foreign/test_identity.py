@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from scaling.foreign.columns import Columns
-from scaling.foreign.identity import SHAPE, hardware_of, models_of, name_shapes
+from scaling.foreign.identity import SHAPE, identify_gpus, identify_models, rename_by_depth
 from scaling.study.catalogues import load_models
 
 
@@ -24,25 +24,25 @@ def shape_of(model, models):
 
 def test_a_row_of_one_models_shape_takes_its_name_and_says_so_once(columns, models):
     stated = {"model": "our-7b", **shape_of("llama2_7b", models)}
-    named = models_of(columns, [stated, dict(stated)], models)
+    named = identify_models(columns, [stated, dict(stated)], models)
     assert [row["model"] for row in named] == ["llama2_7b", "llama2_7b"]
     assert columns.assumptions == ["model: our-7b is read as llama2_7b"]
 
 
 def test_a_name_beside_another_models_sizes_is_not_that_model(columns, models):
-    named = models_of(columns, [{"model": "llama2_7b", "num_layers": 33}], models)
+    named = identify_models(columns, [{"model": "llama2_7b", "num_layers": 33}], models)
     assert named == [{}]
 
 
 def test_models_of_one_name_and_several_depths_are_several(columns):
     rows = [{"model": "wide", "num_layers": layers} for layers in (4, 8, 4)]
-    name_shapes(columns, rows)
+    rename_by_depth(columns, rows)
     assert [row["model"] for row in rows] == ["wide-4-layers", "wide-8-layers", "wide-4-layers"]
 
 
 def test_a_row_without_a_cluster_is_on_one_of_its_gpu_and_an_unknown_gpu_is_left_out(columns):
     rows = [{"gpu": "NVIDIA H100 80GB HBM3"}, {"gpu": "abacus"}]
-    assert hardware_of(columns, rows, {}) == ["h100-80gb", None]
+    assert identify_gpus(columns, rows, {}) == ["h100-80gb", None]
     assert rows[0]["cluster"] == "h100-80gb"
-    assert list(columns.aside) == [1]
-    assert "gpu=abacus" in columns.aside[1]
+    assert list(columns.skipped) == [1]
+    assert "gpu=abacus" in columns.skipped[1]

@@ -11,7 +11,7 @@ from scaling.cli.tables import convert
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.logs import megatron, mllog, nccl_tests, nemo, torchtitan
-from scaling.foreign.logs.tools import TOOLS, table_of
+from scaling.foreign.logs.tools import TOOLS, read_logs
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.probes import probed_parameters
 from scaling.predict.read.clusters import site_clusters
@@ -142,7 +142,7 @@ NCCL = """\
 
 
 def test_megatrons_arguments_and_iterations_are_a_row():
-    (row,) = megatron.rows_of(MEGATRON)
+    (row,) = megatron.parse_log(MEGATRON)
     assert row == {
         "framework": "Megatron-LM", "world_size": 64, "tp": 8, "pp": 4, "cp": 1,
         "virtual_stages": 5, "micro_batch_size": 1, "global_batch_size": 512, "seq_length": 4096,
@@ -157,7 +157,7 @@ def test_megatrons_arguments_and_iterations_are_a_row():
 
 def test_a_megatron_run_that_ran_out_of_memory_is_a_row_without_numbers():
     text = MEGATRON.split(" [2026", 1)[0] + "torch.OutOfMemoryError: CUDA out of memory. Tried"
-    (row,) = megatron.rows_of(text)
+    (row,) = megatron.parse_log(text)
     assert row["outcome"] == "oom"
     assert "step_time_s" not in row
 
@@ -172,28 +172,28 @@ def test_a_megatron_run_that_ran_out_of_memory_is_a_row_without_numbers():
     ],
 )
 def test_megatrons_precision_is_that_of_its_layers(arguments, precision):
-    (row,) = megatron.rows_of(arguments + MEGATRON[MEGATRON.index(" [2026") :])
+    (row,) = megatron.parse_log(arguments + MEGATRON[MEGATRON.index(" [2026") :])
     assert row["precision"] == precision
 
 
 def test_a_megatron_row_can_be_predicted_as_it_is(tmp_path):
     (tmp_path / "train.log").write_text(MEGATRON)
-    table = table_of([tmp_path / "train.log"], "megatron", {"cluster": "h100-80gb-dgx"})
+    table = read_logs([tmp_path / "train.log"], "megatron", {"cluster": "h100-80gb-dgx"})
     points = points_of(Columns(table, "train.log"))
     assert predict(points).predicted.all()
     assert observed_of(Columns(table, "train.log")).timed.all()
 
 
 def test_nemo_logs_of_both_ages_give_the_step():
-    (row,) = nemo.rows_of(NEMO)
+    (row,) = nemo.parse_log(NEMO)
     assert row["step_time_s"] == pytest.approx(14.6)
     assert (row["global_batch_size"], row["peak_memory_bytes"]) == (128, 62_000_000_000)
-    (old,) = nemo.rows_of(NEMO_BAR)
+    (old,) = nemo.parse_log(NEMO_BAR)
     assert old == {"framework": "NeMo", "outcome": "ok", "step_time_s": 8.85}
 
 
 def test_an_mlperf_result_gives_the_median_of_its_tracked_steps():
-    (row,) = mllog.rows_of(MLLOG)
+    (row,) = mllog.parse_log(MLLOG)
     assert row == {
         "framework": "NeMo (MLPerf)", "outcome": "ok", "model": "llama3.1-405b",
         "global_batch_size": 1152, "seq_length": 8192, "step_time_s": 8.5,
@@ -202,11 +202,11 @@ def test_an_mlperf_result_gives_the_median_of_its_tracked_steps():
 
 def test_an_mlperf_result_with_throughput_alone_gives_batch_over_it():
     text = event("global_batch_size", 2048) + event("tracked_stats", {"throughput": 185.6})
-    assert mllog.rows_of(text)[0]["step_time_s"] == pytest.approx(2048 / 185.6)
+    assert mllog.parse_log(text)[0]["step_time_s"] == pytest.approx(2048 / 185.6)
 
 
 def test_torchtitans_mesh_batch_and_tokens_a_second_are_a_row():
-    (row,) = torchtitan.rows_of(TITAN)
+    (row,) = torchtitan.parse_log(TITAN)
     assert row == {
         "framework": "torchtitan", "world_size": 64, "tp": 2, "pp": 1, "cp": 1, "ep": 1, "dp": 32,
         "zero_stage": 3, "zero_shard_size": 16, "micro_batch_size": 2, "global_batch_size": 64,
@@ -218,14 +218,14 @@ def test_torchtitans_mesh_batch_and_tokens_a_second_are_a_row():
 
 
 def test_nccl_tests_become_probes_that_calibrate(tmp_path):
-    rows = nccl_tests.rows_of(NCCL)
+    rows = nccl_tests.parse_log(NCCL)
     assert [row["message_bytes"] for row in rows] == [1024, 2**20, 2**30]
     assert {(row["kind"], row["ranks"], row["nodes"], row["outcome"]) for row in rows} == {
         ("all_reduce", 4, 2, "ok")
     }
     assert rows[2]["seconds"] == pytest.approx(5.12e-3)
     (tmp_path / "nccl.txt").write_text(NCCL.replace("node002", "node001"))
-    table = table_of([tmp_path / "nccl.txt"], "nccl-tests", {"cluster": "h100-80gb-dgx"})
+    table = read_logs([tmp_path / "nccl.txt"], "nccl-tests", {"cluster": "h100-80gb-dgx"})
     found = probed_parameters(Columns(table, "nccl.txt"), site_clusters())
     # 1 GiB over 4 ranks in a node: 1.5 x 2^30 bytes in 5.12 ms are 314.6 of 450 GB/s
     assert found["h100-80gb-dgx"]["link_efficiency"] == pytest.approx(0.70, abs=0.01)
@@ -233,7 +233,7 @@ def test_nccl_tests_become_probes_that_calibrate(tmp_path):
 
 def test_a_result_that_was_wrong_is_no_probe_that_is_ok():
     line = NCCL.replace("314.57    N/A", "314.57      7")
-    assert [row["outcome"] for row in nccl_tests.rows_of(line)] == ["ok", "ok", "wrong"]
+    assert [row["outcome"] for row in nccl_tests.parse_log(line)] == ["ok", "ok", "wrong"]
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -242,7 +242,7 @@ def test_what_is_no_log_of_the_tool_is_one_sentence(tool, tmp_path):
     for text in ("", "step 1 of 2\n", "\x00\xff:::MLLOG {}\n"):
         path.write_bytes(text.encode("latin-1"))
         with pytest.raises(InputError, match=f"other.log: is no log of {tool}: ") as caught:
-            table_of([path], tool, {"cluster": "h100-80gb-dgx"})
+            read_logs([path], tool, {"cluster": "h100-80gb-dgx"})
         assert "\n" not in str(caught.value)
 
 
@@ -258,7 +258,7 @@ def test_what_is_no_log_of_the_tool_is_one_sentence(tool, tmp_path):
 def test_a_stated_column_that_cannot_be_is_one_sentence(stated, sentence, tmp_path):
     (tmp_path / "nemo.log").write_text(NEMO)
     with pytest.raises(InputError, match=sentence):
-        table_of([tmp_path / "nemo.log"], "nemo", stated)
+        read_logs([tmp_path / "nemo.log"], "nemo", stated)
 
 
 def test_convert_writes_a_table_with_what_the_logs_do_not_say(tmp_path):

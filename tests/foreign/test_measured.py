@@ -6,7 +6,7 @@ import pytest
 
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
-from scaling.foreign.measured import endings, set_other_work_aside
+from scaling.foreign.measured import read_outcomes, skip_adapter_training
 
 LAYOUT = {"world_size": [8, 8], "global_batch_size": [64, 64], "seq_length": [1024, 1024]}
 
@@ -25,14 +25,14 @@ def columns_of(**columns):
     ],
 )
 def test_a_rate_says_what_a_step_took_and_that_it_ran(rate, per_step):
-    outcome, step = endings(columns_of(**LAYOUT, **{rate: [2.0, None]}))
+    outcome, step = read_outcomes(columns_of(**LAYOUT, **{rate: [2.0, None]}))
     assert outcome.tolist() == ["ok", ""]
     assert step[0] == per_step / 2
     assert np.isnan(step[1])
 
 
 def test_a_step_time_goes_before_a_rate_and_words_for_no_memory_are_an_outcome():
-    outcome, step = endings(
+    outcome, step = read_outcomes(
         columns_of(**LAYOUT, step_time_s=["3.0", "OOM"], tokens_per_s=[1.0, None])
     )
     assert outcome.tolist() == ["ok", "oom"]
@@ -41,7 +41,7 @@ def test_a_step_time_goes_before_a_rate_and_words_for_no_memory_are_an_outcome()
 
 def test_rows_that_train_adapters_are_left_out_and_a_table_of_nothing_else_is_refused():
     columns = columns_of(model=["llama-8b", "llama-8b"], task=["pre-training", "LoRA"])
-    set_other_work_aside(columns)
-    assert list(columns.aside) == [1]
+    skip_adapter_training(columns)
+    assert list(columns.skipped) == [1]
     with pytest.raises(InputError, match="tunes a few weights"):
-        set_other_work_aside(columns_of(model=["llama-8b"], task=["QLoRA"]))
+        skip_adapter_training(columns_of(model=["llama-8b"], task=["QLoRA"]))

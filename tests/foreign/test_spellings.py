@@ -3,8 +3,14 @@
 import pytest
 
 from scaling.cluster.hardware import GPUS
-from scaling.foreign.layouts import WORDS
-from scaling.foreign.spellings import column_names, column_of, gpu_meant, model_meant, respelled
+from scaling.foreign.layouts import AXIS_WORDS
+from scaling.foreign.spellings import (
+    canonical_column,
+    canonical_columns,
+    canonical_word,
+    find_gpu,
+    find_model,
+)
 from scaling.study.catalogues import load_models
 
 
@@ -36,8 +42,8 @@ from scaling.study.catalogues import load_models
     ],
 )
 def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
-    words = {**WORDS, "outcome": ("ok", "oom", "error")}
-    assert respelled(column, cell, words[column]) == word
+    words = {**AXIS_WORDS, "outcome": ("ok", "oom", "error")}
+    assert canonical_word(column, cell, words[column]) == word
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,7 @@ def test_a_cell_means_a_word_of_ours_or_stays_what_it_is(column, cell, word):
     ],
 )
 def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
-    assert column_of(head) == (column, factor)
+    assert canonical_column(head) == (column, factor)
 
 
 @pytest.mark.parametrize(
@@ -100,23 +106,23 @@ def test_a_head_means_a_column_of_ours_in_its_unit(head, column, factor):
     ],
 )
 def test_a_model_is_known_in_any_spelling_that_leaves_no_doubt(text, name):
-    assert model_meant(text, load_models()) == name
+    assert find_model(text, load_models()) == name
 
 
 def test_a_word_is_known_in_any_case_and_a_strange_one_stays_as_it_is():
-    assert respelled("precision", "BF16-Mixed", {"bf16"}) == "bf16"
-    assert respelled("precision", "bf17", {"bf16"}) == "bf17"
-    assert respelled("outcome", "OK", {"ok"}) == "ok"
-    assert respelled("precision", "FP8_CS", {"fp8"}) == "fp8"
-    assert respelled("outcome", "Out of memory", {"oom"}) == "oom"
+    assert canonical_word("precision", "BF16-Mixed", {"bf16"}) == "bf16"
+    assert canonical_word("precision", "bf17", {"bf16"}) == "bf17"
+    assert canonical_word("outcome", "OK", {"ok"}) == "ok"
+    assert canonical_word("precision", "FP8_CS", {"fp8"}) == "fp8"
+    assert canonical_word("outcome", "Out of memory", {"oom"}) == "oom"
 
 
 def test_heads_of_other_tools_are_ours_where_ours_are_not_there_too():
     heads = ["#GPUs", "GBS", "Seq-Len", "TP", "tokens/joule"]
     names = ["world_size", "global_batch_size", "seq_length", "tp", "tokens/joule"]
-    assert [name for name, _ in column_names(heads)] == names
+    assert [name for name, _ in canonical_columns(heads)] == names
     heads = ["seq_length", "seq_len", "SEQ_LENGTH", "step_time_s", "step_time_ms"]
-    assert column_names(heads) == [(head, 1.0) for head in heads]
+    assert canonical_columns(heads) == [(head, 1.0) for head in heads]
 
 
 @pytest.mark.parametrize(
@@ -140,8 +146,8 @@ def test_heads_of_other_tools_are_ours_where_ours_are_not_there_too():
     ],
 )
 def test_a_gpu_is_known_in_any_spelling_that_leaves_no_doubt(text, name):
-    assert gpu_meant(text) == name
+    assert find_gpu(text) == name
 
 
 def test_every_gpu_means_itself():
-    assert [gpu_meant(name.upper()) for name in GPUS] == list(GPUS)
+    assert [find_gpu(name.upper()) for name in GPUS] == list(GPUS)

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from scaling.cluster import node
-from scaling.cluster.node import Gpu
+from scaling.cluster.node import NvidiaGpu
 from scaling.launch.point import missing_devices
 from scaling.launch.start.environment import rank_environment
 from tests.points import tiny_point
 
 GPU_POINT = dataclasses.replace(tiny_point(dp=8), gpu="h100-80gb")
-CARDS = [Gpu(uuid=f"GPU-{n}", bus_id=f"0000:0{n}:00.0") for n in range(8)]
+CARDS = [NvidiaGpu(uuid=f"GPU-{n}", bus_id=f"0000:0{n}:00.0") for n in range(8)]
 
 
 def test_gpu_ranks_have_memory_that_grows_and_caches_of_their_node() -> None:
@@ -37,7 +37,7 @@ def test_another_vendors_gpus_are_not_told_what_only_nvidias_know() -> None:
 
 def cards(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     found: Any = (CARDS[:count], None if count else "Driver Not Loaded")
-    monkeypatch.setattr(node, "gpus", lambda: found)
+    monkeypatch.setattr(node, "nvidia_gpus", lambda: found)
 
 
 ON_A_NODE = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n3"}

@@ -14,7 +14,7 @@ from scaling.record.running import live_runner
 from scaling.run import planning
 from scaling.run.choices import chosen_ids
 from scaling.study.point import point_from_json
-from scaling.study.study import load_study, read_about
+from scaling.study.study import load_study, read_study_info
 from tests.points import TINY_GPT, TINY_T5, tiny_point
 
 READERS = {
@@ -148,7 +148,7 @@ def test_a_marker_of_a_process_that_cannot_be_marks_nothing(pid, tmp_path):
 def test_a_broken_study_json_is_one_sentence(text, tmp_path):
     (tmp_path / "study.json").write_text(text)
     with pytest.raises(InputError, match=r"study\.json: is not what `scaling plan` writes: "):
-        read_about(tmp_path)
+        read_study_info(tmp_path)
 
 
 def test_a_broken_choice_is_one_sentence(tmp_path):

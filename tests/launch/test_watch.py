@@ -9,7 +9,7 @@ import pytest
 from scaling.launch.judge import Evidence, Limits, watch
 from scaling.launch.start.starter import End
 from scaling.record.rank_files import RankFiles, has_stepped
-from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S, limits
+from scaling.study.time_limits import HANG_AFTER_S, STARTUP_S, point_limits
 
 
 class Asleep:
@@ -91,14 +91,14 @@ def test_time_in_which_all_was_suspended_is_neither_silence_nor_lateness(watched
 
 def test_a_limit_leaves_three_times_what_is_predicted_and_a_study_may_bound_it() -> None:
     """The 65B model on 64 A100s: 25 steps of 93 s, which 900 s would have cut off."""
-    limit_s, hang_after_s = limits(93.0, 5, 20, None)
+    limit_s, hang_after_s = point_limits(93.0, 5, 20, None)
     assert limit_s % 60 == 0
     assert limit_s > STARTUP_S + 3 * 25 * 93
     assert hang_after_s == 930
-    assert limits(93.0, 5, 20, 3600.0) == (3600.0, 930.0)
+    assert point_limits(93.0, 5, 20, 3600.0) == (3600.0, 930.0)
 
 
 def test_short_steps_and_unknown_ones_are_given_minutes_all_the_same() -> None:
-    assert limits(0.001, 5, 20, None) == (STARTUP_S + 60, HANG_AFTER_S)
-    assert limits(None, 5, 20, None) == (STARTUP_S, HANG_AFTER_S)
-    assert limits(None, 5, 20, 300.0) == (300.0, HANG_AFTER_S)
+    assert point_limits(0.001, 5, 20, None) == (STARTUP_S + 60, HANG_AFTER_S)
+    assert point_limits(None, 5, 20, None) == (STARTUP_S, HANG_AFTER_S)
+    assert point_limits(None, 5, 20, 300.0) == (300.0, HANG_AFTER_S)

@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from scaling.layout.axes import AXES, DEFAULTS, axes_of, label_of
+from scaling.layout.axes import AXES, DEFAULTS, axes_of, layout_label
 from scaling.record.row import PointColumns, Row, fields_of
 from scaling.study import grid
 from scaling.study.grid import Refusal
@@ -21,11 +21,11 @@ from tests.samples import values_of
 
 MADE_UP = """\
     gear: Literal["first", "second"] = _axis(
-        "first", later=True, title="gear", name="{} gear", short="{}", label="gear-{}",
+        "first", added_later=True, title="gear", name="{} gear", short="{}", label="gear-{}",
         column="gear",
     )
     road: Literal["dry", "wet"] = _axis(
-        "dry", later=True, setting=True, title="road", name="{} road", short="{}",
+        "dry", added_later=True, setting=True, title="road", name="{} road", short="{}",
         label="road-{}", column="road",
     )
 """
@@ -139,7 +139,7 @@ def test_studies_points_refusals_and_rows_have_the_axes_of_the_table() -> None:
 
 @pytest.mark.parametrize("name", AXES)
 def test_layouts_that_differ_in_one_axis_have_different_labels(name: str) -> None:
-    labels = {label_of({**DEFAULTS, name: value}) for value in values_of(AXES[name])}
+    labels = {layout_label({**DEFAULTS, name: value}) for value in values_of(AXES[name])}
     assert len(labels) == len(values_of(AXES[name]))
 
 

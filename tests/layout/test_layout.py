@@ -133,6 +133,6 @@ def test_a_kernel_for_what_a_model_does_not_have_is_refused():
 def test_an_axis_that_came_later_is_named_only_where_it_is_chosen():
     """Ids and files of points that were measured before it existed stay what they were."""
     plain = Layout(seq_length=32)
-    assert not {"compile", "zero_shard_size"} & set(plain.facts())
+    assert not {"compile", "zero_shard_size"} & set(plain.stored_fields())
     chosen = dataclasses.replace(plain, compile=True)
-    assert chosen.facts() == {**plain.facts(), "compile": True}
+    assert chosen.stored_fields() == {**plain.stored_fields(), "compile": True}

@@ -7,7 +7,7 @@ import pytest
 from scaling.errors import InputError
 from scaling.layout.engines import ENGINES, engine_refusals
 from scaling.layout.layout import Layout
-from scaling.layout.partition import layers_of_stages, part_costs
+from scaling.layout.partition import layer_and_head_costs, layers_of_stages
 from scaling.layout.shapes import (
     ModelShape,
     hardware_flops_per_token,
@@ -118,14 +118,14 @@ def test_latent_attention_worked_by_hand():
 def test_a_window_leaves_the_pairs_that_can_be_counted():
     windowed = dataclasses.replace(ONE, num_layers=2, window=3, windowed_layers=1)
     # a sequence of 8: pairs 8^2 / 2 = 32 and 8 * 3 - 3^2 / 2 = 19.5, twice the mean: 8 and 39 // 8
-    assert windowed.attended(8) == 8 + 4
-    assert windowed.attended(2) == 4, "no sequence is shorter than what it sees"
+    assert windowed.attended_keys(8) == 8 + 4
+    assert windowed.attended_keys(2) == 4, "no sequence is shorter than what it sees"
     plain = dataclasses.replace(ONE, num_layers=2)
     assert model_flops_per_token(plain, 8) - model_flops_per_token(windowed, 8) == 12 * 4 * 4
 
 
 def test_stages_are_dealt_by_what_the_experts_of_a_token_cost():
-    costs = part_costs(MIXED, 8, "none")
+    costs = layer_and_head_costs(MIXED, 8, "none")
     core = 4 * 4 * 8
     assert costs == (3 * (2 * 120 + core), *[3 * (2 * 172 + core)] * 2, 6 * 40)
     heavy = dataclasses.replace(MIXED, expert_ffn_hidden_size=300)
@@ -133,13 +133,13 @@ def test_stages_are_dealt_by_what_the_experts_of_a_token_cost():
 
 
 def test_a_dense_shape_says_nothing_of_parts_it_has_not():
-    assert set(ONE.facts()) == {
+    assert set(ONE.stored_fields()) == {
         "family", "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads",
         "head_dim", "ffn_hidden_size", "gated_mlp", "vocab_size", "tied_embeddings",
         "max_positions",
     }  # fmt: skip
     for shape in (ONE, MIXED, MODELS["deepseek_v3"]):
-        assert ModelShape(**shape.facts()) == shape
+        assert ModelShape(**shape.stored_fields()) == shape
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ EXPERTS = "  num_experts: 8\n  experts_per_token: 2\n  expert_ffn_hidden_size: 3
         ("  shared_experts: 1\n", "shared_experts=1: num_experts is missing"),
         ("  key_value_rank: 8\n", "key_value_rank=8: rotary_head_dim is missing"),
         ("  value_head_dim: 8\n", "value_head_dim=8: key_value_rank is missing"),
-        ("  window: 8\n", "window=8 and windowed_layers=0: both or none of them"),
+        ("  window: 8\n", "window=8 and windowed_layers=0: give both or neither"),
         ("  window: 8\n  windowed_layers: 5\n", "windowed_layers=5 is more than num_layers=4"),
         ("  family: gpt\n  max_positions: 9\n" + EXPERTS, "is a part of family llama only"),
         ("  router: best\n", "router='best'"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.layout.partition import layers_of_stages, part_costs
+from scaling.layout.partition import layer_and_head_costs, layers_of_stages
 from scaling.layout.shapes import ModelShape
 from scaling.study.catalogues import load_models
 from tests.conftest import PROJECT
@@ -38,7 +38,7 @@ def test_no_other_deal_has_a_faster_slowest_stage(shape, pp, checkpointing, data
     assert len(found) == pp
     assert sum(found) == count
     assert all(found[:-1])
-    costs = part_costs(shape, 32, checkpointing)
+    costs = layer_and_head_costs(shape, 32, checkpointing)
     for cuts in itertools.combinations(range(1, count + 1), pp - 1):
         other = tuple(b - a for a, b in itertools.pairwise([0, *cuts, count]))
         assert slowest(costs, found) <= slowest(costs, other)
@@ -73,6 +73,6 @@ def test_the_cost_of_a_layer_and_of_the_head_worked_by_hand():
     )  # fmt: skip
     # weights 48 + 72, scores and values 4 * 4 * 8; head 40
     forward = 2 * 120 + 128
-    assert part_costs(one, 8, "none") == (3 * forward, 6 * 40)
-    assert part_costs(one, 8, "selective") == (3 * forward + 128, 240)
-    assert part_costs(one, 8, "full") == (4 * forward, 240)
+    assert layer_and_head_costs(one, 8, "none") == (3 * forward, 6 * 40)
+    assert layer_and_head_costs(one, 8, "selective") == (3 * forward + 128, 240)
+    assert layer_and_head_costs(one, 8, "full") == (4 * forward, 240)

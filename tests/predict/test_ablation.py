@@ -1,4 +1,4 @@
-"""What benchmarks/ablate.py turns off does something, and docs/prediction.md says its worth."""
+"""Each mechanism of benchmarks/ablate.py changes predictions, and its worth is documented."""
 
 from contextlib import ExitStack
 from unittest import mock

@@ -241,8 +241,8 @@ def test_a_dense_model_is_dealt_to_nobody():
         "ep=2 deals experts to ranks, and this model has none",
         "routing=skewed:2 is among experts, and this model has none",
     ]
-    assert AXES["ep"].later
-    assert AXES["routing"].later
+    assert AXES["ep"].added_later
+    assert AXES["routing"].added_later
 
 
 def test_rows_whose_experts_cannot_be_dealt_say_why(points):
@@ -268,7 +268,12 @@ def test_a_mixture_in_memory_is_the_point_that_its_table_is():
             inputs_of_layouts([layout], [shape], models=["m"], clusters=["h100-80gb"]), {}
         )
     )  # fmt: skip
-    row = {**shape.facts(), **layout.facts(), "framework": "scaling", "cluster": "h100-80gb"}
+    row = {
+        **shape.stored_fields(),
+        **layout.stored_fields(),
+        "framework": "scaling",
+        "cluster": "h100-80gb",
+    }
     table = predict(points_of(Columns(table_of({**row, "etp": 1}), "t")))
     assert np.isfinite(own.step_time_s).all()
     assert table.step_time_s == pytest.approx(own.step_time_s)

@@ -11,11 +11,12 @@ from scaling.predict.read.parameters import PARAMETERS
 pytestmark = pytest.mark.slow
 
 NUMBER = re.compile(r"-?\d+\.?\d*")
-TEXT = (Path(__file__).parents[2] / "docs" / "prediction.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_table_of_parameters_says_what_the_code_says():
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \| (.+?) \| .+ \|$", TEXT, re.M)
+    text = (DOCS / "formulas.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \| (.+?) \| .+ \|$", text, re.M)
     documented = {name: cells for name, *cells in rows}
     expected = {
         q.name: [
@@ -31,7 +32,8 @@ def test_the_table_of_parameters_says_what_the_code_says():
 
 def test_every_key_of_validate_json_is_documented(sweep_csv):
     found = trial(read_table(sweep_csv), "sweep").to_dict()
-    part = TEXT.split("`scaling validate ROWS --json`**", 1)[1].split("With `--published`", 1)[0]
+    text = (DOCS / "prediction.md").read_text(encoding="utf-8")
+    part = text.split("<!-- keys of validate -->", 1)[1].split("<!-- end of keys -->", 1)[0]
     documented = set(re.findall(r"`(\w+)`", part))
     keys = {*found, *found["groups"][0]}
     for name in ("step_time", "regret", "memory"):
@@ -41,7 +43,7 @@ def test_every_key_of_validate_json_is_documented(sweep_csv):
 
 def test_the_accuracy_tables_are_what_the_published_rows_give():
     """Held to a point: a fit ends a little elsewhere on other machines."""
-    written = accuracy.TABLES.part_of(TEXT)
+    written = accuracy.TABLES.part_of(accuracy.DOCUMENT.read_text(encoding="utf-8"))
     again = accuracy.tables_of(accuracy.lines())
     assert NUMBER.sub("#", written) == NUMBER.sub("#", again), "run python benchmarks/accuracy.py"
     numbers = zip(NUMBER.findall(written), NUMBER.findall(again), strict=True)

@@ -30,7 +30,7 @@ def on(name, **conditions):
 NUMBER = re.compile(r"\d+")
 
 
-# Limits are what was reached plus about a fifth; the goals stand in docs/prediction.md.
+# Limits are what was reached plus about a fifth; the goals stand in docs/prediction_accuracy.md.
 @pytest.mark.parametrize(
     ("name", "mape"),
     [

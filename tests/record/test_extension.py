@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scaling.record.extension import estimate_full_step
-from scaling.study.short_steps import in_random_turns
+from scaling.study.short_steps import shuffled_rounds
 
 COUNTS = [4, 6, 8]
 
@@ -39,7 +39,7 @@ def test_an_eighty_percent_interval_holds_the_truth_about_four_times_in_five():
 def alike_steps(seed, *, rounds=12, alike=0.7, noise=0.02):
     """Rounds in the turns that points take, and seconds whose noise outlasts a step (AR(1))."""
     random = np.random.default_rng(seed)
-    counts = in_random_turns(COUNTS, rounds, seed)
+    counts = shuffled_rounds(COUNTS, rounds, seed)
     off = np.zeros(len(counts))
     for place in range(1, len(counts)):
         fresh = random.standard_normal() * np.sqrt(1 - alike**2)

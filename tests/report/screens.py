@@ -25,7 +25,7 @@ from scaling.analyse.importing import import_rows
 from scaling.analyse.warehouse import tabulate
 from scaling.record.files import write_points, write_rows
 from scaling.report.page.page import write_report
-from scaling.study.point import columns_of
+from scaling.study.point import point_columns
 from tests.report.conftest import CHROMIUM, FLAGS, REPORTS, tabulated
 from tests.report.large_study import AXES, CLUSTERS, write_large_study
 from tests.report.synthetic_study import SHAPES, cpu_plan, gpu_plan, grid, row, step_time_s
@@ -80,7 +80,7 @@ def mixed(folder: Path) -> Path:
         models=("llama-8b",), sizes=sizes, cluster="h100-80gb-dgx", axes=AXES, repeats=1
     )
     rows = [
-        {name: value for name, value in columns_of(point).items() if name != "layout"}
+        {name: value for name, value in point_columns(point).items() if name != "layout"}
         | {"outcome": "ok", "step_time_s": 1.1 * step_time_s(point), "source": "a paper"}
         for point in plan.points[::2]
     ]

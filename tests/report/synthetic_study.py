@@ -19,7 +19,7 @@ from scaling.layout.shapes import ModelShape
 from scaling.record.files import write_points, write_rows
 from scaling.record.row import Outcome, Row
 from scaling.study.grid import Plan, Refusal
-from scaling.study.point import Point, StudyKind, columns_of
+from scaling.study.point import Point, StudyKind, point_columns
 
 SHAPES = {
     "llama-1b": ModelShape(
@@ -73,7 +73,7 @@ def row(point: Point, outcome: Outcome = "ok", **measured: Any) -> Row:
     unmeasured = {field.name: None for field in dataclasses.fields(Row)}
     facts = {
         **unmeasured,
-        **columns_of(point),
+        **point_columns(point),
         "outcome": outcome,
         "attempt": 1,
         "duration_s": 30.0,
@@ -125,7 +125,7 @@ def memory_bytes(point: Point) -> float:
 def step_time_s(point: Point) -> float:
     """Compute, a pipeline bubble and communication that grows with every axis."""
     layout = point.layout
-    known = columns_of(point)
+    known = point_columns(point)
     flops = known["hardware_flops_per_token"] * known["tokens_per_step"] / layout.world_size
     if point.gpu == "cpu":  # two cores, however many ranks
         compute = flops / 40e9 * max(1.0, layout.world_size / 2)

@@ -13,7 +13,7 @@ from scaling.run.choose import allocation_of, choose
 from scaling.run.progress import watcher_of
 from scaling.run.sweep import Sweep, hosts_to_avoid
 from scaling.study.paths import StudyPaths
-from scaling.study.plan_file import Allocation, json_object
+from scaling.study.plan_file import Allocation, read_json_object
 from scaling.study.point import point_from_json
 from tests.rows import row_of
 from tests.run.test_planning import study_of
@@ -68,7 +68,7 @@ def measured(points, study, paths, slow, host="n1"):
 
 def test_a_node_whose_runs_take_longer_is_named_and_its_points_run_again(swept, tmp_path):
     first, again, text = swept()
-    named = json_object(StudyPaths(tmp_path).excluded)
+    named = read_json_object(StudyPaths(tmp_path).excluded)
     assert named.keys() == {"n1"}
     assert "take 10% longer" in named["n1"]
     assert "n1 is left out" in text
@@ -150,7 +150,7 @@ def test_a_second_slow_node_is_named_though_layouts_of_the_first_ran_twice(plain
     measured(again, study, paths, slow=lambda place: False)
     measured(of_size[16], study, paths, slow=lambda place: place % 2, host="n2")
     text = choose(study, plan, 16, tmp_path, paths.choice_elsewhere(16), on_others=True)
-    assert json_object(paths.excluded).keys() == {"n1", "n2"}
+    assert read_json_object(paths.excluded).keys() == {"n1", "n2"}
     assert text.startswith(f"world_size=16: {len(of_size[16]) // 2} layouts ran on slow nodes only")
 
 
@@ -205,4 +205,4 @@ def test_a_repeat_goes_to_nodes_that_its_layout_has_not_seen_where_there_are_eno
 def test_a_file_that_names_nobody_excludes_nobody(tmp_path):
     for text in ("", "[]", "{"):
         (tmp_path / "excluded.json").write_text(text)
-        assert json_object(tmp_path / "excluded.json") == {}
+        assert read_json_object(tmp_path / "excluded.json") == {}

@@ -12,7 +12,7 @@ from scaling.run import planning
 from scaling.study import grid
 from scaling.study.point import point_from_json
 from scaling.study.study import load_study
-from scaling.study.time_limits import limits
+from scaling.study.time_limits import point_limits
 from tests.conftest import CLUSTERS, MODELS, PROJECT
 
 
@@ -53,7 +53,7 @@ def test_a_points_limits_follow_its_predicted_step_time_and_its_id_does_not(conf
     (point,) = planning.fitting_plan(study_of(config, write_study)).points
     assert point.expected_step_s > 0
     steps = (point.warmup_steps, point.measured_steps)
-    assert point.time_limit_s == limits(point.expected_step_s, *steps, None)[0]
+    assert point.time_limit_s == point_limits(point.expected_step_s, *steps, None)[0]
     assert point_from_json(point.to_json()) == point
 
     (bound,) = planning.fitting_plan(

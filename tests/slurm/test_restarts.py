@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from scaling.cluster.slurm_site import ask_slurm
+from scaling.cluster.slurm_site import query_slurm
 from scaling.run.new_folder import clusters_text
 from tests.slurm.lab import until
 
@@ -175,7 +175,7 @@ def test_a_run_is_stopped_for_good_though_its_snakemake_is_dead(study):
 def test_a_new_folder_is_told_partition_and_account_by_slurm(study, monkeypatch):
     for name, value in study.lab.environment.items():
         monkeypatch.setenv(name, value)
-    site = ask_slurm()
+    site = query_slurm()
     assert site is not None
     assert site.best.gpus_per_node == 4
     assert "lab" in site.accounts

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scaling.errors import InputError
 from scaling.record.row import Row, fields_of
 from scaling.study import grid
-from scaling.study.point import columns_of, point_from_json
+from scaling.study.point import point_columns, point_from_json
 from scaling.study.study import load_study
 
 
@@ -182,12 +182,12 @@ def test_a_point_survives_its_file(planned):
 
 def test_what_is_known_of_a_point_are_columns_of_the_row(planned):
     for point in planned().points:
-        assert set(columns_of(point)) <= set(fields_of(Row))
+        assert set(point_columns(point)) <= set(fields_of(Row))
 
 
 def test_the_fingerprint_changes_with_the_plan(planned):
-    assert grid.fingerprint(planned()) == grid.fingerprint(planned())
-    assert grid.fingerprint(planned()) != grid.fingerprint(planned(measure={"seed": 1}))
+    assert grid.plan_digest(planned()) == grid.plan_digest(planned())
+    assert grid.plan_digest(planned()) != grid.plan_digest(planned(measure={"seed": 1}))
 
 
 @settings(

@@ -1,12 +1,12 @@
 """A random order that a study's seed fixes."""
 
-from scaling.study.point import place_of
+from scaling.study.point import random_fraction
 
 NAMES = [f"p{number}" for number in range(40)]
 
 
 def shuffled(names, seed):
-    return sorted(names, key=lambda name: place_of(seed, name))
+    return sorted(names, key=lambda name: random_fraction(seed, name))
 
 
 def test_the_order_is_random_and_the_seeds():
@@ -23,5 +23,5 @@ def test_a_point_that_comes_moves_no_other():
 
 
 def test_purposes_draw_for_themselves():
-    assert place_of(1, "p1") != place_of(1, "p1", "in full")
-    assert 0 <= place_of(1, "p1") < 1
+    assert random_fraction(1, "p1") != random_fraction(1, "p1", "in full")
+    assert 0 <= random_fraction(1, "p1") < 1

@@ -9,7 +9,7 @@ import yaml
 from scaling.errors import InputError
 from scaling.study import grid
 from scaling.study.catalogues import load_clusters, load_models
-from scaling.study.study import findings_of, load_study
+from scaling.study.study import load_study, replication_queries
 from tests.conftest import CLUSTERS, MODELS, PROJECT
 from tests.study.malformed import MALFORMED, changed
 
@@ -176,11 +176,11 @@ def test_what_a_study_replicates_must_be_there(config, write_study, tmp_path):
     findings.mkdir(parents=True)
     (findings / "claim.sql").write_text("select 1")
     found = load_study(write_study(replicates="old_paper"), config)
-    assert findings_of(found, tmp_path / "reports") == [findings / "claim.sql"]
+    assert replication_queries(found, tmp_path / "reports") == [findings / "claim.sql"]
     wrong = load_study(write_study(replicates="old_papers"), config)
     with pytest.raises(InputError, match=r"replicates='old_papers': .* did you mean 'old_paper'\?"):
-        findings_of(wrong, tmp_path / "reports")
-    assert findings_of(load_study(write_study(), config)) == []
+        replication_queries(wrong, tmp_path / "reports")
+    assert replication_queries(load_study(write_study(), config)) == []
 
 
 def test_a_guided_sweep_needs_gpus_whose_steps_can_be_predicted(config, write_study):

@@ -21,7 +21,7 @@ from tests.points import TINY, tiny_point
 from tests.train.test_model import CPU
 
 PACKAGE = Package(
-    name="made-up-attn", module="made_up_attn", needed="made-up-attn >= 1 (Hopper)",
+    name="made-up-attn", module="made_up_attn", requirement="made-up-attn >= 1 (Hopper)",
     version="1.", capabilities=(9,),
 )  # fmt: skip
 NEEDS = "attention=made_up needs made-up-attn >= 1 \\(Hopper\\); "
@@ -43,7 +43,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Register:
             calls.append(1)
             return attend(query, key, value, "math")
 
-        kernel = Kernel(called="attention=made_up", package=package, cost="flash3")
+        kernel = Kernel(setting="attention=made_up", package=package, cost="flash3")
         monkeypatch.setitem(ATTENTION, "made_up", kernel)
         monkeypatch.setitem(CALLS, "made_up", call)
         return calls
@@ -89,7 +89,7 @@ def test_a_kernel_that_this_gpu_or_version_has_not_says_so(
     monkeypatch.setattr(kernels.importlib, "import_module", types.ModuleType)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A")
-    kernel = Kernel(called="attention=made_up", package=PACKAGE)
+    kernel = Kernel(setting="attention=made_up", package=PACKAGE)
     with pytest.raises(KernelUnavailable, match=NEEDS + said):
         kernels.require_package(kernel, torch.device("cuda"))
 
@@ -105,5 +105,5 @@ def test_axes_checks_and_calls_are_those_of_the_table() -> None:
     assert AXES["attention"].values == tuple(ATTENTION)
     assert set(FUSED) <= set(AXES)
     assert {kernel.axis for kernel in fused_kernels(SMALL, CPU)} == set(FUSED)
-    assert set(CALLS) == {name for name, kernel in ATTENTION.items() if kernel.gone is None}
+    assert set(CALLS) == {name for name, kernel in ATTENTION.items() if kernel.obsolete is None}
     assert all(kernel.cost is not None for kernel in ATTENTION.values())

@@ -6,7 +6,7 @@ import pytest
 
 from scaling.record.extension import estimate_full_step
 from scaling.study.point import Point
-from scaling.study.short_steps import accumulations, in_random_turns
+from scaling.study.short_steps import short_step_sizes, shuffled_rounds
 from tests.points import tiny_point
 from tests.train.conftest import Learn, Train
 
@@ -37,7 +37,7 @@ def test_short_steps_reduce_and_update_as_full_ones_in_every_layout(
         results = train(short_point(**layout))
         first = results[0]
         counts = [4, 8, 12] if "pp" in layout else [2, 5, 8]
-        assert first.short_accumulations == in_random_turns(counts, 5, seed=1)
+        assert first.short_accumulations == shuffled_rounds(counts, 5, seed=1)
         assert first.short_step_times_s is not None
         extension = estimate_full_step(first.short_accumulations, first.short_step_times_s, 16)
         assert extension is not None
@@ -72,7 +72,7 @@ def in_turns(**layout: object) -> Point:
 def test_every_schedule_trains_alike_when_short_and_full_steps_take_turns(
     learn: Learn, point: Point
 ) -> None:
-    assert accumulations(point.layout) == (4, 8, 12)
+    assert short_step_sizes(point.layout) == (4, 8, 12)
     losses = learn(point)[0]["losses"]
     assert len(losses) == 5
     assert losses == pytest.approx(learn(in_turns())[0]["losses"], abs=2e-5)
@@ -83,7 +83,7 @@ def test_a_point_of_both_kinds_has_the_losses_of_its_full_steps_alone(train: Tra
     both = train(short_point("both", zero_stage=2))[0]
     assert both.losses == pytest.approx(plain.losses, abs=1e-6)
     assert len(both.step_times_s) == 10
-    assert both.short_accumulations == in_random_turns([2, 5, 8], 5, seed=1)
+    assert both.short_accumulations == shuffled_rounds([2, 5, 8], 5, seed=1)
     assert both.short_step_times_s is not None
     extension = estimate_full_step(both.short_accumulations, both.short_step_times_s, 16)
     assert extension is not None

@@ -23,7 +23,7 @@ from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
-from scaling.study.short_steps import accumulations
+from scaling.study.short_steps import short_step_sizes
 from scaling.train.data import micro_batches
 from scaling.train.engines.trainer import build, planned
 from scaling.train.parallel.groups import Groups
@@ -116,7 +116,7 @@ def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
     plan = planned(point, groups, _CPU)
     trainer = build(plan, groups)
     whole = point.layout.gradient_accumulation_steps
-    short = () if point.accumulation == "full" else accumulations(point.layout)
+    short = () if point.accumulation == "full" else short_step_sizes(point.layout)
     counts = (*short, whole)  # in turns
     losses, norms = [], []
     for step in range(point.warmup_steps + point.measured_steps):

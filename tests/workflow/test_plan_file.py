@@ -73,7 +73,7 @@ def test_what_only_the_report_says_is_remade_after_a_plan_and_nothing_is_measure
 def test_a_plan_that_fits_is_read_and_not_made_again(planned, monkeypatch):
     before = times_of(planned)
     monkeypatch.setattr(subprocess, "run", None)
-    found = plan_file.up_to_date("quickstart")
+    found = plan_file.current_plan("quickstart")
     assert set(found.points) == set(plan_of(planned)["points"])
     assert times_of(planned) == before
 
@@ -89,22 +89,22 @@ def test_broken_or_missing_files_of_a_plan_are_written_anew(planned, damage):
                 (results / damaged).write_bytes(whole[damaged][: len(whole[damaged]) // 2])
             else:
                 (results / damaged).unlink(missing_ok=True)
-            assert plan_file.read(results, made_from()) is None
+            assert plan_file.read_plan(results, made_from()) is None
         plan(planned, "quickstart")
         assert {name: (results / name).read_bytes() for name in names} == whole
-    assert plan_file.read(results, made_from()) is not None
+    assert plan_file.read_plan(results, made_from()) is not None
 
 
 def made_from():
     path = plan_file.study_path("quickstart")
-    return plan_file.made_from(path, plan_file.CONFIG, mode=None, cluster=None)
+    return plan_file.inputs_digest(path, plan_file.CONFIG, mode=None, cluster=None)
 
 
 def test_a_missing_point_file_is_written_anew(planned):
     lost = next((planned / "results/quickstart/points").iterdir())
     whole = lost.read_text()
     lost.unlink()
-    plan_file.up_to_date("quickstart")
+    plan_file.current_plan("quickstart")
     assert lost.read_text() == whole
 
 
@@ -125,12 +125,12 @@ def test_planning_again_touches_nothing_and_two_at_once_end_in_the_same_plan(pla
 def test_a_plan_is_stale_when_a_file_it_follows_from_says_something_else(planned, file):
     path = plan_file.study_path("quickstart")
     facts = {"mode": None, "cluster": None}
-    before = plan_file.made_from(path, plan_file.CONFIG, **facts)
+    before = plan_file.inputs_digest(path, plan_file.CONFIG, **facts)
     os.utime(planned / "config" / file)
-    assert plan_file.made_from(path, plan_file.CONFIG, **facts) == before
+    assert plan_file.inputs_digest(path, plan_file.CONFIG, **facts) == before
     (planned / "config" / file).write_text((planned / "config" / file).read_text() + "\n# more\n")
-    assert plan_file.made_from(path, plan_file.CONFIG, **facts) != before
-    assert plan_file.made_from(path, plan_file.CONFIG, mode="predict", cluster=None) != before
+    assert plan_file.inputs_digest(path, plan_file.CONFIG, **facts) != before
+    assert plan_file.inputs_digest(path, plan_file.CONFIG, mode="predict", cluster=None) != before
 
 
 def test_a_price_is_part_of_what_tables_are_made_from_and_a_comment_is_not(planned):
@@ -156,7 +156,7 @@ def test_what_snakemake_imports_on_every_parse_is_light(planned):
         if isinstance(each, ast.Import | ast.ImportFrom)
     ]
     assert any("scaling" in line for line in lines)
-    code = "\n".join([*lines, "plan_file.up_to_date('quickstart')", "print(*sys.modules)"])
+    code = "\n".join([*lines, "plan_file.current_plan('quickstart')", "print(*sys.modules)"])
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "duckdb", "altair", "pyarrow", "numpy", "pydantic", "yaml", "typer", "rich"}
     assert not heavy & set(ran.stdout.split())

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from scaling.run import plan_writer, retry
-from scaling.study.study import about, load_study
+from scaling.study.study import load_study, study_info_json
 from tests.conftest import PROJECT
 from tests.warm import warm_python
 from tests.workflow.conftest import stand_in
@@ -145,7 +145,7 @@ def fresh(root, tmp_path):
     made = plan_writer.plan_study("one")
     ids = sorted(point.point_id for point in made.plan.points)
     return {
-        "about": json.loads(about(load_study("one"))),
+        "about": json.loads(study_info_json(load_study("one"))),
         "points": ids,
         "refused": sorted(refusal.reason for refusal in made.plan.refusals),
         "measured": ids,

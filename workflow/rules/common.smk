@@ -11,7 +11,7 @@ chosen_by_option = {
 }
 
 try:
-    PLAN = plan_file.up_to_date(
+    PLAN = plan_file.current_plan(
         str(config.get("study", "quickstart")), **chosen_by_option
     )
 except InputError as error:
@@ -39,7 +39,7 @@ def quoted(*words):
 CONTAINED = "apptainer" in map(str, workflow.deployment_settings.deployment_method)
 SCALING = "scaling" if CONTAINED else quoted(sys.executable, "-m", "scaling")
 CHOOSE = f"{SCALING} choose {quoted(PLAN.study, *CHOSEN)}"
-REPORTS = paths.own_or_shipped("reports")
+REPORTS = paths.local_or_shipped("reports")
 SQL = sorted(str(path) for path in REPORTS.joinpath("sql").rglob("*.sql"))
 TABLES = sorted(path.stem for path in REPORTS.joinpath("sql").glob("*.sql"))
 TABLES += ["replication"] if PLAN.replicates else []

@@ -8,7 +8,7 @@ from typing import Any
 _OUT_OF_MEMORY = re.compile(r"(?:torch\.|torch\.cuda\.)OutOfMemoryError|CUDA out of memory")
 
 
-def ending(text: str, steps_s: Sequence[float], line: str) -> dict[str, Any]:
+def outcome_and_step_time(text: str, steps_s: Sequence[float], line: str) -> dict[str, Any]:
     """Outcome and step time of a log: the median of its steps (seconds), the first left out.
 
     Raises:

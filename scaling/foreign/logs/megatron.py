@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from scaling.foreign.logs import ending
+from scaling.foreign.logs import outcome_and_step_time
 
 _ARGUMENT = re.compile(r"^\s*(?:\d+:\s*)?(\w+) \.{2,} (.*)$", re.MULTILINE)
 _ITERATION = re.compile(
@@ -36,7 +36,7 @@ _COUNTS = {
 _OF_EXPERTS = ("experts_per_token", "expert_ffn_hidden_size")
 
 
-def rows_of(text: str) -> list[dict[str, Any]]:
+def parse_log(text: str) -> list[dict[str, Any]]:
     """The one row of a log: the median of its logged iterations, the first of them left out.
 
     Raises:
@@ -45,7 +45,11 @@ def rows_of(text: str) -> list[dict[str, Any]]:
     arguments = dict(_ARGUMENT.findall(text))
     timed = [float(ms) / 1000 for _, ms in _ITERATION.findall(text)]
     line = 'line "iteration ... | elapsed time per iteration (ms): ..."'
-    row = {"framework": "Megatron-LM", **_layout(arguments), **ending(text, timed, line)}
+    row = {
+        "framework": "Megatron-LM",
+        **_layout(arguments),
+        **outcome_and_step_time(text, timed, line),
+    }
     if timed and (batches := _BATCH.findall(text)):
         row["global_batch_size"] = int(batches[-1])  # after a ramp
     if timed and (peaks := _PEAK_MB.findall(text)):

@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-from scaling.foreign.logs import ending
+from scaling.foreign.logs import outcome_and_step_time
 
 _MARK = ":::MLLOG "
 _MODELS = {"gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b", "llama31_8b": "llama3.1-8b"}
 
 
-def rows_of(text: str) -> list[dict[str, Any]]:
+def parse_log(text: str) -> list[dict[str, Any]]:
     """The one row of a result file: the median of its tracked steps, the first left out.
 
     A step's time is `train_step_time` of `tracked_stats`, in seconds, or the batch over
@@ -41,4 +41,6 @@ def rows_of(text: str) -> list[dict[str, Any]]:
             rates += [float(value["throughput"])] if "throughput" in value else []
     if not seconds and "global_batch_size" in row:
         seconds = [row["global_batch_size"] / rate for rate in rates if rate > 0]
-    return [row | ending("", seconds, "tracked_stats with train_step_time or throughput")]
+    return [
+        row | outcome_and_step_time("", seconds, "tracked_stats with train_step_time or throughput")
+    ]

@@ -14,7 +14,7 @@ _LINE = re.compile(
 _KINDS = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
 
 
-def rows_of(text: str) -> list[dict[str, Any]]:
+def parse_log(text: str) -> list[dict[str, Any]]:
     """A probe a message size: seconds out of place, over all ranks as one group.
 
     `message_bytes` is the size column, which nccl-tests and this project's probes define alike.

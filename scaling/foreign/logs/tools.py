@@ -12,11 +12,11 @@ from scaling.record.probe_row import Probe
 from scaling.record.row import Row, fields_of
 
 TOOLS: Mapping[str, Callable[[str], list[dict[str, Any]]]] = {
-    "megatron": megatron.rows_of,
-    "nemo": nemo.rows_of,
-    "mlperf": mllog.rows_of,
-    "torchtitan": torchtitan.rows_of,
-    "nccl-tests": nccl_tests.rows_of,
+    "megatron": megatron.parse_log,
+    "nemo": nemo.parse_log,
+    "mlperf": mllog.parse_log,
+    "torchtitan": torchtitan.parse_log,
+    "nccl-tests": nccl_tests.parse_log,
 }
 _KINDS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
@@ -25,7 +25,7 @@ _KINDS: Mapping[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
-def table_of(paths: list[Path], tool: str, stated: Mapping[str, str]) -> pa.Table:
+def read_logs(paths: list[Path], tool: str, stated: Mapping[str, str]) -> pa.Table:
     """Logs as one table in the project's names, a row a log, or a probe a message size.
 
     Args:

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from scaling.foreign.logs import ending
+from scaling.foreign.logs import outcome_and_step_time
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MESH = re.compile(r"Building device mesh with parallelism: (.*)$", re.MULTILINE)
@@ -15,7 +15,7 @@ _STEP = re.compile(
 _CHECKPOINTING = re.compile(r"Applied (full|selective) activation checkpointing")
 
 
-def rows_of(text: str) -> list[dict[str, Any]]:
+def parse_log(text: str) -> list[dict[str, Any]]:
     """The one row of a log: the median of its steps, the first left out.
 
     torchtitan prints tokens/s of one GPU; the step follows from the batch, tokens and GPUs.
@@ -43,7 +43,7 @@ def rows_of(text: str) -> list[dict[str, Any]]:
     timed = [tokens / rate for rate in rates if rate > 0]
     if rates and not timed:
         raise ValueError("its tokens a second are 0")
-    row |= ending(text, timed, 'line "step: ... loss: ... memory: ... tps: ..."')
+    row |= outcome_and_step_time(text, timed, 'line "step: ... loss: ... memory: ... tps: ..."')
     if steps:
         row["peak_memory_bytes"] = int(max(float(gib) for _, gib, _ in steps) * 2**30)
     return [row]

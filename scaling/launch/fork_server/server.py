@@ -237,7 +237,7 @@ def _become_rank(order: Order, rank: int, local_rank: int, *, on_gpu: bool) -> N
     with (Path(order.logs) / f"rank{rank}.log").open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    node.settle(os.environ, on_gpu=on_gpu)
+    node.bind_rank(os.environ, on_gpu=on_gpu)
     if threads := os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(int(threads))  # OpenMP read its environment when torch was imported
     faulthandler.register(signal.SIGUSR1, all_threads=True)

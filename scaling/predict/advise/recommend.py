@@ -8,7 +8,7 @@ import numpy as np
 
 from scaling.cluster.hardware import Cluster, gpu_named
 from scaling.errors import InputError, did_you_mean, shortened
-from scaling.layout.axes import AXES, SETTING, Precision
+from scaling.layout.axes import AXES, SETTING_AXES, Precision
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape, model_flops_per_token
 from scaling.predict.advise.candidates import Search, candidates
@@ -145,8 +145,10 @@ def _checked(setting: Mapping[str, str]) -> dict[str, Any]:
     """Choices on axes of the setting in the axes' own types."""
     checked = {}
     for name, choice in setting.items():
-        if name not in SETTING:
-            raise InputError(f"--setting {shortened(name)}: {did_you_mean(name[:60], SETTING)}")
+        if name not in SETTING_AXES:
+            raise InputError(
+                f"--setting {shortened(name)}: {did_you_mean(name[:60], SETTING_AXES)}"
+            )
         axis = AXES[name]
         values = {str(value): value for value in axis.values or ()}
         if choice not in values:

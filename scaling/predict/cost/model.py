@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.cost.interval import below, beyond_of, rough_of, spread_of
 from scaling.predict.cost.memory import MEMORY_TERMS, memory_of, need_of
 from scaling.predict.cost.outcomes import judged_by
@@ -57,10 +57,10 @@ class Prediction:
     memory_offset: Floats
     fits_from: Floats
     memory_terms: dict[str, Floats]
-    peak_phase: Words  # build, forward, backward or optimizer; None for other software
+    peak_phase: Strings  # build, forward, backward or optimizer; None for other software
     time_terms: dict[str, Floats]
     predicted: Flags
-    parameters_from: Words
+    parameters_from: Strings
 
     @property
     def fits(self) -> Flags:

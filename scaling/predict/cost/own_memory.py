@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.cost.experts import held_params
 from scaling.predict.cost.own_layer import (
     WIDE,
@@ -79,7 +79,7 @@ class Memory:
     total: Floats
     terms: dict[str, Floats]
     first_stage: Floats
-    phase: Words | None = None  # of the peak; None of other software, whose phases nobody counts
+    phase: Strings | None = None  # of the peak; None of other software, whose phases nobody counts
 
 
 def fullest_of(moments: list[Moment], unseen: float) -> Memory:

@@ -5,7 +5,7 @@ in a ratio: at one size ln(a / b) has the standard deviation sqrt(own_a^2 + own_
 sqrt(own_a^2 + own_b^2 + size_a^2 + size_b^2) (`predicted_own_sigma`, `predicted_size_sigma`).
 Odds take errors as Student's with 3 degrees of freedom, gains as normal, both with the width that
 holds 8 in 10: of pairs of published layouts that odds say 99.8 % sure 98.9 % hold, as many as of
-those that a normal error would say 99.9 % (docs/prediction.md).
+those that a normal error would say 99.9 % (docs/prediction_accuracy.md).
 """
 
 import math

@@ -6,7 +6,7 @@ import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.layout.axes import ActivationCheckpointing
-from scaling.layout.partition import layer_cost, layers_by_cost
+from scaling.layout.partition import layer_cost, split_by_cost
 from scaling.predict.cost.experts import held_params, routed_params
 from scaling.predict.read.features import Features
 from scaling.predict.read.stack_facts import Stack
@@ -155,7 +155,7 @@ def ends_of_two_kinds(f: Features, stages: Floats) -> Floats:
         first, layers, *sizes, head, recomputed, pp = values
         again: ActivationCheckpointing = ("none", "selective", "full")[recomputed]
         one, other = (layer_cost(sizes[kind], sizes[kind + 2], again) for kind in (0, 1))
-        dealt = layers_by_cost((one,) * first + (other,) * (layers - first) + (head,), pp)
+        dealt = split_by_cost((one,) * first + (other,) * (layers - first) + (head,), pp)
         of_kind[1:] = np.cumsum((*dealt, *(0,) * (len(of_kind) - 1 - pp)))
     return np.asarray(ends[kind_of.reshape(-1)])
 

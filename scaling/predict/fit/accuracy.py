@@ -202,7 +202,7 @@ def _baseline(
 
 
 def table_of(lines: Sequence[Accuracy]) -> list[list[str]]:
-    """The table as text, heads first: what the terminal and docs/prediction.md show."""
+    """The table as text, heads first: what the terminal and docs/prediction_accuracy.md show."""
     heads = [
         "task", "rows", "MAPE", "median", "RMS", "bias", "rank", "regret", "top 3",
         "false fits", "false OOM", "fit accuracy", "steps covered", "ratios covered",

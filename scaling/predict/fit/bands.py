@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Floats, Strings
 from scaling.predict.cost.interval import before
 from scaling.predict.read.calibration import EIGHTY, Band
 
@@ -28,7 +28,7 @@ class HeldBack:
     log_residual: Floats
     roughness: Floats
     beyond: Floats
-    setting: Words
+    setting: Strings
 
 
 def band_of(

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
 from scaling.errors import InputError
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.predict.cost.interval import range_of
 from scaling.predict.cost.memory import memory_of, need_of
@@ -126,9 +126,9 @@ def _prior_band() -> Band:
     return Band(low=low, high=high, rows=0, own=0.055, shared=0.06)
 
 
-def _settings(points: Points, group: Group) -> Words:
+def _settings(points: Points, group: Group) -> Strings:
     """What rows of a stack must share to be rivals at one size, as words (n,)."""
-    settings: Words = np.full(len(points), "", dtype=object)
+    settings: Strings = np.full(len(points), "", dtype=object)
     for key, rows in settings_of(points, np.ones(len(points), dtype=bool)).items():
         settings[rows] = "|".join(map(str, key))
     return settings[group.rows]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.cost.interval import COUNTS, beyond_of, range_of, rough_of, shown_of
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.step import step_of
@@ -57,7 +57,7 @@ def held_back_errors(
     start: Mapping[str, float],
     fitted: Mapping[str, Fitted],
     axes: Mapping[str, npt.NDArray[np.generic]],
-    settings: Words,
+    settings: Strings,
 ) -> dict[str, Any]:
     """What fits of part of the rows say of the others: bands, trust and residual of a calibration.
 
@@ -191,7 +191,7 @@ def _held_back(
     seen: Observed,
     p: Mapping[str, float],
     test_rows: npt.NDArray[np.int64],
-    settings: Words,
+    settings: Strings,
     known: Mapping[str, tuple[float, ...]],
 ) -> HeldBack:
     """The test rows, predicted by parameters that were fitted on others."""

@@ -36,7 +36,7 @@ def probed_parameters(
     """
     for name in ("cluster", "kind", "seconds"):
         if name not in columns and len(columns):
-            raise columns.missing(name, "this is no table of probes")
+            raise columns.missing_column(name, "this is no table of probes")
     known = site_clusters() if clusters is None else clusters
     kind = columns.words("kind", "", get_args(ProbeKind))
     cluster = columns.words("cluster", "")
@@ -45,7 +45,7 @@ def probed_parameters(
     names = ("seconds", "m", "n", "k", "message_bytes", "flop_per_s")
     values = {name: columns.numbers(name, high=1e18) for name in names}
     values |= {name: columns.counts(name) for name in ("ranks", "nodes")}
-    values["groups"] = columns.counts("groups", default=1.0, plain=True)
+    values["groups"] = columns.counts("groups", default=1.0, silent=True)
     found: dict[str, dict[str, float]] = {}
     for name in sorted(set(cluster.tolist())):
         where = cluster_named(name, known)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError
-from scaling.foreign.arrays import Flags, Words
+from scaling.foreign.arrays import Flags, Strings
 from scaling.foreign.columns import Columns
 from scaling.foreign.conditions import rows_where
 from scaling.layout.shapes import ModelShape
@@ -79,7 +79,7 @@ def _notes(
     tested: Flags,
     observed: Observed,
     calibration: Calibration | None,
-    reasons: Words,
+    reasons: Strings,
 ) -> list[str]:
     notes = []
     if calibration is None:

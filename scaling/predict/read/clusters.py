@@ -18,10 +18,10 @@ _MOST_GPUS = 10_000_000
 
 def config_file(name: str) -> Path | None:
     """config/<name> of the current folder, else as it ships, else None."""
-    from scaling.study.paths import own_or_shipped
+    from scaling.study.paths import local_or_shipped
     from scaling.study.plan_file import CONFIG
 
-    path = own_or_shipped(CONFIG / name)
+    path = local_or_shipped(CONFIG / name)
     return path if path.is_file() else None
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.predict.read.clusters import USABLE_OF_CAPACITY
 from scaling.predict.read.inputs import OWN_FRAMEWORK, UNNAMED
 from scaling.predict.read.stack_facts import Stack
@@ -135,17 +135,17 @@ class Points:
     """
 
     groups: tuple[Group, ...]
-    note: Words
+    note: Strings
     assumptions: tuple[str, ...]
-    model: Words
-    cluster: Words
-    framework: Words
+    model: Strings
+    cluster: Strings
+    framework: Strings
     world_size: Floats
     seq_length: Floats
     global_batch_size: Floats
     tokens_per_step: Floats
-    setting: Words  # choices on the axes that belong to the work
-    point_id: Words | None
+    setting: Strings  # choices on the axes that belong to the work
+    point_id: Strings | None
 
     def __len__(self) -> int:
         return len(self.note)

@@ -6,9 +6,9 @@ import numpy as np
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import did_you_mean, shortened
-from scaling.foreign.arrays import Words
+from scaling.foreign.arrays import Strings
 from scaling.foreign.columns import Columns
-from scaling.foreign.spellings import gpu_meant
+from scaling.foreign.spellings import find_gpu
 from scaling.predict.read.clusters import names_of
 from scaling.predict.read.foreign_stacks import frameworks_of
 from scaling.predict.read.inputs import usable_rows
@@ -27,7 +27,7 @@ CLUSTER_OF = {
 }
 
 
-def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) -> Words:
+def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Strings) -> Strings:
     """The cluster column, as far as possible in names somebody describes.
 
     A cluster nobody here describes is its `gpu`, where the table says so, or the GPU that its name
@@ -39,7 +39,7 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
     """
     stated = next((name for name in NAMES if name in columns), None)
     if stated is None and len(columns):
-        raise columns.missing("cluster", "the hardware is never guessed")
+        raise columns.missing_column("cluster", "the hardware is never guessed")
     cluster = columns.words(stated or "cluster", "")
     known = names_of(clusters)
     strange = np.flatnonzero([name not in known for name in cluster.tolist()])
@@ -53,15 +53,15 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Words) 
         candidates = (
             gpu[row],
             CLUSTER_OF.get((framework[row], per_node[row])) if name == UNNAMED_CLUSTER else None,
-            gpu_meant(name),
-            gpu_meant(gpu[row]),
-            gpu_meant(gpu_name[row]),
+            find_gpu(name),
+            find_gpu(gpu[row]),
+            find_gpu(gpu_name[row]),
         )
         meant = next((each for each in candidates if each in known), None)
         if meant is not None:
             cluster[row] = meant
             if name != UNNAMED_CLUSTER:
-                columns.assume_read(str(stated), name, meant)
+                columns.assume_meaning(str(stated), name, meant)
         elif name == UNNAMED_CLUSTER:
             note[row] = f"cluster={UNNAMED_CLUSTER} says no hardware, and its source is not known"
         else:

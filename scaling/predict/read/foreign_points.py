@@ -7,21 +7,26 @@ import numpy as np
 
 from scaling.cluster.hardware import Cluster
 from scaling.errors import InputError, did_you_mean, shortened
-from scaling.foreign.arrays import Flags, Floats, Words
-from scaling.foreign.columns import LARGEST, MOST, Columns
-from scaling.foreign.decoder_parts import PLAIN_ATTENTION, kinds_of, parts_of, window_of
+from scaling.foreign.arrays import Flags, Floats, Strings
+from scaling.foreign.columns import MAX_COUNT, MAX_EXACT_INT, Columns
+from scaling.foreign.decoder_parts import (
+    PLAIN_ATTENTION,
+    attention_kinds,
+    read_optional_parts,
+    window_tokens,
+)
 from scaling.foreign.layouts import (
+    AXIS_WORDS,
     BATCH_FACTORS,
     DEGREES,
-    WORDS,
-    completed,
-    layout_of,
-    set_misfits_aside,
-    sharded_over,
+    complete_layout,
+    fsdp_ranks,
+    read_layout,
+    skip_inconsistent_layouts,
 )
-from scaling.foreign.measured import OUTCOMES, set_other_work_aside
-from scaling.foreign.spellings import model_meant
-from scaling.layout.axes import AXES, ROUTINGS, SETTING
+from scaling.foreign.measured import OUTCOMES, skip_adapter_training
+from scaling.foreign.spellings import find_model
+from scaling.layout.axes import AXES, ROUTINGS, SETTING_AXES
 from scaling.layout.shapes import ModelShape
 from scaling.predict.read.clusters import cluster_named, names_of
 from scaling.predict.read.foreign_clusters import clusters_of
@@ -56,22 +61,26 @@ def inputs_of(
     """
     n = len(columns)
     note = np.full(n, None, dtype=object)
-    set_other_work_aside(columns)
-    columns.words("outcome", "", OUTCOMES, plain=True)  # a wrong one leaves its row out
+    skip_adapter_training(columns)
+    columns.words("outcome", "", OUTCOMES, silent=True)  # a wrong one leaves its row out
     model = columns.words("model", "unnamed")
     cluster = clusters_of(columns, clusters, note)
     shape = _shapes(columns, model, models or {}, note)
     per_node = columns.counts("gpus_per_node")
     layout: dict[str, Any] = _layout(columns, per_node, cluster, clusters)
-    set_misfits_aside(columns, layout)
+    skip_inconsistent_layouts(columns, layout)
     _note_unmodelled(columns, shape, note)
     framework = frameworks_of(columns)
     unfused = unfused_software(columns, framework, cluster)
     stacks = stacks_of(framework, cluster, unfused, clusters)
-    words = {name: columns.words(name, default, WORDS[name]) for name, default in _CHOICES.items()}
+    words = {
+        name: columns.words(name, default, AXIS_WORDS[name]) for name, default in _CHOICES.items()
+    }
     plain = {  # a wrong one is refused
-        name: columns.words(name, default, WORDS.get(name), plain=True)
-        for name, default in (_PLAIN_CHOICES | {n: str(AXES[n].default) for n in SETTING}).items()
+        name: columns.words(name, default, AXIS_WORDS.get(name), silent=True)
+        for name, default in (
+            _PLAIN_CHOICES | {n: str(AXES[n].default) for n in SETTING_AXES}
+        ).items()
     }
     inputs = Inputs(
         model=model,
@@ -95,18 +104,18 @@ def inputs_of(
         recomputes=recomputes(columns, stacks),
         unfused=unfused,
         precision=words["precision"],
-        ep=np.maximum(columns.counts("ep", low=0, default=1.0, plain=True), 1.0),  # 0: none
+        ep=np.maximum(columns.counts("ep", low=0, default=1.0, silent=True), 1.0),  # 0: none
         etp=expert_slices(columns, layout["tp"]),
         imbalance=np.array([ROUTINGS[name] for name in plain["routing"].tolist()], np.float64),
         setting=np.array(
-            ["|".join(row) for row in zip(*(plain[n] for n in SETTING), strict=True)], object
+            ["|".join(row) for row in zip(*(plain[n] for n in SETTING_AXES), strict=True)], object
         ),
         note=note,
         assumptions=(),
         point_id=columns.words("point_id", "") if "point_id" in columns else None,
     )
     columns.assumptions += _left_out(columns)
-    for row, sentence in columns.aside.items():
+    for row, sentence in columns.skipped.items():
         note[row] = note[row] or sentence
     return inputs
 
@@ -125,15 +134,15 @@ def _of_the_software(
     stage = columns.numbers("zero_stage", usual("zero_stage"), whole=True)
     shard = columns.counts("zero_shard_size")
     if "fsdp" in columns:  # Megatron-Bridge's word: the ranks over which everything is sharded
-        fsdp = sharded_over(columns)
+        fsdp = fsdp_ranks(columns)
         stage = np.where(fsdp > 1, 3.0, stage)
         shard = np.where((fsdp > 1) & np.isnan(shard), np.minimum(fsdp, layout["dp"]), shard)
-    style = columns.words("cp_style", "", {"all_to_all", "ring", ""}, plain=True)
+    style = columns.words("cp_style", "", {"all_to_all", "ring", ""}, silent=True)
     return {
         "zero_stage": stage,
         "zero_shard_size": shard,
         "virtual_stages": np.maximum(
-            columns.numbers("virtual_stages", pipelined, whole=True, plain=True), 1.0
+            columns.numbers("virtual_stages", pipelined, whole=True, silent=True), 1.0
         ),
         "ring": (style == "ring") | (style == "") & (usual("ring") > 0),
         "sequence_parallel": columns.flags(
@@ -152,10 +161,10 @@ _CHOICES = {"attention": "flash2", "activation_checkpointing": "none", "precisio
 
 
 def _layout(
-    columns: Columns, per_node: Floats, cluster: Words, clusters: Mapping[str, Cluster]
+    columns: Columns, per_node: Floats, cluster: Strings, clusters: Mapping[str, Cluster]
 ) -> dict[str, Floats]:
     """Degrees and batch; what neither is stated nor follows is 1."""
-    known = layout_of(columns)
+    known = read_layout(columns)
     if "nodes" in columns:
         there = names_of(clusters)
         usual = [
@@ -166,25 +175,25 @@ def _layout(
         known["world_size"] = np.where(np.isnan(known["world_size"]), in_all, known["world_size"])
     others = known["tp"] * known["pp"] * known["dp"]
     known["cp"] = np.where(np.isnan(known["cp"]) & np.isnan(others), 1.0, known["cp"])
-    known = completed(known)
+    known = complete_layout(known)
     for name in ("tp", "pp", "cp"):
         known[name] = np.where(np.isnan(known[name]), 1.0, known[name])
-    known = completed(known)
+    known = complete_layout(known)
     known["dp"] = np.where(np.isnan(known["dp"]), 1.0, known["dp"])
-    known = completed(known)
+    known = complete_layout(known)
     for name in BATCH_FACTORS[:2]:
         missing = np.isnan(known[name])
         if missing.any():
             columns.assumptions.append(f"{name} is not given in {missing.sum()} rows: taken as 1")
         known[name] = np.where(missing, 1.0, known[name])
-        known = completed(known)
+        known = complete_layout(known)
     return known
 
 
-def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: Words) -> None:
+def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: Strings) -> None:
     """Say of which rows the model's shape leaves the formulas without meaning."""
-    kind = kinds_of(columns)
-    modelled = np.isin(kind, [*PLAIN_ATTENTION, "mla"]) | (window_of(kind) > 0)
+    kind = attention_kinds(columns)
+    modelled = np.isin(kind, [*PLAIN_ATTENTION, "mla"]) | (window_tokens(kind) > 0)
     reasons = {"attention_kind is none that is modelled (mha, gqa, mqa, mla, windows)": ~modelled}
     of_experts = ("experts_per_token", "expert_ffn_hidden_size")
     half = np.any([shape[name] == 0 for name in of_experts], axis=0)
@@ -202,15 +211,15 @@ def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: Words)
 def _left_out(columns: Columns) -> list[str]:
     """A sentence for every choice that a prediction leaves out of account."""
     name = "pipeline_schedule"
-    schedule = columns.words(name, "1f1b", WORDS[name], plain=True)
+    schedule = columns.words(name, "1f1b", AXIS_WORDS[name], silent=True)
     chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), ("1f1b", "interleaved"))}
     for name in UNPREDICTED:
-        chosen[name] = columns.flags(name, False, plain=True)
+        chosen[name] = columns.flags(name, False, silent=True)
     return without(chosen)
 
 
 def _shapes(
-    columns: Columns, model: Words, models: Mapping[str, ModelShape], note: Words
+    columns: Columns, model: Strings, models: Mapping[str, ModelShape], note: Strings
 ) -> dict[str, Floats]:
     """The shape of every row's model, NaN where nothing tells.
 
@@ -223,7 +232,7 @@ def _shapes(
     """
     stated = "num_layers" in columns and "hidden_size" in columns
     hidden, layers = columns.counts("hidden_size"), columns.counts("num_layers")
-    meant = {name: model_meant(name, models) for name in dict.fromkeys(model.tolist())}
+    meant = {name: find_model(name, models) for name in dict.fromkeys(model.tolist())}
     by_name = {name: np.full(len(columns), np.nan) for name in SHAPE}
     for name, known in meant.items():
         if known is not None:
@@ -233,7 +242,7 @@ def _shapes(
             for part in SHAPE:
                 by_name[part][rows] = float(getattr(shape, part))
             if not stated and known != name:
-                columns.assume_read("model", name, known)
+                columns.assume_meaning("model", name, known)
     if not stated and "total_params" not in columns and len(columns):
         unknown = np.array([meant[name] is None for name in model.tolist()])
         if "model" not in columns:
@@ -259,7 +268,7 @@ def _from_columns(
     implied = np.isnan(layers) | np.isnan(hidden)
     if "total_params" in columns and implied.any():
         # 12 L h^2 parameters with h = 128 L
-        params = columns.numbers("total_params", low=1, high=LARGEST)
+        params = columns.numbers("total_params", low=1, high=MAX_EXACT_INT)
         deep = np.maximum(np.round(np.cbrt(params / (12 * _LAYERS_TO_WIDTH**2))), 1)
         layers = np.where(np.isnan(layers), deep, layers)
         hidden = np.where(np.isnan(hidden), _LAYERS_TO_WIDTH * layers, hidden)
@@ -271,15 +280,15 @@ def _from_columns(
     def usual(name: str, default: Floats | Flags | float) -> Floats:
         return np.where(np.isnan(by_name[name]), default, by_name[name])
 
-    def size(name: str, default: Floats | float, *, plain: bool = False) -> Floats:
+    def size(name: str, default: Floats | float, *, silent: bool = False) -> Floats:
         default = usual(name, default)
-        return columns.numbers(name, default, low=1, high=MOST, whole=True, plain=plain)
+        return columns.numbers(name, default, low=1, high=MAX_COUNT, whole=True, silent=silent)
 
     def flag(name: str, default: Flags | bool) -> Floats:
         return columns.flags(name, usual(name, default) > 0).astype(np.float64)
 
     heads = size("num_heads", np.maximum(np.round(hidden / 128), 1))
-    width = columns.numbers("ffn_hidden_size", low=1, high=MOST, plain=True)
+    width = columns.numbers("ffn_hidden_size", low=1, high=MAX_COUNT, silent=True)
     # a plain mlp is four times as wide as the model; any other width is that of a gated one
     odd = ~np.isnan(width) & (width != 4 * hidden)
     gated = flag("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]) | odd)
@@ -287,22 +296,22 @@ def _from_columns(
         "num_layers": layers,
         "hidden_size": hidden,
         "num_heads": heads,
-        "num_kv_heads": size("num_kv_heads", heads, plain=True),
-        "head_dim": size("head_dim", hidden / heads, plain=True),
+        "num_kv_heads": size("num_kv_heads", heads, silent=True),
+        "head_dim": size("head_dim", hidden / heads, silent=True),
         "ffn_hidden_size": size("ffn_hidden_size", np.where(gated > 0, 8 / 3, 4.0) * hidden),
         "vocab_size": size("vocab_size", _GPT2_VOCABULARY),
         "num_encoder_layers": columns.numbers(
             "num_encoder_layers",
             usual("num_encoder_layers", 0.0),
-            high=MOST,
+            high=MAX_COUNT,
             whole=True,
-            plain=True,
+            silent=True,
         ),
         "gated_mlp": gated,
         "tied_embeddings": flag("tied_embeddings", False),
         "query_key_norm": flag("query_key_norm", False),
         "max_positions": columns.numbers(
-            "max_positions", usual("max_positions", 0.0), high=MOST, whole=True, plain=True
+            "max_positions", usual("max_positions", 0.0), high=MAX_COUNT, whole=True, silent=True
         ),
-        **parts_of(columns, layers, by_name),
+        **read_optional_parts(columns, layers, by_name),
     }

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scaling.cluster.hardware import Cluster, gpu_named
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.foreign.columns import Columns
-from scaling.foreign.layouts import WORDS
+from scaling.foreign.layouts import AXIS_WORDS
 from scaling.layout.axes import DEFAULTS
 from scaling.predict.read.clusters import cluster_named, names_of
 from scaling.predict.read.inputs import UNNAMED, own_framework
@@ -20,7 +20,7 @@ _OURS = ("point_id", "engine", "stack_fingerprint")
 _MEASURED = ("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
 
 
-def frameworks_of(columns: Columns) -> Words:
+def frameworks_of(columns: Columns) -> Strings:
     """Each row's framework, with its release where that changes what is known of it, (n,).
 
     This project's own where none is named, by the engine; a row with a `source` is of others, and
@@ -37,13 +37,13 @@ def frameworks_of(columns: Columns) -> Words:
     return np.array([with_release(*pair) for pair in pairs], dtype=object)
 
 
-def unfused_software(columns: Columns, framework: Words, cluster: Words) -> Flags:
+def unfused_software(columns: Columns, framework: Strings, cluster: Strings) -> Flags:
     """Rows of software that runs norms as chains of operators in a 16-bit row of theirs, (n,)."""
     name = "fused_norm"
     if name not in columns:
         return np.zeros(len(columns), dtype=bool)
-    precision = columns.words("precision", "bf16", WORDS["precision"], plain=True)
-    unfused = columns.given(name) & ~columns.flags(name, False, plain=True)
+    precision = columns.words("precision", "bf16", AXIS_WORDS["precision"], silent=True)
+    unfused = columns.is_given(name) & ~columns.flags(name, False, silent=True)
     unfused &= ~np.isin(precision, LOW_PRECISIONS)
     whose = list(zip(framework.tolist(), cluster.tolist(), strict=True))
     theirs = {whose[row] for row in np.flatnonzero(unfused)}
@@ -51,7 +51,7 @@ def unfused_software(columns: Columns, framework: Words, cluster: Words) -> Flag
 
 
 def stacks_of(
-    framework: Words, cluster: Words, unfused: Flags, clusters: Mapping[str, Cluster]
+    framework: Strings, cluster: Strings, unfused: Flags, clusters: Mapping[str, Cluster]
 ) -> list[Stack]:
     """What is known of every row's software; a cluster nobody describes is of no GPU."""
     known = names_of(clusters)
@@ -70,7 +70,7 @@ def stacks_of(
 def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
     """Rows that do not say what they recompute, of software that is told module by module, (n,)."""
     name = "activation_checkpointing"
-    stated = columns.given(name) if name in columns else np.zeros(len(columns), dtype=bool)
+    stated = columns.is_given(name) if name in columns else np.zeros(len(columns), dtype=bool)
     chosen: Flags = np.array([stack.recomputes_modules for stack in stacks], dtype=bool) & ~stated
     if chosen.any():
         columns.assumptions.append(
@@ -83,5 +83,5 @@ def recomputes(columns: Columns, stacks: Sequence[Stack]) -> Flags:
 def expert_slices(columns: Columns, tp: Floats) -> Floats:
     """Ranks that share one expert, (n,): all of a tp group without ep, else 1 (Megatron, FSDP)."""
     stated = columns.counts("etp")
-    dealt = columns.counts("ep", low=0, default=1.0, plain=True) > 1
+    dealt = columns.counts("ep", low=0, default=1.0, silent=True) > 1
     return np.where(np.isnan(stated), np.where(dealt, 1.0, tp), stated)

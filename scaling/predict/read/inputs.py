@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats, Words
+from scaling.foreign.arrays import Flags, Floats, Strings
 from scaling.layout.axes import AXES, DEFAULTS, ROUTINGS, PipelineSchedule
 from scaling.layout.layout import Layout
-from scaling.layout.optional_parts import SIZES
+from scaling.layout.optional_parts import PART_SIZES
 from scaling.layout.shapes import ModelShape
 
 # Rows without a framework column are this project's own: this name is that of its first engine.
@@ -22,11 +22,11 @@ SCHEDULES = typing.get_args(PipelineSchedule)
 SHAPE = (
     "num_layers", "num_encoder_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim",
     "ffn_hidden_size", "vocab_size", "gated_mlp", "tied_embeddings",
-    "query_key_norm", "max_positions", *SIZES,
+    "query_key_norm", "max_positions", *PART_SIZES,
 )  # fmt: skip
 
 # Choices that came after the formulas and that none of them knows: on or off, later.
-UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and axis.later)
+UNPREDICTED = tuple(name for name, axis in AXES.items() if axis.kind is bool and axis.added_later)
 _AS_STATED = (
     "world_size", "tp", "pp", "cp", "dp", "ep", "micro_batch_size", "gradient_accumulation_steps",
     "seq_length", "zero_stage", "zero_shard_size", "virtual_stages",
@@ -49,9 +49,9 @@ class Inputs:
     for granted.
     """
 
-    model: Words
-    cluster: Words
-    framework: Words
+    model: Strings
+    cluster: Strings
+    framework: Strings
     shape: dict[str, Floats]
     world_size: Floats
     tp: Floats
@@ -74,18 +74,18 @@ class Inputs:
     short_states: Flags
     compiled: Flags
     schedule: Floats
-    attention: Words
-    checkpointing: Words
+    attention: Strings
+    checkpointing: Strings
     recomputes: Flags
     unfused: Flags
-    precision: Words
+    precision: Strings
     ep: Floats
     etp: Floats
     imbalance: Floats
-    setting: Words
-    note: Words
+    setting: Strings
+    note: Strings
     assumptions: tuple[str, ...]
-    point_id: Words | None
+    point_id: Strings | None
 
     def __len__(self) -> int:
         return len(self.note)
@@ -110,7 +110,7 @@ def inputs_of_layouts(
     def numbers(name: str) -> Floats:
         return np.array([getattr(one, name) for one in layouts], dtype=np.float64)
 
-    def words(name: str) -> Words:
+    def words(name: str) -> Strings:
         return np.array([getattr(one, name) for one in layouts], dtype=object)
 
     different = {id(shape): shape for shape in shapes}  # most points share a few shapes
@@ -146,7 +146,7 @@ def inputs_of_layouts(
         precision=words("precision"),
         etp=numbers("tp"),  # an expert is cut as a dense feed-forward is
         imbalance=np.array([ROUTINGS[one.routing] for one in layouts], dtype=np.float64),
-        setting=np.array(["|".join(map(str, one.setting_choices)) for one in layouts], object),
+        setting=np.array(["|".join(map(str, one.setting_values)) for one in layouts], object),
         note=np.full(n, None, dtype=object),
         assumptions=tuple(without(_left_out(layouts))),
         point_id=None if point_id is None else np.array(point_id, dtype=object),
@@ -158,13 +158,13 @@ def own_framework(engine: str) -> str:
     return OWN_FRAMEWORK if engine == DEFAULTS["engine"] else f"{OWN_FRAMEWORK} {engine}"
 
 
-def schedule_codes(schedules: Words) -> Floats:
+def schedule_codes(schedules: Strings) -> Floats:
     """The place of each in SCHEDULES, (n,)."""
     code = {name: float(place) for place, name in enumerate(SCHEDULES)}
     return np.array([code[name] for name in schedules.tolist()], dtype=np.float64)
 
 
-def usable_rows(note: Words) -> Flags:
+def usable_rows(note: Strings) -> Flags:
     """Rows nothing speaks against, bool (n,)."""
     return np.array([reason is None for reason in note.tolist()], dtype=bool)
 

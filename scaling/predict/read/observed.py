@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.foreign.columns import Columns
-from scaling.foreign.measured import OOM_OR_CRASH, endings
+from scaling.foreign.measured import OOM_OR_CRASH, read_outcomes
 from scaling.layout.shapes import ModelShape, matmul_flops_per_token
 from scaling.predict.read.features import Group, Points
 from scaling.predict.read.inputs import usable_rows
@@ -48,7 +48,7 @@ def observed_of(columns: Columns) -> Observed:
     Raises:
         InputError: an outcome is none of ours, or a time or a memory is no number.
     """
-    outcome, step = endings(columns)
+    outcome, step = read_outcomes(columns)
     if "extended_step_time_s" in columns:
         missing = ~np.isfinite(step)
         step = np.where(missing, columns.numbers("extended_step_time_s"), step)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.cluster.hardware import Cluster, Gpu, gpu_named
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Floats, Strings
 from scaling.foreign.columns import Columns
 from scaling.layout.kernels import ATTENTION
 from scaling.layout.shapes import ModelShape
@@ -124,7 +124,9 @@ def points_from(inputs: Inputs, clusters: Mapping[str, Cluster]) -> Points:
     )
 
 
-def _by(framework: Words, cluster: Words) -> list[tuple[tuple[str, str], npt.NDArray[np.int64]]]:
+def _by(
+    framework: Strings, cluster: Strings
+) -> list[tuple[tuple[str, str], npt.NDArray[np.int64]]]:
     """Row numbers by (framework, cluster), in the order they first appear."""
     found: dict[tuple[str, str], list[int]] = {}
     for row, key in enumerate(zip(framework.tolist(), cluster.tolist(), strict=True)):
@@ -201,7 +203,7 @@ def _seen(shape: Mapping[str, Floats], seq_length: Floats) -> Floats:
     return 1 - windowed + windowed * seen * (2 - seen)
 
 
-def _note_misfits(arrays: Mapping[str, Floats], note: Words) -> None:
+def _note_misfits(arrays: Mapping[str, Floats], note: Strings) -> None:
     """Say why a row cannot be predicted; only what leaves the formulas without meaning."""
     shard, dp, stage = arrays["shard"], arrays["dp"], arrays["zero_stage"]
     reasons = {
@@ -223,7 +225,7 @@ def _note_misfits(arrays: Mapping[str, Floats], note: Words) -> None:
 
 
 def _note_precisions(
-    inputs: Inputs, rows: npt.NDArray[np.int64], cluster: Cluster, note: Words
+    inputs: Inputs, rows: npt.NDArray[np.int64], cluster: Cluster, note: Strings
 ) -> None:
     """Rows whose precision the GPU publishes no rate for get no prediction; the others do."""
     gpu = gpu_named(cluster.gpu)
@@ -271,7 +273,7 @@ def _features(
     )
 
 
-def _cost_of(attention: Words) -> Words:
+def _cost_of(attention: Strings) -> Strings:
     """The kernel whose costs the prediction takes for each, (n,)."""
     costs = attention.astype(object)
     for name, kernel in ATTENTION.items():

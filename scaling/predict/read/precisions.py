@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scaling.cluster.hardware import Gpu
-from scaling.foreign.arrays import Floats, Words
+from scaling.foreign.arrays import Floats, Strings
 from scaling.predict.read.stack_facts import Stack
 
 # FLOPs outside the layers' GEMMs (attention, head) run in bf16 where those run in 8 or 4 bits.
@@ -24,7 +24,7 @@ _SAVED_BYTES: Mapping[str, float] = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
 _CAST_AS_READ = 9.0 + 9.0 + 2.0
 
 
-def low_precision_costs(precision: Words, stack: Stack) -> dict[str, Floats]:
+def low_precision_costs(precision: Strings, stack: Stack) -> dict[str, Floats]:
     """Bytes of casts, of copies of weights and of saved inputs, (n,) each, by Features' names.
 
     A stack with `low_precision_weights` holds the copies of fp8 and mxfp8 in the place of 16 bits.
@@ -51,7 +51,7 @@ def low_precision_costs(precision: Words, stack: Stack) -> dict[str, Floats]:
     }
 
 
-def rates(precision: Words, gpu: Gpu) -> dict[str, Floats]:
+def rates(precision: Strings, gpu: Gpu) -> dict[str, Floats]:
     """FLOP/s of the row's precision: sustained outside and inside the layers' GEMMs, and stated."""
     by_name = {
         name: (

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from scaling.errors import plain
+from scaling.errors import printable
 from scaling.report.text.numbers import UNKNOWN, amount, listed, ratio
 
 MOST_ROWS = 60  # on the terminal; --json has all
@@ -23,10 +23,10 @@ def show(records: list[dict[str, Any]], *, as_json: bool) -> None:
     for one in ranked[:MOST_ROWS]:
         other = "" if one["same_stack"] in (True, None) else ", other software stack"
         table.add_row(
-            plain(one["model"]),
-            plain(one["cluster"]),
+            printable(one["model"]),
+            printable(one["cluster"]),
             str(one["world_size"]),
-            plain(one["layout"]),
+            printable(one["layout"]),
             _rate(one["before_outcome"], one["before_tokens_per_s"]),
             _rate(one["after_outcome"], one["after_tokens_per_s"]),
             UNKNOWN

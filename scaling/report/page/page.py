@@ -167,10 +167,10 @@ def _html(
             [
                 {
                     "key": name,
-                    "title": axis.words.column,
-                    "always": axis.words.leading,
-                    "ranks": axis.ranks,
-                    "later": axis.later,
+                    "title": axis.text.column,
+                    "always": axis.text.always_column,
+                    "ranks": axis.multiplies_ranks,
+                    "later": axis.added_later,
                     "default": axis.default,
                 }
                 for name, axis in AXES.items()

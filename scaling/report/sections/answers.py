@@ -36,8 +36,8 @@ def note(tables: Tables, kind: str, words: Mapping[str, str]) -> str:
     sentences += [_tie_rule(best, kind, words)] if best else []
     if kind == "predicted":
         sentences.append(
-            "No row that ran stands against these predictions; docs/prediction.md has their errors "
-            "on published rows."
+            "No row that ran stands against these predictions; docs/prediction_accuracy.md has "
+            "their errors on published rows."
         )
     sizes = [row["world_size"] for row in tables["outcomes"] if row["outcome"] is not None]
     if best and sizes and min(sizes) < best[0]["world_size"]:

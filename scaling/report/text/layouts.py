@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scaling.layout.axes import AXES, DEFAULTS, REPLICA
+from scaling.layout.axes import AXES, DEFAULTS, REPLICA_AXES
 from scaling.report.text.numbers import listed
 
 Choices = Mapping[str, Any]
@@ -28,9 +28,9 @@ def degrees(choices: Choices) -> str:
         parts.append(f"{spelled(pp)} pipeline stages")
     if cp > 1:
         parts.append(f"context parallel {cp}")
-    others = [name for name in REPLICA if name not in ("tp", "pp", "cp")]
+    others = [name for name in REPLICA_AXES if name not in ("tp", "pp", "cp")]
     parts += [
-        AXES[name].words.name.format(choices[name]) for name in others if _chosen(choices, name)
+        AXES[name].text.name.format(choices[name]) for name in others if _chosen(choices, name)
     ]
     if not parts:
         return "plain data parallelism"
@@ -50,7 +50,7 @@ def choice(choices: Choices, axis: str, gpus_per_node: int | None) -> str:
         return "sharded inside the node" if inside else f"sharded over {value}"
     if axis == "engine":
         return f"{value} engine"
-    axis_words = AXES[axis].words
+    axis_words = AXES[axis].text
     if value in (False, "none"):
         return f"no {axis_words.title}"
     return axis_words.name.format(value)
@@ -69,14 +69,14 @@ def unknown(axis: str) -> set[None]:
 
 def rest(choices: Choices, axes: Sequence[str], gpus_per_node: int | None) -> list[str]:
     """The words of these axes, degrees left out; what is off goes without saying."""
-    chosen = (name for name in AXES if name in axes and name not in REPLICA)
+    chosen = (name for name in AXES if name in axes and name not in REPLICA_AXES)
     return [
         choice(choices, name, gpus_per_node)
         for name in chosen
         # ZeRO-0 is a choice, though 0 is no other than false
         if choices.get(name) not in (None, "none")
         and choices.get(name) is not False
-        and choices.get(AXES[name].words.within or "") != 1
+        and choices.get(AXES[name].text.needs_degree or "") != 1
     ]
 
 
@@ -85,7 +85,7 @@ def shared_axes(advised: Sequence[Choices], rivals: Sequence[Choices]) -> list[s
 
     ZeRO always; another one where a rival chose otherwise.
     """
-    same = [name for name in AXES if name not in differing(advised) and name not in REPLICA]
+    same = [name for name in AXES if name not in differing(advised) and name not in REPLICA_AXES]
     telling = {*differing([*advised, *rivals]), *_ALWAYS}
     return [name for name in same if name in telling]
 
@@ -113,7 +113,7 @@ def phrases(advised: Sequence[Choices], gpus_per_node: int | None) -> tuple[str,
     `("", ["plain data parallelism", "two pipeline stages"])`.
     """
     unlike = differing(advised)
-    if any(name in REPLICA for name in unlike) or not unlike:
+    if any(name in REPLICA_AXES for name in unlike) or not unlike:
         return "", [
             ", ".join([degrees(each), *rest(each, unlike, gpus_per_node)]) for each in advised
         ]

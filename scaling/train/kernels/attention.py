@@ -51,7 +51,7 @@ def named_if_unavailable(attention: Attention) -> Iterator[None]:
         kernel = ATTENTION[attention]
         of = f" ({kernel.backend} of torch {torch.__version__})" if kernel.backend else ""
         reason = str(error).splitlines()[0]
-        raise KernelUnavailable(f"{kernel.called}{of} cannot run here: {reason}") from error
+        raise KernelUnavailable(f"{kernel.setting}{of} cannot run here: {reason}") from error
 
 
 def plain_attention(

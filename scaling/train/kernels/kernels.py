@@ -26,7 +26,7 @@ def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> 
         raise KernelUnavailable(sentence)
     if layout.precision == "fp8":
         require_eight_bits(device, layout.fp8_scaling)
-    dtype = _required_dtype(layout.flow_precision, device)
+    dtype = _required_dtype(layout.model_precision, device)
     _require_attention(shape, layout, dtype, device)
     for axis, kernel in FUSED.items():
         if getattr(layout, axis):
@@ -52,7 +52,7 @@ def _require_attention(
     name = layout.attention
     if name == "math":
         return
-    require_attention(name, layout.flow_precision, device)
+    require_attention(name, layout.model_precision, device)
     if shape.family == "t5":
         raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
     with named_if_unavailable(name):
@@ -71,7 +71,7 @@ def require_attention(attention: Attention, precision: Precision, device: torch.
     require_package(kernel, device)
     if precision not in kernel.precisions:
         able = " and ".join(sorted(kernel.precisions))
-        raise KernelUnavailable(f"{kernel.called} computes in {able}, not in {precision}")
+        raise KernelUnavailable(f"{kernel.setting} computes in {able}, not in {precision}")
 
 
 def require_package(kernel: Kernel, device: torch.device) -> None:
@@ -80,13 +80,13 @@ def require_package(kernel: Kernel, device: torch.device) -> None:
     Raises:
         KernelUnavailable: it says what would bring it.
     """
-    if kernel.gone is not None:
-        gone = kernel.gone.format(torch=torch.__version__)
-        raise KernelUnavailable(f"{kernel.called} needs {gone}")
+    if kernel.obsolete is not None:
+        gone = kernel.obsolete.format(torch=torch.__version__)
+        raise KernelUnavailable(f"{kernel.setting} needs {gone}")
     package = kernel.package
     if package is None:
         return
-    needs = f"{kernel.called} needs {package.needed}"
+    needs = f"{kernel.setting} needs {package.requirement}"
     installed = version_of(kernel)
     if installed is None:
         raise KernelUnavailable(f"{needs}; {package.name} is not installed")

@@ -44,7 +44,7 @@ class Blueprint:
     @property
     def dtype(self) -> torch.dtype:
         """Weights are built in the precision that trains: fp32 first would need twice the room."""
-        return DTYPES[self.layout.flow_precision]
+        return DTYPES[self.layout.model_precision]
 
     @property
     def linear(self) -> Linear:

@@ -86,9 +86,9 @@ def deepspeed_config(
         # torch's fused AdamW runs on the host too; DeepSpeed's own is compiled at the first use
         config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
         config["zero_force_ds_cpu_optimizer"] = False
-    if layout.flow_precision in ("bf16", "fp16"):
-        config[layout.flow_precision] = {"enabled": True}
-    if layout.flow_precision == "bf16":
+    if layout.model_precision in ("bf16", "fp16"):
+        config[layout.model_precision] = {"enabled": True}
+    if layout.model_precision == "bf16":
         # It reads all gradients twice and waits for the answer; bf16 has the range of fp32, and a
         # loss that is not finite says the same. ZeRO-0 and ZeRO-3 look all the same, asked or not.
         config["bf16"]["check_grad_overflow"] = False

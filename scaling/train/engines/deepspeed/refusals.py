@@ -71,7 +71,7 @@ def _lacks_experts(shape: ModelShape, layout: Layout) -> bool:
     They are a model's first ones. Of DualPipeV's two stages of each rank the later ones are in the
     second half.
     """
-    without_norm = layout.zero_stage == 0 and layout.flow_precision == "fp32"
+    without_norm = layout.zero_stage == 0 and layout.model_precision == "fp32"
     if layout.ep == 1 or layout.pp == 1 or without_norm:
         return False
     if layout.pipeline_schedule == "dualpipev":
@@ -112,9 +112,9 @@ def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]
     if not gradient_clipping or layout.zero_stage > 0:
         return
     missed = None
-    if layout.pp > 1 and layout.flow_precision != "bf16":
+    if layout.pp > 1 and layout.model_precision != "bf16":
         missed = "later stages"
-    elif layout.tp > 1 and layout.pp == 1 and layout.flow_precision in ("bf16", "fp16"):
+    elif layout.tp > 1 and layout.pp == 1 and layout.model_precision in ("bf16", "fp16"):
         missed = "the other tp ranks"
     elif layout.ep > 1 and layout.pp == 1:
         missed = "experts"

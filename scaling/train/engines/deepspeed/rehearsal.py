@@ -134,7 +134,7 @@ class _Message:
         if point.shape.family == "t5":
             table = point.shape.num_heads // layout.tp * T5_BUCKETS
             self.shape = [2 * (math.prod(self.shape) + table)]
-        self.dtype, self.tp = DTYPES[layout.flow_precision], layout.tp
+        self.dtype, self.tp = DTYPES[layout.model_precision], layout.tp
         self.tp_rank = groups.place.tp_rank
 
     def partition(self) -> list[int]:

@@ -24,8 +24,8 @@ from torch.distributed.pipelining import (
 
 from scaling.layout.axes import V_SCHEDULES, PipelineSchedule
 from scaling.layout.layout import Layout
-from scaling.layout.partition import layers_by_cost, part_costs
-from scaling.study.short_steps import accumulations
+from scaling.layout.partition import layer_and_head_costs, split_by_cost
+from scaling.study.short_steps import short_step_sizes
 from scaling.train.data import MicroBatch
 from scaling.train.engines.torch.sharding import LAYERS, Sharding
 from scaling.train.engines.torch.update import Engine, Tied, Update
@@ -102,8 +102,8 @@ def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
 
 def _chunk(plan: Blueprint, index: int) -> Chunk:
     layout = plan.layout
-    costs = part_costs(plan.shape, layout.seq_length, layout.activation_checkpointing)
-    dealt = layers_by_cost(costs, layout.model_chunks)
+    costs = layer_and_head_costs(plan.shape, layout.seq_length, layout.activation_checkpointing)
+    dealt = split_by_cost(costs, layout.model_chunks)
     begin = sum(dealt[:index])
     last = index == layout.model_chunks - 1
     return Chunk(plan, range(begin, begin + dealt[index]), first=index == 0, last=last)
@@ -170,7 +170,7 @@ class PipelineTrainer:
         """
         layout = self._plan.layout
         whole, multiple = layout.gradient_accumulation_steps, layout.pipeline_schedule != "1f1b"
-        counts = {count, whole} | (set(accumulations(layout)) if count != whole else set())
+        counts = {count, whole} | (set(short_step_sizes(layout)) if count != whole else set())
         loss = loss_of(self._plan)
         for stage in self._stages:
             stage.has_backward = True  # a schedule of torch 2.11 says so only as a step begins
