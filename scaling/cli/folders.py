@@ -81,8 +81,8 @@ def report_set_aside_rows(study_dir: Path) -> None:
     """Set unreadable row files aside and name them until their points have run again."""
     from scaling.record import row_files
 
-    row_files.set_aside(StudyPaths(study_dir).rows)
-    for unusable in row_files.kept_aside(StudyPaths(study_dir).rows):
+    row_files.set_unreadable_aside(StudyPaths(study_dir).rows)
+    for unusable in row_files.unreadable_set_aside(StudyPaths(study_dir).rows):
         typer.echo(f"Set aside, its point will run again: {unusable}", err=True)
 
 

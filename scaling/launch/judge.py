@@ -135,7 +135,7 @@ def watch(
         exits=exits,
         beats=files.beats(),
         finished=files.finished(),
-        failures=files.left(RankFailure),
+        failures=files.read(RankFailure),
         stopped=stopped,
         silence_s=silence_s,
         longest_silence_s=progress.longest_silence_s,

@@ -32,7 +32,7 @@ from scaling.launch.start.torchrun import nodes_of
 from scaling.record.files import read_row, retried_attempts, write_rows
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row
-from scaling.record.running import marked, runner_of
+from scaling.record.running import live_runner, mark_running
 from scaling.study.paths import rank_logs, retried, running_marker
 from scaling.study.point import Point
 from scaling.study.time_limits import STARTUP_S, point_limits
@@ -84,7 +84,7 @@ def measure(
     row_path = row_path.absolute()
     attempt = 1 + retried_attempts(row_path)
     waited = False
-    while (runner := runner_of(running_marker(row_path))) is not None and runner.is_here:
+    while (runner := live_runner(running_marker(row_path))) is not None and runner.is_here:
         waited = True
         time.sleep(_TAKE_OVER_POLL_S)
     if waited and row_path.exists():
@@ -92,7 +92,7 @@ def measure(
     command = [*rank_command, str(point_path.absolute())]
     start = start or choose_starter(os.environ)
     try:
-        with exits_on_signals(), marked(row_path, time_limit_s=point.time_limit_s):
+        with exits_on_signals(), mark_running(row_path, time_limit_s=point.time_limit_s):
             run = _run(point, command, start, row_path, hang_after_s)
             # imported late: it loads numpy and DuckDB, and the ranks need not wait for them
             from scaling.launch.row import row_of
@@ -154,8 +154,8 @@ def _run(
             trace.replace(logs / trace.name)
         run = dataclasses.replace(
             run,
-            results=files.left(RankResult),
-            stacks=files.left(Stack),
+            results=files.read(RankResult),
+            stacks=files.read(Stack),
             load_average=load_average,
         )
     _check_no_step_was_suspended(run)

@@ -65,7 +65,7 @@ def probe(
         command = [*rank_command, str(plan_path.absolute()), str(files.directory)]
         launch = Launch(command, plan, rank_environment(plan, os.environ), logs)
         run = run_ranks(launch, files, start or choose_starter(os.environ), limits)
-        left = files.left(ProbeRecords)
+        left = files.read(ProbeRecords)
     rows = probe_rows(plan, run, left)
     write_text(hosts_beside(out), json.dumps(host_facts(plan, left), indent=1) + "\n")
     write_table(out, table_of(rows, Probe))

@@ -17,12 +17,12 @@ import scaling
 from scaling.launch.judge import Verdict
 from scaling.launch.ranks import FinishedRun
 from scaling.launch.start import slurm
-from scaling.record.extension import extended
+from scaling.record.extension import estimate_full_step
 from scaling.record.files import table_of
 from scaling.record.interval import median_interval
 from scaling.record.rank_files import RankResult, Stack
 from scaling.record.row import Row, fields_of
-from scaling.record.row_checks import reasons
+from scaling.record.row_checks import invalid_row_reasons
 from scaling.study.point import Point, point_columns
 
 _PACKAGES = ("torch_version", "deepspeed_version")
@@ -35,7 +35,7 @@ def row_of(point: Point, attempt: int, run: FinishedRun) -> Row:
     leave the row out, and each later run of the study would measure the point again.
     """
     row = _row(point, attempt, run)
-    (reason,) = reasons(table_of([row]))
+    (reason,) = invalid_row_reasons(table_of([row]))
     if reason is None or run.verdict.outcome != "ok":
         return row
     refused = Verdict(outcome="error", message=f"what was measured cannot be: {reason}")
@@ -137,7 +137,7 @@ def _short_steps(point: Point, results: list[RankResult]) -> dict[str, Any]:
         return {}
     times = _slowest(of_ranks)
     columns: dict[str, Any] = {"short_step_times_s": times, "short_accumulations": accumulations}
-    extension = extended(accumulations, times, point.layout.gradient_accumulation_steps)
+    extension = estimate_full_step(accumulations, times, point.layout.gradient_accumulation_steps)
     if extension is None:
         return columns
     # ranks judged linearity by the same times, and ran full steps where the test failed

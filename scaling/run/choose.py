@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from scaling.analyse.being_best import UNRESOLVED, Runs, between_runs, odds_of
+from scaling.analyse.being_best import UNRESOLVED, Runs, between_run_sigma, odds_of_best
 from scaling.errors import InputError
-from scaling.record.files import arrow_schema, write_table, write_text_if_new
+from scaling.record.files import arrow_schema, write_table, write_text_if_changed
 from scaling.record.row import PointColumns
 from scaling.run import guided, planning
 from scaling.run.choices import (
@@ -93,7 +93,7 @@ def _contenders(sweep: Sweep, world_size: int, repeat: int) -> Choice:
     for point in sweep.points:
         if point.point_id in sweep.step_times:
             runs.setdefault(layout_key(point), []).append(sweep.step_times[point.point_id])
-    sigma = between_runs(Runs.of([*runs.values()]))
+    sigma = between_run_sigma(Runs.of([*runs.values()]))
     rivals: dict[Any, dict[Any, None]] = {}  # by setting, the layouts that ran
     hosts: dict[Any, set[str]] = {}
     for point in of_size:
@@ -106,7 +106,7 @@ def _contenders(sweep: Sweep, world_size: int, repeat: int) -> Choice:
     slow = sweep.slow_hosts()
     wanted = sweep.layouts_only_on(slow, of_size)
     for layouts in map(list, rivals.values()):
-        odds = odds_of(Runs.of([runs[layout] for layout in layouts]), sigma)
+        odds = odds_of_best(Runs.of([runs[layout] for layout in layouts]), sigma)
         probabilities |= dict(zip(layouts, odds.probabilities, strict=True))
         wanted |= {layouts[row] for row in odds.contenders}
     repeats_of_size = [point for point in of_size if point.repeat == repeat]
@@ -165,7 +165,7 @@ def _elsewhere(sweep: Sweep, world_size: int) -> Choice:
         and planning.allocation_of(point).nodes <= nodes - len(slow_names)
     ]
     for point in added:
-        write_text_if_new(paths.point(point.point_id), point.to_json())
+        write_text_if_changed(paths.point(point.point_id), point.to_json())
     choice_fields = (pa.field("chosen", pa.bool_()), pa.field("reason", pa.string()))
     table = pa.Table.from_pylist(
         [point_columns(point) | {"chosen": True} for point in added],

@@ -48,10 +48,10 @@ def write_plan(planned: StudyPlan, results: Path = RESULTS) -> Path:
     with _plan_lock(paths):
         _refuse_other_points(paths, planned.plan.points)
         files.write_points(paths.folder, planned.plan)
-        files.write_text_if_new(paths.study, study_info_json(planned.study))
+        files.write_text_if_changed(paths.study, study_info_json(planned.study))
         if planned.probe_plan is not None:
-            files.write_text_if_new(paths.probe_plan, planned.probe_plan.to_json())
-        files.write_text_if_new(paths.plan, _plan_file(planned, sweep, paths).to_json())
+            files.write_text_if_changed(paths.probe_plan, planned.probe_plan.to_json())
+        files.write_text_if_changed(paths.plan, _plan_file(planned, sweep, paths).to_json())
         _remove_stale_files(paths, sweep.choice_files)
     return folder
 

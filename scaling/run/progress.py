@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scaling.record import row_files
-from scaling.record.running import Runner, runner_of
+from scaling.record.running import Runner, live_runner
 from scaling.run.sweep import Sweep
 from scaling.study.paths import StudyPaths, running_marker
 from scaling.study.point import Point
@@ -154,7 +154,7 @@ class Watcher:
 
     def look(self) -> Progress:
         """The progress according to the files now; unreadable files do not count as rows."""
-        files = row_files.files_in(self.paths.rows)
+        files = row_files.row_files_in(self.paths.rows)
         present = {self._names[path]: path for path in files if path in self._names}
         self.rows = {name: row for name, row in self.rows.items() if name in present}
         if new := sorted(present[name] for name in present.keys() - self.rows.keys()):
@@ -164,7 +164,7 @@ class Watcher:
         self.runners = {
             name: runner
             for path, name in self._names.items()
-            if running_marker(path) in markers and (runner := runner_of(running_marker(path)))
+            if running_marker(path) in markers and (runner := live_runner(running_marker(path)))
         }
         undecided = sum(not path.exists() for path in self._choices)
         progress = progress_of(self._wanted(), self.rows, self.runners)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scaling.errors import InputError, did_you_mean
 from scaling.record.row import Outcome
-from scaling.record.row_files import files_in, read_rows
+from scaling.record.row_files import read_rows, row_files_in
 from scaling.study.paths import StudyPaths, retried
 
 
@@ -27,7 +27,7 @@ def outcomes(text: str) -> set[str]:
 def set_aside(study_dir: Path, outcomes: set[str]) -> int:
     """Move rows with these outcomes to rows/retried/<point_id>.<attempt>.parquet; their number."""
     moved = 0
-    rows = read_rows(sorted(files_in(StudyPaths(study_dir).rows)))
+    rows = read_rows(sorted(row_files_in(StudyPaths(study_dir).rows)))
     for row in rows.table.select(["file", "outcome", "attempt"]).to_pylist():
         if row["outcome"] in outcomes:
             path = Path(row["file"])

@@ -66,7 +66,7 @@ def run_study(
     on_cluster = _names_profile(options)
     if not on_cluster:  # on a cluster the executor finds running jobs again
         _wait_for_orphans(watcher, console)
-    for unusable in row_files.set_aside(StudyPaths(folder).rows):
+    for unusable in row_files.set_unreadable_aside(StudyPaths(folder).rows):
         console.print(f"Set aside, its point runs again: {unusable}")
     before = watcher.look()
     report = StudyPaths(folder).report

@@ -11,7 +11,7 @@ import psutil
 from rich.console import Console
 
 from scaling.errors import InputError
-from scaling.record.running import running_here
+from scaling.record.running import runners_here
 from scaling.study import plan_file
 from scaling.study.paths import StudyPaths
 
@@ -38,7 +38,7 @@ def stop_study(study: str, results: Path, cluster: str) -> tuple[list[str], bool
     # snakemakes first: without the executor one would start the next point after its current one
     snakemakes = _snakemakes_of(name)
     _terminate(snakemakes)
-    runners = running_here(paths.rows)
+    runners = runners_here(paths.rows)
     points = [psutil.Process(run.pid) for run in runners if psutil.pid_exists(run.pid)]
     _terminate(points)
     _, left = psutil.wait_procs([*points, *snakemakes], timeout=_PATIENCE_S)

@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scaling.analyse.being_best import own_error
+from scaling.analyse.being_best import run_standard_error
 from scaling.analyse.drift import residual_tests
 from scaling.analyse.slow_hosts import slow_hosts
 from scaling.cluster.hardware import gpu_named
 from scaling.predict.advise.surprise import TURNS
-from scaling.record.files import write_text_if_new
+from scaling.record.files import write_text_if_changed
 from scaling.record.probe_row import Probe
 from scaling.record.row import fields_of
 from scaling.run import predictions
@@ -158,7 +158,7 @@ class Sweep:
                         f"(p {float(p_value):.2g})",
                     )
         if slow:
-            write_text_if_new(self.paths.excluded, json.dumps(slow, indent=1) + "\n")
+            write_text_if_changed(self.paths.excluded, json.dumps(slow, indent=1) + "\n")
         return slow
 
     def _residuals(self, points: Sequence[Point]) -> list[Floats]:
@@ -198,9 +198,9 @@ def _step_time(row: Mapping[str, Any]) -> tuple[float, float] | None:
     if row["outcome"] != "ok":
         return None
     if row["extended_step_time_s"] is None:
-        return row["step_time_s"], own_error(row, "measured")
+        return row["step_time_s"], run_standard_error(row, "measured")
     ends = {f"step_time_{end}_s": row[f"extended_{end}_s"] for end in ("low", "high")}
-    return row["extended_step_time_s"], own_error(ends, "extended")
+    return row["extended_step_time_s"], run_standard_error(ends, "extended")
 
 
 def hosts_to_avoid(

@@ -46,7 +46,7 @@ def test_one_rank_that_raises_ends_all(measured: Measure, study: Study) -> None:
     row = measured(
         """
 if rank == 1:
-    files.leave(rank, RankFailure(outcome="error", message="ValueError: no", failed_at=1.0))
+    files.write(rank, RankFailure(outcome="error", message="ValueError: no", failed_at=1.0))
     raise ValueError("no")
 print("waiting as", os.getpid(), flush=True)
 time.sleep(600)
@@ -63,7 +63,7 @@ def test_the_first_failure_explains_the_others(measured: Measure) -> None:
     row = measured(
         """
 text = "peer is gone" if rank == 0 else "the cause"
-files.leave(rank, RankFailure(outcome="oom", message=text, failed_at=2.0 - rank))
+files.write(rank, RankFailure(outcome="oom", message=text, failed_at=2.0 - rank))
 sys.exit(1)
 """,
         dp=2,

@@ -10,7 +10,7 @@ from scaling.launch.row import FinishedRun, row_of
 from scaling.record.files import table_of
 from scaling.record.rank_files import RankResult
 from scaling.record.row import Row
-from scaling.record.row_checks import reasons
+from scaling.record.row_checks import invalid_row_reasons
 from tests.launch.test_provenance import STACK
 from tests.points import tiny_point
 
@@ -110,7 +110,7 @@ def test_numbers_that_no_table_would_take_are_an_error_that_says_so() -> None:
     sentence = "what was measured cannot be: step_time_low_s=0.0: must be a finite number above 0"
     assert (impossible.outcome, impossible.error_message) == ("error", sentence)
     assert impossible.step_times_s is None
-    assert reasons(table_of([impossible])) == [None]  # so its point does not run again
+    assert invalid_row_reasons(table_of([impossible])) == [None]  # so its point does not run again
 
 
 def test_a_failure_stands_among_the_steps_that_were_asked_for() -> None:
