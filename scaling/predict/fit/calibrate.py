@@ -79,7 +79,7 @@ def one_fingerprint_per_stack(columns: Columns, points: Points) -> None:
     """
     if "stack_fingerprint" not in columns:
         return
-    prints = columns.words("stack_fingerprint", "")
+    prints = columns.strings("stack_fingerprint", "")
     for group in points.groups:
         found = sorted(set(prints[group.rows].tolist()) - {""})
         if len(found) > 1:
