@@ -70,15 +70,14 @@ _OTHER_CLUSTER = (0.045, 0.03, 0.04)
 class Spread:
     """Interval and errors of predicted step times, (n,) each.
 
-    A measured step lies between `low` and `high` seconds 8 times in 10. `own_sigma` and
-    `size_sigma` are standard deviations of ln(step time)'s error: of a layout's own part, and of
-    the part that the layouts of a size share but other sizes do not.
+    A measured step lies between `low` and `high` seconds 8 times in 10. The sigmas are standard
+    deviations of parts of ln(step time)'s error.
     """
 
     low: Floats
     high: Floats
-    own_sigma: Floats
-    size_sigma: Floats
+    own_sigma: Floats  # a layout's own part
+    size_sigma: Floats  # the part that the layouts of a size share but other sizes do not
 
 
 def error_spread(
