@@ -115,7 +115,7 @@ def test_after_a_kill_the_same_command_takes_up_what_still_runs(study):
     assert study.run("--submitit-pack", "2") == 0, study.said
 
     assert study.starts() == {"p0": 1, "p1": 1, "p2": 1, "p3": 1}
-    assert "of an earlier run is taken up" in study.said
+    assert "re-attached to job " in study.said
 
 
 def test_ctrl_c_ends_all_processes(study):

@@ -181,9 +181,9 @@ def asked_for(wildcards):
     if wildcards.point in PLAN.points:
         return PLAN.points[wildcards.point]
     # added since, to run elsewhere: heavy
-    from scaling.run.choose import allocation_of
+    from scaling.run.choose import allocation_of_added
 
-    return allocation_of(LEFT, wildcards.point)
+    return allocation_of_added(LEFT, wildcards.point)
 
 
 def avoided(wildcards):

@@ -1,26 +1,26 @@
-"""Who is told how wishes fare."""
+"""The interface by which the dispatcher reports on jobs."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from .allocations import Wish
+from .allocations import WantedJob
 
 
 class Listener(Protocol):
-    """Who wants to know how wishes fare."""
+    """Is told how jobs fare."""
 
-    def prepare(self, wish: Wish) -> None:
-        """Called before a wish that was taken is sent anew, in the thread that called `take`."""
+    def prepare(self, job: WantedJob) -> None:
+        """Called before a job is sent anew, in the thread that called `submit`."""
 
-    def sent(self, wish: Wish, job: str) -> None:
-        """The wish is in the hands of the scheduler, as part of this job."""
+    def sent(self, job: WantedJob, job_id: str) -> None:
+        """The scheduler has taken the job, as part of its job `job_id`."""
 
-    def succeeded(self, wish: Wish) -> None:
-        """Its command ended with 0."""
+    def succeeded(self, job: WantedJob) -> None:
+        """The job's command exited with 0."""
 
-    def failed(self, wish: Wish, why: str, logs: Sequence[Path]) -> None:
-        """It did not; `why` is a sentence."""
+    def failed(self, job: WantedJob, why: str, logs: Sequence[Path]) -> None:
+        """The job failed; `why` is a sentence."""
 
     def say(self, sentence: str) -> None:
-        """Something a user should read."""
+        """A sentence for the user."""

@@ -1,4 +1,4 @@
-"""Records and logs that nobody will ask for."""
+"""Remove old records and logs."""
 
 from .ledger import Ledger
 from .schedulers import Scheduler
@@ -7,13 +7,13 @@ _DAY_S = 86400.0
 
 
 def tidy(ledger: Ledger, scheduler: Scheduler, keep_days: float) -> None:
-    """Remove batches in which all went well, and those that are old; never one that may yet run.
+    """Remove batches in which every job succeeded, and old ones unless they may still run.
 
-    What failed is kept for so many days, for people to look at.
+    Failures are kept for `keep_days` days, for people to look at.
     """
     for batch in ledger.batches():
         ledger.tidy(batch)
-    old = ledger.old(keep_days * _DAY_S)
+    old = ledger.old_batches(keep_days * _DAY_S)
     sent = [identity for identities in old.values() for identity in identities]
     states = scheduler.states(sent) if sent else {}
     if states is None:
