@@ -46,7 +46,6 @@ def choose(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
 
 
 def _first_choice(sweep: Sweep, world_size: int) -> tuple[pa.Table, str]:
-    """Which points of a size are measured."""
     calibration, basis = _calibrate_on(sweep, _measured_below(sweep, world_size), "smaller sizes")
     points, prediction = predictions.predict_points(sweep.study, sweep.first_runs, calibration)
     guide, spent = _guide(sweep, prediction), _spent_gpu_s(sweep)
