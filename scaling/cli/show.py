@@ -37,14 +37,9 @@ def show_plan(
 ) -> None:
     """Print points and refusals by model and world size, and what they will cost.
 
-    Args:
-        study: the study.
-        planned: its plan.
-        spend: the predicted cost, None if unknown.
-        probe_plan: what is probed first, if anything.
-        ways: prices by ways to measure the study, the full one first.
-        affordable: keys of `measure` that make the study cheap, and the price with them.
-        elsewhere: expected number of points that each slow node makes run once more elsewhere.
+    `ways` are prices of ways to measure the study, the full one first. `affordable` are keys of
+    `measure` that make it cheap, and the price with them. `elsewhere` is the expected number of
+    points that each slow node makes run once more.
     """
     console = Console(highlight=False)
     say = _printer(console)
@@ -115,7 +110,6 @@ def _printer(console: Console) -> Callable[[str], None]:
 
 
 def _counts_table(study: Study, planned: Plan, unit: str) -> Table:
-    """Points by model and world size."""
     sizes = sorted({point.world_size for point in planned.points})
     points = Counter((point.model, point.world_size) for point in planned.points)
     refused = Counter(refusal.model for refusal in planned.refusals)
@@ -173,7 +167,6 @@ def _group_reasons(reasons: Sequence[str]) -> list[tuple[str, int, bool]]:
 
 
 def _describe_guidance(study: Study) -> str:
-    """What a guided sweep measures of each size."""
     measure = study.measure
     parts = ["guided: measures only"]
     if measure.keep is not None:

@@ -234,7 +234,6 @@ def _killed(exits: Exits, signals: set[signal.Signals] | None = None) -> Verdict
 
 
 def _failed(failures: Failures) -> Verdict | None:
-    """The verdict on the first of these failures."""
     for rank, failure in failures:
         return Verdict(outcome=failure.outcome, message=f"rank {rank}: {failure.message}")
     return None

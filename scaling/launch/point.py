@@ -62,14 +62,11 @@ def measure(
     another process on this host still measures the point (its parent was killed), that process is
     waited for.
 
-    Args:
-        point_path: the point's JSON file.
-        row_path: where the Parquet row goes.
-        rank_command: the program of one rank; POINT and a folder for its files are appended.
-        start: starts the ranks; by default what `choose_starter` returns.
-        hang_after_s: seconds without progress of any rank that count as a hang; by default derived
-            from the predicted step time, and longer while ranks start.
-        excluded: hosts that the allocation was to leave out, recorded in the row.
+    POINT and a folder for files are appended to `rank_command`, the program of one rank. `start`
+    starts the ranks, by default as `choose_starter` decides. `hang_after_s` seconds without
+    progress of any rank count as a hang; the default follows from the predicted step time and is
+    longer while ranks start. The row records `excluded`, the hosts that the allocation was to leave
+    out.
 
     Raises:
         InputError: the point's file is missing or invalid.
@@ -121,7 +118,6 @@ def measure(
 def _run(
     point: Point, command: Sequence[str], start: Starter, row_path: Path, hang_after_s: float | None
 ) -> FinishedRun:
-    """Run the point's ranks, unless its devices are missing."""
     load_average = os.getloadavg()[0]
     logs = rank_logs(point.study, point.point_id, row_path)
     with rank_files(logs) as files:
@@ -190,9 +186,8 @@ def _check_no_step_was_suspended(run: FinishedRun) -> None:
 def missing_devices(point: Point, environment: Mapping[str, str]) -> str | None:
     """A sentence about the GPUs that this host lacks for the point; None if it has enough.
 
-    Also None where ranks run on other hosts only (from a login node), as those cannot be checked
-    here. A card that has fallen off its bus is missing: one of eight is enough for the point to
-    fail.
+    Also None where ranks run on other hosts only (from a login node). A card that has fallen off
+    its bus is missing: one of eight is enough for the point to fail.
     """
     if point.gpu == "cpu" or gpu_named(point.gpu).vendor != "nvidia":
         return None

@@ -132,7 +132,6 @@ def _with_slowdowns(rows: Sequence[Probe]) -> list[Probe]:
 
 
 def _planned_columns(plan: ProbePlan, task: Task) -> dict[str, Any]:
-    """The columns that are known before the task runs."""
     names = ("cluster", "gpu", "gpus_per_node")
     facts = {name: getattr(plan, name) for name in names} | {"outcome": "ok"}
     facts |= {each.name: getattr(task, each.name) for each in dataclasses.fields(Task)}

@@ -18,12 +18,8 @@ from scaling.launch.start.slurm import lost_nodes
 from scaling.launch.start.starter import Launch, LaunchError, Starter
 from scaling.record.rank_files import RankFiles, RankResult, Stack
 
-_MAY_BE_A_LOST_NODE = {
-    "error",
-    "hang",
-    "timeout",
-    "launch_failed",
-}  # ranks report the others themselves
+# Outcomes that a lost node may have caused; ranks report the others themselves.
+_MAYBE_LOST = {"error", "hang", "timeout", "launch_failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +66,7 @@ def run_ranks(launch: Launch, files: RankFiles, start: Starter, limits: Limits) 
             judged = verdict(evidence, lambda rank: last_line(launch.logs / f"rank{rank}.log"))
         except KilledFromOutside as why:
             judged, interrupted = Verdict(outcome="error", message=str(why)), why
-    if judged.outcome in _MAY_BE_A_LOST_NODE and (
-        lost := lost or lost_nodes(os.environ, silent=True)
-    ):
+    if judged.outcome in _MAYBE_LOST and (lost := lost or lost_nodes(os.environ, silent=True)):
         message = f"Slurm has lost {', '.join(lost)}: {judged.message}"
         judged = Verdict(outcome="node_failed", message=message)
     elif interrupted is not None:

@@ -17,12 +17,7 @@ from scaling.errors import InputError
 from scaling.record.files import arrow_schema, write_table, write_text_if_changed
 from scaling.record.row import PointColumns
 from scaling.run import guided, planning
-from scaling.run.choices import (
-    choice_table,
-    chosen_ids,
-    layout_key,
-    setting_key,
-)
+from scaling.run.choices import choice_table, chosen_ids, layout_key, setting_key
 from scaling.run.sweep import Sweep, slow_by_probes
 from scaling.study.grid import Plan
 from scaling.study.paths import StudyPaths
@@ -47,17 +42,9 @@ def choose(
 ) -> str:
     """Choose points of one size and write the choice; returns a sentence about it and slow nodes.
 
-    A point that has a row already stays chosen.
-
-    Args:
-        study: the study.
-        planned: its plan.
-        world_size: the size.
-        study_dir: the study's folder.
-        out: where the Parquet table goes.
-        repeat: which repeat of contenders, the layouts that may be the best; 0 for none.
-        turn: how often this size has been chosen for, see `guided`; 0 for the first choice.
-        elsewhere: choose layouts that only ran on slow nodes.
+    A point that has a row already stays chosen. `repeat` numbers the repeat of contenders, the
+    layouts that may be the best. `turn` counts how often the size was chosen for before, see
+    `guided`. `elsewhere` chooses layouts that only ran on slow nodes.
 
     Raises:
         InputError: the study does not ask for such a choice, or has no point of that size.

@@ -42,10 +42,8 @@ def describe_allocations(
         return []
     wanted = [points[name] for name in sorted(missing)]
     jobs = [(point.nodes, point.ranks_per_node, point.minutes) for point in wanted]
-    limits = {
-        "most": settings["submitit-pack"] or 1,
-        "most_minutes": settings["submitit-pack-minutes"],
-    }
+    most, most_minutes = settings["submitit-pack"] or 1, settings["submitit-pack-minutes"]
+    limits = {"most": most, "most_minutes": most_minutes}
     packed = subprocess.run(
         [sys.executable, "-m", _PACKING],
         input=json.dumps(limits | {"jobs": jobs}),

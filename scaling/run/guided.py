@@ -46,7 +46,6 @@ def choose(sweep: Sweep, world_size: int, turn: int) -> tuple[pa.Table, str]:
 
 
 def _first_choice(sweep: Sweep, world_size: int) -> tuple[pa.Table, str]:
-    """Which points of a size are measured."""
     calibration, basis = _calibrate_on(sweep, _measured_below(sweep, world_size), "smaller sizes")
     points, prediction = predictions.predict_points(sweep.study, sweep.first_runs, calibration)
     guide, spent = _guide(sweep, prediction), _spent_gpu_s(sweep)
@@ -132,7 +131,7 @@ def _calibrate_on(sweep: Sweep, measured: set[str], whose: str) -> tuple[Calibra
     from scaling.predict.fit.calibrate import calibrate  # imported late: it loads scipy
 
     if not measured:
-        return None, "nothing smaller has been measured: predicted from data sheets"
+        return None, "nothing smaller has been measured: predicted from data-sheet numbers"
     paths, clusters, probed = sweep.paths, sweep.study.clusters, None
     stacks = {point_id: sweep.rows[point_id]["stack_fingerprint"] for point_id in sorted(measured)}
     stack, count = Counter(stacks.values()).most_common(1)[0]

@@ -143,13 +143,9 @@ def rows_in_full(
     """Rows of short points that run in full as well, to measure the error of the extension.
 
     `in_full: advised` takes the predicted best of each size and setting, and one of each size drawn
-    by the seed. A share draws that many of each size, at least one.
-
-    Args:
-        study: the study.
-        points: its points, n of them.
-        ranked_s: of `predictions.ranking_times`, (n,); None where nothing is predicted.
-        every: treat points that are not short as if they were.
+    by the seed. A share draws that many of each size, at least one. `ranked_s` are
+    `predictions.ranking_times`; None where nothing is predicted. `every` treats all points as
+    short.
     """
     share = study.measure.in_full
     by_size: dict[int, list[int]] = {}

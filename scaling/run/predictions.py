@@ -44,16 +44,11 @@ def ranking_times(prediction: Prediction) -> list[float | None]:
 def predict_run_s(
     study: Study, points: Sequence[Point], step_time_s: npt.NDArray[Any], short: bool | None = None
 ) -> Floats:
-    """Predicted seconds of all steps of one run of each point, without its start-up.
+    """Predicted seconds of all steps of one run of each point, without its start-up, (n,).
 
-    Short steps are predicted as steps of a smaller batch. Where steps stop by themselves the
-    fewest are counted: on a quiet GPU these suffice, and a limit bounds the others.
-
-    Args:
-        study: the study.
-        points: its points, n of them.
-        step_time_s: predicted seconds of a full step, (n,).
-        short: whether steps are short; None: as each point says.
+    `step_time_s`, (n,), is predicted for full steps. `short` says whether steps are short; None: as
+    each point says. Short steps are predicted as steps of a smaller batch. Where steps stop by
+    themselves the fewest are counted: on a quiet GPU these suffice.
     """
     measure = study.measure
     warmup, steps = measure.warmup_steps, measure.measured_steps.at_least

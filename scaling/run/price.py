@@ -34,21 +34,17 @@ BUDGET_SHARE = 0.7  # of the price without a budget, from the same replays
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The predicted price of one way to measure a study, in GPU-hours.
-
-    usd: None where the cluster has no price. surprise_points, surprise_gpu_hours: upper bound on
-    what a guided sweep adds when it chooses for a size again. slow_node_gpu_hours: added by each
-    node found slow, whose points run once more elsewhere; assumes points spread evenly over the
-    cluster.
-    """
+    """The predicted price of one way to measure a study, in GPU-hours."""
 
     way: str  # full | guided | short | both
     points: int
     step_gpu_hours: float
     startup_gpu_hours: float
-    usd: float | None
+    usd: float | None  # None where the cluster has no price
+    # at most what a guided sweep adds when it chooses for a size again
     surprise_points: int = 0
     surprise_gpu_hours: float = 0.0
+    # for each node found slow: its points run once more, if points spread evenly over the cluster
     slow_node_gpu_hours: float = 0.0
 
     @property
@@ -162,13 +158,9 @@ def _usd(points: Points, gpu_hours: Floats) -> float | None:
 
 
 def guide_of(study: Study, startup_s: float, run_s: Floats, *, keep: float | None = None) -> Guide:
-    """The guide that the study's `measure` describes.
+    """The guide that the study's `measure` describes; `keep` is used where it is not guided.
 
-    Args:
-        study: the study.
-        startup_s: seconds until a point's first step.
-        run_s: predicted seconds of all steps of each point.
-        keep: used where the study is not guided.
+    A point takes `startup_s` seconds until its first step, and `run_s` predicted for all its steps.
     """
     measure = study.measure
     hours = budget_gpu_hours(study)

@@ -38,15 +38,8 @@ def run_study(
 ) -> int:
     """Run what is missing of `study`; returns snakemake's exit code.
 
-    Snakemake's output goes to logs/<study>/snakemake.log, and to the terminal with `--dry-run` or
-    if it fails.
-
-    Args:
-        study: a name in config/studies, or a path.
-        options: for snakemake.
-        results: the folder of all results.
-        mode: overrides the study's mode.
-        cluster: overrides the study's cluster.
+    `options` are for snakemake; `mode` and `cluster` override the study's. Snakemake's output goes
+    to logs/<study>/snakemake.log, and to the terminal with `--dry-run` or if it fails.
 
     Raises:
         InputError: the study is wrong.

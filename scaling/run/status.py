@@ -49,19 +49,15 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The status of a sweep; None: unknown, or no budget.
-
-    gpu_hours_spent, gpu_hours_left: rank-hours on a CPU. ends_in_s: 80 % interval in seconds, from
-    how long points of each size took. hours_of: the unit of hours, in the plural.
-    """
+    """The status of a sweep; None: unknown, or no budget."""
 
     progress: Progress
     running: tuple[Running, ...]
     queue: tuple[Queued, ...]
-    gpu_hours_spent: float
+    gpu_hours_spent: float  # rank-hours on a CPU, as `hours_of` says
     gpu_hours_left: float | None
     best: tuple[Best, ...]
-    ends_in_s: tuple[float, float] | None
+    ends_in_s: tuple[float, float] | None  # 80 % interval, from how long points of each size took
     allocations: str | None = None  # a sentence about their use
     hours_of: str = "GPU-hours"
 
@@ -114,7 +110,6 @@ class Status:
 
 
 def _first_few(lines: list[str]) -> list[str]:
-    """The first lines of many, and how many more there are."""
     more = len(lines) - _AT_MOST
     return lines if more < 1 else [*lines[:_AT_MOST], f"    and {more} more"]
 

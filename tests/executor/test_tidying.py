@@ -5,9 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from snakemake_executor_plugin_submitit.ledger import Ledger, key_of
+from snakemake_executor_plugin_submitit.ledger import Ledger, key_of, tidy
 from snakemake_executor_plugin_submitit.schedulers.slurm.words import state_of
-from snakemake_executor_plugin_submitit.tidying import tidy
 
 from tests.executor.conftest import wanted_jobs
 

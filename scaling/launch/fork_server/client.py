@@ -131,13 +131,11 @@ class ForkedRanks:
 
 @contextlib.contextmanager
 def local_fork_server(point: PointOrProbe | None, logs: Path) -> Iterator[dict[str, str]]:
-    """Keep a fork server for points like this one; yields the environment that their jobs need.
+    """Keep a fork server for points like this one, if any; yields the environment for their jobs.
 
-    Does not wait for it to start: the first point does. The server ends with this block, or by
-    itself once this process is gone and no point runs on it.
-
-    All ranks of a server share the settings with which torch was imported. With None no server is
-    started.
+    Does not wait for it to start: the first point does. It ends with this block, or by itself once
+    this process is gone and no point runs on it. All its ranks share the settings with which it
+    imported torch.
     """
     if point is None or os.environ.get(FORK_SERVERS_WANTED) == "0":
         yield {}

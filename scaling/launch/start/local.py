@@ -59,11 +59,8 @@ class LocalRanks:
         Raises:
             OSError: the program is missing, or no process could be created.
         """
-        environment = {
-            **launch.environment,
-            **rank_variables(rank, launch.world_size),
-            **variables,
-        }
+        variables = rank_variables(rank, launch.world_size) | variables
+        environment = {**launch.environment, **variables}
         log = launch.logs / f"rank{rank}.log"
         self._children[rank] = spawn(launch.command, environment, log, preexec_fn=die_with_parent)
 

@@ -21,14 +21,13 @@ from scaling.launch.start.starter import RankExit, spawn, wait_until
 _LISTING_LAG_S = 5.0  # until a shared file system lists a new file
 _EXIT_S = 20.0
 
-# Each step of a Slurm allocation has a memory cgroup that the launcher is not in. So the kills of
-# the kernel's out-of-memory killer are counted beside the rank: by its parent on this machine, its
-# fork server, or the shell around it.
-# Shell, because starting a Python around each rank would be slow. The argument is the folder that
-# stands for /. cgroup v2 counts in memory.events (descendants included), v1 in memory.oom_control,
-# the whole machine in /proc/vmstat. Lines of /proc/self/cgroup are `id:controllers:path`; v2 has
-# id 0 and no controllers. In a container the path may be the host's, while the mount shows the
-# container's cgroup as the root.
+# Kills by the kernel's out-of-memory killer are counted beside the rank (by its parent on this
+# machine, its fork server, or the shell around it), as a step of a Slurm allocation has a memory
+# cgroup that the launcher is not in. In shell, as a Python around each rank would start slowly.
+# The argument is the folder that stands for /. cgroup v2 counts in memory.events (descendants
+# included), v1 in memory.oom_control, the whole machine in /proc/vmstat. Lines of /proc/self/cgroup
+# are `id:controllers:path`; v2 has id 0 and no controllers. In a container the path may be the
+# host's, while the mount shows the container's cgroup as the root.
 OOM_KILLS = r"""
 oom_kills() {
   new=$(sed -n 's|^0::/||p' "$1/proc/self/cgroup" 2> /dev/null)
@@ -159,10 +158,9 @@ def last_line(log: Path) -> str | None:
 
 
 def oom_kills(root: Path | None = None) -> int:
-    """The number of processes that ran out of memory so far in this cgroup.
+    """The number of processes that ran out of memory in this cgroup, else on the whole machine.
 
-    Counts the whole machine where the cgroup keeps no count. Only the rise between two calls means
-    something. 0 where the kernel does not tell.
+    Only the rise between two calls means something. 0 where the kernel does not tell.
     """
     command = ["bash", "-c", f'{OOM_KILLS}oom_kills "$0"', "" if root is None else str(root)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)

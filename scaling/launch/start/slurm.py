@@ -46,19 +46,15 @@ code=$?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A job that was submitted from a folder.
-
-    position: its rank among the `waiting` jobs of its partition; None while it runs. starts_at:
-    Slurm's estimate of its start, as printed; None if unknown or running.
-    """
+    """A job that was submitted from a folder."""
 
     job_id: str
     partition: str
     nodes: int
     reason: str
-    position: int | None
+    position: int | None  # among the `waiting` jobs of its partition; None while it runs
     waiting: int
-    starts_at: str | None
+    starts_at: str | None  # Slurm's estimate, as printed; None if unknown or running
 
     @property
     def line(self) -> str:

@@ -107,11 +107,11 @@ def predict(points: Points, calibration: Calibration | None = None) -> Predictio
     source = calibration or Calibration(source="none", stacks={})
     for group in points.groups:
         p, stack, parameters_from = source.parameters_for(group)
-        trust, residual, unfitted = _use_of_fit(points, group, stack, p)
+        new, trust, residual, unfitted = _use_of_fit(points, group, stack, p)
         unfollowed = _predict_group(group, stack, p, trust, residual, out)
         out.predicted[group.rows] = True
         out.parameters_from[group.rows] = parameters_from
-        _set_errors(points, group, out, stack, trust, unfollowed, unfitted)
+        _set_errors(group, out, stack, new, trust, unfollowed, unfitted)
     return out
 
 
@@ -127,9 +127,10 @@ def axis_values(points: Points, group: Group) -> dict[str, npt.NDArray[np.generi
 
 def _use_of_fit(
     points: Points, group: Group, stack: StackCalibration | None, p: Mapping[str, float]
-) -> tuple[Floats, Floats, Floats]:
+) -> tuple[dict[str, Flags], Floats, Floats, Floats]:
     """How a calibration is applied to the rows of a group, (n,) each.
 
+    New: rows whose value was not calibrated, by axis; empty without a calibration of this cluster.
     Trust: how far its parameters are followed, 0 to 1. Residual: ln(measured / predicted) of
     neighbouring rows. Unfitted: standard deviation of ln(step) by parameters on which no calibrated
     row depends.
@@ -137,7 +138,7 @@ def _use_of_fit(
     n = len(group.rows)
     trust, residual, unfitted = np.ones(n), np.zeros(n), np.zeros(n)
     if stack is None or stack.cluster != group.cluster_name:
-        return trust, residual, unfitted
+        return {}, trust, residual, unfitted
     axes = axis_values(points, group)
     new = new_in(stack, axes, distance_beyond(group.features, stack.seen))
     # a precision can be new too; its range is in doublings, as in `layout_ranges`
@@ -150,7 +151,7 @@ def _use_of_fit(
         unfitted = np.minimum(unfitted, stack.sheet_error)
     if stack.residual is not None:
         residual = residual_in(stack, new, trust, places_of(group.features))
-    return trust, residual, unfitted
+    return new, trust, residual, unfitted
 
 
 def _unfitted_sigma(
@@ -238,10 +239,10 @@ def _predict_block(
 
 
 def _set_errors(
-    points: Points,
     group: Group,
     out: Prediction,
     stack: StackCalibration | None,
+    new: dict[str, Flags],
     trust: Floats,
     unfollowed: Floats,
     unfitted: Floats,
@@ -260,8 +261,8 @@ def _set_errors(
         trust=trust,
         unfollowed=unfollowed,
         unfitted=unfitted,
-        beyond=0.0 if stack is None else distance_beyond(f, stack.seen),
-        axes=axis_values(points, group),
+        new=new,
+        world_size=f.world_size,
         gpus_per_node=f.gpus_per_node,
         experts=f.num_experts > 1,
         lossy_transport=lossy_transport,

@@ -7,15 +7,13 @@
     backoff      when to retry a request that was not taken
     strays       allocations that may have been taken without an answer
     unfit        hosts that are excluded
-    listener     who is told about all that
-    allocations  jobs that are wanted, and allocations in flight
+    allocations  jobs that are wanted, who is told about them, and allocations in flight
     request      what one allocation needs
     packing      which jobs share an allocation (pure)
     schedulers   by name; nothing else knows of any of them
-    ledger       what was submitted, on disk
+    ledger       records on disk of what was submitted; removes old ones
     reattach     jobs of an earlier run
     ownership    a lock that ends with its owner
-    tidying      removes old records and logs
     stop         ends for good what makes given files
     pack         runs inside the allocation
 

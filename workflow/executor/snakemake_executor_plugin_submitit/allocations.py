@@ -1,9 +1,9 @@
-"""Jobs that are wanted, and the allocations in flight that hold them."""
+"""Jobs that are wanted, who is told about them, and the allocations in flight that hold them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .ledger import JobRecord
 from .request import Request
@@ -51,6 +51,25 @@ class Allocation:
     def job_id(self) -> str:
         """The scheduler's id."""
         return "(not submitted)" if self.identity is None else str(self.identity["job"])
+
+
+class Listener(Protocol):
+    """Is told how jobs fare."""
+
+    def prepare(self, job: WantedJob) -> None:
+        """Called before a job is sent anew, in the thread that called `submit`."""
+
+    def sent(self, job: WantedJob, job_id: str) -> None:
+        """The scheduler has taken the job, as part of its job `job_id`."""
+
+    def succeeded(self, job: WantedJob) -> None:
+        """The job's command exited with 0."""
+
+    def failed(self, job: WantedJob, why: str, logs: Sequence[Path]) -> None:
+        """The job failed; `why` is a sentence."""
+
+    def say(self, sentence: str) -> None:
+        """A sentence for the user."""
 
 
 class Allocations:

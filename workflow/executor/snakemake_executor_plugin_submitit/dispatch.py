@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from .allocations import Allocation, Allocations, Limits, WantedJob
+from .allocations import Allocation, Allocations, Limits, Listener, WantedJob
 from .ledger import JobEnd, Ledger
-from .listener import Listener
 from .outbox import Outbox
 from .reattach import Reattachment
 from .schedulers import Scheduler, State

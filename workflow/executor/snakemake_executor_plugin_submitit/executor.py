@@ -21,11 +21,10 @@ from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from .allocations import Limits, WantedJob
 from .dispatch import Dispatcher
-from .ledger import JobRecord, Ledger, digest_of, key_of
+from .ledger import JobRecord, Ledger, digest_of, key_of, tidy
 from .ownership import OwnedElsewhere, Ownership
 from .request import RequestError
 from .schedulers import SCHEDULERS
-from .tidying import tidy
 
 
 class Executor(RemoteExecutor):
@@ -135,7 +134,7 @@ class Executor(RemoteExecutor):
         inputs = format_cli_arg("--wait-for-files", job.get_wait_for_files())
         return f"{RealExecutor.get_job_args(self, job, **kwargs)} {inputs}"
 
-    # -- called by the dispatcher (see listener.Listener) -----------------------------------------
+    # -- called by the dispatcher (see `Listener`) ------------------------------------------------
 
     def prepare(self, wanted: WantedJob) -> None:
         """Remove old outputs and make folders, as before any run; in Snakemake's thread only."""

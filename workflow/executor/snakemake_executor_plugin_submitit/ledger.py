@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from .pack import write_json
+from .schedulers import Scheduler
 
-# How long a success is kept for a run to ask about it.
-_REMEMBERED_S = 7 * 86400
+_DAY_S = 86400.0
+_REMEMBERED_S = 7 * _DAY_S  # how long a success is kept for a run to ask about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +240,24 @@ class Ledger:
 
     def _index(self, key: str) -> Path:
         return self.root / "index" / f"{key}.json"
+
+
+def tidy(ledger: Ledger, scheduler: Scheduler, keep_days: float) -> None:
+    """Remove batches in which every job succeeded, and old ones unless they may still run.
+
+    Failures are kept for `keep_days` days, for people to look at.
+    """
+    for batch in ledger.batches():
+        ledger.tidy(batch)
+    old = ledger.old_batches(keep_days * _DAY_S)
+    sent = [identity for identities in old.values() for identity in identities]
+    states = scheduler.states(sent) if sent else {}
+    if states is None:
+        return
+    alive = {job for job, state in states.items() if state.live}
+    for batch, identities in old.items():
+        if not alive & {str(identity["job"]) for identity in identities}:
+            ledger.remove(batch)
 
 
 def _by_number(allocation: Path, kind: str) -> dict[int, Path]:

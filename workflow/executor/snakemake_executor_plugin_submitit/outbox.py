@@ -5,10 +5,9 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from .allocations import Allocation, Allocations, Limits, WantedJob
+from .allocations import Allocation, Allocations, Limits, Listener, WantedJob
 from .backoff import Backoff
 from .ledger import Ledger
-from .listener import Listener
 from .packing import packs_of
 from .request import Request
 from .schedulers import Refused, Scheduler

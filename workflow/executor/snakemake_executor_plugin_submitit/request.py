@@ -13,19 +13,14 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What one allocation needs; jobs whose requests have the same `kind` may share one.
+    """What one allocation needs; jobs whose requests have the same `kind` may share one."""
 
-    options: of the scheduler, sorted (True: a flag). setup: shell lines that run before the worker.
-    environment: for the jobs. gpus: of all nodes together. runtime_min: time limit of one job, or
-    the sum for all that share the allocation.
-    """
-
-    runtime_min: int
+    runtime_min: int  # time limit of one job, or the sum for all that share the allocation
     nodes: int
-    gpus: int
-    options: tuple[tuple[str, str | int | bool], ...]
-    setup: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...]
+    gpus: int  # of all nodes together
+    options: tuple[tuple[str, str | int | bool], ...]  # of the scheduler, sorted; True: a flag
+    setup: tuple[str, ...]  # shell lines that run before the worker
+    environment: tuple[tuple[str, str], ...]  # for the jobs
 
     @property
     def kind(self) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 # One such failure may be the job's fault; two on one host are the host's.
-_FAILURES_TO_EXCLUDE = 2
+_TOO_MANY = 2
 
 
 class UnfitHosts:
@@ -23,11 +23,7 @@ class UnfitHosts:
     @property
     def excluded(self) -> list[str]:
         """Hosts that get nothing more."""
-        return sorted(
-            host
-            for host, failures in self._failures.items()
-            if len(failures) >= _FAILURES_TO_EXCLUDE
-        )
+        return sorted(host for host, where in self._failures.items() if len(where) >= _TOO_MANY)
 
     def report(self) -> list[str]:
         """A sentence for each excluded host, for the end of the run."""

@@ -45,16 +45,11 @@ class Refused(RuntimeError):
 
 
 class Scheduler(abc.ABC):
-    """Where allocations run. An identity is a mapping with the scheduler's id as `job`.
+    """Where allocations run. An identity is a mapping with the scheduler's id as `job`."""
 
-    gpus: of this machine, to be shared out; None where the scheduler manages them. largest_array:
-    how many equal allocations can be sent as one. forgets_jobs: whether a job may live although the
-    scheduler does not list it.
-    """
-
-    gpus: int | None = None
-    largest_array: int = 1
-    forgets_jobs: bool = False
+    gpus: int | None = None  # of this machine, to share out; None: the scheduler manages GPUs
+    largest_array: int = 1  # equal allocations that can be sent as one
+    forgets_jobs: bool = False  # whether a job may live although the scheduler does not list it
 
     def __init__(self) -> None:
         self.queries: Counter[str] = Counter()

@@ -35,7 +35,8 @@ class LocalProcesses(Scheduler):
         if request.nodes != 1:
             return "cluster=local has one node: nodes must be 1"
         if request.gpus > (self.gpus or 0):
-            return f"{request.gpus} GPUs are requested, but --submitit-gpus={self.gpus} limits them"
+            most = f"--submitit-gpus={self.gpus} is all that jobs may use here"
+            return f"{request.gpus} GPUs are requested, but {most}"
         return None
 
     def send(
