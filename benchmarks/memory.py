@@ -26,21 +26,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.check.oracle import memories, ranks_of
+from scaling.check.oracle import rank_memories, stage_ranks
 from scaling.layout.axes import AXES
 from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.predict.cost import counted
-from scaling.predict.cost.counted import KINDS, TABLE, kinds_of, spreads
+from scaling.predict.cost import memory_odds
 from scaling.predict.cost.memory import memory_of
+from scaling.predict.cost.memory_odds import LAYOUT_KINDS, TABLE, kinds_of, sigma_by_kind
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
 from scaling.study.catalogues import load_clusters
 from scaling.study.grid import expand_grid
 from scaling.study.point import Point, point_from_json
 from scaling.study.study import load_study
-from scaling.train.rehearsal.limits import uncountable
+from scaling.train.rehearsal.limits import memory_refusal
 
 STUDIES = ("hardware_scaling", "parallel_layouts", "zero_stages")
 RANDOM = "random"  # the study of a row that was drawn from the table of axes
@@ -161,7 +161,7 @@ def random_point(chosen: random.Random, shape: ModelShape, **axes: Any) -> Point
 
 def runs(point: Point) -> bool:
     """flash1 has no package for today's torch."""
-    return point.layout.attention != "flash1" and uncountable(point) is None
+    return point.layout.attention != "flash1" and memory_refusal(point) is None
 
 
 def cut(point: Point, depth: float) -> Point:
@@ -196,7 +196,7 @@ def judged(rows: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
         kinds = kinds_of(group.features)
         for index, total, kind in zip(group.rows, memory.total, kinds, strict=True):
             exact = max(rank["peak_bytes"] for rank in rows[index]["ranks"])
-            errors[index] = float(total / exact - 1), group.stack.name, KINDS[kind]
+            errors[index] = float(total / exact - 1), group.stack.name, LAYOUT_KINDS[kind]
     return [errors[index] for index in range(len(rows))]
 
 
@@ -205,18 +205,18 @@ def spread_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
     errors: dict[str, dict[str, list[float]]] = {}
     for error, software, kind in judged([r for r in rows if r["point"]["study"] == RANDOM]):
         errors.setdefault(software, {}).setdefault(kind, []).append(math.log1p(error))
-    return {software: spreads(kinds) for software, kinds in sorted(errors.items())}
+    return {software: sigma_by_kind(kinds) for software, kinds in sorted(errors.items())}
 
 
 def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
     """The exact bytes of each point, as soon as they are known; what fails is said and left out."""
     left = list(points)
     while left:
-        exact = memories([(p, rank) for p in left for rank in ranks_of(p.layout).values()])
+        exact = rank_memories([(p, rank) for p in left for rank in stage_ranks(p.layout).values()])
         try:
             while left:
                 began, point = time.monotonic(), left.pop(0)
-                ranks = [dataclasses.asdict(next(exact)) for _ in ranks_of(point.layout)]
+                ranks = [dataclasses.asdict(next(exact)) for _ in stage_ranks(point.layout)]
                 yield {
                     "point_id": point.point_id,
                     "depth": depth,
@@ -247,7 +247,7 @@ def main() -> None:
         report(list(rows.values()))
         if given.spread:
             text = json.dumps(spread_table(list(rows.values())), indent=1)
-            Path(counted.__file__).with_name(TABLE).write_text(text + "\n", encoding="utf-8")
+            Path(memory_odds.__file__).with_name(TABLE).write_text(text + "\n", encoding="utf-8")
         return
     depth = 1.0 if given.random else given.depth
     points = random_points(given.random, given.seed) or drawn(

@@ -30,7 +30,7 @@ from scaling.foreign.reading import read_rows
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.predict.advise.guide import Guide, choose
-from scaling.predict.advise.surprise import TURNS, Seen, choose_again
+from scaling.predict.advise.surprise import TURNS, Progress, choose_again
 from scaling.predict.cost.model import Prediction, predict
 from scaling.predict.fit.calibrate import calibrate
 from scaling.predict.fit.coverage import settings_of
@@ -109,7 +109,7 @@ def play(
             if not rows:
                 break
             measured[rows] = True
-            seen = Seen(
+            seen = Progress(
                 measured=measured,
                 step_time_s=np.where(observed.timed, observed.step_time_s, np.nan),
             )

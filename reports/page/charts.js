@@ -1,5 +1,5 @@
 // Charts: one specification each, drawn with the rows of the selection. Which have something to draw, and
-// in which panels, scaling/report/charts/selection.py has decided (`drawn`).
+// in which panels, scaling/report/charts/charts.py decides (`drawable`).
 
 const views = {};
 const drawnHere = () => state.story.drawn[state.series] ?? {};

@@ -29,7 +29,7 @@ const remember = () => {
 const mine = (rows, story = state.story) => rows.filter(row => 'setting_id' in row ? row.setting_id === story.setting_id : !('cluster' in row) || row.cluster === story.cluster);
 const here = rows => mine(rows).filter(row => state.series === 'all' || !row.series || row.series === state.series);
 
-// numbers, in the formats of scaling/report/text/numbers.py
+// numbers, in the formats of scaling/report/text.py
 const { unknown, thin, minus, prefixes, digits, grouped_digits, series_key } = parsed('formats');
 const significant = (x, count = digits) => {
   const rounded = Number(x.toPrecision(count));

@@ -109,7 +109,7 @@ def import_rows(
     seen: dict[str, int] = {}
     records = {}
     # FLOPs of attention that the shape does not state are not those of plain attention
-    plain = np.isin(columns.words("attention_kind", ""), ["", "mha", "mqa", "gqa"])
+    plain = np.isin(columns.strings("attention_kind", ""), ["", "mha", "mqa", "gqa"])
     for row, stated in enumerate(cells):
         if row in columns.skipped:
             continue
@@ -154,7 +154,7 @@ def _cells(columns: Columns) -> list[dict[str, Any]]:
     for name, (kind, _) in fields_of(Row).items():
         if name in columns:
             stated[name] = _values(columns, name, kind)
-    named = {n: columns.words(n, "").tolist() for n in ("framework", "release", "source")}
+    named = {n: columns.strings(n, "").tolist() for n in ("framework", "release", "source")}
     outcome, step = read_outcomes(columns)
     stated["outcome"] = [word or None for word in outcome.tolist()]
     stated["step_time_s"] = [None if np.isnan(seconds) else seconds for seconds in step.tolist()]
@@ -191,7 +191,7 @@ def _values(columns: Columns, name: str, kind: str) -> list[Any]:
         numbers = columns.numbers(name, high=1e18).tolist()
         return [None if np.isnan(number) else number for number in numbers]
     if kind == "str":
-        return [word or None for word in columns.words(name, "", AXIS_WORDS.get(name)).tolist()]
+        return [word or None for word in columns.strings(name, "", AXIS_WORDS.get(name)).tolist()]
     raise InputError(f"{columns.source}: column {name} holds lists, which cannot be imported")
 
 

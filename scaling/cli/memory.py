@@ -33,14 +33,14 @@ def memory(
     No GPU is needed, for any number of ranks. What it cannot see: NCCL, kernels' workspaces,
     fragmentation, what a side stream holds longer.
     """
-    from scaling.train.rehearsal.limits import uncountable
+    from scaling.train.rehearsal.limits import memory_refusal
 
     stages = ranks.split(",")
     for stage in stages:
         if stage not in _STAGES:
             raise InputError(f"--ranks: {stage!r} is no stage; one of {', '.join(_STAGES)}")
     points = _points(what)
-    reasons = [uncountable(point) for point in points]
+    reasons = [memory_refusal(point) for point in points]
     able = [point for point, reason in zip(points, reasons, strict=True) if reason is None]
     if not able:
         raise InputError(f"{points[0].point_id}: {reasons[0]}")
@@ -72,13 +72,15 @@ def _points(what: str) -> "list[Point]":
 def _memories(
     points: "list[Point]", stages: Sequence[str]
 ) -> "Iterator[tuple[Point, list[RankMemory]]]":
-    from scaling.check.oracle import memories, ranks_of
+    from scaling.check.oracle import rank_memories, stage_ranks
 
     ranks = []
     for point in points:
-        of_stage = ranks_of(point.layout)
+        of_stage = stage_ranks(point.layout)
         ranks.append([of_stage[stage] for stage in stages if stage in of_stage] or [0])
-    each = memories((p, rank) for p, chosen in zip(points, ranks, strict=True) for rank in chosen)
+    each = rank_memories(
+        (p, rank) for p, chosen in zip(points, ranks, strict=True) for rank in chosen
+    )
     for point, chosen in zip(points, ranks, strict=True):
         yield point, [next(each) for _ in chosen]
 

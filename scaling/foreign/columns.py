@@ -140,7 +140,7 @@ class Columns:
             raise self.cell_error(name, row, "must be a number") from None
         return np.array(pc.fill_null(cast, np.nan).to_numpy(), dtype=np.float64)
 
-    def words(
+    def strings(
         self, name: str, default: str, allowed: Iterable[str] | None = None, *, silent: bool = False
     ) -> Strings:
         """A text column, object (n,), empty cells at the default.

@@ -20,7 +20,7 @@ _LATENT = {"query_rank": 1536, "key_value_rank": 512, "rotary_head_dim": 64, "va
 
 def attention_kinds(columns: Columns) -> Strings:
     """`attention_kind` in small letters, (n,), empty where a table says nothing."""
-    stated = columns.words("attention_kind", "")
+    stated = columns.strings("attention_kind", "")
     return np.array([kind.lower() for kind in stated.tolist()], dtype=object)
 
 

@@ -62,7 +62,7 @@ def fsdp_ranks(columns: Columns) -> Floats:
     name = "fsdp"
     if name not in columns:
         return np.ones(len(columns))
-    words = columns.words(name, "1")
+    words = columns.strings(name, "1")
     ranks = {word: _ranks_of(word) for word in set(words.tolist())}
     for row in np.flatnonzero([np.isnan(ranks[word]) for word in words.tolist()]).tolist():
         error = columns.cell_error(name, row, "must be a number of ranks, or on or off")

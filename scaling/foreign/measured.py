@@ -32,7 +32,7 @@ def skip_adapter_training(columns: Columns) -> None:
         if pa.types.is_string(column.type):
             for word in column.unique().to_pylist():
                 if word and _OTHER_WORK.search(word):
-                    rows = np.flatnonzero(columns.words(name, "") == word.strip()).tolist()
+                    rows = np.flatnonzero(columns.strings(name, "") == word.strip()).tolist()
                     why = "tunes a few weights, which is another step than training's"
                     for row in rows:
                         columns.skip_row(row, str(columns.cell_error(name, rows[0], why)))
@@ -49,10 +49,10 @@ def read_outcomes(columns: Columns) -> tuple[Strings, Floats]:
     """
     step = columns.numbers("step_time_s")
     step = np.where(np.isnan(step), _by_throughput(columns), np.where(step == 0, np.nan, step))
-    outcome = columns.words("outcome", "", OUTCOMES, silent=True)
+    outcome = columns.strings("outcome", "", OUTCOMES, silent=True)
     if "step_time_s" in columns:
         cell = [
-            canonical_word("outcome", word, {"oom"}) for word in columns.words("step_time_s", "")
+            canonical_word("outcome", word, {"oom"}) for word in columns.strings("step_time_s", "")
         ]
         outcome = np.where((outcome == "") & (np.array(cell, object) == "oom"), "oom", outcome)
     ran = (outcome == "") & np.isfinite(step)

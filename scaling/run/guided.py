@@ -17,7 +17,7 @@ from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise import guide as advised
 from scaling.predict.advise.guide import Guide
-from scaling.predict.advise.surprise import TURNS, Seen, choose_again
+from scaling.predict.advise.surprise import TURNS, Progress, choose_again
 from scaling.predict.cost.model import Prediction
 from scaling.predict.fit.probes import probed_parameters
 from scaling.predict.read.calibration import Calibration
@@ -113,7 +113,7 @@ def _guide(sweep: Sweep, prediction: Prediction) -> Guide:
     return price.guide_of(sweep.study, usual_s, seconds)
 
 
-def _seen(sweep: Sweep, measured: set[str]) -> Seen:
+def _seen(sweep: Sweep, measured: set[str]) -> Progress:
     """What these points have shown, repeats of a layout by their median."""
     runs: dict[Any, list[float | None]] = {}
     for point in sweep.runs:
@@ -123,7 +123,7 @@ def _seen(sweep: Sweep, measured: set[str]) -> Seen:
             runs.setdefault(same_layout(point), []).append(seconds)
     of_point = [runs.get(same_layout(point), []) for point in sweep.once]
     times = [[seconds for seconds in of if seconds is not None] for of in of_point]
-    return Seen(
+    return Progress(
         measured=np.array([bool(of) for of in of_point]),
         step_time_s=np.array([np.median(of) if of else np.nan for of in times]),
     )

@@ -91,7 +91,7 @@ def _fitting(study: Study) -> tuple[Plan, list[int], tuple[Points, Prediction] |
 
 def ranked_of(prediction: Prediction) -> list[float | None]:
     """By what points are ranked, predicted seconds of a step; None where one does not fit."""
-    pairs = zip(prediction.ranked_s, prediction.fits, strict=True)
+    pairs = zip(prediction.risk_adjusted_s, prediction.fits, strict=True)
     return [float(seconds) if fits else None for seconds, fits in pairs]
 
 

@@ -9,9 +9,9 @@ import pytest
 from scaling.errors import InputError
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_table
-from scaling.predict.cost.interval import beyond_of, spread_of
+from scaling.predict.cost.interval import distance_beyond, error_spread
+from scaling.predict.cost.memory_odds import EVEN_ODDS, LEARNED_ODDS, fit_odds
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.outcomes import EVEN, SURE_ENOUGH, judged_by
 from scaling.predict.fit.bands import HeldBack, band_of
 from scaling.predict.fit.calibrate import calibrate, fit_outcomes, one_fingerprint_per_stack
 from scaling.predict.fit.trial import trial
@@ -202,10 +202,11 @@ def test_parameters_come_from_the_own_stack_or_its_kin_or_the_data_sheet(calibra
 def spread(stack, roughness=1.0, **new):
     values = {"world_size": 32.0, "seq_length": 2048.0, "model": "ref-3b", "hidden_size": 2560.0}
     values |= {"gpus_per_node": 8.0, "experts": False} | new
-    flags = {name: values.pop(name) for name in ("unheard_of", "lean_kernels") if name in values}
+    names = ("unknown_software", "lean_kernels")
+    flags = {name: values.pop(name) for name in names if name in values}
     arrays = {name: np.array([value]) for name, value in values.items()}
     axes = {name: arrays.pop(name) for name in AXES}
-    return spread_of(np.array([1.0]), np.array([roughness]), stack, axes=axes, **flags, **arrays)
+    return error_spread(np.array([1.0]), np.array([roughness]), stack, axes=axes, **flags, **arrays)
 
 
 def band_width(stack, **new) -> float:
@@ -246,12 +247,13 @@ def test_a_model_with_experts_is_less_sure_from_data_sheets_alone():
 
 def test_software_unheard_of_is_less_sure_of_its_data_sheets_most_before_hopper():
     for lean, wider in ((False, 1.3), (True, 1.05)):
-        unheard, heard = (
-            band_width(None, unheard_of=unheard, lean_kernels=lean) for unheard in (True, False)
+        unknown, known = (
+            band_width(None, unknown_software=is_unknown, lean_kernels=lean)
+            for is_unknown in (True, False)
         )
-        assert np.log(unheard) > wider * np.log(heard)
+        assert np.log(unknown) > wider * np.log(known)
     # the layouts of a size are compared nearly as surely: most of it they share
-    assert spread(None, unheard_of=True).own_sigma < 1.2 * spread(None).own_sigma
+    assert spread(None, unknown_software=True).own_sigma < 1.2 * spread(None).own_sigma
 
 
 def test_a_layout_that_waits_for_its_tensor_parallel_ranks_is_less_sure(calibrated):
@@ -263,7 +265,7 @@ def test_a_layout_beyond_all_calibrated_ones_is_less_sure(sweep):
     stack = only(fitted_on(of_tp(sweep, 1)))
     points = points_of(Columns(sweep, "sweep"))
     (group,) = points.groups
-    beyond = beyond_of(group.features, stack.seen)
+    beyond = distance_beyond(group.features, stack.seen)
     tp = group.features.tp
     assert beyond[tp == 1].max() == 0
     assert beyond[tp == 2] == pytest.approx(1)  # doublings
@@ -317,13 +319,13 @@ def test_a_false_fit_weighs_more_where_odds_are_learned(calibrated, points):
         outcomes={"sigma": 0.1, "offset": -0.02, "math": 0.0},
     )
     counted = np.array([False])
-    sigma, offset, fits_from = judged_by(group, stack, counted)
-    assert (sigma[0], offset[0], fits_from) == (0.1, -0.02, SURE_ENOUGH)
+    sigma, offset, fit_threshold = fit_odds(group, stack, counted)
+    assert (sigma[0], offset[0], fit_threshold) == (0.1, -0.02, LEARNED_ODDS)
     elsewhere = dataclasses.replace(stack, cluster="another")
-    assert judged_by(group, elsewhere, counted)[2] == EVEN
-    sheet = judged_by(group, None, counted)[0]
+    assert fit_odds(group, elsewhere, counted)[2] == EVEN_ODDS
+    sheet = fit_odds(group, None, counted)[0]
     own = points({"framework": "scaling"}).groups[0]
-    assert judged_by(own, None, ~counted)[0] < sheet
+    assert fit_odds(own, None, ~counted)[0] < sheet
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch.distributed.pipelining import schedules
 
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
-from scaling.predict.cost.own_torch import chunks_of_ranks
+from scaling.predict.cost.own_pipelines import torch_chunks
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from
 from scaling.study.catalogues import load_clusters
@@ -58,7 +58,7 @@ def test_as_many_passes_are_on_their_way_as_torchs_schedule_begins(schedule, vir
     inputs = inputs_of_layouts([layout], [SHAPE], models=["tiny"], clusters=["h100-80gb-dgx"])
     (group,) = points_from(inputs, load_clusters()).groups
     ranks = sorted({0, 1, pp - 1})
-    ends = list(chunks_of_ranks(group, group.features))
+    ends = list(torch_chunks(group, group.features))
     passes = [float(chunks.passes[0]) for chunks in ends]
     assert passes == [on_their_way(schedule, pp, virtual, count, rank) for rank in ranks]
     dealt = layers_of_stages(SHAPE, pp=pp * virtual, seq_length=64)
@@ -66,5 +66,5 @@ def test_as_many_passes_are_on_their_way_as_torchs_schedule_begins(schedule, vir
     if schedule in ("zbv", "dualpipev"):
         every = [(rank, 2 * pp - 1 - rank) for rank in ranks]
     assert [chunks.layers[0] for chunks in ends] == [sum(dealt[i] for i in one) for one in every]
-    tables = [chunks.looks_up[0] + 2 * chunks.has_head[0] for chunks in ends]
+    tables = [chunks.has_embedding[0] + 2 * chunks.has_head[0] for chunks in ends]
     assert tables == [(0 in one) + 2 * (pp * virtual - 1 in one) for one in every]

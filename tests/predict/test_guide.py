@@ -13,7 +13,7 @@ from benchmarks.replayed_sweep import play
 from scaling.foreign.columns import Columns
 from scaling.foreign.reading import read_rows
 from scaling.predict.advise.guide import Guide, choose
-from scaling.predict.advise.surprise import Seen, choose_again, most_again
+from scaling.predict.advise.surprise import Progress, choose_again, most_again
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.ratios import expected_gain
 from scaling.predict.read.points import points_of
@@ -37,7 +37,11 @@ def sweep(*times, world_size=8, memory=0.5, also=()):
     capacity = np.ones(len(sizes))
     need = np.broadcast_to(np.asarray(memory, dtype=float), len(sizes)).copy()
     made = dataclasses.replace(
-        blank, step_time_s=seconds, ranked_s=seconds, need_bytes=need, capacity_bytes=capacity
+        blank,
+        step_time_s=seconds,
+        risk_adjusted_s=seconds,
+        need_bytes=need,
+        capacity_bytes=capacity,
     )
     return points, made
 
@@ -128,7 +132,7 @@ def shown(*times, out_of_memory=()):
     """What was measured: seconds, None for what was not."""
     seconds = np.array([np.nan if one is None else one for one in times])
     failed = np.isin(np.arange(len(times)), out_of_memory)
-    return Seen(measured=np.isfinite(seconds) | failed, step_time_s=seconds)
+    return Progress(measured=np.isfinite(seconds) | failed, step_time_s=seconds)
 
 
 def test_what_may_gain_on_the_best_measured_is_measured_too():

@@ -7,7 +7,7 @@ import pytest
 
 from scaling.cluster.hardware import GPUS, Cluster
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.compute import layer_of
+from scaling.predict.cost.compute import layer_time
 from scaling.predict.cost.memory import in_flight, memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import stages_of
@@ -62,7 +62,7 @@ def test_torchtitan_recomputes_half_a_layer_where_checkpointing_is_selective(poi
             points, framework="torchtitan", cluster="h100-80gb-dgx", activation_checkpointing=again
         )
         kept[again] = memory_of(group, f, group.start).terms["activations_bytes"][0]
-        gemms[again] = layer_of(group, f, group.start).gemm[0]
+        gemms[again] = layer_time(group, f, group.start).gemm[0]
     assert gemms["selective"] == pytest.approx((gemms["none"] + gemms["full"]) / 2)
     assert kept["full"] < kept["selective"] < kept["none"]
 

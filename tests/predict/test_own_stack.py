@@ -16,7 +16,7 @@ from scaling.foreign.columns import Columns
 from scaling.layout.layout import Layout
 from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import ModelShape
-from scaling.predict.cost import counted
+from scaling.predict.cost import memory_odds
 from scaling.predict.cost.memory import memory_of
 from scaling.predict.cost.model import predict
 from scaling.predict.cost.stages import layer_params, stages_of
@@ -191,7 +191,9 @@ def test_a_kind_of_layouts_whose_count_was_off_has_wider_odds_of_fitting():
 
 def test_how_far_counted_memory_is_off_is_what_the_committed_rows_tell():
     lines = (RESULTS / "memory.jsonl").read_text().splitlines()
-    table = json.loads(resources.files(counted.__package__).joinpath(counted.TABLE).read_text())
+    table = json.loads(
+        resources.files(memory_odds.__package__).joinpath(memory_odds.TABLE).read_text()
+    )
     assert spread_table([json.loads(line) for line in lines]) == table
 
 

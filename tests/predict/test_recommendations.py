@@ -7,12 +7,12 @@ from scaling.foreign.columns import Columns
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape, model_flops_per_token
-from scaling.predict.advise.candidates import Search, candidates, stages_of
+from scaling.predict.advise.candidates import Search, candidates, pipeline_depths
 from scaling.predict.advise.recommend import recommend, record_of, usual_batch
 from scaling.predict.advise.remarks import remarks
 from scaling.predict.advise.spend import memory_refusals, spend_of
 from scaling.predict.cost.model import predict
-from scaling.predict.cost.risk import ranked_by
+from scaling.predict.cost.risk import risk_adjusted_step_s
 from scaling.predict.read.inputs import inputs_of_layouts
 from scaling.predict.read.points import points_from, points_of
 from scaling.predict.read.stacks import stack_of
@@ -148,7 +148,7 @@ def test_pipelines_over_a_lossy_transport_rank_behind_their_time(points):
     ratios = []
     for row in rows:
         (group,) = points(row).groups
-        ranked = ranked_by(group, group.features, np.array([1.0]), np.array([0.5]))
+        ranked = risk_adjusted_step_s(group, group.features, np.array([1.0]), np.array([0.5]))
         ratios.append(float(ranked[0]))
     assert ratios[0] > ratios[1] == pytest.approx(1.0)
 
@@ -179,7 +179,7 @@ def test_hopeless_points_are_refused_with_the_memory_term_by_term(points):
     prediction = predict(found)
     refused = memory_refusals(found, prediction)
     assert list(refused) == [1]
-    assert prediction.passed_over.tolist() == [False, True]
+    assert prediction.likely_oom.tolist() == [False, True]
     assert "GiB is" in refused[1]
     assert "optimizer 75.3" in refused[1]  # 12 bytes x 6.74 billion parameters
 
@@ -222,7 +222,7 @@ def searched(shape, cluster, gpus, batch, seq_length, precision, framework):
         layouts, [shape] * n, models=["m"] * n, clusters=[cluster] * n, framework=framework
     )
     prediction = predict(points_from(inputs, LARGE))
-    order = np.argsort(np.where(prediction.fits, prediction.ranked_s, np.inf), kind="stable")
+    order = np.argsort(np.where(prediction.fits, prediction.risk_adjusted_s, np.inf), kind="stable")
     return layouts, prediction, order[: int(prediction.fits.sum())]
 
 
@@ -316,8 +316,8 @@ def test_the_batch_nobody_asked_for_lies_between_that_of_llama_2_and_that_of_lla
 
 
 def test_pipelines_of_up_to_64_stages_are_searched():
-    assert stages_of(128) == [1, 2, 4, 8, 16, 32, 64]
-    assert stages_of(96)[-3:] == [24, 32, 48]
+    assert pipeline_depths(128) == [1, 2, 4, 8, 16, 32, 64]
+    assert pipeline_depths(96)[-3:] == [24, 32, 48]
 
 
 def said(**change):

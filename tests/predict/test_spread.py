@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.predict.cost.interval import spread_of
+from scaling.predict.cost.interval import error_spread
 from scaling.predict.read.calibration import EIGHTY, Band, StackCalibration
 
 SEEN = {
@@ -31,7 +31,7 @@ def parts(calibrated: StackCalibration, **values) -> tuple[float, float]:
     row |= {"gpus_per_node": 8.0, "experts": False} | values
     arrays = {name: np.array([value]) for name, value in row.items()}
     axes = {name: arrays.pop(name) for name in SEEN}
-    spread = spread_of(np.array([1.0]), np.array([1.0]), calibrated, axes=axes, **arrays)
+    spread = error_spread(np.array([1.0]), np.array([1.0]), calibrated, axes=axes, **arrays)
     return float(spread.own_sigma[0]), float(spread.size_sigma[0])
 
 

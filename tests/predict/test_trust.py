@@ -7,7 +7,7 @@ import pytest
 
 from scaling.cluster.hardware import Cluster
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import range_of
+from scaling.predict.cost.interval import layout_ranges
 from scaling.predict.cost.links import Ranks, ring_pass, transport_of
 from scaling.predict.cost.model import predict
 from scaling.predict.fit.fitting import NARROWED, fit_cautiously, fit_time
@@ -118,7 +118,7 @@ def test_layouts_with_tensor_parallel_ranks_of_which_no_row_had_any(points, shee
         name: dataclasses.replace(one, reason=UNFELT) if name.startswith("tp_") else one
         for name, one in stack.parameters.items()
     }
-    one = range_of(group.features.take(np.array([0])))
+    one = layout_ranges(group.features.take(np.array([0])))
     stack = dataclasses.replace(
         stack, parameters=parameters, seen={**stack.seen, **one}, sheet_error=sheet_error
     )

@@ -17,7 +17,7 @@ def scores(rows, step_time_s, **memory):
     points = points_of(columns)
     prediction = predict(points)
     prediction.step_time_s[:] = step_time_s
-    prediction.ranked_s[:] = step_time_s
+    prediction.risk_adjusted_s[:] = step_time_s
     prediction.low[:] = 0.9 * prediction.step_time_s
     prediction.high[:] = 1.1 * prediction.step_time_s
     prediction.need_bytes[:] = 1.0

@@ -20,7 +20,7 @@ from scaling.record.files import write_points, write_rows
 from scaling.record.row import Row, fields_of
 from scaling.record.row_checks import COLUMNS
 from scaling.report import tables
-from scaling.report.sections.replication import replication
+from scaling.report.sections.study import replication_section
 from scaling.run import planning, retry
 from scaling.run.progress import Watcher
 from scaling.study import study
@@ -244,7 +244,7 @@ def test_every_table_is_read_or_named_in_a_sentence(tmp_path, monkeypatch):
                 (folder / f"{name}.parquet").write_bytes(made)
             else:
                 pq.write_table(made, folder / f"{name}.parquet")
-        for read in (tables.read_tables, replication):
+        for read in (tables.read_tables, replication_section):
             try:
                 read(tmp_path)
             except InputError as error:

@@ -13,7 +13,7 @@ from scaling.launch.start.environment import rank_environment
 from scaling.record.rank_files import RankFailure, RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.kernels import require_kernels
+from scaling.train.kernels.availability import require_kernels
 from tests.points import tiny_point
 from tests.train.together import Curves
 

@@ -1,7 +1,7 @@
-"""Which points of one size are worth measuring: near the predicted best, and a spread of others.
+"""Which points of one size are worth measuring: those near the predicted best, and some others.
 
-Pure, on arrays. Sizes come small first: what the smaller ones measured has calibrated the
-predictions that choose here.
+Pure functions on arrays. Sizes are chosen from small to large: the measurements of smaller sizes
+have calibrated the predictions that choose here.
 """
 
 import math
@@ -9,28 +9,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.model import Prediction
 from scaling.predict.fit.coverage import settings_of
 from scaling.predict.read.features import Points
 
-# Seconds from an allocation to the first step before any row has told: imports, connections, model.
+# Seconds from an allocation to the first step, before any row was measured: imports, connections,
+# building the model.
 STARTUP_S = 60.0
+
+# Kinds of wanted points, the most wanted first.
+_NEAR_BEST, _UNPREDICTED, _SPREAD = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guide:
     """What a study says about what to measure.
 
-    keep: ratio; points are measured whose predicted time exceeds the best of their size and setting
-        by no more. None: all of them, as far as the budget goes.
-    spread: share of the other points that are measured all the same, evenly from the fastest to the
+    keep: measure points whose predicted time exceeds the best of their size and setting by at most
+        this ratio. None: all points, as far as the budget goes.
+    spread: share of the other points to measure all the same, evenly from the fastest to the
         slowest, at least one per setting: a calibration that saw only winners knows nothing else.
     budget_gpu_s: GPU-seconds for all sizes together. None: no bound.
-    steps: optimizer steps a point runs, warm-up included.
-    run_s: seconds of all the steps of one run of each point, where they are not `steps` full ones.
-    repeats: times each point runs.
+    steps: optimizer steps that a point runs, warm-up included.
+    run_s: seconds of all steps of one run of each point, where these are not `steps` full ones.
+    repeats: times that each point runs.
     startup_s: seconds before the first step.
     """
 
@@ -45,7 +50,7 @@ class Guide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One point of the size: whether it is measured, and if not, why not, in one sentence."""
+    """Whether one point of the size is measured, and if not, the reason in one sentence."""
 
     row: int
     chosen: bool
@@ -64,8 +69,8 @@ def choose(
 ) -> list[Choice]:
     """Choose among the points of one size.
 
-    What is left of the budget is shared out over this size and the larger ones in proportion to
-    what their wanted points are predicted to take, so that small sizes cannot use it up.
+    What is left of the budget is divided among this size and the larger ones in proportion to the
+    predicted time of their wanted points, so that small sizes cannot use it up.
 
     Args:
         points: of the whole study, each once whatever its repeats.
@@ -75,28 +80,25 @@ def choose(
         spent_gpu_s: GPU-seconds already spent.
     """
     cost = gpu_s(points, prediction, guide)
-    rows = [row for *_, row in _wanted(points, prediction, world_size, guide)]
-    share = _share(points, prediction, world_size, guide, cost, spent_gpu_s)
-    chosen = set(affordable(rows, cost, share))
-    best = _best(points, prediction, points.world_size == world_size)
+    wanted = [row for *_, row in _wanted(points, prediction, world_size, guide)]
+    share = _budget_of_size(points, prediction, world_size, guide, cost, spent_gpu_s)
+    chosen = set(affordable(wanted, cost, share))
+    best = _best_of_setting(points, prediction, points.world_size == world_size)
     choices = []
     for row in np.flatnonzero(points.world_size == world_size).tolist():
         reason = None
-        if row not in chosen:
-            over_budget = row in rows
-            reason = (
-                _over_budget(guide, world_size, share, float(cost[row]))
-                if over_budget
-                else _not_near(prediction, row, float(best[row]), guide)
-            )
-        known = bool(prediction.predicted[row])
+        if row not in chosen and row in wanted:
+            reason = _over_budget(guide, world_size, share, float(cost[row]))
+        elif row not in chosen:
+            reason = _not_near(prediction, row, float(best[row]), guide)
+        predicted = bool(prediction.predicted[row])
         choices.append(
             Choice(
                 row=row,
                 chosen=row in chosen,
                 reason=reason,
-                predicted_step_time_s=float(prediction.step_time_s[row]) if known else None,
-                best_step_time_s=float(best[row]) if known and np.isfinite(best[row]) else None,
+                predicted_step_time_s=float(prediction.step_time_s[row]) if predicted else None,
+                best_step_time_s=float(best[row]) if predicted and np.isfinite(best[row]) else None,
             )
         )
     return choices
@@ -105,44 +107,46 @@ def choose(
 def _wanted(
     points: Points, prediction: Prediction, world_size: float, guide: Guide
 ) -> list[tuple[int, int, int]]:
-    """Points near the best of their setting (0), those nobody can predict (1), and the spread (2).
+    """The size's wanted points as (kind, rank among those of its setting, row), most wanted first.
 
-    Each as its kind, its place among those of its setting, and its row, first come first.
+    They are points near the best of their setting, points that cannot be predicted, and a spread of
+    the others.
     """
-    here = points.world_size == world_size
-    wanted = [(1, 0, row) for row in np.flatnonzero(here & ~prediction.predicted).tolist()]
-    for rows in settings_of(points, here & prediction.predicted).values():
+    of_size = points.world_size == world_size
+    unpredicted = np.flatnonzero(of_size & ~prediction.predicted).tolist()
+    wanted = [(_UNPREDICTED, 0, row) for row in unpredicted]
+    for rows in settings_of(points, of_size & prediction.predicted).values():
         at = np.array(rows)
-        time, startable = prediction.ranked_s[at], ~prediction.passed_over[at]
+        time, startable = prediction.risk_adjusted_s[at], ~prediction.likely_oom[at]
         limit = math.inf
         if guide.keep is not None:
             limit = (1 + guide.keep) * float(time[startable].min(initial=math.inf))
         near = startable & (time <= limit)
-        order = np.argsort(time[near], kind="stable")
-        wanted += [(0, place, row) for place, row in enumerate(at[near][order].tolist())]
+        fastest_first = at[near][np.argsort(time[near], kind="stable")]
+        wanted += [(_NEAR_BEST, rank, row) for rank, row in enumerate(fastest_first.tolist())]
         others = at[~near][np.argsort(time[~near], kind="stable")]
-        wanted += [(2, place, row) for place, row in enumerate(_spread(others, guide).tolist())]
-    return sorted(wanted, key=lambda one: one[:2])
+        spread = _evenly_spread(others, guide.spread)
+        wanted += [(_SPREAD, rank, row) for rank, row in enumerate(spread.tolist())]
+    return sorted(wanted, key=lambda point: point[:2])
 
 
-def _spread(others: Floats, guide: Guide) -> Floats:
-    """Evenly from the fastest to the slowest, in the middle of equal parts."""
-    count = min(len(others), max(1, math.ceil(guide.spread * len(others)))) if guide.spread else 0
+def _evenly_spread(rows: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.int64]:
+    """That share of the rows, at least one unless it is 0: the middles of equal parts."""
+    count = min(len(rows), max(1, math.ceil(share * len(rows)))) if share else 0
     if not count:
-        return others[:0]
-    places = (np.arange(count) + 0.5) * len(others) / count
-    return others[places.astype(np.int64)]
+        return rows[:0]
+    places = (np.arange(count) + 0.5) * len(rows) / count
+    return rows[places.astype(np.int64)]
 
 
 def gpu_s(points: Points, prediction: Prediction, guide: Guide) -> Floats:
-    """GPU-seconds of each point, all its repeats; one that does not fit ends at its start."""
+    """GPU-seconds of all repeats of each point, (n,); one that does not fit ends at its start."""
     run_s = guide.steps * prediction.step_time_s if guide.run_s is None else guide.run_s
-    steps = np.where(prediction.fits, run_s, 0.0)
-    steps = np.where(prediction.predicted, steps, 0.0)
-    return np.asarray(points.world_size * guide.repeats * (steps + guide.startup_s))
+    run_s = np.where(prediction.fits & prediction.predicted, run_s, 0.0)
+    return np.asarray(points.world_size * guide.repeats * (run_s + guide.startup_s))
 
 
-def _share(
+def _budget_of_size(
     points: Points,
     prediction: Prediction,
     world_size: int,
@@ -150,16 +154,16 @@ def _share(
     cost: Floats,
     spent_gpu_s: float,
 ) -> float:
-    """GPU-seconds for this size, of what is left for it and the larger ones; no bound: infinite."""
+    """This size's GPU-seconds of what is left for it and the larger ones; infinite if unbound."""
     if guide.budget_gpu_s is None:
         return math.inf
     left = max(0.0, guide.budget_gpu_s - spent_gpu_s)
     sizes = sorted({size for size in points.world_size.tolist() if size >= world_size})
-    asked = {
+    wanted = {
         size: sum(float(cost[row]) for *_, row in _wanted(points, prediction, size, guide))
         for size in sizes
     }
-    return left * asked[world_size] / max(sum(asked.values()), 1e-9)
+    return left * wanted[world_size] / max(sum(wanted.values()), 1e-9)
 
 
 def reserved_gpu_s(
@@ -168,12 +172,14 @@ def reserved_gpu_s(
     """GPU-seconds of the predicted best of each setting of the larger sizes."""
     cost = gpu_s(points, prediction, guide)
     larger = {size for size in points.world_size.tolist() if size > world_size}
-    wanted = [one for size in larger for one in _wanted(points, prediction, size, guide)]
-    return math.fsum(float(cost[row]) for *order, row in wanted if order == [0, 0])
+    wanted = [point for size in larger for point in _wanted(points, prediction, size, guide)]
+    return math.fsum(
+        float(cost[row]) for kind, rank, row in wanted if (kind, rank) == (_NEAR_BEST, 0)
+    )
 
 
 def affordable(rows: Sequence[int], cost: Floats, bound: float) -> list[int]:
-    """From the most wanted on, leaving out what no longer fits into the bound, in GPU-seconds."""
+    """Take rows in their order, leaving out those that no longer fit into `bound` GPU-seconds."""
     taken, used = [], 0.0
     for row in rows:
         if used + float(cost[row]) <= bound * (1 + 1e-9):
@@ -182,14 +188,15 @@ def affordable(rows: Sequence[int], cost: Floats, bound: float) -> list[int]:
     return taken
 
 
-def _best(points: Points, prediction: Prediction, here: Flags) -> Floats:
-    """The predicted time of the best startable point of each row's setting, NaN where none is."""
+def _best_of_setting(points: Points, prediction: Prediction, rows: Flags) -> Floats:
+    """Predicted time of the best startable point of each row's setting, NaN without one, (n,)."""
     best = np.full(len(points), np.nan)
-    for rows in settings_of(points, here & prediction.predicted).values():
-        at = np.array(rows)
-        startable = at[~prediction.passed_over[at]]
+    for of_setting in settings_of(points, rows & prediction.predicted).values():
+        at = np.array(of_setting)
+        startable = at[~prediction.likely_oom[at]]
         if startable.size:
-            best[at] = prediction.step_time_s[startable[np.argmin(prediction.ranked_s[startable])]]
+            first = startable[np.argmin(prediction.risk_adjusted_s[startable])]
+            best[at] = prediction.step_time_s[first]
     return best
 
 
@@ -203,11 +210,11 @@ def _over_budget(guide: Guide, world_size: int, share: float, cost: float) -> st
 
 def _not_near(prediction: Prediction, row: int, best: float, guide: Guide) -> str:
     need = float(prediction.need_bytes[row] / prediction.capacity_bytes[row])
-    if prediction.passed_over[row]:
+    if prediction.likely_oom[row]:
         return f"predicted memory is {need:.0%} of a GPU's"
     time = float(prediction.step_time_s[row])
-    said = f"predicted {time:.3g} s a step, {time / best - 1:.0%} more than the best of its size"
-    if prediction.ranked_s[row] > time * 1.001:
-        said += f", or more: its memory is predicted {need:.0%} full"
+    reason = f"predicted {time:.3g} s a step, {time / best - 1:.0%} more than the best of its size"
+    if prediction.risk_adjusted_s[row] > time * 1.001:
+        reason += f", or more: its memory is predicted {need:.0%} full"
     assert guide.keep is not None
-    return f"{said} (keep={guide.keep:g})"
+    return f"{reason} (keep={guide.keep:g})"

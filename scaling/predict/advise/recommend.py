@@ -21,13 +21,14 @@ from scaling.predict.read.inputs import OWN_FRAMEWORK, inputs_of_layouts
 from scaling.predict.read.points import points_from
 from scaling.predict.read.stacks import stack_of
 
-# A layout this full may not start at all; it must be clearly faster than one that surely does.
+# A layout with less of its memory left may not start: it must be clearly faster than one that
+# surely does.
 _RISKY_MARGIN = 0.07
 _RISKY_PENALTY = 0.10
 
-# Without a batch that is asked for: that of Llama 2, and at most that of Llama 3 405B
+# Tokens of a step where no batch is given: at least as for Llama 2, at most as for Llama 3 405B
 # (arXiv 2307.09288, 2407.21783), between them a sequence a GPU.
-_USUAL_TOKENS, _MOST_USUAL_TOKENS = 2**22, 2**24
+_LEAST_USUAL_TOKENS, _MOST_USUAL_TOKENS = 2**22, 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,8 @@ class Recommendation:
 
     `risky`: predicted memory is within 7 % of the capacity, where the call between fit and out of
     memory is hardly better than a coin flip; `fits_chance` is how likely it fits. `beats_first`:
-    the odds that it is faster than the layout ranked first, whose errors it shares for the most
-    part; 0.5 for that one.
+    the odds that it is faster than the layout ranked first, whose errors it mostly shares; 0.5 for
+    that one.
     """
 
     gpus: int
@@ -80,16 +81,16 @@ def recommend(
     Layouts are ordered by predicted time plus what stalls and a nearly full memory may cost.
 
     Args:
-        model: its name, for the interval (was it calibrated?).
+        model: its name; a model that was calibrated has a narrower interval.
         shape: the model.
         cluster: its name in `clusters`, or a GPU's for the vendor's reference node.
         clusters: the site's clusters.
         gpus: GPU counts.
         seq_length: tokens of a sequence.
-        global_batch_size: sequences of a step; without one `usual_batch`.
-        precision: bf16 without one, or fp16 on a GPU that has no bf16.
-        calibration: data-sheet numbers without one.
-        framework: whose stack to predict; of one that is not this project's every axis is searched.
+        global_batch_size: sequences of a step; `usual_batch` if None.
+        precision: if None, bf16, or fp16 on a GPU that has no bf16.
+        calibration: if None, data-sheet numbers.
+        framework: whose stack to predict. Unless it is this project's, every axis is searched.
         engine: of this project, whose refusals count where no other framework is named.
         setting: choices on the axes that belong to the work, where not the default (routing).
         top: layouts per GPU count.
@@ -98,18 +99,19 @@ def recommend(
         InputError: the cluster cannot give a GPU count or has no rate for the precision, no layout
             runs on a GPU count, or none fits into memory.
     """
-    where = cluster_named(cluster, clusters)
+    site = cluster_named(cluster, clusters)
+    gpu = gpu_named(site.gpu)
     if precision is None:
-        precision = "bf16" if gpu_named(where.gpu).peak("bf16") else "fp16"
+        precision = "bf16" if gpu.peak("bf16") else "fp16"
     for count in gpus:
-        _check_size(count, cluster, where)
+        _check_size(count, cluster, site)
     chosen: dict[int, list[Recommendation]] = {}
     for count in gpus:
         batch = global_batch_size or usual_batch(seq_length, count)
         search = Search(
             shape=shape, gpus=count, global_batch_size=batch, seq_length=seq_length,
             precision=precision, engine=engine if framework == OWN_FRAMEWORK else None,
-            gpus_per_node=where.gpus_per_node, ring=stack_of(framework, gpu_named(where.gpu)).ring,
+            gpus_per_node=site.gpus_per_node, ring=stack_of(framework, gpu).ring,
             setting=_checked(setting or {}),
         )  # fmt: skip
         layouts = list(candidates(search))
@@ -135,22 +137,21 @@ def recommend(
         if not chosen[count]:
             least = float(np.min(prediction.need_bytes)) / 2**30
             raise InputError(
-                f"--gpus {count}: none of {len(layouts)} layouts of {model} fits: the smallest "
+                f"--gpus {count}: none of {n} layouts of {model} fits: the smallest "
                 f"needs {least:.0f} GiB of {float(prediction.capacity_bytes[0]) / 2**30:.0f} a GPU"
             )
     return chosen
 
 
 def _checked(setting: Mapping[str, str]) -> dict[str, Any]:
-    """Choices on axes of the setting in the axes' own types."""
+    """Choices on axes that belong to the work, as values of those axes."""
     checked = {}
     for name, choice in setting.items():
         if name not in SETTING_AXES:
             raise InputError(
                 f"--setting {shortened(name)}: {did_you_mean(name[:60], SETTING_AXES)}"
             )
-        axis = AXES[name]
-        values = {str(value): value for value in axis.values or ()}
+        values = {str(value): value for value in AXES[name].values or ()}
         if choice not in values:
             hint = did_you_mean(choice[:60], values)
             raise InputError(f"--setting {name}={shortened(choice)}: {hint}")
@@ -159,8 +160,8 @@ def _checked(setting: Mapping[str, str]) -> dict[str, Any]:
 
 
 def usual_batch(seq_length: int, gpus: int) -> int:
-    """Sequences of a step where nobody says: 4 to 16 million tokens, between them one a GPU."""
-    least, most = _USUAL_TOKENS // seq_length, _MOST_USUAL_TOKENS // seq_length
+    """Sequences of a step where none are given: one a GPU, within 4 to 16 million tokens."""
+    least, most = _LEAST_USUAL_TOKENS // seq_length, _MOST_USUAL_TOKENS // seq_length
     return max(least, min(gpus, most), 1)
 
 
@@ -183,59 +184,60 @@ def _best(
     seq_length: int,
     top: int,
 ) -> list[Recommendation]:
-    same = ("step_time_s", "low", "high", "memory_bytes", "memory_margin", "fits_chance")
-    as_predicted = {name: getattr(prediction, name) for name in same}
+    """The `top` layouts that fit, fastest first, all of one size and cluster."""
     risky = prediction.memory_margin < _RISKY_MARGIN
-    ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.ranked_s
-    order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable")
-    cluster = points.groups[0].cluster
-    gpu = points.groups[0].gpu
-    peak, power = gpu.peak(layouts[0].precision), gpu.tdp_w
+    ranked = np.where(risky, 1 + _RISKY_PENALTY, 1.0) * prediction.risk_adjusted_s
+    order = np.argsort(np.where(prediction.fits, ranked, np.inf), kind="stable").tolist()
+    cluster, gpu = points.groups[0].cluster, points.groups[0].gpu
+    peak = gpu.peak(layouts[0].precision)
     assert peak is not None
-    flops = model_flops_per_token(shape, seq_length)
+    flops_per_token = model_flops_per_token(shape, seq_length)
+    gpus = layouts[0].world_size
+    price, power = cluster.usd_per_gpu_hour, gpu.tdp_w
+    step_s, own, first = prediction.step_time_s, prediction.own_sigma, order[0]
     best: list[Recommendation] = []
-    own, first = prediction.own_sigma, int(order[0])
-    for place, row in enumerate(order[: min(top, int(prediction.fits.sum()))].tolist(), 1):
-        count = layouts[row].world_size
-        tokens_per_s = float(points.tokens_per_step[row] / prediction.step_time_s[row])
-        price = cluster.usd_per_gpu_hour
+    for rank, row in enumerate(order[: min(top, int(prediction.fits.sum()))], 1):
+        tokens_per_s = float(points.tokens_per_step[row] / step_s[row])
+        apart = _axes_apart(layouts[row], layouts[first])
+        sigma = ratio_sigma(own[row], own[first], axes_apart=apart)
         best.append(
             Recommendation(
-                gpus=count,
-                rank=place,
+                gpus=gpus,
+                rank=rank,
                 layout=layouts[row],
+                step_time_s=float(step_s[row]),
+                low=float(prediction.low[row]),
+                high=float(prediction.high[row]),
                 tokens_per_s=tokens_per_s,
-                mfu=tokens_per_s * flops / (count * peak),
+                mfu=tokens_per_s * flops_per_token / (gpus * peak),
+                memory_bytes=float(prediction.memory_bytes[row]),
+                memory_margin=float(prediction.memory_margin[row]),
                 risky=bool(risky[row]),
-                beats_first=float(
-                    chance_faster(
-                        prediction.step_time_s[row],
-                        prediction.step_time_s[first],
-                        ratio_sigma(
-                            own[row], own[first], axes_apart=_apart(layouts[row], layouts[first])
-                        ),
-                    )
-                ),
+                fits_chance=float(prediction.fits_chance[row]),
+                beats_first=float(chance_faster(step_s[row], step_s[first], sigma)),
                 predicted_own_sigma=float(own[row]),
                 predicted_size_sigma=float(prediction.size_sigma[row]),
-                **{name: float(values[row]) for name, values in as_predicted.items()},
                 usd_per_million_tokens=(
-                    None if price is None else price * count / 3600 / tokens_per_s * 1e6
+                    None if price is None else price * gpus / 3600 / tokens_per_s * 1e6
                 ),
-                joules_per_token=None if power is None else power * count / tokens_per_s,
+                joules_per_token=None if power is None else power * gpus / tokens_per_s,
             )
         )
     return best
 
 
-def _apart(a: Layout, b: Layout) -> int:
+def _axes_apart(a: Layout, b: Layout) -> int:
     """On how many axes two layouts differ."""
     return sum(getattr(a, name) != getattr(b, name) for name in AXES)
 
 
-def record_of(one: Recommendation) -> dict[str, Any]:
+def record_of(recommendation: Recommendation) -> dict[str, Any]:
     """A recommendation as a JSON record, the layout's axes and batch beside its own fields."""
+    record = {
+        name: getattr(recommendation, name)
+        for name in Recommendation.__dataclass_fields__
+        if name != "layout"
+    }
+    layout = recommendation.layout
     names = (*AXES, "dp", "gradient_accumulation_steps", "global_batch_size")
-    layout = {name: getattr(one.layout, name) for name in names}
-    own = {n: getattr(one, n) for n in Recommendation.__dataclass_fields__ if n != "layout"}
-    return {**own, "label": one.layout.label, **layout}
+    return {**record, "label": layout.label, **{name: getattr(layout, name) for name in names}}

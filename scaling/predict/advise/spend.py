@@ -1,4 +1,4 @@
-"""What a list of points is about to cost, and which of them not to start at all."""
+"""What a list of points will cost, and which of them not to start at all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from scaling.predict.read.features import Points
 class Spend:
     """GPU-hours, energy and money of the points that can be predicted; None: not known for all.
 
-    Energy is every GPU at its data-sheet power: an upper bound, without the rest of the node.
+    Energy is every GPU at its data-sheet power: an upper bound for the GPUs, without the rest of
+    the node.
     """
 
     points: int
@@ -34,28 +35,24 @@ def spend_of(
         points: the points.
         prediction: their predictions.
         run_s: seconds that each point runs, all ranks already allocated.
-        rows: of these alone.
+        rows: only these points; None: all.
     """
     gpu_s = points.world_size * run_s
     wanted = np.isin(np.arange(len(points)), np.arange(len(points)) if rows is None else rows)
     counted = wanted & prediction.predicted & prediction.fits
-    energy, usd = 0.0, 0.0
-    energy_known, usd_known = True, True
+    energy_j: float | None = 0.0
+    usd: float | None = 0.0
     for group in points.groups:
-        here = group.rows[counted[group.rows]]
-        seconds = float(gpu_s[here].sum())
-        power = group.gpu.tdp_w
-        price = group.cluster.usd_per_gpu_hour
-        energy_known &= power is not None
-        usd_known &= price is not None
-        energy += seconds * (power or 0)
-        usd += seconds / 3600 * (price or 0)
+        seconds = float(gpu_s[group.rows[counted[group.rows]]].sum())
+        power, price = group.gpu.tdp_w, group.cluster.usd_per_gpu_hour
+        energy_j = None if energy_j is None or power is None else energy_j + seconds * power
+        usd = None if usd is None or price is None else usd + seconds / 3600 * price
     return Spend(
         points=int(counted.sum()),
         unpredicted=int((wanted & ~prediction.predicted).sum()),
         gpu_hours=float(gpu_s[counted].sum()) / 3600,
-        energy_j=energy if energy_known else None,
-        usd=usd if usd_known else None,
+        energy_j=energy_j,
+        usd=usd,
     )
 
 
@@ -67,15 +64,15 @@ def memory_refusals(
     Args:
         points: the points.
         prediction: their predictions.
-        above: share of the capacity from which a point is refused; lower where its bytes are
-            counted and not modelled, by as much as their kind was ever off.
+        above: share of the capacity above which a point is refused. Where bytes are counted and not
+            modelled the limit is lower: one standard deviation of the count's error.
     """
     ratio = prediction.need_bytes / prediction.capacity_bytes
     counted = np.array([phase is not None for phase in prediction.peak_phase], dtype=bool)
-    surely = np.maximum(np.exp(prediction.memory_sigma), REFUSE_COUNTED_ABOVE)
-    limit = np.where(counted, np.minimum(surely, above), above)
-    hopeless = np.flatnonzero(prediction.predicted & (ratio > limit))
-    return {int(row): _reason(prediction, int(row), float(ratio[row])) for row in hopeless}
+    of_counted = np.maximum(np.exp(prediction.memory_sigma), REFUSE_COUNTED_ABOVE)
+    limit = np.where(counted, np.minimum(of_counted, above), above)
+    refused = np.flatnonzero(prediction.predicted & (ratio > limit))
+    return {row: _reason(prediction, row, float(ratio[row])) for row in refused.tolist()}
 
 
 def _reason(prediction: Prediction, row: int, ratio: float) -> str:

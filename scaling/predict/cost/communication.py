@@ -1,4 +1,9 @@
-"""Seconds of collectives and messages: alpha-beta with the links each group of ranks really has."""
+"""Seconds of collectives and messages: alpha-beta with the links each group of ranks really has.
+
+Ranks are placed tp innermost, then cp, dp, and pp outermost (layout.py). So a tp group of at most
+gpus_per_node ranks never leaves its node. A dp group has gpus_per_node / (tp * cp) ranks on a node,
+and tp * cp such groups share the node's NICs.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,9 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.context import exchanges, passes
-from scaling.predict.cost.experts import exchange_s, expert_sharding_of, present
-from scaling.predict.cost.experts import replicas as expert_replicas
+from scaling.predict.cost.experts import all_to_all_s, has_experts
 from scaling.predict.cost.links import (
     TP_NETWORK_EFFICIENCY,
     Ranks,
@@ -19,7 +22,12 @@ from scaling.predict.cost.links import (
     ring_pass,
     transport_of,
 )
-from scaling.predict.cost.sharding import Sharding, sharding_of
+from scaling.predict.cost.sharding import (
+    Sharding,
+    expert_replicas,
+    expert_sharding_of,
+    sharding_of,
+)
 from scaling.predict.cost.stages import (
     Stages,
     experts_of_heaviest_stage,
@@ -30,17 +38,17 @@ from scaling.predict.read.features import Features, Group
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Communication of one step, (n,)."""
+    """Communication of one step: seconds, and the parameters that it is about, (n,)."""
 
-    per_layer: Floats  # s on the GPU, tp and cp collectives of one layer and micro-batch
-    exchange: Floats  # s of the all-to-alls among experts of one layer, likewise
-    host_per_layer: Floats  # s the host needs to launch them
-    head: Floats  # s to gather logits, one micro-batch
-    message: Floats  # s from one stage to the next and back, one micro-batch
-    gradients: Floats  # s of dp traffic a step, hidden or not
-    gathering: Floats  # s of ZeRO-3's parameter and gradient traffic a micro-batch
-    stage_weights: Floats  # parameters a rank's stage holds, routed experts apart
-    expert_weights: Floats  # those of routed experts
+    per_layer: Floats  # tp and cp collectives on the GPU, per layer and micro-batch
+    all_to_all: Floats  # exchange of tokens among experts, per layer and micro-batch
+    host_per_layer: Floats  # of the host to launch the collectives, per layer and micro-batch
+    head: Floats  # gathering logits, per micro-batch
+    message: Floats  # from one stage to the next and back, per micro-batch
+    gradients: Floats  # data-parallel traffic once a step, hidden or not
+    gathering: Floats  # weights and gradients of ZeRO-2 and 3, per micro-batch
+    stage_weights: Floats  # parameters that a rank's stage holds, without routed experts
+    expert_weights: Floats  # of its routed experts
 
 
 def traffic_of(
@@ -50,53 +58,76 @@ def traffic_of(
     stages: Stages,
     attention: Floats | float = 0.0,
 ) -> Traffic:
-    """All communication of the layouts `f`; `attention` are the kernels' seconds of a layer.
+    """All communication of the layouts `f`.
 
-    Ranks are placed tp innermost, then cp, dp, and pp outermost (layout.py): a tp group of at most
-    gpus_per_node ranks never leaves its node; a dp group has gpus_per_node / (tp * cp) ranks on a
-    node, and tp * cp such groups share the node's NICs.
+    `attention`: seconds of a layer's attention kernels, behind which ring attention hides.
     """
-    layer, host = _in_layer(group, f, p, attention)
-    exchange: Floats = np.zeros(len(f))
-    experts: Floats = np.zeros(len(f))
-    if present(f):
-        exchange = exchange_s(group, f, p)
-        experts = experts_of_heaviest_stage(f, stages)
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node)
-    if group.cluster.lossy_transport:
-        host = host + np.where(crossing & (f.tp > 1), p["host_transport_s"] * f.tp * _count(f), 0.0)
-    tokens = f.micro_batch_size * f.seq_length / f.cp
-    bandwidth = _tp_bandwidth(group, f, p)
-    gathered = (f.tp - 1) / f.tp * tokens * f.vocab_size * f.element_bytes / bandwidth
+    per_layer, host = _tensor_parallel(group, f, p, crossing)
+    if (f.cp > 1).any():
+        ring = _ring_attention_s(group, f, p, attention)
+        per_layer = per_layer + np.where(f.ring, ring, _ulysses_s(group, f, p))
     weights = weights_of_heaviest_stage(f, stages)
-    replicas = f.dp * f.cp  # gradients are summed over the cp ranks too
-    sharding = sharding_of(group, f)
-    gradients, gathering = _data_parallel(group, f, p, weights, sharding, replicas, f.tp)
-    if present(f):
-        of_experts = _data_parallel(
-            group, f, p, experts, expert_sharding_of(f), expert_replicas(f), f.ep * f.etp
-        )
-        gradients, gathering = gradients + of_experts[0], gathering + of_experts[1]
+    gradients, gathering = _data_parallel(
+        # gradients are summed over the cp ranks too
+        group, f, p, weights, sharding_of(group, f), replicas=f.dp * f.cp, stride=f.tp
+    )  # fmt: skip
+    all_to_all: Floats = np.zeros(len(f))
+    expert_weights: Floats = np.zeros(len(f))
+    if has_experts(f):
+        all_to_all = all_to_all_s(group, f, p)
+        expert_weights = experts_of_heaviest_stage(f, stages)
+        more_gradients, more_gathering = _data_parallel(
+            group, f, p, expert_weights, expert_sharding_of(f),
+            replicas=expert_replicas(f), stride=f.ep * f.etp,
+        )  # fmt: skip
+        gradients, gathering = gradients + more_gradients, gathering + more_gathering
+    head: Floats = np.zeros(len(f))
+    if group.stack.gathered_logits:
+        logits = (f.tp - 1) / f.tp * f.tokens * f.vocab_size * f.element_bytes
+        head = logits / _tp_bandwidth(group, f, p)
     return Traffic(
-        per_layer=layer,
-        exchange=exchange,
+        per_layer=per_layer,
+        all_to_all=all_to_all,
         host_per_layer=host,
-        head=gathered if group.stack.gathered_logits else np.zeros(len(f)),
-        message=_message(group, f, p, tokens, crossing),
+        head=head,
+        message=_message(group, f, p, crossing),
         gradients=gradients,
         gathering=gathering,
         stage_weights=weights,
-        expert_weights=experts,
+        expert_weights=expert_weights,
     )
 
 
-def _count(f: Features) -> Floats:
-    """How many tp collectives a layer has: after attention and mlp, each way, and recomputed."""
-    return (4 + 2 * f.full) * (f.attentions + 1) / 2
+def _tensor_parallel(
+    group: Group, f: Features, p: Mapping[str, float], crossing: Flags
+) -> tuple[Floats, Floats]:
+    """Tp collectives of a layer: seconds on the GPU, and of the host to launch them.
+
+    Ring all-reduces of (tokens, h), each moving 2 (tp - 1) / tp of it, after attention and after
+    the mlp, forward and backward, and once more where forward is recomputed. Under
+    sequence_parallel all-gather and reduce-scatter move the same bytes, and backward has one more
+    all-gather (arXiv 2205.05198). `crossing` marks pipelines over nodes: over a lossy transport
+    they slow the host's launches down.
+    """
+    tp = f.tp
+    count = (4 + 2 * f.full) * (f.attentions + 1) / 2
+    volume = 2 * (tp - 1) / tp * f.tokens * f.hidden_size * f.element_bytes
+    volume = volume * np.where(f.sequence_parallel, 1.25, 1.0)
+    # every rank waits for the last one to arrive; latencies are stated for 4 ranks
+    meeting = np.log2(np.maximum(tp, 2.0)) / 2
+    over_nodes = np.where(tp > f.gpus_per_node, p["tp_network_latency_s"] * tp, 0.0)
+    latency = p["tp_latency_s"] * meeting + over_nodes
+    latency = latency * np.where(f.sequence_parallel, 2.0, 1.0)
+    seconds = p["tp_exposed"] * count * (volume / _tp_bandwidth(group, f, p) + latency)
+    host = count * p["host_collective_s"] * meeting
+    if group.cluster.lossy_transport:
+        host = host + np.where(crossing, p["host_transport_s"] * tp * count, 0.0)
+    return np.where(tp > 1, seconds, 0.0), np.where(tp > 1, host, 0.0)
 
 
 def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
-    """Of a tp group, innermost: inside a node unless it has more ranks than the node."""
+    """Bytes/s of a tp group: the node's links, or its NICs where the group is larger, (n,)."""
     inside = link(group) * p["link_efficiency"]
     if not (f.tp > f.gpus_per_node).any():
         return np.full(len(f), inside)
@@ -104,52 +135,63 @@ def _tp_bandwidth(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
     return np.where(f.tp > f.gpus_per_node, over, inside)
 
 
-def _in_layer(
-    group: Group, f: Features, p: Mapping[str, float], attention: Floats | float
-) -> tuple[Floats, Floats]:
-    """Collectives inside a layer: seconds on the GPU, and seconds the host needs to launch them.
+def _ulysses_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Seconds on the GPU of a layer's all-to-alls under cp_style all_to_all, (n,).
 
-    tp: ring all-reduces of (tokens, h), 2 (tp - 1) / tp of it each way; under sequence_parallel the
-    same bytes as all-gather and reduce-scatter, and one more all-gather in backward
-    (arXiv 2205.05198). cp: see context.py.
+    Each attention trades tokens for heads: query, key and value before it, its result after it
+    (DeepSpeed Ulysses, arXiv 2309.14509, section 3.2), again in backward, and once more under full
+    checkpointing. A rank holds 1 / cp of the tokens, (2 query + 2 kv widths) / tp elements of each,
+    keeps 1 / cp of that and sends the rest. cp ranks lie tp apart, so min(cp, gpus_per_node / tp)
+    ranks of a group are on a node. What goes to them takes the links, the rest the NICs, which all
+    GPUs of the node use at once; the slower of the two counts. Attention waits for it, so nothing
+    hides it. Latency and launches are left out.
     """
-    tp = f.tp
-    tokens = f.micro_batch_size * f.seq_length / f.cp
-    bandwidth = _tp_bandwidth(group, f, p)
-    count = _count(f)
-    volume = 2 * (tp - 1) / tp * tokens * f.hidden_size * f.element_bytes
-    volume = volume * np.where(f.sequence_parallel, 1.25, 1.0)
-    # every rank waits for the last to arrive; stated for 4 ranks
-    meeting = np.log2(np.maximum(tp, 2.0)) / 2
-    leaving = tp > f.gpus_per_node
-    latency = p["tp_latency_s"] * meeting + np.where(leaving, p["tp_network_latency_s"] * tp, 0.0)
-    latency = latency * np.where(f.sequence_parallel, 2.0, 1.0)
-    seconds = p["tp_exposed"] * count * (volume / bandwidth + latency)
-    host = count * p["host_collective_s"] * meeting
-    seconds, host = np.where(tp > 1, seconds, 0.0), np.where(tp > 1, host, 0.0)
-    if (f.cp > 1).any():
-        ring = passes(group, f, p, attention)
-        seconds = seconds + np.where(f.ring, ring, exchanges(group, f, p))
-    return seconds, host
+    tp, cp = f.tp, f.cp
+    ranks_on_node = np.clip(f.gpus_per_node / tp, 1.0, cp)
+    nodes = cp / ranks_on_node
+    held = f.tokens * 2 * (f.query_width + f.kv_width) / tp * f.element_bytes
+    inside = held * (ranks_on_node - 1) / cp / (link(group) * p["link_efficiency"])
+    nics = node_bus(group, np.maximum(nodes * tp * ranks_on_node / f.gpus_per_node, 1.0))
+    leaving = f.gpus_per_node * held * (cp - ranks_on_node) / cp
+    across = leaving / (nics * TP_NETWORK_EFFICIENCY)
+    seconds = (2 + f.full) * f.attentions * np.maximum(inside, across)
+    return np.where(cp > 1, seconds, 0.0)
 
 
-def _message(
-    group: Group, f: Features, p: Mapping[str, float], tokens: Floats, crossing: Flags
+def _ring_attention_s(
+    group: Group, f: Features, p: Mapping[str, float], attention: Floats | float
 ) -> Floats:
-    """Activations forward and their gradient back between two stages; 0 without a pipeline.
+    """Seconds on the GPU of a layer's key-value ring under cp_style ring that nothing hides, (n,).
+
+    Forward the keys and values of every rank go around the ring of cp ranks once, backward they and
+    their gradients do (arXiv 2310.01889, section 3; Transformer Engine's p2p). Each of the cp - 1
+    passes travels while the block before it is computed; only what takes longer than `attention`,
+    the layer's kernels, is waited for. The ring's slowest link counts: a GPU's share of the NICs as
+    soon as the ring leaves the node.
+    """
+    tp, cp = f.tp, f.cp
+    block = f.tokens * 2 * f.kv_width / tp * f.element_bytes
+    across = node_link(group) / f.gpus_per_node * TP_NETWORK_EFFICIENCY
+    bandwidth = np.where(tp * cp > f.gpus_per_node, across, link(group) * p["link_efficiency"])
+    rounds = (3 + f.full) * f.attentions  # forward, and twice the bytes backward
+    moving = rounds * (cp - 1) * block / bandwidth
+    return np.where(cp > 1, np.maximum(moving - attention * (cp - 1) / cp, 0.0), 0.0)
+
+
+def _message(group: Group, f: Features, p: Mapping[str, float], crossing: Flags) -> Floats:
+    """Seconds of activations forward and their gradient back between stages, (n,); 0 without pp.
 
     An encoder-decoder sends both of its streams, whole: its messages also carry the position bias,
     of which every tp rank holds other heads (scaling/train/engines/deepspeed/pipeline.py).
     """
-    pairs = f.attentions > 1
-    scattered = f.sequence_parallel | (group.stack.scattered_messages & ~pairs)
-    moved = tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
-    moved = moved * np.where(pairs, 2.0, 1.0)
-    share = node_link(group) / f.gpus_per_node * p["p2p_efficiency"]
-    share = np.where(crossing, share, link(group) * p["p2p_efficiency_inside"])
+    two_streams = f.attentions > 1
+    scattered = f.sequence_parallel | (group.stack.scattered_messages & ~two_streams)
+    moved = f.tokens * f.hidden_size * f.element_bytes / np.where(scattered, f.tp, 1.0)
+    moved = moved * np.where(two_streams, 2.0, 1.0)
+    nic = node_link(group) / f.gpus_per_node * p["p2p_efficiency"]
+    bandwidth = np.where(crossing, nic, link(group) * p["p2p_efficiency_inside"])
     latency = np.where(crossing, p["p2p_latency_s"], p["p2p_latency_inside_s"])
-    seconds = 2 * (moved / share + latency)
-    return np.where(f.pp > 1, seconds, 0.0)
+    return np.where(f.pp > 1, 2 * (moved / bandwidth + latency), 0.0)
 
 
 def _data_parallel(
@@ -158,55 +200,52 @@ def _data_parallel(
     p: Mapping[str, float],
     weights: Floats,
     sharding: Sharding,
+    *,
     replicas: Floats,
     stride: Floats,
 ) -> tuple[Floats, Floats]:
-    """Gradient and parameter traffic of data parallelism: seconds a step, and a micro-batch.
+    """Seconds of gradient and weight traffic, once a step and per micro-batch, (n,) each.
 
-    Of `weights` parameters a rank holds, which `replicas` ranks `stride` apart hold as well.
-
-    One copy of the state is spread over `sharded` ranks (1 at zero_stage 0), and `copies` such
-    groups are all-reduced, once a step. Inside a group: reduce-scatter and all-gather (1). ZeRO-2
-    scatters gradients every micro-batch (the second return value) and gathers weights once; ZeRO-3
-    gathers them for forward and for backward every micro-batch, each layer on its own. Hybrid
-    sharding is both (MiCS, arXiv 2205.00119), its copies further apart than the ranks of a group.
-    With a second copy (hpZ) only the first gather of a step and the scattering cross groups.
+    Of `weights` parameters that `replicas` ranks, `stride` apart, hold. One copy of their state is
+    sharded over `sharding.state` ranks (1 at zero_stage 0); the gradients of the copies are
+    all-reduced once a step. Among the ranks of a copy:
+    zero_stage 1 reduce-scatters gradients and all-gathers weights, once a step;
+    zero_stage 2 keeps no whole gradient, so it reduce-scatters behind each micro-batch's backward;
+    zero_stage 3 does that too, and gathers weights for forward and for backward of each
+    micro-batch, layer by layer. With a second copy (hpZ) only the scattering and a step's first
+    gather leave the small group.
     """
-    sharded = sharding.state
-    copies = replicas / sharded
-    gradients: Floats = np.zeros(len(f))
-    gathering: Floats = np.zeros(len(f))
-    held = weights * group.stack.gradient_bytes
+    copies = replicas / sharding.state
+    once_a_step: Floats = np.zeros(len(f))
+    per_micro_batch: Floats = np.zeros(len(f))
+    gradient_bytes = weights * group.stack.gradient_bytes
     if (copies > 1).any():
-        across = _ranks(group, f, p, copies, stride * sharded, reduced=True)
+        among_copies = _ranks(group, f, p, copies, stride * sharding.state, all_reduce=True)
         # an all-reduce is a reduce-scatter and an all-gather
-        gradients = 2 * _in_messages(group, f, held / sharded, across)
-    if (sharded > 1).any():
-        inside = _ranks(group, f, p, sharded, stride)
-        # stage 2 keeps no whole gradient, so each micro-batch's is reduced (DeepSpeed, FSDP),
-        # behind the backward pass like stage 3's
-        at_end = np.where(f.zero_stage == 2, 0.0, held)
-        once = _in_messages(group, f, at_end + weights * f.element_bytes, inside)
-        scattering = _in_messages(group, f, held, inside)
-        near = _ranks(group, f, p, sharding.inside, stride)
-        far_passes = np.where(sharding.second, 1 + 1 / f.accumulation, 3.0)
-        each = far_passes * _gathered(f, weights, inside)
-        each = each + (3 - far_passes) * _gathered(f, weights, near)
-        spread = sharded > 1
-        gradients = gradients + np.where(spread & (f.zero_stage < 3), once, 0.0)
-        gathering = np.where(spread & (f.zero_stage >= 3), each, 0.0)
-        gathering = np.where(spread & (f.zero_stage == 2), scattering, gathering)
-    return gradients, gathering
+        once_a_step = 2 * _ring_s(group, f, gradient_bytes / sharding.state, among_copies)
+    if (sharding.state > 1).any():
+        in_copy = _ranks(group, f, p, sharding.state, stride)
+        at_end = np.where(f.zero_stage == 2, 0.0, gradient_bytes) + weights * f.element_bytes
+        zero_1_or_2 = _ring_s(group, f, at_end, in_copy)
+        zero_2 = _ring_s(group, f, gradient_bytes, in_copy)
+        small_group = _ranks(group, f, p, sharding.inside, stride)
+        wide_passes = np.where(sharding.second, 1 + 1 / f.accumulation, 3.0)
+        zero_3 = wide_passes * _layer_by_layer_s(f, weights, in_copy)
+        zero_3 = zero_3 + (3 - wide_passes) * _layer_by_layer_s(f, weights, small_group)
+        once_a_step = once_a_step + np.where(f.zero_stage < 3, zero_1_or_2, 0.0)
+        per_micro_batch = np.where(f.zero_stage >= 3, zero_3, 0.0)
+        per_micro_batch = np.where(f.zero_stage == 2, zero_2, per_micro_batch)
+    return once_a_step, per_micro_batch
 
 
-def _gathered(f: Features, weights: Floats, ranks: Ranks) -> Floats:
+def _layer_by_layer_s(f: Features, weights: Floats, ranks: Ranks) -> Floats:
     """Seconds to gather every layer's weights once, or to scatter its gradients, (n,)."""
     moved = (ranks.size - 1) / ranks.size * weights * f.element_bytes
     return moved / ranks.bus + f.num_layers * (ring_latency_s(ranks) + ranks.waits_s)
 
 
-def _in_messages(group: Group, f: Features, moved: Floats, ranks: Ranks) -> Floats:
-    """Seconds of a ring's pass of `moved` bytes, one message a layer where a stack sends so."""
+def _ring_s(group: Group, f: Features, moved: Floats, ranks: Ranks) -> Floats:
+    """Seconds of a ring pass of `moved` bytes, in one message per layer where the stack does so."""
     messages = np.maximum(f.num_layers / f.pp, 1.0) if group.stack.layer_messages else 1.0
     return np.asarray(messages * ring_pass(moved / messages, ranks))
 
@@ -218,15 +257,12 @@ def _ranks(
     size: Floats,
     stride: Floats,
     *,
-    reduced: bool = False,
+    all_reduce: bool = False,
 ) -> Ranks:
-    """Groups of `size` ranks that lie `stride` apart; `stride` such groups share a node.
-
-    `reduced`: for all-reduces.
-    """
-    inner = np.minimum(stride, f.gpus_per_node)
-    here = np.maximum(1.0, np.minimum(size, f.gpus_per_node / inner))
-    nodes = np.maximum(1.0, size / here)
+    """Groups of `size` ranks that lie `stride` apart, so that `stride` groups share a node."""
+    groups_on_node = np.minimum(stride, f.gpus_per_node)
+    ranks_on_node = np.maximum(1.0, np.minimum(size, f.gpus_per_node / groups_on_node))
+    nodes = np.maximum(1.0, size / ranks_on_node)
     ring, reducing, waits_s = transport_of(group, nodes, p["network_efficiency"])
-    network = (reducing if reduced else ring) / inner
+    network = (reducing if all_reduce else ring) / groups_on_node
     return Ranks(size, nodes, link(group) * p["link_efficiency"], network, waits_s)

@@ -1,4 +1,7 @@
-"""Seconds one layer, the head and the host take for one micro-batch: a roofline per operator."""
+"""Seconds that one layer, the head and the host take for one micro-batch: a roofline per operator.
+
+The factor of a pass is 1 for forward, 2 for backward, and what is recomputed.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,142 +9,139 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.experts import experts_of, present
+from scaling.predict.cost.experts import expert_time, has_experts
 from scaling.predict.read.features import Features, Group
 
-# Of the HBM data sheet a streaming kernel reaches (STREAM-like copies on A100 and H100).
+# Share of the data sheet's HBM bandwidth that streaming kernels reach (STREAM on A100 and H100).
 _HBM_EFFICIENCY = 0.85
 
-
-# Judgement: PCIe 4.0 x16 as copies reach it, and what two sockets of DDR4 stream.
+# Judgement: what copies reach over PCIe 4.0 x16, and what two sockets of DDR4 stream.
 _HOST_LINK_BYTES_PER_S = 25e9
 _HOST_BYTES_PER_S = 150e9
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerTime:
     """Seconds of one layer for one micro-batch, forward, backward and recomputation, (n,)."""
 
     gemm: Floats
     attention: Floats
     elementwise: Floats
-    host: Floats  # launching its kernels, without collectives
+    host: Floats  # to launch its kernels, without collectives
 
 
-def layer_of(group: Group, f: Features, p: Mapping[str, float]) -> Layer:
-    """GEMMs by shape, attention by kernel, element-wise operators by the bytes they move."""
-    tokens = f.micro_batch_size * f.seq_length / f.cp
-    # full checkpointing computes forward once more
-    again = f.full * 1.0 + f.selective * group.stack.selective_share
-    scores_again = (f.full | f.selective) * 1.0
+def layer_time(group: Group, f: Features, p: Mapping[str, float]) -> LayerTime:
+    """Time GEMMs by shape, attention by kernel, element-wise operators by the bytes they move."""
+    # full checkpointing runs a whole forward pass again
+    recomputed = f.full * 1.0 + f.selective * group.stack.selective_share
+    scores_recomputed = (f.full | f.selective) * 1.0
     hbm = _hbm(group)
-    gemm = _gemms(f, p, tokens, again)
-    elementwise = _elementwise(f, p, tokens, again, hbm)
-    host = p["host_layer_s"] * (1 + again / 3) + f.math * p["host_softmax_s"]
-    if present(f):
-        routed = experts_of(f, p, hbm)
+    gemm = _gemm_s(f, p, recomputed)
+    elementwise = _elementwise_s(f, p, recomputed, hbm)
+    if has_experts(f):
+        routed = expert_time(f, p, hbm)
         gemm, elementwise = gemm + routed.gemm, elementwise + routed.elementwise
-    return Layer(
+    return LayerTime(
         gemm=gemm,
-        attention=_attention(f, p, scores_again, hbm),
+        attention=_attention_s(f, p, scores_recomputed, hbm),
         elementwise=elementwise,
-        host=host,
+        host=p["host_layer_s"] * (1 + recomputed / 3) + f.math * p["host_softmax_s"],
     )
 
 
-def head_of(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
-    """Seconds of the head with its loss for one micro-batch, (n,); the embedding's count for none.
+def head_time(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Seconds of the head and its loss for one micro-batch, (n,); the embedding counts for nothing.
 
-    A GEMM of (tokens, h) with (h, vocabulary / tp), and passes over fp32 logits.
+    A GEMM of (tokens, h) with (h, vocabulary / tp), and `logit_passes` over fp32 logits.
     """
-    tokens = f.micro_batch_size * f.seq_length / f.cp
-    hbm = _hbm(group)
     columns = f.vocab_size / f.tp
-    seen = f.vocab_size if group.stack.gathered_logits else columns
+    logits = f.tokens * (f.vocab_size if group.stack.gathered_logits else columns)
     rate = f.peak * p["gemm_efficiency"]
-    gemm = _gemm(tokens, columns, f.hidden_size, p["gemm_half_size"]) * 3 / rate
-    return np.asarray(gemm + tokens * seen * 4 * p["logit_passes"] / hbm)
+    gemm = _gemm_flops(f.tokens, columns, f.hidden_size, p["gemm_half_size"]) * 3 / rate
+    return np.asarray(gemm + logits * 4 * p["logit_passes"] / _hbm(group))
 
 
 def optimizer_seconds(group: Group, weights: Floats) -> Floats:
-    """Adam over `weights` parameters a rank holds, (n,).
+    """Adam over the `weights` parameters that a rank holds, (n,).
 
-    34 bytes a parameter: read gradient (4), master, two moments (12), write the three (12), the
-    16-bit copy (2), and clip's pass over the gradient (4).
+    34 bytes a parameter: read the gradient (4), the master weight and two moments (12), write these
+    three (12) and the 16-bit copy (2), and read the gradient for clipping (4).
     """
     return np.asarray(weights * 34.0 / _hbm(group))
 
 
 def offloaded_seconds(f: Features, weights: Floats) -> Floats:
-    """Adam on the host over `weights` parameters a rank holds, (n,); nothing hides it.
+    """Adam on the host over the `weights` parameters that a rank holds, (n,); nothing hides it.
 
-    fp32 gradients come (4 bytes a parameter) and 16-bit weights go (2); all ranks of a node share
-    its memory for the 28 bytes that Adam moves: read gradient, master, two moments, write three.
+    Over PCIe fp32 gradients come (4 bytes a parameter) and 16-bit weights go (2). All ranks of a
+    node share its memory for Adam's 28 bytes: read the gradient, the master weight and two moments
+    (16), write the last three (12).
     """
     ranks = np.minimum(f.world_size, f.gpus_per_node)
     return np.asarray(weights * (6.0 / _HOST_LINK_BYTES_PER_S + ranks * 28.0 / _HOST_BYTES_PER_S))
 
 
 def _hbm(group: Group) -> float:
+    """Bytes/s of HBM that a streaming kernel reaches."""
     bandwidth = group.gpu.hbm_bytes_per_s
     assert bandwidth is not None
     return bandwidth * _HBM_EFFICIENCY
 
 
-def _gemm(m: Floats, n: Floats, k: Floats, half: float) -> Floats:
-    """FLOPs of an (m, k) x (k, n) product as a perfect GPU would have to run them.
+def _gemm_flops(m: Floats, n: Floats, k: Floats, half: float) -> Floats:
+    """FLOPs of an (m, k) x (k, n) product, with those that part-filled tiles and waves waste.
 
-    Each dimension d costs (d + half) / d: tiles and waves that are not full.
+    A dimension d takes as long as d + half would on a GPU without tiles.
     """
     return np.asarray(2 * (m + half) * (n + half) * (k + half))
 
 
-def _gemms(f: Features, p: Mapping[str, float], tokens: Floats, again: Floats) -> Floats:
-    """Query-key-value, projection, up (and gate), down; x (1 forward + 2 backward + again)."""
+def _gemm_s(f: Features, p: Mapping[str, float], recomputed: Floats) -> Floats:
+    """Query-key-value and output projections, up (and gate) and down of the feed-forward."""
     h, tp, half = f.hidden_size, f.tp, p["gemm_half_size"]
     ffn = f.ffn_hidden_size / tp
-    attention = _gemm(tokens, (f.query_width + 2 * f.kv_width) / tp, h, half)
-    attention = attention + _gemm(tokens, h, f.query_width / tp, half)
-    mlp = _gemm(tokens, f.mlp_inputs * ffn, h, half) + _gemm(tokens, h, ffn, half)
-    flops = (attention * f.attention_weights * f.attentions + mlp) * (3 + again)
+    attention = _gemm_flops(f.tokens, (f.query_width + 2 * f.kv_width) / tp, h, half)
+    attention = attention + _gemm_flops(f.tokens, h, f.query_width / tp, half)
+    mlp = _gemm_flops(f.tokens, f.mlp_inputs * ffn, h, half)
+    mlp = mlp + _gemm_flops(f.tokens, h, ffn, half)
+    flops = (attention * f.attention_weights * f.attentions + mlp) * (3 + recomputed)
     return flops / (f.gemm_peak * p["gemm_efficiency"])
 
 
-def _attention(f: Features, p: Mapping[str, float], again: Floats, hbm: float) -> Floats:
-    """Scores and values: 4 s^2 width FLOPs forward, 2.5 (flash recomputes scores) or 2 x backward.
+def _attention_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: float) -> Floats:
+    """Products of queries with keys and of scores with values.
 
-    Flash kernels skip the causal half; matmul-softmax-matmul does not, and reads and writes its
-    s x s scores several times.
+    Forward takes 4 s^2 width FLOPs, backward 2 times that, or 2.5 in flash kernels, which recompute
+    the scores. Flash kernels skip the masked half; matmul-softmax-matmul does not, and reads and
+    writes its s x s scores several times.
     """
-    full = 4 * f.seq_length * f.seq_length * f.query_width / (f.tp * f.cp) * f.micro_batch_size
-    full = full * f.attentions
+    forward = 4 * f.seq_length * f.seq_length * f.query_width / (f.tp * f.cp) * f.micro_batch_size
+    forward = forward * f.attentions
     efficiency = np.where(f.flash1, p["flash1_efficiency"], p["flash2_efficiency"] * f.flash_gain)
-    flash = full * f.causal * (3.5 + again) / (f.peak * efficiency)
+    flash = forward * f.causal * (3.5 + recomputed) / (f.peak * efficiency)
     scores = f.micro_batch_size * f.num_heads / f.tp * f.seq_length * f.seq_length / f.cp
     passes = np.where(f.math, p["math_passes"], p["fused_passes"]) * f.attentions
-    moved = scores * f.element_bytes * passes * (1 + again / 3) / hbm
-    unfused = full * (3 + again) / (f.peak * p["score_efficiency"]) + moved
+    moved = scores * f.element_bytes * passes * (1 + recomputed / 3) / hbm
+    unfused = forward * (3 + recomputed) / (f.peak * p["score_efficiency"]) + moved
     return np.where(f.math | f.fused_softmax, unfused, flash)
 
 
-def _elementwise(
-    f: Features, p: Mapping[str, float], tokens: Floats, again: Floats, hbm: float
-) -> Floats:
-    """Norms and residuals (sharded by tp only under sequence_parallel); activation, rotary, bias.
+def _elementwise_s(f: Features, p: Mapping[str, float], recomputed: Floats, hbm: float) -> Floats:
+    """Norms and residuals, activation, rotary embedding, biases, casts of low-precision GEMMs.
 
-    The tp-sharded part is counted: 9 passes over a gated ffn (7 without a gate), 10 over the heads.
-    GEMMs of low precision have what they read cast first.
+    tp shards norms and residuals only under sequence_parallel. The rest is counted: 9 passes over a
+    gated ffn (7 without a gate) and 10 over the heads, all sharded by tp.
     """
     passes = np.where(f.fused_norm, p["norm_passes_fused"], p["norm_passes"])
     norms = passes * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
-    counted = np.where(f.mlp_inputs > 1, 9.0, 7.0) * f.ffn_hidden_size + 10 * f.query_width
-    moved = tokens * f.element_bytes * (norms + counted / f.tp)
-    casts = f.cast_bytes * tokens * _cast_elements(f)
-    return (moved + casts) * (1 + again / 3) / hbm
+    sharded = np.where(f.mlp_inputs > 1, 9.0, 7.0) * f.ffn_hidden_size + 10 * f.query_width
+    moved = f.tokens * f.element_bytes * (norms + sharded / f.tp)
+    casts = f.cast_bytes * f.tokens * _cast_elements(f)
+    return (moved + casts) * (1 + recomputed / 3) / hbm
 
 
 def _cast_elements(f: Features) -> Floats:
-    """Elements a token brings to 8 or 4 bits: what the four GEMMs of a layer read each way.
+    """Elements per token that are cast to 8 or 4 bits for a layer's four GEMMs.
 
     Forward their inputs (h, query width, h, ffn), backward the gradients of their outputs.
     """

@@ -1,9 +1,10 @@
-"""What a mixture of experts adds to a layer: weights, GEMMs, passes, all-to-alls, memory.
+"""What a mixture of experts adds to a layer: weights, GEMMs, memory traffic, all-to-alls, memory.
 
-Everything is of the average layer: `expert_share` of a model's layers have experts. What all tokens
-share (attention, dense layers, shared experts) is in the dense formulas. A rank holds num_experts /
-ep experts, each cut over etp ranks, and its tp group's tokens are spread over tp ranks before they
-are sent (sequence parallel dispatch; without tp the same).
+All formulas are of the average layer: `expert_share` of a model's layers have experts. What every
+token passes through (attention, dense layers, shared experts) is in the dense formulas. A rank
+holds num_experts / ep experts, each split over etp ranks. The tokens of a tp group are divided
+among its ranks before they are sent (sequence-parallel dispatch; without sequence parallelism the
+same).
 """
 
 from collections.abc import Mapping
@@ -13,137 +14,126 @@ import numpy as np
 
 from scaling.foreign.arrays import Floats
 from scaling.predict.cost.links import link, node_link
-from scaling.predict.cost.sharding import Sharding
 from scaling.predict.read.features import Features, Group
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class ExpertTime:
     """Seconds of the average layer for one micro-batch, forward and backward, (n,)."""
 
     gemm: Floats
     elementwise: Floats
 
 
-def present(f: Features) -> bool:
+def has_experts(f: Features) -> bool:
     """Whether any of the layouts has experts."""
     return bool((f.expert_share > 0).any())
 
 
 def routed_params(f: Features) -> Floats:
-    """Weights of routed experts that one token is multiplied with in the average layer, (n,)."""
-    chosen = f.experts_per_token * _one_expert(f) + f.num_experts * f.hidden_size
-    return np.asarray(f.expert_share * chosen)
+    """Weights that routing multiplies one token with in the average layer, (n,).
+
+    Those of its k experts, and those of the router.
+    """
+    per_token = f.experts_per_token * _params_per_expert(f) + f.num_experts * f.hidden_size
+    return np.asarray(f.expert_share * per_token)
 
 
-def held_params(f: Features) -> Floats:
+def held_expert_params(f: Features) -> Floats:
     """Weights of routed experts that a rank holds of the average layer, (n,)."""
-    return np.asarray(f.expert_share * f.num_experts * _one_expert(f) / (f.ep * f.etp))
+    return np.asarray(f.expert_share * f.num_experts * _params_per_expert(f) / (f.ep * f.etp))
 
 
-def _one_expert(f: Features) -> Floats:
+def _params_per_expert(f: Features) -> Floats:
     return (f.mlp_inputs + 1) * f.hidden_size * f.expert_ffn
 
 
-def replicas(f: Features) -> Floats:
-    """Ranks of a stage that hold the same experts, (n,): all of them over ep * etp."""
-    return np.asarray(f.dp * f.cp * f.tp / (f.ep * f.etp))
+def busiest_load(f: Features) -> Floats:
+    """Tokens of the busiest rank over the mean, (n,). All ranks wait for it.
 
-
-def expert_sharding_of(f: Features) -> Sharding:
-    """Over how many of those ranks ZeRO spreads one copy of the experts' state."""
-    over = replicas(f)
-    spread = np.where(f.shard < f.dp, np.minimum(over, f.shard * f.cp), over)
-    spread = np.where(f.zero_stage >= 1, spread, 1.0)
-    return Sharding(state=spread, inside=spread, second=np.zeros(len(f), dtype=bool))
-
-
-def busiest(f: Features) -> Floats:
-    """Tokens of the busiest rank over the mean, (n,), where one expert gets `imbalance` times it.
-
-    The other experts share the rest: (E - x) / (E - 1) each, and a rank holds E / ep of them. All
-    ranks wait for the busiest one.
+    Of E experts one gets x = `imbalance` times the mean number of tokens, the others
+    (E - x) / (E - 1) times. The busiest rank holds that one and E / ep - 1 others.
     """
     experts = np.maximum(f.num_experts, 2.0)
-    held = np.maximum(experts / f.ep, 1.0)
-    x = np.minimum(f.imbalance, experts)
-    rest = (experts - x) / (experts - 1)
-    return np.asarray((x + (held - 1) * rest) / held)
+    experts_of_rank = np.maximum(experts / f.ep, 1.0)
+    fullest = np.minimum(f.imbalance, experts)
+    other = (experts - fullest) / (experts - 1)
+    return np.asarray((fullest + (experts_of_rank - 1) * other) / experts_of_rank)
 
 
-def experts_of(f: Features, p: Mapping[str, float], hbm: float) -> Experts:
-    """Seconds that routed experts add to the average layer.
+def expert_time(f: Features, p: Mapping[str, float], hbm: float) -> ExpertTime:
+    """Seconds that routed experts add to the average layer; `hbm` is in bytes/s.
 
-    GEMMs: each of the E / ep experts of a rank multiplies the tokens it got, k ep etp / (E tp) of
-    a tp group's on average: the fewer, the emptier its tiles. Element-wise: `expert_passes` over
-    the k copies of a token (permute, its gradient, weigh and sum, theirs), nine over an expert's
-    width (as a dense layer's activation), casts of what low-precision GEMMs read.
+    GEMMs: each of a rank's E / ep experts multiplies its m tokens, on average k ep etp / (E tp) per
+    token of the tp group. The fewer they are, the emptier the GEMM's tiles. Element-wise:
+    `expert_passes` over the k copies of a token (permute and weighted sum, with their gradients),
+    nine over an expert's width (the activation, as in a dense layer), and the casts of what
+    low-precision GEMMs read.
     """
-    tokens = f.micro_batch_size * f.seq_length / f.cp / f.tp
-    again = f.full * 1.0
-    load = busiest(f)
-    copies = tokens * f.experts_per_token * load  # that a rank's experts get, times 1 / etp of each
-    local = np.maximum(f.num_experts / f.ep, 1.0)
-    m = copies * f.etp / local
-    half, h, width = p["expert_half_size"], f.hidden_size, f.expert_ffn / f.etp
-    flops = 2 * local * (m + half) * (h + half) * (f.mlp_inputs * width + half)
-    flops = (flops + 2 * local * (m + half) * (width + half) * (h + half)) * (3 + again)
+    h, width = f.hidden_size, f.expert_ffn / f.etp
+    tokens = f.tokens / f.tp
+    recomputed = f.full * 1.0
+    copies = tokens * f.experts_per_token * busiest_load(f)  # for a rank's experts, x 1 / etp
+    experts = np.maximum(f.num_experts / f.ep, 1.0)
+    m, half = copies * f.etp / experts, p["expert_half_size"]
+    up = 2 * experts * (m + half) * (h + half) * (f.mlp_inputs * width + half)
+    down = 2 * experts * (m + half) * (width + half) * (h + half)
     rate = f.gemm_peak * p["gemm_efficiency"] * p["expert_gemm_efficiency"]
     router = 6 * tokens * h * f.num_experts / (f.peak * p["gemm_efficiency"])
     moved = copies * f.element_bytes * (p["expert_passes"] * h * f.etp + 9 * f.expert_ffn)
-    # what its GEMMs read: forward h and the width, backward the gradients of both outputs
-    read = 2 * h * f.etp + (f.mlp_inputs + 1) * f.expert_ffn
-    moved = moved + copies * f.cast_bytes * read
-    share = f.expert_share
-    return Experts(
-        gemm=share * (flops / rate + router), elementwise=share * moved * (1 + again / 3) / hbm
+    # what the GEMMs read: forward h and the width, backward the gradients of both outputs
+    cast = 2 * h * f.etp + (f.mlp_inputs + 1) * f.expert_ffn
+    moved = moved + copies * f.cast_bytes * cast
+    return ExpertTime(
+        gemm=f.expert_share * ((up + down) * (3 + recomputed) / rate + router),
+        elementwise=f.expert_share * moved * (1 + recomputed / 3) / hbm,
     )
 
 
-def exchange_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
-    """All-to-alls of the average layer: seconds nothing hides, (n,).
+def all_to_all_s(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Seconds of the average layer's all-to-alls that nothing hides, per micro-batch, (n,).
 
-    A token goes to its experts, to each of the etp ranks of one, and comes back, and so do
-    gradients: four exchanges a micro-batch, six with full checkpointing. A rank sends k copies of
-    each of its tokens, of which (ep - here) / ep leave the node; a stack that sends a token once to
-    each node it is wanted on
-    (`Stack.tokens_once_a_node`; DeepEP, arXiv 2412.19437, section 3.2) sends as many copies as
-    the k experts lie on other nodes, N (1 - (1 - 1 / N)^k) (N - 1) / N for even routing over N
-    nodes. Links of the node and NICs work at once: the slower of the two counts. Each exchange
-    also takes a meeting of all, whatever its size.
-    A layer with experts waits `host_waits_s` for the host to know how many tokens each of them got.
+    Tokens go to their experts (to each of the etp ranks of one) and come back, and so do gradients:
+    four exchanges a micro-batch, six with full checkpointing. A rank sends k copies of each token,
+    of which (ep - ranks on its node) / ep leave the node. A stack with `tokens_once_a_node`
+    (DeepEP, arXiv 2412.19437, section 3.2) sends a token only once to each node with an expert that
+    it is routed to: with even routing over N nodes N (1 - (1 - 1 / N)^k) (N - 1) / N copies leave.
+    Links of the node and NICs work at the same time, so the slower one counts. Each exchange also
+    takes a latency that grows with log2(ep). In a layer with experts the host waits `host_waits_s`
+    for the number of tokens of each expert.
     """
     ep, k = f.ep, f.experts_per_token
-    here = np.clip(f.gpus_per_node / f.etp, 1.0, ep)
-    nodes = ep / here
-    token = f.hidden_size * f.element_bytes
-    tokens = f.micro_batch_size * f.seq_length / f.cp / f.tp * f.etp * busiest(f)
-    inside = tokens * k * token * (ep - 1) / ep
-    apart = k * (ep - here) / ep
+    ranks_on_node = np.clip(f.gpus_per_node / f.etp, 1.0, ep)
+    nodes = ep / ranks_on_node
+    token_bytes = f.hidden_size * f.element_bytes
+    tokens = f.tokens / f.tp * f.etp * busiest_load(f)
+    copies_leaving = k * (ep - ranks_on_node) / ep
     if group.stack.tokens_once_a_node:
         reached = nodes * (1 - (1 - 1 / nodes) ** k)
-        apart = np.minimum(apart, reached * (nodes - 1) / nodes)
+        copies_leaving = np.minimum(copies_leaving, reached * (nodes - 1) / nodes)
+        # tokens from other nodes are forwarded inside the node too
+        copies_inside = k * (ep - 1) / ep
     else:
-        inside = tokens * k * token * (here - 1) / ep
+        copies_inside = k * (ranks_on_node - 1) / ep
     nics = node_link(group) / group.cluster.gpus_per_node * p["network_efficiency"]
-    across = tokens * apart * token / nics
-    moving = np.maximum(inside / (link(group) * p["link_efficiency"]), across)
-    meeting = np.log2(np.maximum(ep, 2.0)) / 2  # as for tp, stated for 4 ranks
-    count = 4 + 2 * f.full
-    seconds = p["ep_exposed"] * count * (moving + p["tp_latency_s"] * meeting)
+    inside = tokens * copies_inside * token_bytes / (link(group) * p["link_efficiency"])
+    across = tokens * copies_leaving * token_bytes / nics
+    latency = p["tp_latency_s"] * np.log2(np.maximum(ep, 2.0)) / 2  # stated for 4 ranks, as for tp
+    exchanges = 4 + 2 * f.full
+    seconds = p["ep_exposed"] * exchanges * (np.maximum(inside, across) + latency)
     waiting = p["host_waits_s"] * (1 + f.full / 3)
     return np.asarray(f.expert_share * (np.where(ep > 1, seconds, 0.0) + waiting))
 
 
-def kept_bytes(group: Group, f: Features, p: Mapping[str, float], tokens: Floats) -> Floats:
-    """Bytes that routed experts of the average layer keep for backward a micro-batch, (n,).
+def kept_expert_bytes(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Bytes per micro-batch that routed experts of the average layer keep for backward, (n,).
 
-    Of each of a token's k copies: `kept_routed` bytes per h (what went into the experts and what
-    came out), and `kept_mlp` per expert width, as a dense feed-forward.
+    Per copy of a token: `kept_routed` bytes per element of h (input and output of the experts), and
+    `kept_mlp` per element of the expert's width, as in a dense feed-forward.
     """
-    copies = tokens * f.experts_per_token / f.tp * busiest(f)
-    narrower = 2.0 - f.saved_bytes  # what a GEMM of low precision read is kept as it was
+    copies = f.tokens * f.experts_per_token / f.tp * busiest_load(f)
+    saved = 2.0 - f.saved_bytes  # inputs of low-precision GEMMs are kept in low precision
     gate = 0.75 if group.stack.lean_kernels else 1.0
-    each = (p["kept_routed"] - narrower) * f.hidden_size * f.etp
-    each = each + (p["kept_mlp"] * gate - narrower) * f.expert_ffn
-    return np.asarray(f.expert_share * copies * each)
+    per_copy = (p["kept_routed"] - saved) * f.hidden_size * f.etp
+    per_copy = per_copy + (p["kept_mlp"] * gate - saved) * f.expert_ffn
+    return np.asarray(f.expert_share * copies * per_copy)

@@ -7,22 +7,22 @@ import numpy as np
 from scaling.foreign.arrays import Floats
 from scaling.predict.read.features import Group
 
-# NCCL's own model of its simple protocol (nccl/src/graph/tuning.cc), seconds a hop whatever it
-# carries. Its trees, hierarchies and faster protocols for small messages are left out: on no
-# published row did they move a step by 0.1 %.
+# Seconds a hop, whatever it carries: NCCL's own model of its simple protocol
+# (nccl/src/graph/tuning.cc). Its trees, hierarchies and faster protocols for small messages are
+# left out: they moved no published row's step by 0.1 %.
 RING_NODE_HOP_S = 14e-6
 RING_LINK_HOP_S = 3.4e-6
-# Of the NICs, of tp and cp ranks over nodes: judgement, which fits of no published table moved.
+# Share of the NICs that tp and cp ranks reach over nodes: judgement; no published table moved it.
 TP_NETWORK_EFFICIENCY = 0.6
 _MEASURED_BYTES = 256e6  # of the all-reduces whose bus bandwidth clusters.yaml states
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Groups of ranks that communicate, and the links each has to itself, (n,).
+    """Groups of ranks that communicate, and the links that each group has to itself, (n,).
 
-    `size` ranks on `nodes` nodes; `link` is the bus bandwidth inside a node, `network` this group's
-    share of what a node sends over all its NICs, bytes/s. `network` only counts from two nodes on.
+    `size` ranks on `nodes` nodes. `link` is the bus bandwidth inside a node, `network` the group's
+    share of what a node sends over all its NICs (it counts from two nodes on), both in bytes/s.
     `waits_s`: what a pass of any size waits beside its hops (`transport_of`).
     """
 
@@ -48,13 +48,16 @@ def ring_pass(message: Floats, ranks: Ranks) -> Floats:
 
 
 def ring_latency_s(ranks: Ranks) -> Floats:
-    """Seconds one pass of a ring costs however little it carries, (n,)."""
-    crossings = np.where(ranks.nodes > 1, ranks.nodes, 0.0)
-    return crossings * RING_NODE_HOP_S + (ranks.size - ranks.nodes) * RING_LINK_HOP_S
+    """Seconds that a pass of a ring takes however little it carries, (n,)."""
+    node_hops = np.where(ranks.nodes > 1, ranks.nodes, 0.0)
+    return node_hops * RING_NODE_HOP_S + (ranks.size - ranks.nodes) * RING_LINK_HOP_S
 
 
 def node_bus(group: Group, nodes: Floats) -> Floats:
-    """Bus bandwidth of a whole node's NICs in a ring over `nodes`, bytes/s, before efficiency."""
+    """Bus bandwidth of a node's NICs in a ring over `nodes`, bytes/s, before any efficiency, (n,).
+
+    Measured ones are interpolated, logarithm over logarithm.
+    """
     cluster = group.cluster
     assert cluster.node_link_bytes_per_s is not None
     if cluster.bus_bytes_per_s is None:
@@ -65,22 +68,22 @@ def node_bus(group: Group, nodes: Floats) -> Floats:
 
 
 def transport_of(group: Group, nodes: Floats, efficiency: float) -> tuple[Floats, Floats, Floats]:
-    """Bytes/s of a node's NICs in a pass of a ring and in an all-reduce, and seconds a pass waits.
+    """Bytes/s of a node's NICs in a ring pass and in an all-reduce, and seconds a pass waits, (n,).
 
-    Without a measured bus all-reduces have what rings have: the NICs by `efficiency`. A measured
-    one falls with the nodes because its messages of 256 MB wait the longer the more ranks they
-    meet: what its best bandwidth over nodes does not explain of their time comes once for each
-    message, whatever its size, half of it in each pass. That bandwidth is of all-reduces, in which
-    switches help; reduce-scatter and all-gather know only rings.
+    Without a measured bus bandwidth both have the NICs times `efficiency`, and nothing waits.
+    A measured one falls with the nodes, because its 256 MB messages wait longer the more ranks
+    meet. The part of their time that the best bandwidth over nodes does not explain is such a wait,
+    once per message of any size, half of it in each of the two passes. That bandwidth is of
+    all-reduces, which switches speed up; reduce-scatter and all-gather are plain rings.
     """
     ring = np.full(len(nodes), node_link(group) * efficiency)
-    table = group.cluster.bus_bytes_per_s
-    if table is None or not any(count > 1 for count in table):
+    measured = group.cluster.bus_bytes_per_s
+    if measured is None or not any(count > 1 for count in measured):
         return ring, ring, np.zeros(len(nodes))
-    best = max(rate for count, rate in table.items() if count > 1)
+    best = max(rate for count, rate in measured.items() if count > 1)
     slower = np.maximum(1 / node_bus(group, nodes) - 1 / best, 0.0)
-    waits = np.where(nodes > 1, _MEASURED_BYTES * slower, 0.0)
-    return ring, np.full(len(nodes), best), waits
+    waits_s = np.where(nodes > 1, _MEASURED_BYTES * slower, 0.0)
+    return ring, np.full(len(nodes), best), waits_s
 
 
 def link(group: Group) -> float:

@@ -2,151 +2,158 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost import own_deepspeed, own_torch
-from scaling.predict.cost.experts import expert_sharding_of, held_params, kept_bytes, present
+from scaling.predict.cost.experts import has_experts, held_expert_params, kept_expert_bytes
 from scaling.predict.cost.own_memory import (
-    ONE_F_ONE_B,
     TERMS,
     Memory,
     Moment,
-    by_rows,
-    fullest_of,
-    of_rank,
-    stage_of,
-    step_of,
+    Sizes,
+    Stage,
+    peak_of,
+    split_rows,
+    with_dense_layers,
+)
+from scaling.predict.cost.own_pipelines import (
+    ONE_F_ONE_B,
+    Chunks,
+    deepspeed_chunks,
+    torch_chunks,
     whole_model,
 )
-from scaling.predict.cost.sharding import Sharding, sharding_of
-from scaling.predict.cost.stages import (
-    Stages,
-    head_params,
-    layer_params,
-    multiplied_params,
-    stages_of,
-)
+from scaling.predict.cost.sharding import Sharding, expert_sharding_of, sharding_of
+from scaling.predict.cost.stages import head_params, layer_params, multiplied_params, stages_of
 from scaling.predict.read.features import Features, Group
 from scaling.predict.read.inputs import own_framework
 
 MEMORY_TERMS = tuple(f"{name}_bytes" for name in TERMS)
 
 
-# By the framework that the engine is to the prediction: what it holds in a step (`moments_of`),
-# how chunks are dealt (`chunks_of_ranks`), which gradients stay (`reduces`).
-ENGINES: dict[str, Any] = {
-    own_framework("deepspeed"): own_deepspeed,
-    own_framework("torch"): own_torch,
+class Engine(NamedTuple):
+    """How the memory of one of this project's engines is counted."""
+
+    moments_of: Callable[[Stage], list[Moment]]  # what it holds in a step
+    chunks_of_ranks: Callable[[Group, Features], Iterable[Chunks]]  # in a pipeline
+    whole_gradients: Callable[[Features, bool], Flags | None]  # see `layer_memory`
+
+
+# By framework name. Under DeepSpeed gradients go into buckets one by one.
+ENGINES = {
+    own_framework("deepspeed"): Engine(own_deepspeed.moments_of, deepspeed_chunks, lambda *_: None),
+    own_framework("torch"): Engine(own_torch.moments_of, torch_chunks, own_torch.whole_gradients),
 }
+
+# Share of the capacity that a recipe fills that recomputes until its model fits.
+_FILLED = 0.95
 
 
 def memory_of(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
     """Memory of the layouts `f` (rows of `group`) under parameters `p`.
 
+    This project's engines are counted tensor by tensor (own_memory.py), except for what is
+    compiled. Other software is modelled:
     weights, gradients: 2 bytes (4 in fp32) and `Stack.gradient_bytes` a parameter, divided by dp
-    from zero_stage 3 and 2 on; optimizer: fp32 copy and two Adam moments, from stage 1 on
-    (arXiv 1910.02054), on the host if offloaded. activations: per layer what backward needs
-    (arXiv 2205.05198, section 4, with calibrated constants) times the micro-batches in flight under
-    1F1B, min(accumulation, pp - stage), and the one layer that is being recomputed. logits: the
-    loss's copies of (tokens, vocabulary), vocabulary-parallel unless the stack gathers them; of
-    these and the recomputed layer the larger counts. buffers: workspaces and communication buffers.
-    Of this project's engines all is counted (own_memory.py) but for what is compiled.
+    from zero_stage 3 and 2 on (arXiv 1910.02054).
+    optimizer: fp32 copy and two Adam moments, divided by dp from stage 1 on; on the host if
+    offloaded.
+    activations: what backward needs of each layer (arXiv 2205.05198, section 4, with calibrated
+    constants) times the micro-batches in flight, and the layer that is being recomputed.
+    logits: the loss's copies of (tokens, vocabulary), divided by tp unless the stack gathers them.
+    They and the layer being recomputed are never there together; the larger one counts.
+    buffers: workspaces and communication buffers.
     """
     modelled = functools.partial(_modelled, group, p=p)
     if group.stack.name not in ENGINES:
         return modelled(f)
-    count = functools.partial(_counted, group, p=p)
-    return by_rows(~f.compiled, f, count, modelled)
+    return split_rows(~f.compiled, f, functools.partial(_counted, group, p=p), modelled)
 
 
 def _counted(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
-    """The fullest moment of the fullest stage."""
+    """The fullest moment of the fullest stage of this project's engines."""
     engine = ENGINES[group.stack.name]
 
-    def of_ranks(f: Features, *, piped: bool) -> Memory:
-        stay = engine.reduces(f, piped)
-        step = step_of(group, f, piped=piped, gradients_stay=stay)
+    def peak(f: Features, *, piped: bool) -> Memory:
+        stay = engine.whole_gradients(f, piped)
+        sizes = Sizes(group, f, piped=piped, whole_gradients=stay)
         moments: list[Moment] = []
         for chunks in engine.chunks_of_ranks(group, f) if piped else [whole_model(f)]:
-            if chunks.dense is not None:
-                own = of_rank(f, chunks)
-                step = step_of(group, own, piped=piped, gradients_stay=stay)
-            stage = stage_of(step, chunks)
-            moments += engine.moments_of(stage)
-        return fullest_of(moments, p["buffers_bytes"])
+            if chunks.dense_layers is not None:
+                own = with_dense_layers(f, chunks)
+                sizes = Sizes(group, own, piped=piped, whole_gradients=stay)
+            moments += engine.moments_of(Stage(sizes, chunks))
+        return peak_of(moments, p["buffers_bytes"])
 
-    piped, whole = (functools.partial(of_ranks, piped=piped) for piped in (True, False))
+    piped, whole = (functools.partial(peak, piped=piped) for piped in (True, False))
 
-    def in_stages(f: Features) -> Memory:
-        return by_rows(f.schedule == ONE_F_ONE_B, f, piped, piped)
+    def by_schedule(f: Features) -> Memory:
+        return split_rows(f.schedule == ONE_F_ONE_B, f, piped, piped)
 
-    return by_rows(f.pp > 1, f, in_stages, whole)
+    return split_rows(f.pp > 1, f, by_schedule, whole)
 
 
 def _modelled(group: Group, f: Features, p: Mapping[str, float]) -> Memory:
+    """The fuller one of the first and the last stage; one between never holds more than the first.
+
+    Tied vocabulary matrices are two where a pipeline parts them.
+    """
     stages = stages_of(f, group.stack)
-    tokens = f.micro_batch_size * f.seq_length / f.cp
-    kept, working = _kept_per_layer(group, f, p, tokens)
+    state = _bytes_per_weight(group, f, p, sharding_of(group, f))
+    expert_state = _bytes_per_weight(group, f, p, expert_sharding_of(f))
+    expert_params, copies = held_expert_params(f), _low_precision_copies(group, f)
+    kept, recomputed = _activations_of_layer(group, f, p)
     vocabulary = f.vocab_size if group.stack.gathered_logits else f.vocab_size / f.tp
-    logits = p["kept_logits"] * tokens * vocabulary * f.element_bytes / 2
-    # the first and the last stage compete; a middle one never holds more than the first
+    logits = p["kept_logits"] * f.tokens * vocabulary * f.element_bytes / 2
+
+    def stage_terms(
+        layers: Floats, matrices: Floats | float, in_flight: Floats, logits: Floats
+    ) -> dict[str, Floats]:
+        params = (layers * layer_params(f) + matrices * head_params(f)) / f.tp
+        experts = layers * expert_params
+        # the loss is over when a layer is recomputed
+        in_backward = np.where(recomputed > logits, recomputed, 0.0)
+        return {
+            "weights_bytes": (
+                params * state.weights + experts * expert_state.weights + layers * copies
+            ),
+            "gradients_bytes": params * state.gradients + experts * expert_state.gradients,
+            "optimizer_bytes": params * state.optimizer + experts * expert_state.optimizer,
+            "activations_bytes": layers * in_flight * kept + in_backward,
+            "logits_bytes": np.where(recomputed > logits, 0.0, logits),
+            "buffers_bytes": np.full(len(f), p["buffers_bytes"]),
+        }
+
+    first_in_flight, last_in_flight = in_flight(f)
+    first_matrices = np.where(stages.piped, 1.0, f.embeddings)
     first_logits = np.where(stages.piped, 0.0, logits)
-    # the loss is over when the first layer is recomputed: its buffers and that layer's never meet
-    flying = in_flight(f)
-    first_acts = stages.first * flying[0] * kept
-    first_acts = first_acts + np.where(working > first_logits, working, 0.0)
-    last_acts = stages.last * flying[1] * kept + np.where(working > logits, working, 0.0)
-    first_logits = np.where(working > first_logits, 0.0, first_logits)
-    logits = np.where(working > logits, 0.0, logits)
-    first_weights, last_weights = _weights(f, stages)
-    per_weight = _bytes_per_weight(group, f, p, sharding_of(group, f))
-    bytes_of_all = per_weight[0] + per_weight[1] + per_weight[2]
-    of_experts = _bytes_per_weight(group, f, p, expert_sharding_of(f))
-    # copies in low precision are of the layers' matrices alone
-    copies = (
-        layer_params(f) / f.tp * f.copy_bytes * sharding_of(group, f).weights_share(f.zero_stage)
+    first = stage_terms(stages.first, first_matrices, first_in_flight, first_logits)
+    last = stage_terms(stages.last, 1.0, last_in_flight, logits)
+    first_total, last_total = np.asarray(sum(first.values())), np.asarray(sum(last.values()))
+    last_is_fuller = stages.piped & (last_total > first_total)
+    memory = Memory(
+        np.where(last_is_fuller, last_total, first_total),
+        {name: np.where(last_is_fuller, last[name], first[name]) for name in first},
+        first_total,
     )
-    copies = copies + held_params(f) * f.copy_bytes * expert_sharding_of(f).weights_share(
-        f.zero_stage
-    )
-    expert_bytes = held_params(f) * (of_experts[0] + of_experts[1] + of_experts[2]) + copies
-    first = first_weights * bytes_of_all + stages.first * expert_bytes + first_acts + first_logits
-    last = last_weights * bytes_of_all + stages.last * expert_bytes + last_acts + logits
-    at_last = stages.piped & (last > first)
-    weights = np.where(at_last, last_weights, first_weights)
-    layers = np.where(at_last, stages.last, stages.first)
-    experts = layers * held_params(f)
-    buffers = np.full(len(f), p["buffers_bytes"])
-    terms = {
-        "weights_bytes": weights * per_weight[0] + experts * of_experts[0] + layers * copies,
-        "gradients_bytes": weights * per_weight[1] + experts * of_experts[1],
-        "optimizer_bytes": weights * per_weight[2] + experts * of_experts[2],
-        "activations_bytes": np.where(at_last, last_acts, first_acts),
-        "logits_bytes": np.where(at_last, logits, first_logits),
-        "buffers_bytes": buffers,
-    }
-    memory = Memory(np.where(at_last, last, first) + buffers, terms, first + buffers)
     return _recomputed_to_fit(group, f, p, memory) if f.recomputes.any() else memory
 
 
-# Of the capacity, what a recipe leaves that recomputes until its model fits.
-_ROOM = 0.95
-
-
 def _recomputed_to_fit(group: Group, f: Features, p: Mapping[str, float], memory: Memory) -> Memory:
-    """The same where software recomputes as many layers or operators as it must, and no more.
+    """The same where software recomputes as many layers or operators as it must, at most all.
 
-    At most everything. Whoever publishes such a row seldom says what it recomputed; Megatron-Core
-    begins with norms, activations and projections up, whose second forward costs little time.
+    Whoever publishes such a row seldom says what was recomputed. Megatron-Core begins with norms,
+    activations and up projections, whose second forward costs little time.
     """
     nothing = np.zeros(len(f), dtype=bool)
     all_of_it = dataclasses.replace(f, full=~nothing, selective=nothing, recomputes=nothing)
     least = memory_of(group, all_of_it, p)
-    room = np.maximum(group.capacity_bytes * _ROOM / p["fragmentation"], least.total)
+    room = np.maximum(group.capacity_bytes * _FILLED / p["fragmentation"], least.total)
     saved = np.where(f.recomputes, np.maximum(memory.total - room, 0.0), 0.0)
     saved = np.minimum(saved, memory.terms["activations_bytes"])
     terms = {**memory.terms, "activations_bytes": memory.terms["activations_bytes"] - saved}
@@ -167,84 +174,105 @@ def in_flight(f: Features) -> tuple[Floats, Floats]:
 
 
 def need_of(memory: Memory, p: Mapping[str, float]) -> Floats:
-    """Bytes the allocator must get from the device: allocated plus fragmentation."""
+    """Bytes the allocator must get from the device: allocated ones times fragmentation."""
     return memory.total * p["fragmentation"]
+
+
+@dataclass(frozen=True, slots=True)
+class _BytesPerWeight:
+    """Bytes that a rank holds per parameter of its stage, (n,)."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
 
 
 def _bytes_per_weight(
     group: Group, f: Features, p: Mapping[str, float], sharding: Sharding
-) -> tuple[Floats, Floats, Floats]:
-    """Weights, gradients and optimizer state in bytes per parameter of the stage."""
+) -> _BytesPerWeight:
     stack, z = group.stack, f.zero_stage
-    weights = f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z)
     gradients = stack.gradient_bytes * p["gradient_ratio"] / np.where(z >= 2, sharding.state, 1.0)
-    # without low precision there is no second copy: two moments of 4 bytes
+    # training in fp32 has no master copy: two moments of 4 bytes
     state = np.where(f.element_bytes > 2, stack.master_bytes - 4.0, stack.master_bytes)
     state = np.where(f.offload, 0.0, state)
-    return weights, gradients, state * p["master_ratio"] / sharding.state
+    return _BytesPerWeight(
+        weights=f.element_bytes * p["gradient_ratio"] * sharding.weights_share(z),
+        gradients=gradients,
+        optimizer=state * p["master_ratio"] / sharding.state,
+    )
 
 
-def _weights(f: Features, stages: Stages) -> tuple[Floats, Floats]:
-    """Parameters of the first and last stage per tp rank; tied matrices part over a pipeline."""
-    layer, head = layer_params(f), head_params(f)
-    matrices = np.where(stages.piped, 1.0, f.embeddings)
-    return (stages.first * layer + matrices * head) / f.tp, (stages.last * layer + head) / f.tp
+def _low_precision_copies(group: Group, f: Features) -> Floats:
+    """Bytes of a layer's matrices in low precision, beside their weights, (n,)."""
+    z = f.zero_stage
+    dense = layer_params(f) / f.tp * f.copy_bytes * sharding_of(group, f).weights_share(z)
+    experts = held_expert_params(f) * f.copy_bytes * expert_sharding_of(f).weights_share(z)
+    return dense + experts
 
 
-def _kept_per_layer(
-    group: Group, f: Features, p: Mapping[str, float], tokens: Floats
+def _activations_of_layer(
+    group: Group, f: Features, p: Mapping[str, float]
 ) -> tuple[Floats, Floats]:
-    """Bytes a layer keeps for backward per micro-batch, and what recomputing one adds at once."""
-    h, tp, wide = f.hidden_size, f.tp, f.element_bytes / 2
-    shard = np.where(f.sequence_parallel, tp, 1.0)
-    sharded = f.sequence_parallel & (tp > 1)
-    replicated = p["kept_replicated"] + np.where(f.fused_norm, 0.0, p["kept_unfused"])
-    # Gated models keep gate, up, activation and product and rotate copies of q and k; a gpt keeps
-    # the activation's input and output, and rotates nothing: its 34 bytes of arXiv 2205.05198.
-    gated = f.mlp_inputs > 1
-    # Kernels that fuse rotation with its copies and the gate with its activation keep q, k, v and
-    # the output, gate, up and product alone; what a GEMM of low precision read is kept as it was.
-    lean = group.stack.lean_kernels
-    rotated, gate = (8 / 14, 0.75) if lean else (1.0, 1.0)
-    attention = p["kept_attention"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
-    attention = attention * np.where(gated, rotated, 8 / 14 if lean else 0.7)
-    attention = attention + np.where(f.saved_bytes < 2, f.saved_bytes * f.query_width / tp, 0.0)
-    narrower = 2.0 - f.saved_bytes
-    replicated = replicated - 2 * narrower
-    mlp = (p["kept_mlp"] * np.where(gated, gate, 0.5) - narrower) * f.ffn_hidden_size / tp
-    gathered = p["kept_gathered"] + p["late_release"] * _gpu_bound(group, f, tokens)
-    flat = replicated * h / shard + attention + mlp + np.where(sharded, gathered * h, 0.0)
-    scores = f.micro_batch_size * f.num_heads / tp * f.seq_length * f.seq_length / f.cp
+    """Bytes a layer keeps for backward per micro-batch, and those that recomputing one adds, (n,).
+
+    Calibrated constants (`kept_*`) are bytes per element in 16 bits, so wider elements scale them.
+    """
+    wide = f.element_bytes / 2
+    without_scores = wide * f.tokens * _kept_per_token(group, f, p)
+    if has_experts(f):
+        without_scores = without_scores + wide * kept_expert_bytes(group, f, p)
+    scores = f.micro_batch_size * f.num_heads / f.tp * f.seq_length * f.seq_length / f.cp
     per_score = f.math * p["kept_math"] + f.fused_softmax * p["kept_fused"]
-    without_scores = wide * tokens * flat
-    if present(f):
-        without_scores = without_scores + wide * kept_bytes(group, f, p, tokens)
     everything = without_scores + wide * per_score * scores * f.attentions
-    boundary = wide * 2 * tokens * h / shard
-    again = group.stack.selective_share
-    selected = without_scores + again * (boundary - without_scores)
-    kept = np.where(f.full, boundary, np.where(f.selective, selected, everything))
-    working = np.where(f.full, everything * p["recompute_layers"], 0.0)
-    return kept, working + np.where(f.selective, everything - selected, 0.0)
+    # full checkpointing keeps the layer's input alone; selective leaves scores out, and as much of
+    # the rest as the stack recomputes
+    layer_input = wide * 2 * f.tokens * f.hidden_size / np.where(f.sequence_parallel, f.tp, 1.0)
+    selective = without_scores + group.stack.selective_share * (layer_input - without_scores)
+    kept = np.where(f.full, layer_input, np.where(f.selective, selective, everything))
+    recomputed = np.where(f.full, everything * p["recompute_layers"], 0.0)
+    return kept, recomputed + np.where(f.selective, everything - selective, 0.0)
 
 
-def _gpu_bound(group: Group, f: Features, tokens: Floats) -> Floats:
+def _kept_per_token(group: Group, f: Features, p: Mapping[str, float]) -> Floats:
+    """Bytes a layer keeps of a token, in 16 bits, without scores and routed experts, (n,).
+
+    Gated models keep gate, up, activation and product, and rotated copies of q and k. A gpt keeps
+    the activation's input and output, and rotates nothing: the 34 bytes of arXiv 2205.05198. Lean
+    kernels fuse rotation with its copies and the gate with its activation, and keep only q, k, v
+    and the output, and gate, up and product. Inputs of low-precision GEMMs are kept in low
+    precision.
+    """
+    h, tp, gated = f.hidden_size, f.tp, f.mlp_inputs > 1
+    lean = group.stack.lean_kernels
+    attention_share = np.where(gated, 8 / 14 if lean else 1.0, 8 / 14 if lean else 0.7)
+    ffn_share = np.where(gated, 0.75 if lean else 1.0, 0.5)
+    saved = 2.0 - f.saved_bytes  # by keeping a GEMM's input in low precision
+    attention = p["kept_attention"] * (f.query_width + f.kv_width) / 2 * f.attentions / tp
+    attention = attention * attention_share
+    attention = attention + np.where(f.saved_bytes < 2, f.saved_bytes * f.query_width / tp, 0.0)
+    ffn = (p["kept_mlp"] * ffn_share - saved) * f.ffn_hidden_size / tp
+    norms = p["kept_replicated"] + np.where(f.fused_norm, 0.0, p["kept_unfused"]) - 2 * saved
+    norms = norms * h / np.where(f.sequence_parallel, tp, 1.0)
+    gathered = p["kept_gathered"] + p["late_release"] * _gpu_bound(group, f)
+    return norms + attention + ffn + np.where(f.sequence_parallel & (tp > 1), gathered * h, 0.0)
+
+
+def _gpu_bound(group: Group, f: Features) -> Floats:
     """0 to 1: whether the GPU, not the launching host, is the bottleneck of a layer.
 
-    While the host is slower, blocks a side stream used are free at once; otherwise they are
-    released late (torch's caching allocator, record_stream). 0.45 is a usual MFU. This is what a
-    layout asks for: of tp groups over nodes published peaks show less, because the allocator,
-    short of memory, waits until blocks are free, and those steps are the ones that stall.
+    While the host is slower, blocks that a side stream used are free at once; otherwise torch's
+    caching allocator releases them late (record_stream). 0.45 is a usual MFU. Where tp groups span
+    nodes, published peaks show less than this: short of memory, the allocator waits until blocks
+    are free, and such steps are the ones that stall.
     """
     gpu, cluster = group.gpu, group.cluster
     assert gpu.link_bytes_per_s is not None
     assert cluster.node_link_bytes_per_s is not None
     # half the NICs: rings of both directions share them
-    link = np.where(
-        f.tp > f.gpus_per_node, cluster.node_link_bytes_per_s * 0.5, gpu.link_bytes_per_s
-    )
-    math_s = 6 * tokens * multiplied_params(f) / f.tp / (f.peak * 0.45)
-    gpu_s = math_s + 16 * tokens * f.hidden_size / link
+    nics = cluster.node_link_bytes_per_s * 0.5
+    link = np.where(f.tp > f.gpus_per_node, nics, gpu.link_bytes_per_s)
+    math_s = 6 * f.tokens * multiplied_params(f) / f.tp / (f.peak * 0.45)
+    gpu_s = math_s + 16 * f.tokens * f.hidden_size / link
     crossing = (f.pp > 1) & (f.world_size > f.gpus_per_node) & cluster.lossy_transport
     host_s = 3.3e-3 + np.where(crossing, 1.8e-3 * f.tp, 0.0)
     return 1 / (1 + (host_s / gpu_s) ** 4)

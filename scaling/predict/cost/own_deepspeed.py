@@ -1,231 +1,239 @@
-"""What this project's engine on DeepSpeed holds beside a model's activations, as rehearsals say."""
+"""What this project's engine on DeepSpeed holds beside a model's activations, as rehearsals show.
+
+Element counts are those of a tp rank; z is the zero_stage.
+"""
 
 import numpy as np
 
-from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.own_layer import WIDE, drawn_whole
+from scaling.foreign.arrays import Floats
+from scaling.predict.cost.own_layer import FP32, vocab_init_bytes
 from scaling.predict.cost.own_memory import (
     BACKWARD,
     BUILD,
-    ONE_F_ONE_B,
     OPTIMIZER,
-    Chunks,
     Held,
     Moment,
     Stage,
     model_moments,
 )
-from scaling.predict.cost.stages import head_params, stages_of
-from scaling.predict.read.features import Features, Group
+from scaling.predict.cost.stages import head_params
 
-_BUCKET = 5e8  # elements of its reduce_bucket_size (scaling/train/engines/deepspeed)
+_BUCKET = 5e8  # elements of reduce_bucket_size (scaling/train/engines/deepspeed)
 _LIVE = 1e9  # elements of ZeRO-3's stage3_max_live_parameters and stage3_max_reuse_distance
-_GROUP = 1e9  # of its sub_group_size
-_PREFETCH = 5e7  # elements of its stage3_prefetch_bucket_size
-_NORM = 8.0  # bytes of fp64, in which DeepSpeed takes the norm of a gradient
+_SUB_GROUP = 1e9  # elements of sub_group_size
+_PREFETCH = 5e7  # elements of stage3_prefetch_bucket_size
+_FP64 = 8.0  # bytes of an element; DeepSpeed takes a gradient's norm in fp64
 
 
-def moments_of(t: Stage) -> list[Moment]:
-    """What is held when the loss is computed, in the layers' backward, and at other moments."""
-    s, c, f, e, z = t.step, t.chunks, t.step.f, t.step.f.element_bytes, t.step.f.zero_stage
-    zero, parts, gathers, low = z == 0, (z == 1) | (z == 2), z >= 3, e < WIDE
-    dealt = zero & f.bf16 & s.piped  # bf16 pipelines deal the state to all replicas, without ZeRO
-    weights, sharding, own, kept = t.weights, s.sharding, e * s.own, t.passing + t.final
-    over = np.where(dealt, s.replicas, sharding.state)
-    routed = c.layers * s.routed  # over the ranks that hold the same experts
-    # elements whose state it keeps
-    part = (weights - routed) / over + routed / np.maximum(over / f.ep, 1.0)
-    state_bytes = np.where(f.short_states, 6.0, np.where(low | ~zero, 12.0, 8.0)) * ~f.offload
-    gradients = e * weights
-    held = np.where(gathers & (f.ep > 1), e * part, gradients * sharding.weights_share(z))
-    state = state_bytes * part
-    accumulated = gathers * e * part + dealt * gradients  # gradients in a buffer of their own
-    # a replica alone under ZeRO-1 or 2 leaves its gradients where they are
-    single = parts & (s.replicas == 1) & ~f.offload
-    moved = parts & ~single & (not s.piped) & ~f.offload
-    bucket = ~single * e * np.minimum(_BUCKET, weights)
-    buckets = ~zero * (1.0 + (parts & (s.replicas > 1) & (not s.piped))) * bucket
-    # of every weight that rank 0's part of ZeRO's flat buffer touches
-    first_table = s.table if c.looks_up else 0.0
-    touched = np.where(part <= first_table, first_table, part + s.matrix / 2)
-    touched = parts * e * np.where(sharding.state > 1, np.minimum(touched, weights), weights)
-    # gradients from the first micro-batch on that finds some there
-    going_on = f.accumulation > c.rounds
-    waiting = accumulated + ((z <= 1) & going_on) * gradients + ((z == 2) & going_on) * touched
+class _Zero:
+    """What ZeRO, or a bf16 pipeline, makes of a stage's weights, gradients and state.
 
-    alone = gathers & (f.ep > 1) & (over == f.ep)  # with its experts, which it gathers from nobody
-    gathered = np.maximum(_gathered_bytes(t) - alone * e * routed, 0.0)
-    usual = Held(held + gathered, waiting, state, buffers=buckets)
-    loss = usual.but(buffers=(gathers | ((z == 1) & going_on)) * buckets)
-    # of a matrix that is gathered for the second time the parts and the whole; of a matrix of two
-    # modules the head's gradient waits for the look-up's
-    again = (gathers & f.full) * e * s.matrix
-    tied = (f.embeddings < 2) * e * s.table if c.looks_up and c.has_head else 0.0
-    left = gathers * e * (weights - s.table - (f.mlp_inputs + 1) * s.matrix)
-    after_ffn = held + np.minimum(gathered, left)
-    in_attention = usual.but(weights=after_ffn + again, gradients=waiting + tied)
-    grown = accumulated + np.where(zero | s.piped | single, gradients, waiting - accumulated)
-    all_done = usual.but(gradients=grown + e * first_table + 2 * tied)
-    # in ZeRO's buckets the gradients of all micro-batches are by then; what remains is joined in a
-    # copy when the last weight is done
-    at_last = np.where(moved, np.minimum(touched, grown), grown)
-    remainder = ((s.replicas > 1) | gathers | f.offload) * e * np.mod(weights, _BUCKET)
-    last = usual.but(weights=held, gradients=at_last, buffers=buckets + remainder)
-    stepping = Held(
-        held,
-        zero * gradients + touched + accumulated,
-        state + _stepping(t, part, dealt),
-        logits=(s.piped and not c.looks_up) * c.outputs * e * t.logits,
-        buffers=gathers * buckets,
-    )
-    # beside the weights while the engine is built: flat copies; ZeRO-3 casts a matrix before a rank
-    # takes its slice
-    drawn, whole = drawn_whole(f), e * weights
-    flat = np.where(dealt, whole + WIDE * part, np.maximum(whole, WIDE * part))
-    flat = np.maximum(flat, drawn - e * s.table)
-    cast = np.where(low, (WIDE + e) * head_params(f), drawn) - (f.embeddings < 2) * held
-    sharded = np.maximum(buckets + (WIDE + e) * part + e * s.table, cast)
-    plain = np.where(parts | dealt, flat, np.where(low, 18.0 * weights, state))
-    more = [
-        (BUILD, Held(held, 0.0, np.where(gathers, sharded, plain))),
-        (BACKWARD, all_done.plus(t.passing * c.staying + own)),
-        (BACKWARD, last.plus(own)),
-        (OPTIMIZER, stepping),
-    ]
-    if c.has_head:
-        more.append((BACKWARD, usual.plus(kept + 16.0 * t.unfused)))
-    if c.has_head and sharding.second.any():
-        # the first micro-batch of all: hpZ lets a weight go that the head's backward holds, and
-        # gathers it again; there are no moments yet
-        second = sharding.second
-        twice, drawing = held + second * 2 * e * s.table, second * ~f.offload * WIDE * part
-        first = Held(twice, accumulated, drawing, buffers=buckets)
-        more.append((BACKWARD, first.plus(kept, second * t.loss.of_logits)))
-    if not zero.all():
-        # a full bucket is reduced; ZeRO-3 joins it in a copy, at any matrix; where a layer is more
-        # than a bucket, not at its last one, with which its backward begins. A weight is kept for
-        # the next micro-batch where less than _LIVE lies between its uses, and none is there any
-        # more when all gradients are reduced at once
-        full = weights > _BUCKET
-        let_go = np.clip(weights - _LIVE / 2, 0.0, _BUCKET) * (weights - s.table < _LIVE)
-        there = (full | sharding.second) * np.maximum(gathered - gathers * e * let_go, 0.0)
-        in_layer = (gathers & (s.layer_weights <= _BUCKET)) * (s.layer.again + e * s.matrix)
-        unreduced = np.maximum(1 - _BUCKET / np.maximum(weights, 1.0), 0.0)
-        flush = Held(
-            held + there,
-            np.where(moved & ~full, np.minimum(touched, waiting), waiting) + tied,
-            state,
-            buffers=buckets + ~zero * bucket,
-        )
-        more.append((BACKWARD, flush.plus(own + full * (t.passing * unreduced + in_layer))))
-    more += model_moments(
-        t,
-        forward=loss.but(activations=e * t.unfused),
-        loss=loss,
-        in_head=loss,
-        after_loss=usual,
-        in_ffn=in_attention.but(weights=usual.weights + again),
-        in_attention=in_attention,
-    )
-    return more
-
-
-def _stepping(t: Stage, part: Floats, dealt: Flags) -> Floats:
-    """Bytes of the optimizer's step beside its state: of ZeRO the larger of two.
-
-    The norm of the largest gradient in fp64, or flat copies in 16 and 32 bits.
+    Bytes or masks, (n,), except `shard`.
     """
-    s, f, e = t.step, t.step.f, t.step.f.element_bytes
-    low, largest = e < WIDE, np.maximum(s.table, s.matrix)
-    flat = np.where(f.short_states | ~low, e, e + WIDE)
-    # ZeRO-3 goes from group to group of weights
-    group = np.minimum(part, _GROUP + s.matrix / 2 / s.sharding.state)
-    in_norm = _NORM * np.minimum(part, largest)
-    parts = np.where(f.zero_stage >= 3, flat * group, np.maximum(in_norm, flat * part))
-    # a pipeline's norm is of fp32 copies, one gradient after the other
-    copies = np.where(dealt, np.maximum(part, largest), t.weights)
-    return np.where(f.zero_stage == 0, low * WIDE * copies, parts)
+
+    def __init__(self, t: Stage) -> None:
+        s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+        z, whole = f.zero_stage, e * t.params
+        self.partitions, self.gathers = (z == 1) | (z == 2), z >= 3
+        # without ZeRO, pipelines in bf16 deal the state to all replicas
+        self.dealt = (z == 0) & f.bf16 & s.piped
+        # ZeRO-1 or 2 with one replica leaves gradients where they are; with several it moves them
+        # out of its buckets
+        self.alone = self.partitions & (s.replicas == 1) & ~f.offload
+        self.copies = self.partitions & ~self.alone & (not s.piped) & ~f.offload
+        # elements of the rank's part of the state; experts are shared by those that hold the same
+        ranks = np.where(self.dealt, s.replicas, s.sharding.state)
+        experts = c.layers * s.expert_params
+        self.shard = (t.params - experts) / ranks + experts / np.maximum(ranks / f.ep, 1.0)
+        # weights between their uses, and those that are gathered when the loss is computed; a rank
+        # that shares its experts with no other gathers them from nobody
+        held = whole * s.sharding.weights_share(z)
+        self.weights = np.where(self.gathers & (f.ep > 1), e * self.shard, held)
+        own_experts = (self.gathers & (f.ep > 1) & (ranks == f.ep)) * e * experts
+        self.gathered = np.maximum(_gathered_bytes(t) - own_experts, 0.0)
+        # master weights and moments; training in fp32 without ZeRO has no master weights
+        state = np.where(f.short_states, 6.0, np.where((e < FP32) | (z > 0), 12.0, 8.0))
+        self.state = state * ~f.offload * self.shard
+        self.bucket = ~self.alone * e * np.minimum(_BUCKET, t.params)
+        second_bucket = self.partitions & (s.replicas > 1) & (not s.piped)
+        self.buckets = (z > 0) * (1.0 + second_bucket) * self.bucket
+        # gradients of every weight that overlaps rank 0's part of the flat buffer
+        embedding = s.vocab_params if c.has_embedding else 0.0
+        touched = np.where(self.shard <= embedding, embedding, self.shard + s.ffn_params / 2)
+        touched = np.where(s.sharding.state > 1, np.minimum(touched, t.params), t.params)
+        self.touched = self.partitions * e * touched
+        # gradients in a buffer of their own, and those that a micro-batch finds of earlier ones
+        self.flat_gradients = self.gathers * e * self.shard + self.dealt * whole
+        self.continues = f.accumulation > c.warm_up
+        earlier = (z <= 1) * whole + (z == 2) * self.touched
+        self.waiting = self.flat_gradients + self.continues * earlier
 
 
 def _gathered_bytes(t: Stage) -> Floats | float:
-    """Of the weights that ZeRO-3 holds whole when the loss is computed.
+    """Bytes of the weights that ZeRO-3 holds whole when the loss is computed.
 
-    It gathers up to 1e9 elements and lets go what is not used again within as many: the head, the
-    layers before it, and of one more the feed-forward where that has room, or else what a prefetch
-    takes (whole matrices; recomputing has let them go).
+    It gathers up to _LIVE elements and lets go what is not used again within as many: it holds the
+    head, the layers before it, and of one more layer the feed-forward where there is room, or else
+    what a prefetch takes (whole matrices; recomputing has let them go).
     """
-    s, f, weights = t.step, t.step.f, t.weights
+    s, f = t.sizes, t.sizes.f
     gathers = f.zero_stage >= 3
     if not gathers.any():
         return 0.0
-    matrix, table = s.matrix, s.table
-    feed_forward = (f.mlp_inputs + 1) * matrix
-    room = np.maximum(_LIVE - table, 0.0)
-    rest = np.mod(room, s.layer_weights)
-    fetched = np.ceil(np.minimum(rest, _PREFETCH) / np.maximum(matrix, 1.0)) * matrix * ~f.full
-    part = np.where(rest >= feed_forward, feed_forward, np.minimum(fetched, feed_forward))
-    filled = np.minimum(weights, table + room - rest + part)
-    # all of a model whose look-up alone is left: a prefetch does not look at what it begins
-    gathered = np.where(weights - table < _LIVE, weights, filled)
+    ffn = (f.mlp_inputs + 1) * s.ffn_params
+    room = np.maximum(_LIVE - s.vocab_params, 0.0)
+    rest = np.mod(room, s.layer_params)
+    prefetched = np.ceil(np.minimum(rest, _PREFETCH) / np.maximum(s.ffn_params, 1.0))
+    prefetched = prefetched * s.ffn_params * ~f.full
+    part_of_layer = np.where(rest >= ffn, ffn, np.minimum(prefetched, ffn))
+    filled = np.minimum(t.params, s.vocab_params + room - rest + part_of_layer)
+    # a model that fits but for its embedding is gathered whole: a prefetch may exceed the limit
+    gathered = np.where(t.params - s.vocab_params < _LIVE, t.params, filled)
     # in a step's first micro-batch hpZ has no second copy yet of what was not let go
-    early = s.sharding.second & (f.accumulation == 1)
-    early_share = np.where(early, 1 - 1 / s.sharding.inside, 1.0)
-    return np.asarray(gathers * f.element_bytes * gathered * early_share)
+    first_only = s.sharding.second & (f.accumulation == 1)
+    share = np.where(first_only, 1 - 1 / s.sharding.inside, 1.0)
+    return np.asarray(gathers * f.element_bytes * gathered * share)
 
 
-def chunks_of_ranks(group: Group, f: Features) -> tuple[Chunks, Chunks]:
-    """Of the first and the last rank; the layouts all run 1F1B or all DualPipeV."""
-    is_1f1b = (f.schedule == ONE_F_ONE_B).all()
-    return _ends_of_1f1b(group, f) if is_1f1b else _ends_of_v(f)
+def moments_of(t: Stage) -> list[Moment]:
+    """The moments of a step that may be the fullest."""
+    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    zero = _Zero(t)
+    usual = Held(zero.weights + zero.gathered, zero.waiting, zero.state, buffers=zero.buckets)
+    has_buckets = zero.gathers | ((f.zero_stage == 1) & zero.continues)
+    loss = usual.with_(buffers=has_buckets * zero.buckets)
+    # one matrix of embedding and head: the head's gradient waits for the embedding's
+    tied = (f.embeddings < 2) * e * s.vocab_params if c.has_embedding and c.has_head else 0.0
+    # of a matrix that is gathered for the second time both the parts and the whole are there
+    twice = (zero.gathers & f.full) * e * s.ffn_params
+    # the feed-forward's weights are let go after its backward
+    left = t.params - s.vocab_params - (f.mlp_inputs + 1) * s.ffn_params
+    after_ffn = zero.weights + np.minimum(zero.gathered, zero.gathers * e * left)
+    in_attention = usual.with_(weights=after_ffn + twice, gradients=zero.waiting + tied)
+    moments = [
+        (BUILD, _building(t, zero)),
+        *_backward_ends(t, zero, usual, tied),
+        (OPTIMIZER, _stepping(t, zero)),
+    ]
+    kept = t.in_flight + t.final_norm
+    if c.has_head:
+        # a plain final norm has four fp32 tensors in its backward
+        moments.append((BACKWARD, usual.plus(kept + 16.0 * t.plain_norm)))
+    if c.has_head and s.sharding.second.any():
+        moments.append((BACKWARD, _first_head_backward(t, zero).plus(kept)))
+    if (f.zero_stage > 0).any():
+        moments.append((BACKWARD, _bucket_full(t, zero, tied)))
+    return moments + model_moments(
+        t,
+        loss_forward=loss.with_(activations=e * t.plain_norm),
+        loss_backward=loss,
+        head_backward=loss,
+        head_done=usual,
+        in_ffn=in_attention.with_(weights=usual.weights + twice),
+        in_attention=in_attention,
+    )
 
 
-def reduces(f: Features, piped: bool) -> None:
-    """None: gradients of a layer go one by one."""
+def _building(t: Stage, zero: _Zero) -> Held:
+    """While the engine is built: weights, and flat copies that become state.
 
-
-def _ends_of_1f1b(group: Group, f: Features) -> tuple[Chunks, Chunks]:
-    """min(accumulation, pp) micro-batches on their way, and one."""
-    stages, rounds = stages_of(f, group.stack), np.minimum(f.accumulation, f.pp)
-    # tp ranks keep a part each of what came in, where all of them have the same
-    kept = np.where(f.attentions > 1, 2.0, np.where(f.sequence_parallel, 1.0, 1 / f.tp))
-    first = Chunks(
-        layers=stages.first, tables=1.0, flying=rounds * stages.first, staying=1 - 1 / rounds,
-        messages=rounds * kept + 1.5, looks_up=True, has_head=False, rounds=rounds,
-        positions=rounds,
-    )  # fmt: skip
-    last = Chunks(
-        layers=stages.last, tables=1.0, flying=stages.last, staying=1.0 * (stages.last == 0),
-        messages=kept + 1.5, looks_up=False, has_head=True, positions=1.0,
-        outputs=np.minimum(f.accumulation, 2.0),
-    )  # fmt: skip
-    return first, last
-
-
-def _ends_of_v(f: Features) -> tuple[Chunks, Chunks]:
-    """The first and the last rank of DualPipeV, each with a stage on the way out and one back.
-
-    DeepSpeed deals layers evenly to 2 pp stages, and first the ones left over. Rank r holds
-    2 pp - r micro-batches on their way out and r + 1 on their way back
-    (deepspeed/runtime/pipe/schedule.py, DualPipeVSchedule.steps, from step 4 on), of each what its
-    stages took and what they gave.
+    ZeRO-3 casts a matrix before a rank takes its slice of it.
     """
-    stages = 2 * f.pp
-    fewest, fuller = np.divmod(f.num_layers, stages)
+    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
+    low, whole, master = e < FP32, e * t.params, FP32 * zero.shard
+    drawn = vocab_init_bytes(f)
+    flat = np.where(zero.dealt, whole + master, np.maximum(whole, master))
+    flat = np.maximum(flat, drawn - e * s.vocab_params)
+    cast = np.where(low, (FP32 + e) * head_params(f), drawn) - (f.embeddings < 2) * zero.weights
+    sharded = zero.buckets + (FP32 + e) * zero.shard + e * s.vocab_params
+    sharded = np.maximum(sharded, cast)
+    # without ZeRO in 16 bits DeepSpeed's optimizer has 18 bytes a weight for a moment
+    plain = np.where(low, 18.0 * t.params, zero.state)
+    plain = np.where(zero.partitions | zero.dealt, flat, plain)
+    return Held(zero.weights, 0.0, np.where(zero.gathers, sharded, plain))
 
-    def of(rank: Floats | float, looks_up: bool) -> Chunks:
-        out, back = fewest + (rank < fuller), fewest + (stages - 1 - rank < fuller)
-        going, coming = np.minimum(stages - rank, f.accumulation - 1), rank + 1.0
-        flying = going * out + coming * back
-        return Chunks(
-            layers=out + back,
-            tables=f.embeddings * looks_up,
-            flying=flying,
-            staying=1 - back / np.maximum(flying, 1.0),
-            messages=(going + coming) * (1.0 if looks_up else 2.0),
-            looks_up=looks_up,
-            has_head=looks_up,
-            rounds=0.0,
-            outputs=1.0 * looks_up,
-        )
 
-    return of(0.0, True), of(f.pp - 1, False)
+def _backward_ends(
+    t: Stage, zero: _Zero, usual: Held, tied: Floats | float
+) -> tuple[Moment, Moment]:
+    """The embedding's gradient is computed; the last gradients are reduced.
+
+    By then ZeRO's buckets have taken the gradients of all micro-batches. What remains is joined in
+    a copy when the last weight is done.
+    """
+    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    whole = (f.zero_stage == 0) | s.piped | zero.alone
+    grown = np.where(whole, e * t.params, zero.waiting - zero.flat_gradients)
+    grown = zero.flat_gradients + grown
+    embedding = s.vocab_params if c.has_embedding else 0.0
+    at_embedding = usual.with_(gradients=grown + e * embedding + 2 * tied)
+    left = np.where(zero.copies, np.minimum(zero.touched, grown), grown)
+    joined = ((s.replicas > 1) | zero.gathers | f.offload) * e * np.mod(t.params, _BUCKET)
+    at_last = usual.with_(weights=zero.weights, gradients=left, buffers=zero.buckets + joined)
+    return (
+        (BACKWARD, at_embedding.plus(t.in_flight * c.staying + e * s.hidden)),
+        (BACKWARD, at_last.plus(e * s.hidden)),
+    )
+
+
+def _bucket_full(t: Stage, zero: _Zero, tied: Floats | float) -> Held:
+    """A full bucket is reduced, under ZeRO-3 in a copy, at any matrix.
+
+    Where a layer is more than a bucket this is not at the last layer's backward, with which it
+    begins. ZeRO-3 keeps a weight for the next micro-batch where less than _LIVE lies between its
+    uses. Where the whole stage fits into one bucket no weight is gathered any more by then.
+    """
+    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
+    several = t.params > _BUCKET
+    let_go = np.clip(t.params - _LIVE / 2, 0.0, _BUCKET) * (t.params - s.vocab_params < _LIVE)
+    gathered = np.maximum(zero.gathered - zero.gathers * e * let_go, 0.0)
+    within_layer = zero.gathers & (s.layer_params <= _BUCKET)
+    in_layer = within_layer * (s.layer.recomputed + e * s.ffn_params)
+    unreduced = np.maximum(1 - _BUCKET / np.maximum(t.params, 1.0), 0.0)
+    left = np.where(zero.copies & ~several, np.minimum(zero.touched, zero.waiting), zero.waiting)
+    return Held(
+        zero.weights + (several | s.sharding.second) * gathered,
+        left + tied,
+        zero.state,
+        activations=e * s.hidden + several * (t.in_flight * unreduced + in_layer),
+        buffers=zero.buckets + (f.zero_stage > 0) * zero.bucket,
+    )
+
+
+def _first_head_backward(t: Stage, zero: _Zero) -> Held:
+    """HpZ in a run's first micro-batch: the head's weight is let go, held, and gathered again.
+
+    The optimizer has no moments yet.
+    """
+    s, f, e, second = t.sizes, t.sizes.f, t.sizes.f.element_bytes, t.sizes.sharding.second
+    return Held(
+        zero.weights + second * 2 * e * s.vocab_params,
+        zero.flat_gradients,
+        second * ~f.offload * FP32 * zero.shard,
+        logits=second * t.loss.of_logits,
+        buffers=zero.buckets,
+    )
+
+
+def _stepping(t: Stage, zero: _Zero) -> Held:
+    """The optimizer's step: gradients, state and its working copies.
+
+    ZeRO's working copies are the larger of two: the norm of the largest gradient in fp64, and flat
+    copies in 16 and 32 bits, under ZeRO-3 of one group of weights after the other. A bf16 pipeline
+    takes the norm of fp32 copies, one gradient after the other.
+    """
+    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    low, largest = e < FP32, np.maximum(s.vocab_params, s.ffn_params)
+    flat = np.where(f.short_states | ~low, e, e + FP32)
+    sub_group = np.minimum(zero.shard, _SUB_GROUP + s.ffn_params / 2 / s.sharding.state)
+    norm = _FP64 * np.minimum(zero.shard, largest)
+    by_zero = np.where(zero.gathers, flat * sub_group, np.maximum(norm, flat * zero.shard))
+    copies = low * FP32 * np.where(zero.dealt, np.maximum(zero.shard, largest), t.params)
+    no_zero = f.zero_stage == 0
+    return Held(
+        zero.weights,
+        no_zero * e * t.params + zero.touched + zero.flat_gradients,
+        zero.state + np.where(no_zero, copies, by_zero),
+        logits=(s.piped and not c.has_embedding) * c.logit_buffers * e * t.logits,
+        buffers=zero.gathers * zero.buckets,
+    )

@@ -1,172 +1,229 @@
 """Bytes of this project's own layers, experts and loss (scaling/train/model), under any engine."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost import saved
-from scaling.predict.cost.experts import busiest, held_params, present
+from scaling.predict.cost.experts import busiest_load, has_experts, held_expert_params
 from scaling.predict.cost.stages import head_params, layer_params
 from scaling.predict.read.features import Features
 
-WIDE = 4.0  # bytes of fp32
+FP32 = 4.0  # bytes of an element
+
+Count = TypeVar("Count", float, Floats)
+
+
+# What the autograd functions of fused kernels save for backward; they recompute the rest.
+# FlashAttention 2 to 4 and cuDNN's (arXiv 2205.14135, section 3.1), Liger 0.8.5 (arXiv 2410.10989,
+# `liger_kernel/ops`). Arguments are counts and bytes of tensors in the training precision.
+# Liger's rotary embedding saves its tables only, which all layers share.
+
+
+def saved_by_flash_attention(queries: Count, keys: Count, rows: Count) -> Count:
+    """Queries, keys, values, output, and in fp32 the logsumexp of each row.
+
+    Args:
+        queries: bytes of all query heads; the output has as many.
+        keys: bytes of all key heads; the values have as many.
+        rows: tokens times query heads.
+    """
+    return 2 * queries + 2 * keys + FP32 * rows
+
+
+def saved_by_rms_norm(x: Count, tokens: Count) -> Count:
+    """The input `x`, and in fp32 the reciprocal root mean square of each token."""
+    return x + FP32 * tokens
+
+
+def saved_by_gate(inner: Count) -> Count:
+    """Gate and up projection, of `inner` bytes each; their product is recomputed."""
+    return 2 * inner
+
+
+def saved_by_linear_cross_entropy(x: Count, weight: Count) -> Count:
+    """The gradients of the hidden states `x` and of the head's `weight`, computed in forward."""
+    return x + weight
 
 
 def weights_of_layer(f: Features) -> Floats:
-    """Weights of a rank's average layer: norms, biases and routers too, routed experts apart."""
+    """Weights of a rank's average layer, with norms, biases and routers, without routed experts."""
     norms = (1 + f.attentions + f.expert_share * f.num_experts) * f.hidden_size
     biases = (f.query_width + 2 * f.kv_width + f.ffn_hidden_size) / f.tp + 2 * f.hidden_size
     weights: Floats = layer_params(f) / f.tp + norms + (f.positions > 0) * (norms + biases)
     return weights
 
 
-def position_tables(f: Features) -> Floats | float:
-    """Bytes of the biases that one stack of an encoder-decoder adds to its scores."""
+def position_bias_bytes(f: Features) -> Floats | float:
+    """Bytes of the position bias that one stack of an encoder-decoder adds to its scores."""
     if not (f.attentions > 1).any():
         return 0.0
     heads: Floats = f.num_heads / f.tp / f.cp
     return (f.attentions > 1) * f.element_bytes * heads * f.seq_length**2
 
 
-def drawn_whole(f: Features) -> Floats:
-    """Bytes of a vocabulary matrix while it is drawn, in fp32, and of the slice a rank takes."""
-    whole: Floats = WIDE * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0))
-    return whole
+def vocab_init_bytes(f: Features) -> Floats:
+    """Bytes while a vocabulary matrix is drawn: all of it in fp32, and a tp rank's slice."""
+    return np.asarray(FP32 * head_params(f) * (1 + np.where(f.tp > 1, 1 / f.tp, 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
-    """Bytes of the average layer and micro-batch, (n,).
+class ExpertMemory:
+    """Bytes that routed experts add to the average layer, per micro-batch, (n,).
 
-    `kept` for backward, `above` what backward needs beyond what lived when it came to the experts,
-    `weights` those of a rank's experts in the precision that trains, and of their gradients, `read`
-    what only these gradients are made from.
+    `kept` for backward; `above`: what their backward needs at most beyond what was alive when it
+    began; `weights` of the rank's experts in the training precision, their gradients take as many;
+    `weight_inputs`: the part of `kept` that only gradients of weights read.
     """
 
     kept: Floats
     above: Floats
     weights: Floats
-    read: Floats
+    weight_inputs: Floats
 
 
-def routed_of(f: Features, tokens: Floats, gradients_stay: Flags) -> Routed:
-    """Experts of a layer for `tokens` of a rank.
+def expert_memory(f: Features, whole_gradients: Flags) -> ExpertMemory:
+    """Memory of a layer's routed experts.
 
-    A rank's experts get k copies of each token of its ep group, `busiest` of them where a router is
-    uneven. Kept are what enters the experts, what leaves them (the copy back reads it again), where
-    tokens travel what has come back, the copies in the tokens' order, and the parts of a
-    feed-forward; of the router the scores in fp32 and whole numbers: of each copy its expert, its
-    place, the token it is of and, where tokens travel, its place among those that arrived.
+    A rank's experts receive k copies of each token of the ep group, `busiest_load` times as many
+    where the router is uneven. Kept for backward are the experts' inputs and outputs (combining
+    reads the outputs again), what came back over the network, the copies in token order, and the
+    inner tensors of a feed-forward; of the router its fp32 scores, and as int64 of each copy its
+    expert, its place, its token, and over the network its place among those that arrived.
     """
-    if not present(f):
-        return Routed(*np.zeros((4, len(f))))
-    e, share, travels = f.element_bytes, f.expert_share, f.ep > 1
-    sent = tokens * f.experts_per_token  # copies of this rank's tokens
-    received = sent * np.where(travels, busiest(f), 1.0)
-    outside, inside = e * sent * f.hidden_size, e * received * f.hidden_size
-    inner = e * received * f.expert_ffn / f.tp
-    of_inner = np.where(f.fused_mlp, 3.0, 4.0) * inner
-    places = 8.0 * (3 * sent + np.where(travels, received, 0.0)) + 4 * tokens * f.num_experts
-    kept = 2 * inside + np.where(travels, 2.0, 1.0) * outside + of_inner + places
-    weights = e * held_params(f)
-    one = weights / np.maximum(share, 1e-9) / (f.mlp_inputs + 1)  # the gradient of one matrix
-    # of the weighted sum two gradients beside each other; then those of what goes into the last
-    # matrix, into the others, into the experts
-    waits = np.where(gradients_stay, one, 0.0)
-    freed = np.where(travels, 2.0, 1.0) * outside
-    at_last = inside + inner + one - freed
-    at_others = f.mlp_inputs * inner + waits - freed - inside
-    at_first = inside - freed - of_inner + f.mlp_inputs * (inner + waits) + one
-    above = np.max([2 * outside, at_last, at_others, at_first], axis=0)
-    return Routed(share * kept, share * above, weights, share * (inside + inner))
+    if not has_experts(f):
+        return ExpertMemory(*np.zeros((4, len(f))))
+    e, remote = f.element_bytes, f.ep > 1
+    copies_sent = f.tokens * f.experts_per_token
+    copies_received = copies_sent * np.where(remote, busiest_load(f), 1.0)
+    sent, received = e * copies_sent * f.hidden_size, e * copies_received * f.hidden_size
+    inner = e * copies_received * f.expert_ffn / f.tp
+    inner_kept = np.where(f.fused_mlp, 3.0, 4.0) * inner
+    indices = 8.0 * (3 * copies_sent + np.where(remote, copies_received, 0.0))
+    scores = FP32 * f.tokens * f.num_experts
+    outside = np.where(remote, 2.0, 1.0) * sent
+    kept = 2 * received + outside + inner_kept + indices + scores
+    weights = e * held_expert_params(f)
+    matrix = weights / np.maximum(f.expert_share, 1e-9) / (f.mlp_inputs + 1)
+    waiting = np.where(whole_gradients, matrix, 0.0)
+    # backward goes through the weighted sum, the last matrix, the others, and the experts' input
+    at_sum = 2 * sent
+    at_last = received + inner + matrix - outside
+    at_others = f.mlp_inputs * inner + waiting - outside - received
+    at_input = received - outside - inner_kept + f.mlp_inputs * (inner + waiting) + matrix
+    above = np.max([at_sum, at_last, at_others, at_input], axis=0)
+    share = f.expert_share
+    return ExpertMemory(share * kept, share * above, weights, share * (received + inner))
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerMemory:
     """Bytes of one layer and micro-batch, (n,).
 
-    `kept` for backward, `again` what recomputing adds before backward begins, `in_ffn` and
-    `in_attention` what backward needs there beyond what lived when it came to the layer, `waiting`
-    the gradients from which those of the weights are made later, `read` what only these read.
+    `kept` for backward; `recomputed`: what recomputing adds before backward begins; `in_ffn` and
+    `in_attention`: what backward needs there beyond what was alive when it came to the layer;
+    `output_gradients`: what the gradients of its weights are later made from, where backward is in
+    two parts; `weight_inputs`: the part of the activations that only gradients of weights read.
     """
 
     kept: Floats
-    again: Floats
+    recomputed: Floats
     in_ffn: Floats
     in_attention: Floats
-    waiting: Floats
-    read: Floats
+    output_gradients: Floats
+    weight_inputs: Floats
 
     @property
-    def above(self) -> Floats:
-        """The larger of the two."""
+    def in_backward(self) -> Floats:
+        """The most that backward needs anywhere in the layer."""
         return np.maximum(self.in_ffn, self.in_attention)
 
 
-def layer_of(f: Features, tokens: Floats, gradients_stay: Flags | None = None) -> Layer:
-    """One layer of the engine's own blocks (scaling/train/model), `tokens` of a rank.
+def layer_memory(f: Features, whole_gradients: Flags | None = None) -> LayerMemory:
+    """Memory of one layer of the engine's own blocks (scaling/train/model).
 
-    `gradients_stay`: of all the layer's weights, until its backward is done; None: of none.
+    `whole_gradients` marks layouts whose gradients of all the layer's weights stay until the
+    layer's backward is done; None where none does.
     """
-    e, shared = f.element_bytes, np.where(f.sequence_parallel, f.tp, 1.0)
-    whole, own = tokens * f.hidden_size, tokens * f.hidden_size / shared  # elements
-    queries, keys = e * tokens * f.query_width / f.tp, e * tokens * f.kv_width / f.tp
-    inner = e * tokens * f.ffn_hidden_size / f.tp
+    e = f.element_bytes
+    whole = f.tokens * f.hidden_size  # elements of the hidden states, and of a tp rank's part
+    local = whole / np.where(f.sequence_parallel, f.tp, 1.0)
+    queries, keys = e * f.tokens * f.query_width / f.tp, e * f.tokens * f.kv_width / f.tp
+    inner = e * f.tokens * f.ffn_hidden_size / f.tp
     scores = e * f.micro_batch_size * f.num_heads / f.tp * f.seq_length**2 / f.cp
-    plain = f.math | f.fused_softmax
-    gated = f.mlp_inputs > 1
-    # a norm keeps its input in fp32 and the normed in 16 bits; then what the matrices behind it
-    # read, whole
-    fused_norm = saved.rms_norm(e * own, tokens / shared)
-    norm = np.where(f.fused_norm, fused_norm, (WIDE + e) * own) + e * whole
-    # without a flash kernel keys are repeated where a product needs them so; a second all-to-all
-    # copies
-    none = np.zeros_like(queries)
-    flash = saved.flash_attention(queries, keys, none)
-    attention = np.where(plain, 4 * queries, flash) + np.where((f.cp > 1) & ~f.ring, queries, 0.0)
-    attention = attention + f.head_norms * (WIDE + e) * (queries + keys) / e
-    # what the last matrix reads, and what makes it
-    gate = inner + np.where(gated, np.where(f.fused_mlp, saved.gate(inner), 3 * inner), inner)
-    stay = np.zeros(len(f), dtype=bool) if gradients_stay is None else gradients_stay
-    routed = routed_of(f, tokens, stay)
-    gate = gate + routed.kept
-    logsumexp = saved.flash_attention(none, none, tokens * f.num_heads / f.tp)
-    in_core = f.attentions * np.where(plain, scores, logsumexp)
-    outside = (1 + f.attentions) * norm + f.attentions * attention + gate
+    unfused = f.math | f.fused_softmax
+    stay = np.zeros(len(f), dtype=bool) if whole_gradients is None else whole_gradients
+    experts = expert_memory(f, stay)
+
+    norm = _norm_kept(f, local) + e * whole  # the matrices behind a norm read its output whole
+    attention = _attention_kept(f, queries, keys)
+    ffn = _ffn_kept(f, inner) + experts.kept
+    nothing = np.zeros(len(f))
+    logsumexp = saved_by_flash_attention(nothing, nothing, f.tokens * f.num_heads / f.tp)
+    in_core = f.attentions * np.where(unfused, scores, logsumexp)
+    outside_core = (1 + f.attentions) * norm + f.attentions * attention + ffn
+    input_bytes = e * local
+    kept = np.where(f.full, input_bytes, outside_core + np.where(f.selective, 0.0, in_core))
+    recomputed = outside_core + in_core - np.where(f.fused_norm, input_bytes, 0.0)
+
+    # gradients of weights that stay: of the feed-forward's last matrix, all of it, the whole layer
+    down = e * f.hidden_size * f.ffn_hidden_size / f.tp
+    last_gradient = stay * down
+    ffn_gradients = stay * ((f.mlp_inputs + 1) * down + experts.weights)
+    layer_gradients = stay * (e * layer_params(f) / f.tp + experts.weights)
     # backward comes to the feed-forward first, then to its norm, then to attention
-    down = e * f.hidden_size * f.ffn_hidden_size / f.tp  # the gradient of its last matrix
-    of_last: Floats | float
-    of_ffn: Floats | float
-    of_all: Floats | float
-    of_last = of_ffn = of_all = 0.0
-    if gradients_stay is not None:
-        of_last = stay * down
-        of_ffn = stay * ((f.mlp_inputs + 1) * down + routed.weights)
-        of_all = stay * (e * layer_params(f) / f.tp + routed.weights)
-    at_gate = np.maximum(inner + down, ~f.fused_mlp * 2 * inner + of_last)
-    at_gate = np.maximum(at_gate, routed.above)
-    at_norm = np.where(f.fused_norm, e * own, 16.0 * own) - gate
+    at_gate = np.maximum(inner + down, ~f.fused_mlp * 2 * inner + last_gradient)
+    at_gate = np.maximum(at_gate, experts.above)
+    at_norm = np.where(f.fused_norm, e * local, 16.0 * local) - ffn
     at_scores = np.where(f.math, 2.0, 1.0) + np.where(f.selective, 1.0, 0.0)
-    at_scores = np.where(plain, at_scores * scores, 0.0) - gate - norm
-    in_ffn = np.maximum(at_gate, np.maximum(at_norm, f.mlp_inputs * inner - gate) + of_ffn)
-    in_attention = np.maximum(at_scores + of_ffn, of_all - outside - in_core + norm)
-    waiting = f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (own + whole)
+    at_scores = np.where(unfused, at_scores * scores, 0.0) - ffn - norm
+    at_norm = np.maximum(at_norm, f.mlp_inputs * inner - ffn) + ffn_gradients
+    at_input = layer_gradients - outside_core - in_core + norm
+
     # a fused norm reads its input for the gradient of its scale
-    read = (1 + f.attentions) * e * (own + whole) + inner + routed.read
-    read = read - np.where(f.fused_norm, e * own, 0.0)
-    boundary = e * own
-    kept = np.where(f.full, boundary, outside + np.where(f.selective, 0.0, in_core))
-    recomputed = outside + in_core - np.where(f.fused_norm, boundary, 0.0)
-    return Layer(kept, np.where(f.full, recomputed, 0.0), in_ffn, in_attention, waiting, read)
+    weight_inputs = (1 + f.attentions) * e * (local + whole) + inner + experts.weight_inputs
+    return LayerMemory(
+        kept=kept,
+        recomputed=np.where(f.full, recomputed, 0.0),
+        in_ffn=np.maximum(at_gate, at_norm),
+        in_attention=np.maximum(at_scores + ffn_gradients, at_input),
+        output_gradients=f.mlp_inputs * inner + queries + 2 * keys + 2 * e * (local + whole),
+        weight_inputs=weight_inputs - np.where(f.fused_norm, input_bytes, 0.0),
+    )
+
+
+def _norm_kept(f: Features, local: Floats) -> Floats:
+    """Bytes of a norm: a plain one keeps its input in fp32 and the normed in 16 bits."""
+    tokens = f.tokens / np.where(f.sequence_parallel, f.tp, 1.0)
+    fused = saved_by_rms_norm(f.element_bytes * local, tokens)
+    return np.where(f.fused_norm, fused, (FP32 + f.element_bytes) * local)
+
+
+def _attention_kept(f: Features, queries: Floats, keys: Floats) -> Floats:
+    """Bytes of an attention block, without scores or their logsumexp.
+
+    Without a flash kernel keys and values are repeated for all query heads. The second all-to-all
+    copies what it sends. Norms of heads keep queries and keys in fp32 and normed.
+    """
+    flash = saved_by_flash_attention(queries, keys, np.zeros(len(f)))
+    kept = np.where(f.math | f.fused_softmax, 4 * queries, flash)
+    kept = kept + np.where((f.cp > 1) & ~f.ring, queries, 0.0)
+    return kept + f.head_norms * (FP32 + f.element_bytes) * (queries + keys) / f.element_bytes
+
+
+def _ffn_kept(f: Features, inner: Floats) -> Floats:
+    """Bytes of a dense feed-forward: what its last matrix reads, and what that is made from."""
+    gated = np.where(f.fused_mlp, saved_by_gate(inner), 3 * inner)
+    return inner + np.where(f.mlp_inputs > 1, gated, inner)
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LossMemory:
     """Bytes of the loss, (n,), 0 where there is no head.
 
-    In `forward`, in `backward`, of what leaves it (`of_logits`: a gradient in the precision that
-    trains, and that of the head), of the head's gradient `after` it.
+    At the peak of its `forward` and of its `backward`; `of_logits`: the gradient of the logits in
+    the training precision and that of the head; `after`: the gradient of the head alone.
     """
 
     forward: Floats | float
@@ -175,28 +232,32 @@ class Loss:
     after: Floats | float
 
 
-def loss_of(
-    f: Features, logits: Floats, tokens: Floats, table: Floats, outputs: Floats | float = 0.0
-) -> Loss:
-    """The loss over so many `logits`; `outputs` of a pipeline's last stage are held on to."""
-    e, parallel, held = f.element_bytes, f.tp > 1, f.element_bytes * outputs
-    low = e < WIDE
-    # of one rank an fp32 copy and its softmax, of several their difference from the largest too
-    others = np.maximum(held - e, 0.0)
-    forward = np.where(parallel, 8.0 + held, 8.0 + low * e + others) * logits
-    backward = np.where(parallel, 16.0 + held, 12.0 + held) * logits
-    gradient = np.where(logits > 0, e * table, 0.0)
+def loss_memory(
+    f: Features, logits: Floats, vocab_params: Floats, logit_buffers: Floats | float = 0.0
+) -> LossMemory:
+    """Memory of the loss over so many `logits`.
+
+    `logit_buffers`: how many outputs the last stage of a pipeline holds on to.
+    """
+    e, parallel, buffered = f.element_bytes, f.tp > 1, f.element_bytes * logit_buffers
+    low = e < FP32
+    # one rank has an fp32 copy and its softmax; tp ranks also their difference from the maximum
+    others = np.maximum(buffered - e, 0.0)
+    forward = np.where(parallel, 8.0 + buffered, 8.0 + low * e + others) * logits
+    backward = np.where(parallel, 16.0 + buffered, 12.0 + buffered) * logits
+    gradient = np.where(logits > 0, e * vocab_params, 0.0)
     if not f.fused_cross_entropy.any():
-        return Loss(forward, backward, e * logits + gradient, gradient)
-    joined = f.fused_cross_entropy & (logits > 0)
-    width = np.maximum(f.hidden_size, 1.0)
-    pieces = np.ceil(f.vocab_size / (4 * width))
-    rows = np.minimum(tokens, 2 ** np.ceil(np.log2(np.ceil(tokens / pieces))))
-    fused = WIDE * table + np.maximum(e * rows * f.vocab_size, low * e * table)
-    both = saved.linear_cross_entropy(e * tokens * width, e * table)
-    return Loss(
-        np.where(joined, e * tokens * width + fused, forward),
-        np.where(joined, both, backward),
-        np.where(joined, both, e * logits + gradient),
-        np.where(joined, both, gradient),
+        return LossMemory(forward, backward, e * logits + gradient, gradient)
+    fused = f.fused_cross_entropy & (logits > 0)
+    hidden = e * f.tokens * f.hidden_size
+    # Liger computes the loss in pieces of a power of two of rows; their logits are about 4 x
+    pieces = np.ceil(f.vocab_size / (4 * np.maximum(f.hidden_size, 1.0)))
+    rows = np.minimum(f.tokens, 2 ** np.ceil(np.log2(np.ceil(f.tokens / pieces))))
+    working = FP32 * vocab_params + np.maximum(e * rows * f.vocab_size, low * e * vocab_params)
+    gradients = saved_by_linear_cross_entropy(hidden, e * vocab_params)
+    return LossMemory(
+        np.where(fused, hidden + working, forward),
+        np.where(fused, gradients, backward),
+        np.where(fused, gradients, e * logits + gradient),
+        np.where(fused, gradients, gradient),
     )

@@ -1,278 +1,316 @@
-"""What this project's engine on FSDP2 holds beside a model's activations, as rehearsals say.
+"""What this project's engine on FSDP2 holds beside a model's activations, as rehearsals show.
 
-Sharded weights, their moments and their gradients are fp32 (bf16 under `optimizer_precision`);
-beside them lie the copies that FSDP2 gathers in the precision that trains: all weights up to
+Sharded weights, their moments and their gradients are fp32 (bf16 under `optimizer_precision`).
+Beside them lie the copies that FSDP2 gathers in the training precision: all weights up to
 zero_stage 2, two layers of them at 3. A layer's gradients are whole until they are reduced.
-
-What is on its way in a pipeline is counted from torch's own tables of actions
-(torch.distributed.pipelining.schedules); a test compares the two.
 """
-
-import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.experts import expert_sharding_of, present
-from scaling.predict.cost.own_layer import WIDE, drawn_whole
+from scaling.predict.cost.experts import has_experts
+from scaling.predict.cost.own_layer import FP32, vocab_init_bytes
 from scaling.predict.cost.own_memory import (
     BACKWARD,
     BUILD,
-    DUALPIPEV,
     FORWARD,
-    INTERLEAVED,
-    ONE_F_ONE_B,
     OPTIMIZER,
-    ZBV,
-    ZERO_BUBBLE,
-    Chunks,
     Held,
     Moment,
     Stage,
     model_moments,
 )
-from scaling.predict.cost.stages import ends_of_two_kinds, stages_of
-from scaling.predict.read.features import Features, Group
+from scaling.predict.cost.own_pipelines import ONE_F_ONE_B, ZBV, ZERO_BUBBLE
+from scaling.predict.cost.sharding import expert_sharding_of
+from scaling.predict.read.features import Features
 
 
-def _gathers(f: Features, piped: bool) -> Flags:
-    """Whether FSDP2 stands around the model.
+def _is_wrapped(f: Features, piped: bool) -> Flags:
+    """Whether FSDP2 wraps the model.
 
-    Ranks with nothing to cast have nothing to gather where they are alone, or hold everything.
+    A rank with nothing to cast has nothing to gather where it is alone or holds everything.
     """
-    undivided = (f.zero_stage == 0) & (not piped) & (f.ep == 1)
-    several: Flags = (f.dp * f.cp > 1) & ~undivided
-    return ((f.element_bytes < WIDE) & ~f.short_states) | several | f.offload
+    whole = (f.zero_stage == 0) & (not piped) & (f.ep == 1)
+    gathers: Flags = (f.dp * f.cp > 1) & ~whole
+    return ((f.element_bytes < FP32) & ~f.short_states) | gathers | f.offload
 
 
-def _once_a_step(f: Features, piped: bool) -> Flags:
-    """Pipelines reduce once a step; replicas after each micro-batch from zero_stage 2 on."""
+def _reduces_once(f: Features, piped: bool) -> Flags:
+    """Pipelines reduce gradients once a step, replicas every micro-batch from zero_stage 2 on."""
     return (f.zero_stage < 2) | piped
 
 
-def reduces(f: Features, piped: bool) -> Flags:
-    """Whether gradients of a layer are whole until all are there and reduced.
+def whole_gradients(f: Features, piped: bool) -> Flags:
+    """Whether a layer's gradients stay whole until all of them are there and reduced.
 
-    Where they are added to those of the micro-batch before they go one by one.
+    Gradients that are added to those of the micro-batch before go one by one.
     """
-    return _gathers(f, piped) & ~(_once_a_step(f, piped) & (f.accumulation > 1))
+    return _is_wrapped(f, piped) & ~(_reduces_once(f, piped) & (f.accumulation > 1))
 
 
-def _groups(f: Features) -> Floats:
-    """Groups of a layer's weights: those of one operator, as of all that read the same under tp."""
-    dense = np.where(f.tp > 1, 1.0, f.mlp_inputs) + 1
-    of_experts = 1 + (f.mlp_inputs + 1) * (1.0 + (f.ffn_hidden_size > 0))
-    mlp = (1 - f.expert_share) * dense + f.expert_share * of_experts
-    return np.asarray(3 + np.where(f.tp > 1, 1.0, 3.0) + 2 * f.head_norms + mlp)
+class _Fsdp:
+    """What FSDP2 makes of a stage's weights and gradients; bytes unless said otherwise, (n,).
+
+    FSDP2 deals whole experts: where a rank has fewer experts than ranks share them, parameters are
+    padded.
+    """
+
+    def __init__(self, t: Stage) -> None:
+        s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+        self.wrapped, self.third, self.tied = (
+            _is_wrapped(f, s.piped),
+            f.zero_stage >= 3,
+            f.embeddings < 2,
+        )
+        self.several = f.dp * f.cp > 1  # ranks hold the same weights
+        self.reduces_once = _reduces_once(f, s.piped)
+        self.stay = whole_gradients(f, s.piped)
+        self.ranks = s.sharding.state  # that one copy is sharded over
+        # parameters, padded: of a layer, of the stage, of the rank's shard of it
+        self.layer, self.params, self.shard = s.layer_params, t.params, t.params / self.ranks
+        if has_experts(f):
+            ranks, experts = expert_sharding_of(f).state, np.maximum(f.num_experts / f.ep, 1.0)
+            padded = s.expert_params * np.ceil(experts / ranks) * ranks / experts
+            self.layer = s.layer_params - s.expert_params + padded
+            dense = t.params - c.layers * s.expert_params
+            self.params = dense + c.layers * padded
+            self.shard = dense / self.ranks + c.layers * padded / ranks
+        # of an element: sharded weights, moments and gradients; gathered weights; a gradient that
+        # is being reduced, as it comes and cast
+        self.master = np.where(f.short_states, e, FP32)
+        self.copy = np.where(self.wrapped, e, 0.0)
+        self.reduced = (e + np.where(self.master > e, self.master, 0.0)) / self.ranks
+        # gathered weights between their uses; a pipeline's backward lets none of a chunk's go
+        self.weights = np.where(self.third, 0.0, self.copy * self.params)
+        self.chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)  # of a rank
+        self.chunk_weights = self.copy * self.params / self.chunks
+        # gradients when all are reduced, and those that earlier micro-batches left
+        self.shard_gradients = np.where(f.offload, 0.0, self.master * self.shard)
+        earlier = np.where(self.reduces_once, e * t.params, self.shard_gradients)
+        self.gradients = np.where(f.accumulation > 1, earlier, 0.0)
+        # parameters of groups of FSDP2: a vocabulary matrix that is not tied; the stage's first one
+        self.vocab = s.vocab_params * np.where(s.piped, 1.0, ~self.tied)
+        self.first = np.where(c.has_embedding & ~self.tied, s.vocab_params, self.layer)
+        # a hidden state sent between stages; received ones whose gradients stay for the step
+        self.message = np.where(s.piped, e * s.hidden, 0.0)
+        self.kept_messages = (c.messages - c.passes) * self.message
+        self.usual = Held(
+            self.weights,
+            self.gradients,
+            np.where(f.offload, 0.0, 3 * self.master * self.shard),
+            # a pipeline has a buffer for each message of a step
+            buffers=f.accumulation * c.received * self.message,
+        )
 
 
 def moments_of(t: Stage) -> list[Moment]:
-    """What is held when the loss is computed, in the layers' backward, and at other moments."""
-    s, c, f, e = t.step, t.chunks, t.step.f, t.step.f.element_bytes
-    layer, table, piped, rounds = s.layer, s.table, s.piped, f.accumulation
-    gathers, several, third = _gathers(f, piped), f.dp * f.cp > 1, f.zero_stage >= 3
-    once, stay, over = _once_a_step(f, piped), reduces(f, piped), s.sharding.state
-    again, tied = rounds > 1, f.embeddings < 2
-    layer_weights, whole, part = s.layer_weights, t.weights, t.weights / over
-    if present(f):
-        of_experts, experts = expert_sharding_of(f).state, np.maximum(f.num_experts / f.ep, 1.0)
-        # FSDP2 deals whole experts
-        padded = s.routed * np.ceil(experts / of_experts) * of_experts / experts
-        layer_weights = layer_weights - s.routed + padded
-        dense = whole - c.layers * s.routed
-        whole, part = dense + c.layers * padded, dense / over + c.layers * padded / of_experts
-    wide, copies = np.where(f.short_states, e, WIDE), np.where(gathers, e, 0.0)
-    sharded = np.where(f.offload, 0.0, wide * part)  # gradients when they are reduced
-    kept = np.where(again, np.where(once, e * t.weights, sharded), 0.0)
-    held = np.where(third, 0.0, copies * whole)
-    # of each micro-batch a buffer for what comes in and for the gradient of what goes out, and
-    # where backward is in two parts the gradient of what came in, which stays for the step
-    message = np.where(piped, e * s.own, 0.0)
-    done = (c.messages - c.passes) * message
-    usual = Held(
-        held, kept, np.where(f.offload, 0.0, 3 * wide * part), buffers=rounds * c.received * message
+    """The moments of a step that may be the fullest."""
+    s, c, e = t.sizes, t.chunks, t.sizes.f.element_bytes
+    d = _Fsdp(t)
+    head = np.where(c.has_head, e * s.vocab_params, 0.0)
+    loss = _at_loss(t, d)
+    # a pipeline gathers the head again for its backward
+    head_backward = loss.with_(weights=d.weights + d.third * head) if s.piped else loss
+    # while a layer's gradients are computed those of the layer before are whole, and their sum
+    two_layers = np.where(d.third, 2 * d.copy * d.layer, 0.0)
+    layer_gradients = np.where(d.stay, e * d.layer * (1 + 1 / d.ranks), 0.0)
+    in_layer = d.usual.with_(
+        weights=d.weights + two_layers, gradients=d.gradients + np.where(d.stay, head, 0.0)
     )
-    two_layers = np.where(third, 2 * copies * layer_weights, 0.0)
-    chunks = np.where(f.schedule >= ZBV, 2.0, f.virtual)
-    apart = table * np.where(piped, 1.0, ~tied)  # a vocabulary matrix in a group of its own
-    stays = several | (tied & gathers & (not piped))  # a tied one is never let go
-    stays = stays & (tied | (not piped))  # a pipeline's loss is computed when its head is let go
-    at_loss = np.where(third & c.has_head & stays, e * table, 0.0)
-    # gradients of logits, and of layers, from which those of weights are made later
-    before = np.minimum(c.split_heads, rounds - 1) / np.maximum(c.split_heads, 1.0)
-    before = before * (c.split * layer.waiting + c.split_heads * e * t.logits)
-    # until the first of those come, and of a first round through several chunks only the last's
-    of_chunk = e * (c.layers / chunks * s.layer_weights + table)
-    there = np.where((rounds <= f.pp) & c.has_head, np.minimum(of_chunk, kept), kept)
-    waiting = np.where(rounds > c.split_heads + 1, there, 0.0)
-    loss = usual.but(weights=held + at_loss, gradients=waiting, activations=before)
-    in_head = loss
-    if piped:
-        in_head = loss.but(weights=held + np.where(third & c.has_head, e * table, 0.0))
-    # while those of the layer before are computed: of the head, then of a layer, and their sum
-    of_head = np.where(stay & c.has_head, e * table, 0.0)
-    of_layer = np.where(stay, e * layer_weights * (1 + 1 / over), 0.0)
-    in_layer = usual.but(weights=held + two_layers, gradients=kept + of_head)
-    reduced = (e + np.where(wide > e, wide, 0.0)) / over  # bytes of a weight: as it comes, and cast
-
-    # what was gathered lies in a flat buffer too until the next is: of the head, of a layer; up to
-    # zero_stage 2 the first micro-batch alone gathers
-    flat, flat_layer = (several & gathers) * e * apart * c.has_head, copies * layer_weights
-    first = usual.but(gradients=np.where(third, kept, 0.0), activations=t.passing + t.final)
-    drawn, parts = drawn_whole(f) + np.where(e < WIDE, e * table, 0.0), wide * part
-    # the head's gradient is on its way, flat
-    of_flat = stay * apart * c.has_head * (2 * e + reduced)
-    in_flat = usual.but(weights=held + two_layers / 2, gradients=kept + of_flat)
-    # one chunk is reduced after the other, of it a matrix of the vocabulary first, in a flat copy
-    at_end = np.where(once, e * t.weights, 0.0) / chunks + sharded * (1 - 1 / chunks)
-    # a pipeline's backwards let no weights go
-    there = copies * whole / chunks if piped else held
-    of_ends = np.where(c.looks_up & ~tied, table, layer_weights)
-    if piped:
-        # what was added up is let go before it is cast
-        freed = np.where(several & (again | (f.zero_stage == 0)), e, 0.0)
-        at_end = at_end + (np.maximum(reduced - freed, 0.0) + gathers * e) * of_ends
-    working = layer.again + layer.above + e * s.own
-    let_go = copies * of_ends if piped else 0.0
-    reducing = usual.but(weights=there - let_go, gradients=at_end)
-    looked_up = c.looks_up * (apart + f.positions * f.hidden_size)
-    # copies of a tied matrix at a pipeline's ends get the sum of their gradients, stacked and added
-    summed = (piped & tied) * (c.tables + (c.tables > 0)) * wide * table / over
-    over_all = usual.but(weights=0.0, activations=done)
-    # of the last group, a look-up, flat and reduced; copies, which all-reduce it, hold all groups
-    in_flats = gathers * e * (looked_up + piped * c.has_head * ~tied * table) * (1 + 1 / over)
-    replicates = (f.zero_stage == 0) & several & gathers
-    in_flats = np.where(replicates, e * (t.weights + layer_weights), in_flats)
-    more = [
-        (BUILD, Held(WIDE * table, 0.0, parts)),
-        (BUILD, Held(drawn, 0.0, (parts - wide * table / over) * (piped | ~tied))),
-        (FORWARD, first.but(weights=held + at_loss + flat).plus(0.0, t.loss.forward)),
-        (FORWARD, first.but(weights=held + flat_layer * np.where(third, 2.0, 1.0))),
-        (BACKWARD, in_flat.plus(t.passing + e * s.own)),
-        (BACKWARD, reducing.plus(done if piped else working)),
-        (BACKWARD, over_all.but(gradients=sharded + in_flats)),
-        (OPTIMIZER, over_all.but(gradients=sharded + summed)),
+    moments = [
+        *_building(t, d),
+        *_forward(t, d, loss),
+        _head_reduced(t, d, two_layers / 2),
+        _last_reduced(t, d),
+        *_after_backward(t, d),
     ]
-    if piped:
-        # schedules of several chunks gather the next three of them whole (`_add_unshard_reshard`)
-        ahead = third * (f.schedule != ONE_F_ONE_B) * copies * whole * np.minimum(1.0, 3 / chunks)
-        ahead_of_all = usual.but(weights=held + ahead, gradients=0.0)
-        # a backward in parts holds the gradient of what the loss read while it goes on
-        in_parts = (f.schedule == ZERO_BUBBLE) | (f.schedule == ZBV)
-        of_loss = in_parts * (f.tp > 1) * ~f.fused_cross_entropy * WIDE * t.logits
-        put_off = c.left * layer.kept + c.split * layer.waiting + c.passes * message
-        put_off = np.where(c.split > 0, put_off + rounds * c.deferred * message, 0.0)
-        # weights' gradients are computed group by group, each of which computes its layer again;
-        # what no gradient of a weight reads stays until the pass through its chunk is over
-        once_more = f.full & (c.split > 0)
-        put_off = put_off + c.split_heads * e * t.logits
-        staying = once_more * c.layers / chunks * _groups(f) * (layer.again - layer.read)
-        put_off = put_off + staying + once_more * c.split * layer.read
-        late = usual.but(gradients=kept + once_more * e * layer_weights)
-        # before the look-up's gradient is added to that of the micro-batch before
-        of_first = again * c.looks_up * e * (table + f.positions * f.hidden_size)
-        first_done = usual.but(weights=there, gradients=kept + of_first)
-        gathering = usual.but(weights=there + third * several * copies * of_ends)
-        more += [
-            (BACKWARD, gathering.plus(t.passing * c.staying)),
-            (FORWARD, ahead_of_all.plus(c.layers / chunks * layer.kept)),
-            (BACKWARD, loss.plus(t.passing + t.final, t.loss.backward + of_loss)),
-            (BACKWARD, late.plus(put_off)),
-            (BACKWARD, first_done.plus(t.passing * c.staying)),
-        ]
-    elif tied.any():
-        # a matrix of two modules has two gradients and their sum, and what earlier micro-batches
-        # left; the layers' are reduced by then, without shards from copies that wait until the end
-        layers, of_table = e * (t.weights - table), wide * table / over
-        of_layers = np.where(gathers, sharded - of_table, layers)
-        waits = np.where((f.zero_stage == 0) & several, layers, 0.0) + e * layer_weights
-        gradients = np.where(once & again, 4.0, 3.0) * e * table + of_layers
-        gradients = tied * (gradients + (again & ~once & gathers) * of_table)
-        last = usual.but(weights=gathers * (e * table + waits), gradients=gradients)
-        more.append((BACKWARD, last.plus(e * s.own)))
-    more += model_moments(
+    if s.piped:
+        moments += _pipelined(t, d, loss)
+    elif d.tied.any():
+        moments.append(_tied_at_end(t, d))
+    return moments + model_moments(
         t,
-        forward=loss,
-        loss=loss,
-        in_head=in_head,
-        after_loss=in_head,
+        loss_forward=loss,
+        loss_backward=loss,
+        head_backward=head_backward,
+        head_done=head_backward,
         in_ffn=in_layer,
         in_attention=in_layer,
-        earlier=in_layer.but(gradients=kept + of_layer),
+        earlier_layer=in_layer.with_(gradients=d.gradients + layer_gradients),
     )
-    return more
 
 
-def in_flight(f: Features, rank: Floats, chunk: Floats) -> Floats:
-    """Micro-batches whose activations `rank` holds at most of each of its chunks, (chunks, n).
+def _at_loss(t: Stage, d: _Fsdp) -> Held:
+    """When the loss is computed.
 
-    With p ranks and v chunks: 1F1B p - rank. Interleaved 2 (p - rank - 1) + (v - 1) p passes before
-    the first backward and the one that follows, zero bubble p - rank - 1 of them and as many more
-    as its weights' gradients wait; rounds of p go to one chunk after the other. ZBV 2p - 1 - rank
-    and rank + 1. DualPipeV the same and one more.
+    ZeRO-3 still holds the head where several ranks share it; a tied matrix is never let go, and the
+    head of a pipeline that is not tied is let go before its loss. Where weights' gradients wait,
+    there are gradients of logits and of layers to make them from.
     """
-    p, v, s = f.pp, f.virtual, f.schedule
-    ahead = np.where(s == INTERLEAVED, 2 * (p - rank - 1) + (v - 1) * p + 1, v * p)
-    in_rounds = np.where(
-        chunk == 0, np.where(ahead > v * p, ahead - (v - 1) * p, np.minimum(ahead, p)),
-        np.clip(ahead - chunk * p, 0.0, p),
-    )  # fmt: skip
-    in_v = np.where(chunk == 0, 2 * p - 1 - rank + (s == DUALPIPEV), rank + 1)
-    most = np.where(s >= ZBV, in_v, np.where(s == ONE_F_ONE_B, p - rank, in_rounds))
-    flying: Floats = np.minimum(most, f.accumulation)
-    return flying
+    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    rounds = f.accumulation
+    stays = d.several | (d.tied & d.wrapped & (not s.piped))
+    stays = stays & (d.tied | (not s.piped))
+    head = np.where(d.third & c.has_head & stays, e * s.vocab_params, 0.0)
+    begun = np.minimum(c.waiting_heads, rounds - 1) / np.maximum(c.waiting_heads, 1.0)
+    outputs = c.waiting_layer_passes * s.layer.output_gradients
+    outputs = outputs + c.waiting_heads * e * t.logits
+    # in a first round through several chunks only the last one has gradients of weights
+    last_chunk = e * (c.layers / d.chunks * s.layer_params + s.vocab_params)
+    first_round = (rounds <= f.pp) & c.has_head
+    gradients = np.where(first_round, np.minimum(last_chunk, d.gradients), d.gradients)
+    return d.usual.with_(
+        weights=d.weights + head,
+        gradients=np.where(rounds > c.waiting_heads + 1, gradients, 0.0),
+        activations=begun * outputs,
+    )
 
 
-def chunks_of_ranks(group: Group, f: Features) -> Iterator[Chunks]:
-    """Of the first, the second and the last rank, as far as any of the layouts has them."""
-    in_v, zbv = f.schedule >= ZBV, f.schedule == ZBV
-    in_parts = zbv | (f.schedule == ZERO_BUBBLE)  # a backward: of activations, and of weights
-    each = np.where(in_v, 2.0, f.virtual)  # chunks of a rank
-    chunks, chunk = f.pp * each, np.arange(each.max(initial=1))[:, np.newaxis]
-    there = chunk < each
-    dealt = stages_of(dataclasses.replace(f, pp=chunks), group.stack)
-    fuller = f.num_layers - dealt.last - dealt.first * (chunks - 1)
-    mixed = (f.expert_share > 0) & (f.expert_share < 1)
-    ends = ends_of_two_kinds(f, chunks) if mixed.any() else None
-    ranks = (np.zeros(len(f)), np.minimum(1.0, f.pp - 1), f.pp - 1)
-    for rank in ranks[: int(f.pp.max(initial=1))]:
-        index = np.where(in_v & (chunk == 1), chunks - 1 - rank, rank + chunk * f.pp)
-        first, last = there & (index == 0), there & (index == chunks - 1)
-        count = np.where(last, dealt.last, dealt.first + (index >= chunks - 1 - fuller)) * there
-        dense = None
-        if ends is not None:
-            row, place = np.arange(len(f)), np.minimum(index, chunks - 1).astype(int)
-            before, until = ends[row, place], ends[row, place + 1]
-            of_dense = np.clip((1 - f.expert_share) * f.num_layers - before, 0.0, until - before)
-            count = np.where(mixed, (until - before) * there, count)
-            dense = np.where(mixed, of_dense * there, (1 - f.expert_share) * count).sum(0)
-        flying = in_flight(f, rank, chunk) * there
-        # ZBV ends with pp + rank passes, of which it puts off 2 rank + 1 weights' gradients
-        at_end = np.where(zbv, np.where(chunk == 0, f.pp, rank), flying)
-        last_waits = (f.schedule == ZERO_BUBBLE) & (chunk == each - 1)
-        waiting = np.where(zbv, rank + (chunk == 0), rank * last_waits)
-        put_off = np.minimum(waiting, flying)
-        turn = zbv & (index == f.pp)  # its gradient takes a buffer's place
-        deferred = (there & ~first & in_parts & ~turn).sum(0)
-        passes = flying.sum(0)
-        # others than the one whose backward is over; no chunk has more than are left of the step
-        others = np.minimum(passes, (f.accumulation - 1) * each) - 1
-        kept_for_step = deferred * f.accumulation - np.where(deferred > 0, passes, 0.0)
-        yield Chunks(
-            layers=count.sum(0),
-            tables=1.0 * first.any(0) + last.any(0),
-            flying=(count * flying).sum(0),
-            staying=np.maximum(others, 0.0) / passes,
-            messages=passes + np.maximum(kept_for_step, 0.0),
-            looks_up=first.any(0),
-            has_head=last.any(0),
-            outputs=1.0,
-            passes=passes,
-            left=(count * np.minimum(at_end, flying)).sum(0),
-            split=(count * put_off).sum(0),
-            split_heads=(last * put_off).sum(0),
-            received=(there & ~first).sum(0) + 1.0 * (there & ~last).sum(0),
-            deferred=deferred,
-            dense=dense,
-        )
+def _building(t: Stage, d: _Fsdp) -> list[Moment]:
+    """While the model is built: a vocabulary matrix is drawn whole, then sharded."""
+    s, e, shards = t.sizes, t.sizes.f.element_bytes, d.master * d.shard
+    drawn = vocab_init_bytes(s.f) + np.where(e < FP32, e * s.vocab_params, 0.0)
+    others = (shards - d.master * s.vocab_params / d.ranks) * (s.piped | ~d.tied)
+    return [
+        (BUILD, Held(FP32 * s.vocab_params, 0.0, shards)),
+        (BUILD, Held(drawn, 0.0, others)),
+    ]
+
+
+def _forward(t: Stage, d: _Fsdp, loss: Held) -> list[Moment]:
+    """While the head, or a layer, lies in a flat buffer too, until the next one is gathered.
+
+    Up to zero_stage 2 only the first micro-batch gathers.
+    """
+    flat_head = (d.several & d.wrapped) * t.sizes.f.element_bytes * d.vocab * t.chunks.has_head
+    flat_layer = d.copy * d.layer * np.where(d.third, 2.0, 1.0)
+    first = d.usual.with_(
+        gradients=np.where(d.third, d.gradients, 0.0), activations=t.in_flight + t.final_norm
+    )
+    at_head = first.with_(weights=loss.weights + flat_head)
+    return [
+        (FORWARD, at_head.plus(0.0, t.loss.forward)),
+        (FORWARD, first.with_(weights=d.weights + flat_layer)),
+    ]
+
+
+def _head_reduced(t: Stage, d: _Fsdp, one_layer: Floats) -> Moment:
+    """The head's gradient is being reduced, from a flat copy."""
+    e = t.sizes.f.element_bytes
+    flat = d.stay * d.vocab * t.chunks.has_head * (2 * e + d.reduced)
+    held = d.usual.with_(weights=d.weights + one_layer, gradients=d.gradients + flat)
+    return BACKWARD, held.plus(t.in_flight + e * t.sizes.hidden)
+
+
+def _last_reduced(t: Stage, d: _Fsdp) -> Moment:
+    """The last gradients are reduced, one chunk after the other, of each a vocabulary matrix first.
+
+    In a pipeline from a flat copy; gradients that were summed are let go before they are cast.
+    """
+    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
+    whole = np.where(d.reduces_once, e * t.params, 0.0) / d.chunks
+    gradients = whole + d.shard_gradients * (1 - 1 / d.chunks)
+    if not s.piped:
+        working = s.layer.recomputed + s.layer.in_backward + e * s.hidden
+        return BACKWARD, d.usual.with_(gradients=gradients).plus(working)
+    freed = np.where(d.several & ((f.accumulation > 1) | (f.zero_stage == 0)), e, 0.0)
+    flat = (np.maximum(d.reduced - freed, 0.0) + d.wrapped * e) * d.first
+    weights = d.chunk_weights - d.copy * d.first
+    return BACKWARD, d.usual.with_(weights=weights, gradients=gradients + flat).plus(
+        d.kept_messages
+    )
+
+
+def _after_backward(t: Stage, d: _Fsdp) -> list[Moment]:
+    """The last FSDP2 group, with the embedding, is reduced; the optimizer steps.
+
+    Replicas without ZeRO all-reduce flat copies of all groups. The copies of a tied matrix at a
+    pipeline's ends get the sum of their gradients, stacked and added.
+    """
+    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    held = d.usual.with_(weights=0.0, activations=d.kept_messages)
+    last_group = c.has_embedding * (d.vocab + f.positions * f.hidden_size)
+    last_group = last_group + s.piped * c.has_head * ~d.tied * s.vocab_params
+    flat = d.wrapped * e * last_group * (1 + 1 / d.ranks)
+    replicates = (f.zero_stage == 0) & d.several & d.wrapped
+    flat = np.where(replicates, e * (t.params + d.layer), flat)
+    copies = c.vocab_matrices + (c.vocab_matrices > 0)
+    stacked = (s.piped & d.tied) * copies * d.master * s.vocab_params / d.ranks
+    return [
+        (BACKWARD, held.with_(gradients=d.shard_gradients + flat)),
+        (OPTIMIZER, held.with_(gradients=d.shard_gradients + stacked)),
+    ]
+
+
+def _pipelined(t: Stage, d: _Fsdp, loss: Held) -> list[Moment]:
+    """Moments that only pipelines have."""
+    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    # schedules of several chunks gather the next three of them whole (`_add_unshard_reshard`)
+    ahead = d.third * (f.schedule != ONE_F_ONE_B) * np.minimum(1.0, 3 / d.chunks)
+    ahead = d.weights + ahead * d.copy * d.params
+    # a backward in two parts holds on to the gradient of what the loss read
+    in_parts = (f.schedule == ZERO_BUBBLE) | (f.schedule == ZBV)
+    loss_input = in_parts * (f.tp > 1) * ~f.fused_cross_entropy * FP32 * t.logits
+    # before the embedding's gradient is added to that of the micro-batch before
+    embedding = e * (s.vocab_params + f.positions * f.hidden_size)
+    embedding = (f.accumulation > 1) * c.has_embedding * embedding
+    at_embedding = d.usual.with_(weights=d.chunk_weights, gradients=d.gradients + embedding)
+    gathered_again = d.third * d.several * d.copy * d.first
+    gathering = d.usual.with_(weights=d.chunk_weights + gathered_again)
+    first_chunk = c.layers / d.chunks * s.layer.kept
+    return [
+        (BACKWARD, gathering.plus(t.in_flight * c.staying)),
+        (FORWARD, d.usual.with_(weights=ahead, gradients=0.0).plus(first_chunk)),
+        (BACKWARD, loss.plus(t.in_flight + t.final_norm, t.loss.backward + loss_input)),
+        (BACKWARD, _waiting_weights(t, d)),
+        (BACKWARD, at_embedding.plus(t.in_flight * c.staying)),
+    ]
+
+
+def _waiting_weights(t: Stage, d: _Fsdp) -> Held:
+    """Gradients of weights that were put off are computed, group by group.
+
+    Under full checkpointing each group computes its layer again, and what no gradient of a weight
+    reads stays until the pass through its chunk is over.
+    """
+    s, c, f, e = t.sizes, t.chunks, t.sizes.f, t.sizes.f.element_bytes
+    layer, waits = s.layer, c.waiting_layer_passes > 0
+    held = c.final_layer_passes * layer.kept + c.waiting_layer_passes * layer.output_gradients
+    held = held + (c.passes + f.accumulation * c.kept_received) * d.message
+    held = np.where(waits, held, 0.0) + c.waiting_heads * e * t.logits
+    again = f.full & waits
+    unread = c.layers / d.chunks * _groups_of_layer(f) * (layer.recomputed - layer.weight_inputs)
+    held = held + again * (unread + c.waiting_layer_passes * layer.weight_inputs)
+    return d.usual.with_(gradients=d.gradients + again * e * d.layer).plus(held)
+
+
+def _groups_of_layer(f: Features) -> Floats:
+    """Groups of a layer's weights whose gradients are computed together.
+
+    Those of one operator; under tp those of all operators with the same input.
+    """
+    dense = np.where(f.tp > 1, 1.0, f.mlp_inputs) + 1
+    experts = 1 + (f.mlp_inputs + 1) * (1.0 + (f.ffn_hidden_size > 0))
+    ffn = (1 - f.expert_share) * dense + f.expert_share * experts
+    return np.asarray(3 + np.where(f.tp > 1, 1.0, 3.0) + 2 * f.head_norms + ffn)
+
+
+def _tied_at_end(t: Stage, d: _Fsdp) -> Moment:
+    """The end of backward with a tied matrix and no pipeline.
+
+    The matrix has two gradients, their sum, and what earlier micro-batches left. The layers' are
+    reduced by then; copies without ZeRO, which all-reduce at the end, have no shards of them.
+    """
+    s, f, e = t.sizes, t.sizes.f, t.sizes.f.element_bytes
+    again = f.accumulation > 1
+    layers = e * (t.params - s.vocab_params)
+    vocab_shard = d.master * s.vocab_params / d.ranks
+    vocab_gradients = np.where(d.reduces_once & again, 4.0, 3.0) * e * s.vocab_params
+    layer_gradients = np.where(d.wrapped, d.shard_gradients - vocab_shard, layers)
+    earlier = (again & ~d.reduces_once & d.wrapped) * vocab_shard
+    unreduced = np.where((f.zero_stage == 0) & d.several, layers, 0.0) + e * d.layer
+    held = d.usual.with_(
+        weights=d.wrapped * (e * s.vocab_params + unreduced),
+        gradients=d.tied * (vocab_gradients + layer_gradients + earlier),
+    )
+    return BACKWARD, held.plus(e * s.hidden)

@@ -1,11 +1,11 @@
-"""What predictions say of one layout against another: odds, and what is gained on average.
+"""Odds that one layout is faster than another, and the gain to expect from measuring it.
 
-Errors of layouts of one model, software and cluster are largely common, and what is common cancels
-in a ratio: at one size ln(a / b) has the standard deviation sqrt(own_a^2 + own_b^2), between sizes
+Layouts of one model, software and cluster share most of their error, and what they share cancels in
+a ratio. At one size ln(a / b) has the standard deviation sqrt(own_a^2 + own_b^2), between sizes
 sqrt(own_a^2 + own_b^2 + size_a^2 + size_b^2) (`predicted_own_sigma`, `predicted_size_sigma`).
-Odds take errors as Student's with 3 degrees of freedom, gains as normal, both with the width that
-holds 8 in 10: of pairs of published layouts that odds say 99.8 % sure 98.9 % hold, as many as of
-those that a normal error would say 99.9 % (docs/prediction_accuracy.md).
+Odds take the error to be Student's with 3 degrees of freedom, gains take it to be normal, both with
+the same central 80 %. Of pairs of published layouts with odds of 99.8 % 98.9 % hold, as many as of
+those that a normal error puts at 99.9 % (docs/prediction_accuracy.md).
 """
 
 import math
@@ -13,12 +13,12 @@ import math
 import numpy as np
 
 from scaling.foreign.arrays import Floats
-from scaling.predict.cost.interval import below
+from scaling.predict.cost.interval import normal_cdf
 
 _STUDENT_3 = 1.6377 / 1.2816 / math.sqrt(3)  # its 90 % point over that of a normal error
-# Layouts that differ on one axis, or on two, share part of what is otherwise each one's own:
-# held-out residuals of published sweeps differ by 0.5 to 0.85 (on one axis) and 0.85 to 1 (on two)
-# of what far layouts differ by.
+# Layouts that differ on few axes share part of their own errors. Factor by the number of axes, from
+# held-out residuals of published sweeps: on one axis 0.5 to 0.85 of the difference between far
+# layouts, on two 0.85 to 1.
 _NEAR = {0: 0.5, 1: 0.75, 2: 0.93}
 
 
@@ -45,7 +45,7 @@ def ratio_sigma(
 
 
 def expected_gain(step_a_s: Floats | float, step_b_s: float, sigma: Floats) -> Floats:
-    """What is gained on b by measuring a, on average: the mean of max(0, ln(b / a)).
+    """What measuring a gains over b on average: the mean of max(0, ln(b / a)).
 
     The expected improvement of a normal error, s (phi(z) + z Phi(z)) with z = ln(b / a) / s
     (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998, eq. 15).
@@ -57,11 +57,11 @@ def expected_gain(step_a_s: Floats | float, step_b_s: float, sigma: Floats) -> F
     """
     z = np.log(step_b_s / np.asarray(step_a_s)) / sigma
     density = np.exp(-np.square(z) / 2) / math.sqrt(2 * math.pi)
-    return np.asarray(sigma * (density + z * below(z)))
+    return np.asarray(sigma * (density + z * normal_cdf(z)))
 
 
 def chance_faster(step_a_s: Floats | float, step_b_s: Floats | float, sigma: Floats) -> Floats:
-    """P(a is faster than b): that ln(a / b) is below 0.
+    """P(a is faster than b), which is P(ln(a / b) < 0).
 
     Args:
         step_a_s: predicted seconds a step of a.
@@ -70,5 +70,5 @@ def chance_faster(step_a_s: Floats | float, step_b_s: Floats | float, sigma: Flo
     """
     apart = np.log(np.asarray(step_b_s, dtype=np.float64) / step_a_s)
     x = _STUDENT_3 * apart / np.maximum(sigma, 1e-12)
-    # Student's distribution function with 3 degrees of freedom, closed
+    # closed form of Student's distribution function with 3 degrees of freedom
     return np.asarray(0.5 + (x / (1 + x**2) + np.arctan(x)) / math.pi)

@@ -10,11 +10,11 @@ from scaling.predict.read.features import Features, Group
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Ranks, (n,), cp ranks included: to ZeRO they are replicas as well (DeepSpeed, FSDP).
+    """Numbers of ranks, (n,), with cp ranks: to ZeRO they are replicas too (DeepSpeed, FSDP).
 
-    `state` hold one copy of optimizer state, gradients and weights, as far as the stage shards
-    them; 1 at stage 0. `inside` hold one copy of what is gathered inside a group: the same ranks,
-    but where `second` is set, those that share a second copy of the weights.
+    `state` ranks share one copy of optimizer state, gradients and weights, as far as the stage
+    shards them; 1 at stage 0. `second` marks layouts that keep a second copy of the weights, shared
+    by `inside` ranks; elsewhere `inside` equals `state`.
     """
 
     state: Floats
@@ -28,11 +28,12 @@ class Sharding:
 
 
 def sharding_of(group: Group, f: Features) -> Sharding:
-    """What `zero_shard_size` means under this software.
+    """Sharding of everything but routed experts, by this software's meaning of `zero_shard_size`.
 
-    Hybrid sharding (MiCS, arXiv 2205.00119; FSDP): everything is spread over these ranks only, and
-    groups of them are copies of each other. DeepSpeed's hpZ (arXiv 2306.10209, section 3.2): the
-    state stays spread over all, and zero_stage 3 keeps a second copy of the weights in each group.
+    Hybrid sharding (MiCS, arXiv 2205.00119; FSDP) spreads everything over `zero_shard_size` ranks
+    only, and keeps a copy in each group of them. DeepSpeed's hpZ (arXiv 2306.10209, section 3.2)
+    spreads the state over all ranks, and at zero_stage 3 keeps a second copy of the weights in each
+    group.
     """
     shard = f.shard * f.cp
     second = (f.zero_stage >= 3) & (f.shard < f.dp) & group.stack.second_copy
@@ -42,3 +43,16 @@ def sharding_of(group: Group, f: Features) -> Sharding:
         inside=np.where(f.zero_stage >= 1, shard, 1.0),
         second=second,
     )
+
+
+def expert_replicas(f: Features) -> Floats:
+    """Ranks of a stage that hold the same experts, (n,): all of its ranks over ep * etp."""
+    return np.asarray(f.dp * f.cp * f.tp / (f.ep * f.etp))
+
+
+def expert_sharding_of(f: Features) -> Sharding:
+    """Sharding of routed experts, over the ranks that hold the same ones."""
+    replicas = expert_replicas(f)
+    ranks = np.where(f.shard < f.dp, np.minimum(replicas, f.shard * f.cp), replicas)
+    ranks = np.where(f.zero_stage >= 1, ranks, 1.0)
+    return Sharding(state=ranks, inside=ranks, second=np.zeros(len(f), dtype=bool))

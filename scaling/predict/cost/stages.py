@@ -7,14 +7,16 @@ import numpy as np
 from scaling.foreign.arrays import Flags, Floats
 from scaling.layout.axes import ActivationCheckpointing
 from scaling.layout.partition import layer_cost, split_by_cost
-from scaling.predict.cost.experts import held_params, routed_params
+from scaling.predict.cost.experts import held_expert_params, routed_params
 from scaling.predict.read.features import Features
 from scaling.predict.read.stack_facts import Stack
+
+_CHECKPOINTING: tuple[ActivationCheckpointing, ...] = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Layers of the first, a middle and the last stage, (n,); the whole model where pp = 1.
+    """Layers of the first, the fullest middle and the last stage, (n,); the whole model if pp = 1.
 
     In an encoder-decoder they are layers of average weight, which all formulas multiply.
     """
@@ -26,33 +28,34 @@ class Stages:
 
 
 def layer_params(f: Features) -> Floats:
-    """Matmul weights of the average layer (shapes.py), routed experts apart (experts.py)."""
+    """Weights in the matrices of the average layer, without routed experts (shapes.py), (n,)."""
     attention = 2 * f.hidden_size * (f.query_width + f.kv_width) * f.attention_weights
     return f.attentions * attention + (f.mlp_inputs + 1) * f.hidden_size * f.ffn_hidden_size
 
 
 def multiplied_params(f: Features) -> Floats:
-    """Weights that a token is multiplied with in the average layer, those of its experts too."""
+    """Weights that one token is multiplied with in the average layer, its experts' too, (n,)."""
     return layer_params(f) + routed_params(f)
 
 
 def head_params(f: Features) -> Floats:
-    """Weights of one vocabulary matrix."""
+    """Weights of one vocabulary matrix, (n,)."""
     return f.vocab_size * f.hidden_size
 
 
 def stages_of(f: Features, stack: Stack) -> Stages:
-    """Deal the layers.
+    """Deal the layers by the stack's rule.
 
-    even: ceil(L / pp) layers a stage, the last one takes what is left (Megatron, DeepSpeed with
-    uneven counts). by_cost: the head counts as head_params / layer_params layers and a stage takes
-    layers until its share of the cost is passed (nanotron). even_or_ends: even, but where layers do
-    not divide and two more would, embedding and head count as a layer each (Megatron-Core's
-    account_for_embedding_in_pipeline_split). slowest_least: as this project's engine deals them
-    (scaling/layout/partition.py), and as encoder-decoders of any software are taken.
+    even: ceil(L / pp) layers a stage; the last one takes what is left (Megatron, DeepSpeed with
+    uneven counts).
+    even_or_ends: even, but where L does not divide and L + 2 does, embedding and head count as a
+    layer each (Megatron-Core's account_for_embedding_in_pipeline_split).
+    by_cost: the head counts as head_params / multiplied_params layers, and a stage takes layers
+    until its share of the cost is passed (nanotron).
+    slowest_least: as this project's engines do.
     """
     if stack.split == "slowest_least":
-        return _slowest_least(f)
+        return _encoder_decoders_by_cost(f, _slowest_least(f))
     layers, pp = f.num_layers, f.pp
     piped = pp > 1
     if stack.split == "by_cost":
@@ -66,116 +69,124 @@ def stages_of(f: Features, stack: Stack) -> Stages:
             ends = piped & (layers % pp > 0) & ((layers + 2) % pp == 0)
             middle = np.where(ends, (layers + 2) / pp, middle)
             first, last = np.where(ends, middle - 1, first), np.where(ends, middle - 1, last)
-    return _of_two_stacks(f, Stages(first, middle, np.where(piped, last, layers), piped))
+    last = np.where(piped, last, layers)
+    return _encoder_decoders_by_cost(f, Stages(first, middle, last, piped))
 
 
 def _slowest_least(f: Features) -> Stages:
-    """Layers of the engine's own stages, as scaling/layout/partition.py deals them.
+    """Deal layers so that the slowest stage is fastest, as scaling/layout/partition.py does.
 
-    All stages but the last have the same number of layers or one more, so what remains to be found
-    is how many the last one has beside the head: next to the number at which all cost the same.
+    All stages but the last have the same number of layers or one more. So only the last one's
+    layers beside the head are to be found: next to the number at which all stages cost the same.
     """
     layers, pp = f.num_layers, np.maximum(f.pp, 2.0)
-    core = 4 * f.attentions * f.query_width * f.seq_length
-    forward = 2 * multiplied_params(f) + core
-    layer = 3 * forward + np.where(f.full, forward, np.where(f.selective, core, 0.0))
-    head = 6 * head_params(f) / layer  # in layers
-    alike = np.floor((layers + head) / pp - head)
+    attention = 4 * f.attentions * f.query_width * f.seq_length
+    forward = 2 * multiplied_params(f) + attention
+    recomputed = np.where(f.full, forward, np.where(f.selective, attention, 0.0))
+    head = 6 * head_params(f) / (3 * forward + recomputed)  # in layers
+    equal = np.floor((layers + head) / pp - head)
     chosen = np.zeros_like(layers)
-    least_most, least_squares = np.full_like(layers, np.inf), np.full_like(layers, np.inf)
-    for nearby in (0.0, 1.0, -1.0):
-        last = np.clip(alike + nearby, 0.0, layers - (pp - 1))
-        fewest = np.floor((layers - last) / (pp - 1))
-        fuller = layers - last - fewest * (pp - 1)  # stages with one more
-        most = np.maximum(fewest + (fuller > 0), last + head)
-        squares = fuller * (2 * fewest + 1) + (pp - 1) * fewest**2 + (last + head) ** 2
-        better = (most < least_most) | ((most == least_most) & (squares < least_squares))
+    least_cost, least_squares = np.full_like(layers, np.inf), np.full_like(layers, np.inf)
+    for offset in (0.0, 1.0, -1.0):
+        last = np.clip(equal + offset, 0.0, layers - (pp - 1))
+        fewest, with_one_more = _equal_shares(layers - last, pp - 1)
+        cost = np.maximum(fewest + (with_one_more > 0), last + head)
+        squares = with_one_more * (2 * fewest + 1) + (pp - 1) * fewest**2 + (last + head) ** 2
+        better = (cost < least_cost) | ((cost == least_cost) & (squares < least_squares))
         chosen = np.where(better, last, chosen)
-        least_most = np.where(better, most, least_most)
+        least_cost = np.where(better, cost, least_cost)
         least_squares = np.where(better, squares, least_squares)
-    fewest = np.floor((layers - chosen) / (pp - 1))
-    fuller = layers - chosen > fewest * (pp - 1)
+    fewest, with_one_more = _equal_shares(layers - chosen, pp - 1)
     piped = f.pp > 1
-    stages = Stages(
+    return Stages(
         np.where(piped, fewest, layers),
-        # of those between the ends the fullest: it can be the one that all wait for
-        np.where(piped, fewest + fuller, layers),
+        np.where(piped, fewest + (with_one_more > 0), layers),
         np.where(piped, chosen, layers),
         piped,
     )
-    return _of_two_stacks(f, stages)
 
 
-def _of_two_stacks(f: Features, stages: Stages) -> Stages:
-    """The same with the stages of encoder-decoders, in layers of their average weight."""
+def _equal_shares(layers: Floats, stages: Floats) -> tuple[Floats, Floats]:
+    """The fewest layers of a stage, and how many stages have one more."""
+    fewest = np.floor(layers / stages)
+    return fewest, layers - fewest * stages
+
+
+def _encoder_decoders_by_cost(f: Features, stages: Stages) -> Stages:
+    """Replace the stages of encoder-decoders: whatever the software, they are dealt by cost."""
     rows = np.flatnonzero(stages.piped & (f.attentions > 1))
     if not len(rows):
         return stages
     first, middle, last = stages.first.copy(), stages.middle.copy(), stages.last.copy()
-    own = f.take(rows)
-    ends = ends_of_two_kinds(own, own.pp)
-    # with a attentions a layer on average a - 1 of the layers are a decoder's, each of two
-    attention, average = 2 * own.hidden_size * (own.query_width + own.kv_width), layer_params(own)
-    encoder = (1 - (own.attentions - 1) * attention / average)[:, None]
-    decoder = (1 + (2 - own.attentions) * attention / average)[:, None]
-    encoders = ((2 - own.attentions) * own.num_layers)[:, None]
-    weighed = np.minimum(ends, encoders) * encoder + np.maximum(ends - encoders, 0.0) * decoder
-    of_stages, stage = np.diff(weighed, axis=1), np.arange(ends.shape[1] - 1)
-    at_end = (own.pp - 1).astype(int)
-    first[rows], last[rows] = of_stages[:, 0], of_stages[np.arange(len(rows)), at_end]
-    between = np.where((stage > 0) & (stage < at_end[:, None]), of_stages, 0.0).max(axis=1)
-    middle[rows] = np.where(at_end > 1, between, first[rows])
+    t5 = f.take(rows)
+    ends = ends_of_two_kinds(t5, t5.pp)
+    # With a attentions a layer on average, a - 1 of the layers are a decoder's, with two each.
+    # Stages are counted in layers of average weight.
+    attention, average = 2 * t5.hidden_size * (t5.query_width + t5.kv_width), layer_params(t5)
+    encoder = (1 - (t5.attentions - 1) * attention / average)[:, None]
+    decoder = (1 + (2 - t5.attentions) * attention / average)[:, None]
+    encoders = ((2 - t5.attentions) * t5.num_layers)[:, None]
+    weight = np.minimum(ends, encoders) * encoder + np.maximum(ends - encoders, 0.0) * decoder
+    stage_weight, stage = np.diff(weight, axis=1), np.arange(ends.shape[1] - 1)
+    last_stage = (t5.pp - 1).astype(int)
+    first[rows] = stage_weight[:, 0]
+    last[rows] = stage_weight[np.arange(len(rows)), last_stage]
+    is_between = (stage > 0) & (stage < last_stage[:, None])
+    fullest = np.where(is_between, stage_weight, 0.0).max(axis=1)
+    middle[rows] = np.where(last_stage > 1, fullest, first[rows])
     return Stages(first, middle, last, stages.piped)
 
 
 def ends_of_two_kinds(f: Features, stages: Floats) -> Floats:
-    """Layers before each stage, (n, most stages + 1), where all of one kind come first.
+    """Layers before each stage, (n, most stages + 1), of models with two kinds of layers.
 
-    An encoder's before its decoder's, dense ones before those with experts; as the engine deals
-    them (scaling/layout/partition.py), each different model once.
+    An encoder's come before its decoder's, dense ones before those with experts. They are dealt as
+    the engine does it (scaling/layout/partition.py), which takes a loop: once for each distinct
+    model and number of stages.
     """
-    both, attention = f.attentions > 1, 2 * f.hidden_size * (f.query_width + f.kv_width)
-    matrices, core = (f.mlp_inputs + 1) * f.hidden_size, 4 * f.query_width * f.seq_length
-    chosen = shared_ffn(f) + f.experts_per_token * f.expert_ffn
-    routed = attention + matrices * chosen + f.hidden_size * f.num_experts
+    is_t5, attention = f.attentions > 1, 2 * f.hidden_size * (f.query_width + f.kv_width)
+    matrices, scores = (f.mlp_inputs + 1) * f.hidden_size, 4 * f.query_width * f.seq_length
+    expert_ffn = shared_ffn(f) + f.experts_per_token * f.expert_ffn
+    expert_layer = attention + matrices * expert_ffn + f.hidden_size * f.num_experts
     facts = [
-        np.where(both, 2 - f.attentions, 1 - f.expert_share) * f.num_layers,
+        np.where(is_t5, 2 - f.attentions, 1 - f.expert_share) * f.num_layers,
         f.num_layers,
-        attention + matrices * np.where(both, f.ffn_hidden_size, f.dense_ffn),
-        np.where(both, 2 * attention + matrices * f.ffn_hidden_size, routed),
-        core,
-        np.where(both, 2.0, 1.0) * core,
+        attention + matrices * np.where(is_t5, f.ffn_hidden_size, f.dense_ffn),
+        scores,
+        np.where(is_t5, 2 * attention + matrices * f.ffn_hidden_size, expert_layer),
+        np.where(is_t5, 2.0, 1.0) * scores,
         6 * head_params(f),
         np.where(f.full, 2.0, np.where(f.selective, 1.0, 0.0)),
         stages,
     ]
-    kinds, kind_of = np.unique(np.round(np.stack(facts, axis=1)), axis=0, return_inverse=True)
-    ends = np.zeros((len(kinds), int(stages.max()) + 1))
-    for values, of_kind in zip(kinds.astype(int).tolist(), ends, strict=True):
-        first, layers, *sizes, head, recomputed, pp = values
-        again: ActivationCheckpointing = ("none", "selective", "full")[recomputed]
-        one, other = (layer_cost(sizes[kind], sizes[kind + 2], again) for kind in (0, 1))
-        dealt = split_by_cost((one,) * first + (other,) * (layers - first) + (head,), pp)
-        of_kind[1:] = np.cumsum((*dealt, *(0,) * (len(of_kind) - 1 - pp)))
-    return np.asarray(ends[kind_of.reshape(-1)])
+    models, model_of = np.unique(np.round(np.stack(facts, axis=1)), axis=0, return_inverse=True)
+    ends = np.zeros((len(models), int(stages.max()) + 1))
+    for model, model_ends in zip(models.astype(int).tolist(), ends, strict=True):
+        first_kind, layers, params, scores_of, other_params, other_scores, head, again, pp = model
+        checkpointing = _CHECKPOINTING[again]
+        costs = (layer_cost(params, scores_of, checkpointing),) * first_kind
+        costs += (layer_cost(other_params, other_scores, checkpointing),) * (layers - first_kind)
+        dealt = np.cumsum(split_by_cost((*costs, head), pp))
+        model_ends[1 : pp + 1], model_ends[pp + 1 :] = dealt, dealt[-1]
+    return np.asarray(ends[model_of.reshape(-1)])
 
 
 def shared_ffn(f: Features) -> Floats:
-    """Width of what every token goes through in a layer of experts, the shared ones."""
+    """Width of the shared experts, which every token of a layer with experts goes through, (n,)."""
     dense = (1 - f.expert_share) * f.dense_ffn
     width: Floats = np.maximum(f.ffn_hidden_size - dense, 0.0) / np.maximum(f.expert_share, 1e-9)
     return width
 
 
 def weights_of_heaviest_stage(f: Features, stages: Stages) -> Floats:
-    """Parameters of the stage that has most, per tp rank: it moves and updates most."""
+    """Parameters per tp rank of the stage with most: the one that moves and updates most, (n,)."""
     layer, head = layer_params(f), head_params(f)
-    between = np.where(f.pp > 2, stages.middle * layer, 0.0)
-    piped = np.maximum(np.maximum(stages.first, stages.last) * layer + head, between)
+    middle = np.where(f.pp > 2, stages.middle * layer, 0.0)
+    piped = np.maximum(np.maximum(stages.first, stages.last) * layer + head, middle)
     return np.where(stages.piped, piped, f.num_layers * layer + f.embeddings * head) / f.tp
 
 
 def experts_of_heaviest_stage(f: Features, stages: Stages) -> Floats:
-    """Parameters of routed experts that a rank of the stage with most layers holds."""
+    """Parameters of routed experts that a rank of the stage with most layers holds, (n,)."""
     layers = np.maximum(np.maximum(stages.first, stages.last), np.where(f.pp > 2, stages.middle, 0))
-    return np.asarray(np.where(stages.piped, layers, f.num_layers) * held_params(f))
+    return np.asarray(np.where(stages.piped, layers, f.num_layers) * held_expert_params(f))

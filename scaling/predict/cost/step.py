@@ -5,13 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.foreign.arrays import Floats
+from scaling.foreign.arrays import Flags, Floats
 from scaling.predict.cost.communication import Traffic, traffic_of
-from scaling.predict.cost.compute import head_of, layer_of, offloaded_seconds, optimizer_seconds
-from scaling.predict.cost.experts import expert_sharding_of, present
+from scaling.predict.cost.compute import (
+    LayerTime,
+    head_time,
+    layer_time,
+    offloaded_seconds,
+    optimizer_seconds,
+)
+from scaling.predict.cost.experts import has_experts
 from scaling.predict.cost.risk import expected_stall_s
-from scaling.predict.cost.sharding import sharding_of
-from scaling.predict.cost.stages import stages_of
+from scaling.predict.cost.sharding import expert_sharding_of, sharding_of
+from scaling.predict.cost.stages import Stages, stages_of
 from scaling.predict.read.features import Features, Group
 
 TIME_TERMS = (
@@ -31,10 +37,11 @@ TIME_TERMS = (
     "stall_s",
 )
 
-# Judgement, of what no table tells apart: by how much 1F1B slows a stage, what is not hidden of a
-# message between interleaved chunks, the slow-down per doubling of nodes, and from which share of
-# the capacity on the allocator retries.
-_FRICTION, _INTERLEAVED_EXPOSED, _NODE_JITTER, _STALL_KNEE = 0.01, 0.1, 0.004, 0.95
+# Judgement, because no published table tells these apart:
+_FRICTION = 0.01  # share of a slot by which 1F1B slows a stage down
+_INTERLEAVED_EXPOSED = 0.1  # share of a message between interleaved chunks that is not hidden
+_NODE_JITTER = 0.004  # slow-down of the step per doubling of nodes
+_STALL_KNEE = 0.95  # share of the capacity from which the allocator retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,19 @@ class Step:
     terms: dict[str, Floats]
 
     def times(self, factor: Floats) -> "Step":
-        """The same step, every term longer by a factor, (n,)."""
+        """The same step with every term multiplied by a factor, (n,)."""
         return Step(self.total * factor, {name: s * factor for name, s in self.terms.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Seconds that stages take for one micro-batch, (n,), computation and launches together."""
+
+    first: Floats
+    middle: Floats
+    last: Floats
+    slowest: Floats
+    ends_at_last: Flags  # the last stage is slower than the first, or the only one
 
 
 def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floats) -> Step:
@@ -58,64 +76,44 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
         p: every parameter by name.
         memory_used: predicted memory over capacity, (n,).
 
-    A stage takes the longer of what its GPU computes and what its host launches, per micro-batch:
-    a p-norm of the two, because the two alternate within a layer. With m micro-batches and pp
-    stages 1F1B takes (m - 1) slots of the slowest stage and one fill of all of them
-    (arXiv 2104.04473); v model chunks a rank shorten the fill by v.
+    With m micro-batches and pp stages 1F1B takes m slots of the slowest stage, and the time to fill
+    and drain the others once (arXiv 2104.04473); v model chunks a rank shorten that by v.
     """
     stages = stages_of(f, group.stack)
-    layer = layer_of(group, f, p)
+    layer = layer_time(group, f, p)
     traffic = traffic_of(group, f, p, stages, layer.attention)
-    head = head_of(group, f, p) + traffic.head
-    gpu = layer.gemm + layer.attention + layer.elementwise
-    gpu = gpu + traffic.per_layer + traffic.exchange
-    host = layer.host + traffic.host_per_layer
-    sharp = p["host_sharpness"]
-    # embedding and head launch about as much as one and a half layers
-    ends = 1.5 * host
-    piped = stages.piped
-    first = _longer(stages.first * gpu, stages.first * host + ends, sharp)
-    host_last = stages.last * host + np.where(piped, ends, 2 * ends)
-    last = _longer(stages.last * gpu + head, host_last, sharp)
-    middle = _longer(stages.middle * gpu, stages.middle * host, sharp)
-    at_last = ~piped | (last > first)
-    slot = np.where(at_last, last, first)
-    slot = np.where(f.pp > 2, np.maximum(slot, middle), slot)
+    head = head_time(group, f, p) + traffic.head
+    slots = _slots(f, p, stages, layer, traffic, head)
     m, message = f.accumulation, traffic.message
-    busy = m * slot
-    fill = (first + last + (f.pp - 2) * middle - slot) / f.virtual + (f.pp - 1) * message
-    bubble = np.where(piped, fill + (m - 1) * _FRICTION * slot, 0.0)
+    busy = m * slots.slowest
+    others = slots.first + slots.last + (f.pp - 2) * slots.middle - slots.slowest
+    fill = others / f.virtual + (f.pp - 1) * message
+    bubble = np.where(stages.piped, fill + (m - 1) * _FRICTION * slots.slowest, 0.0)
     # each chunk sends its own messages; interleaved, one chunk's travel while another computes
     sent = np.where(f.virtual > 1, f.virtual * _INTERLEAVED_EXPOSED, 1.0)
-    pp_comm = np.where(piped, (m - 1) * message * sent, 0.0)
+    pp_comm = np.where(stages.piped, (m - 1) * message * sent, 0.0)
     pipeline = busy + bubble + pp_comm
-    dp_comm = _exposed(group, f, p, traffic, pipeline)
-    updated = traffic.stage_weights / sharding_of(group, f).state
-    if present(f):
-        updated = updated + traffic.expert_weights / expert_sharding_of(f).state
-    optimizer = optimizer_seconds(group, updated)
-    optimizer = np.where(f.offload, offloaded_seconds(f, updated), optimizer)
+    dp_comm = _dp_comm_s(group, f, p, traffic, pipeline)
+    optimizer = _optimizer_s(group, f, traffic)
     nodes = np.maximum(f.world_size / f.gpus_per_node, 1.0)
     working = pipeline + dp_comm + optimizer
     jitter = working * _NODE_JITTER * np.log2(nodes)
-    stall = _stall(f, p, memory_used) + expected_stall_s(group, f)
-    total = working + jitter + p["step_overhead_s"] + stall
-    layers = np.where(at_last, stages.last, stages.first) * m
-    own = {
+    stall = _allocator_stall_s(f, p, memory_used) + expected_stall_s(group, f)
+    layers = np.where(slots.ends_at_last, stages.last, stages.first) * m
+    on_gpu = {
         "gemm_s": layers * layer.gemm,
         "attention_s": layers * layer.attention,
         "elementwise_s": layers * layer.elementwise,
-        "head_s": m * np.where(at_last, head, 0.0),
+        "head_s": m * np.where(slots.ends_at_last, head, 0.0),
         "tp_comm_s": layers * traffic.per_layer,
-        "ep_comm_s": layers * traffic.exchange,
+        "ep_comm_s": layers * traffic.all_to_all,
     }
-    # what the busiest stage's slot lasts beyond its GPU work is the host's
-    host_s = busy - sum(own.values())
     return Step(
-        total,
+        working + jitter + p["step_overhead_s"] + stall,
         {
-            **own,
-            "host_s": host_s,
+            **on_gpu,
+            # what the slowest stage takes beyond its GPU work is the host's
+            "host_s": busy - sum(on_gpu.values()),
             "pp_comm_s": pp_comm,
             "bubble_s": bubble,
             "dp_comm_s": dp_comm,
@@ -127,35 +125,71 @@ def step_of(group: Group, f: Features, p: Mapping[str, float], memory_used: Floa
     )
 
 
-def _longer(a: Floats, b: Floats, sharpness: float) -> Floats:
-    """A smooth maximum of two times: the p-norm."""
+def _slots(
+    f: Features,
+    p: Mapping[str, float],
+    stages: Stages,
+    layer: LayerTime,
+    traffic: Traffic,
+    head: Floats,
+) -> Slots:
+    """Time of each kind of stage: what its GPU computes joined with what its host launches.
+
+    The two alternate within a layer, so neither hides the other in full: their p-norm counts.
+    """
+    gpu = layer.gemm + layer.attention + layer.elementwise + traffic.per_layer + traffic.all_to_all
+    host = layer.host + traffic.host_per_layer
+    ends = 1.5 * host  # embedding and head each launch about as much as one and a half layers
+    ends_of_last = np.where(stages.piped, ends, 2 * ends)
+    sharpness = p["host_sharpness"]
+    first = _p_norm(stages.first * gpu, stages.first * host + ends, sharpness)
+    last = _p_norm(stages.last * gpu + head, stages.last * host + ends_of_last, sharpness)
+    middle = _p_norm(stages.middle * gpu, stages.middle * host, sharpness)
+    ends_at_last = ~stages.piped | (last > first)
+    slowest = np.where(ends_at_last, last, first)
+    slowest = np.where(f.pp > 2, np.maximum(slowest, middle), slowest)
+    return Slots(first, middle, last, slowest, ends_at_last)
+
+
+def _p_norm(a: Floats, b: Floats, sharpness: float) -> Floats:
+    """A smooth maximum of two times."""
     large = np.maximum(a, b)
     return large * (1 + (np.minimum(a, b) / large) ** sharpness) ** (1 / sharpness)
 
 
-def _exposed(
+def _dp_comm_s(
     group: Group, f: Features, p: Mapping[str, float], traffic: Traffic, pipeline: Floats
 ) -> Floats:
-    """Seconds of dp traffic nothing hides: a share of each kind, and what outlasts the pipeline.
+    """Seconds of data-parallel traffic that nothing hides, (n,).
 
-    Of what is moved once a step, and of what ZeRO-2 and 3 move behind every micro-batch.
+    Of once-a-step traffic a share, or all of it where gradients are reduced after the last
+    backward. Of ZeRO-2's and 3's traffic per micro-batch a share of what fits behind the pipeline,
+    and all that outlasts it.
     """
-    # ranks of dp and cp lie tp apart: past a node their traffic is the network's
-    far = f.tp * f.cp * f.dp > f.gpus_per_node
-    dp_exposed = np.where(far, p["dp_exposed"], p["dp_exposed_inside"])
+    # ranks of dp and cp lie tp apart: beyond a node their traffic takes the network
+    across = f.tp * f.cp * f.dp > f.gpus_per_node
+    exposed = np.where(across, p["dp_exposed"], p["dp_exposed_inside"])
     late = group.stack.reduces_late & ((f.pp > 1) | (f.zero_stage == 0))
     if group.stack.hides_without_zero:
         late = late & (f.pp > 1)
-    gradients = traffic.gradients * np.where(late, 1.0, dp_exposed)
+    once_a_step = traffic.gradients * np.where(late, 1.0, exposed)
     gathering = traffic.gathering * f.accumulation
-    beyond = np.maximum(gathering - pipeline, 0.0)
-    return np.asarray(gradients + beyond + p["zero3_exposed"] * np.minimum(gathering, pipeline))
+    hidden_in_part = p["zero3_exposed"] * np.minimum(gathering, pipeline)
+    return np.asarray(once_a_step + np.maximum(gathering - pipeline, 0.0) + hidden_in_part)
 
 
-def _stall(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:
-    """Seconds of allocator retries when memory is nearly full: each synchronises the device.
+def _optimizer_s(group: Group, f: Features, traffic: Traffic) -> Floats:
+    """Seconds of the update of a rank's share of the weights, on the GPU or offloaded, (n,)."""
+    updated = traffic.stage_weights / sharding_of(group, f).state
+    if has_experts(f):
+        updated = updated + traffic.expert_weights / expert_sharding_of(f).state
+    return np.where(f.offload, offloaded_seconds(f, updated), optimizer_seconds(group, updated))
 
-    One every micro-batch but the first, half as many in a pipeline of two.
+
+def _allocator_stall_s(f: Features, p: Mapping[str, float], memory_used: Floats) -> Floats:
+    """Seconds of allocator retries when memory is nearly full, each of which synchronises, (n,).
+
+    One in every micro-batch but the first, half as many in a pipeline of two.
     """
     past = np.clip((memory_used - _STALL_KNEE) / 0.02, -50, 50)
     per_micro_batch = p["stall_s"] * np.where(f.pp == 2, 0.5, 1.0)

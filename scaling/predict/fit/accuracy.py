@@ -171,7 +171,7 @@ def accuracy_of(
 def _baselines(validation: Validation, timed: Flags) -> dict[str, Baseline]:
     points, observed = validation.points, validation.observed
     sheets = predict(points, None)
-    order = np.where(sheets.passed_over, np.inf, sheets.ranked_s)
+    order = np.where(sheets.likely_oom, np.inf, sheets.risk_adjusted_s)
     baselines = {"data sheet": _baseline(validation, sheets.step_time_s, timed, ranked=order)}
     neighbour = neighbour_scaled(points, observed, validation.fitted, timed)
     baselines["nearest neighbour"] = _baseline(validation, neighbour, timed)

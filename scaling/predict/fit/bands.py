@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Floats, Strings
-from scaling.predict.cost.interval import before
+from scaling.predict.cost.interval import prior_sigmas
 from scaling.predict.read.calibration import EIGHTY, Band
 
 # What is taken before any fold tells is worth so many rows (own part), and one fold (shared part).
@@ -20,7 +20,7 @@ _FEWEST_RIVALS = 6  # rows of a setting, below which its median is not told from
 class HeldBack:
     """Rows of one fold that the fit has not seen, (n,) each.
 
-    `log_residual`: ln(measured / predicted). `roughness`: the factor of their own part, `rough_of`.
+    `log_residual`: ln(measured / predicted). `roughness`: `own_error_factor`.
     `beyond`: doublings and switches beyond the rows that were fitted. `setting`: equal where rows
     share model, size, sequence length and batch.
     """
@@ -50,7 +50,7 @@ def band_of(
     low, high = np.quantile(residuals, [0.1, 0.9])
     n = len(residuals)
     factor = 1 + 2 / n
-    own_before, shared_before = before(axis, lean_kernels, lossy_transport)
+    own_before, shared_before = prior_sigmas(axis, lean_kernels, lossy_transport)
     shown = _own(several) * factor
     own = (n * shown + _ROWS_BEFORE * own_before) / (n + _ROWS_BEFORE)
     folded = math.sqrt(np.mean([_shared_square(fold, own) for fold in several]))

@@ -12,10 +12,10 @@ from scipy.special import log_ndtr
 from scaling.errors import InputError
 from scaling.foreign.arrays import Floats, Strings
 from scaling.foreign.columns import Columns
-from scaling.predict.cost.interval import range_of
+from scaling.predict.cost.interval import layout_ranges
 from scaling.predict.cost.memory import memory_of, need_of
-from scaling.predict.cost.model import axes_of
-from scaling.predict.cost.outcomes import KERNELS, outcome_columns
+from scaling.predict.cost.memory_odds import KERNELS, kernel_columns
+from scaling.predict.cost.model import axis_values
 from scaling.predict.fit.coverage import settings_of
 from scaling.predict.fit.fitting import fit_cautiously, fit_memory, fit_time, moved
 from scaling.predict.fit.folds import FEWEST_TO_FOLD, held_back_errors
@@ -79,7 +79,7 @@ def one_fingerprint_per_stack(columns: Columns, points: Points) -> None:
     """
     if "stack_fingerprint" not in columns:
         return
-    prints = columns.words("stack_fingerprint", "")
+    prints = columns.strings("stack_fingerprint", "")
     for group in points.groups:
         found = sorted(set(prints[group.rows].tolist()) - {""})
         if len(found) > 1:
@@ -98,7 +98,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         name: dataclasses.replace(fitted, cautious=cautious[name]) for name, fitted in time.items()
     }
     timed = seen.timed
-    axes = {axis: values[timed] for axis, values in axes_of(points, group).items()}
+    axes = {axis: values[timed] for axis, values in axis_values(points, group).items()}
     held_back: dict[str, Any] = {"bands": {"interpolation": _prior_band()}}
     if bands:  # too few rows for a fold: nothing bears the fit out where a row is new
         held_back |= {"trust": {UNTESTED: 0.0}, "sheet_error": 0.0}
@@ -114,7 +114,7 @@ def _calibrate_stack(group: Group, seen: Observed, points: Points, bands: bool) 
         rows_with_peak_memory=int(np.isfinite(seen.peak_memory_bytes).sum()),
         parameters={**memory, **time},
         seen={axis: tuple(sorted(set(values.tolist()))) for axis, values in axes.items()}
-        | (range_of(group.features.take(np.flatnonzero(timed))) if timed.any() else {}),
+        | (layout_ranges(group.features.take(np.flatnonzero(timed))) if timed.any() else {}),
         **held_back,
         outcomes=fit_outcomes(group, seen, group.start) if bands else {},
     )
@@ -137,8 +137,8 @@ def _settings(points: Points, group: Group) -> Strings:
 def fit_outcomes(group: Group, seen: Observed, start: Mapping[str, float]) -> dict[str, float]:
     """How need tells what fits, of rows held back from fits of memory: a probit with a prior.
 
-    Maximum a posteriori of `sigma`, `offset` and of KERNELS (cost/outcomes.py); empty where fewer
-    than 10 rows ran or ran out of memory.
+    Maximum a posteriori of `sigma`, `offset` and of KERNELS (cost/memory_odds.py); empty where
+    fewer than 10 rows ran or ran out of memory.
     """
     rows = np.flatnonzero(seen.ran | seen.out_of_memory)
     out = seen.out_of_memory[rows]
@@ -153,7 +153,7 @@ def fit_outcomes(group: Group, seen: Observed, start: Mapping[str, float]) -> di
         p = moved(start, fit_memory(part, seen.take(rest), start))
         need[fold == one] = need_of(memory_of(group, features.take(held), p), p)
     used = np.log(need / group.capacity_bytes)
-    kernels = outcome_columns(group.features.take(rows))
+    kernels = kernel_columns(group.features.take(rows))
     side = np.where(out, -1.0, 1.0)
 
     def loss(x: npt.NDArray[np.float64]) -> float:

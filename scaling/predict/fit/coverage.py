@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats
-from scaling.predict.cost.interval import SINGLE
+from scaling.predict.cost.interval import OWN_TAIL_FACTOR
 from scaling.predict.cost.model import Prediction
 from scaling.predict.cost.ratios import chance_faster, ratio_sigma
 from scaling.predict.read.calibration import EIGHTY
@@ -109,7 +109,7 @@ def expected_coverage(
     own, size = prediction.own_sigma, prediction.size_sigma
     reach = np.log(prediction.step_time_s / prediction.low)
     # what a stall adds to a layout's own part is in its ratios and in `high`
-    own_share = np.minimum(SINGLE, reach / EIGHTY / own)
+    own_share = np.minimum(OWN_TAIL_FACTOR, reach / EIGHTY / own)
     common = np.sqrt(np.maximum((reach / EIGHTY) ** 2 - (own_share * own) ** 2 - size**2, 0))
     of_model = (points.framework, points.cluster, points.model)
     by_model, by_size = (

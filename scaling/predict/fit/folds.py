@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling.foreign.arrays import Flags, Floats, Strings
-from scaling.predict.cost.interval import COUNTS, beyond_of, range_of, rough_of, shown_of
+from scaling.predict.cost.interval import (
+    COUNT_AXES,
+    distance_beyond,
+    layout_coordinates,
+    layout_ranges,
+    own_error_factor,
+)
 from scaling.predict.cost.memory import memory_of, need_of
 from scaling.predict.cost.step import step_of
 from scaling.predict.fit.bands import HeldBack, band_of, one_fold
@@ -73,7 +79,7 @@ def held_back_errors(
     places = places_of(group.features.take(timed))
 
     def held_back(p: Mapping[str, float], rows: Flags, fitted_rows: Flags) -> HeldBack:
-        known = range_of(group.features.take(timed[fitted_rows]))
+        known = layout_ranges(group.features.take(timed[fitted_rows]))
         return _held_back(group, seen, p, timed[rows], settings[rows], known)
 
     def fold(held: Flags, rest: Flags) -> _Fold:
@@ -175,9 +181,9 @@ def _splits(axis: str, values: npt.NDArray[np.generic]) -> list[tuple[Flags, Fla
 def _layout_splits(f: Features) -> list[tuple[Flags, Flags]]:
     """The same for layouts: the largest of each count from smaller ones, and each switch."""
     splits = []
-    for name, values in shown_of(f).items():
-        for value in np.unique(values)[-1:] if name in COUNTS else np.unique(values):
-            rest = values < value if name in COUNTS else values != value
+    for name, values in layout_coordinates(f).items():
+        for value in np.unique(values)[-1:] if name in COUNT_AXES else np.unique(values):
+            rest = values < value if name in COUNT_AXES else values != value
             splits.append((values == value, rest))
     return splits
 
@@ -200,11 +206,11 @@ def _held_back(
     step = step_of(group, f, p, memory.total / group.capacity_bytes)
     return HeldBack(
         log_residual=np.log(seen.step_time_s[test_rows] / step.total),
-        roughness=rough_of(
+        roughness=own_error_factor(
             step.terms["tp_comm_s"] / step.total,
             need_of(memory, p) / group.capacity_bytes,
             lossy_transport=group.cluster.lossy_transport,
         ),
-        beyond=beyond_of(f, known),
+        beyond=distance_beyond(f, known),
         setting=settings,
     )

@@ -181,9 +181,9 @@ def regrets_of(
     for rows in settings_of(points, timed).values():
         if len(rows) > 1:
             at: npt.NDArray[np.int64] = np.array(rows)
-            started = at[~prediction.passed_over[at]]
+            started = at[~prediction.likely_oom[at]]
             candidates = started if started.size else at
-            order = candidates[np.argsort(prediction.ranked_s[candidates], kind="stable")]
+            order = candidates[np.argsort(prediction.risk_adjusted_s[candidates], kind="stable")]
             slower = observed.step_time_s[order] / observed.step_time_s[at].min() - 1
             first.append(float(slower[0]))
             three.append(float(slower[:3].min()))

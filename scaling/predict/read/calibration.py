@@ -72,8 +72,8 @@ class StackCalibration:
     `sheet_error`: root mean square of ln(measured / predicted from data sheets), stalled rows cut
     off; None where nobody looked, and in older files. `residual`: what the formulas leave of the
     calibrated rows; None where rows held back are no better for it, and in older files. `outcomes`:
-    how need tells what fits, in logarithms (cost/outcomes.py); empty where too few rows ran or too
-    few did not.
+    how need tells what fits, in logarithms (cost/memory_odds.py); empty where too few rows
+    ran or too few did not.
     """
 
     framework: str

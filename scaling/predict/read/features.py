@@ -87,6 +87,11 @@ class Features:
     def __len__(self) -> int:
         return len(self.tp)
 
+    @property
+    def tokens(self) -> Floats:
+        """Tokens of a micro-batch that a rank holds, (n,): cp ranks share a sequence."""
+        return self.micro_batch_size * self.seq_length / self.cp
+
     def take(self, index: npt.NDArray[np.int64] | slice) -> "Features":
         """These rows only."""
         return Features(**{name: getattr(self, name)[index] for name in _FIELDS})

@@ -40,12 +40,12 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Strings
     stated = next((name for name in NAMES if name in columns), None)
     if stated is None and len(columns):
         raise columns.missing_column("cluster", "the hardware is never guessed")
-    cluster = columns.words(stated or "cluster", "")
+    cluster = columns.strings(stated or "cluster", "")
     known = names_of(clusters)
     strange = np.flatnonzero([name not in known for name in cluster.tolist()])
     if not strange.size:
         return cluster
-    gpu, gpu_name = columns.words("gpu", ""), columns.words("gpu_name", "")
+    gpu, gpu_name = columns.strings("gpu", ""), columns.strings("gpu_name", "")
     framework = frameworks_of(columns)
     per_node = columns.counts("gpus_per_node")
     for row in strange:

@@ -62,8 +62,8 @@ def inputs_of(
     n = len(columns)
     note = np.full(n, None, dtype=object)
     skip_adapter_training(columns)
-    columns.words("outcome", "", OUTCOMES, silent=True)  # a wrong one leaves its row out
-    model = columns.words("model", "unnamed")
+    columns.strings("outcome", "", OUTCOMES, silent=True)  # a wrong one leaves its row out
+    model = columns.strings("model", "unnamed")
     cluster = clusters_of(columns, clusters, note)
     shape = _shapes(columns, model, models or {}, note)
     per_node = columns.counts("gpus_per_node")
@@ -74,10 +74,10 @@ def inputs_of(
     unfused = unfused_software(columns, framework, cluster)
     stacks = stacks_of(framework, cluster, unfused, clusters)
     words = {
-        name: columns.words(name, default, AXIS_WORDS[name]) for name, default in _CHOICES.items()
+        name: columns.strings(name, default, AXIS_WORDS[name]) for name, default in _CHOICES.items()
     }
     plain = {  # a wrong one is refused
-        name: columns.words(name, default, AXIS_WORDS.get(name), silent=True)
+        name: columns.strings(name, default, AXIS_WORDS.get(name), silent=True)
         for name, default in (
             _PLAIN_CHOICES | {n: str(AXES[n].default) for n in SETTING_AXES}
         ).items()
@@ -112,7 +112,7 @@ def inputs_of(
         ),
         note=note,
         assumptions=(),
-        point_id=columns.words("point_id", "") if "point_id" in columns else None,
+        point_id=columns.strings("point_id", "") if "point_id" in columns else None,
     )
     columns.assumptions += _left_out(columns)
     for row, sentence in columns.skipped.items():
@@ -137,7 +137,7 @@ def _of_the_software(
         fsdp = fsdp_ranks(columns)
         stage = np.where(fsdp > 1, 3.0, stage)
         shard = np.where((fsdp > 1) & np.isnan(shard), np.minimum(fsdp, layout["dp"]), shard)
-    style = columns.words("cp_style", "", {"all_to_all", "ring", ""}, silent=True)
+    style = columns.strings("cp_style", "", {"all_to_all", "ring", ""}, silent=True)
     return {
         "zero_stage": stage,
         "zero_shard_size": shard,
@@ -211,7 +211,7 @@ def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: String
 def _left_out(columns: Columns) -> list[str]:
     """A sentence for every choice that a prediction leaves out of account."""
     name = "pipeline_schedule"
-    schedule = columns.words(name, "1f1b", AXIS_WORDS[name], silent=True)
+    schedule = columns.strings(name, "1f1b", AXIS_WORDS[name], silent=True)
     chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), ("1f1b", "interleaved"))}
     for name in UNPREDICTED:
         chosen[name] = columns.flags(name, False, silent=True)
@@ -291,7 +291,7 @@ def _from_columns(
     width = columns.numbers("ffn_hidden_size", low=1, high=MAX_COUNT, silent=True)
     # a plain mlp is four times as wide as the model; any other width is that of a gated one
     odd = ~np.isnan(width) & (width != 4 * hidden)
-    gated = flag("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]) | odd)
+    gated = flag("gated_mlp", np.isin(columns.strings("family", ""), ["llama", "t5"]) | odd)
     return {
         "num_layers": layers,
         "hidden_size": hidden,

@@ -28,12 +28,14 @@ def frameworks_of(columns: Columns) -> Strings:
     """
     measured = any(name in columns for name in _MEASURED)
     elsewhere = "measured" if measured and not any(name in columns for name in _OURS) else ""
-    stated, engine = columns.words("framework", ""), columns.words("engine", DEFAULTS["engine"])
+    stated, engine = columns.strings("framework", ""), columns.strings("engine", DEFAULTS["engine"])
     whose = [
         name or (UNNAMED if source else own_framework(by))
-        for name, source, by in zip(stated, columns.words("source", elsewhere), engine, strict=True)
+        for name, source, by in zip(
+            stated, columns.strings("source", elsewhere), engine, strict=True
+        )
     ]
-    pairs = zip(whose, columns.words("release", "").tolist(), strict=True)
+    pairs = zip(whose, columns.strings("release", "").tolist(), strict=True)
     return np.array([with_release(*pair) for pair in pairs], dtype=object)
 
 
@@ -42,7 +44,7 @@ def unfused_software(columns: Columns, framework: Strings, cluster: Strings) -> 
     name = "fused_norm"
     if name not in columns:
         return np.zeros(len(columns), dtype=bool)
-    precision = columns.words("precision", "bf16", AXIS_WORDS["precision"], silent=True)
+    precision = columns.strings("precision", "bf16", AXIS_WORDS["precision"], silent=True)
     unfused = columns.is_given(name) & ~columns.flags(name, False, silent=True)
     unfused &= ~np.isin(precision, LOW_PRECISIONS)
     whose = list(zip(framework.tolist(), cluster.tolist(), strict=True))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scaling.errors import printable
-from scaling.report.text.numbers import UNKNOWN, amount, listed, ratio
+from scaling.report.text import UNKNOWN, amount, listed, ratio
 
 MOST_ROWS = 60  # on the terminal; --json has all
 
