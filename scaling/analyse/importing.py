@@ -35,7 +35,7 @@ from scaling.layout.shapes import (
 )
 from scaling.record.files import arrow_schema, write_table
 from scaling.record.row import Row, fields_of
-from scaling.record.row_checks import reasons
+from scaling.record.row_checks import invalid_row_reasons
 from scaling.study.paths import StudyPaths
 
 # What every row must say, and the columns from which it follows where a table has no such column.
@@ -131,7 +131,9 @@ def import_rows(
     rename_by_depth(columns, list(records.values()))
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
     table = pa.Table.from_pylist(list(records.values()), schema=schema)
-    for row, reason in zip(list(records), reasons(table, series="published"), strict=True):
+    for row, reason in zip(
+        list(records), invalid_row_reasons(table, series="published"), strict=True
+    ):
         if reason is not None and records[row]["outcome"] == "ok":
             columns.skip_row(row, f"{columns.place(row)}: {reason}")
             del records[row]

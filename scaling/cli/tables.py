@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scaling.cli.options import AsJson, StudyDir, one_of
+from scaling.cli.options import AsJson, StudyDir, check_choice
 from scaling.errors import InputError, printable, shortened
 from scaling.study.paths import local_or_shipped
 
@@ -79,7 +79,7 @@ def convert(
     from scaling.foreign.logs.tools import TOOLS, read_logs
     from scaling.record.files import write_table
 
-    one_of("--tool", tool, TOOLS)
+    check_choice("--tool", tool, TOOLS)
     *sources, out = logs
     if not sources:
         raise InputError(f"{out}: give at least one log, and last the table to write")

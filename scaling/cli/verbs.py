@@ -35,23 +35,24 @@ def plan(
 ) -> None:
     """Expand a study: what would run, and what is refused and why."""
     from scaling.cli import show
-    from scaling.run import plan_writer, price
+    from scaling.run import plan_writer, planning, price
     from scaling.run.sweep import Sweep
     from scaling.study.study import study_folder
 
-    planned = plan_writer.plan_study(study, mode=mode, cluster=cluster)
+    planned = planning.plan_study(study, mode=mode, cluster=cluster)
     if write:
         plan_writer.write_plan(planned)
     loaded, points = planned.study, planned.plan.points
-    on_others = Sweep(loaded, points, study_folder(loaded, RESULTS)).repeats_elsewhere
+    ways = price.prices(loaded, planned.plan)
+    has_reruns = Sweep(loaded, points, study_folder(loaded, RESULTS)).has_reruns
     show.show_plan(
         loaded,
         planned.plan,
         planned.spend,
-        planned.probing,
-        price.prices(loaded, planned.plan),
-        affordable=price.cheapest(loaded, planned.plan),
-        elsewhere=float(price.on_one_node(loaded, points).sum()) if on_others else 0.0,
+        planned.probe_plan,
+        ways,
+        affordable=price.cheapest_settings(loaded, planned.plan) if ways else None,
+        elsewhere=float(price.chance_on_node(loaded, points).sum()) if has_reruns else 0.0,
     )
 
 
@@ -85,7 +86,7 @@ def measure(
     try:
         left_out = [host for host in excluded.split(",") if host]
         measured = launch.measure(point, row, excluded=left_out)
-    except launch.Unsettled as why:
+    except launch.NotMeasured as why:
         typer.echo(f"{point.stem}: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     line = f"{measured.point_id}: {measured.outcome}"
@@ -118,7 +119,7 @@ def choose(
     loaded = load_study(study, mode=mode, cluster=cluster)
     planned, folder = planning.fitting_plan(loaded), study_folder(loaded, RESULTS)
     sentence = choose.choose(
-        loaded, planned, world_size, folder, out, repeat=repeat, turn=again, on_others=elsewhere
+        loaded, planned, world_size, folder, out, repeat=repeat, turn=again, elsewhere=elsewhere
     )
     typer.echo(sentence)
 
@@ -134,12 +135,12 @@ def probe(
     """Measure what GPUs, memory and links of a cluster reach, and name hosts that lag behind."""
     from scaling.analyse.slow_hosts import slow_hosts
     from scaling.cli import show
-    from scaling.launch import Unsettled
+    from scaling.launch import NotMeasured
     from scaling.launch.probing import probe as probed
 
     try:
         rows = probed(plan, out, logs=logs)
-    except Unsettled as why:
+    except NotMeasured as why:
         typer.echo(f"probe: {why}", err=True)
         raise typer.Exit(why.exit_code) from None
     show.show_probes(rows, slow_hosts(rows))
@@ -158,7 +159,7 @@ def retry(
 
     loaded = load_study(study)
     folder = study_folder(loaded, RESULTS)
-    folders.say_unreadable(folder)
+    folders.report_set_aside_rows(folder)
     moved = retry.set_aside(folder, retry.outcomes(outcome))
     if moved:
         points = "1 point" if moved == 1 else f"{moved} points"
@@ -210,7 +211,7 @@ for verb, example in (
 
 def main() -> None:
     """Run a verb; what a user can get wrong is one sentence on stderr and exit code 2."""
-    if (clash := folders.clash()) is not None:
+    if (clash := folders.name_clash()) is not None:
         typer.echo(clash, err=True)
     try:
         app()

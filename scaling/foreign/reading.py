@@ -41,7 +41,7 @@ def read_rows(path: Path) -> pa.Table:
     from scaling.record import row_files  # imports duckdb, which other tables do not need
 
     try:
-        files = sorted(row_files.files_in(path)) if path.is_dir() else None
+        files = sorted(row_files.row_files_in(path)) if path.is_dir() else None
     except (OSError, ValueError) as error:
         raise InputError(f"{shortened(path, 300)}: cannot be read: {_reason(error)}") from error
     if files is None:

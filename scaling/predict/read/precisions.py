@@ -18,7 +18,7 @@ _CAST_BYTES: Mapping[str, float] = {"fp8": 4.0, "mxfp8": 4.0, "nvfp4": 5.0}
 _COPY_BYTES: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0, "nvfp4": 1.125}
 # An element of an activation that only a GEMM's backward reads is kept in the GEMM's precision.
 _SAVED_BYTES: Mapping[str, float] = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
-# This project's engine (scaling/train/kernels/eight_bits.py): 2 bytes are read for the scale, 2
+# This project's engine (scaling/train/kernels/fp8.py): 2 bytes are read for the scale, 2
 # read and 2 written to apply it, 2 read and 1 written to cast it; for forward, and again for
 # backward, which then turns rows into columns.
 _CAST_AS_READ = 9.0 + 9.0 + 2.0
