@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scaling.check.oracle import memories, ranks_of
+from scaling.check.oracle import rank_memories, stage_ranks
 from scaling.layout.axes import AXES
 from scaling.layout.engines import ENGINES
 from scaling.layout.layout import Layout, refusals
@@ -40,7 +40,7 @@ from scaling.study.catalogues import load_clusters
 from scaling.study.grid import expand_grid
 from scaling.study.point import Point, point_from_json
 from scaling.study.study import load_study
-from scaling.train.rehearsal.limits import uncountable
+from scaling.train.rehearsal.limits import memory_refusal
 
 STUDIES = ("hardware_scaling", "parallel_layouts", "zero_stages")
 RANDOM = "random"  # the study of a row that was drawn from the table of axes
@@ -161,7 +161,7 @@ def random_point(chosen: random.Random, shape: ModelShape, **axes: Any) -> Point
 
 def runs(point: Point) -> bool:
     """flash1 has no package for today's torch."""
-    return point.layout.attention != "flash1" and uncountable(point) is None
+    return point.layout.attention != "flash1" and memory_refusal(point) is None
 
 
 def cut(point: Point, depth: float) -> Point:
@@ -212,11 +212,11 @@ def exact_rows(points: list[Point], depth: float) -> Iterator[dict[str, Any]]:
     """The exact bytes of each point, as soon as they are known; what fails is said and left out."""
     left = list(points)
     while left:
-        exact = memories([(p, rank) for p in left for rank in ranks_of(p.layout).values()])
+        exact = rank_memories([(p, rank) for p in left for rank in stage_ranks(p.layout).values()])
         try:
             while left:
                 began, point = time.monotonic(), left.pop(0)
-                ranks = [dataclasses.asdict(next(exact)) for _ in ranks_of(point.layout)]
+                ranks = [dataclasses.asdict(next(exact)) for _ in stage_ranks(point.layout)]
                 yield {
                     "point_id": point.point_id,
                     "depth": depth,

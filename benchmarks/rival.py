@@ -30,9 +30,9 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     from scaling.train.engines.trainer import BETAS, LEARNING_RATE, WEIGHT_DECAY
     from scaling.train.kernels.attention import DTYPES
     from scaling.train.measure.memory import peak_memory
-    from scaling.train.measure.power import NOTHING_DRAWN, PowerLog, meter_of
-    from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, step_times_s
-    from scaling.train.parallel.meeting import RankId, meet, part
+    from scaling.train.measure.power import UNMETERED, PowerLog, meter_of
+    from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
+    from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
 
     shape, layout = point.shape, point.layout
     pairs = shape.family == "t5"
@@ -46,11 +46,11 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
     ranks = layout.world_size
     if ranks > 1:
         own = RankId(rank=rank, local_rank=rank, world_size=ranks, master="127.0.0.1")
-        meet(own, RankFiles(directory), device, timeout_s=600.0)
+        rendezvous(own, RankFiles(directory), device, timeout_s=600.0)
         model = torch.nn.parallel.DistributedDataParallel(model)
-    loss_of: Callable[..., Any] = _loss_of(model, pairs=pairs, liger=liger)
+    loss_function: Callable[..., Any] = _loss_of(model, pairs=pairs, liger=liger)
     if layout.compile:
-        loss_of = torch.compile(loss_of)
+        loss_function = torch.compile(loss_function)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
     )
@@ -71,31 +71,28 @@ def trained(point: Point, rank: int, directory: Path, *, liger: bool) -> dict[st
         device=device,
     )
 
-    def prepare(step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        batches = feed(step)
-        if power is not None and step == point.warmup_steps:
-            power.start()
-        return batches
-
     def step(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for index, (ids, labels) in enumerate(batches, start=1):
             waits = ranks > 1 and index < len(batches)
             with model.no_sync() if waits else contextlib.nullcontext():
-                (loss_of(ids, labels) / len(batches)).backward()
+                (loss_function(ids, labels) / len(batches)).backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    times = step_times_s(
-        steps=steps,
-        prepare=prepare,
-        align=torch.distributed.barrier if ranks > 1 else lambda: None,
-        step=step,
-        after=lambda _: None,
-        stopwatch=CudaStopwatch() if device.type == "cuda" else HostStopwatch(),
-    )
-    drawn = NOTHING_DRAWN if power is None else power.stop()
+    stopwatch: Stopwatch = CudaStopwatch() if device.type == "cuda" else HostStopwatch()
+    times = []
+    for index in range(steps):
+        batches = feed(index)
+        if power is not None and index == point.warmup_steps:
+            power.start()
+        if ranks > 1:
+            torch.distributed.barrier()
+        stopwatch.start()
+        step(batches)
+        times.append(stopwatch.stop())
+    drawn = UNMETERED if power is None else power.stop()
     if ranks > 1:
-        part()
+        leave_process_group()
     return {
         "step_times_s": times[point.warmup_steps :],
         "peak_memory_bytes": peak_memory(device).allocated,

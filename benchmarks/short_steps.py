@@ -36,7 +36,7 @@ from scaling.launch.start.environment import rank_environment
 from scaling.layout.engines import engine_refusals
 from scaling.layout.layout import Layout, refusals
 from scaling.layout.shapes import ModelShape
-from scaling.record.extension import Extension, extended
+from scaling.record.extension import Extension, estimate_full_step
 from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
@@ -165,7 +165,7 @@ def judged(line: dict[str, Any]) -> dict[str, Any]:
     kinds = len(set(counts)) - 1
 
     def of(some: list[tuple[int, float]]) -> Extension:
-        extension = extended([c for c, _ in some], [s for _, s in some], whole)
+        extension = estimate_full_step([c for c, _ in some], [s for _, s in some], whole)
         assert extension is not None
         return extension
 
@@ -259,41 +259,28 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
 
     from scaling.layout.engines import engine_module
     from scaling.train.data import micro_batches
-    from scaling.train.engines.trainer import build, planned
-    from scaling.train.measure.timing import HostStopwatch, step_times_s
+    from scaling.train.engines.trainer import build, make_blueprint
+    from scaling.train.measure.timing import HostStopwatch
     from scaling.train.parallel.groups import Groups
-    from scaling.train.parallel.meeting import RankId, meet, part
+    from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
 
     warnings.filterwarnings("ignore", category=FutureWarning)  # of torch to the engines, each step
     torch.set_num_threads(1)
     own = RankId(rank=rank, local_rank=rank, world_size=point.world_size, master="127.0.0.1")
     files, device = RankFiles(Path(directory)), torch.device("cpu")
-    port = meet(own, files, device, timeout_s=300.0)
+    port = rendezvous(own, files, device, timeout_s=300.0)
     engine_module(point.layout.engine, "engine").join(port)
     groups = Groups(rank, point.layout, timeout_s=300.0)
-    trainer = build(planned(point, groups, device), groups)
+    trainer = build(make_blueprint(point, groups, device), groups)
     turns = _turns(point.layout)
     kinds = sorted(set(turns))
     counts = [kinds[-1], *kinds, *turns]  # a full step and a round to warm up
     warmup = 1 + len(kinds)
     until = 0.0
+    stopwatch = HostStopwatch()
+    times: list[float] = []
 
-    def prepare(step: int) -> Any:
-        nonlocal until
-        if step == warmup:
-            until = time.monotonic() + seconds
-        return micro_batches(
-            point.layout,
-            vocab_size=point.shape.vocab_size,
-            seed=point.seed,
-            step=step,
-            dp_rank=groups.place.dp_rank,
-            cp_rank=groups.place.cp_rank,
-            device=device,
-            count=counts[step],
-        )
-
-    def enough(times: list[float]) -> bool:
+    def is_enough() -> bool:
         done, rest = divmod(len(times) - warmup, len(kinds))
         if rest or done < FEWEST_ROUNDS:
             return False
@@ -301,17 +288,27 @@ def _rank(point: Point, directory: str, rank: int, seconds: float) -> None:
         dist.broadcast(late, src=0)  # all ranks go on, or none
         return bool(late.item())
 
-    times = step_times_s(
-        steps=len(counts),
-        prepare=prepare,
-        align=dist.barrier,
-        step=trainer.step,
-        after=lambda _: None,
-        stopwatch=HostStopwatch(),
-        enough=enough,
-    )
+    for step, count in enumerate(counts):
+        if step == warmup:
+            until = time.monotonic() + seconds
+        batches = micro_batches(
+            point.layout,
+            vocab_size=point.shape.vocab_size,
+            seed=point.seed,
+            step=step,
+            dp_rank=groups.place.dp_rank,
+            cp_rank=groups.place.cp_rank,
+            device=device,
+            count=count,
+        )
+        dist.barrier()
+        stopwatch.start()
+        trainer.step(batches)
+        times.append(stopwatch.stop())
+        if is_enough():
+            break
     Path(directory, f"times{rank}.json").write_text(json.dumps(times[warmup:]))
-    part()
+    leave_process_group()
     os._exit(0)
 
 

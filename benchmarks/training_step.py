@@ -195,11 +195,11 @@ def _ours(point: Point, rank: int, directory: Path) -> Turn:
     """A rank of ours."""
     os.environ.update(rank_environment(point, os.environ))
     os.environ.update(rank_variables(rank, point.layout.world_size))
-    from scaling.train.parallel.meeting import part, rank_id_of_environment
-    from scaling.train.program import measured
+    from scaling.train.parallel.rendezvous import leave_process_group, rank_id_from_environment
+    from scaling.train.program import measure_point
 
-    result = measured(point, RankFiles(directory), rank_id_of_environment())
-    part()
+    result = measure_point(point, RankFiles(directory), rank_id_from_environment())
+    leave_process_group()
     return dataclasses.asdict(result)
 
 

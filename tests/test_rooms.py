@@ -48,7 +48,7 @@ HELD_BY = {
     "train.engines.torch.engine": "train/test_parity.py",
     "train.engines.torch.rehearsal": "train/test_rehearsal.py",
     "train.engines.torch.sharding": "train/test_parity.py",
-    "train.engines.torch.update": "train/test_parity.py",
+    "train.engines.torch.optimizer_step": "train/test_parity.py",
     "train.engines.trainer": "train/test_engines.py",
     "train.parallel": "train/test_parity.py",
     "train.rehearsal.limits": "check/test_oracle.py",

@@ -79,7 +79,7 @@ class Odds:
         return tuple(near.tolist()) if len(near) > 1 else ()
 
 
-def between_runs(layouts: Runs) -> float:
+def between_run_sigma(layouts: Runs) -> float:
     """Standard deviation of ln time between runs of one layout, pooled over all that were repeated.
 
     sigma^2 = (w s0^2 + sum of squares about each layout's mean) / (w + sum of (runs - 1)), with the
@@ -89,7 +89,7 @@ def between_runs(layouts: Runs) -> float:
     return math.sqrt(squares / (_WORTH + float((layouts.counts - 1).sum())))
 
 
-def odds_of(layouts: Runs, sigma: float | None = None) -> Odds:
+def odds_of_best(layouts: Runs, sigma: float | None = None) -> Odds:
     """Who may be the best, by what is measured and what it may be wrong by.
 
     A layout's mean of n runs is normal, with variance sigma^2 / n and the mean of its runs' own
@@ -110,7 +110,7 @@ def odds_of(layouts: Runs, sigma: float | None = None) -> Odds:
 
     if not len(layouts):
         raise ValueError("there is no layout to be the best")
-    sigma = between_runs(layouts) if sigma is None else sigma
+    sigma = between_run_sigma(layouts) if sigma is None else sigma
     means, counts = layouts.log_means, layouts.counts
     errors = np.sqrt(sigma**2 / counts + layouts.error_squares / counts**2)
     latest = float((means + _FAR * errors).min())  # one of them is faster than that
@@ -133,7 +133,7 @@ def odds_of(layouts: Runs, sigma: float | None = None) -> Odds:
     return Odds(probabilities=probabilities, sigma=sigma, optimism=optimism)
 
 
-def own_error(row: Mapping[str, float | None], series: str) -> float:
+def run_standard_error(row: Mapping[str, float | None], series: str) -> float:
     """The standard error of ln time that a run's own interval says; 0 where it has none.
 
     The interval is of 95 % of a measured step, of 80 % of an extended one.
@@ -159,7 +159,7 @@ select
     counts, log_means, squares, error_squares,
     dense_rank() over (order by setting_id, series, world_size, stack_fingerprint) - 1 as field,
     dense_rank() over (order by series, stack_fingerprint) - 1 as pool
-from repeats
+from pooled_runs
 where counts > 0 and series != 'predicted'
 order by field, layout
 """
@@ -173,12 +173,12 @@ def odds_table(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     table = connection.sql(_RUNS).to_arrow_table()
     runs = Runs(**{name: table[name].to_numpy() for name in Runs.__slots__})
     pools = table["pool"].to_numpy()
-    sigmas = [between_runs(runs[pools == pool]) for pool in np.unique(pools)]
+    sigmas = [between_run_sigma(runs[pools == pool]) for pool in np.unique(pools)]
     starts = np.flatnonzero(np.diff(table["field"].to_numpy(), prepend=-1))
     best, contender, sigma, optimism = np.zeros((4, len(runs)))
     for start, end in itertools.pairwise([*starts.tolist(), len(runs)]):
         here = slice(start, end)
-        odds = odds_of(runs[here], sigmas[pools[start]])
+        odds = odds_of_best(runs[here], sigmas[pools[start]])
         best[here], sigma[here], optimism[here] = odds.probabilities, odds.sigma, odds.optimism
         contender[here][list(odds.contenders)] = 1
     for name, values in zip(SCHEMA.names[-4:], (best, contender > 0, sigma, optimism), strict=True):

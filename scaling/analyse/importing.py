@@ -35,7 +35,7 @@ from scaling.layout.shapes import (
 )
 from scaling.record.files import arrow_schema, write_table
 from scaling.record.row import Row, fields_of
-from scaling.record.row_checks import reasons
+from scaling.record.row_checks import invalid_row_reasons
 from scaling.study.paths import StudyPaths
 
 # What every row must say, and the columns from which it follows where a table has no such column.
@@ -109,7 +109,7 @@ def import_rows(
     seen: dict[str, int] = {}
     records = {}
     # FLOPs of attention that the shape does not state are not those of plain attention
-    plain = np.isin(columns.words("attention_kind", ""), ["", "mha", "mqa", "gqa"])
+    plain = np.isin(columns.strings("attention_kind", ""), ["", "mha", "mqa", "gqa"])
     for row, stated in enumerate(cells):
         if row in columns.skipped:
             continue
@@ -131,7 +131,9 @@ def import_rows(
     rename_by_depth(columns, list(records.values()))
     schema = pa.schema([field.with_nullable(True) for field in arrow_schema(Row)])
     table = pa.Table.from_pylist(list(records.values()), schema=schema)
-    for row, reason in zip(list(records), reasons(table, series="published"), strict=True):
+    for row, reason in zip(
+        list(records), invalid_row_reasons(table, series="published"), strict=True
+    ):
         if reason is not None and records[row]["outcome"] == "ok":
             columns.skip_row(row, f"{columns.place(row)}: {reason}")
             del records[row]
@@ -154,7 +156,7 @@ def _cells(columns: Columns) -> list[dict[str, Any]]:
     for name, (kind, _) in fields_of(Row).items():
         if name in columns:
             stated[name] = _values(columns, name, kind)
-    named = {n: columns.words(n, "").tolist() for n in ("framework", "release", "source")}
+    named = {n: columns.strings(n, "").tolist() for n in ("framework", "release", "source")}
     outcome, step = read_outcomes(columns)
     stated["outcome"] = [word or None for word in outcome.tolist()]
     stated["step_time_s"] = [None if np.isnan(seconds) else seconds for seconds in step.tolist()]
@@ -191,7 +193,7 @@ def _values(columns: Columns, name: str, kind: str) -> list[Any]:
         numbers = columns.numbers(name, high=1e18).tolist()
         return [None if np.isnan(number) else number for number in numbers]
     if kind == "str":
-        return [word or None for word in columns.words(name, "", AXIS_WORDS.get(name)).tolist()]
+        return [word or None for word in columns.strings(name, "", AXIS_WORDS.get(name)).tolist()]
     raise InputError(f"{columns.source}: column {name} holds lists, which cannot be imported")
 
 

@@ -10,9 +10,9 @@ import torch
 
 import scaling
 from scaling.check.bytes_and_rates import memory_lines, rate_lines, trace_line
-from scaling.check.facts import fact_lines, machine
+from scaling.check.facts import fact_lines, machine_facts
 from scaling.check.kernels import LARGE, SMALL, kernel_lines
-from scaling.check.lines import Line, json_of, not_here, page_of
+from scaling.check.lines import Line, not_here, to_json, to_text
 from scaling.check.meters import clock_line, energy_line
 from scaling.check.outcomes import outcome_lines
 from scaling.check.training import (
@@ -21,7 +21,7 @@ from scaling.check.training import (
     Machine,
     host_lines,
     training_lines,
-    warm,
+    warm_server,
 )
 from scaling.cluster.hardware import GPUS
 from scaling.errors import did_you_mean
@@ -41,7 +41,7 @@ def main() -> None:
     began = time.time()
     foreign = foreign_memory(0)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    facts = machine(device)
+    facts = machine_facts(device)
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
         sections: dict[str, Callable[[], Iterable[Line]]] = {
@@ -63,8 +63,8 @@ def main() -> None:
                 lines.append(line)
                 sys.stderr.write(f"{line.state:8}  {line.section}: {line.name}\n")
     about = {"scaling_version": scaling.__version__, "seconds": time.time() - began, "facts": facts}
-    write_text(out, json_of(lines, about))
-    page = page_of(lines)
+    write_text(out, to_json(lines, about))
+    page = to_text(lines)
     write_text(out.with_suffix(".txt"), page)
     sys.stdout.write(page)
     sys.exit(any(line.state == "fail" for line in lines))
@@ -105,7 +105,7 @@ def _training(device: torch.device, folder: Path) -> Iterator[Line]:
         main_machine = Machine(gpu=gpu, cluster=gpu, ranks=count, folder=folder / "gpu")
         where = "one rank on the GPU"
     where_device = cpu if gpu is None else device
-    with warm(main_machine) as server:
+    with warm_server(main_machine) as server:
         yield from training_lines(main_machine, ALONE, where_device, where)
         if gpu is not None and count > 1:
             yield from training_lines(main_machine, TOGETHER, device, "several ranks")
@@ -115,7 +115,7 @@ def _training(device: torch.device, folder: Path) -> Iterator[Line]:
         yield trace_line(main_machine)
         yield from rate_lines(main_machine)
     if gpu is None or count == 1:
-        with warm(on_cpu):
+        with warm_server(on_cpu):
             yield from training_lines(on_cpu, TOGETHER, cpu, "several ranks (gloo, on the CPU)")
 
 

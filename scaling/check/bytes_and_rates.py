@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scaling.check.lines import Line, held_to, not_here, untrained
-from scaling.check.oracle import memories
+from scaling.check.lines import Line, failed_point, not_here, pass_or_fail
+from scaling.check.oracle import rank_memories
 from scaling.check.training import Machine
 from scaling.layout.shapes import ModelShape
 from scaling.published.table import nearest_rows
@@ -42,18 +42,18 @@ def memory_lines(machine: Machine) -> Iterator[Line]:
         yield not_here(_MEMORY, "allocated memory of six layouts", "a CPU has no allocator to ask")
         return
     points = [machine.point(_USUAL | dict(layout), shape=_WIDE) for layout in _LAYOUTS]
-    exact = memories((point, 0) for point in points)
+    exact = rank_memories((point, 0) for point in points)
     for number, (point, memory) in enumerate(zip(points, exact, strict=True)):
-        row = machine.measured(f"memory{number}", point)
-        yield allocated(point.layout.label, row, memory.peak_bytes)
+        row = machine.measure(f"memory{number}", point)
+        yield memory_line(point.layout.label, row, memory.peak_bytes)
 
 
-def allocated(name: str, row: Row, exact_bytes: int) -> Line:
+def memory_line(name: str, row: Row, exact_bytes: int) -> Line:
     """A row's peak against what was told of it."""
     if row.outcome != "ok" or row.peak_memory_bytes is None:
-        return untrained(_MEMORY, name, row)
+        return failed_point(_MEMORY, name, row)
     apart = abs(row.peak_memory_bytes / exact_bytes - 1)
-    return held_to(
+    return pass_or_fail(
         _MEMORY, name, apart, passes=apart <= _BYTES_APART,
         said=f"apart, at most {_BYTES_APART:g}: {row.peak_memory_bytes:,} bytes allocated, "
         f"{exact_bytes:,} told",
@@ -63,11 +63,11 @@ def allocated(name: str, row: Row, exact_bytes: int) -> Line:
 def trace_line(machine: Machine) -> Line:
     """Whether the profiler's raw trace is kept where a study asks for it."""
     name = "a raw trace is kept"
-    row = machine.measured("trace", machine.point({}, keep_trace=True))
+    row = machine.measure("trace", machine.point({}, keep_trace=True))
     traces = list((machine.folder / "trace").rglob("*.trace.json.gz"))
     size = sum(trace.stat().st_size for trace in traces)
     passes = row.outcome == "ok" and size > 0
-    return held_to(_MEMORY, name, size, "bytes", passes=passes, said="of one step, compressed")
+    return pass_or_fail(_MEMORY, name, size, "bytes", passes=passes, said="of one step, compressed")
 
 
 def rate_lines(machine: Machine) -> Iterator[Line]:
@@ -90,17 +90,17 @@ def rate_lines(machine: Machine) -> Iterator[Line]:
         "gradient_accumulation_steps": 4,
     }  # fmt: skip
     point = machine.point(layout, shape=_ONE_BILLION, warmup_steps=5, measured_steps=10)
-    yield against(name, machine.measured("rate", point), nearest[0])
+    yield rate_line(name, machine.measure("rate", point), nearest[0])
 
 
-def against(name: str, row: Row, published: Any) -> Line:
+def rate_line(name: str, row: Row, published: Any) -> Line:
     """A row's model FLOP/s a GPU over those of a published row."""
     if row.step_time_s is None:
-        return untrained(_RATES, name, row)
+        return failed_point(_RATES, name, row)
     tokens = row.global_batch_size * row.seq_length / row.step_time_s / row.world_size
     reached = tokens * row.model_flops_per_token
     share = reached / published.model_flop_per_s_per_gpu
-    return held_to(
+    return pass_or_fail(
         _RATES, name, share, passes=share >= _LEAST_SHARE,
         said=f"of its FLOP/s a GPU, at least {_LEAST_SHARE:g}: {reached / 1e12:.0f} TFLOP/s beside "
         + published.sentence,

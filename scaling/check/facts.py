@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from scaling.check.lines import Line, held_to, not_here
+from scaling.check.lines import Line, not_here, pass_or_fail
 from scaling.cluster.hardware import GIB
 from scaling.cluster.node import near_cpus, nvidia_gpus
-from scaling.probe.facts import GPU_FACTS, facts_of
+from scaling.probe.facts import GPU_FACTS, host_facts
 
 _SECTION = "facts"
 _LEAST_SHM = GIB  # NCCL's ranks of one node meet in it
@@ -21,9 +21,9 @@ _LEAST_FILES = 4096  # a rank of a large world opens a socket to each of its pee
 _MOST_FOREIGN = GIB // 4  # a driver or a display keep a little
 
 
-def machine(device: torch.device) -> dict[str, Any]:
+def machine_facts(device: torch.device) -> dict[str, Any]:
     """The raw facts, as a probe keeps them, and which cores are near each GPU."""
-    return facts_of(device, first_on_host=True) | {
+    return host_facts(device, first_on_host=True) | {
         "cpus": len(os.sched_getaffinity(0)),
         "numa_nodes": _numa_nodes(),
         "near_cpus": {gpu.bus_id: sorted(near_cpus(gpu.bus_id)) for gpu in nvidia_gpus()[0]},
@@ -55,11 +55,11 @@ def _versions(facts: dict[str, Any]) -> Iterator[Line]:
         fact = " ".join(str(facts[name] or "").split())
         yield _stated(name.replace("_", " "), fact, "this machine has none")
     cpus, nodes = facts["cpus"], facts["numa_nodes"]
-    yield held_to(_SECTION, "cores", cpus, passes=cpus >= 1, said="that this process may use")
+    yield pass_or_fail(_SECTION, "cores", cpus, passes=cpus >= 1, said="that this process may use")
     if nodes is None:
         yield not_here(_SECTION, "NUMA nodes", "the kernel names none")
     else:
-        yield held_to(_SECTION, "NUMA nodes", nodes, passes=True, said="of the host")
+        yield pass_or_fail(_SECTION, "NUMA nodes", nodes, passes=True, said="of the host")
 
 
 def _map(facts: dict[str, Any]) -> Iterator[Line]:
@@ -75,7 +75,7 @@ def _stated(name: str, fact: str, why_not: str) -> Line:
     """A fact that is as it is; empty where there is none."""
     if not fact:
         return not_here(_SECTION, name, why_not)
-    return held_to(_SECTION, name, passes=True, said=fact)
+    return pass_or_fail(_SECTION, name, passes=True, said=fact)
 
 
 def _clocks(of_gpus: Sequence[Mapping[str, str]]) -> Line:
@@ -90,7 +90,7 @@ def _same(name: str, values: Sequence[str], more: str = "") -> Line:
         return not_here(_SECTION, name, "this machine has no GPU that nvidia-smi lists")
     differing = sorted(set(values))
     sentence = f"{' and '.join(differing)} of {len(values)} GPUs{more}"
-    return held_to(_SECTION, name, passes=len(differing) == 1, said=sentence)
+    return pass_or_fail(_SECTION, name, passes=len(differing) == 1, said=sentence)
 
 
 def _memory_errors(of_gpus: Sequence[Mapping[str, str]]) -> Line:
@@ -101,25 +101,25 @@ def _memory_errors(of_gpus: Sequence[Mapping[str, str]]) -> Line:
     if not counted:
         return not_here(_SECTION, name, "no device here counts them")
     errors = sum(counted)
-    return held_to(_SECTION, name, errors, passes=not errors, said="of all GPUs, at most 0")
+    return pass_or_fail(_SECTION, name, errors, passes=not errors, said="of all GPUs, at most 0")
 
 
 def _limits(*, rdma: bool) -> Iterator[Line]:
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if memlock == resource.RLIM_INFINITY:
-        yield held_to(_SECTION, "memory that may be pinned", passes=True, said="any")
+        yield pass_or_fail(_SECTION, "memory that may be pinned", passes=True, said="any")
     else:
-        yield held_to(
+        yield pass_or_fail(
             _SECTION, "memory that may be pinned", memlock / 2**20, "MiB", passes=not rdma,
             said="RDMA needs `ulimit -l unlimited`" if rdma else "no RDMA here needs more",
         )  # fmt: skip
     shm = shutil.disk_usage("/dev/shm").total
-    yield held_to(
+    yield pass_or_fail(
         _SECTION, "shared memory", shm / GIB, "GiB", passes=shm >= _LEAST_SHM,
         said=f"at least {_LEAST_SHM / GIB:.0f} GiB in /dev/shm, by which ranks of a node meet",
     )  # fmt: skip
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    yield held_to(
+    yield pass_or_fail(
         _SECTION, "open files", files, passes=files >= _LEAST_FILES,
         said=f"at least {_LEAST_FILES}, a socket for every peer",
     )  # fmt: skip
@@ -132,7 +132,7 @@ def _foreign(device: torch.device, foreign_bytes: int | None) -> Line:
     if foreign_bytes is None:
         return not_here(_SECTION, name, "NVML cannot say")
     free = foreign_bytes <= _MOST_FOREIGN
-    return held_to(
+    return pass_or_fail(
         _SECTION, name, foreign_bytes / GIB, "GiB", passes=free,
         said=f"at most {_MOST_FOREIGN / GIB} GiB before this process opened the device",
     )  # fmt: skip

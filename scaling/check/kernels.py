@@ -8,14 +8,14 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from scaling.check.lines import Line, held_to, not_here
+from scaling.check.lines import Line, not_here, pass_or_fail
 from scaling.layout.axes import Attention, Precision
 from scaling.layout.kernels import ATTENTION, FUSED
-from scaling.probe.devices import samples_s
+from scaling.probe.devices import time_samples
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
 from scaling.train.kernels import fused
-from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable, plain_attention
-from scaling.train.kernels.kernels import require_attention, require_package
+from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing, plain_attention
+from scaling.train.kernels.availability import require_attention, require_package
 
 _SECTION = "kernels"
 _TIMED_S = 0.2
@@ -79,7 +79,7 @@ def kernel_lines(sizes: Sizes, precision: Precision, device: torch.device) -> It
         except RuntimeError as error:
             message = " ".join(str(error).split())[:200]
             reason = "out of memory" if is_out_of_memory(error) else message
-            line = held_to(_SECTION, name, passes=False, said=reason)
+            line = pass_or_fail(_SECTION, name, passes=False, said=reason)
         yield line
 
 
@@ -157,23 +157,26 @@ def _compared(name: str, kernel: Kernel, precision: Precision, device: torch.dev
     random = torch.Generator(device).manual_seed(0)
     drawn = [torch.randn(shape, generator=random, device=device) for shape in kernel.shapes]
     inputs = [x.to(DTYPES[precision]) for x in drawn]
-    named = named_if_unavailable(kernel.attention) if kernel.attention else nullcontext()
+    named = kernel_named_if_missing(kernel.attention) if kernel.attention else nullcontext()
     with named:
-        run = both_ways(kernel.call, inputs)
-        results, right = run(), both_ways(kernel.reference, [x.double() for x in inputs])()
+        run = forward_and_backward(kernel.call, inputs)
+        results, right = (
+            run(),
+            forward_and_backward(kernel.reference, [x.double() for x in inputs])(),
+        )
         drain = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
-        seconds = min(samples_s(run, drain=drain, budget_s=_TIMED_S))
+        seconds = min(time_samples(run, drain=drain, budget_s=_TIMED_S))
     worst = max(_difference(mine, exact) for mine, exact in zip(results, right, strict=True))
     micro_s, flops = f"{1e6 * seconds:.4g} microseconds", kernel.flops
     rate = micro_s if flops is None else f"{flops / seconds:.3g} FLOP/s"
     limit = TOLERANCE[precision]
-    return held_to(
+    return pass_or_fail(
         _SECTION, name, worst, passes=worst <= limit,
         said=f"of the largest element, at most {limit:g}; forward and backward {rate}",
     )  # fmt: skip
 
 
-def both_ways(call: Call, inputs: Inputs) -> Callable[[], list[torch.Tensor]]:
+def forward_and_backward(call: Call, inputs: Inputs) -> Callable[[], list[torch.Tensor]]:
     """Runs a kernel forward and backward: its results, then the gradients of all its inputs.
 
     What comes back to the results runs from -1 to 1, so that no gradient is a plain sum.

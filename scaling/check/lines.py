@@ -35,7 +35,7 @@ def not_here(section: str, name: str, why: str) -> Line:
     return Line(section=section, name=name, state="not here", said=why)
 
 
-def held_to(
+def pass_or_fail(
     section: str,
     name: str,
     value: float | None = None,
@@ -49,13 +49,13 @@ def held_to(
     return Line(section=section, name=name, state=state, value=value, unit=unit, said=said)
 
 
-def untrained(section: str, name: str, row: Row) -> Line:
+def failed_point(section: str, name: str, row: Row) -> Line:
     """A point that had to run and did not."""
     sentence = f"{row.outcome}: {printable(row.error_message or '')}"
-    return held_to(section, name, passes=False, said=sentence[:300])
+    return pass_or_fail(section, name, passes=False, said=sentence[:300])
 
 
-def page_of(lines: Sequence[Line]) -> str:
+def to_text(lines: Sequence[Line]) -> str:
     """One page of text: sections, their lines, and how many are of each state."""
     names = max((len(line.name) for line in lines), default=0)
     page, section = [], None
@@ -76,6 +76,6 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
 
 
-def json_of(lines: Sequence[Line], about: dict[str, Any]) -> str:
+def to_json(lines: Sequence[Line], about: dict[str, Any]) -> str:
     """The same for a machine, with what else is known of this one."""
     return json.dumps(about | {"lines": [dataclasses.asdict(line) for line in lines]}, indent=1)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import torch
 
-from scaling.check.lines import Line, held_to, not_here
-from scaling.train.measure.power import Meter, Samples, drawn
+from scaling.check.lines import Line, not_here, pass_or_fail
+from scaling.train.measure.power import Meter, Samples, power_use
 from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
 
 _SECTION = "meters"
@@ -33,7 +33,7 @@ def clock_line(device: torch.device, busy: Callable[[], object]) -> Line:
 def clocks_agree(name: str, seconds: float, by_the_system: float) -> Line:
     """Both in seconds."""
     apart = abs(seconds / by_the_system - 1)
-    return held_to(
+    return pass_or_fail(
         _SECTION, name, apart, passes=apart <= _CLOCKS_DIFFER,
         said=f"apart, at most {_CLOCKS_DIFFER:g}",
     )  # fmt: skip
@@ -55,11 +55,11 @@ def energy_line(
             busy()
         now = clock()
     after = meter.energy_j()
-    by_power = drawn(samples, counted_j=None, seconds=now - began).energy_j
+    by_power = power_use(samples, counted_j=None, seconds=now - began).energy_j
     if before is None or after is None or not by_power:
         return not_here(_SECTION, name, "the device has no counter, or does not say its power")
     apart = abs((after - before) / by_power - 1)
-    return held_to(
+    return pass_or_fail(
         _SECTION, name, apart, passes=apart <= _ENERGIES_DIFFER,
         said=f"apart, at most {_ENERGIES_DIFFER:g}: {after - before:.4g} and {by_power:.4g} J",
     )  # fmt: skip

@@ -46,7 +46,7 @@ class RankMemory:
         return max(self.phases, key=lambda phase: self.phases[phase]["peak_bytes"])
 
 
-def ranks_of(layout: Layout) -> dict[str, int]:
+def stage_ranks(layout: Layout) -> dict[str, int]:
     """The first rank of the first, a middle and the last pipeline stage, each stage once.
 
     Of those between the ends the second stage: it has most micro-batches on their way.
@@ -60,7 +60,7 @@ def ranks_of(layout: Layout) -> dict[str, int]:
     return {name: stage * per_stage for name, stage in stages.items()}
 
 
-def shortened(point: Point) -> Point:
+def with_fewer_micro_batches(point: Point) -> Point:
     """The point with no more micro-batches a step than change what a rank holds."""
     layout = point.layout
     if layout.pp == 1:
@@ -75,7 +75,7 @@ def shortened(point: Point) -> Point:
     return _with(point, gradient_accumulation_steps=rounds)
 
 
-def memories(ranks: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
+def rank_memories(ranks: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
     """What each of these ranks holds, in this order, as soon as it is known.
 
     Raises:
@@ -88,10 +88,10 @@ def memories(ranks: Iterable[tuple[Point, int]]) -> Iterator[RankMemory]:
         for point, rank, stand_ins in wanted:
             walked = [(memory(each, rank, STEPS), weight) for each, weight in stand_ins]
             stage = rank * point.layout.pp // point.layout.world_size
-            yield RankMemory(rank=rank, stage=stage, **joined(walked))
+            yield RankMemory(rank=rank, stage=stage, **weighted_sum(walked))
 
 
-def joined(walked: list[tuple[_Memory, float]]) -> _Memory:
+def weighted_sum(walked: list[tuple[_Memory, float]]) -> _Memory:
     """The sum of memories, each times its weight; what the last one does not name is not in it."""
 
     def added(parts: list[dict[str, Any]], names: Iterable[str]) -> dict[str, int]:
@@ -126,9 +126,9 @@ def _stand_ins(point: Point) -> list[tuple[Point, float]]:
     if layout.zero_stage == 3 and layout.dp > 2 * few and not few % shard:
         more = 2 * few / layout.dp - 1
         stand_ins = [(_with(point, dp=few), more), (_with(point, dp=2 * few), 1 - more)]
-    walked = shortened(point).layout.gradient_accumulation_steps
+    walked = with_fewer_micro_batches(point).layout.gradient_accumulation_steps
     if layout.engine != "torch" or layout.pp == 1:
-        return [(shortened(each), weight) for each, weight in stand_ins]
+        return [(with_fewer_micro_batches(each), weight) for each, weight in stand_ins]
     further = (layout.gradient_accumulation_steps - walked) / layout.pp
     if further <= 1:
         return stand_ins

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from scaling.check.lines import Line, held_to, not_here
+from scaling.check.lines import Line, not_here, pass_or_fail
 from scaling.check.provoked import FOUND_ROOM
 from scaling.check.training import SHAPE, Machine
 from scaling.errors import printable
@@ -42,19 +42,21 @@ def outcome_lines(machine: Machine) -> Iterator[Line]:
         every = machine.point({"dp": machine.ranks, "micro_batch_size": 1})
         cases.append((_NCCLS, "oom", "NCCL", every, full))
     for number, (name, expected, says, point, how) in enumerate(cases):
-        row = machine.measured(f"fails{number}", point, **how)
-        yield failed(name, expected, says, row, _after(machine, f"after{number}"))
+        row = machine.measure(f"fails{number}", point, **how)
+        yield outcome_line(name, expected, says, row, _after(machine, f"after{number}"))
     if machine.gpu == "cpu":
         yield not_here(_SECTION, _NCCLS, "no GPU, so no NCCL")
         yield not_here(_SECTION, _OTHERS, "this machine has no GPU")
         return
     wide = dataclasses.replace(SHAPE, hidden_size=4096, ffn_hidden_size=16384, vocab_size=32000)
     with _taken_card(_LEFT_TO_A_POINT):
-        row = machine.measured("taken", machine.point({}, shape=wide))
-    yield failed(_OTHERS, "oom", "taken by other processes", row, _after(machine, "after-taken"))
+        row = machine.measure("taken", machine.point({}, shape=wide))
+    yield outcome_line(
+        _OTHERS, "oom", "taken by other processes", row, _after(machine, "after-taken")
+    )
 
 
-def failed(name: str, expected: Outcome, says: str, row: Row, after: Outcome) -> Line:
+def outcome_line(name: str, expected: Outcome, says: str, row: Row, after: Outcome) -> Line:
     """Whether a point failed with this outcome and these words, and the next one did not."""
     message = printable(row.error_message or "")
     if FOUND_ROOM in message:
@@ -62,7 +64,7 @@ def failed(name: str, expected: Outcome, says: str, row: Row, after: Outcome) ->
     right = row.outcome == expected and says in message
     outcome = row.outcome if right else f"{row.outcome}: {message}"[:300]
     sentence = f"{outcome}, and the next point: {after}"
-    return held_to(_SECTION, name, passes=right and after == "ok", said=sentence)
+    return pass_or_fail(_SECTION, name, passes=right and after == "ok", said=sentence)
 
 
 def _provoked(how: str) -> list[str]:
@@ -70,7 +72,7 @@ def _provoked(how: str) -> list[str]:
 
 
 def _after(machine: Machine, folder: str) -> Outcome:
-    return machine.measured(folder, machine.point({})).outcome
+    return machine.measure(folder, machine.point({})).outcome
 
 
 @contextlib.contextmanager

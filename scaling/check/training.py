@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from scaling import launch
-from scaling.check.lines import Line, held_to, not_here, untrained
+from scaling.check.lines import Line, failed_point, not_here, pass_or_fail
 from scaling.errors import printable
 from scaling.launch.fork_server.client import local_fork_server
 from scaling.layout.layout import Layout, refusals
@@ -99,7 +99,7 @@ class Machine:
             **(usual | facts),
         )
 
-    def measured(self, name: str, point: Point, **how: Any) -> Row:
+    def measure(self, name: str, point: Point, **how: Any) -> Row:
         """The row that the point leaves, in a folder of that name."""
         folder = self.folder / name
         folder.mkdir(parents=True)
@@ -109,7 +109,7 @@ class Machine:
 
 
 @contextlib.contextmanager
-def warm(machine: Machine) -> Iterator[psutil.Process]:
+def warm_server(machine: Machine) -> Iterator[psutil.Process]:
     """Within, ranks are forked by a server that has imported torch; yields the server."""
     with (
         local_fork_server(machine.point({}), machine.folder) as variables,
@@ -163,22 +163,22 @@ def training_lines(
             yield not_here(section, name, f"{needed} ranks, and here are {machine.ranks}")
             continue
         assert not list(refusals(SHAPE, point.layout)), name
-        row = machine.measured(f"{section}{number}".replace(" ", "-"), point)
-        yield trained(section, name, row, exact)
+        row = machine.measure(f"{section}{number}".replace(" ", "-"), point)
+        yield training_line(section, name, row, exact)
 
 
-def trained(section: str, name: str, row: Row, exact: Sequence[float]) -> Line:
+def training_line(section: str, name: str, row: Row, exact: Sequence[float]) -> Line:
     """How far a row's losses are from the exact ones, and what its split lacks."""
     if row.outcome == "kernel_unavailable":
         return not_here(section, name, printable(row.error_message or ""))
     if row.outcome != "ok" or row.losses is None:
-        return untrained(section, name, row)
+        return failed_point(section, name, row)
     far = max(abs(one - other) for one, other in zip(row.losses, exact, strict=True))
     limit = _FAR[row.precision]
     wanted = [*_SPLIT, *(each for degree, each in _BY_DEGREE.items() if getattr(row, degree) > 1)]
     missing = [each for each in wanted if getattr(row, each) is None]
     split = f"; null: {', '.join(missing)}" if missing else "; every part of the step's time known"
-    return held_to(
+    return pass_or_fail(
         section, name, far, passes=far <= limit and not missing,
         said=f"from the losses of plain fp32 code, at most {limit:g}{split}",
     )  # fmt: skip
@@ -187,21 +187,21 @@ def trained(section: str, name: str, row: Row, exact: Sequence[float]) -> Line:
 def host_lines(machine: Machine, server: psutil.Process) -> Iterator[Line]:
     """Two orders in a row, one whose rank is killed in mid-step, and what is left of its memory."""
     section = "warm hosts"
-    first = machine.measured("order0", machine.point({}))
+    first = machine.measure("order0", machine.point({}))
     base = _held(server)
-    second = machine.measured("order1", machine.point({}))
+    second = machine.measure("order1", machine.point({}))
     again = [row.outcome for row in (first, second)]
-    yield held_to(
+    yield pass_or_fail(
         section, "two orders in a row", passes=again == ["ok", "ok"],
         said=f"{again[0]}, {again[1]}: {first.startup_s or 0:.1f} and {second.startup_s or 0:.1f} s"
         " to the first step",
     )  # fmt: skip
     outcome = _killed_in_mid_step(machine, server)
     passes = not outcome.startswith("ok")
-    yield held_to(section, "a rank killed in mid-step", passes=passes, said=outcome)
-    after = machine.measured("order3", machine.point({}))
+    yield pass_or_fail(section, "a rank killed in mid-step", passes=passes, said=outcome)
+    after = machine.measure("order3", machine.point({}))
     left = _held(server) - base
-    yield held_to(
+    yield pass_or_fail(
         section, "memory after it", left / 2**20, "MiB",
         passes=after.outcome == "ok" and left < _LEFT_BYTES,
         said=f"more than before, at most {_LEFT_BYTES // 2**20}; the next order: {after.outcome}",
@@ -231,8 +231,8 @@ def _killed_in_mid_step(machine: Machine, server: psutil.Process) -> str:
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        row = machine.measured("order2", point)
-    except launch.Unsettled as why:
+        row = machine.measure("order2", point)
+    except launch.NotMeasured as why:
         return f"no verdict: {why}"
     finally:
         killer.join()

@@ -21,9 +21,9 @@ def main() -> None:
     what = plan_from_json(Path(plan).read_text(encoding="utf-8"))
     bind_rank(os.environ, on_gpu=gpu_named(what.gpu).vendor == "nvidia")
     from scaling.probe.program import run
-    from scaling.train.parallel.meeting import rank_id_of_environment
+    from scaling.train.parallel.rendezvous import rank_id_from_environment
 
-    run(what, files, rank_id_of_environment())
+    run(what, files, rank_id_from_environment())
 
 
 if __name__ == "__main__":

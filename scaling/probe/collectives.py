@@ -23,7 +23,7 @@ _PIECE = 2**24  # elements that are filled or looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
+class RankGroup:
     """The ranks of one group in order, and this rank's place among them."""
 
     ranks: Sequence[int]
@@ -59,12 +59,12 @@ class Exchange:
         )
 
 
-def elements_of(message_bytes: int, ranks: int) -> int:
+def message_elements(message_bytes: int, ranks: int) -> int:
     """Elements of a message: a multiple of the ranks, so that every rank has an equal part."""
     return max(1, message_bytes // ELEMENT_BYTES // ranks) * ranks
 
 
-def exchange(kind: Collective, ring: Ring, elements: int) -> Exchange:
+def exchange(kind: Collective, ring: RankGroup, elements: int) -> Exchange:
     """A collective whose whole tensor has so many elements; in place where torch allows it.
 
     Raises:

@@ -11,15 +11,15 @@ import torch
 
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable
-from scaling.train.kernels.kernels import require_attention
+from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing
+from scaling.train.kernels.availability import require_attention
 
 _SAMPLE_S = 0.002  # shorter ones measure the clock and the launch
 _MOST_RUNS = 500  # of one sample
 _FEWEST, _MOST = 5, 20  # samples
 
 
-def work_of(task: Task, device: torch.device) -> Callable[[], object]:
+def prepare_task(task: Task, device: torch.device) -> Callable[[], object]:
     """The task on buffers of its own; what it returns runs once.
 
     Random numbers, not zeros: a GPU that multiplies zeros draws less power and clocks higher.
@@ -70,12 +70,12 @@ def _attention(task: Task, dtype: torch.dtype, device: torch.device) -> Callable
         result = attend(query, key, value, kernel)
         torch.autograd.grad(result, (query, key, value), upstream)
 
-    with named_if_unavailable(kernel):
+    with kernel_named_if_missing(kernel):
         run()
     return run
 
 
-def samples_s(
+def time_samples(
     run: Callable[[], object],
     *,
     drain: Callable[[], object],

@@ -18,7 +18,7 @@ GPU_FACTS = (
 )  # fmt: skip
 
 
-def facts_of(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
+def host_facts(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
     """The host's and this rank's device's facts; null for what is not there.
 
     The first rank on a host asks for what is the same for all of them.
@@ -43,12 +43,12 @@ def facts_of(device: torch.device, *, first_on_host: bool) -> dict[str, Any]:
                 "nvidia-smi", f"--query-gpu={','.join(GPU_FACTS)}", "--format=csv,nounits"
             ),
             "topology": _output_of("nvidia-smi", "topo", "-m"),
-            "nics": nics_of(Path("/sys/class")),
+            "nics": network_devices(Path("/sys/class")),
         }
     return facts
 
 
-def nics_of(classes: Path) -> list[dict[str, str]]:
+def network_devices(classes: Path) -> list[dict[str, str]]:
     """Network devices but the loopback, and their speed as the kernel says it ("" if it does not).
 
     RDMA devices are those of /sys/class/infiniband (InfiniBand, RoCE, EFA), others those of

@@ -69,7 +69,7 @@ class Group:
     first: int = 0
     at_once: bool = False  # all groups, else the first one alone
 
-    def alike(self, other: "Group") -> bool:
+    def has_same_ranks(self, other: "Group") -> bool:
         """Whether the same ranks belong together in both."""
         return (self.ranks, self.stride, self.first) == (other.ranks, other.stride, other.first)
 

@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from scaling.probe.collectives import ELEMENT_BYTES, Ring, elements_of, exchange
-from scaling.probe.devices import samples_s, work_of
-from scaling.probe.facts import facts_of
+from scaling.probe.collectives import ELEMENT_BYTES, RankGroup, exchange, message_elements
+from scaling.probe.devices import prepare_task, time_samples
+from scaling.probe.facts import host_facts
 from scaling.probe.plan import Group, ProbePlan, Task
 from scaling.record.rank_files import ProbeEnd, ProbeRecords, RankFailure, RankFiles
 from scaling.record.row import Outcome
 from scaling.train.failures import KernelUnavailable, is_out_of_memory
-from scaling.train.parallel.meeting import RankId, meet, part
+from scaling.train.parallel.rendezvous import RankId, leave_process_group, rendezvous
 
 _DEVICE_TASK_S = 0.05
 _MESSAGE_TASK_S = 0.25
@@ -39,13 +39,13 @@ def run(plan: ProbePlan, files: RankFiles, rank_id: RankId) -> NoReturn:
     try:
         started = time.monotonic()
         Prober(plan, files, rank_id).probe()
-        files.leave(rank_id.rank, ProbeEnd(seconds=time.monotonic() - started))
-        part()
+        files.write(rank_id.rank, ProbeEnd(seconds=time.monotonic() - started))
+        leave_process_group()
     except BaseException as error:
         traceback.print_exc()
         outcome, message = _failure(error)
         failed = RankFailure(outcome=outcome, message=message, failed_at=time.time())
-        files.leave(rank_id.rank, failed)
+        files.write(rank_id.rank, failed)
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -60,18 +60,20 @@ class Prober:
         self.device = _device(plan, rank_id.local_rank)
         first = rank_id.local_rank == 0
         files.beat(rank_id.rank, "asking what the host is")
-        self.facts = facts_of(self.device, first_on_host=first) | {"local_rank": rank_id.local_rank}
+        self.facts = host_facts(self.device, first_on_host=first) | {
+            "local_rank": rank_id.local_rank
+        }
         self.records: list[dict[str, Any]] = []
         self._saved_at = time.monotonic()
         files.beat(rank_id.rank, "meeting the other ranks")
-        meet(rank_id, files, self.device, timeout_s=plan.time_limit_s + _COLLECTIVE_MARGIN_S)
+        rendezvous(rank_id, files, self.device, timeout_s=plan.time_limit_s + _COLLECTIVE_MARGIN_S)
         self._control = dist.new_group(backend="gloo")
 
     def probe(self) -> None:
         """Every task until the time is up; what was left out says so."""
         started = time.monotonic()
         shape: Group | None = None
-        ring: Ring | None = None
+        ring: RankGroup | None = None
         world_size = self.plan.world_size
         for index, task in enumerate(self.plan.tasks):
             share = _DEVICES_SHARE if task.group is None else 1.0
@@ -84,36 +86,36 @@ class Prober:
                 self._on_device(index, task)
                 continue
             # all groups of a shape are made once; alone, the others wait
-            if shape is None or not task.group.alike(shape):
+            if shape is None or not task.group.has_same_ranks(shape):
                 self._dissolve(ring)
                 shape, ring = task.group, self._ring(task.group)
             takes_part = ring is not None and ring.ranks in task.group.members(world_size)
             self._in_groups(index, task, ring if takes_part else None)
         self._dissolve(ring)
-        self.files.leave(self.rank_id.rank, ProbeRecords(facts=self.facts, records=self.records))
+        self.files.write(self.rank_id.rank, ProbeRecords(facts=self.facts, records=self.records))
 
     def _on_device(self, index: int, task: Task) -> None:
         """All devices at once, as in training: a node's power and memory are shared."""
         record: dict[str, Any] = {"task": index}
         work = None
         try:
-            work = work_of(task, self.device)
+            work = prepare_task(task, self.device)
         except (KernelUnavailable, MemoryError, RuntimeError) as error:
             record["outcome"], record["message"] = _failure(error)
         self._align()
         try:
             if work is not None:
-                samples = samples_s(work, drain=self._drain, budget_s=_DEVICE_TASK_S)
+                samples = time_samples(work, drain=self._drain, budget_s=_DEVICE_TASK_S)
                 record["samples"] = samples
         except (MemoryError, RuntimeError) as error:
             record["outcome"], record["message"] = _failure(error)
         self.records.append(record)
 
-    def _in_groups(self, index: int, task: Task, ring: Ring | None) -> None:
+    def _in_groups(self, index: int, task: Task, ring: RankGroup | None) -> None:
         assert task.message_bytes is not None
         collective, failed = None, ""
         if ring is not None:
-            elements = elements_of(task.message_bytes, len(ring.ranks))
+            elements = message_elements(task.message_bytes, len(ring.ranks))
             try:
                 collective = exchange(task.kind, ring, elements)  # type: ignore[arg-type]
                 collective.fill()
@@ -131,7 +133,7 @@ class Prober:
             self._drain()
             wrong = collective.wrong()
             collective.fill()
-        samples = samples_s(
+        samples = time_samples(
             collective.send if collective is not None else lambda: None,
             drain=self._drain,
             budget_s=_MESSAGE_TASK_S,
@@ -153,7 +155,7 @@ class Prober:
                 }
             )
 
-    def _ring(self, shape: Group) -> Ring | None:
+    def _ring(self, shape: Group) -> RankGroup | None:
         """This rank's group of that shape; making groups is collective, in one order."""
         own = None
         every = dataclasses.replace(shape, at_once=True)
@@ -161,10 +163,10 @@ class Prober:
             group = dist.new_group(list(ranks))
             if self.rank_id.rank in ranks:
                 place = ranks.index(self.rank_id.rank)
-                own = Ring(ranks=ranks, index=place, group=group, device=self.device)
+                own = RankGroup(ranks=ranks, index=place, group=group, device=self.device)
         return own
 
-    def _dissolve(self, ring: Ring | None) -> None:
+    def _dissolve(self, ring: RankGroup | None) -> None:
         """Each communicator holds memory of its device, and a study may have dozens."""
         self._align()
         if ring is not None:
@@ -189,7 +191,7 @@ class Prober:
         if now - self._saved_at >= _SAVE_EVERY_S or not self.records:
             self.files.beat(self.rank_id.rank, doing)
             records = ProbeRecords(facts=self.facts, records=self.records)
-            self.files.leave(self.rank_id.rank, records)
+            self.files.write(self.rank_id.rank, records)
             self._saved_at = now
 
 

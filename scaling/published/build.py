@@ -47,10 +47,10 @@ def built(table: pa.Table, source: str) -> pa.Table:
     """
     columns = Columns(table, source)
     for name in ("source", "release", "licence"):
-        empty = [row for row, text in enumerate(columns.words(name, "").tolist()) if not text]
+        empty = [row for row, text in enumerate(columns.strings(name, "").tolist()) if not text]
         if empty:
             raise columns.cell_error(name, empty[0], "says where a row is from; none may be empty")
-    licences = columns.words("licence", "").tolist()
+    licences = columns.strings("licence", "").tolist()
     for row, licence in enumerate(licences):
         if licence not in LICENCES:
             raise columns.cell_error("licence", row, f"only {' and '.join(sorted(LICENCES))} rows")
@@ -78,7 +78,7 @@ def _derived(columns: Columns) -> list[dict[str, Any]]:
     }
     measured = ("seq_length", "global_batch_size", "world_size", "step_time_s")
     known = {name: columns.numbers(name).tolist() for name in measured}
-    clusters = columns.words("cluster", "").tolist()
+    clusters = columns.strings("cluster", "").tolist()
     records = []
     for row, cluster in enumerate(clusters):
         facts: dict[str, Any] = {name: int(values[row]) for name, values in sizes.items()}

@@ -25,18 +25,18 @@ def main() -> None:
     point = point_from_json(Path(point_path).read_text(encoding="utf-8"))
     bind_rank(os.environ, on_gpu=gpu_named(point.gpu).vendor == "nvidia")
     try:
-        from scaling.train.parallel.meeting import rank_id_of_environment
+        from scaling.train.parallel.rendezvous import rank_id_from_environment
         from scaling.train.program import run
 
         engine_module(point.layout.engine, "engine")
     except ImportError as error:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
-        files.leave(
+        files.write(
             rank, RankFailure(outcome="launch_failed", message=message, failed_at=time.time())
         )
         sys.exit(1)
-    run(point, files, rank_id_of_environment())
+    run(point, files, rank_id_from_environment())
 
 
 if __name__ == "__main__":

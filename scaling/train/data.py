@@ -1,7 +1,7 @@
-"""The synthetic batch: every layout sees the same sequences in the same step.
+"""Synthetic batches: every layout sees the same sequences in the same step.
 
-A decoder learns the next token of seq_length tokens. An encoder-decoder has an input of seq_length
-and a target of as many, which goes on where the input ends: 2 * seq_length tokens a sequence.
+A decoder predicts the next token of seq_length tokens. An encoder-decoder has an input of
+seq_length tokens and a target of as many that continues it: 2 * seq_length tokens a sequence.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from scaling.train.parallel.context import ContextParallel
 MicroBatch = tuple[Tensor, Tensor]
 
 _LARGEST_STRIDE = 8
-_START = 0  # T5 begins every target with its padding token, which is 0
+_START = 0  # a T5 target begins with the padding token, which is 0
 
 
 def sequence(seed: int, step: int, index: int, *, seq_length: int, vocab_size: int) -> Tensor:
     """Sequence `index` of the global batch of `step`: int64 [seq_length + 1].
 
-    Tokens climb by a stride from a random start, so there is something to learn and losses fall.
+    Tokens rise by a constant stride from a random start, so a model can learn them and losses fall.
     """
     random = np.random.default_rng([seed, step, index])
     start = int(random.integers(vocab_size))
@@ -42,25 +42,34 @@ def micro_batches(
     pairs: bool = False,
     count: int | None = None,
 ) -> list[MicroBatch]:
-    """This replica's share of the global batch, one (ids, labels) a micro-batch.
+    """This rank's micro-batches of a step, as (ids, labels).
 
-    With `count` it is that of a step of so many micro-batches and not of the layout's.
+    Both int64 [micro_batch_size, seq_length / cp], labels one token ahead. With `pairs` ids are
+    [micro_batch_size, 2, seq_length / cp]: an input and a target. Replica `dp_rank` takes
+    consecutive sequences of the global batch, and rank `cp_rank` in it a part of their tokens.
 
-    Both int64 [micro_batch_size, seq_length / cp], labels one token ahead; with `pairs` ids are
-    [micro_batch_size, 2, seq_length / cp], an input and a target each. The replica `dp_rank` takes
-    consecutive sequences, the rank `cp_rank` in it its share of their tokens.
+    Args:
+        layout: says how many sequences and tokens a rank gets.
+        vocab_size: tokens are below it.
+        seed: of the training.
+        step: of the training.
+        dp_rank: the replica.
+        cp_rank: the rank in its cp group.
+        device: that the batches are put on.
+        pairs: whether the model is an encoder-decoder.
+        count: micro-batches of the step; the layout's gradient_accumulation_steps by default.
     """
-    share = layout.micro_batch_size * (count or layout.gradient_accumulation_steps)
-    drawn = 2 * layout.seq_length - 1 if pairs else layout.seq_length
+    sequences = layout.micro_batch_size * (count or layout.gradient_accumulation_steps)
+    length = 2 * layout.seq_length - 1 if pairs else layout.seq_length
     tokens = torch.stack(
         [
-            sequence(seed, step, index, seq_length=drawn, vocab_size=vocab_size)
-            for index in range(dp_rank * share, (dp_rank + 1) * share)
+            sequence(seed, step, index, seq_length=length, vocab_size=vocab_size)
+            for index in range(dp_rank * sequences, (dp_rank + 1) * sequences)
         ]
     ).to(device)
     ids, labels = _pairs(tokens) if pairs else (tokens[:, :-1], tokens[:, 1:])
     cp = ContextParallel(size=layout.cp, rank=cp_rank, ring=layout.cp_style == "ring")
-    ids, labels = (cp.share(each, dim=-1).contiguous() for each in (ids, labels))
+    ids, labels = (cp.shard(tokens, dim=-1).contiguous() for tokens in (ids, labels))
     size = layout.micro_batch_size
     return list(zip(ids.split(size), labels.split(size), strict=True))
 
@@ -73,16 +82,16 @@ def _pairs(tokens: Tensor) -> MicroBatch:
 
 
 class Feed:
-    """Draws the batches of the warm-up when they are asked for, and those that count beforehand.
+    """Hands out the batches of each step, those of measured steps drawn before the first of them.
 
-    Drawing is the host's work, milliseconds in which a GPU would idle between two measured steps
-    while its energy is counted. What was drawn waits on the host: it is no part of the memory that
-    the layout needs.
+    Drawing takes the host milliseconds, in which a GPU would idle between two measured steps while
+    its energy is counted. Drawn batches wait on the host, so they add nothing to the layout's
+    memory.
 
     Args:
         draw: the micro-batches of a step, on the host.
         counted: the steps whose batches are drawn together, before the first of them.
-        device: where they are handed out.
+        device: where the batches are handed out.
     """
 
     def __init__(
@@ -98,6 +107,11 @@ class Feed:
     def __call__(self, step: int) -> list[MicroBatch]:
         """The batches of this step, which are handed out once."""
         if self._counted and step == self._counted[0]:
-            self._ready = {each: self._draw(each) for each in self._counted}
-        drawn = self._ready.pop(step) if step in self._ready else self._draw(step)
-        return [(ids.to(self._device), labels.to(self._device)) for ids, labels in drawn]
+            self._ready = {ahead: self._draw(ahead) for ahead in self._counted}
+        batches = self._ready.pop(step) if step in self._ready else self._draw(step)
+        return to_device(batches, self._device)
+
+
+def to_device(batches: list[MicroBatch], device: torch.device) -> list[MicroBatch]:
+    """The same batches on this device."""
+    return [(ids.to(device), labels.to(device)) for ids, labels in batches]

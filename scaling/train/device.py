@@ -14,7 +14,7 @@ from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.layout.layout import Layout
 from scaling.record.rank_files import Stack
 from scaling.study.point import Point
-from scaling.train.kernels.kernels import version_of
+from scaling.train.kernels.availability import version_of
 
 # A driver keeps a little of a GPU's memory, and counts it in GiB where data sheets may not.
 _LEAST_SHARE, _LARGEST_SHARE = 0.9, 1.05
@@ -70,7 +70,7 @@ def gpu_mismatch(expected: Gpu, name: str, memory_bytes: int) -> str | None:
     )
 
 
-def stack_of(device: torch.device, layout: Layout) -> Stack:
+def software_stack(device: torch.device, layout: Layout) -> Stack:
     """What this rank runs on; of the kernels' packages those that the layout calls."""
     on_gpu = device.type == "cuda"
     fused = [kernel for axis, kernel in FUSED.items() if getattr(layout, axis)]

@@ -1,4 +1,4 @@
-"""The life of one rank: join, build, step, report."""
+"""The life of one rank: meet the others, build the engine, run the steps, leave the result."""
 
 import dataclasses
 import functools
@@ -16,102 +16,104 @@ from scaling.layout.engines import engine_module
 from scaling.record.rank_files import RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.data import MicroBatch
-from scaling.train.device import stack_of, take_device
-from scaling.train.engines.trainer import build, planned
-from scaling.train.kernels.kernels import require_kernels
+from scaling.train.device import software_stack, take_device
+from scaling.train.engines.trainer import build, make_blueprint
+from scaling.train.kernels.availability import require_kernels
 from scaling.train.measure import trace
 from scaling.train.measure.memory import (
     foreign_memory,
-    foreign_memory_named,
     library_memory,
+    note_foreign_memory,
     peak_memory,
 )
 from scaling.train.measure.power import PowerLog, meter_of
 from scaling.train.measure.timing import CudaStopwatch, HostStopwatch, Stopwatch
-from scaling.train.measure.window import split_of, unfit
-from scaling.train.model.experts import routed_tokens
+from scaling.train.measure.window import split_step_time, unusable_reason
+from scaling.train.model.experts import tokens_per_expert
 from scaling.train.outcomes import failure_of
 from scaling.train.parallel.groups import Groups
-from scaling.train.parallel.meeting import RankId, meet
-from scaling.train.stepping import Stepping, Timed
+from scaling.train.parallel.rendezvous import RankId, rendezvous
+from scaling.train.stepping import FullSteps, StepRunner
 
 _log = logging.getLogger(__name__)
 
-# The parent ends a point that is late, so a collective never should: its exception would hide why.
+# The parent ends a late point itself. A collective's own timeout would hide the reason.
 _COLLECTIVE_MARGIN_S = 120.0
 
-# Under the profiler a step takes longer, and the events must be read: in slowest steps and seconds.
+# Steps are slower under the profiler, and its events must be read: allow this many slowest steps,
+# and this many seconds.
 _TRACED_MARGIN = 5 * (trace.DISCARDED + trace.STEPS)
 _STARTUP_MARGIN_S = 10.0
 
 
 def run(point: Point, files: RankFiles, rank_id: RankId) -> NoReturn:
-    """Measure, leave a result or a failure, and end the process.
+    """Measure the point, leave a result or a failure, and end the process.
 
-    It ends without the interpreter's clean-up: gloo's threads can abort there, and a rank that has
-    failed must not wait for the others.
+    The process ends without the interpreter's clean-up: gloo's threads can abort there, and a rank
+    that has failed must not wait for the others.
     """
     code = 0
     try:
-        files.leave(rank_id.rank, measured(point, files, rank_id))
-        # with gloo a rank that goes alone can abort the ones that still talk to it; groups, of
-        # which there may be hundreds, are not torn down: they die with the process
+        files.write(rank_id.rank, measure_point(point, files, rank_id))
+        # With gloo a rank that exits early can abort ranks that still talk to it. Groups, of which
+        # there may be hundreds, are not destroyed; they end with the process.
         dist.barrier()
     except BaseException as error:
         traceback.print_exc()
-        files.leave(rank_id.rank, failure_of(error))
+        files.write(rank_id.rank, failure_of(error))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def measured(point: Point, files: RankFiles, rank_id: RankId) -> RankResult:
-    """Warm up, time the steps, and read what they left."""
+def measure_point(point: Point, files: RankFiles, rank_id: RankId) -> RankResult:
+    """Join the other ranks, build the engine, run the steps, and return what was measured."""
     rank = rank_id.rank
     foreign = None if point.gpu == "cpu" else foreign_memory(rank_id.local_rank)
-    with foreign_memory_named(foreign):
+    with note_foreign_memory(foreign):
         device = take_device(point, rank_id.local_rank)
-        files.leave(rank, stack_of(device, point.layout))
+        files.write(rank, software_stack(device, point.layout))
         require_kernels(point.shape, point.layout, device)
         files.beat(rank, "meeting the other ranks")
         timeout_s = point.time_limit_s + _COLLECTIVE_MARGIN_S
-        port = meet(rank_id, files, device, timeout_s=timeout_s)
+        port = rendezvous(rank_id, files, device, timeout_s=timeout_s)
         engine_module(point.layout.engine, "engine").join(port)
         files.beat(rank, "making groups")
         groups = Groups(rank, point.layout, timeout_s=timeout_s)
-        plan = planned(point, groups, device)
-        trainer = build(plan, groups, functools.partial(files.beat, rank))
+        blueprint = make_blueprint(point, groups, device)
+        trainer = build(blueprint, groups, functools.partial(files.beat, rank))
         stopwatch: Stopwatch = CudaStopwatch() if device.type == "cuda" else HostStopwatch()
-        return _trained(Stepping(point, trainer, plan, groups, files, rank, stopwatch), foreign)
+        runner = StepRunner(point, trainer, groups, files, rank, device, stopwatch)
+        return _run_and_read(runner, foreign)
 
 
-def _trained(stepping: Stepping, foreign: int | None) -> RankResult:
-    point, device = stepping.point, stepping.plan.device
+def _run_and_read(runner: StepRunner, foreign: int | None) -> RankResult:
+    """Run full steps, short steps or both, as the point asks, then read memory and a trace."""
+    point, device = runner.point, runner.device
     meter = meter_of(device)
     power = None if meter is None else PowerLog(meter, clock=time.monotonic)
     first_step_at = time.time()
-    full, short, full_steps = Timed(), None, 0
+    full, short = FullSteps(), None
     if point.accumulation != "short":
-        full = stepping.full(power)
-        full_steps = stepping.done
+        full = runner.run_full_steps(power)
+    full_steps = runner.steps_done
     if point.accumulation != "full":
-        # after full steps one is enough to be as a step after its like
-        short = stepping.short(warmup_steps=1 if full_steps else point.warmup_steps)
-        if not full_steps and not stepping.is_linear(short):
-            full = stepping.full(power)
-    # of full steps from the first: what trained on less of the batch is another training
-    losses, others = stepping.losses[:full_steps], stepping.losses[full_steps:]
-    grad_norms = [norm for norm in stepping.grad_norms[:full_steps] if norm is not None]
+        # after full steps one warm-up step is enough
+        short = runner.run_short_steps(warmup_steps=1 if full_steps else point.warmup_steps)
+        if not full_steps and not runner.is_linear(short):
+            full = runner.run_full_steps(power)
+    # Only full steps from the first on train on the whole batch; the others are another training.
+    losses, other_losses = runner.losses[:full_steps], runner.losses[full_steps:]
+    grad_norms = [norm for norm in runner.grad_norms[:full_steps] if norm is not None]
+    # memory is read before the profiler's steps, whose events take memory too
     peak = peak_memory(device)
     libraries = library_memory(device, foreign)
-    # memory is read first: the profiler's window trains on, and its events take memory too
-    spent = None
+    time_split = None
     if full.times_s:
-        # of the warm-up the first may have compiled
-        spent = _spent(stepping, max(full.times_s), first_step_at)
+        time_split = _split_of_step(runner, max(full.times_s), first_step_at)
     return RankResult(
-        clock=stepping.stopwatch.name,
+        clock=runner.stopwatch.name,
         step_times_s=full.times_s,
         losses=losses or None,
         grad_norms=grad_norms if grad_norms and len(grad_norms) == full_steps else None,
@@ -120,57 +122,57 @@ def _trained(stepping: Stepping, foreign: int | None) -> RankResult:
         metered_steps=full.metered_steps,
         short_step_times_s=None if short is None else short.times_s,
         short_accumulations=None if short is None else short.accumulations,
-        short_losses=None if short is None else others,
+        short_losses=None if short is None else other_losses,
         peak_memory_bytes=peak.allocated,
         peak_reserved_bytes=peak.reserved,
         memory_meter=peak.meter,
-        expert_imbalance=_expert_imbalance(stepping),
+        expert_imbalance=_expert_imbalance(runner),
         foreign_memory_bytes=foreign,
         library_memory_bytes=libraries,
         first_step_at=first_step_at,
-        **dataclasses.asdict(full.drawn),
-        spent=spent,
+        **dataclasses.asdict(full.power),
+        spent=time_split,
     )
 
 
-def _expert_imbalance(stepping: Stepping) -> float | None:
-    """Tokens of the fullest expert over the mean, mean of this rank's layers; None without any."""
-    routed = routed_tokens(stepping.trainer.engine.module)
+def _expert_imbalance(runner: StepRunner) -> float | None:
+    """Tokens of the fullest expert over the mean, averaged over this rank's layers, if any."""
+    routed = tokens_per_expert(runner.trainer.engine.module)
     if routed is None:
         return None
     routed = routed.clone()
-    dist.all_reduce(routed, group=stepping.groups.data_group)
+    dist.all_reduce(routed, group=runner.groups.data_group)
     return (routed.amax(1) / routed.float().mean(1)).mean().item()
 
 
-def _spent(
-    stepping: Stepping, slowest_s: float, first_step_at: float
+def _split_of_step(
+    runner: StepRunner, slowest_s: float, first_step_at: float
 ) -> dict[str, float | None] | None:
-    """What the seconds of a step go to, from a few more steps under the profiler.
+    """Seconds of a step by what they were spent on, from a few more steps under the profiler.
 
-    None where the limit is near: a point that was measured must not end as a timeout. The ranks
-    decide together, since a step needs all of them. None too where the profiler did not see all.
+    None where the time limit is near, since a measured point must not end as a timeout; the ranks
+    decide together because a step needs all of them. None too where the trace is incomplete.
     """
-    point, device = stepping.point, stepping.plan.device
+    point, device = runner.point, runner.device
     needed = time.time() - first_step_at + _TRACED_MARGIN * slowest_s
-    if max(stepping.slowest([needed])) > point.time_limit_s - _STARTUP_MARGIN_S:
+    if max(runner.slowest([needed])) > point.time_limit_s - _STARTUP_MARGIN_S:
         return None
-    batches: list[list[MicroBatch]] = []
+    batches: list[MicroBatch] = []
     on_gpu = device.type == "cuda"
 
-    def align() -> None:
-        batches.append(stepping.another())
+    def prepare() -> None:
+        batches[:] = runner.next_batches()
         dist.barrier()
 
-    def step(index: int) -> None:
-        stepping.trainer.step(batches[index])
+    def step(_: int) -> None:
+        runner.trainer.step(batches)
         if on_gpu:
             torch.cuda.synchronize()
 
-    keep = stepping.files.trace(stepping.rank) if point.keep_trace else None
-    events = trace.traced(step, align=align, layout=point.layout, device=device, keep=keep)
-    reason = unfit(events, on_gpu=on_gpu)
+    keep = runner.files.trace(runner.rank) if point.keep_trace else None
+    events = trace.profile_steps(step, align=prepare, layout=point.layout, device=device, keep=keep)
+    reason = unusable_reason(events, on_gpu=on_gpu)
     if reason is not None:
         _log.warning("a step is not split: %s", reason)
         return None
-    return split_of(events)
+    return split_step_time(events)

@@ -1,44 +1,43 @@
-"""The steps of a point: full ones, short ones, and when either have been enough."""
+"""Run the steps of a point: full ones, short ones, and decide when either have been enough."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
-from scaling.record.extension import Extension, extended
-from scaling.record.interval import Verdict, is_a_look, judged
+from scaling.record.extension import Extension, estimate_full_step
+from scaling.record.interval import StepsVerdict, is_check_due, judge_steps
 from scaling.record.rank_files import RankFiles
 from scaling.record.row import Stopped
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_rounds, short_step_sizes, shuffled_rounds
-from scaling.train.data import Feed, MicroBatch, micro_batches
+from scaling.train.data import Feed, MicroBatch, micro_batches, to_device
 from scaling.train.engines.trainer import Trainer
 from scaling.train.kernels.compiled import graphs_compiled
-from scaling.train.measure.power import NOTHING_DRAWN, Drawn, PowerLog
-from scaling.train.measure.timing import Stopwatch, step_times_s
-from scaling.train.model.blueprint import Blueprint
+from scaling.train.measure.power import UNMETERED, PowerLog, PowerUse
+from scaling.train.measure.timing import Stopwatch
 from scaling.train.outcomes import require_finite
 from scaling.train.parallel.groups import Groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """Full steps of this rank. Seconds; the warm-up is counted and left out.
+class FullSteps:
+    """Full steps of this rank: seconds without the warm-up, which is only counted.
 
-    metered_steps: that `drawn` is of: those that were dropped as warm-up afterwards are among them.
+    `metered_steps` are the steps that `power` covers, those later dropped as warm-up included.
     """
 
     times_s: list[float] = field(default_factory=list)
     warmup_steps: int | None = None
     stopped: Stopped | None = None
     metered_steps: int | None = None
-    drawn: Drawn = NOTHING_DRAWN
+    power: PowerUse = UNMETERED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortSteps:
-    """Short steps of this rank, seconds and micro-batches, and what all ranks make of theirs."""
+    """Short steps of this rank: seconds and micro-batches of each, and the fit over all ranks."""
 
     times_s: list[float]
     accumulations: list[int]
@@ -47,194 +46,197 @@ class ShortSteps:
 
 
 @dataclass(slots=True)
-class Stepping:
-    """Runs a rank's steps, one stretch after another; all ranks run the same ones.
+class StepRunner:
+    """Runs a rank's steps, one series after another; all ranks run the same series.
 
-    `done` counts steps of any kind: data are drawn by it.
+    `steps_done` counts steps of every kind and selects the data of the next one.
     """
 
     point: Point
     trainer: Trainer
-    plan: Blueprint
     groups: Groups
     files: RankFiles
     rank: int
+    device: torch.device
     stopwatch: Stopwatch
-    done: int = 0
+    steps_done: int = 0
     losses: list[float] = field(default_factory=list)
     grad_norms: list[float | None] = field(default_factory=list)
 
-    def full(self, power: PowerLog | None) -> Timed:
-        """Full steps: as many as the study asks for, or until their median is precise enough."""
-        point, first = self.point, self.done
+    def run_full_steps(self, power: PowerLog | None) -> FullSteps:
+        """Run as many full steps as the study asks for, or until their median is precise enough."""
+        point = self.point
         at_least = point.at_least_steps or point.measured_steps
-        most = point.warmup_steps + point.measured_steps
-        begin = first + point.warmup_steps
-        feed = self._feed(lambda _: self._whole, range(begin, begin + at_least))
-        slowest: list[float] = []
+        slowest: list[float] = []  # seconds of each measured step on its slowest rank
 
-        def enough(times: list[float]) -> bool:
-            if point.until is None or len(times) <= point.warmup_steps:
-                return False
-            slowest.append(self.slowest([times[-1]])[0])
-            if not is_a_look(len(slowest), at_least):
-                return False
-            return bool(self._as_first_rank(int(judge().enough)))
-
-        def judge() -> Verdict:
+        def verdict() -> StepsVerdict:
             assert point.until is not None
-            return judged(slowest, at_least=at_least, until=point.until)
+            return judge_steps(slowest, at_least=at_least, until=point.until)
 
-        times = self._timed(feed, most, begin, enough, power)
-        counted = times[point.warmup_steps :]
-        drawn = NOTHING_DRAWN if power is None else power.stop()
+        def is_enough(times: list[float]) -> bool:
+            if point.until is None:
+                return False
+            slowest.extend(self.slowest(times[-1:]))
+            if not is_check_due(len(slowest), at_least):
+                return False
+            return bool(self._rank_0_decides(verdict().enough))
+
+        times = self._run(
+            [self._full_count] * (point.warmup_steps + point.measured_steps),
+            warmup_steps=point.warmup_steps,
+            drawn_ahead=at_least,
+            is_enough=is_enough,
+            power=power,
+        )
+        power_use = UNMETERED if power is None else power.stop()
         stopped: Stopped = "asked"
         dropped = 0
         if point.until is not None:
-            verdict = judge()
-            dropped = self._as_first_rank(verdict.dropped)
-            stopped = "precise" if verdict.enough else "at_most"
-            stopped = stopped if verdict.steady else "not_steady"
-        return Timed(
-            times_s=counted[dropped:],
+            final = verdict()
+            dropped = self._rank_0_decides(final.dropped)
+            stopped = "precise" if final.enough else "at_most"
+            stopped = stopped if final.steady else "not_steady"
+        return FullSteps(
+            times_s=times[dropped:],
             warmup_steps=point.warmup_steps + dropped,
             stopped=stopped,
-            metered_steps=len(counted),
-            drawn=drawn,
+            metered_steps=len(times),
+            power=power_use,
         )
 
-    def short(self, *, warmup_steps: int) -> ShortSteps:
-        """Rounds of short steps in random turns: drift must not look like a slope.
+    def run_short_steps(self, *, warmup_steps: int) -> ShortSteps:
+        """Run rounds of short steps in random order, so that drift does not look like a slope.
 
         Args:
-            warmup_steps: of the smallest accumulation, before the first round.
+            warmup_steps: steps with the fewest micro-batches before the first round.
         """
-        point, first = self.point, self.done
+        point = self.point
         counts = short_step_sizes(point.layout)
-        begin = first + warmup_steps
         at_least = short_step_rounds(point.at_least_steps or point.measured_steps)
         turns = shuffled_rounds(counts, short_step_rounds(point.measured_steps), point.seed)
 
-        def count_of(step: int) -> int:
-            return turns[step - begin] if step >= begin else counts[0]
+        def extension_of(times: list[float]) -> Extension | None:
+            return estimate_full_step(turns[: len(times)], self.slowest(times), self._full_count)
 
-        def of_all(times: list[float]) -> Extension | None:
-            whole = point.layout.gradient_accumulation_steps
-            return extended(turns[: len(times)], self.slowest(times), whole)
-
-        def enough(times: list[float]) -> bool:
-            counted = times[warmup_steps:]
-            done, rest = divmod(len(counted), len(counts))
-            if point.until is None or rest or not is_a_look(done, at_least):
+        def is_enough(times: list[float]) -> bool:
+            whole_rounds, remainder = divmod(len(times), len(counts))
+            if point.until is None or remainder or not is_check_due(whole_rounds, at_least):
                 return False
-            return self._is_precise(of_all(counted))
+            return self._is_precise(extension_of(times))
 
-        feed = self._feed(count_of, range(begin, begin + at_least * len(counts)))
-        times = self._timed(feed, warmup_steps + len(turns), begin, enough)
-        counted = times[warmup_steps:]
-        extension = of_all(counted)
+        times = self._run(
+            [counts[0]] * warmup_steps + turns,
+            warmup_steps=warmup_steps,
+            drawn_ahead=at_least * len(counts),
+            is_enough=is_enough,
+        )
+        extension = extension_of(times)
         stopped: Stopped = "asked"
         if point.until is not None:
             stopped = "precise" if self._is_precise(extension) else "at_most"
         return ShortSteps(
-            times_s=counted,
-            accumulations=turns[: len(counted)],
-            extension=extension,
-            stopped=stopped,
+            times_s=times, accumulations=turns[: len(times)], extension=extension, stopped=stopped
         )
 
     def _is_precise(self, extension: Extension | None) -> bool:
         until = self.point.until
         precise = extension is not None and until is not None and extension.half_width <= until
-        return bool(self._as_first_rank(int(precise)))
+        return bool(self._rank_0_decides(precise))
 
     def is_linear(self, short: ShortSteps) -> bool:
-        """Whether the accumulations lie on a line, as the first rank says for all."""
-        linear = short.extension is not None and short.extension.linear
-        return bool(self._as_first_rank(int(linear)))
+        """Whether step time is linear in micro-batches; rank 0 decides for all."""
+        return bool(self._rank_0_decides(short.extension is not None and short.extension.linear))
 
-    def another(self) -> list[MicroBatch]:
-        """The batches of one full step more, which somebody else runs."""
-        batches = self._feed(lambda _: self._whole, range(0))(self.done)
-        self.files.beat(self.rank, f"traced step {self.done}")
-        self.done += 1
-        return batches
+    def next_batches(self) -> list[MicroBatch]:
+        """The batches of one more full step, which the caller runs under the profiler."""
+        self.files.beat(self.rank, f"traced step {self.steps_done}")
+        batches = self._draw(self.steps_done, self._full_count)
+        self.steps_done += 1
+        return to_device(batches, self.device)
 
     @property
-    def _whole(self) -> int:
+    def _full_count(self) -> int:
+        """Micro-batches of a full step."""
         return self.point.layout.gradient_accumulation_steps
 
-    def _feed(self, count_of: Callable[[int], int], counted: range) -> Feed:
+    def _draw(self, step: int, count: int) -> list[MicroBatch]:
+        """This rank's `count` micro-batches of a step, on the host."""
         point, place = self.point, self.groups.place
+        return micro_batches(
+            point.layout,
+            vocab_size=point.shape.vocab_size,
+            seed=point.seed,
+            step=step,
+            dp_rank=place.dp_rank,
+            cp_rank=place.cp_rank,
+            device=torch.device("cpu"),
+            pairs=point.shape.family == "t5",
+            count=count,
+        )
 
-        def draw(step: int) -> list[MicroBatch]:
-            return micro_batches(
-                point.layout,
-                vocab_size=point.shape.vocab_size,
-                seed=point.seed,
-                step=step,
-                dp_rank=place.dp_rank,
-                cp_rank=place.cp_rank,
-                device=torch.device("cpu"),
-                pairs=point.shape.family == "t5",
-                count=count_of(step),
-            )
-
-        return Feed(draw, counted=counted, device=self.plan.device)
-
-    def _timed(
+    def _run(
         self,
-        feed: Feed,
-        most: int,
-        begin: int,
-        enough: Callable[[list[float]], bool],
+        counts: Sequence[int],
+        *,
+        warmup_steps: int,
+        drawn_ahead: int,
+        is_enough: Callable[[list[float]], bool],
         power: PowerLog | None = None,
     ) -> list[float]:
-        """Times of at most so many steps; those before `begin` are warm-up."""
-        compiled = 0  # graphs, before the first step that counts
-        last = self.done + most
+        """Run a series of steps; seconds of each measured one.
 
-        def prepare(step: int) -> list[MicroBatch]:
-            nonlocal compiled
-            self.files.beat(self.rank, f"step {step} of {last}")
+        Drawing the data and reading the loss are no part of a step, as a data loader hides them.
+
+        Args:
+            counts: micro-batches of each step, warm-up included.
+            warmup_steps: steps before the first measured one.
+            drawn_ahead: measured steps whose data are drawn before the first of them.
+            is_enough: told the seconds so far after each measured step; True ends the series.
+            power: read from the first measured step on.
+        """
+        first = self.steps_done
+        first_measured = first + warmup_steps
+        feed = Feed(
+            lambda step: self._draw(step, counts[step - first]),
+            counted=range(first_measured, first_measured + drawn_ahead),
+            device=self.device,
+        )
+        times: list[float] = []
+        graphs_before = 0
+        for step in range(first, first + len(counts)):
+            self.files.beat(self.rank, f"step {step} of {first + len(counts)}")
             batches = feed(step)
-            if step == begin:
-                compiled = graphs_compiled() if self.point.layout.compile else 0
+            if step == first_measured:
+                graphs_before = graphs_compiled() if self.point.layout.compile else 0
                 if power is not None:
                     power.start()
-            return batches
-
-        def after(_: int) -> None:
-            self.done += 1
+            dist.barrier()  # all ranks start together: no step includes another rank's drawing
+            self.stopwatch.start()
+            self.trainer.step(batches)
+            seconds = self.stopwatch.stop()
+            self.steps_done += 1
             self.losses.append(self.trainer.loss())
             self.grad_norms.append(self.trainer.grad_norm())
             require_finite(self.point, self.losses, self.grad_norms[-1])
-
-        times = step_times_s(
-            first=self.done,
-            steps=most,
-            prepare=prepare,
-            align=dist.barrier,
-            step=self.trainer.step,
-            after=after,
-            stopwatch=self.stopwatch,
-            enough=enough,
-        )
-        if self.point.layout.compile and graphs_compiled() > compiled:
+            if step >= first_measured:
+                times.append(seconds)
+                if is_enough(times):
+                    break
+        if self.point.layout.compile and graphs_compiled() > graphs_before:
             raise RuntimeError(
-                f"{graphs_compiled() - compiled} graphs were compiled within the measured steps: "
-                f"warmup_steps={self.point.warmup_steps} is not enough"
+                f"{graphs_compiled() - graphs_before} graphs were compiled within the measured "
+                f"steps: warmup_steps={self.point.warmup_steps} is not enough"
             )
         return times
 
     def slowest(self, times: list[float]) -> list[float]:
-        """Of each step the slowest rank's seconds; collective."""
-        slowest = torch.tensor(times, dtype=torch.float64, device=self.plan.device)
+        """The slowest rank's seconds of each step; collective over all ranks."""
+        slowest = torch.tensor(times, dtype=torch.float64, device=self.device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        return [float(each) for each in slowest.tolist()]
+        return [float(seconds) for seconds in slowest.tolist()]
 
-    def _as_first_rank(self, number: int) -> int:
-        """What rank 0 says: hosts may round differently, and all must go on or none; collective."""
-        word = torch.tensor([number], device=self.plan.device)
-        dist.broadcast(word, src=0)
-        return int(word.item())
+    def _rank_0_decides(self, value: int) -> int:
+        """Rank 0's value on every rank: hosts may round differently, and all must go on or none."""
+        decision = torch.tensor([int(value)], device=self.device)
+        dist.broadcast(decision, src=0)
+        return int(decision.item())

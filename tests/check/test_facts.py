@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from scaling.check.facts import fact_lines, machine
+from scaling.check.facts import fact_lines, machine_facts
 from scaling.cluster.hardware import GIB
 from tests.train.reference import CPU
 
@@ -73,7 +73,7 @@ def test_a_card_that_others_use_is_not_fit(foreign: int | None, state: str) -> N
 
 
 def test_a_cpu_says_what_it_has_not() -> None:
-    lines = fact_lines(machine(CPU), CPU, None)
+    lines = fact_lines(machine_facts(CPU), CPU, None)
     found = {line.name: line.state for line in lines}
     assert found["torch version"] == "pass"
     assert found["memory taken by others"] == "not here"

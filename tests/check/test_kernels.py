@@ -21,7 +21,7 @@ TINY = dataclasses.replace(SMALL, seq_length=32, vocab_size=64)
 
 @pytest.fixture(autouse=True)
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "samples_s", lambda run, **_: [run() and 1.0])
+    monkeypatch.setattr(kernels, "time_samples", lambda run, **_: [run() and 1.0])
 
 
 @pytest.fixture

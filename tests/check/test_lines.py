@@ -1,16 +1,16 @@
 import json
 
-from scaling.check.lines import held_to, json_of, not_here, page_of
+from scaling.check.lines import not_here, pass_or_fail, to_json, to_text
 
 LINES = [
-    held_to("facts", "cores", 1024, None, passes=True, said="that this process may use"),
-    held_to("facts", "shared memory", 0.0625, "GiB", passes=False, said="at least 1 GiB"),
+    pass_or_fail("facts", "cores", 1024, None, passes=True, said="that this process may use"),
+    pass_or_fail("facts", "shared memory", 0.0625, "GiB", passes=False, said="at least 1 GiB"),
     not_here("meters", "energy", "this machine has no GPU"),
 ]
 
 
 def test_a_page_has_every_line_with_its_number_and_counts_them() -> None:
-    assert page_of(LINES) == (
+    assert to_text(LINES) == (
         "facts\n"
         "  pass      cores          1,024  that this process may use\n"
         "  fail      shared memory  0.0625 GiB  at least 1 GiB\n"
@@ -23,7 +23,7 @@ def test_a_page_has_every_line_with_its_number_and_counts_them() -> None:
 
 
 def test_json_says_the_same_and_what_else_is_known() -> None:
-    said = json.loads(json_of(LINES, {"seconds": 2.0}))
+    said = json.loads(to_json(LINES, {"seconds": 2.0}))
     assert said["seconds"] == 2.0
     assert [line["state"] for line in said["lines"]] == ["pass", "fail", "not here"]
     assert [line["value"] for line in said["lines"]] == [1024, 0.0625, None]

@@ -13,10 +13,10 @@ from scaling.check import oracle
 from scaling.check.oracle import (
     STEPS,
     RankMemory,
-    memories,
-    ranks_of,
+    rank_memories,
     rehearsals,
-    shortened,
+    stage_ranks,
+    with_fewer_micro_batches,
 )
 from scaling.cli import memory as memory_verb
 from scaling.cli.verbs import app
@@ -70,7 +70,7 @@ def wide_point(shape: ModelShape, layout: dict[str, Any]) -> Point:
 
 
 POINTS = [wide_point(shape, layout) for shape, layout in LAYOUTS]
-RANKS = [[*ranks_of(point.layout).values()] for point in POINTS]
+RANKS = [[*stage_ranks(point.layout).values()] for point in POINTS]
 
 
 # Of shards that are held twice one group alone is another engine: it holds nothing twice.
@@ -103,7 +103,7 @@ def told(memory: Memory) -> Iterator[Iterator[RankMemory]]:
     able = [point for point in SCHEDULED.values() if lacking(point) is None]
     same = contextlib.nullcontext(memory)
     with mock.patch.object(oracle, "rehearsals", return_value=same):
-        yield memories([*ends, *((point, 0) for point in [*EXTRAPOLATED, *able])])
+        yield rank_memories([*ends, *((point, 0) for point in [*EXTRAPOLATED, *able])])
 
 
 @pytest.fixture(scope="module")
@@ -139,19 +139,19 @@ def test_the_predicted_memory_is_the_engines_own(exact: list[list[RankMemory]], 
 
 
 def test_each_pipeline_stage_is_told_once() -> None:
-    assert ranks_of(Layout(pp=4, tp=2, dp=3, seq_length=8)) == {
+    assert stage_ranks(Layout(pp=4, tp=2, dp=3, seq_length=8)) == {
         "first": 0,
         "middle": 6,
         "last": 18,
     }
-    assert ranks_of(Layout(pp=2, dp=3, seq_length=8)) == {"first": 0, "last": 3}
-    assert ranks_of(Layout(dp=3, seq_length=8)) == {"first": 0}
+    assert stage_ranks(Layout(pp=2, dp=3, seq_length=8)) == {"first": 0, "last": 3}
+    assert stage_ranks(Layout(dp=3, seq_length=8)) == {"first": 0}
 
 
 def test_more_micro_batches_than_are_on_their_way_add_their_tokens_only(walk: Walk) -> None:
-    """Ids and labels of two rounds more than `shortened` leaves, 8 bytes each."""
+    """Ids and labels of two rounds more than `with_fewer_micro_batches` leaves, 8 bytes each."""
     point = wide_point(TINY, {"pp": 2, "zero_stage": 1, "gradient_accumulation_steps": 5})
-    many, few = walk(point, 3), walk(shortened(point), STEPS)
+    many, few = walk(point, 3), walk(with_fewer_micro_batches(point), STEPS)
     tokens = 2 * 1024 * 2 * 8
     for phase in ("forward", "backward", "optimizer"):
         more = {name: size + tokens for name, size in few["phases"][phase].items()}
@@ -166,7 +166,7 @@ def test_a_stage_of_torchs_pipelines_holds_buffers_for_every_micro_batch(
     point = SCHEDULED[schedule]
     skip_if_lacking(point)
     twelve = continued[len(EXTRAPOLATED) + [*SCHEDULED].index(schedule)]
-    walked, few = walk(point, STEPS), walk(shortened(point), STEPS)
+    walked, few = walk(point, STEPS), walk(with_fewer_micro_batches(point), STEPS)
     assert twelve.phases == {
         phase: {name: pytest.approx(size, abs=1024) for name, size in sizes.items()}
         for phase, sizes in walked["phases"].items()
@@ -180,7 +180,7 @@ def test_a_stage_of_torchs_pipelines_holds_buffers_for_every_micro_batch(
 def test_replicas_beyond_those_that_are_walked_are_a_straight_line_in_their_inverse(
     continued: list[RankMemory], walk: Walk, case: int
 ) -> None:
-    walked = walk(shortened(EXTRAPOLATED[case]), STEPS)
+    walked = walk(with_fewer_micro_batches(EXTRAPOLATED[case]), STEPS)
     for phase, sizes in walked["phases"].items():
         peak = continued[case].phases[phase]["peak_bytes"]
         assert peak == pytest.approx(sizes["peak_bytes"], rel=1e-4)
@@ -230,7 +230,7 @@ def test_what_a_study_leaves_out_is_said_beside_the_rest(monkeypatch, tmp_path) 
     split = tiny_point(engine="torch", pp=2, pipeline_schedule="zbv")
     points = [LEARNED, LEARNED, split, tiny_point(shape=MIXTURE)]
     monkeypatch.setattr(memory_verb, "_points", lambda _: points)
-    monkeypatch.setattr(oracle, "memories", lambda asked: iter([RANK for _ in asked]))
+    monkeypatch.setattr(oracle, "rank_memories", lambda asked: iter([RANK for _ in asked]))
     monkeypatch.setattr(refusals, "version", lambda _: "2.11.0+cu130")
     result = CliRunner().invoke(app, ["memory", "study", "--json"])
     assert "2 of 4 points left out: routing: learned" in result.stderr
@@ -245,4 +245,4 @@ RANK = RankMemory(rank=0, stage=0, peak_bytes=1, phases={}, owners=[])
 def test_few_micro_batches_stay_whole_rounds_of_a_pipeline(schedule: str) -> None:
     layout = {"pp": 4, "pipeline_schedule": schedule, "virtual_stages": 2, "engine": "torch"}
     point = tiny_point(shape=TINY, **layout, gradient_accumulation_steps=32, global_batch_size=32)
-    assert shortened(point).layout.gradient_accumulation_steps == 12
+    assert with_fewer_micro_batches(point).layout.gradient_accumulation_steps == 12

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from scaling.check.outcomes import failed, outcome_lines
+from scaling.check.outcomes import outcome_line, outcome_lines
 from scaling.check.provoked import FOUND_ROOM, fill
-from scaling.check.training import Machine, warm
+from scaling.check.training import Machine, warm_server
 from scaling.record.row import Outcome, Row
 from tests.rows import row_of
 
@@ -37,7 +37,7 @@ def row(machine: Machine, outcome: Outcome, message: str) -> Row:
 def test_nccls_out_of_memory_is_one_and_the_next_point_has_its_memory(
     machine: Machine, outcome: Outcome, message: str, after: Outcome, state: str
 ) -> None:
-    line = failed("NCCL out of memory", "oom", "NCCL", row(machine, outcome, message), after)
+    line = outcome_line("NCCL out of memory", "oom", "NCCL", row(machine, outcome, message), after)
     assert line.state == state
     assert state == "pass" or message in line.said or line.said.endswith(f"next point: {after}")
 
@@ -59,7 +59,7 @@ def test_a_card_is_filled_to_the_last_block_that_fits() -> None:
 
 @pytest.mark.ranks
 def test_a_rank_that_leaves_its_peer_in_a_collective_is_a_hang(machine: Machine) -> None:
-    with warm(machine):
+    with warm_server(machine):
         lines = outcome_lines(machine)
         first, second = next(lines), next(lines)
     assert (first.state, second.state) == ("pass", "pass"), (first, second)

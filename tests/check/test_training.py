@@ -8,16 +8,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from scaling.check.bytes_and_rates import against, allocated, memory_lines, rate_lines, trace_line
+from scaling.check.bytes_and_rates import (
+    memory_line,
+    memory_lines,
+    rate_line,
+    rate_lines,
+    trace_line,
+)
 from scaling.check.training import (
     ALONE,
     SHAPE,
     TOGETHER,
     Machine,
     reference_losses,
-    trained,
+    training_line,
     training_lines,
-    warm,
+    warm_server,
 )
 from scaling.layout.layout import refusals
 from scaling.record.row import Row
@@ -53,7 +59,7 @@ def test_the_reference_learns(machine: Machine) -> None:
 
 
 def test_a_layout_passes_with_the_right_losses_and_a_whole_split(machine: Machine) -> None:
-    assert trained("training", "tp2", row(machine), EXACT).state == "pass"
+    assert training_line("training", "tp2", row(machine), EXACT).state == "pass"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,7 @@ def test_a_layout_passes_with_the_right_losses_and_a_whole_split(machine: Machin
 def test_what_is_wrong_with_a_layout_is_said(
     machine: Machine, facts: dict[str, object], state: str, said: str
 ) -> None:
-    line = trained("training", "tp2", row(machine, **facts), EXACT)
+    line = training_line("training", "tp2", row(machine, **facts), EXACT)
     assert (line.state, said in line.said) == (state, True)
 
 
@@ -76,7 +82,7 @@ def test_what_is_wrong_with_a_layout_is_said(
 def test_allocated_memory_is_within_two_per_cent_of_what_was_told(
     machine: Machine, peak: int | None, state: str
 ) -> None:
-    assert allocated("zero1", row(machine, peak_memory_bytes=peak), 1_000).state == state
+    assert memory_line("zero1", row(machine, peak_memory_bytes=peak), 1_000).state == state
 
 
 @pytest.mark.parametrize(("step_time_s", "state"), [(1.0, "pass"), (1.1, "fail"), (None, "fail")])
@@ -86,7 +92,7 @@ def test_a_step_reaches_most_of_a_published_rate(
     measured = row(machine, step_time_s=step_time_s, model_flops_per_token=10, world_size=2)
     reached = 8 * 32 * 10 / 2
     published = SimpleNamespace(model_flop_per_s_per_gpu=reached / 0.96, sentence="somebody's")
-    assert against("a step", measured, published).state == state
+    assert rate_line("a step", measured, published).state == state
 
 
 def test_a_cpu_says_what_only_a_gpu_can_show(machine: Machine) -> None:
@@ -96,7 +102,7 @@ def test_a_cpu_says_what_only_a_gpu_can_show(machine: Machine) -> None:
 @pytest.mark.ranks
 def test_this_machine_trains_and_names_what_fails(machine: Machine) -> None:
     """The short form: one rank, two ranks, and a trace."""
-    with warm(machine):
+    with warm_server(machine):
         lines = [
             *training_lines(machine, ALONE[:1], CPU, "one rank"),
             *training_lines(machine, (TOGETHER[1], TOGETHER[-1]), CPU, "several ranks"),

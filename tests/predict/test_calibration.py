@@ -206,10 +206,13 @@ def spread(stack, roughness=1.0, **new):
     names = ("unknown_software", "lean_kernels")
     flags = {name: values.pop(name) for name in names if name in values}
     arrays = {name: np.array([value]) for name, value in values.items()}
-    beyond, axes = arrays.pop("beyond", np.zeros(1)), {name: arrays.pop(name) for name in AXES}
-    arrays |= {"new": new_values(stack, axes, beyond) if stack else {}}
-    arrays |= {"world_size": axes["world_size"]}
-    return error_spread(np.array([1.0]), np.array([roughness]), stack, **flags, **arrays)
+    axes = {name: arrays.pop(name) for name in AXES}
+    beyond = arrays.pop("beyond", np.zeros(1))
+    return error_spread(
+        np.array([1.0]), np.array([roughness]), stack,
+        new=new_values(stack, axes, beyond) if stack else {}, world_size=axes["world_size"],
+        **flags, **arrays,
+    )  # fmt: skip
 
 
 def band_width(stack, **new) -> float:
@@ -248,7 +251,7 @@ def test_a_model_with_experts_is_less_sure_from_data_sheets_alone():
     assert spread(None, experts=True).own_sigma > spread(None).own_sigma
 
 
-def test_unknown_software_is_less_sure_of_its_data_sheets_most_before_hopper():
+def test_software_unheard_of_is_less_sure_of_its_data_sheets_most_before_hopper():
     for lean, wider in ((False, 1.3), (True, 1.05)):
         unknown, known = (
             band_width(None, unknown_software=is_unknown, lean_kernels=lean)
@@ -273,7 +276,7 @@ def test_a_layout_beyond_all_calibrated_ones_is_less_sure(sweep):
     assert beyond[tp == 1].max() == 0
     assert beyond[tp == 2] == pytest.approx(1)  # doublings
     assert beyond[tp == 4] == pytest.approx(2)
-    near, far = (spread(stack, beyond=d) for d in (0.0, 2.0))
+    near, far = (spread(stack, beyond=np.array([d])) for d in (0.0, 2.0))
     assert far.own_sigma > near.own_sigma
     assert far.own_sigma == pytest.approx(stack.bands["layout"].own)  # of other layouts left out
 

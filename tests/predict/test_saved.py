@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scaling.predict.cost import own_layer
 from scaling.train.kernels import attention, fused
-from scaling.train.rehearsal.standins import standing_in
+from scaling.train.rehearsal.standins import stand_ins
 
 BATCH, TOKENS, HEADS, GROUPS, WIDTH, INNER, VOCABULARY = 2, 64, 8, 2, 32, 96, 128
 BF16 = 2  # bytes
@@ -38,7 +38,7 @@ def kept(call: Callable[[], torch.Tensor], *beside: torch.Tensor) -> int:
 def test_a_flash_kernel_keeps_what_goes_in_and_out_and_a_number_a_row(kernel: str) -> None:
     """flash2 is torch's own on a CPU, flash3 the stand-in for its package."""
     query, key, value = (drawn(BATCH, n, TOKENS, WIDTH) for n in (HEADS, GROUPS, GROUPS))
-    with standing_in():
+    with stand_ins():
         found = kept(lambda: attention.CALLS[kernel](query, key, value))
     rows = BATCH * TOKENS * HEADS
     expected = own_layer.saved_by_flash_attention(
@@ -52,7 +52,7 @@ def test_a_fused_norm_keeps_its_input_and_a_number_a_token() -> None:
     x, weight = drawn(BATCH, TOKENS, WIDTH), drawn(WIDTH)
     tokens = BATCH * TOKENS
     expected = own_layer.saved_by_rms_norm(BF16 * tokens * WIDTH, tokens)
-    with standing_in():
+    with stand_ins():
         assert kept(lambda: fused.rms_norm(x, weight, 1e-5), weight) == expected
     by_torch = kept(lambda: functional.layer_norm(x, (WIDTH,), weight), weight)
     assert by_torch in (expected + 4 * tokens, expected)  # 4 or 2 bytes for each of the two
@@ -62,7 +62,7 @@ def test_a_fused_gate_keeps_what_goes_in() -> None:
     gate, up = drawn(BATCH, TOKENS, INNER), drawn(BATCH, TOKENS, INNER)
     expected = own_layer.saved_by_gate(BF16 * BATCH * TOKENS * INNER)
 
-    def recomputed() -> torch.Tensor:
+    def checkpointed() -> torch.Tensor:
         def product(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
             return functional.silu(gate) * up
 
@@ -70,9 +70,9 @@ def test_a_fused_gate_keeps_what_goes_in() -> None:
         result: torch.Tensor = checkpoint(product, gate, up, use_reentrant=True)
         return result
 
-    with standing_in():
+    with stand_ins():
         assert kept(lambda: fused.gated_silu(gate, up)) == expected
-    assert kept(recomputed) == expected
+    assert kept(checkpointed) == expected
     assert kept(lambda: functional.silu(gate) * up) == expected * 3 / 2  # the plain one
 
 
@@ -94,5 +94,5 @@ def test_a_fused_loss_keeps_both_gradients_and_no_logits() -> None:
     # the hooks would also see what the reference saves inside; only what is left counts
     loss = ByTorch.apply(x, weight)  # type: ignore[no-untyped-call]
     assert sum(each.nbytes for each in loss.grad_fn.saved_tensors) == expected
-    with standing_in():
+    with stand_ins():
         assert kept(lambda: fused.linear_cross_entropy(x, weight, labels)) == expected

@@ -31,8 +31,9 @@ def parts(calibrated: StackCalibration, **values) -> tuple[float, float]:
     row = {"world_size": 32.0, "seq_length": 4096.0, "model": "llama-7b", "hidden_size": 4096.0}
     row |= {"gpus_per_node": 8.0, "experts": False} | values
     arrays = {name: np.array([value]) for name, value in row.items()}
-    beyond, axes = arrays.pop("beyond", np.zeros(1)), {name: arrays.pop(name) for name in SEEN}
-    arrays |= {"new": new_values(calibrated, axes, beyond), "world_size": axes["world_size"]}
+    axes = {name: arrays.pop(name) for name in SEEN}
+    new = new_values(calibrated, axes, arrays.pop("beyond", np.zeros(1)))
+    arrays |= {"new": new, "world_size": axes["world_size"]}
     spread = error_spread(np.array([1.0]), np.array([1.0]), calibrated, **arrays)
     return float(spread.own_sigma[0]), float(spread.size_sigma[0])
 

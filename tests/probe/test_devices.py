@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scaling.probe.devices import work_of
+from scaling.probe.devices import prepare_task
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable
 
@@ -31,7 +31,7 @@ class Called(TorchDispatchMode):
 
 
 def test_math_is_the_engines_which_multiplies_in_the_precision_that_trains():
-    work = work_of(attention("math"), CPU)
+    work = prepare_task(attention("math"), CPU)
     with Called() as called:
         work()
     assert called.dtypes == {torch.bfloat16}
@@ -39,7 +39,7 @@ def test_math_is_the_engines_which_multiplies_in_the_precision_that_trains():
 
 
 def test_flash2_is_the_kernel_that_trains_forward_and_backward():
-    work = work_of(attention("flash2"), CPU)
+    work = prepare_task(attention("flash2"), CPU)
     with Called() as called:
         work()
     flash = "_scaled_dot_product_flash_attention_for_cpu"
@@ -57,4 +57,4 @@ def test_flash2_is_the_kernel_that_trains_forward_and_backward():
 )
 def test_what_is_not_there_is_named_as_in_training(task, named):
     with pytest.raises(KernelUnavailable, match=named):
-        work_of(task, CPU)
+        prepare_task(task, CPU)

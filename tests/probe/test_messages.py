@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scaling.probe import collectives
-from scaling.probe.collectives import Exchange, elements_of
+from scaling.probe.collectives import Exchange, message_elements
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +41,6 @@ def test_what_arrived_elsewhere_of_another_or_in_part_differs():
 
 
 def test_a_message_has_an_equal_part_for_every_rank():
-    assert elements_of(1024, 4) == 256
-    assert elements_of(1024, 3) == 255
-    assert elements_of(1, 3) == 3
+    assert message_elements(1024, 4) == 256
+    assert message_elements(1024, 3) == 255
+    assert message_elements(1, 3) == 3

@@ -1,4 +1,4 @@
-from scaling.probe.devices import samples_s
+from scaling.probe.devices import time_samples
 
 
 class Machine:
@@ -18,7 +18,7 @@ class Machine:
 
 def sampled(seconds, budget_s, **more):
     machine = Machine(seconds)
-    taken = samples_s(
+    taken = time_samples(
         machine.run, drain=machine.drain, budget_s=budget_s, clock=lambda: machine.now, **more
     )
     return taken, machine

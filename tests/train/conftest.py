@@ -13,7 +13,7 @@ from scaling.launch.start.environment import rank_environment
 from scaling.record.rank_files import RankFailure, RankFiles, RankResult
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.kernels import require_kernels
+from scaling.train.kernels.availability import require_kernels
 from tests.points import tiny_point
 from tests.train.together import Curves
 
@@ -81,8 +81,8 @@ def train(run_ranks: Run) -> Train:
     def trained(point: Point) -> dict[int, RankResult]:
         skip_if_lacking(point)
         codes, files, logs = run_ranks(point)
-        assert not any(codes), f"{files.left(RankFailure)}\n{logs}"
-        return files.left(RankResult)
+        assert not any(codes), f"{files.read(RankFailure)}\n{logs}"
+        return files.read(RankResult)
 
     return trained
 
@@ -94,7 +94,7 @@ def attempt(run_ranks: Run) -> Attempt:
     def attempted(point: Point) -> dict[int, RankFailure]:
         codes, files, logs = run_ranks(point)
         assert all(codes), logs
-        return files.left(RankFailure)
+        return files.read(RankFailure)
 
     return attempted
 

@@ -19,7 +19,7 @@ from scaling.launch.start.local import rank_variables
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.study.point import Point, point_from_json
 from scaling.train.parallel.groups import Groups
-from scaling.train.rehearsal.rehearsal import walked
+from scaling.train.rehearsal.rehearsal import run_steps
 from scaling.train.rehearsal.waits import Waits
 from tests.points import WALKED_STEPS
 
@@ -30,13 +30,13 @@ def _be(point: Point, rank: int, folder: Path) -> NoReturn:
         size = point.layout.world_size
         os.environ |= rank_variables(rank, size) | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         waits = Waits()
-        engine_module(point.layout.engine, "rehearsal").answer_as_cuda(waits.note)
+        engine_module(point.layout.engine, "rehearsal").act_like_cuda(waits.note)
         store = dist.FileStore(str(folder / "store"), size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         engine_module(point.layout.engine, "engine").join(0)
         groups = Groups(rank, point.layout, timeout_s=60)
         with mock.patch.object(torch.Tensor, "record_stream", return_value=None):
-            found = walked(point, groups, waits, steps=WALKED_STEPS)
+            found = run_steps(point, groups, waits, steps=WALKED_STEPS)
         answer = json.dumps(dataclasses.asdict(found.memory))
         (folder / f"rank{rank}").write_text(answer)
         dist.barrier()

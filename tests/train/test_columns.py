@@ -71,7 +71,7 @@ def test_an_input_gradient_crosses_while_those_of_matrices_are_computed(
     entered = tp.enter(x)
     expected = [functional.linear(entered, weight, shift) for weight, shift in products]
     inputs = [x, *weights, bias]
-    found = tp.columns(x, *products)
+    found = tp.column_parallel(x, *products)
     torch.testing.assert_close(list(found), expected)
     ahead = [torch.randn_like(result) for result in found]
     gradients = torch.autograd.grad(expected, inputs, ahead)
@@ -103,7 +103,7 @@ def test_an_encoder_decoders_attention_lets_it_cross_as_a_decoders_does(
 
 def test_one_rank_alone_sums_nothing(log: list[str]) -> None:
     x, weight = torch.randn(1, 2, 3, requires_grad=True), torch.randn(4, 3)
-    (found,) = TensorParallel().columns(x, (weight, None))
+    (found,) = TensorParallel().column_parallel(x, (weight, None))
     torch.testing.assert_close(found, functional.linear(x, weight))
     found.sum().backward()
     assert log == []

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from scaling.train.engines.deepspeed.config import buckets_of, deepspeed_config
+from scaling.train.engines.deepspeed.config import bucket_sizes, deepspeed_config
 from tests.points import TINY, tiny_point
 
 
@@ -27,9 +27,9 @@ def test_a_layout_in_deepspeeds_words() -> None:
 def test_buckets_are_as_large_as_what_a_rank_holds_but_even_and_never_above_deepspeeds_own() -> (
     None
 ):
-    sizes = {buckets_of(held)["reduce_bucket_size"] for held in (8_001, 8_002)}
+    sizes = {bucket_sizes(held)["reduce_bucket_size"] for held in (8_001, 8_002)}
     assert sizes == {8_002}
-    assert buckets_of(10**9)["allgather_bucket_size"] == 500_000_000
+    assert bucket_sizes(10**9)["allgather_bucket_size"] == 500_000_000
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from scaling.layout.shapes import ModelShape
-from scaling.train.engines.deepspeed.pipeline import Streams, packed, unpacked
+from scaling.train.engines.deepspeed.pipeline import Streams, pack, unpack
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.kernels import require_kernels
-from scaling.train.model.encoder_decoder import EncoderDecoder, bias_of, buckets
+from scaling.train.kernels.availability import require_kernels
+from scaling.train.model.encoder_decoder import (
+    EncoderDecoder,
+    position_bias,
+    relative_position_buckets,
+)
 from scaling.train.parallel.tensor import TensorParallel
 from tests.points import TINY_T5, tiny_point
 from tests.train.test_model import CPU, blueprint
@@ -148,7 +152,9 @@ def test_distances_fall_into_the_buckets_of_transformers(
     theirs = MT5Attention._relative_position_bucket(
         torch.arange(1 - seq_length, seq_length), bidirectional=bidirectional
     )
-    assert torch.equal(buckets(seq_length, bidirectional=bidirectional, device=CPU), theirs)
+    assert torch.equal(
+        relative_position_buckets(seq_length, bidirectional=bidirectional, device=CPU), theirs
+    )
 
 
 @settings(deadline=None)  # the first example loads what torch needs
@@ -156,8 +162,8 @@ def test_distances_fall_into_the_buckets_of_transformers(
 def test_a_bias_depends_on_the_distance_only(seq_length: int, causal: bool) -> None:
     plan = blueprint(tiny_point(shape=TINY_T5, seq_length=seq_length))
     table = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
-    bias = bias_of(table, plan, causal=causal)
-    found = buckets(seq_length, bidirectional=not causal, device=CPU)
+    bias = position_bias(table, plan, causal=causal)
+    found = relative_position_buckets(seq_length, bidirectional=not causal, device=CPU)
     assert bias.shape == (1, 8, seq_length, seq_length)
     for query in range(seq_length):
         for key in range(seq_length):
@@ -199,7 +205,7 @@ def test_what_a_stage_packs_the_next_one_unpacks() -> None:
     random = torch.Generator().manual_seed(0)
     source, target = torch.randn(2, 3, 32, 64, generator=random)
     sent = Streams(source, target, *torch.randn(2, 8, 32, generator=random))
-    for left, right in zip(sent[:4], unpacked(packed(sent), plan)[:4], strict=True):
+    for left, right in zip(sent[:4], unpack(pack(sent), plan)[:4], strict=True):
         assert torch.equal(left, right)
 
 

@@ -83,7 +83,7 @@ from scaling.train.engines.trainer import build
 planned = grid.expand_grid(load_study("engines", __import__("pathlib").Path("config")))
 beats = []
 plan = SimpleNamespace(layout=Layout(engine="made_up", seq_length=32))
-groups = SimpleNamespace(limit_every_collective=lambda: beats.append("limited"))
+groups = SimpleNamespace(apply_timeout_to_all_groups=lambda: beats.append("limited"))
 print(json.dumps({
     "points": [[p.layout.engine, p.layout.label, p.point_id] for p in planned.points],
     "refused": [[r.engine, r.tp, r.reason] for r in planned.refusals],

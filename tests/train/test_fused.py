@@ -17,8 +17,8 @@ from torch.nn import functional
 from scaling.layout.kernels import ATTENTION, FUSED
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.attention import attend
+from scaling.train.kernels.availability import require_package
 from scaling.train.kernels.fused import LOGITS_PER_HIDDEN
-from scaling.train.kernels.kernels import require_package
 from scaling.train.model.decoder import Decoder
 from tests.points import tiny_point
 from tests.train.test_model import CPU, blueprint
@@ -64,7 +64,7 @@ def linear_cross_entropy(x, weight, target, bias, ce_weight, ignored, z, smoothi
 
 @pytest.fixture
 def liger(monkeypatch: pytest.MonkeyPatch) -> None:
-    standing_in = {
+    stand_ins = {
         "rms_norm": {"LigerRMSNormFunction": applied(rms_norm)},
         "rope": {"LigerRopeFunction": applied(rope)},
         "swiglu": {"LigerSiLUMulFunction": applied(lambda a, b: functional.silu(a) * b)},
@@ -74,7 +74,7 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name in ("liger_kernel", "liger_kernel.ops"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    for name, held in standing_in.items():
+    for name, held in stand_ins.items():
         module = types.ModuleType(name)
         vars(module).update(held)
         monkeypatch.setitem(sys.modules, f"liger_kernel.ops.{name}", module)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.layout import Layout
-from scaling.train.engines.deepspeed.groups import second_copy_group
+from scaling.train.engines.deepspeed.groups import hpz_group
 from scaling.train.parallel.groups import Groups
 
 FEW = datetime.timedelta(seconds=77)
@@ -43,7 +43,7 @@ def test_all_ranks_are_the_group_that_is_there(world: int) -> None:
         world, Layout(dp=8, zero_stage=3, zero_shard_size=2, seq_length=8), timeout_s=77
     )
     assert groups.data_group is dist.group.WORLD
-    assert ranks_of(second_copy_group(groups)) == [2, 3]
+    assert ranks_of(hpz_group(groups)) == [2, 3]
     # alone, and made without the other ranks; DeepSpeed would take None for all ranks
     assert ranks_of(groups.tensor_parallel.group) == [3]
 
@@ -54,7 +54,7 @@ def test_every_group_has_the_timeout_of_the_point() -> None:
         groups = Groups(0, Layout(seq_length=8), timeout_s=77)
         others = dist.new_group([0])  # as DeepSpeed makes its own
         assert timeout_of(others) != FEW
-        groups.limit_every_collective()
+        groups.apply_timeout_to_all_groups()
         assert {timeout_of(group) for group in dist.distributed_c10d._world.pg_map} == {FEW}
     finally:
         dist.destroy_process_group()

@@ -11,12 +11,12 @@ from scaling.check.kernels import SMALL, fused_kernels, kernel_lines
 from scaling.layout.axes import AXES
 from scaling.layout.kernels import ATTENTION, FUSED, Kernel, Package
 from scaling.predict.read import points
-from scaling.probe.devices import work_of
+from scaling.probe.devices import prepare_task
 from scaling.probe.plan import Task
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels import kernels
+from scaling.train.kernels import availability
 from scaling.train.kernels.attention import CALLS, attend
-from scaling.train.kernels.kernels import require_kernels
+from scaling.train.kernels.availability import require_kernels
 from tests.points import TINY, tiny_point
 from tests.train.test_model import CPU
 
@@ -55,7 +55,7 @@ def test_a_kernel_of_the_table_is_run_by_training_probe_and_check(register: Regi
     calls = register(None)
     require_kernels(TINY, tiny_point(attention="made_up").layout, CPU)
     assert len(calls) == 1
-    work_of(TASK, CPU)
+    prepare_task(TASK, CPU)
     assert len(calls) == 2
     lines = {line.name: line.state for line in kernel_lines(SMALL, "fp32", CPU)}
     assert lines["attention made_up fp32"] == "pass"
@@ -69,7 +69,7 @@ def test_a_kernel_whose_package_is_missing_is_named_by_training_probe_and_check(
     with pytest.raises(KernelUnavailable, match=missing):
         require_kernels(TINY, tiny_point(attention="made_up").layout, CPU)
     with pytest.raises(KernelUnavailable, match=missing):
-        work_of(TASK, CPU)
+        prepare_task(TASK, CPU)
     lines = {line.name: line for line in kernel_lines(SMALL, "fp32", CPU)}
     assert lines["attention made_up fp32"].state == "not here"
     assert "made-up-attn is not installed" in lines["attention made_up fp32"].said
@@ -85,13 +85,13 @@ def test_a_kernel_whose_package_is_missing_is_named_by_training_probe_and_check(
 def test_a_kernel_that_this_gpu_or_version_has_not_says_so(
     monkeypatch: pytest.MonkeyPatch, version: str, major: int, said: str
 ) -> None:
-    monkeypatch.setattr(kernels.importlib.metadata, "version", lambda _: version)
-    monkeypatch.setattr(kernels.importlib, "import_module", types.ModuleType)
+    monkeypatch.setattr(availability.importlib.metadata, "version", lambda _: version)
+    monkeypatch.setattr(availability.importlib, "import_module", types.ModuleType)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A")
     kernel = Kernel(setting="attention=made_up", package=PACKAGE)
     with pytest.raises(KernelUnavailable, match=NEEDS + said):
-        kernels.require_package(kernel, torch.device("cuda"))
+        availability.require_package(kernel, torch.device("cuda"))
 
 
 def test_the_prediction_takes_a_kernel_for_what_its_entry_says(register: Register) -> None:

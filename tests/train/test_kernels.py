@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scaling.train.failures import KernelUnavailable
 from scaling.train.kernels.attention import attend
-from scaling.train.kernels.kernels import require_kernels
+from scaling.train.kernels.availability import require_kernels
 from scaling.train.model.decoder import Decoder
 from tests.points import TINY, tiny_point
 from tests.train.test_model import CPU, blueprint

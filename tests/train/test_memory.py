@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from scaling.cluster.hardware import GIB
-from scaling.train.measure.memory import foreign_memory, foreign_memory_named, library_memory
+from scaling.train.measure.memory import foreign_memory, library_memory, note_foreign_memory
 from scaling.train.outcomes import failure_of
 from tests.train.reference import CPU
 
@@ -29,7 +29,7 @@ def test_the_peak_of_a_cpu_rank_remembers_what_was_given_back() -> None:
 
 
 def oom_with(foreign_bytes: int | None, error: Exception) -> str:
-    with pytest.raises(type(error)) as caught, foreign_memory_named(foreign_bytes):
+    with pytest.raises(type(error)) as caught, note_foreign_memory(foreign_bytes):
         raise error
     return failure_of(caught.value).message
 

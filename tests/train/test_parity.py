@@ -25,7 +25,7 @@ from tests.train.together import Curves
 pytestmark = pytest.mark.ranks
 
 # Axes of the table that this array leaves to tests of their own, and values that need a GPU or have
-# tests of their own (fp8: test_eight_bits).
+# tests of their own (fp8: test_fp8).
 ELSEWHERE = {
     "ep": "test_experts: these models have none",
     "routing": "test_experts",
@@ -36,7 +36,7 @@ ELSEWHERE = {
     "fused_cross_entropy": "test_fused",
     "compile": "test_compiled: a case takes a minute",
     "cp_style": "FARTHER: a ring goes with one kernel of attention only",
-    "fp8_scaling": "test_eight_bits",
+    "fp8_scaling": "test_fp8",
 }
 ON_A_GPU = {"fp8", "fp16", "fused_softmax", "flash1", "flash3", "flash4", "cudnn"}
 

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from scaling.layout.layout import Layout
-from scaling.train.engines.deepspeed.pipeline import bounds
+from scaling.train.engines.deepspeed.pipeline import stage_bounds
 from scaling.train.engines.torch import refusals
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.kernels import require_kernels
+from scaling.train.kernels.availability import require_kernels
 from tests.points import TINY, tiny_point
 
 # look-up, layers, norm, head; and with a norm between the stacks of an encoder and a decoder
@@ -14,14 +14,14 @@ BOTH = [False, True, True, False, True, True, False]
 
 
 def test_a_stage_begins_at_a_layer_and_what_is_none_rides_with_the_one_before():
-    assert bounds(DECODER, (2, 1)) == [0, 3, 6]
-    assert bounds(BOTH, (2, 2)) == [0, 4, 7]
-    assert bounds(BOTH, (1, 2, 1)) == [0, 2, 5, 7]
+    assert stage_bounds(DECODER, (2, 1)) == [0, 3, 6]
+    assert stage_bounds(BOTH, (2, 2)) == [0, 4, 7]
+    assert stage_bounds(BOTH, (1, 2, 1)) == [0, 2, 5, 7]
 
 
 def test_a_last_stage_without_layers_has_the_head():
-    assert bounds(DECODER, (3, 0)) == [0, 4, 6]
-    assert bounds(BOTH, (4, 0)) == [0, 6, 7]
+    assert stage_bounds(DECODER, (3, 0)) == [0, 4, 6]
+    assert stage_bounds(BOTH, (4, 0)) == [0, 6, 7]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.train.measure.power import NOTHING_DRAWN, NvmlMeter, PowerLog, Samples, drawn, meter_of
+from scaling.train.measure.power import UNMETERED, NvmlMeter, PowerLog, Samples, meter_of, power_use
 from tests.train.reference import CPU
 
 
@@ -77,7 +77,7 @@ def test_no_error_of_nvml_costs_a_row_and_its_reason_is_logged_once(
         assert (meter.throttled(), meter.memory_used()) == (None, None)
     log = PowerLog(meter, clock=iter([0.0, 1.0]).__next__, every_s=3600)
     log.start()
-    assert log.stop() == NOTHING_DRAWN
+    assert log.stop() == UNMETERED
     assert len(caplog.messages) == 5
     assert all(str(error) in message for message in caplog.messages)
 
@@ -99,20 +99,20 @@ def test_a_counter_that_fails_in_the_end_leaves_the_power_readings() -> None:
 
 def test_the_counter_decides_the_energy_and_the_mean_power() -> None:
     samples = Samples(power=[(0.0, 100.0), (2.0, 100.0)], clock=[1e9, 2e9], throttled=[True, False])
-    assert drawn(samples, counted_j=600.0, seconds=2.0).energy_j == 600.0
-    assert drawn(samples, counted_j=600.0, seconds=2.0).mean_power_w == 300.0
-    assert drawn(samples, counted_j=600.0, seconds=2.0).clock_hz == 1.5e9
-    assert drawn(samples, counted_j=600.0, seconds=2.0).throttled_share == 0.5
+    assert power_use(samples, counted_j=600.0, seconds=2.0).energy_j == 600.0
+    assert power_use(samples, counted_j=600.0, seconds=2.0).mean_power_w == 300.0
+    assert power_use(samples, counted_j=600.0, seconds=2.0).clock_hz == 1.5e9
+    assert power_use(samples, counted_j=600.0, seconds=2.0).throttled_share == 0.5
 
 
 def test_without_a_counter_power_over_time_is_the_energy() -> None:
     """100 W that rise to 300 W in two seconds and stay for one: 400 J + 300 J."""
     samples = Samples(power=[(0.0, 100.0), (2.0, 300.0), (3.0, 300.0)])
-    assert drawn(samples, counted_j=None, seconds=3.0).energy_j == pytest.approx(700.0)
+    assert power_use(samples, counted_j=None, seconds=3.0).energy_j == pytest.approx(700.0)
 
 
 def test_without_any_reading_nothing_is_known() -> None:
-    found = drawn(Samples(), counted_j=None, seconds=1.0)
+    found = power_use(Samples(), counted_j=None, seconds=1.0)
     assert (found.energy_j, found.mean_power_w) == (None, None)
     assert (found.clock_hz, found.throttled_share) == (None, None)
 
@@ -124,7 +124,7 @@ def test_without_any_reading_nothing_is_known() -> None:
 def test_mean_power_lies_between_the_readings(
     readings: list[tuple[float, float]], seconds: float
 ) -> None:
-    found = drawn(Samples(power=sorted(readings)), counted_j=None, seconds=seconds)
+    found = power_use(Samples(power=sorted(readings)), counted_j=None, seconds=seconds)
     watts = [power for _, power in readings]
     assert found.mean_power_w is not None
     assert min(watts) - 1e-6 <= found.mean_power_w <= max(watts) + 1e-6

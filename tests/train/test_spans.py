@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.train.measure.window import clipped, spans_of, total, uncovered, union
+from scaling.train.measure.spans import as_spans, clip, covered_s, uncovered_s, union
 
 pairs = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda p: (p[0], p[0] + p[1])), max_size=12
@@ -17,12 +17,12 @@ def instants(drawn: list[tuple[int, int]]) -> set[int]:
 
 @given(pairs)
 def test_the_total_counts_every_instant_once(drawn: list[tuple[int, int]]) -> None:
-    assert total(spans_of(drawn)) == len(instants(drawn))
+    assert covered_s(as_spans(drawn)) == len(instants(drawn))
 
 
 @given(pairs)
 def test_a_union_is_disjoint_and_in_order(drawn: list[tuple[int, int]]) -> None:
-    disjoint = union(spans_of(drawn))
+    disjoint = union(as_spans(drawn))
     assert (disjoint[:, 1] > disjoint[:, 0]).all()
     assert (disjoint[1:, 0] > disjoint[:-1, 1]).all()
 
@@ -31,23 +31,23 @@ def test_a_union_is_disjoint_and_in_order(drawn: list[tuple[int, int]]) -> None:
 def test_clipping_keeps_what_both_cover(
     drawn: list[tuple[int, int]], window: list[tuple[int, int]]
 ) -> None:
-    kept = clipped(spans_of(drawn), spans_of(window))
-    assert total(kept) == len(instants(drawn) & instants(window))
+    kept = clip(as_spans(drawn), as_spans(window))
+    assert covered_s(kept) == len(instants(drawn) & instants(window))
 
 
 @given(pairs, pairs)
 def test_uncovered_is_what_only_the_first_covers(
     drawn: list[tuple[int, int]], cover: list[tuple[int, int]]
 ) -> None:
-    left = uncovered(spans_of(drawn), spans_of(cover))
+    left = uncovered_s(as_spans(drawn), as_spans(cover))
     assert left == pytest.approx(len(instants(drawn) - instants(cover)))
 
 
 def test_spans_that_touch_become_one() -> None:
-    joined = union(spans_of([(2.0, 3.0), (0.0, 1.0), (1.0, 2.0)]))
+    joined = union(as_spans([(2.0, 3.0), (0.0, 1.0), (1.0, 2.0)]))
     np.testing.assert_array_equal(joined, [[0.0, 3.0]])
 
 
 def test_no_spans_last_no_time() -> None:
-    assert total(spans_of([])) == 0
-    assert total(clipped(spans_of([]), spans_of([]))) == 0
+    assert covered_s(as_spans([])) == 0
+    assert covered_s(clip(as_spans([]), as_spans([]))) == 0

@@ -1,10 +1,21 @@
-from scaling.train.measure.timing import HostStopwatch, step_times_s
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from scaling.record.rank_files import RankFiles
+from scaling.train.measure.timing import HostStopwatch
+from scaling.train.parallel.groups import Groups
+from scaling.train.stepping import StepRunner
+from tests.points import tiny_point
 
 
 class Log:
     """A stopwatch and a training run that only write down who was called."""
 
     name = "log"
+    engine = None
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -16,20 +27,30 @@ class Log:
         self.said.append("stop")
         return 1.0
 
+    def step(self, _: object) -> None:
+        self.said.append("step")
 
-def test_the_watch_runs_around_the_step_and_nothing_else() -> None:
+    def loss(self) -> float:
+        self.said.append("loss")
+        return 2.0
+
+    def grad_norm(self) -> None:
+        return None
+
+
+def test_the_watch_runs_around_the_step_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     log = Log()
-    times = step_times_s(
-        steps=2,
-        prepare=lambda step: log.said.append(f"data {step}"),
-        align=lambda: log.said.append("align"),
-        step=lambda _: log.said.append("step"),
-        after=lambda step: log.said.append(f"loss {step}"),
-        stopwatch=log,
-    )
-    once = ["data {}", "align", "start", "step", "stop", "loss {}"]
-    assert log.said == [line.format(step) for step in (0, 1) for line in once]
-    assert times == [1.0, 1.0]
+    monkeypatch.setattr(dist, "barrier", lambda: log.said.append("align"))
+    monkeypatch.setattr(StepRunner, "_draw", lambda *_: log.said.append("data") or [])
+    point = tiny_point(warmup_steps=2, measured_steps=1)
+    groups: Groups = object.__new__(Groups)  # whose place only drawing asks for
+    device = torch.device("cpu")
+    runner = StepRunner(point, log, groups, RankFiles(tmp_path), 0, device, log)
+    full = runner.run_full_steps(None)
+    assert log.said == 3 * ["data", "align", "start", "step", "stop", "loss"]
+    assert (full.times_s, full.warmup_steps, full.metered_steps) == ([1.0], 2, 1)
 
 
 def test_the_host_watch_subtracts_two_readings() -> None:

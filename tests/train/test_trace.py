@@ -18,9 +18,9 @@ from torch.profiler import profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from scaling.layout.layout import Layout
-from scaling.train.measure.launches import axis_of, launches_annotated
-from scaling.train.measure.trace import events_of, of_use, traced
-from scaling.train.measure.window import AXES, KINDS, LAUNCH, split_of, unfit
+from scaling.train.measure.launches import annotate_launches, axis_of
+from scaling.train.measure.trace import profile_steps, relevant_events, to_events
+from scaling.train.measure.window import AXES, KINDS, LAUNCH, split_step_time, unusable_reason
 from scaling.train.parallel.context import ContextParallel
 from tests.points import tiny_point
 from tests.train.conftest import Run, Train
@@ -87,8 +87,8 @@ def ring() -> Iterator[ContextParallel]:
 def test_every_turn_of_a_ring_is_announced_with_its_axis(ring: ContextParallel) -> None:
     parts = [torch.randn(1, 2, 8, 16, requires_grad=True) for _ in range(3)]
     layout = Layout(cp=2, cp_style="ring", seq_length=16)
-    with launches_annotated(layout), profile(acc_events=True) as seen:
-        ring.around(*parts).sum().backward()
+    with annotate_launches(layout), profile(acc_events=True) as seen:
+        ring.ring_attention(*parts).sum().backward()
     counts = {each.key: each.count for each in seen.key_averages()}
     turns = counts["_c10d_functional::all_to_all_single"]
     assert turns > 0
@@ -104,14 +104,14 @@ def test_of_a_gpus_trace_only_the_callers_of_nccl_are_kept_beside_the_kernels() 
         Recorded("gemm", on_device=True, linked=1),
         Recorded("ncclDevKernel_AllReduce_Sum_f32_RING_LL", on_device=True, linked=2),
     ]
-    kept = {event.name() for event in of_use(events)}
+    kept = {event.name() for event in relevant_events(events)}
     assert kept == {event.name() for event in events} - {"aten::mm"}
 
 
 def test_of_a_cpus_trace_operators_and_gloos_spans_are_kept() -> None:
     names = ["scaling.step", "scaling.launch|all_reduce|dp", "aten::mm", "gloo:all_reduce"]
     events = [Recorded(name) for name in [*names, "autograd::engine", "c10d::allreduce_"]]
-    assert [event.name() for event in of_use(events)] == names
+    assert [event.name() for event in relevant_events(events)] == names
 
 
 _ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"}
@@ -144,9 +144,11 @@ HAND_MADE = Path(__file__).parent / "traces" / "cuda_hand_made.json"
 
 def test_a_hand_made_cuda_trace_in_torchs_format_is_split() -> None:
     """One step of 1,000 microseconds of a rank of tp 2, pp 2; see the file's first line."""
-    events = events_of(recorded(HAND_MADE))
-    assert unfit(events, on_gpu=True) is None
-    spent = {name: round((each or 0) * 1e6) for name, each in split_of(events).items() if each}
+    events = to_events(recorded(HAND_MADE))
+    assert unusable_reason(events, on_gpu=True) is None
+    spent = {
+        name: round((each or 0) * 1e6) for name, each in split_step_time(events).items() if each
+    }
     assert spent == {
         "compute_s": 300 + 220 + 18,  # GEMM, Adam, a copy
         "comm_s": 180 + 150 + 100,
@@ -165,15 +167,15 @@ def test_a_hand_made_cuda_trace_whose_end_was_dropped_is_no_window() -> None:
     kept = [
         e for e in recorded(HAND_MADE) if not (e.linked_correlation_id() and e.start_ns() > 26e5)
     ]
-    reason = unfit(events_of(kept), on_gpu=True)
+    reason = unusable_reason(to_events(kept), on_gpu=True)
     assert reason is not None
     assert "ended 40% of it before its end" in reason
 
 
 def test_a_hand_made_cuda_trace_without_kernels_is_no_window() -> None:
     kept = [event for event in recorded(HAND_MADE) if not event.linked_correlation_id()]
-    events = [event for event in events_of(kept) if not event.on_device]
-    assert "no kernel" in str(unfit(events, on_gpu=True))
+    events = [event for event in to_events(kept) if not event.on_device]
+    assert "no kernel" in str(unusable_reason(events, on_gpu=True))
 
 
 def test_a_window_holds_its_steps_with_their_marks_and_not_the_discarded_one() -> None:
@@ -186,14 +188,14 @@ def test_a_window_holds_its_steps_with_their_marks_and_not_the_discarded_one() -
 
     before = dict(vars(dist.ProcessGroup))
     operator = torch.ops._c10d_functional.all_reduce.default
-    events = traced(
+    events = profile_steps(
         step, align=lambda: said.append("align"), layout=Layout(seq_length=8), device=CPU, steps=2
     )
     assert said == ["align", "step 0", "align", "step 1", "align", "step 2"]
     steps = [event for event in events if event.name == "scaling.step"]
     marks = [event for event in events if event.name == "scaling::optimizer"]
     assert (len(steps), len(marks)) == (2, 2)
-    spent = split_of(events)
+    spent = split_step_time(events)
     lasted = sum(mark.end - mark.start for mark in marks) / 2
     assert spent["optimizer_s"] == pytest.approx(lasted)
     # nothing is annotated any more

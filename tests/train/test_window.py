@@ -2,7 +2,7 @@
 
 import pytest
 
-from scaling.train.measure.window import STEP, Event, split_of, unfit
+from scaling.train.measure.window import STEP, Event, split_step_time, unusable_reason
 
 MAIN, TP_WORKER, DP_WORKER = 1, 2, 3
 
@@ -35,7 +35,7 @@ def kernel(name: str, start: float, end: float, linked_id: int = 0) -> Event:
 
 def test_what_computing_hides_is_not_exposed() -> None:
     """Ten seconds: computing 0-4, communicating 3-7, then nothing."""
-    spent = split_of(
+    spent = split_step_time(
         [
             step(0, 10),
             operator(0, 4),
@@ -49,20 +49,24 @@ def test_what_computing_hides_is_not_exposed() -> None:
 
 
 def test_seconds_are_those_of_one_step() -> None:
-    spent = split_of([step(0, 1), operator(0, 1), step(5, 8), operator(5, 6), operator(3, 4)])
+    spent = split_step_time(
+        [step(0, 1), operator(0, 1), step(5, 8), operator(5, 6), operator(3, 4)]
+    )
     assert spent["compute_s"] == 1  # (1 + 1) / 2; what ran between the steps does not count
     assert spent["idle_s"] == 1
 
 
 def test_what_gloos_threads_do_is_not_computing() -> None:
     events = [step(0, 4), gloo("all_gather", 1, 3), operator(2, 3, thread=TP_WORKER)]
-    spent = split_of(events)
+    spent = split_step_time(events)
     assert (spent["compute_s"], spent["all_gather_s"], spent["exposed_comm_s"]) == (0, 2, 2)
 
 
 def test_gloos_reduce_scatter_goes_by_what_was_called() -> None:
     """Gloo makes it of an all-reduce."""
-    spent = split_of([step(0, 4), launch("reduce_scatter", "tp", 0), gloo("all_reduce", 1, 3)])
+    spent = split_step_time(
+        [step(0, 4), launch("reduce_scatter", "tp", 0), gloo("all_reduce", 1, 3)]
+    )
     assert (spent["reduce_scatter_s"], spent["all_reduce_s"], spent["tp_comm_s"]) == (2, 0, 2)
 
 
@@ -83,14 +87,14 @@ def test_a_call_that_overtakes_another_group_keeps_its_axis() -> None:
         gloo("all_gather", 7, 8, TP_WORKER),
         gloo("all_gather", 9, 10, DP_WORKER),
     ]
-    spent = split_of(events)
+    spent = split_step_time(events)
     assert spent["tp_comm_s"] == pytest.approx(0.7 + 1 + 1)
     assert spent["dp_comm_s"] == pytest.approx(1.9 + 2 + 1)
 
 
 def test_where_calls_and_spans_do_not_pair_the_axis_stays_unknown() -> None:
     events = [step(0, 4), launch("all_reduce", "tp", 0), gloo("all_reduce", 0, 1)]
-    spent = split_of([*events, gloo("all_reduce", 2, 3)])
+    spent = split_step_time([*events, gloo("all_reduce", 2, 3)])
     assert (spent["all_reduce_s"], spent["tp_comm_s"]) == (2, 0)
 
 
@@ -101,7 +105,7 @@ def test_a_stage_that_waits_for_its_neighbour_is_the_bubble() -> None:
         launch("send_recv", "pp", 0),
         gloo("recv", 0, 5, MAIN),
     ]
-    spent = split_of(events)
+    spent = split_step_time(events)
     assert (spent["send_recv_s"], spent["pp_comm_s"], spent["pipeline_bubble_s"]) == (5, 5, 4)
     assert spent["compute_s"] == 5  # a transfer runs on the thread that computes
 
@@ -119,7 +123,7 @@ def test_what_stages_share_by_collectives_is_no_bubble() -> None:
         launch("send_recv", "cp", 11),
         gloo("send", 11, 15, MAIN),
     ]
-    spent = split_of(events)
+    spent = split_step_time(events)
     assert spent["pipeline_bubble_s"] == 2
     assert (spent["pp_comm_s"], spent["cp_comm_s"], spent["exposed_comm_s"]) == (8, 4, 12)
     assert (spent["all_reduce_s"], spent["broadcast_s"], spent["send_recv_s"]) == (5, 1, 6)
@@ -133,9 +137,9 @@ def optimizer(start: float, end: float, *, on_device: bool = False) -> Event:
 
 def test_the_optimizers_seconds_are_a_part_of_the_others() -> None:
     events = [step(0, 10), operator(0, 6), operator(7, 9), optimizer(6, 9.5)]
-    spent = split_of(events)
+    spent = split_step_time(events)
     assert spent["optimizer_s"] == 3.5
-    without = split_of(events[:-1])
+    without = split_step_time(events[:-1])
     assert without["optimizer_s"] is None  # the region was not annotated: unknown, not nothing
     assert {**spent, "optimizer_s": None} == without
 
@@ -150,13 +154,13 @@ def test_on_a_gpu_the_optimizer_works_where_its_kernels_do() -> None:
         optimizer(5, 7, on_device=True),
         optimizer(6, 8, on_device=True),
     ]
-    assert split_of(events)["optimizer_s"] == 3
-    assert split_of(events[:4])["optimizer_s"] is None
+    assert split_step_time(events)["optimizer_s"] == 3
+    assert split_step_time(events[:4])["optimizer_s"] is None
 
 
 def test_a_window_whose_kernels_go_on_to_the_end_is_fit() -> None:
-    assert unfit([step(0, 10), kernel("gemm", 1, 9.5)], on_gpu=True) is None
-    assert unfit([step(0, 10), operator(0, 1)], on_gpu=False) is None
+    assert unusable_reason([step(0, 10), kernel("gemm", 1, 9.5)], on_gpu=True) is None
+    assert unusable_reason([step(0, 10), operator(0, 1)], on_gpu=False) is None
 
 
 @pytest.mark.parametrize(
@@ -169,13 +173,13 @@ def test_a_window_whose_kernels_go_on_to_the_end_is_fit() -> None:
     ],
 )
 def test_a_window_that_did_not_see_all_says_so(events: list[Event], reason: str) -> None:
-    assert reason in str(unfit(events, on_gpu=True))
+    assert reason in str(unusable_reason(events, on_gpu=True))
 
 
 def test_kernels_of_nccl_communicate_and_all_others_compute() -> None:
     call = Event(name="c10d::allreduce_", start=0.1, end=0.2, thread=MAIN, id=7)
     exchange = Event(name="c10d::alltoall_base_", start=1.1, end=1.2, thread=MAIN, id=8)
-    spent = split_of(
+    spent = split_step_time(
         [
             step(0, 20),
             launch("all_reduce", "tp", 0, 0.3),
@@ -197,11 +201,13 @@ def test_kernels_of_nccl_communicate_and_all_others_compute() -> None:
 
 
 def test_a_kernel_whose_call_is_not_in_the_trace_has_a_kind_but_no_axis() -> None:
-    spent = split_of([step(0, 4), kernel("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", 1, 3)])
+    spent = split_step_time(
+        [step(0, 4), kernel("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", 1, 3)]
+    )
     assert (spent["reduce_scatter_s"], spent["comm_s"]) == (2, 2)
     assert {spent[f"{axis}_comm_s"] for axis in ("tp", "cp", "dp", "pp")} == {0}
 
 
 def test_a_trace_without_a_step_is_no_window() -> None:
     with pytest.raises(ValueError, match="holds no"):
-        split_of([operator(0, 1)])
+        split_step_time([operator(0, 1)])

@@ -25,9 +25,9 @@ from scaling.record.rank_files import RankFiles
 from scaling.study.point import Point
 from scaling.study.short_steps import short_step_sizes
 from scaling.train.data import micro_batches
-from scaling.train.engines.trainer import build, planned
+from scaling.train.engines.trainer import build, make_blueprint
 from scaling.train.parallel.groups import Groups
-from scaling.train.parallel.meeting import RankId, meet
+from scaling.train.parallel.rendezvous import RankId, rendezvous
 
 _CPU = torch.device("cpu")
 _TIMEOUT_S = 60.0
@@ -82,7 +82,7 @@ def _be(points: Sequence[Point], directory: Path, rank: int) -> NoReturn:
         os.dup2(log.fileno(), 2)
     own = RankId(rank=rank, local_rank=rank, world_size=world_size, master="127.0.0.1")
     try:
-        port = meet(own, RankFiles(directory), _CPU, timeout_s=_TIMEOUT_S)
+        port = rendezvous(own, RankFiles(directory), _CPU, timeout_s=_TIMEOUT_S)
         for index, point in enumerate(points):
             _leave(directory / f"{index}.{rank}.json", _curve(point, rank, port))
             gc.collect()  # an engine is a ring of references, which keeps its threads and hooks
@@ -113,7 +113,7 @@ def _leave(path: Path, curve: dict[str, Any]) -> None:
 def _curve(point: Point, rank: int, port: int) -> dict[str, Any]:
     engine_module(point.layout.engine, "engine").join(port)
     groups = Groups(rank, point.layout, timeout_s=_TIMEOUT_S)
-    plan = planned(point, groups, _CPU)
+    plan = make_blueprint(point, groups, _CPU)
     trainer = build(plan, groups)
     whole = point.layout.gradient_accumulation_steps
     short = () if point.accumulation == "full" else short_step_sizes(point.layout)

@@ -69,7 +69,7 @@ def one_fingerprint_per_stack(columns: Columns, points: Points) -> None:
     """
     if "stack_fingerprint" not in columns:
         return
-    fingerprints = columns.words("stack_fingerprint", "")
+    fingerprints = columns.strings("stack_fingerprint", "")
     for group in points.groups:
         distinct = sorted(set(fingerprints[group.rows].tolist()) - {""})
         if len(distinct) > 1:

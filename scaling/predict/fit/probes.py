@@ -38,10 +38,10 @@ def probed_parameters(
         if name not in columns and len(columns):
             raise columns.missing_column(name, "this is no table of probes")
     known = site_clusters() if clusters is None else clusters
-    kind = columns.words("kind", "", get_args(ProbeKind))
-    cluster = columns.words("cluster", "")
-    precision = columns.words("precision", "bf16", get_args(Precision))
-    attention = columns.words("attention", "")
+    kind = columns.strings("kind", "", get_args(ProbeKind))
+    cluster = columns.strings("cluster", "")
+    precision = columns.strings("precision", "bf16", get_args(Precision))
+    attention = columns.strings("attention", "")
     names = ("seconds", "m", "n", "k", "message_bytes", "flop_per_s")
     values = {name: columns.numbers(name, high=1e18) for name in names}
     values |= {name: columns.counts(name) for name in ("ranks", "nodes")}

@@ -40,12 +40,12 @@ def clusters_of(columns: Columns, clusters: Mapping[str, Cluster], note: Strings
     column = next((name for name in _COLUMNS if name in columns), None)
     if column is None and len(columns):
         raise columns.missing_column("cluster", "the hardware is never guessed")
-    cluster = columns.words(column or "cluster", "")
+    cluster = columns.strings(column or "cluster", "")
     described = cluster_names(clusters)
     unknown = np.flatnonzero([name not in described for name in cluster.tolist()])
     if not unknown.size:
         return cluster
-    gpu, gpu_name = columns.words("gpu", ""), columns.words("gpu_name", "")
+    gpu, gpu_name = columns.strings("gpu", ""), columns.strings("gpu_name", "")
     framework = frameworks_of(columns)
     per_node = columns.counts("gpus_per_node")
     for row in unknown:

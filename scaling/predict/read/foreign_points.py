@@ -65,8 +65,8 @@ def inputs_of(
     n = len(columns)
     note = np.full(n, None, dtype=object)
     skip_adapter_training(columns)
-    columns.words("outcome", "", OUTCOMES, silent=True)  # sets rows with an unknown outcome aside
-    model = columns.words("model", "unnamed")
+    columns.strings("outcome", "", OUTCOMES, silent=True)  # sets rows with an unknown outcome aside
+    model = columns.strings("model", "unnamed")
     cluster = clusters_of(columns, clusters, note)
     shape = _shapes(columns, model, models or {}, note)
     per_node = columns.counts("gpus_per_node")
@@ -77,11 +77,11 @@ def inputs_of(
     unfused = has_unfused_norms(columns, framework, cluster)
     stacks = stacks_of_rows(framework, cluster, unfused, clusters)
     words = {
-        name: columns.words(name, default, AXIS_WORDS[name]) for name, default in _CHOICES.items()
+        name: columns.strings(name, default, AXIS_WORDS[name]) for name, default in _CHOICES.items()
     }
     defaults = _SILENT_CHOICES | {name: str(AXES[name].default) for name in SETTING_AXES}
     choices = {
-        name: columns.words(name, default, AXIS_WORDS.get(name), silent=True)
+        name: columns.strings(name, default, AXIS_WORDS.get(name), silent=True)
         for name, default in defaults.items()
     }
     inputs = Inputs(
@@ -115,7 +115,7 @@ def inputs_of(
         ),
         note=note,
         assumptions=(),
-        point_id=columns.words("point_id", "") if "point_id" in columns else None,
+        point_id=columns.strings("point_id", "") if "point_id" in columns else None,
     )
     columns.assumptions += _left_out_choices(columns)
     for row, sentence in columns.skipped.items():
@@ -140,7 +140,7 @@ def _software_choices(
         fsdp = fsdp_ranks(columns)
         stage = np.where(fsdp > 1, 3.0, stage)
         shard = np.where((fsdp > 1) & np.isnan(shard), np.minimum(fsdp, layout["dp"]), shard)
-    style = columns.words("cp_style", "", {"all_to_all", "ring", ""}, silent=True)
+    style = columns.strings("cp_style", "", {"all_to_all", "ring", ""}, silent=True)
     return {
         "zero_stage": stage,
         "zero_shard_size": shard,
@@ -214,7 +214,7 @@ def _note_unmodelled(columns: Columns, shape: Mapping[str, Floats], note: String
 def _left_out_choices(columns: Columns) -> list[str]:
     """A sentence for each choice of the table that predictions leave out."""
     name = "pipeline_schedule"
-    schedule = columns.words(name, "1f1b", AXIS_WORDS[name], silent=True)
+    schedule = columns.strings(name, "1f1b", AXIS_WORDS[name], silent=True)
     chosen: dict[str, Flags] = {name: ~np.isin(schedule.astype(str), PREDICTED_SCHEDULES)}
     for name in UNPREDICTED:
         chosen[name] = columns.flags(name, False, silent=True)
@@ -295,7 +295,7 @@ def _completed_shape(
     width = columns.numbers("ffn_hidden_size", low=1, high=MAX_COUNT, silent=True)
     # an mlp whose width is not four times the model's is taken as gated
     unusual = ~np.isnan(width) & (width != 4 * hidden)
-    gated = flag("gated_mlp", np.isin(columns.words("family", ""), ["llama", "t5"]) | unusual)
+    gated = flag("gated_mlp", np.isin(columns.strings("family", ""), ["llama", "t5"]) | unusual)
     return {
         "num_layers": layers,
         "hidden_size": hidden,

@@ -29,10 +29,10 @@ def frameworks_of(columns: Columns) -> Strings:
     measured = any(name in columns for name in _MEASURED)
     default_source = "measured" if measured and not any(name in columns for name in _OURS) else ""
     rows = zip(
-        columns.words("framework", "").tolist(),
-        columns.words("engine", DEFAULTS["engine"]).tolist(),
-        columns.words("source", default_source).tolist(),
-        columns.words("release", "").tolist(),
+        columns.strings("framework", "").tolist(),
+        columns.strings("engine", DEFAULTS["engine"]).tolist(),
+        columns.strings("source", default_source).tolist(),
+        columns.strings("release", "").tolist(),
         strict=True,
     )
     names = [
@@ -47,7 +47,7 @@ def has_unfused_norms(columns: Columns, framework: Strings, cluster: Strings) ->
     name = "fused_norm"
     if name not in columns:
         return np.zeros(len(columns), dtype=bool)
-    precision = columns.words("precision", "bf16", AXIS_WORDS["precision"], silent=True)
+    precision = columns.strings("precision", "bf16", AXIS_WORDS["precision"], silent=True)
     unfused = columns.is_given(name) & ~columns.flags(name, False, silent=True)
     unfused &= ~np.isin(precision, LOW_PRECISIONS)
     software = list(zip(framework.tolist(), cluster.tolist(), strict=True))

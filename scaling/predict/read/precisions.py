@@ -18,7 +18,7 @@ _CAST_BYTES: Mapping[str, float] = {"fp8": 4.0, "mxfp8": 4.0, "nvfp4": 5.0}
 _COPY_BYTES: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0, "nvfp4": 1.125}
 # Bytes of a saved activation element that only a GEMM's backward reads: in the GEMM's precision.
 _SAVED_BYTES: Mapping[str, float] = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5625}
-# Bytes this project's engines move per element (scaling/train/kernels/eight_bits.py): 2 read for
+# Bytes this project's engines move per element (scaling/train/kernels/fp8.py): 2 read for
 # the scale, 2 read and 2 written to apply it, 2 read and 1 written to cast. Backward does the same
 # again and transposes (2).
 _OWN_CAST_BYTES = 9.0 + 9.0 + 2.0

@@ -1,1 +1,1 @@
-"""Engines that train: each has its own room, which scaling/layout/engines.py names."""
+"""The engines that train. scaling/layout/engines.py lists them by name."""

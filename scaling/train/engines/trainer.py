@@ -1,4 +1,4 @@
-"""What every engine gives: a trainer of one rank; and the optimizer that every engine runs."""
+"""What every engine shares: the `Trainer` it returns, the optimizer's constants, the model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -10,43 +10,41 @@ from scaling.layout.engines import engine_module
 from scaling.study.point import Point
 from scaling.train.data import MicroBatch
 from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.decoder import Decoder, Layer
+from scaling.train.model.encoder_decoder import DecoderLayer, EncoderDecoder, EncoderLayer
 from scaling.train.parallel.groups import Groups
 
-Beat = Callable[[str], None]
+Beat = Callable[[str], None]  # hears what is being done: with a large model each part takes minutes
+Note = Callable[[str], None]  # counts one wait for the device, by its kind, in a rehearsal
 
 # AdamW as Llama 2 was trained, but at a rate that shows in a dozen steps.
 LEARNING_RATE = 1e-3
 BETAS = (0.9, 0.95)
 WEIGHT_DECAY = 0.1
 
+LAYERS = (Layer, EncoderLayer, DecoderLayer)
+
 
 class Trainer(Protocol):
-    """One optimizer step at a time; `engine` is the engine's own object."""
+    """Trains one optimizer step at a time; `engine` is the engine's own object."""
 
     engine: Any
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on this replica's micro-batches, one optimizer step.
 
-        There may be fewer of them than in the layout, and another number in each step.
+        There may be fewer micro-batches than the layout has, and a different number each step.
         """
 
     def loss(self) -> float:
-        """The last step's mean loss over the global batch; collective, so call it on all ranks."""
+        """The last step's mean loss over the global batch; collective over all ranks."""
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm over all weights, None where the engine keeps none."""
 
 
-def mean_loss(losses: Sequence[torch.Tensor], groups: Groups) -> float:
-    """The mean over the micro-batches of all replicas, whose parts are equally large."""
-    mean = torch.stack([*losses]).float().mean()
-    dist.all_reduce(mean, group=groups.data_group)
-    return mean.item() / (groups.layout.dp * groups.layout.cp)
-
-
-def planned(point: Point, groups: Groups, device: torch.device) -> Blueprint:
-    """What this rank is to build of a point."""
+def make_blueprint(point: Point, groups: Groups, device: torch.device) -> Blueprint:
+    """What this rank is to build for a point."""
     return Blueprint(
         shape=point.shape,
         layout=point.layout,
@@ -60,10 +58,19 @@ def planned(point: Point, groups: Groups, device: torch.device) -> Blueprint:
 
 
 def build(plan: Blueprint, groups: Groups, beat: Beat = lambda doing: None) -> Trainer:
-    """The layout's engine, weights drawn, optimizer states allocated.
-
-    `beat` hears what is being done: of a large model each part takes minutes.
-    """
+    """Build the layout's engine: weights drawn, optimizer states allocated."""
     trainer: Trainer = engine_module(plan.layout.engine, "engine").build(plan, groups, beat)
-    groups.limit_every_collective()
+    groups.apply_timeout_to_all_groups()
     return trainer
+
+
+def whole_model(plan: Blueprint) -> Decoder | EncoderDecoder:
+    """All layers of the model, its loss included, as one tp rank holds them."""
+    return EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
+
+
+def mean_loss(losses: Sequence[torch.Tensor], groups: Groups) -> float:
+    """The mean over all micro-batches of all replicas, which hold equally many tokens."""
+    mean = torch.stack([*losses]).float().mean()
+    dist.all_reduce(mean, group=groups.data_group)
+    return mean.item() / (groups.layout.dp * groups.layout.cp)

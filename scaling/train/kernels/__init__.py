@@ -1,1 +1,1 @@
-"""The kernels a layout names, and what each needs."""
+"""The kernels that a layout names, and checks that they are available."""

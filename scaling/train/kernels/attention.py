@@ -1,11 +1,11 @@
-"""Causal attention by the kernel that is named: what training runs, and what a probe times.
+"""Causal attention by the named kernel, for training and for probes.
 
-Signatures are those of flash-attn-4 4.0.0b36, of flash-attn 2.8's hopper folder (FlashAttention-3)
-and of apex. None of these could be run where this was written: no GPU.
+Signatures are those of flash-attn-4 4.0.0b36, flash-attn 2.8's hopper folder (FlashAttention-3) and
+apex. None of these could be run where this was written, without a GPU.
 
-`math` is scores, softmax and values as three operators, in the precision that trains. Not torch's
-own MATH: that multiplies 16-bit inputs in fp32, which leaves a GPU's matrix units for 16 bits idle,
-and what flash kernels are compared with would be slower than it has to be.
+`math` is scores, softmax and values as three operators in the training precision. torch's own MATH
+multiplies 16-bit inputs in fp32, which leaves a GPU's 16-bit matrix units idle, so it would be a
+slower reference for flash kernels than necessary.
 """
 
 import contextlib
@@ -33,25 +33,25 @@ Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, attention: Attention) -> Tensor:
-    """Causal attention by exactly the kernel named: [b, n, s, d] x [b, kv, s, d] -> [b, n, s, d].
+    """Causal attention by this kernel: query [b, n, s, d], key and value [b, kv, s, d].
 
-    torch raises where that kernel cannot run; it never takes another one.
+    Returns [b, n, s, d]. torch raises where the kernel cannot run; it never uses another one.
     """
     return CALLS[attention](query, key, value)
 
 
 @contextlib.contextmanager
-def named_if_unavailable(attention: Attention) -> Iterator[None]:
-    """Torch says that there is no kernel as a plain RuntimeError; other errors pass."""
+def kernel_named_if_missing(attention: Attention) -> Iterator[None]:
+    """Turn torch's RuntimeError for a missing kernel into KernelUnavailable that names it."""
     try:
         yield
     except RuntimeError as error:
         if not is_no_kernel(error):
             raise
         kernel = ATTENTION[attention]
-        of = f" ({kernel.backend} of torch {torch.__version__})" if kernel.backend else ""
+        backend = f" ({kernel.backend} of torch {torch.__version__})" if kernel.backend else ""
         reason = str(error).splitlines()[0]
-        raise KernelUnavailable(f"{kernel.setting}{of} cannot run here: {reason}") from error
+        raise KernelUnavailable(f"{kernel.setting}{backend} cannot run here: {reason}") from error
 
 
 def plain_attention(
@@ -63,24 +63,31 @@ def plain_attention(
     scale: float,
     causal: bool = False,
 ) -> Tensor:
-    """[b, n, s, d] x [b, kv, s, d] -> [b, n, s, d]; `bias` [1, n, s, s] is added to the scores.
+    """Attention in three operators: query [b, n, s, d], key and value [b, kv, s, d].
 
-    Softmax sums in fp32 and rounds once, as its input has the precision of its output.
+    Returns [b, n, s, d]. `bias` [1, n, s, s] is added to the scores. Softmax sums in fp32 and
+    rounds once, because its input has the precision of its output.
     """
-    shared = query.shape[1] // key.shape[1]
-    if shared > 1:
-        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+    key, value = _one_per_query_head(query, key, value)
     scores = (query * scale if scale != 1 else query) @ key.transpose(-2, -1)
     if bias is not None:
         scores += bias
     if causal:
-        scores.masked_fill_(keys_ahead(scores.shape[-1], scores.device), -math.inf)
+        scores.masked_fill_(causal_mask(scores.shape[-1], scores.device), -math.inf)
     return scores.softmax(-1) @ value
 
 
+def _one_per_query_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value [b, kv, s, d] -> [b, n, s, d], repeated for the query heads that share them."""
+    queries_per_key = query.shape[1] // key.shape[1]
+    if queries_per_key == 1:
+        return key, value
+    return key.repeat_interleave(queries_per_key, 1), value.repeat_interleave(queries_per_key, 1)
+
+
 @functools.lru_cache(maxsize=8)
-def keys_ahead(seq_length: int, device: torch.device) -> Tensor:
-    """Where a key is ahead of its query: bool [s, s]."""
+def causal_mask(seq_length: int, device: torch.device) -> Tensor:
+    """True where a key is ahead of its query: bool [s, s]."""
     return torch.ones(seq_length, seq_length, dtype=torch.bool, device=device).triu(1)
 
 
@@ -99,20 +106,18 @@ def _by_torch(attention: Attention, query: Tensor, key: Tensor, value: Tensor) -
 def _by_flash_package(attention: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     kernel = _module_of(attention).flash_attn_func
     result = kernel(*(x.transpose(1, 2) for x in (query, key, value)), causal=True)
-    # both packages return the logsumexp as well in some of their versions
+    # some versions of both packages also return the logsumexp
     out: Tensor = result[0] if isinstance(result, tuple) else result
     return out.transpose(1, 2)
 
 
 def _fused_softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Megatron's: two batched products, and between them one kernel for scale, mask and softmax.
+    """Megatron's attention: apex's kernel scales, masks and normalizes between two products.
 
     apex takes scores [b * n, s, s] in fp16 or bf16.
     """
     module = _module_of("fused_softmax")
-    shared = query.shape[1] // key.shape[1]
-    if shared > 1:
-        key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
+    key, value = _one_per_query_head(query, key, value)
     scores = (query @ key.transpose(-1, -2)).flatten(0, 1)
     weights = module.ScaledUpperTriangMaskedSoftmax.apply(scores, query.shape[-1] ** -0.5)
     result: Tensor = weights.view(*query.shape[:2], *weights.shape[1:]) @ value
@@ -125,7 +130,7 @@ def _module_of(attention: Attention) -> Any:
     return importlib.import_module(package.module)
 
 
-# How each kernel of ATTENTION is called; flash1 cannot be.
+# The call of each kernel of ATTENTION; flash1 has none.
 CALLS: dict[Attention, Call] = {
     "math": _plain,
     "flash2": functools.partial(_by_torch, "flash2"),

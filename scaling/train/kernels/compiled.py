@@ -1,4 +1,4 @@
-"""torch.compile of a model's layers, and how many graphs that has made."""
+"""Compile a model's layers with torch.compile, and count the graphs."""
 
 import os
 
@@ -9,7 +9,7 @@ from scaling.train.failures import KernelUnavailable
 
 
 def require_compiler(device: torch.device) -> None:
-    """Check that there is what the compiler writes its kernels with.
+    """Check that the tools the compiler needs are installed.
 
     Raises:
         KernelUnavailable: no C++ compiler for a CPU, no Triton for a GPU.
@@ -29,26 +29,26 @@ def require_compiler(device: torch.device) -> None:
         raise KernelUnavailable("compile on a GPU needs triton, which is not installed here")
 
 
-def compile_each(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
+def compile_modules(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
     """Have every module of these kinds compiled when it first runs.
 
-    Each for itself, not the model as a whole: modules of one kind share their code, so a model of
-    80 layers compiles as fast as one of 2, and a pipeline acts between layers anyway. The engine's
-    hooks stay outside: every module has its own, so compiled with them each would compile anew.
+    Modules are compiled one by one, not the model as a whole. Modules of one kind share their code,
+    so a model of 80 layers compiles as fast as one of 2, and a pipeline acts between layers anyway.
+    The engine's hooks stay outside: they differ between modules, so each module would compile anew.
     """
     import torch._dynamo.config
     import torch._inductor.config
 
-    # the launcher turns the compiler off for ranks, most of which import it for nothing
+    # the launcher turns the compiler off for ranks, since most never need it
     os.environ.pop("TORCHDYNAMO_DISABLE", None)
     torch._dynamo.config.disable = False
-    # what was asked to be compiled must not go on uncompiled
+    # never fall back to running uncompiled
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    # no pool of processes, which could outlive a rank that ends at once
+    # no pool of processes, which could outlive a rank that exits at once
     torch._inductor.config.compile_threads = 1
-    # takes five seconds, and the kernels of a layer compile no faster with it
+    # precompiling headers takes five seconds and saves none
     torch._inductor.config.cpp_cache_precompile_headers = False
-    # on a CPU the profiler sees only kernels that announce themselves
+    # on a CPU the profiler sees only kernels with a marker
     torch._inductor.config.cpp.enable_kernel_profile = True
     for module in model.modules():
         if isinstance(module, kinds):
@@ -56,7 +56,7 @@ def compile_each(model: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
 
 
 def graphs_compiled() -> int:
-    """Graphs that this process has compiled so far."""
+    """Number of graphs that this process has compiled so far."""
     import torch._dynamo.utils
 
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])

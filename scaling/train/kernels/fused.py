@@ -1,7 +1,7 @@
-"""Liger's Triton kernels (arXiv 2410.10989), each beside the plain code that it stands for.
+"""Liger's Triton kernels (arXiv 2410.10989).
 
-Imported where they are called: they need a GPU and Triton, which most machines that import this
-have not. Signatures are those of liger-kernel 0.8.5.
+They are imported inside the functions, because they need a GPU and Triton and most machines that
+import this module have neither. Signatures are those of liger-kernel 0.8.5.
 """
 
 import functools
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 _IGNORED = -100  # a label that no vocabulary has
-# Logits held at once, in hidden states of the micro-batch. Liger's own 1 cuts a Llama-2 7B's head
-# into 8 products of a few hundred rows, each of which adds to the weight's gradient in fp32.
+# Logits held at once, over the size of the micro-batch's hidden states. Liger's default of 1 splits
+# a Llama-2 7B's head into 8 products of a few hundred rows, each adding to an fp32 weight gradient.
 LOGITS_PER_HIDDEN = 4
 
 
@@ -19,34 +19,34 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """RMSNorm of the last dimension."""
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
-    # not in place: the residual stream still needs the gradient that it would overwrite
+    # not in place: the residual stream still needs the gradient that would be overwritten
     result: Tensor = LigerRMSNormFunction.apply(x, weight, epsilon, 0.0, "llama", False)
     return result
 
 
 def rotate(query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn [b, s, n, d] and [b, s, kv, d], halves against halves, by tables [s, d / 2].
+    """Rotate query [b, s, n, d] and key [b, s, kv, d] by tables [s, d / 2].
 
-    Element i of a head is turned with i + d / 2, as the plain code does.
+    Elements i and i + d / 2 of a head are rotated together, as in blocks.rotate.
     """
     from liger_kernel.ops.rope import LigerRopeFunction
 
-    tables = (_of_both_halves(table) for table in (cosine, sine))
-    turned = LigerRopeFunction.apply(query.transpose(1, 2), key.transpose(1, 2), *tables)
-    return turned[0].transpose(1, 2), turned[1].transpose(1, 2)
+    tables = (_full_width(table) for table in (cosine, sine))
+    rotated = LigerRopeFunction.apply(query.transpose(1, 2), key.transpose(1, 2), *tables)
+    return rotated[0].transpose(1, 2), rotated[1].transpose(1, 2)
 
 
 @functools.lru_cache(maxsize=8)
-def _of_both_halves(table: Tensor) -> Tensor:
-    """[s, d / 2] -> [1, s, d]; backward keeps it, so all layers share one."""
+def _full_width(table: Tensor) -> Tensor:
+    """[s, d / 2] -> [1, s, d], cached because backward keeps it for every layer."""
     return torch.cat((table, table), -1).unsqueeze(0)
 
 
-def halves(rows: Tensor, head_dim: int) -> Tensor:
-    """Rows 0, 2, 4, ... of every head, then 1, 3, 5, ...; scores do not depend on the order.
+def interleaved_to_halves(rows: Tensor, head_dim: int) -> Tensor:
+    """Reorder rows so that each head has its even rows first, then its odd ones.
 
-    Weights are drawn for heads whose elements 2i and 2i + 1 are turned together; in this order
-    these are i and i + d / 2, so both halves of a head lie in one piece.
+    Weights are drawn for heads whose elements 2i and 2i + 1 are rotated together. After reordering
+    these are i and i + d / 2, so each half of a head is contiguous. Scores do not depend on it.
     """
     ordered: Tensor = rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
     return ordered
@@ -61,7 +61,7 @@ def gated_silu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
-    """gelu(gate) * up, GELU by its tanh."""
+    """gelu(gate) * up, with GELU's tanh approximation."""
     from liger_kernel.ops.geglu import LigerGELUMulFunction
 
     result: Tensor = LigerGELUMulFunction.apply(gate, up)
@@ -69,9 +69,9 @@ def gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy of x @ weight.T, in pieces that never hold all logits.
+    """The mean cross-entropy of x @ weight.T, computed in pieces that never hold all logits.
 
-    [b, s, h], [vocab, h], [b, s] -> scalar. The weight's gradient is summed in fp32.
+    x [b, s, h], weight [vocab, h], labels [b, s] -> scalar. The weight's gradient sums in fp32.
     """
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
 
@@ -80,7 +80,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         weight,
         labels.flatten(),
         None,  # no bias
-        None,  # classes weigh the same
+        None,  # equal weights of classes
         _IGNORED,
         0.0,  # no z-loss
         0.0,  # no smoothing
@@ -88,7 +88,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         None,  # no cap
         False,
         torch.float32,
-        False,  # tokens weigh the same
+        False,  # equal weights of tokens
         False,
         False,
         None,

@@ -1,1 +1,1 @@
-"""Seconds, joules, bytes: what a step is measured by."""
+"""Measuring a step: seconds, joules, bytes, and the profiler's trace."""

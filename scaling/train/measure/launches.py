@@ -1,4 +1,4 @@
-"""Every call that starts a communication leaves its kind and its axis in the profiler's trace."""
+"""Annotate every call that starts a communication with its kind and axis, for the profiler."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -12,11 +12,11 @@ from torch.autograd.profiler import record_function
 
 from scaling.layout.layout import Layout
 from scaling.train.measure.window import LAUNCH
-from scaling.train.parallel.context import torchs_ring
+from scaling.train.parallel.context import ring_module
 from scaling.train.parallel.groups import EP, Place
 
-# How names of calls begin, underscores left out, of a process group and of the operators that the
-# compiler makes of them; what follows differs between torch's versions.
+# Kinds by how names begin, without underscores: of methods of a process group, and of the operators
+# that compiled code calls. The rest of a name differs between versions of torch.
 _KINDS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -27,17 +27,16 @@ _KINDS = {
     "broadcast": "broadcast",
     "reduce": "",
     "barrier": "",
-    "endcoalescing": "",  # NCCL launches here what was queued since _start_coalescing
+    "endcoalescing": "",  # NCCL launches here all that was queued since _start_coalescing
 }
 _OPERATORS = "_c10d_functional"
 _OUTERMOST_FIRST = ("pp", "dp", "cp", "tp")
 
 
 def axis_of(ranks: list[int], layout: Layout) -> str | None:
-    """The degree that this group serves, None for a group of one rank.
+    """The parallel axis along which this group's ranks differ, None for a group of one rank.
 
-    A group that spans several (gradients over dp and cp, a norm over everything) is named for the
-    outermost of them.
+    Along several axes (gradients over dp and cp, a norm over all ranks) it is the outermost.
     """
     places = [Place.of(rank, layout) for rank in ranks]
     for axis in _OUTERMOST_FIRST:
@@ -46,8 +45,8 @@ def axis_of(ranks: list[int], layout: Layout) -> str | None:
     return None
 
 
-def kinds_of(names: Iterable[str]) -> dict[str, str]:
-    """The kind of each name that is a call's; "" where it is a collective of no kind we tell."""
+def collective_kinds(names: Iterable[str]) -> dict[str, str]:
+    """The kind of each name that belongs to a communication; "" for kinds not told apart."""
     begins = {name: name.replace("_", "") for name in names}
     return {
         name: next(kind for key, kind in _KINDS.items() if begin.startswith(key))
@@ -57,10 +56,10 @@ def kinds_of(names: Iterable[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def launches_annotated(layout: Layout) -> Iterator[None]:
-    """Within it every communication is annotated where it is started.
+def annotate_launches(layout: Layout) -> Iterator[None]:
+    """While active, annotate every communication where it is started.
 
-    Eager code, the engine's included, ends in methods of ProcessGroup, compiled code in operators.
+    Eager code, the engine's included, ends in methods of ProcessGroup; compiled code in operators.
     """
     axes: dict[str, str | None] = {}
 
@@ -72,34 +71,35 @@ def launches_annotated(layout: Layout) -> Iterator[None]:
             axes[name] = "ep" if resolved.group_desc == EP else axis_of(ranks, layout)
         return record_function(f"{LAUNCH}|{kind}|{axes[name] or ''}")
 
-    def launching(owner: Any, name: str, kind: str, group_of: Callable[[Any], Any]) -> Any:
+    def patch(owner: Any, name: str, kind: str, group_of: Callable[[Any], Any]) -> Any:
         getattr(owner, name)  # an operator's overload is made when it is first asked for
-        kept = vars(owner)[name]  # as it lies there: what a class hands out would not bind again
+        original = vars(owner)[name]  # unbound: getattr of a class would not bind to self again
 
-        def launch(*given: Any, **named: Any) -> Any:
-            with annotation(group_of(given), kind):
-                return kept(*given, **named)
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            with annotation(group_of(args), kind):
+                return original(*args, **kwargs)
 
         return mock.patch.object(owner, name, launch)
 
-    # operators reach the group without Python, and compiled code looks each up when it runs; the
-    # last argument says which group
+    # Operators reach the group without Python, and compiled code looks each up when it runs. Their
+    # last argument is the group.
     operators = getattr(torch.ops, _OPERATORS)
     compiled = (
         name.partition("::")[2]
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith(f"{_OPERATORS}::")
     )
-    # a ring turns past both of them; torch's must be there before an operator is replaced
-    rotater = torchs_ring()._AllToAllRotater if layout.cp_style == "ring" else None
-    with contextlib.ExitStack() as undone:
-        for name, kind in kinds_of(vars(dist.ProcessGroup)).items():
-            undone.enter_context(launching(dist.ProcessGroup, name, kind, lambda given: given[0]))
-        for name, kind in kinds_of(compiled).items():
+    # A ring's exchanges take neither way. torch's module must be imported before an operator is
+    # patched.
+    rotater = ring_module()._AllToAllRotater if layout.cp_style == "ring" else None
+    with contextlib.ExitStack() as stack:
+        for name, kind in collective_kinds(vars(dist.ProcessGroup)).items():
+            stack.enter_context(patch(dist.ProcessGroup, name, kind, lambda args: args[0]))
+        for name, kind in collective_kinds(compiled).items():
             operator = getattr(operators, name)
-            undone.enter_context(launching(operator, "default", kind, lambda given: given[-1]))
+            stack.enter_context(patch(operator, "default", kind, lambda args: args[-1]))
         if rotater is not None:
-            undone.enter_context(
-                launching(rotater, "exchange_buffers", "all_to_all", lambda given: given[0]._pg)
+            stack.enter_context(
+                patch(rotater, "exchange_buffers", "all_to_all", lambda args: args[0]._pg)
             )
         yield

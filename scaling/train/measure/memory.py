@@ -1,4 +1,4 @@
-"""Memory of a rank: the most it has held, what others hold, and what no allocator counts."""
+"""Memory of a rank: its peak, what other processes hold, and what no allocator counts."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from scaling.cluster.hardware import GIB
 from scaling.train.failures import is_out_of_memory
 from scaling.train.measure.power import meter_of
 
-_WORTH_NAMING = GIB // 4  # a driver or a display keep a little of an idle GPU
+_WORTH_NAMING = GIB // 4  # a driver or a display holds a little of an idle GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,11 @@ class PeakMemory:
 
 
 def peak_memory(device: torch.device) -> PeakMemory:
-    """The peak so far.
+    """The peak so far, building the model included: a layout must fit while it is built.
 
-    On CUDA what the allocator handed out, building the model included: a layout that does not fit
-    while it is built does not fit. On a CPU the largest resident set of the process, with the
-    interpreter and torch in it; read from VmHWM because getrusage's figure survives an exec and
-    would show the parent's memory where that is larger.
+    On CUDA what the allocator handed out. On a CPU the largest resident set of the process, the
+    interpreter and torch included. It is read from VmHWM, because getrusage's figure survives an
+    exec and would show the parent's memory where that is larger.
     """
     if device.type == "cuda":
         return PeakMemory(
@@ -41,31 +40,31 @@ def peak_memory(device: torch.device) -> PeakMemory:
 
 
 def foreign_memory(local_rank: int) -> int | None:
-    """Bytes of a GPU that are taken before this process opens it; None where NVML cannot say.
+    """Bytes of a GPU that other processes hold; None where NVML cannot say.
 
-    By other processes, since there is no context of ours yet: mem_get_info would make one, and
-    count it.
+    Call it before this process opens the device. NVML makes no context there, while mem_get_info
+    would make one and count it.
     """
     if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
-        return None  # that there is no such device is said where it is taken
+        return None  # take_device raises the error
     meter = meter_of(torch.device("cuda", local_rank))
     return None if meter is None else meter.memory_used()
 
 
 def library_memory(device: torch.device, foreign_bytes: int | None) -> int | None:
-    """Bytes that neither torch's allocator nor others hold: NCCL, the CUDA context, libraries.
+    """Bytes outside torch's allocator and other processes: NCCL, the CUDA context, libraries.
 
-    None on a CPU, and where it is not known what others held.
+    None on a CPU, and where it is unknown what other processes held.
     """
     if device.type != "cuda" or foreign_bytes is None:
         return None
-    free, whole = torch.cuda.mem_get_info(device)
-    return max(0, whole - free - torch.cuda.memory_reserved(device) - foreign_bytes)
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, total - free - torch.cuda.memory_reserved(device) - foreign_bytes)
 
 
 @contextlib.contextmanager
-def foreign_memory_named(foreign_bytes: int | None) -> Iterator[None]:
-    """An out-of-memory says that the card was partly taken: an empty one might hold the point."""
+def note_foreign_memory(foreign_bytes: int | None) -> Iterator[None]:
+    """Add to an out-of-memory error what others held: an empty card might hold the point."""
     try:
         yield
     except BaseException as error:

@@ -1,8 +1,8 @@
 """Energy and power of the GPUs, as NVML counts them.
 
-A rank reads the counter of its own device, and ranks of one job never share a device, so the sum
-over ranks counts every device once. Null where NVML or the device cannot say; the rank's log has
-the reason, once.
+A rank reads its own device, and ranks of one job never share a device, so the sum over ranks counts
+every device once. Values are None where NVML or the device cannot say; the rank's log has the
+reason once.
 """
 
 import logging
@@ -20,7 +20,7 @@ SAMPLE_EVERY_S = 0.1  # NVML itself averages over about this long
 
 
 class Meter(Protocol):
-    """One device's NVML, as far as it is needed. Each answers None where it is not supported."""
+    """Readings of one device. Each is None where the device does not support it."""
 
     def energy_j(self) -> float | None:
         """Joules since the driver was loaded."""
@@ -36,21 +36,21 @@ class Meter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """What one device drew over some time. Joules, watts, hertz; null for what is not known."""
+class PowerUse:
+    """Energy and power of one device over some time. None where unknown."""
 
     energy_j: float | None
     mean_power_w: float | None
     clock_hz: float | None
-    throttled_share: float | None  # of the samples, in [0, 1]
+    throttled_share: float | None  # ratio of samples, in [0, 1]
 
 
-NOTHING_DRAWN = Drawn(energy_j=None, mean_power_w=None, clock_hz=None, throttled_share=None)
+UNMETERED = PowerUse(energy_j=None, mean_power_w=None, clock_hz=None, throttled_share=None)
 
 
 @dataclass(slots=True)
 class Samples:
-    """Readings of power, clock and throttling with their times, in seconds on one clock."""
+    """Readings of power (seconds, watts), clock (hertz) and throttling."""
 
     power: list[tuple[float, float]] = field(default_factory=list)
     clock: list[float] = field(default_factory=list)
@@ -66,21 +66,24 @@ class Samples:
             self.throttled.append(throttled)
 
 
-def drawn(samples: Samples, *, counted_j: float | None, seconds: float) -> Drawn:
-    """Energy by the device's counter, or, where it has none, by its power over time.
+def power_use(samples: Samples, *, counted_j: float | None, seconds: float) -> PowerUse:
+    """Energy by the device's counter or, where it has none, by its power over time.
 
-    Power between two readings is taken as a straight line, and their mean stands for the ends.
+    Power is interpolated linearly between readings; before the first and after the last it is taken
+    to be the mean.
 
     Args:
         samples: readings within the time.
-        counted_j: what the counter rose by, None where there is none.
-        seconds: how long it was.
+        counted_j: what the counter rose by, None where there is no counter.
+        seconds: how long the time was.
     """
-    power = _mean_over_time(samples.power)
-    energy = counted_j if counted_j is not None else None if power is None else power * seconds
-    return Drawn(
-        energy_j=energy,
-        mean_power_w=power if counted_j is None else counted_j / seconds,
+    mean_power_w = _mean_over_time(samples.power) if counted_j is None else counted_j / seconds
+    energy_j = counted_j
+    if counted_j is None and mean_power_w is not None:
+        energy_j = mean_power_w * seconds
+    return PowerUse(
+        energy_j=energy_j,
+        mean_power_w=mean_power_w,
         clock_hz=float(np.mean(samples.clock)) if samples.clock else None,
         throttled_share=float(np.mean(samples.throttled)) if samples.throttled else None,
     )
@@ -113,8 +116,8 @@ class PowerLog:
         self._samples.read(self._meter, self._began)
         self._thread.start()
 
-    def stop(self) -> Drawn:
-        """Read the counter again; what was drawn in between.
+    def stop(self) -> PowerUse:
+        """Read the counter again and return the energy and power since `start`.
 
         Raises:
             RuntimeError: the log was not started.
@@ -126,7 +129,7 @@ class PowerLog:
         after, now = self._meter.energy_j(), self._clock()
         self._samples.read(self._meter, now)
         counted = None if self._counted is None or after is None else after - self._counted
-        return drawn(self._samples, counted_j=counted, seconds=now - self._began)
+        return power_use(self._samples, counted_j=counted, seconds=now - self._began)
 
     def _run(self) -> None:
         while not self._over.wait(self._every_s):
@@ -136,7 +139,7 @@ class PowerLog:
 def meter_of(device: torch.device) -> "NvmlMeter | None":
     """The meter of a CUDA device; None on a CPU and where NVML does not know the device.
 
-    It opens no context on the device, which would be memory taken.
+    It opens no context on the device, which would take memory.
     """
     if device.type != "cuda":
         return None
@@ -144,22 +147,21 @@ def meter_of(device: torch.device) -> "NvmlMeter | None":
 
     try:
         return NvmlMeter(pynvml, f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except (
-        pynvml.NVMLError
-    ) as error:  # another vendor's GPU, a slice of one, a container without NVML
+    # another vendor's GPU, a slice of one, a container without NVML
+    except pynvml.NVMLError as error:
         _log.warning("no energy, clocks or foreign memory: NVML: %s", error)
         return None
 
 
 class NvmlMeter:
-    """A device by NVML (nvidia-ml-py). No answer costs the point that is measured: it is None.
+    """A device read by NVML (nvidia-ml-py). A failed reading is None and never ends the point.
 
     Args:
         nvml: the module `pynvml`.
-        uuid: of the device, `GPU-...`: an index would ignore CUDA_VISIBLE_DEVICES.
+        uuid: of the device, `GPU-...`; an index would ignore CUDA_VISIBLE_DEVICES.
 
     Raises:
-        nvml.NVMLError: NVML is not there, or does not know the device.
+        nvml.NVMLError: NVML is missing, or does not know the device.
     """
 
     def __init__(self, nvml: Any, uuid: str) -> None:
@@ -171,45 +173,45 @@ class NvmlMeter:
             | nvml.nvmlClocksThrottleReasonHwSlowdown
             | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
         )
-        self._unanswered: set[str] = set()
+        self._failed: set[str] = set()
 
     def energy_j(self) -> float | None:
         """NVML counts millijoules (Volta and later)."""
-        return self._asked("energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption, 1e-3)
+        return self._read("energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption, 1e-3)
 
     def power_w(self) -> float | None:
-        """NVML says milliwatts."""
-        return self._asked("power", self._nvml.nvmlDeviceGetPowerUsage, 1e-3)
+        """NVML reports milliwatts."""
+        return self._read("power", self._nvml.nvmlDeviceGetPowerUsage, 1e-3)
 
     def clock_hz(self) -> float | None:
-        """NVML says megahertz."""
+        """NVML reports megahertz."""
         sm = self._nvml.NVML_CLOCK_SM
-        return self._asked("clock", lambda d: self._nvml.nvmlDeviceGetClockInfo(d, sm), 1e6)
+        return self._read("clock", lambda d: self._nvml.nvmlDeviceGetClockInfo(d, sm), 1e6)
 
     def throttled(self) -> bool | None:
-        """Power cap, hardware slowdown or heat; not an idle clock or one that somebody has set."""
-        ask = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-        reasons = self._asked("throttling", ask)
+        """Whether a power cap, the hardware or heat slows the clock; not idling or a set clock."""
+        read = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        reasons = self._read("throttling", read)
         return None if reasons is None else bool(int(reasons) & self._slowdowns)
 
     def memory_used(self) -> int | None:
-        """Bytes that processes hold. NVML's first version counts the driver's own reserve too."""
+        """Bytes that processes hold; version 2, as version 1 also counts the driver's reserve."""
         nvml = self._nvml
-        used = self._asked(
+        used = self._read(
             "memory", lambda d: nvml.nvmlDeviceGetMemoryInfo(d, version=nvml.nvmlMemory_v2).used
         )
         return None if used is None else int(used)
 
-    def _asked(self, what: str, ask: Callable[[Any], int], unit: float = 1) -> float | None:
-        """What the device answers in our unit; None whatever the error.
+    def _read(self, name: str, read: Callable[[Any], int], unit: float = 1) -> float | None:
+        """A reading times `unit`; None on any error, which is logged once by name.
 
-        Not supported, not permitted, a driver that was replaced, a GPU that is lost: the training
-        itself will say if it matters.
+        The reading may be unsupported or forbidden, the driver replaced, the GPU lost. If it
+        matters, training itself will fail.
         """
         try:
-            return ask(self._device) * unit
+            return read(self._device) * unit
         except self._nvml.NVMLError as error:
-            if what not in self._unanswered:
-                self._unanswered.add(what)
-                _log.warning("no %s is known: NVML: %s", what, error)
+            if name not in self._failed:
+                self._failed.add(name)
+                _log.warning("no %s is known: NVML: %s", name, error)
             return None

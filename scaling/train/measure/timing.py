@@ -1,12 +1,10 @@
-"""Seconds of a training step, read only around drained steps."""
+"""Stopwatches for a training step. They drain the device before they read a clock."""
 
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
-
-Batch = TypeVar("Batch")
 
 
 class Stopwatch(Protocol):
@@ -15,10 +13,10 @@ class Stopwatch(Protocol):
     name: str
 
     def start(self) -> None:
-        """Start once everything queued before is done."""
+        """Start when all work queued before is done."""
 
     def stop(self) -> float:
-        """Seconds since `start`, everything queued since then included."""
+        """Seconds since `start`, including all work queued since then."""
 
 
 class HostStopwatch:
@@ -42,8 +40,8 @@ class HostStopwatch:
 class CudaStopwatch:
     """CUDA events on a drained device.
 
-    Kernels are launched asynchronously, and the engine has streams of its own: an event alone waits
-    for one stream. So the whole device is drained before either event is recorded.
+    Kernels run asynchronously and engines use several streams, while an event waits for one stream
+    only. So the whole device is drained before each event is recorded.
     """
 
     name = "cuda_event"
@@ -62,35 +60,4 @@ class CudaStopwatch:
         torch.cuda.synchronize()
         self._stop.record()
         self._stop.synchronize()
-        return float(self._start.elapsed_time(self._stop)) / 1000  # it counts in ms
-
-
-def step_times_s(
-    *,
-    steps: int,
-    prepare: Callable[[int], Batch],
-    align: Callable[[], None],
-    step: Callable[[Batch], None],
-    after: Callable[[int], None],
-    stopwatch: Stopwatch,
-    first: int = 0,
-    enough: Callable[[list[float]], bool] = lambda times: False,
-) -> list[float]:
-    """Seconds of each of at most `steps` steps from `first` on, warm-up included.
-
-    What `prepare` (the data) and `after` (reading the loss) cost is no part of a step, as a data
-    loader hides it. `align` lets the ranks start together, so that no rank's step includes another
-    rank's preparation. After each step
-    `enough` hears all times so far, and says whether no further one is needed.
-    """
-    times: list[float] = []
-    for index in range(first, first + steps):
-        batch = prepare(index)
-        align()
-        stopwatch.start()
-        step(batch)
-        times.append(stopwatch.stop())
-        after(index)
-        if enough(times):
-            break
-    return times
+        return float(self._start.elapsed_time(self._stop)) / 1000  # from milliseconds

@@ -1,4 +1,4 @@
-"""A short profiler window after the timed steps, kept in memory."""
+"""A short profiler window after the timed steps, read from memory."""
 
 import contextlib
 import gzip
@@ -13,19 +13,19 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined] # exported a
 from torch.autograd.profiler import profile, record_function
 
 from scaling.layout.layout import Layout
-from scaling.train.measure.launches import launches_annotated
+from scaling.train.measure.launches import annotate_launches
 from scaling.train.measure.window import COMPUTING, LAUNCH, OPTIMIZER, STEP, Event
 
 STEPS = 2
-DISCARDED = 1  # before them: what happens once under a profiler
+DISCARDED = 1  # steps before them, for what happens once under a profiler
 
-# Of host memory, and only as far as it is used. Kineto stops at 128 MB unless it is told, without a
-# word, which 32 micro-batches of a large model fill.
+# Host memory, taken only as far as it is used. By default Kineto silently stops at 128 MB, which 32
+# micro-batches of a large model fill.
 _BUFFER_MB = 1024
 _OURS = (STEP, LAUNCH, OPTIMIZER)
 
 
-def traced(
+def profile_steps(
     step: Callable[[int], None],
     *,
     align: Callable[[], object],
@@ -34,19 +34,23 @@ def traced(
     steps: int = STEPS,
     keep: Path | None = None,
 ) -> list[Event]:
-    """The events of `steps` steps after DISCARDED others; `step(i)` trains and drains the device.
+    """Profile `steps` steps after DISCARDED others; their events.
 
-    `align` lets the ranks start each step together. The first time is after the profiler has
-    started, which takes each rank another time that would count as communication.
+    This uses torch's inner profiler: torch.profiler imports the compiler for its file's metadata,
+    which would cost a second in every rank.
 
-    With `keep` the whole trace goes to that file, for Chrome's or Perfetto's viewer, compressed.
-
-    torch's inner profiler: torch.profiler imports its compiler for the file's metadata, a second
-    of every rank that writes no file.
+    Args:
+        step: trains step i and drains the device.
+        align: lets the ranks start each step together. Its first call comes after the profiler has
+            started, which takes each rank a different time that would count as communication.
+        layout: of the point, for the axes of communications.
+        device: of this rank.
+        steps: to profile.
+        keep: a file for the compressed trace, for Chrome's or Perfetto's viewer.
     """
     on_gpu = device.type == "cuda"
     with (
-        launches_annotated(layout),
+        annotate_launches(layout),
         profile(
             use_kineto=True,
             use_device="cuda" if on_gpu else None,
@@ -60,14 +64,14 @@ def traced(
                 step(index)
     if keep is not None:
         _save(recorded, keep)
-    return events_of(recorded.kineto_results.events())
+    return to_events(recorded.kineto_results.events())
 
 
 def kineto_options(**options: int) -> _ExperimentalConfig:
-    """Lines of Kineto's configuration, which torch has no parameters for.
+    """Lines of Kineto's configuration for which torch has no parameters.
 
-    Its file (KINETO_CONFIG) is for traces that a daemon asks for. torch hands its own requests over
-    as text, into which it puts this one parameter as it is; so the lines follow one that is empty.
+    Kineto's file (KINETO_CONFIG) only applies to traces that a daemon asks for. torch's own request
+    is a text into which it puts this one parameter verbatim, so the lines follow an empty one.
     """
     lines = ["", *(f"{name}={value}" for name, value in options.items())]
     return _ExperimentalConfig(custom_profiler_config="\n".join(lines))
@@ -81,43 +85,44 @@ def _save(recorded: profile, path: Path) -> None:
     plain.unlink()
 
 
-def events_of(recorded: Iterable[Any]) -> list[Event]:
-    """Kineto's events as ours, the first at second 0."""
-    recorded = of_use(recorded)
-    origin = min((each.start_ns() for each in recorded), default=0)
-    return [_event(each, origin) for each in recorded]
+def to_events(recorded: Iterable[Any]) -> list[Event]:
+    """Convert Kineto's events; the first begins at second 0."""
+    recorded = relevant_events(recorded)
+    origin = min((event.start_ns() for event in recorded), default=0)
+    return [_to_event(event, origin) for event in recorded]
 
 
-def of_use(recorded: Iterable[Any]) -> list[Any]:
-    """The events that `split_of` reads: of millions, most are host calls that nothing asks about.
+def relevant_events(recorded: Iterable[Any]) -> list[Any]:
+    """The events that `split_step_time` reads; most of a trace's millions are other host calls.
 
-    On a GPU the host's operators say nothing but which of them launched a kernel of NCCL.
+    On a GPU the only host operators kept are those that launched an NCCL kernel.
     """
     recorded = list(recorded)
-    on_device = [each for each in recorded if each.device_type() != DeviceType.CPU]
+    on_device = [e for e in recorded if e.device_type() != DeviceType.CPU]
     if not on_device:
-        return [each for each in recorded if each.name().startswith((*_OURS, *COMPUTING, "gloo:"))]
-    callers = {e.linked_correlation_id() for e in on_device if e.name().startswith("nccl")}
-    of_host = (each for each in recorded if each.device_type() == DeviceType.CPU)
+        return [e for e in recorded if e.name().startswith((*_OURS, *COMPUTING, "gloo:"))]
+    nccl_calls = {e.linked_correlation_id() for e in on_device if e.name().startswith("nccl")}
+    on_host = (e for e in recorded if e.device_type() == DeviceType.CPU)
     return on_device + [
-        each
-        for each in of_host
-        # a call of CUDA's runtime is numbered by CUPTI, an operator by torch: linked is the former
-        if each.name().startswith(_OURS)
-        or (each.correlation_id() in callers and not each.linked_correlation_id())
+        e
+        for e in on_host
+        # CUPTI numbers calls of CUDA's runtime and torch numbers operators; only the former are
+        # linked to another event
+        if e.name().startswith(_OURS)
+        or (e.correlation_id() in nccl_calls and not e.linked_correlation_id())
     ]
 
 
-def _event(each: Any, origin: int) -> Event:
-    start = each.start_ns() - origin  # a second since the epoch has no room for microseconds
+def _to_event(event: Any, origin_ns: int) -> Event:
+    start_ns = event.start_ns() - origin_ns  # seconds since the epoch would round microseconds away
     return Event(
-        name=each.name(),
-        start=start * 1e-9,
-        end=(start + each.duration_ns()) * 1e-9,
-        thread=each.start_thread_id(),
-        on_device=each.device_type() != DeviceType.CPU,
-        # a range of the host is drawn on the device's line too, where it would pass for a kernel
-        annotation=each.is_user_annotation() or each.name().startswith((*_OURS, "nccl:")),
-        id=each.correlation_id(),
-        linked_id=each.linked_correlation_id(),
+        name=event.name(),
+        start=start_ns * 1e-9,
+        end=(start_ns + event.duration_ns()) * 1e-9,
+        thread=event.start_thread_id(),
+        on_device=event.device_type() != DeviceType.CPU,
+        # Kineto also draws ranges of the host on the device's line, where they look like kernels
+        annotation=event.is_user_annotation() or event.name().startswith((*_OURS, "nccl:")),
+        id=event.correlation_id(),
+        linked_id=event.linked_correlation_id(),
     )

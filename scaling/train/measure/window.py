@@ -1,9 +1,9 @@
-"""What the steps of a profiler window were spent on: computing, communicating, neither.
+"""Split the steps of a profiler window into computing, communicating and idling.
 
 Pure: a trace's events in, seconds out. On a GPU both are kernels on the device. On a CPU computing
-is torch's operators and communicating is gloo's spans, which run on threads of gloo's own; these
-last from the moment the rank is ready until the data has come, so they include the wait for slower
-ranks, as a NCCL kernel does.
+is torch's operators, and communicating is gloo's spans on threads of its own. A gloo span begins
+when this rank is ready and ends when the data have arrived, so like an NCCL kernel it includes the
+wait for slower ranks.
 """
 
 import bisect
@@ -11,11 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-# [n, 2] of starts and ends in seconds, in any order, overlapping or not
-Spans = npt.NDArray[np.float64]
+from scaling.train.measure.spans import Spans, as_spans, clip, covered_s, uncovered_s
 
 STEP = "scaling.step"  # annotates one drained step of the window
 OPTIMIZER = "scaling::optimizer"  # annotates what a step does once, after its micro-batches
@@ -25,14 +21,12 @@ COMPUTING = ("aten::", "graph_")  # operators of torch and of its compiler, on a
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
-_QUIETEST_END = 0.1  # of a step, after its last kernel: what the host does then
+_LONGEST_TAIL = 0.1  # of a step, from its last kernel to its end, which is the host's work
 
-# In the name of a kernel, as AllReduce, and of a span of gloo's.
-_NCCL = {kind.title().replace("_", ""): kind for kind in KINDS}
-_GLOO = {f"gloo:{kind}": kind for kind in KINDS} | {
-    "gloo:send": "send_recv",
-    "gloo:recv": "send_recv",
-}
+# Kinds by what the names of NCCL's kernels contain, as AllReduce, and by the names of gloo's spans.
+_NCCL_KINDS = {kind.title().replace("_", ""): kind for kind in KINDS}
+_GLOO_TRANSFERS = ("gloo:send", "gloo:recv")
+_GLOO_KINDS = {f"gloo:{kind}": kind for kind in KINDS} | dict.fromkeys(_GLOO_TRANSFERS, "send_recv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +36,7 @@ class Event:
     name: str
     start: float
     end: float
-    thread: int = 0  # where it was called from
+    thread: int = 0  # that called it
     on_device: bool = False
     annotation: bool = False
     id: int = 0
@@ -51,7 +45,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """One collective or transfer on this rank; null where the trace does not tell."""
+    """One collective or transfer on this rank; None where the trace does not tell."""
 
     start: float
     end: float
@@ -59,38 +53,38 @@ class Communication:
     axis: str | None
 
 
-def unfit(events: Sequence[Event], *, on_gpu: bool) -> str | None:
-    """Why this window says nothing of its steps, in a sentence; None if it does.
+def unusable_reason(events: Sequence[Event], *, on_gpu: bool) -> str | None:
+    """Why this window cannot be split, in a sentence; None if it can.
 
-    A step ends with a drained device, so its last kernel ends shortly before it. Kineto drops what
-    comes after its buffer is full, which would pass for idleness.
+    A step ends with a drained device, so its last kernel ends shortly before it. Kineto drops
+    events once its buffer is full, and the missing kernels would look like idle time.
     """
     steps = _steps(events)
     if not steps:
         return f"the profiler's trace holds no {STEP!r}"
     if not on_gpu:
         return None
-    kernels = spans_of((each.start, each.end) for each in events if _is_kernel(each))
+    kernels = _spans(event for event in events if _is_kernel(event))
     if not len(kernels):
         return "the profiler saw no kernel: CUPTI is missing, or is not permitted here"
     for step in steps:
-        within = kernels[(kernels[:, 0] >= step.start) & (kernels[:, 0] <= step.end)]
-        last = within[:, 1].max(initial=step.start)
-        quiet = (step.end - last) / (step.end - step.start)
-        if quiet > _QUIETEST_END:
+        in_step = kernels[(kernels[:, 0] >= step.start) & (kernels[:, 0] <= step.end)]
+        last = in_step[:, 1].max(initial=step.start)
+        tail = (step.end - last) / (step.end - step.start)
+        if tail > _LONGEST_TAIL:
             return (
-                f"the last kernel that the profiler saw of a step ended {quiet:.0%} of it before "
+                f"the last kernel that the profiler saw of a step ended {tail:.0%} of it before "
                 "its end: its buffer was full, or the host worked on alone"
             )
     return None
 
 
-def split_of(events: Sequence[Event]) -> dict[str, float | None]:
-    """Seconds per step of one rank, by the name of the row's column; null where nothing says.
+def split_step_time(events: Sequence[Event]) -> dict[str, float | None]:
+    """Seconds per step on this rank, by column of the row; None where the trace does not tell.
 
-    compute_s + exposed_comm_s + idle_s is the time of a step under the profiler. What overlaps is
-    counted once within a kind or an axis, so kinds need not add up to comm_s. optimizer_s is of all
-    three: what the optimizer computes, exchanges and waits for.
+    compute_s + exposed_comm_s + idle_s is the time of a step under the profiler. Overlapping
+    communication counts once within a kind or an axis, so kinds need not add up to comm_s.
+    optimizer_s covers all that the optimizer does: computing, communicating and waiting.
 
     Raises:
         ValueError: the events hold no step.
@@ -98,135 +92,130 @@ def split_of(events: Sequence[Event]) -> dict[str, float | None]:
     steps = _steps(events)
     if not steps:
         raise ValueError(f"the trace holds no {STEP!r}")
-    window = spans_of((step.start, step.end) for step in steps)
-    compute = clipped(computing(events), window)
-    exchanges = _on_device(events) if _has_kernels(events) else _on_gloo(events)
+    window = _spans(steps)
+    on_device = any(_is_kernel(event) for event in events)
+    compute = clip(_spans(_computing(events, on_device=on_device)), window)
+    communications = _nccl_communications(events) if on_device else _gloo_communications(events)
 
-    def spent(chosen: Iterable[Communication]) -> Spans:
-        return clipped(spans_of((each.start, each.end) for each in chosen), window)
+    def spans_in_window(chosen: Iterable[Communication]) -> Spans:
+        return clip(_spans(chosen), window)
 
-    everything = spent(exchanges)
-    exposed = uncovered(everything, compute)
+    all_comm = spans_in_window(communications)
+    exposed_s = uncovered_s(all_comm, compute)
     seconds: dict[str, float | None] = {
-        "compute_s": total(compute),
-        "comm_s": total(everything),
-        "exposed_comm_s": exposed,
-        "idle_s": max(0.0, total(window) - total(compute) - exposed),
+        "compute_s": covered_s(compute),
+        "comm_s": covered_s(all_comm),
+        "exposed_comm_s": exposed_s,
+        "idle_s": max(0.0, covered_s(window) - covered_s(compute) - exposed_s),
     }
     for kind in KINDS:
-        seconds[f"{kind}_s"] = total(spent(each for each in exchanges if each.kind == kind))
+        of_kind = spans_in_window(comm for comm in communications if comm.kind == kind)
+        seconds[f"{kind}_s"] = covered_s(of_kind)
     for axis in AXES:
-        seconds[f"{axis}_comm_s"] = total(spent(each for each in exchanges if each.axis == axis))
-    # stages also share norms and tied weights, by collectives that wait for other reasons
-    between_stages = (e for e in exchanges if e.axis == "pp" and e.kind == "send_recv")
-    seconds["pipeline_bubble_s"] = uncovered(spent(between_stages), compute)
-    # on a GPU the host only launches: Kineto draws the range again on each stream of the device,
-    # from the first kernel that was launched within it to the end of the last
-    on_device = _has_kernels(events)
+        on_axis = spans_in_window(comm for comm in communications if comm.axis == axis)
+        seconds[f"{axis}_comm_s"] = covered_s(on_axis)
+    # Only transfers between stages wait for the pipeline. Stages also share norms and tied weights,
+    # by collectives that wait for other reasons.
+    transfers = (c for c in communications if c.axis == "pp" and c.kind == "send_recv")
+    seconds["pipeline_bubble_s"] = uncovered_s(spans_in_window(transfers), compute)
+    # On a GPU the host's range only covers launches. Kineto draws it again on each stream of the
+    # device, from the first kernel launched within it to the end of the last.
     marks = [e for e in events if e.name == OPTIMIZER and e.on_device == on_device]
-    optimizing = clipped(spans_of((mark.start, mark.end) for mark in marks), window)
-    seconds["optimizer_s"] = total(optimizing) if marks else None
-    return {name: each if each is None else each / len(steps) for name, each in seconds.items()}
+    seconds["optimizer_s"] = covered_s(clip(_spans(marks), window)) if marks else None
+    return {name: s if s is None else s / len(steps) for name, s in seconds.items()}
 
 
 def _steps(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.name == STEP and not event.on_device]
 
 
-def computing(events: Sequence[Event]) -> Spans:
-    """When the device computed: every kernel that is not NCCL's; torch's operators on a CPU."""
-    if _has_kernels(events):
-        own = (event for event in events if _is_kernel(event))
-        return spans_of((each.start, each.end) for each in own if not _is_nccl(each))
-    gloos = {event.thread for event in events if _is_gloo(event) and not _is_transfer(event)}
-    return spans_of(
-        (event.start, event.end)
-        for event in events
-        if event.name.startswith(COMPUTING) and event.thread not in gloos
-    )
+def _spans(events: Iterable[Event | Communication]) -> Spans:
+    return as_spans((event.start, event.end) for event in events)
 
 
-def _has_kernels(events: Sequence[Event]) -> bool:
-    return any(_is_kernel(event) for event in events)
+def _computing(events: Sequence[Event], *, on_device: bool) -> Iterable[Event]:
+    """Events in which the device computes: kernels except NCCL's, or torch's operators on a CPU."""
+    if on_device:
+        return (event for event in events if _is_kernel(event) and not _is_nccl(event))
+    gloo_threads = {e.thread for e in events if _is_gloo(e) and e.name not in _GLOO_TRANSFERS}
+    return (e for e in events if e.name.startswith(COMPUTING) and e.thread not in gloo_threads)
 
 
-def _on_device(events: Sequence[Event]) -> list[Communication]:
-    """NCCL's kernels. A kernel is linked to the call that launched it, which an annotation holds.
+def _nccl_communications(events: Sequence[Event]) -> list[Communication]:
+    """NCCL's kernels, each linked to the call that launched it, which lies in an annotation.
 
-    The annotation's kind goes first: NCCL's all-to-all is made of sends and receives.
+    The annotation's kind has precedence: NCCL makes an all-to-all of sends and receives.
     """
     calls = {event.id: event for event in events if not event.on_device}
-    by_thread: dict[int, list[Event]] = defaultdict(list)  # annotated calls: none within another
-    for event in sorted(_launches(events), key=lambda event: event.start):
-        by_thread[event.thread].append(event)
+    launches_by_thread: dict[int, list[Event]] = defaultdict(list)  # none lies within another
+    for launch in _launches(events):
+        launches_by_thread[launch.thread].append(launch)
 
-    def annotated(call: Event) -> tuple[str | None, str | None]:
-        own = by_thread[call.thread]
-        index = bisect.bisect_right(own, call.start, key=lambda event: event.start) - 1
-        if index < 0 or own[index].end < call.start:
-            return None, None
-        return _annotation(own[index])
+    def launch_around(call: Event) -> Event | None:
+        launches = launches_by_thread[call.thread]
+        index = bisect.bisect_right(launches, call.start, key=lambda launch: launch.start) - 1
+        return launches[index] if index >= 0 and launches[index].end >= call.start else None
 
-    exchanges = []
-    for kernel in events:
-        if not _is_nccl(kernel):
-            continue
+    communications = []
+    for kernel in filter(_is_nccl, events):
         call = calls.get(kernel.linked_id)
-        kind, axis = (None, None) if call is None else annotated(call)
-        named = next((name for key, name in _NCCL.items() if key in kernel.name), None)
-        exchanges.append(Communication(kernel.start, kernel.end, kind or named, axis))
-    return exchanges
+        annotation = None if call is None else launch_around(call)
+        kind, axis = (None, None) if annotation is None else _kind_and_axis(annotation)
+        if kind is None:
+            kind = next((kind for key, kind in _NCCL_KINDS.items() if key in kernel.name), None)
+        communications.append(Communication(kernel.start, kernel.end, kind, axis))
+    return communications
 
 
-def _on_gloo(events: Sequence[Event]) -> list[Communication]:
-    """Gloo's spans, which know neither group nor call.
+def _gloo_communications(events: Sequence[Event]) -> list[Communication]:
+    """Gloo's spans, which know neither their group nor their call.
 
-    Calls and spans of one title come in the same order, unless a later call of another group
-    overtakes. A thread of gloo serves one group for life, so the axis most of its spans have is the
-    axis of all of them.
+    Calls and spans of one kind come in the same order, except that a call of another group may
+    overtake. But a gloo thread serves one group for life, so all its spans get the axis that most
+    of them have.
     """
-    launched = defaultdict(list)
-    for launch in sorted(_launches(events), key=lambda event: event.start):
-        kind, axis = _annotation(launch)
-        launched[_title(kind)].append((kind, axis))
-    spans = defaultdict(list)
-    for event in sorted(events, key=lambda event: event.start):
-        if _is_gloo(event):
-            spans[_title(_GLOO.get(event.name))].append(event)
-    paired: list[tuple[Event, str | None, str | None]] = []
-    for title, group in spans.items():
-        calls = launched[title]
-        if len(calls) == len(group):
-            paired += [(s, kind, axis) for s, (kind, axis) in zip(group, calls, strict=True)]
-        else:  # a coalesced call makes several spans: only the title is sure
-            paired += [(span, _GLOO.get(span.name), None) for span in group]
+    launched: dict[str | None, list[tuple[str | None, str | None]]] = defaultdict(list)
+    for launch in _launches(events):
+        kind, axis = _kind_and_axis(launch)
+        launched[_gloo_kind(kind)].append((kind, axis))
+    spans: dict[str | None, list[Event]] = defaultdict(list)
+    for event in sorted(filter(_is_gloo, events), key=lambda event: event.start):
+        spans[_gloo_kind(_GLOO_KINDS.get(event.name))].append(event)
+    matched: list[tuple[Event, str | None, str | None]] = []
+    for gloo_kind, same_kind in spans.items():
+        calls = launched[gloo_kind]
+        if len(calls) != len(same_kind):  # a coalesced call makes several spans: the axis is lost
+            calls = [(_GLOO_KINDS.get(span.name), None) for span in same_kind]
+        matched += [(s, kind, axis) for s, (kind, axis) in zip(same_kind, calls, strict=True)]
     votes: dict[int, Counter[str]] = defaultdict(Counter)
-    for span, _, axis in paired:
-        if axis is not None and not _is_transfer(span):
+    for span, _, axis in matched:
+        if axis is not None and span.name not in _GLOO_TRANSFERS:
             votes[span.thread][axis] += 1
-    # a transfer keeps its own axis
-    elected = {thread: of.most_common(1)[0][0] for thread, of in votes.items()}
+    axis_of_thread = {thread: of.most_common(1)[0][0] for thread, of in votes.items()}
     return [
         Communication(
             span.start, span.end, kind,
-            axis if _is_transfer(span) else elected.get(span.thread, axis),
+            # a transfer keeps its own axis
+            axis if span.name in _GLOO_TRANSFERS else axis_of_thread.get(span.thread, axis),
         )
-        for span, kind, axis in paired
+        for span, kind, axis in matched
     ]  # fmt: skip
 
 
 def _launches(events: Sequence[Event]) -> list[Event]:
-    return [e for e in events if e.name.startswith(f"{LAUNCH}|") and not e.on_device]
+    """Annotated calls in order of time."""
+    launches = [e for e in events if e.name.startswith(f"{LAUNCH}|") and not e.on_device]
+    return sorted(launches, key=lambda launch: launch.start)
 
 
-def _annotation(launch: Event) -> tuple[str | None, str | None]:
-    """Kind and axis, as the call was annotated; an empty word is null."""
+def _kind_and_axis(launch: Event) -> tuple[str | None, str | None]:
+    """Kind and axis of an annotated call; None where the annotation leaves one empty."""
     _, kind, axis = launch.name.split("|")
     return kind or None, axis or None
 
 
-def _title(kind: str | None) -> str | None:
-    """What gloo calls it: its reduce-scatter is an all-reduce of which most is thrown away."""
+def _gloo_kind(kind: str | None) -> str | None:
+    """The kind as gloo runs it: its reduce-scatter is an all-reduce, most of it thrown away."""
     return "all_reduce" if kind == "reduce_scatter" else kind
 
 
@@ -240,47 +229,3 @@ def _is_nccl(event: Event) -> bool:
 
 def _is_gloo(event: Event) -> bool:
     return event.name.startswith("gloo:")
-
-
-def _is_transfer(event: Event) -> bool:
-    return event.name in ("gloo:send", "gloo:recv")
-
-
-def spans_of(pairs: Iterable[tuple[float, float]]) -> Spans:
-    """The array of these (start, end) pairs."""
-    return np.array(list(pairs), dtype=np.float64).reshape(-1, 2)
-
-
-def union(spans: Spans) -> Spans:
-    """The same instants as disjoint spans in order; empty ones are dropped."""
-    spans = spans[spans[:, 1] > spans[:, 0]]
-    if not len(spans):
-        return spans
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    latest = np.maximum.accumulate(spans[:, 1])
-    begins = np.concatenate(([True], spans[1:, 0] > latest[:-1]))
-    first = np.flatnonzero(begins)
-    last = np.concatenate((first[1:], [len(spans)])) - 1
-    return np.column_stack((spans[first, 0], latest[last]))
-
-
-def total(spans: Spans) -> float:
-    """Seconds in which at least one span goes on."""
-    disjoint = union(spans)
-    return float((disjoint[:, 1] - disjoint[:, 0]).sum())
-
-
-def clipped(spans: Spans, window: Spans) -> Spans:
-    """The parts of the spans that lie within the window, disjoint and in order."""
-    inner, outer = union(spans), union(window)
-    parts = [
-        np.column_stack((np.maximum(inner[:, 0], start), np.minimum(inner[:, 1], end)))
-        for start, end in outer
-    ]
-    return union(np.concatenate(parts)) if parts else spans_of([])
-
-
-def uncovered(spans: Spans, cover: Spans) -> float:
-    """Seconds in which one of the spans goes on and none of the cover."""
-    # a difference of sums that were rounded: nothing uncovered may come out as less than nothing
-    return max(0.0, total(np.concatenate((spans, cover))) - total(cover))

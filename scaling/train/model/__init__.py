@@ -1,1 +1,1 @@
-"""The models that are trained, as plain modules; one slice per rank."""
+"""The models that are trained, as plain torch modules that hold one rank's slice."""

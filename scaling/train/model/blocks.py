@@ -1,7 +1,8 @@
-"""What a layer is made of: norms, attention, feed-forward; one slice per tp rank.
+"""The blocks of a layer: norms, attention, feed-forward; one slice per tp rank.
 
-With b sequences of s tokens and hidden size h each block takes what a rank holds, [b, s', h], and
-gives this rank's part of a sum over the tp ranks, [b, s, h]; norms take and give what a rank holds.
+With b sequences of s tokens and hidden size h, attention and feed-forward take [b, s', h], the
+activations that a rank holds, and return [b, s, h], this rank's term of a sum over the tp ranks.
+Norms return [b, s', h].
 """
 
 import functools
@@ -15,9 +16,9 @@ from torch.nn import functional
 from scaling.layout.shapes import Family, ModelShape
 from scaling.train.kernels import fused
 from scaling.train.kernels.attention import attend
-from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.parallel.context import Attend, ContextParallel
-from scaling.train.parallel.paired import paired
+from scaling.train.model.blueprint import Blueprint, checkpointed
+from scaling.train.parallel.conjugate import conjugate
+from scaling.train.parallel.context import AttentionFunction, ContextParallel
 from scaling.train.parallel.tensor import TensorParallel
 
 _EPSILONS: dict[Family, float] = {"llama": 1e-5, "gpt": 1e-5, "t5": 1e-6}  # as released
@@ -25,11 +26,11 @@ _ROTARY_BASE = 10_000.0
 
 
 class Norm(nn.Module):
-    """RMSNorm (arXiv 1910.07467), or LayerNorm in a gpt; in fp32 whatever the precision."""
+    """RMSNorm (arXiv 1910.07467), or LayerNorm in a gpt; computed in fp32 in every precision."""
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__()
-        self.weight, self.bias = plan.scale(), plan.shift()
+        self.weight, self.bias = plan.norm_scale(), plan.bias()
         self.fused, self.epsilon = plan.layout.fused_norm, _EPSILONS[plan.shape.family]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,35 +49,37 @@ def _rms_norm(x: Tensor, scale: Tensor, epsilon: float) -> Tensor:
 
 
 class HeadNorm(nn.Module):
-    """RMSNorm of each head's query or key, one scale for all heads."""
+    """RMSNorm of each head's query or key, with one scale for all heads."""
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__()
-        self.tp, self.weight = plan.tp, plan.scale(plan.shape.head_dim)
+        self.tp, self.weight = plan.tp, plan.norm_scale(plan.shape.head_dim)
         self.epsilon = _EPSILONS[plan.shape.family]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[b, s, n, d] -> [b, s, n, d]; each tp rank has other heads, whose gradients add up."""
+        """[b, s, n, d] -> [b, s, n, d]; gradients add up over tp, whose ranks hold other heads."""
         scale = self.weight if self.tp.sequence_parallel else self.tp.enter(self.weight)
         return _rms_norm(x, scale, self.epsilon)
 
 
 class Projections(nn.Module):
-    """The matrices around attention, of which each tp rank has those of its heads."""
+    """The matrices around attention; each tp rank holds those of its heads."""
 
     def __init__(
-        self, plan: Blueprint, name: str, *, gain: float = 1.0, halves_of: int | None = None
+        self, plan: Blueprint, name: str, *, gain: float = 1.0, rotary_head_dim: int | None = None
     ) -> None:
         super().__init__()
         shape, hidden_size = plan.shape, plan.shape.hidden_size
         self.head_dim, self.linear, self.tp = shape.head_dim, plan.linear, plan.tp
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.query = plan.sharded(
-            f"{name}.query", queries, hidden_size, dim=0, gain=gain, halves_of=halves_of
+        self.query = plan.sharded_weight(
+            f"{name}.query", queries, hidden_size, dim=0, gain=gain, rotary_head_dim=rotary_head_dim
         )
-        self.key = plan.sharded(f"{name}.key", keys, hidden_size, dim=0, halves_of=halves_of)
-        self.value = plan.sharded(f"{name}.value", keys, hidden_size, dim=0)
-        self.output = plan.sharded(f"{name}.output", hidden_size, queries, dim=1)
+        self.key = plan.sharded_weight(
+            f"{name}.key", keys, hidden_size, dim=0, rotary_head_dim=rotary_head_dim
+        )
+        self.value = plan.sharded_weight(f"{name}.value", keys, hidden_size, dim=0)
+        self.output = plan.sharded_weight(f"{name}.output", hidden_size, queries, dim=1)
 
 
 class SelfAttention(Projections):
@@ -84,30 +87,29 @@ class SelfAttention(Projections):
 
     def __init__(self, plan: Blueprint, name: str) -> None:
         shape = plan.shape
-        turned = shape.family == "llama"
-        super().__init__(plan, name, halves_of=shape.head_dim if turned else None)
-        self.cp, self.turned, self.fused_rope = plan.cp, turned, plan.layout.fused_rope
+        rotary = shape.family == "llama"
+        super().__init__(plan, name, rotary_head_dim=shape.head_dim if rotary else None)
+        self.cp, self.rotary, self.fused_rope = plan.cp, rotary, plan.layout.fused_rope
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.query_bias = plan.shift(queries)
-        self.key_bias, self.value_bias = plan.shift(keys), plan.shift(keys)
-        normed = shape.query_key_norm
-        self.query_norm = HeadNorm(plan) if normed else None
-        self.key_norm = HeadNorm(plan) if normed else None
-        named = functools.partial(attend, attention=plan.layout.attention)
-        self.attend = attention_core(plan, plan.cp.around if plan.cp.ring else named)
+        self.query_bias = plan.bias(queries)
+        self.key_bias, self.value_bias = plan.bias(keys), plan.bias(keys)
+        self.query_norm = HeadNorm(plan) if shape.query_key_norm else None
+        self.key_norm = HeadNorm(plan) if shape.query_key_norm else None
+        kernel = functools.partial(attend, attention=plan.layout.attention)
+        self.attend = attention_core(plan, plan.cp.ring_attention if plan.cp.ring else kernel)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[b, s', h] -> this rank's part of the sum [b, s, h]."""
-        columns = self.tp.columns(
+        """[b, s', h] -> this rank's term of the sum [b, s, h]."""
+        columns = self.tp.column_parallel(
             x, (self.query, self.query_bias), (self.key, self.key_bias),
             (self.value, self.value_bias), linear=self.linear,
         )  # fmt: skip
         batch, held, _ = columns[0].shape
-        query, key, value = (each.view(batch, held, -1, self.head_dim) for each in columns)
+        query, key, value = (x.view(batch, held, -1, self.head_dim) for x in columns)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
-        if self.turned:
-            cosine, sine = _own_tables(self.cp, held, self.head_dim, x.device, x.dtype)
+        if self.rotary:
+            cosine, sine = _local_rotary_table(self.cp, held, self.head_dim, x.device, x.dtype)
             if self.fused_rope:
                 query, key = fused.rotate(query, key, cosine, sine)
             else:
@@ -116,11 +118,12 @@ class SelfAttention(Projections):
         return self.linear(attended.reshape(batch, held, -1), self.output, None)
 
 
-def attention_core(plan: Blueprint, kernel: Attend) -> Attend:
-    """Scores, softmax and values, recomputed if checkpointing is selective.
+def attention_core(plan: Blueprint, kernel: AttentionFunction) -> AttentionFunction:
+    """The attention kernel with cp around it, recomputed in backward if checkpointing is selective.
 
-    [b, s, n, d], [b, s, kv, d] twice -> [b, s, n, d], where kernels want heads first. Selective
-    checkpointing keeps everything but the s by s matrices in here (arXiv 2205.05198, section 5).
+    Query [b, s, n, d], key and value [b, s, kv, d] -> [b, s, n, d]; kernels take heads first.
+    Selective checkpointing recomputes the s by s matrices in here and keeps everything else
+    (arXiv 2205.05198, section 5).
     """
 
     def core(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
@@ -128,14 +131,14 @@ def attention_core(plan: Blueprint, kernel: Attend) -> Attend:
         return kernel(query, key, value, *others).transpose(1, 2)
 
     if plan.layout.activation_checkpointing == "selective":
-        core = functools.partial(recomputed, core)
-    return plan.cp.over_whole_sequences(core)
+        core = functools.partial(checkpointed, core)
+    return plan.cp.ulysses(core)
 
 
 class FeedForward(nn.Module):
-    """SwiGLU (arXiv 2002.05202; a t5: GEGLU) where the shape is gated, else GELU (a t5: ReLU).
+    """SwiGLU (arXiv 2002.05202) where the shape is gated, else GELU; in a t5 GEGLU, else ReLU.
 
-    One of a `width` of its own is part of a block that has entered the tp group already.
+    With a `width` of its own it is part of a block whose input is whole on every tp rank already.
     """
 
     def __init__(self, plan: Blueprint, name: str, width: int | None = None) -> None:
@@ -145,28 +148,32 @@ class FeedForward(nn.Module):
         gated = plan.shape.gated_mlp
         self.linear = plan.linear
         self.activate = _activation(plan.shape)
-        self.join = gate_activation(plan, self.activate)
-        self.gate = plan.sharded(f"{name}.gate", inner, hidden_size, dim=0) if gated else None
-        self.gate_bias = plan.shift(inner) if gated else None
-        self.up = plan.sharded(f"{name}.up", inner, hidden_size, dim=0)
-        self.up_bias = plan.shift(inner)
-        self.down = plan.sharded(f"{name}.down", hidden_size, inner, dim=1)
+        self.gated = gate_activation(plan, self.activate)
+        self.gate = (
+            plan.sharded_weight(f"{name}.gate", inner, hidden_size, dim=0) if gated else None
+        )
+        self.gate_bias = plan.bias(inner) if gated else None
+        self.up = plan.sharded_weight(f"{name}.up", inner, hidden_size, dim=0)
+        self.up_bias = plan.bias(inner)
+        self.down = plan.sharded_weight(f"{name}.down", hidden_size, inner, dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[b, s', h] -> this rank's part of the sum [b, s, h]."""
+        """[b, s', h] -> this rank's term of the sum [b, s, h]."""
         up_product = (self.up, self.up_bias)
         if self.gate is None:
-            (up,) = self.tp.columns(x, up_product, linear=self.linear)
+            (up,) = self.tp.column_parallel(x, up_product, linear=self.linear)
             return self.linear(self.activate(up), self.down, None)
-        gate, up = self.tp.columns(x, (self.gate, self.gate_bias), up_product, linear=self.linear)
-        return self.linear(self.join(gate, up), self.down, None)
+        gate, up = self.tp.column_parallel(
+            x, (self.gate, self.gate_bias), up_product, linear=self.linear
+        )
+        return self.linear(self.gated(gate, up), self.down, None)
 
 
 Activation = Callable[[Tensor], Tensor]
 
 
 def gate_activation(plan: Blueprint, activate: Activation) -> Callable[[Tensor, Tensor], Tensor]:
-    """What joins a gate with its up-projection."""
+    """The function of gate and up-projection: activate(gate) * up, fused if the layout says so."""
     if plan.layout.fused_mlp:
         return fused.gated_gelu if plan.shape.family == "t5" else fused.gated_silu
     return lambda gate, up: activate(gate) * up
@@ -174,7 +181,7 @@ def gate_activation(plan: Blueprint, activate: Activation) -> Callable[[Tensor, 
 
 def _activation(shape: ModelShape) -> Activation:
     if shape.family == "t5":
-        # the tanh is part of the released models' gelu_new; without a gate it is T5 1.0
+        # the released models use gelu_new, which is by tanh; T5 1.0 has no gate
         return (
             functools.partial(functional.gelu, approximate="tanh")
             if shape.gated_mlp
@@ -193,32 +200,35 @@ def rotary_table(seq_length: int, head_dim: int, device: torch.device) -> tuple[
 
 
 @functools.lru_cache(maxsize=8)
-def _own_tables(
+def _local_rotary_table(
     cp: ContextParallel, held: int, head_dim: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the `held` positions of a cp rank, rounded once for all layers."""
+    """Cosine and sine of a cp rank's `held` positions, [held, head_dim / 2], cast once."""
     cosine, sine = rotary_table(held * cp.size, head_dim, device)
-    return cp.share(cosine, dim=0).to(dtype), cp.share(sine, dim=0).to(dtype)
+    return cp.shard(cosine, dim=0).to(dtype), cp.shard(sine, dim=0).to(dtype)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn i with i + d / 2 of each head by its position's angle: [b, s, n, d], tables [s, d / 2].
+    """Rotate elements i and i + d / 2 of each head by the position's angle.
 
-    Sums in fp32 and rounds twice in 16 bits. Nothing but the tables is kept for backward, which
-    turns back. Rows of the matrices that make heads come in the order of `halves`.
+    x is [b, s, n, d], the tables are [s, d / 2]. It sums in fp32 and rounds twice in 16 bits.
+    Backward rotates the other way and needs only the tables. The projections' rows are in the order
+    of `interleaved_to_halves`.
     """
     cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)
-    if torch.compiler.is_compiling():  # a compiler joins the operators itself
+    if torch.compiler.is_compiling():  # the compiler fuses these operators itself
         first, second = x.chunk(2, -1)
         return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
-    return paired(_turned, lambda g, cosine, sine: _turned(g, cosine, -sine), x, cosine, sine)
+    return conjugate(
+        _rotate_halves, lambda g, cosine, sine: _rotate_halves(g, cosine, -sine), x, cosine, sine
+    )
 
 
-def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Each half is written where it belongs and read twice: no copy in fp32, nothing joined."""
+def _rotate_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Write both halves of the result in place: no fp32 copy and no concatenation."""
     first, second = x.chunk(2, -1)
-    turned = torch.empty_like(x)
-    one, other = turned.chunk(2, -1)
-    torch.mul(first, cosine, out=one).addcmul_(second, sine, value=-1)
-    torch.mul(second, cosine, out=other).addcmul_(first, sine)
-    return turned
+    rotated = torch.empty_like(x)
+    first_out, second_out = rotated.chunk(2, -1)
+    torch.mul(first, cosine, out=first_out).addcmul_(second, sine, value=-1)
+    torch.mul(second, cosine, out=second_out).addcmul_(first, sine)
+    return rotated

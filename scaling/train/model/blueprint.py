@@ -1,6 +1,6 @@
-"""All that the parts of one rank's model need to know, and how they draw their weights.
+"""What the parts of one rank's model need to know, and how they draw their initial weights.
 
-These are drawn by name, so that every layout starts from the same numbers.
+Weights are drawn by name, so every layout starts from the same numbers.
 """
 
 import functools
@@ -16,16 +16,16 @@ from torch.utils.checkpoint import checkpoint
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.kernels.attention import DTYPES
-from scaling.train.kernels.eight_bits import Linear, linear_of
-from scaling.train.kernels.fused import halves
+from scaling.train.kernels.fp8 import Linear, fp8_linear
+from scaling.train.kernels.fused import interleaved_to_halves
 from scaling.train.parallel.context import ContextParallel
 from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.tensor import TensorParallel
 
-# There is no dropout, so no random state to restore for the second forward.
-recomputed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+# There is no dropout, so the second forward needs no random state.
+checkpointed = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
-_STANDARD_DEVIATION = 0.02  # as GPT-2 and Llama
+_STANDARD_DEVIATION = 0.02  # as in GPT-2 and Llama
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +43,16 @@ class Blueprint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Weights are built in the precision that trains: fp32 first would need twice the room."""
+        """Of the weights when they are built. fp32 first would need twice the memory."""
         return DTYPES[self.layout.model_precision]
 
     @property
     def linear(self) -> Linear:
-        """What multiplies activations with a layer's matrices: functional.linear, or in 8 bits."""
+        """Multiplies activations with a layer's matrices: functional.linear, or its 8-bit form."""
         layout = self.layout
-        return linear_of(layout.fp8_scaling) if layout.precision == "fp8" else functional.linear
+        return fp8_linear(layout.fp8_scaling) if layout.precision == "fp8" else functional.linear
 
-    def sharded(
+    def sharded_weight(
         self,
         name: str,
         rows: int,
@@ -60,19 +60,22 @@ class Blueprint:
         *,
         dim: int,
         gain: float = 1.0,
-        halves_of: int | None = None,
+        rotary_head_dim: int | None = None,
     ) -> nn.Parameter:
-        """This rank's slice of weight [rows, columns], cut along `dim`; `gain` widens the draw.
+        """This rank's slice of weight [rows, columns], split over tp along `dim`.
 
-        With `halves_of` rows of each head of that size come in the order of `fused.halves`.
+        `gain` scales the initial numbers. With `rotary_head_dim` the rows of each head of that size
+        are put in the order of `interleaved_to_halves`.
         """
         part = self._part(name, rows, columns, dim).mul_(gain)
-        if halves_of is not None:
-            part = halves(part, halves_of)
+        if rotary_head_dim is not None:
+            part = interleaved_to_halves(part, rotary_head_dim)
         return self.tp.mark_sharded(nn.Parameter(part.to(self.dtype)))
 
-    def stacked(self, names: Sequence[str], rows: int, columns: int, *, dim: int) -> nn.Parameter:
-        """This rank's slices of its experts' weights [rows, columns], one above the other."""
+    def expert_weights(
+        self, names: Sequence[str], rows: int, columns: int, *, dim: int
+    ) -> nn.Parameter:
+        """This rank's slices of its experts' weights [rows, columns], stacked in dimension 0."""
         parts = [self._part(name, rows, columns, dim).to(self.dtype) for name in names]
         return self.ep.mark(self.tp.mark_sharded(nn.Parameter(torch.stack(parts))))
 
@@ -80,30 +83,38 @@ class Blueprint:
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
         return shard(whole, dim=dim, rank=self.tp.rank, size=self.tp.size)
 
-    def replicated(self, name: str, rows: int, columns: int) -> nn.Parameter:
+    def replicated_weight(self, name: str, rows: int, columns: int) -> nn.Parameter:
         """The whole weight [rows, columns], the same on every rank."""
         whole = initial_weight(name, (rows, columns), seed=self.seed, device=self.device)
         return self.tp.mark_replicated(nn.Parameter(whole.to(self.dtype)))
 
-    def scale(self, size: int | None = None) -> nn.Parameter:
+    def norm_scale(self, size: int | None = None) -> nn.Parameter:
         """A norm's scale, the same on every rank: [size], hidden_size by default."""
         ones = torch.ones(size or self.shape.hidden_size, device=self.device, dtype=self.dtype)
         return self.tp.mark_replicated(nn.Parameter(ones))
 
-    def shift(self, sharded_size: int | None = None) -> nn.Parameter | None:
-        """A shift from 0 of [hidden_size], or this rank's slice of one; only a gpt has any."""
+    def bias(self, sharded_size: int | None = None) -> nn.Parameter | None:
+        """A bias of zeros, [hidden_size], or this rank's slice of one; None unless in a gpt."""
         if self.shape.family != "gpt":
             return None
         size = sharded_size // self.tp.size if sharded_size else self.shape.hidden_size
-        shift = nn.Parameter(torch.zeros(size, device=self.device, dtype=self.dtype))
-        return self.tp.mark_sharded(shift) if sharded_size else self.tp.mark_replicated(shift)
+        bias = nn.Parameter(torch.zeros(size, device=self.device, dtype=self.dtype))
+        return self.tp.mark_sharded(bias) if sharded_size else self.tp.mark_replicated(bias)
+
+
+def activation_shape(shape: ModelShape, layout: Layout) -> tuple[int, int, int]:
+    """[b, s', h]: what a rank holds of a micro-batch between two layers."""
+    tokens = layout.seq_length // layout.cp
+    if layout.sequence_parallel:
+        tokens //= layout.tp
+    return layout.micro_batch_size, tokens, shape.hidden_size
 
 
 def initial_weight(name: str, shape: Sequence[int], *, seed: int, device: torch.device) -> Tensor:
-    """The whole weight of that name, fp32, normal around 0.
+    """The whole weight of that name: fp32, normally distributed around 0.
 
-    Drawn on the device that trains (a CPU would take minutes for billions of weights), so weights
-    are the same for every layout on one kind of device, not between kinds.
+    Drawn on the device that trains, since a CPU would take minutes for billions of weights. So
+    weights are equal for all layouts on one kind of device, but not between kinds.
     """
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     generator = torch.Generator(device=device).manual_seed(
@@ -114,5 +125,5 @@ def initial_weight(name: str, shape: Sequence[int], *, seed: int, device: torch.
 
 
 def shard(weight: Tensor, *, dim: int, rank: int, size: int) -> Tensor:
-    """The rank's slice of `size` equal ones along `dim`, in memory of its own."""
+    """Slice `rank` of `size` equal ones along `dim`, in memory of its own."""
     return weight.chunk(size, dim)[rank].clone() if size > 1 else weight

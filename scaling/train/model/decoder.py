@@ -1,9 +1,9 @@
-"""The decoder, from token ids to a loss; one slice per tp rank, one run of tokens per cp rank.
+"""The decoder, from token ids to a loss; one slice per tp rank, s / cp tokens per cp rank.
 
-A llama has rotary positions and RMSNorm, a gpt learned positions, LayerNorm and biases.
+A llama has rotary positions and RMSNorm; a gpt has learned positions, LayerNorm and biases.
 
-Shapes at the boundaries, with b sequences, of which a rank holds s tokens (seq_length / cp), and
-hidden size h:
+Shapes at the boundaries, with b sequences, s = seq_length / cp tokens of each on a rank, and hidden
+size h:
 
     Embedding  ids [b, s]             -> [b, s', h]
     Layer      [b, s', h]             -> [b, s', h]
@@ -21,21 +21,23 @@ from torch.nn import functional
 
 from scaling.train.kernels import fused
 from scaling.train.model.blocks import FeedForward, Norm, SelfAttention
-from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.model.experts import Mixture
+from scaling.train.model.blueprint import Blueprint, checkpointed
+from scaling.train.model.experts import MixtureOfExperts
 
 
 class Embedding(nn.Module):
-    """The look-up; each tp rank holds a range of the vocabulary."""
+    """The embedding; each tp rank holds a range of the vocabulary."""
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__()
         self.tp = plan.tp
         vocab_size, hidden_size = plan.shape.vocab_size, plan.shape.hidden_size
-        self.weight = plan.sharded("embedding", vocab_size, hidden_size, dim=0)
+        self.weight = plan.sharded_weight("embedding", vocab_size, hidden_size, dim=0)
         self.held = vocab_size // plan.tp.size
         learned = plan.shape.max_positions
-        self.positions = plan.replicated("positions", learned, hidden_size) if learned else None
+        self.positions = (
+            plan.replicated_weight("positions", learned, hidden_size) if learned else None
+        )
         self.cp = plan.cp
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -43,10 +45,10 @@ class Embedding(nn.Module):
         vectors = self._look_up(ids)
         if self.positions is None:
             return vectors
-        own = self.cp.share(self.positions[: ids.shape[1] * self.cp.size], dim=0)
+        positions = self.cp.shard(self.positions[: ids.shape[1] * self.cp.size], dim=0)
         if self.tp.sequence_parallel:
-            own = own.chunk(self.tp.size)[self.tp.rank]
-        return vectors + own
+            positions = positions.chunk(self.tp.size)[self.tp.rank]
+        return vectors + positions
 
     def _look_up(self, ids: Tensor) -> Tensor:
         if self.tp.size == 1:
@@ -58,11 +60,11 @@ class Embedding(nn.Module):
 
 
 class FinalNorm(Norm):
-    """The norm after the last layer; a name of its own for the pipeline."""
+    """The norm after the last layer, a class of its own because a pipeline places it by class."""
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each behind a norm and around a residual."""
+    """Attention and feed-forward, each with a norm before and a residual around."""
 
     def __init__(self, plan: Blueprint, index: int) -> None:
         super().__init__()
@@ -70,43 +72,43 @@ class Layer(nn.Module):
         self.attention_norm, self.feed_forward_norm = Norm(plan), Norm(plan)
         self.attention = SelfAttention(plan, f"layers.{index}.attention")
         mixed = plan.shape.num_experts and index >= plan.shape.dense_layers
-        kind = Mixture if mixed else FeedForward
+        kind = MixtureOfExperts if mixed else FeedForward
         self.mixed, self.feed_forward = mixed, kind(plan, f"layers.{index}.feed_forward")
-        # added once, to the sum, where the ranks' parts of it meet
-        self.attention_bias, self.feed_forward_bias = plan.shift(), plan.shift()
+        # added once, to the sum over the tp ranks
+        self.attention_bias, self.feed_forward_bias = plan.bias(), plan.bias()
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> [b, s', h]."""
         tp = self.tp
         attended = tp.leave(self.attention(self.attention_norm(x)))
-        x = x + _shifted(attended, self.attention_bias)
+        x = x + _add_bias(attended, self.attention_bias)
         normed = self.feed_forward_norm(x)
         fed = tp.leave(self.feed_forward(tp.enter(normed) if self.mixed else normed))
-        return x + _shifted(fed, self.feed_forward_bias)
+        return x + _add_bias(fed, self.feed_forward_bias)
 
 
-def _shifted(x: Tensor, bias: Tensor | None) -> Tensor:
+def _add_bias(x: Tensor, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias
 
 
 class Head(nn.Module):
-    """Logits of the range of the vocabulary that this tp rank holds."""
+    """Logits of this tp rank's range of the vocabulary."""
 
     def __init__(self, plan: Blueprint, tied: nn.Parameter | None = None) -> None:
         super().__init__()
         self.tp = plan.tp
         vocab_size, hidden_size = plan.shape.vocab_size, plan.shape.hidden_size
         if tied is None:
-            tied = plan.sharded("head", vocab_size, hidden_size, dim=0)
+            tied = plan.sharded_weight("head", vocab_size, hidden_size, dim=0)
         self.weight = tied
 
     def forward(self, x: Tensor) -> Tensor:
         """[b, s', h] -> [b, s, vocab / tp]."""
-        return self.tp.columns(x, (self.weight, None))[0]
+        return self.tp.column_parallel(x, (self.weight, None))[0]
 
 
 class FusedHead(Head):
-    """The head and the loss in one kernel, for a tp rank that holds the whole vocabulary."""
+    """The head and the loss in one kernel; needs tp = 1."""
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         """[b, s, h], labels [b, s] -> mean loss of the micro-batch."""
@@ -116,11 +118,11 @@ class FusedHead(Head):
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def loss_of(plan: Blueprint) -> Loss:
-    """The mean cross-entropy over all tokens of a micro-batch, in fp32.
+def loss_function(plan: Blueprint) -> Loss:
+    """The loss: mean cross-entropy over all tokens of a micro-batch, in fp32.
 
-    With tp each rank holds logits [b, s, vocab / tp]: the ranks exchange three numbers a token (the
-    largest logit, the sum of exponentials, the label's logit), never the logits.
+    With tp each rank holds logits [b, s, vocab / tp]. The tp ranks all-reduce three numbers per
+    token: the largest logit, the sum of exponentials, and the label's logit.
     """
     tp = plan.tp
 
@@ -134,14 +136,14 @@ def loss_of(plan: Blueprint) -> Loss:
         held = logits.shape[-1]
         local = labels - tp.rank * held
         elsewhere = (local < 0) | (local >= held)
-        own = logits.gather(-1, local.masked_fill(elsewhere, 0).unsqueeze(-1)).squeeze(-1)
-        return (total.log() - tp.sum(own.masked_fill(elsewhere, 0))).mean()
+        of_label = logits.gather(-1, local.masked_fill(elsewhere, 0).unsqueeze(-1)).squeeze(-1)
+        return (total.log() - tp.sum(of_label.masked_fill(elsewhere, 0))).mean()
 
     return whole if tp.size == 1 else parallel
 
 
 class Chunk(nn.Module):
-    """Consecutive layers; the first chunk of a model has the look-up, the last one the head."""
+    """Consecutive layers; a model's first chunk has the embedding, its last one the head."""
 
     def __init__(
         self, plan: Blueprint, layers: range, *, first: bool = True, last: bool = True
@@ -152,25 +154,26 @@ class Chunk(nn.Module):
         self.layers = nn.ModuleList(Layer(plan, i) for i in layers)
         self.norm = FinalNorm(plan) if last else None
         self.fused_loss = plan.layout.fused_cross_entropy
-        self.head = (
-            (FusedHead if self.fused_loss else Head)(plan, self._tied(plan)) if last else None
-        )
+        head = FusedHead if self.fused_loss else Head
+        self.head = head(plan, self._tied_weight(plan)) if last else None
         self.recompute = plan.layout.activation_checkpointing == "full"
 
-    def _tied(self, plan: Blueprint) -> nn.Parameter | None:
-        """What a tied head multiplies with: the look-up's weight, of another chunk a copy of it."""
+    def _tied_weight(self, plan: Blueprint) -> nn.Parameter | None:
+        """A tied head's weight: the embedding's, or a copy where that is in another chunk."""
         if not plan.shape.tied_embeddings:
             return None
         if self.embedding is not None:
             return self.embedding.weight
-        return plan.sharded("embedding", plan.shape.vocab_size, plan.shape.hidden_size, dim=0)
+        return plan.sharded_weight(
+            "embedding", plan.shape.vocab_size, plan.shape.hidden_size, dim=0
+        )
 
     def through_layers(self, x: Tensor) -> Tensor:
         """Ids [b, s] or activations [b, s', h] -> [b, s', h]."""
         if self.embedding is not None:
             x = self.embedding(x)
         for layer in self.layers:
-            x = recomputed(layer, x) if self.recompute else layer(x)
+            x = checkpointed(layer, x) if self.recompute else layer(x)
         return x if self.norm is None else self.norm(x)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -184,7 +187,7 @@ class Decoder(Chunk):
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__(plan, range(plan.shape.num_layers))
-        self.loss = loss_of(plan)
+        self.loss = loss_function(plan)
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
         """Ids, labels [b, s] -> mean loss of the micro-batch."""

@@ -1,19 +1,19 @@
 """The encoder-decoder of mT5 (arXiv 2010.11934), from two streams of token ids to a loss.
 
-RMSNorm before each block and after each stack, gated GELU, no biases, a head of its own, and scores
-that are not scaled: T5 draws its queries smaller instead. Positions are a learned number for each
-head and bucket of distances, added to the scores: one table a stack, shared by its layers
+It has RMSNorm before each block and after each stack, gated GELU, no biases, and an untied head.
+Scores are not scaled; T5 draws its query weights smaller instead. Positions are a learned number
+for each head and bucket of distances, added to the scores; the layers of a stack share one table
 (arXiv 1910.10683, section 2.1).
 
-Shapes at the boundaries, with b pairs of an input and a target, of each of which a rank holds s
-tokens (seq_length / cp), and hidden size h:
+Shapes at the boundaries, with b pairs of an input and a target, s = seq_length / cp tokens of each
+on a rank, and hidden size h:
 
-    pair_of       ids [b, 2, s]                    -> source, target [b, s', h]
+    embed_pair    ids [b, 2, s]                    -> source, target [b, s', h]
     EncoderLayer  source [b, s', h]                -> [b, s', h]
     DecoderLayer  target [b, s', h], memory [b, s, h] -> [b, s', h]
 
-s' is s / tp under `sequence_parallel`, else s. The memory is the encoder's output as every tp rank
-needs it, gathered once for all layers.
+s' is s / tp under `sequence_parallel`, else s. The memory is the encoder's output, gathered over tp
+once for all layers.
 """
 
 import functools
@@ -24,51 +24,53 @@ import torch
 from torch import Tensor, nn
 
 from scaling.layout.shapes import T5_BUCKETS
-from scaling.train.kernels.attention import keys_ahead, plain_attention
+from scaling.train.kernels.attention import causal_mask, plain_attention
 from scaling.train.model.blocks import FeedForward, Norm, Projections, attention_core
-from scaling.train.model.blueprint import Blueprint, recomputed
-from scaling.train.model.decoder import Embedding, FinalNorm, Head, loss_of
+from scaling.train.model.blueprint import Blueprint, checkpointed
+from scaling.train.model.decoder import Embedding, FinalNorm, Head, loss_function
 
-_FARTHEST = 128  # tokens; everything beyond shares the last bucket
+_FARTHEST = 128  # tokens; larger distances share the last bucket
 
 
 class RelativePositionBias(nn.Module):
-    """The table of one stack; each tp rank holds that of its heads."""
+    """The position table of one stack; each tp rank holds its heads' rows."""
 
     def __init__(self, plan: Blueprint, name: str, *, causal: bool) -> None:
         super().__init__()
         self.plan, self.causal = plan, causal
-        self.table = plan.sharded(name, plan.shape.num_heads, T5_BUCKETS, dim=0)
+        self.table = plan.sharded_weight(name, plan.shape.num_heads, T5_BUCKETS, dim=0)
 
     def forward(self) -> Tensor:
-        """What every layer of the stack adds to its scores: [1, heads of this rank, s, s]."""
-        return bias_of(self.table, self.plan, causal=self.causal)
+        """The bias that the stack's layers add to their scores, [1, heads of this rank, s, s]."""
+        return position_bias(self.table, self.plan, causal=self.causal)
 
 
-def bias_of(table: Tensor, plan: Blueprint, *, causal: bool) -> Tensor:
-    """[heads / tp, buckets] -> [1, n, s, s], in which a causal one is -inf where keys are ahead.
+def position_bias(table: Tensor, plan: Blueprint, *, causal: bool) -> Tensor:
+    """Table [heads / tp, buckets] -> [1, n, s, s]; if causal, -inf where keys are ahead.
 
-    s is the whole sequence and n the heads that this rank attends over: under cp a share of those
-    it has weights for, as the all-to-all deals them.
+    s is the whole sequence. n counts the heads in this rank's attention: under cp a part of the
+    heads / tp that it has weights for, as the all-to-all distributes them.
     """
     seq_length = plan.layout.seq_length
-    bucket = buckets(seq_length, bidirectional=not causal, device=table.device)
+    bucket = relative_position_buckets(seq_length, bidirectional=not causal, device=table.device)
     # in fp32, because the gradient of each number is a sum over all pairs of tokens
-    along = plan.cp.share(table, dim=0).float()[:, bucket]
+    of_distance = plan.cp.shard(table, dim=0).float()[:, bucket]
     # row i of the square begins i steps before distance 0
-    square = along.unfold(-1, seq_length, 1).flip(-2)
+    square = of_distance.unfold(-1, seq_length, 1).flip(-2)
     if causal:
-        square = square.masked_fill(keys_ahead(seq_length, table.device), -math.inf)
+        square = square.masked_fill(causal_mask(seq_length, table.device), -math.inf)
     return square.to(table.dtype).unsqueeze(0)
 
 
 @functools.lru_cache(maxsize=8)
-def buckets(seq_length: int, *, bidirectional: bool, device: torch.device) -> Tensor:
+def relative_position_buckets(
+    seq_length: int, *, bidirectional: bool, device: torch.device
+) -> Tensor:
     """The bucket of each distance, key minus query, from 1 - s to s - 1: int64 [2 s - 1].
 
-    Half of the buckets are a distance each, the others grow with its logarithm up to `_FARTHEST`;
-    an encoder has half of them for keys ahead, a decoder none. Made on the CPU whatever trains, so
-    that a logarithm rounds alike everywhere, and moved once.
+    Half of the buckets hold one distance each; the others grow logarithmically up to `_FARTHEST`.
+    An encoder uses half of all buckets for keys ahead, a decoder none. Computed on the CPU, so that
+    logarithms round the same everywhere, and moved once.
     """
     distances = torch.arange(1 - seq_length, seq_length)
     held = T5_BUCKETS // 2 if bidirectional else T5_BUCKETS
@@ -81,29 +83,30 @@ def buckets(seq_length: int, *, bidirectional: bool, device: torch.device) -> Te
 
 
 class Attention(Projections):
-    """Queries of one stream over the keys and values of one, its own or the encoder's."""
+    """Attention of a stream to itself, or to the encoder's output."""
 
     def __init__(self, plan: Blueprint, name: str) -> None:
-        # what others divide scores by, T5 divides the first queries by
+        # T5 divides the initial query weights by sqrt(d), where others divide the scores
         super().__init__(plan, name, gain=plan.shape.head_dim**-0.5)
-        # no flash kernel: none of them gives a bias its gradient
+        # no flash kernel returns the gradient of a bias
         self.attend = attention_core(plan, functools.partial(plain_attention, scale=1.0))
 
     def forward(self, x: Tensor, memory: Tensor | None, bias: Tensor | None) -> Tensor:
-        """[b, s', h] and the encoder's [b, s, h], if it is that which is seen -> [b, s, h].
+        """X [b, s', h] -> this rank's term of the sum [b, s, h].
 
-        The result is this rank's part of a sum.
+        With the encoder's `memory` [b, s, h] keys and values come from it, otherwise from x.
         """
-        own = [self.query, self.key, self.value] if memory is None else [self.query]
-        streams = list(self.tp.columns(x, *((each, None) for each in own), linear=self.linear))
+        weights = [self.query, self.key, self.value] if memory is None else [self.query]
+        products = ((weight, None) for weight in weights)
+        projected = list(self.tp.column_parallel(x, *products, linear=self.linear))
         if memory is not None:
-            streams += [self.linear(memory, each, None) for each in (self.key, self.value)]
-        heads = (each.view(*each.shape[:2], -1, self.head_dim) for each in streams)
+            projected += [self.linear(memory, weight, None) for weight in (self.key, self.value)]
+        heads = (x.view(*x.shape[:2], -1, self.head_dim) for x in projected)
         return self.linear(self.attend(*heads, bias).flatten(2), self.output, None)
 
 
 class EncoderLayer(nn.Module):
-    """Attention in both directions and feed-forward, each behind a norm and around a residual."""
+    """Bidirectional attention and feed-forward, each with a norm before and a residual around."""
 
     def __init__(self, plan: Blueprint, index: int) -> None:
         super().__init__()
@@ -131,15 +134,15 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(plan, f"decoder.{index}.feed_forward")
 
     def forward(self, target: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
-        """[b, s', h] and the encoder's [b, s, h] -> [b, s', h]."""
+        """Target [b, s', h] and memory [b, s, h] -> [b, s', h]."""
         tp = self.tp
         target = target + tp.leave(self.attention(self.attention_norm(target), None, bias))
         target = target + tp.leave(self.cross_attention(self.cross_norm(target), memory, None))
         return target + tp.leave(self.feed_forward(self.feed_forward_norm(target)))
 
 
-def pair_of(embedding: Embedding, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids [b, 2, s] -> source and target [b, s', h], in one look-up of the shared vocabulary."""
+def embed_pair(embedding: Embedding, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids [b, 2, s] -> source and target [b, s', h], looked up together in the shared embedding."""
     source, target = embedding(ids.transpose(0, 1).flatten(0, 1)).chunk(2)
     return source, target
 
@@ -159,13 +162,13 @@ class EncoderDecoder(nn.Module):
         self.decoder = nn.ModuleList(DecoderLayer(plan, i) for i in range(shape.num_layers))
         self.norm = FinalNorm(plan)
         self.head = Head(plan)
-        self.loss = loss_of(plan)
+        self.loss = loss_function(plan)
         self.recompute = plan.layout.activation_checkpointing == "full"
 
     def logits(self, ids: Tensor) -> Tensor:
         """Ids [b, 2, s], input and target -> [b, s, vocab / tp] of the target."""
-        source, target = pair_of(self.embedding, ids)
-        run: Any = recomputed if self.recompute else lambda layer, *inputs: layer(*inputs)
+        source, target = embed_pair(self.embedding, ids)
+        run: Any = checkpointed if self.recompute else lambda layer, *inputs: layer(*inputs)
         bias = self.encoder_bias()
         for layer in self.encoder:
             source = run(layer, source, bias)

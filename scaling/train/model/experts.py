@@ -1,8 +1,9 @@
-"""A layer's mixture of experts: a router, the experts of this rank, and those all tokens share.
+"""A layer's mixture of experts: a router, this rank's experts, and the shared experts.
 
-No capacity: no token is dropped, however uneven the routing. There is no auxiliary loss; `routing`
-says whether the router's choice counts (`learned`) or tokens are dealt by their place in the
-sequence, the same in every layout (`balanced`, `skewed:X`). Weighted by its scores they are always.
+There is no capacity, so no token is dropped however uneven the routing, and no auxiliary loss.
+`routing` selects experts by the router's scores (`learned`) or by a token's position in the
+sequence, the same in every layout (`balanced`, `skewed:X`). The router's scores always weight the
+experts' outputs.
 """
 
 import torch
@@ -13,23 +14,23 @@ from scaling.layout.axes import ROUTINGS
 from scaling.layout.shapes import ModelShape
 from scaling.train.model.blocks import FeedForward, gate_activation
 from scaling.train.model.blueprint import Blueprint
-from scaling.train.parallel.experts import on_host
+from scaling.train.parallel.experts import read_counts
 
 
 class Router(nn.Module):
-    """Scores of every expert, and which of them a token takes."""
+    """Scores all experts for each token and chooses k of them."""
 
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
         shape = plan.shape
         self.plan = plan
-        self.weight = plan.replicated(f"{name}.router", shape.num_experts, shape.hidden_size)
+        self.weight = plan.replicated_weight(f"{name}.router", shape.num_experts, shape.hidden_size)
 
     def forward(self, tokens: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """[n, h] of `batch` sequences -> weights and experts of each token, [n, k] each.
+        """Tokens [n, h] of `batch` sequences -> weights and indices of their experts, [n, k] each.
 
-        Each tp rank sees its part of the loss only, so the weight's gradient is a sum over them; of
-        ranks that share a sequence engines take it (`mark_replicated`).
+        Each tp rank sees only its part of the loss, so the weight's gradient is a sum over them.
+        Under sequence_parallel the engine takes that sum (`mark_replicated`).
         """
         plan, shape = self.plan, self.plan.shape
         weight = self.weight if plan.tp.sequence_parallel else plan.tp.enter(self.weight)
@@ -39,67 +40,68 @@ class Router(nn.Module):
             chosen = scores.topk(shape.experts_per_token, dim=-1).indices
         else:
             held = len(tokens) // batch
-            places = plan.cp.share(torch.arange(held * plan.cp.size, device=tokens.device), dim=0)
-            chosen = dealt(places, shape, plan.layout.routing).repeat(batch, 1)
-        taken = scores.gather(-1, chosen)
+            positions = torch.arange(held * plan.cp.size, device=tokens.device)
+            positions = plan.cp.shard(positions, dim=0)
+            chosen = experts_by_position(positions, shape, plan.layout.routing).repeat(batch, 1)
+        weights = scores.gather(-1, chosen)
         if shape.normalised_router:
-            taken = taken / taken.sum(-1, keepdim=True)
-        return taken.to(tokens.dtype), chosen
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights.to(tokens.dtype), chosen
 
 
-def dealt(places: Tensor, shape: ModelShape, routing: str) -> Tensor:
-    """Experts of the tokens at these places of a sequence, int64 [n] -> [n, k].
+def experts_by_position(positions: Tensor, shape: ModelShape, routing: str) -> Tensor:
+    """Experts of the tokens at these positions of a sequence, int64 [n] -> [n, k].
 
-    One after another; skewed:X gives expert 0 to so many of the tokens that it has X times the
-    mean, as far as there are tokens, and deals the others.
+    Round robin over all experts. With skewed:X, expert 0 gets up to X times the mean number of
+    tokens, and the others share the rest round robin.
     """
     experts, k = shape.num_experts, shape.experts_per_token
     share = min(ROUTINGS[routing] * k / experts, 1.0)
-    slots = torch.arange(k, device=places.device)
+    slots = torch.arange(k, device=positions.device)
     if share == k / experts:
-        return (places.unsqueeze(1) * k + slots) % experts
-    favoured = ((places + 1) * share).floor() > (places * share).floor()
-    others = 1 + (places.unsqueeze(1) * k + slots) % (experts - 1)
-    others[:, 0] = torch.where(favoured, 0, others[:, 0])
-    return others
+        return (positions.unsqueeze(1) * k + slots) % experts
+    takes_expert_0 = ((positions + 1) * share).floor() > (positions * share).floor()
+    chosen = 1 + (positions.unsqueeze(1) * k + slots) % (experts - 1)
+    chosen[:, 0] = torch.where(takes_expert_0, 0, chosen[:, 0])
+    return chosen
 
 
 class Experts(nn.Module):
-    """The experts of this rank, each cut over tp as a dense feed-forward is."""
+    """The experts of this rank, each split over tp as a dense feed-forward is."""
 
     def __init__(self, plan: Blueprint, name: str) -> None:
         super().__init__()
         shape = plan.shape
-        names = [f"{name}.experts.{i}" for i in plan.ep.held(shape.num_experts)]
-        wide, hidden_size = shape.expert_ffn_hidden_size, shape.hidden_size
-        self.gate = plan.stacked([f"{n}.gate" for n in names], wide, hidden_size, dim=0)
-        self.up = plan.stacked([f"{n}.up" for n in names], wide, hidden_size, dim=0)
-        self.down = plan.stacked([f"{n}.down" for n in names], hidden_size, wide, dim=1)
-        self.join = gate_activation(plan, functional.silu)
+        names = [f"{name}.experts.{i}" for i in plan.ep.local_experts(shape.num_experts)]
+        inner, hidden_size = shape.expert_ffn_hidden_size, shape.hidden_size
+        self.gate = plan.expert_weights([f"{n}.gate" for n in names], inner, hidden_size, dim=0)
+        self.up = plan.expert_weights([f"{n}.up" for n in names], inner, hidden_size, dim=0)
+        self.down = plan.expert_weights([f"{n}.down" for n in names], hidden_size, inner, dim=1)
+        self.gated = gate_activation(plan, functional.silu)
 
     def forward(self, tokens: Tensor, counts: Tensor) -> Tensor:
-        """[n, h] in the order of their experts, `counts` of each -> this rank's part, [n, h]."""
+        """Tokens [n, h] in the order of their experts, each expert's count -> outputs [n, h]."""
         if tokens.dtype == torch.bfloat16:
             ends = counts.cumsum(0).to(torch.int32)
 
             def grouped(x: Tensor, weights: Tensor) -> Tensor:
-                made: Tensor = functional.grouped_mm(x, weights.transpose(1, 2), offs=ends)
-                return made
-        else:  # torch's grouped kernels are of bf16
-            sizes = on_host(counts)
+                product: Tensor = functional.grouped_mm(x, weights.transpose(1, 2), offs=ends)
+                return product
+        else:  # torch's grouped kernels take bf16 only
+            sizes = read_counts(counts)
 
             def grouped(x: Tensor, weights: Tensor) -> Tensor:
                 pairs = zip(x.split(sizes), weights, strict=True)
                 return torch.cat([functional.linear(part, weight) for part, weight in pairs])
 
         gate, up = grouped(tokens, self.gate), grouped(tokens, self.up)
-        return grouped(self.join(gate, up), self.down)
+        return grouped(self.gated(gate, up), self.down)
 
 
-class Mixture(nn.Module):
-    """A layer's feed-forward where it has experts.
+class MixtureOfExperts(nn.Module):
+    """The feed-forward of a layer with experts.
 
-    `routed` counts what each expert of the model got of this rank's tokens so far.
+    `routed` counts this rank's tokens that each expert of the model has got so far.
     """
 
     routed: Tensor
@@ -118,20 +120,20 @@ class Mixture(nn.Module):
         self.register_buffer("routed", counts, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[b, s, h] -> this rank's part of the sum [b, s, h]."""
+        """[b, s, h] -> this rank's term of the sum [b, s, h]."""
         tokens = x.flatten(0, 1)
-        taken, chosen = self.router(tokens, x.shape[0])
-        order = chosen.flatten().argsort(stable=True)
-        copies_of = torch.ones_like(chosen.flatten())  # torch.bincount would wait for the device
-        counts = torch.zeros_like(self.routed).index_add_(0, chosen.flatten(), copies_of)
+        weights, chosen = self.router(tokens, x.shape[0])
+        order = chosen.flatten().argsort(stable=True)  # copies of tokens, by expert
+        ones = torch.ones_like(chosen.flatten())  # torch.bincount would wait for the device
+        counts = torch.zeros_like(self.routed).index_add_(0, chosen.flatten(), ones)
         self.routed += counts
-        made = self.ep.through(self.experts, tokens[order // chosen.shape[1]], counts)
-        copies = torch.empty_like(made).index_copy(0, order, made).view(*chosen.shape, -1)
-        mixed: Tensor = (copies * taken.unsqueeze(-1)).sum(1).view_as(x)
+        outputs = self.ep.dispatch(self.experts, tokens[order // chosen.shape[1]], counts)
+        by_token = torch.empty_like(outputs).index_copy(0, order, outputs).view(*chosen.shape, -1)
+        mixed: Tensor = (by_token * weights.unsqueeze(-1)).sum(1).view_as(x)
         return mixed if self.shared is None else mixed + self.shared(x)
 
 
-def routed_tokens(model: nn.Module) -> Tensor | None:
-    """Of this rank's tokens those that each expert of each layer got, [layers, experts], if any."""
-    counts: list[Tensor] = [m.routed for m in model.modules() if isinstance(m, Mixture)]
+def tokens_per_expert(model: nn.Module) -> Tensor | None:
+    """This rank's tokens by layer and expert, [layers, experts]; None without experts."""
+    counts: list[Tensor] = [m.routed for m in model.modules() if isinstance(m, MixtureOfExperts)]
     return torch.stack(counts) if counts else None

@@ -1,1 +1,1 @@
-"""Groups of ranks, and what crosses them."""
+"""Process groups, and the collectives of each parallel axis."""

@@ -1,10 +1,10 @@
-"""Context parallelism: the ranks of a cp group share their sequences.
+"""Context parallelism: the ranks of a cp group share the tokens of each sequence.
 
-Each rank holds s / cp tokens of a sequence everywhere but in attention. After Ulysses an all-to-all
-trades tokens for heads before it (arXiv 2309.14509): a rank then sees all tokens of n / cp heads. A
-second all-to-all undoes it. Around a ring keys and values travel from rank to rank, and what each
-run of them gives is merged (arXiv 2310.01889). To the weights the ranks are like replicas that see
-other data, so gradients are averaged over cp as they are over dp.
+Each rank holds s / cp tokens of a sequence everywhere except in attention. With Ulysses an
+all-to-all over the cp group trades tokens for heads before attention, so that a rank has all tokens
+of n / cp heads, and a second one trades them back (arXiv 2309.14509). In ring attention keys and
+values travel from rank to rank, and the partial results are merged (arXiv 2310.01889). For the
+weights the ranks are replicas with other data: gradients are averaged over cp as over dp.
 """
 
 import functools
@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scaling.train.parallel.paired import paired
+from scaling.train.parallel.conjugate import conjugate
 
-# query, key, value, and what else a kernel is told (a t5: the position bias of its heads)
-Attend = Callable[..., Tensor]
+# query, key, value, and further arguments of the kernel (in a t5 the position bias of its heads)
+AttentionFunction = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,45 +31,46 @@ class ContextParallel:
     group: dist.ProcessGroup | None = None
     ring: bool = False
 
-    def share(self, x: Tensor, *, dim: int) -> Tensor:
-        """This rank's part of what lies along `dim`: one run of it.
+    def shard(self, x: Tensor, *, dim: int) -> Tensor:
+        """This rank's part of x along `dim`: one chunk of consecutive tokens.
 
-        Around a ring it is two, as far from the end as from the beginning: of causal attention each
-        rank then has as much to do.
+        In a ring it is two chunks, equally far from the beginning and from the end, which gives all
+        ranks the same amount of causal attention.
         """
         if self.size == 1:
             return x
         if not self.ring:
             return x.chunk(self.size, dim)[self.rank].contiguous()
-        runs = x.chunk(2 * self.size, dim)
-        return torch.cat((runs[self.rank], runs[-1 - self.rank]), dim)
+        chunks = x.chunk(2 * self.size, dim)
+        return torch.cat((chunks[self.rank], chunks[-1 - self.rank]), dim)
 
-    def around(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Causal attention of this rank's tokens to those of all: [b, n, s / cp, d] of each.
+    def ring_attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Causal attention of this rank's tokens to all ranks' tokens: [b, n, s / cp, d] each.
 
-        By torch's flash kernel, whose logsumexp says how much each run of keys counts.
+        It uses torch's flash kernel, whose logsumexp weights the partial results.
         """
         result: Tensor = _Ring.apply(query, key, value, self)  # type: ignore[no-untyped-call]
         return result
 
-    def over_whole_sequences(self, attend: Attend) -> Attend:
-        """The same attention for a rank that holds a part of the tokens.
+    def ulysses(self, attend: AttentionFunction) -> AttentionFunction:
+        """The same attention for ranks that hold parts of the tokens, by two all-to-alls.
 
-        Query [b, s / cp, n, d], key and value [b, s / cp, kv, d] -> [b, s / cp, n, d].
+        Query [b, s / cp, n, d], key and value [b, s / cp, kv, d] -> [b, s / cp, n, d]. With one
+        rank, or in a ring, `attend` itself.
         """
         if self.size == 1 or self.ring:
             return attend
 
         def attended(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-            there, back = _tokens_for_heads, _heads_for_tokens
-            whole = (paired(there, back, part, self) for part in (query, key, value))
-            return paired(back, there, attend(*whole, *others), self)
+            to_heads, to_tokens = _tokens_for_heads, _heads_for_tokens
+            whole = (conjugate(to_heads, to_tokens, x, self) for x in (query, key, value))
+            return conjugate(to_tokens, to_heads, attend(*whole, *others), self)
 
         return attended
 
 
-def _exchanged(parts: Tensor, cp: ContextParallel) -> Tensor:
-    """Part i of this rank's goes to rank i, of the same shape: what each rank sent to this one."""
+def _all_to_all(parts: Tensor, cp: ContextParallel) -> Tensor:
+    """[cp, ...] -> [cp, ...]: part i goes to rank i of the cp group; part i came from rank i."""
     parts = parts.contiguous()
     received = torch.empty_like(parts)
     dist.all_to_all_single(received, parts, group=cp.group)
@@ -79,30 +80,30 @@ def _exchanged(parts: Tensor, cp: ContextParallel) -> Tensor:
 def _tokens_for_heads(x: Tensor, cp: ContextParallel) -> Tensor:
     """[b, s / cp, n, d] -> [b, s, n / cp, d]."""
     by_rank = x.unflatten(2, (cp.size, -1)).permute(2, 0, 1, 3, 4)
-    return _exchanged(by_rank, cp).transpose(0, 1).flatten(1, 2)
+    return _all_to_all(by_rank, cp).transpose(0, 1).flatten(1, 2)
 
 
 def _heads_for_tokens(x: Tensor, cp: ContextParallel) -> Tensor:
     """[b, s, n / cp, d] -> [b, s / cp, n, d]."""
     by_rank = x.unflatten(1, (cp.size, -1)).transpose(0, 1)
-    return _exchanged(by_rank, cp).permute(1, 2, 0, 3, 4).flatten(2, 3)
+    return _all_to_all(by_rank, cp).permute(1, 2, 0, 3, 4).flatten(2, 3)
 
 
 @functools.cache
-def torchs_ring() -> Any:
-    """Torch's loop around a ring, for any kernel; imported where it is used."""
+def ring_module() -> Any:
+    """Torch's module for ring attention, imported only where it is used."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as ring
 
-    ring.set_rotate_method("alltoall")  # from neighbour to neighbour; its default gathers all
+    ring.set_rotate_method("alltoall")  # to the next rank; the default gathers everything
     return ring
 
 
 class _Kernel(NamedTuple):
-    """torch's flash kernel of a device, its backward, and what that takes of all it returns."""
+    """torch's flash kernel of a device, its backward, and what forward returns for backward."""
 
     forward: Any
     backward: Any
-    taken: tuple[str, ...] = ()
+    saved: tuple[str, ...] = ()
 
 
 _KERNELS = {
@@ -116,7 +117,7 @@ _KERNELS = {
         ("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset"),
     ),
 }
-_TOKENS = 2  # the dimension of [b, n, s, d]
+_TOKENS = 2  # dimension s of [b, n, s, d]
 
 
 class _Ring(torch.autograd.Function):
@@ -129,18 +130,18 @@ class _Ring(torch.autograd.Function):
         cp: ContextParallel,
     ) -> Tensor:
         kernel = _KERNELS[query.device.type]
-        out, logsumexp, *others = torchs_ring()._templated_ring_attention(
+        out, logsumexp, *others = ring_module()._templated_ring_attention(
             cp.group, _TOKENS, kernel.forward, query, key, value, is_causal=True, dropout_p=0.0
         )
         ctx.save_for_backward(query, key, value, out, logsumexp)
-        ctx.cp, ctx.others = cp, dict(zip(kernel.taken, others, strict=False))
+        ctx.cp, ctx.others = cp, dict(zip(kernel.saved, others, strict=False))
         result: Tensor = out
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, logsumexp = ctx.saved_tensors
-        of_query, of_key, of_value, *_ = torchs_ring()._templated_ring_attention_backward(
+        of_query, of_key, of_value, *_ = ring_module()._templated_ring_attention_backward(
             ctx.cp.group,
             _TOKENS,
             _KERNELS[query.device.type].backward,

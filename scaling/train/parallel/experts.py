@@ -1,7 +1,7 @@
-"""Expert parallelism: the ranks of an ep group each hold some experts, and tokens travel to them.
+"""Expert parallelism: each rank of an ep group holds some experts, and tokens travel to them.
 
-The ranks of a group are neighbours of the data group (dp and cp). Each has tokens of its own, sends
-every copy of one to the rank of its expert, and gets what the expert made of it back
+An ep group consists of neighbours in the data group (dp and cp). Each rank has its own tokens. It
+sends each copy of a token to the rank of its expert and receives the expert's output
 (arXiv 2006.16668).
 """
 
@@ -14,14 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scaling.train.parallel.paired import paired
+from scaling.train.parallel.conjugate import conjugate
 
-# Tokens in the order of their experts, and how many each expert gets -> the same tokens
-Apply = Callable[[Tensor, Tensor], Tensor]
+# Tokens [n, h] in the order of their experts and each expert's count -> outputs [n, h], same order
+ExpertFunction = Callable[[Tensor, Tensor], Tensor]
 
 
-def on_host(counts: Tensor) -> list[Any]:
-    """The numbers themselves, which sizes are made of: the host waits for the device once."""
+def read_counts(counts: Tensor) -> list[Any]:
+    """Copy counts to the host, which needs them as sizes; it waits for the device once."""
     numbers: list[Any] = counts.tolist()
     return numbers
 
@@ -30,9 +30,9 @@ def on_host(counts: Tensor) -> list[Any]:
 class ExpertParallel:
     """This rank's place in its ep group. `group` is None where the group is this rank alone.
 
-    `marks` are attributes by which an engine knows a weight of experts that are dealt to ranks. Its
-    gradient is the sum over the tokens of the whole group: an engine divides it by all ranks of the
-    data group, not by those alone that hold the same experts.
+    `marks` are the attributes by which an engine recognizes the weights of distributed experts.
+    Their gradients are sums over the tokens of the whole ep group, so an engine divides them by all
+    ranks of the data group, not only by those that hold the same experts.
     """
 
     size: int = 1
@@ -40,45 +40,46 @@ class ExpertParallel:
     group: dist.ProcessGroup | None = None
     marks: Mapping[str, Any] = field(default_factory=dict)
 
-    def held(self, num_experts: int) -> range:
+    def local_experts(self, num_experts: int) -> range:
         """The experts of this rank."""
         each = num_experts // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 
     def mark(self, weight: nn.Parameter) -> nn.Parameter:
-        """A weight of this rank's experts."""
+        """Set the engine's marks on a weight of this rank's experts."""
         vars(weight).update(self.marks)
         return weight
 
-    def through(self, experts: Apply, tokens: Tensor, counts: Tensor) -> Tensor:
-        """What the experts of all ranks make of this rank's tokens.
+    def dispatch(self, experts: ExpertFunction, tokens: Tensor, counts: Tensor) -> Tensor:
+        """Run this rank's tokens through the experts of all ranks; collective over the ep group.
 
         Args:
-            experts: this rank's.
-            tokens: copies in the order of their experts, [n, h].
+            experts: this rank's experts.
+            tokens: one copy for each chosen expert, in the order of the experts, [n, h].
             counts: copies for each expert of the model, int64 [num_experts].
 
         Returns:
-            [n, h], in the same order.
+            The experts' outputs, [n, h], in the same order.
         """
         if self.size == 1:
             return experts(tokens, counts)
         by_rank = counts.view(self.size, -1)
-        coming = torch.empty_like(by_rank)  # from each rank for each expert of this one
-        dist.all_to_all_single(coming, by_rank.contiguous(), group=self.group)
-        sent, received = on_host(torch.stack((by_rank.sum(1), coming.sum(1))))
-        arrived = _exchanged(tokens, sent, received, self)
-        expert_of = torch.arange(coming.shape[1], device=counts.device).repeat(self.size)
-        of_tokens = expert_of.repeat_interleave(coming.flatten(), output_size=len(arrived))
-        by_expert = of_tokens.argsort(stable=True)
-        made = experts(arrived[by_expert], coming.sum(0))
-        back = torch.empty_like(made).index_copy(0, by_expert, made)
-        return _exchanged(back, received, sent, self)
+        incoming = torch.empty_like(by_rank)  # [rank, local expert]: copies that each rank sends
+        dist.all_to_all_single(incoming, by_rank.contiguous(), group=self.group)
+        sent, received = read_counts(torch.stack((by_rank.sum(1), incoming.sum(1))))
+        arrived = _exchange(tokens, sent, received, self)
+        local_experts = torch.arange(incoming.shape[1], device=counts.device).repeat(self.size)
+        expert_of = local_experts.repeat_interleave(incoming.flatten(), output_size=len(arrived))
+        by_expert = expert_of.argsort(stable=True)
+        outputs = experts(arrived[by_expert], incoming.sum(0))
+        outputs = torch.empty_like(outputs).index_copy(0, by_expert, outputs)
+        return _exchange(outputs, received, sent, self)
 
 
-def _exchanged(x: Tensor, sent: list[int], received: list[int], ep: ExpertParallel) -> Tensor:
+def _exchange(x: Tensor, sent: list[int], received: list[int], ep: ExpertParallel) -> Tensor:
+    """[sum(sent), h] -> [sum(received), h]: rows to and from each rank of the ep group."""
     back = functools.partial(_all_to_all, sent=received, received=sent, ep=ep)
-    return paired(functools.partial(_all_to_all, sent=sent, received=received, ep=ep), back, x)
+    return conjugate(functools.partial(_all_to_all, sent=sent, received=received, ep=ep), back, x)
 
 
 def _all_to_all(x: Tensor, sent: list[int], received: list[int], ep: ExpertParallel) -> Tensor:

@@ -1,4 +1,4 @@
-"""Ranks split into groups."""
+"""The process groups of a rank, one for each parallel axis."""
 
 import datetime
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from scaling.train.parallel.context import ContextParallel
 from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.tensor import TensorParallel
 
-EP = "ep"  # how the group of all-to-alls among experts is called, so that a trace tells it apart
+EP = "ep"  # description of the group of expert all-to-alls, by which a trace tells it apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """This rank's coordinates: tp innermost, then cp, dp, pp outermost (as `Layout` says)."""
+    """A rank's coordinates: tp innermost, then cp, dp, and pp outermost (see `Layout`)."""
 
     tp_rank: int
     cp_rank: int
@@ -35,13 +35,13 @@ class Place:
 class Groups:
     """The groups of this rank.
 
-    `data_group` are the ranks that hold the same weights and other tokens: other sequences (dp) or
+    `data_group` holds the ranks with the same weights and other tokens: other sequences (dp) or
     other parts of one sequence (cp). Gradients are averaged over it, and ZeRO shards over it.
-    The others are this rank's places: in its tp group, among those that share its sequences, among
-    those that the experts are dealt to.
+    `tensor_parallel`, `context_parallel` and `expert_parallel` are this rank's places in its tp, cp
+    and ep group.
 
-    A rank makes the groups that it is in and no other: of 2,048 ranks each makes four at most, not
-    the hundreds there are. Their members make them in one order, so they agree on their names.
+    A rank makes only the groups it is in: of 2,048 ranks each makes four at most, not all hundreds.
+    All members make their groups in the same order, so they agree on the groups' names.
     """
 
     def __init__(self, rank: int, layout: Layout, *, timeout_s: float) -> None:
@@ -50,60 +50,59 @@ class Groups:
         self.tensor_parallel = TensorParallel(
             size=layout.tp,
             rank=self.place.tp_rank,
-            group=self.own_group_by(lambda p: (p.cp_rank, p.dp_rank, p.pp_rank)),
+            group=self.group_by(lambda p: (p.cp_rank, p.dp_rank, p.pp_rank)),
             sequence_parallel=layout.sequence_parallel,
         )
         self.context_parallel = ContextParallel(
             size=layout.cp,
             rank=self.place.cp_rank,
-            group=self.own_group_by(lambda p: (p.tp_rank, p.dp_rank, p.pp_rank))
+            group=self.group_by(lambda p: (p.tp_rank, p.dp_rank, p.pp_rank))
             if layout.cp > 1
             else None,
             ring=layout.cp_style == "ring",
         )
-        self.data_group = self.own_group_by(lambda p: (p.tp_rank, p.pp_rank))
+        self.data_group = self.group_by(lambda p: (p.tp_rank, p.pp_rank))
         ep = layout.ep
         self.expert_parallel = ExpertParallel()
-        if ep > 1:  # neighbours of the data group, each with other experts
-            group = self.own_group_by(
-                lambda p: (p.tp_rank, p.pp_rank, self.data_rank(p) // ep), called=EP
+        if ep > 1:  # neighbours in the data group, each with other experts
+            group = self.group_by(
+                lambda p: (p.tp_rank, p.pp_rank, self.data_rank(p) // ep), description=EP
             )
-            own = self.data_rank(self.place) % ep
-            self.expert_parallel = ExpertParallel(size=ep, rank=own, group=group)
+            ep_rank = self.data_rank(self.place) % ep
+            self.expert_parallel = ExpertParallel(size=ep, rank=ep_rank, group=group)
 
     def data_rank(self, place: Place) -> int:
-        """A place among the ranks of its data group."""
+        """The rank of a place within its data group."""
         return place.dp_rank * self.layout.cp + place.cp_rank
 
-    def experts_group(self) -> dist.ProcessGroup:
+    def expert_data_group(self) -> dist.ProcessGroup:
         """The ranks of the data group that hold the same experts as this one."""
-        return self.own_group_by(
-            lambda place: (place.tp_rank, place.pp_rank, self.data_rank(place) % self.layout.ep)
-        )
+        return self.group_by(lambda p: (p.tp_rank, p.pp_rank, self.data_rank(p) % self.layout.ep))
 
-    def own_group_by(
-        self, key: Callable[[Place], tuple[int, ...]], *, called: str | None = None
+    def group_by(
+        self, key: Callable[[Place], tuple[int, ...]], *, description: str | None = None
     ) -> dist.ProcessGroup:
-        """The group of the ranks whose place has this one's key.
+        """The group of the ranks whose places have the same key as this rank's place.
 
-        All ranks have one already, but one that is `called` something is new in any case: the trace
-        tells its traffic from others' by that. A rank alone gets one too, which meets nobody: an
-        engine may take its absence for all ranks.
+        The group of all ranks is reused, except with a `description`, by which the trace tells the
+        new group's traffic from others'. A single rank gets a group too, since an engine may take a
+        missing group for the group of all ranks.
         """
-        own, layout = key(self.place), self.layout
-        ranks = [rank for rank in range(layout.world_size) if key(Place.of(rank, layout)) == own]
-        if called is None and len(ranks) == layout.world_size:
+        own_key, layout = key(self.place), self.layout
+        ranks = [r for r in range(layout.world_size) if key(Place.of(r, layout)) == own_key]
+        if description is None and len(ranks) == layout.world_size:
             assert dist.group.WORLD is not None
             return dist.group.WORLD
         group: dist.ProcessGroup = dist.new_group(
-            ranks, timeout=self._timeout, use_local_synchronization=True, group_desc=called
+            ranks, timeout=self._timeout, use_local_synchronization=True, group_desc=description
         )
         return group
 
-    def limit_every_collective(self) -> None:
-        """Give the groups that the engine made this one's timeout; they have torch's default.
+    def apply_timeout_to_all_groups(self) -> None:
+        """Set this timeout on the groups that the engine made, too.
 
-        That is 10 minutes with NCCL, less than a first step that compiles may take.
+        They have torch's default, 10 minutes with NCCL, and a first step that compiles may take
+        longer.
         """
         for group in dist.distributed_c10d._world.pg_map:
             if dist.get_backend(group) in ("gloo", "nccl"):

@@ -1,12 +1,16 @@
-"""Tensor parallelism after Megatron-LM: what crosses the ranks of one tp group, and when.
+"""Tensor parallelism after Megatron-LM: the collectives of one tp group.
 
-A block's first matrices are split by columns and its last one by rows (arXiv 1909.08053), so that a
-block needs the other ranks only where it begins (`enter`) and where it ends (`leave`). With
-`sequence_parallel` the activations between blocks are split along the sequence
-(arXiv 2205.05198): `enter` then gathers them and `leave` scatters the sum. In backward the input's
-gradient crosses the ranks while the gradients of the matrices are computed (`columns`), as in
-Megatron-LM. A compiler takes collectives into its graph as torch's functional ones, and orders them
-itself: at one that goes on beside what follows, or whose input changes, it would end the graph.
+A block's first matrices are split by columns and its last by rows (arXiv 1909.08053), so a block
+communicates only where it begins (`enter`) and where it ends (`leave`):
+
+    forward              enter                       leave
+    plain                nothing                     all-reduce [b, s, h]
+    sequence_parallel    all-gather [b, s/tp, h]     reduce-scatter [b, s, h] (arXiv 2205.05198)
+
+In backward each does what the other does in forward. The all-reduce or reduce-scatter of the
+input's gradient runs while the gradients of the matrices are computed (`column_parallel`), as in
+Megatron-LM. The compiler takes collectives into its graph as torch's functional ones and orders
+them itself; an asynchronous one, or one whose input is changed in place, would break the graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.train.parallel.paired import paired, same
+from scaling.train.parallel.conjugate import conjugate, identity
 
 # torch 2.13 renamed both collectives and warns about the old names; 2.11 has only those.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -29,34 +33,34 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 class TensorParallel:
     """This rank's place in its tp group. `group` is None where the group is this rank alone.
 
-    `sums_each`: gradients of replicated weights are summed as each comes, by hooks. FSDP2 puts
-    weights of its own in the place of those it shards, whose hooks are lost: its engine sums them
-    at the end of a step.
+    `reduces_in_hooks`: hooks all-reduce the gradients of replicated weights as each one arrives.
+    FSDP2 replaces the weights it shards, which drops their hooks, so the torch engine turns this
+    off and sums those gradients at the end of a step.
     """
 
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
     sequence_parallel: bool = False
-    sums_each: bool = True
+    reduces_in_hooks: bool = True
 
     def enter(self, x: Tensor) -> Tensor:
-        """Before column-split matrices: the whole sequence on every rank."""
+        """Before column-split matrices, [b, s', h] -> [b, s, h]: whole sequences on every rank."""
         if self.size == 1:
             return x
-        pair = (_gather, _scatter_sum) if self.sequence_parallel else (same, _all_reduced)
-        return paired(*pair, x, self)
+        pair = (_gather, _scatter_sum) if self.sequence_parallel else (identity, _all_reduced)
+        return conjugate(*pair, x, self)
 
-    def columns(
+    def column_parallel(
         self,
         x: Tensor,
         *products: tuple[Tensor, Tensor | None],
         linear: Callable[..., Tensor] = functional.linear,
     ) -> Sequence[Tensor]:
-        """`enter`, then the product with each column-split matrix, and its shift if it has one.
+        """`enter`, then multiply by each column-split (weight, bias or None).
 
-        A compiler orders collectives itself, and 8-bit products have a backward of their own: there
-        the input's gradient crosses after those of the matrices.
+        Compiled code orders collectives itself, and 8-bit products have their own backward. In both
+        the input's gradient is reduced after the matrices' gradients.
         """
         if self.size == 1 or torch.compiler.is_compiling() or linear is not functional.linear:
             x = self.enter(x)
@@ -66,39 +70,39 @@ class TensorParallel:
         return results
 
     def leave(self, x: Tensor) -> Tensor:
-        """After row-split matrices: the ranks' partial results summed."""
+        """After row-split matrices, [b, s, h] -> [b, s', h]: the sum of the partial results."""
         if self.size == 1:
             return x
-        return paired(_scatter_sum, _gather, x, self) if self.sequence_parallel else self.sum(x)
+        return conjugate(_scatter_sum, _gather, x, self) if self.sequence_parallel else self.sum(x)
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum over the group, whose gradient each rank already has in full."""
-        return x if self.size == 1 else paired(_all_reduced, same, x, self)
+        """The sum over the group; its gradient is the same on every rank."""
+        return x if self.size == 1 else conjugate(_all_reduced, identity, x, self)
 
     def max(self, x: Tensor) -> Tensor:
-        """The largest over the group, without a gradient."""
+        """The maximum over the group, in place and without a gradient."""
         if self.size > 1:
             dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
         return x
 
     def mark_sharded(self, weight: nn.Parameter) -> nn.Parameter:
-        """Tell the engine that each rank holds another part, so that norms count every part."""
+        """Mark a weight of which each rank holds another part, so that norms count every part."""
         if self.size > 1:
             weight.tensor_model_parallel = True  # type: ignore[attr-defined]
         return weight
 
     def mark_replicated(self, weight: nn.Parameter) -> nn.Parameter:
-        """A weight that every rank holds but that meets only this rank's part of the sequence."""
-        if self.sequence_parallel and self.sums_each:
+        """Sum the gradients of a weight that every rank applies to its own tokens only."""
+        if self.sequence_parallel and self.reduces_in_hooks:
             weight.register_hook(self._sum_over_sequence)
         return weight
 
     def _sum_over_sequence(self, gradient: Tensor) -> Tensor:
-        return _all_reduced(gradient.clone(), self)  # others may read what comes
+        return _all_reduced(gradient.clone(), self)  # other hooks may read the gradient
 
 
 def _gather(x: Tensor, tp: TensorParallel) -> Tensor:
-    """[b, s/tp, h] -> [b, s, h], sequence by sequence: so nothing is transposed."""
+    """[b, s/tp, h] -> [b, s, h], one all-gather per sequence, so that nothing is transposed."""
     batch, tokens, width = x.shape
     part, whole = x.contiguous(), x.new_empty(batch, tokens * tp.size, width)
     for sequence in range(batch):
@@ -107,9 +111,9 @@ def _gather(x: Tensor, tp: TensorParallel) -> Tensor:
 
 
 def _scatter_sum(x: Tensor, tp: TensorParallel) -> Tensor:
-    """[b, s, h] -> [b, s/tp, h], summed over the ranks, sequence by sequence."""
-    part, crossing = _begin_scatter_sum(x.contiguous(), tp)
-    for work in crossing:
+    """[b, s, h] -> [b, s/tp, h], one reduce-scatter per sequence."""
+    part, works = _begin_scatter_sum(x.contiguous(), tp)
+    for work in works:
         work.wait()
     return part
 
@@ -117,18 +121,18 @@ def _scatter_sum(x: Tensor, tp: TensorParallel) -> Tensor:
 def _begin_scatter_sum(x: Tensor, tp: TensorParallel) -> tuple[Tensor, list[dist.Work]]:
     batch, tokens, width = x.shape
     part = x.new_empty(batch, tokens // tp.size, width)
-    aside = not torch.compiler.is_compiling()
+    async_op = not torch.compiler.is_compiling()
     works = [
-        _reduce_scatter(one, whole, group=tp.group, async_op=aside)
-        for one, whole in zip(part, x, strict=True)
+        _reduce_scatter(own, whole, group=tp.group, async_op=async_op)
+        for own, whole in zip(part, x, strict=True)
     ]
-    return part, works if aside else []
+    return part, works if async_op else []
 
 
 def _all_reduced(x: Tensor, tp: TensorParallel) -> Tensor:
-    """The sum, in the memory of `x` where that is in one piece.
+    """The sum over the ranks, in place where x is contiguous.
 
-    What enters or leaves a block is a matrix product's result or gradient, which nobody else reads.
+    x is a matrix product's result or gradient at the edge of a block, which nothing else reads.
     """
     whole = x.clone() if torch.compiler.is_compiling() else x.contiguous()
     dist.all_reduce(whole, group=tp.group)
@@ -136,7 +140,7 @@ def _all_reduced(x: Tensor, tp: TensorParallel) -> Tensor:
 
 
 class _Columns(torch.autograd.Function):
-    """On CUDA collectives queue on a stream of their own, so to wait is not to stop the host."""
+    """Column-split products. On CUDA waiting for a collective stops the stream, not the host."""
 
     @staticmethod
     def forward(
@@ -145,7 +149,7 @@ class _Columns(torch.autograd.Function):
         weights: Sequence[Any] = matrices[: len(matrices) // 2]
         biases = matrices[len(weights) :]
         whole = _gather(x, tp) if tp.sequence_parallel else x
-        ctx.tp, ctx.shifted = tp, [bias is not None for bias in biases]
+        ctx.tp, ctx.has_bias = tp, [bias is not None for bias in biases]
         ctx.save_for_backward(whole, *weights)
         return tuple(
             functional.linear(whole, weight, bias)
@@ -156,22 +160,23 @@ class _Columns(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         rows = [gradient.flatten(0, -2) for gradient in gradients]
-        summed = rows[0] @ weights[0]
+        x_grad = rows[0] @ weights[0]
         for row, weight in zip(rows[1:], weights[1:], strict=True):
-            summed.addmm_(row, weight)
-        summed, crossing = _begin_sum(summed.view(x.shape), ctx.tp)
+            x_grad.addmm_(row, weight)
+        x_grad, works = _begin_sum(x_grad.view(x.shape), ctx.tp)
         tokens = x.flatten(0, -2)
-        of_weights = [row.t() @ tokens for row in rows]
-        of_biases = [
-            row.sum(0) if shifted else None for row, shifted in zip(rows, ctx.shifted, strict=True)
+        weight_grads = [row.t() @ tokens for row in rows]
+        bias_grads = [
+            row.sum(0) if has_bias else None
+            for row, has_bias in zip(rows, ctx.has_bias, strict=True)
         ]
-        for work in crossing:
+        for work in works:
             work.wait()
-        return summed, None, *of_weights, *of_biases
+        return x_grad, None, *weight_grads, *bias_grads
 
 
 def _begin_sum(x: Tensor, tp: TensorParallel) -> tuple[Tensor, list[dist.Work]]:
-    """The sum over the ranks, of this rank's part of the sequence where that is split."""
+    """Begin to sum x over the ranks, each keeping its tokens under sequence_parallel."""
     if not tp.sequence_parallel:
         return x, [dist.all_reduce(x, group=tp.group, async_op=True)]
     return _begin_scatter_sum(x, tp)

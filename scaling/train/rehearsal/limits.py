@@ -6,7 +6,7 @@ from scaling.layout.engines import engine_module, engine_refusals
 from scaling.study.point import Point
 
 
-def unrehearsable(point: Point) -> str | None:
+def rehearsal_refusal(point: Point) -> str | None:
     """Why this point cannot be rehearsed: one sentence, None if it can."""
     if point.layout.compile:
         return "compile: true cannot be rehearsed: what it keeps is the compiler's"
@@ -20,11 +20,11 @@ def unrehearsable(point: Point) -> str | None:
     return next(itertools.chain(refusals, missing), None)
 
 
-def uncountable(point: Point) -> str | None:
+def memory_refusal(point: Point) -> str | None:
     """Why a rehearsal cannot tell the bytes on this point's GPUs: one sentence, None if it can."""
     if point.layout.optimizer_offload != "none":
         return (
             f"optimizer_offload: {point.layout.optimizer_offload} cannot be counted: in rehearsals "
             "all tensors are the host's, those that would be on the GPU too"
         )
-    return unrehearsable(point)
+    return rehearsal_refusal(point)

@@ -35,12 +35,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from scaling.layout.engines import ENGINES, engine_module
 from scaling.study.point import Point, point_from_json
 from scaling.train.data import MicroBatch
-from scaling.train.engines.trainer import Trainer, build, planned
+from scaling.train.engines.trainer import Trainer, build, make_blueprint
 from scaling.train.parallel.groups import Groups
 from scaling.train.rehearsal.ledger import Ledger, Memory
-from scaling.train.rehearsal.limits import unrehearsable
-from scaling.train.rehearsal.standins import standing_in
-from scaling.train.rehearsal.waits import Waits, tokens_dealt
+from scaling.train.rehearsal.limits import rehearsal_refusal
+from scaling.train.rehearsal.standins import stand_ins
+from scaling.train.rehearsal.waits import Waits, known_expert_counts
 
 _DEVICE = torch.device("cpu")  # torch's engine of gradients refuses tensors of an absent CUDA
 _STEPS = 3  # ZeRO-3 prefetches from the second one on, and timers may begin with the third
@@ -61,7 +61,7 @@ class Rehearsal:
     memory: Memory
 
 
-def rehearsed(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
+def rehearse(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
     """Build the engine of this rank and train a few steps.
 
     Makes this process a rank that can be no other any more. Memory needs two steps, of which the
@@ -70,32 +70,32 @@ def rehearsed(point: Point, rank: int, *, steps: int = _STEPS) -> Rehearsal:
     Raises:
         NotImplementedError: the point cannot be rehearsed; it says why.
     """
-    layout, reason = point.layout, unrehearsable(point)
+    layout, reason = point.layout, rehearsal_refusal(point)
     if reason is not None:
         raise NotImplementedError(reason)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(layout.world_size)}
     waits = Waits()
     engine = engine_module(layout.engine, "rehearsal")
-    engine.answer_as_cuda(waits.note)
+    engine.act_like_cuda(waits.note)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     engine_module(layout.engine, "engine").join(0)
     groups = Groups(rank, layout, timeout_s=point.time_limit_s)
     with (
         FakeTensorMode(allow_non_fake_inputs=True),
-        standing_in(),
-        tokens_dealt(point, groups, waits.note),
-        engine.answered(point, groups, waits.note),
-        waits.counted(),
+        stand_ins(),
+        known_expert_counts(point, groups, waits.note),
+        engine.patched(point, groups, waits.note),
+        waits.counting(),
     ):
-        return walked(point, groups, waits, steps=steps)
+        return run_steps(point, groups, waits, steps=steps)
 
 
-def walked(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS) -> Rehearsal:
+def run_steps(point: Point, groups: Groups, waits: Waits, *, steps: int = _STEPS) -> Rehearsal:
     """The same on tensors of any kind, in the group that this process is in."""
     beats: list[str] = []
     ledger = Ledger()
     with ledger.watching():
-        plan = planned(point, groups, _DEVICE)
+        plan = make_blueprint(point, groups, _DEVICE)
         trainer = build(plan, groups, beats.append)
         with _phases(point.layout.engine, trainer, ledger):
             for _ in range(steps):
@@ -120,7 +120,7 @@ def _phases(engine: str, trainer: Trainer, ledger: Ledger) -> Iterator[None]:
 
         return called
 
-    around = engine_module(engine, "rehearsal").around_optimizer
+    around = engine_module(engine, "rehearsal").wrap_optimizer
     around(trainer, functools.partial(ledger.during, "optimizer"))
     trainer.engine.module.register_forward_pre_hook(lambda *_: enter("forward"))
     with contextlib.ExitStack() as stack:
@@ -164,7 +164,7 @@ def _answer(asked: dict[str, Any], answers: TextIO) -> NoReturn:
     code = 1
     try:
         point = point_from_json(json.dumps(asked["point"]))
-        answer = rehearsed(point, asked["rank"], steps=asked.get("steps", _STEPS))
+        answer = rehearse(point, asked["rank"], steps=asked.get("steps", _STEPS))
         answers.write(json.dumps(dataclasses.asdict(answer)) + "\n")
         answers.flush()
         code = 0

@@ -101,7 +101,7 @@ def _with_fused_softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def standing_in() -> Iterator[None]:
+def stand_ins() -> Iterator[None]:
     """Within, kernels that need a GPU are stood in for."""
     flash = _stand_in(
         _attention, lambda _, *inputs: tuple(torch.empty_like(each) for each in inputs[:3])

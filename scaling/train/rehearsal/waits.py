@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from scaling.study.point import Point
 from scaling.train.model import experts as model_experts
-from scaling.train.model.experts import dealt
+from scaling.train.model.experts import experts_by_position
 from scaling.train.parallel import experts as expert_parallel
 from scaling.train.parallel.groups import Groups
 
@@ -57,7 +57,7 @@ class Waits:
         return dict(sorted(Counter(" ".join(each) for each in self._seen.elements()).items()))
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
+    def counting(self) -> Iterator[None]:
         """Within, reads of fake tensors are counted and answered."""
         with contextlib.ExitStack() as stack:
             for name in _READ:
@@ -93,7 +93,9 @@ def _caller() -> str:
 
 
 @contextlib.contextmanager
-def tokens_dealt(point: Point, groups: Groups, note: Callable[[str], None]) -> Iterator[None]:
+def known_expert_counts(
+    point: Point, groups: Groups, note: Callable[[str], None]
+) -> Iterator[None]:
     """Within, a rank that reads how many tokens go to which expert reads what a real one would.
 
     `note` counts each time as a wait for the device.
@@ -104,13 +106,13 @@ def tokens_dealt(point: Point, groups: Groups, note: Callable[[str], None]) -> I
     with unset_fake_temporarily():
         numbers = _numbers(point, groups)
 
-    def on_host(counts: torch.Tensor) -> list[Any]:
+    def read_counts(counts: torch.Tensor) -> list[Any]:
         note("tolist")
         return numbers[counts.dim()]
 
     with (
-        mock.patch.object(model_experts, "on_host", on_host),
-        mock.patch.object(expert_parallel, "on_host", on_host),
+        mock.patch.object(model_experts, "read_counts", read_counts),
+        mock.patch.object(expert_parallel, "read_counts", read_counts),
     ):
         yield
 
@@ -122,10 +124,10 @@ def _numbers(point: Point, groups: Groups) -> dict[int, list[Any]]:
     by_rank = []  # [ep, experts], of a micro-batch of each rank of this one's ep group
     for rank in range(own - ep.rank, own - ep.rank + ep.size):
         cp = dataclasses.replace(groups.context_parallel, rank=rank % layout.cp)
-        places = cp.share(torch.arange(layout.seq_length), dim=0)
-        chosen = dealt(places, shape, layout.routing)
+        places = cp.shard(torch.arange(layout.seq_length), dim=0)
+        chosen = experts_by_position(places, shape, layout.routing)
         counts = torch.bincount(chosen.flatten(), minlength=shape.num_experts)
         by_rank.append(counts * layout.micro_batch_size)
-    coming = torch.stack(by_rank)[:, [*ep.held(shape.num_experts)]]
+    coming = torch.stack(by_rank)[:, [*ep.local_experts(shape.num_experts)]]
     sent = by_rank[ep.rank].view(ep.size, -1).sum(1)
     return {1: coming.sum(0).tolist(), 2: torch.stack((sent, coming.sum(1))).tolist()}

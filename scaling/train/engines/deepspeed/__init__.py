@@ -1,1 +1,1 @@
-"""DeepSpeed under one step."""
+"""The engine of DeepSpeed: ZeRO and its pipelines."""

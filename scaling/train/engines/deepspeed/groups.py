@@ -1,9 +1,9 @@
-"""A rank's groups in the words in which DeepSpeed asks for them.
+"""A rank's groups under the names by which DeepSpeed asks for them.
 
-Layers of experts are those of every engine (scaling/train/model/experts.py). Of DeepSpeed's own
-(MoE, AutoEP) only what its engine and ZeRO do with weights is used: those that are marked it
-reduces and shards over the ranks that hold the same ones, divides by all ranks of the data group,
-and counts once in the norm.
+The expert layers are the project's own (scaling/train/model/experts.py), the same under every
+engine. Of DeepSpeed's expert parallelism (MoE, AutoEP) only the treatment of marked weights is
+used: its engine and ZeRO reduce and shard them over the ranks with the same experts, divide by all
+ranks of the data group, and count each expert once in the norm.
 """
 
 import dataclasses
@@ -15,23 +15,18 @@ import torch.distributed as dist
 from deepspeed.moe.layer import MoE
 from torch import nn
 
-from scaling.train.engines.deepspeed.config import hpz_ranks
+from scaling.train.engines.deepspeed.config import hpz_partition_size
 from scaling.train.parallel.experts import ExpertParallel
 from scaling.train.parallel.groups import Groups
 
 
 def model_parallel_unit(groups: Groups) -> SimpleNamespace:
-    """The `mpu` of DeepSpeed. Its model parallelism is tp: it gets one only where pp is 1."""
+    """DeepSpeed's `mpu`, needed only where pp is 1. Its model parallelism is tp."""
     place, layout = groups.place, groups.layout
-    alike = {  # ranks that share every layer
-        "rank": place.tp_rank,
-        "world_size": layout.tp,
-        "group": groups.tensor_parallel.group,
-    }
+    tp = {"rank": place.tp_rank, "world_size": layout.tp, "group": groups.tensor_parallel.group}
     answers = {
-        **{f"model_parallel_{name}": answer for name, answer in alike.items()},
-        **{f"tensor_model_parallel_{name}": answer for name, answer in alike.items()},
-        # ranks that hold the same weights
+        **{f"model_parallel_{name}": answer for name, answer in tp.items()},
+        **{f"tensor_model_parallel_{name}": answer for name, answer in tp.items()},
         "data_parallel_rank": groups.data_rank(place),
         "data_parallel_world_size": layout.dp * layout.cp,
         "data_parallel_group": groups.data_group,
@@ -39,51 +34,49 @@ def model_parallel_unit(groups: Groups) -> SimpleNamespace:
     return SimpleNamespace(**{f"get_{name}": lambda a=a: a for name, a in answers.items()})
 
 
-def second_copy_group(groups: Groups) -> dist.ProcessGroup | None:
-    """The ranks that hold one more copy of ZeRO-3's parameters together; see `hpz_ranks`."""
-    ranks = hpz_ranks(groups.layout)
-    if ranks is None:
+def hpz_group(groups: Groups) -> dist.ProcessGroup | None:
+    """The ranks that share one secondary copy of ZeRO-3's parameters; see `hpz_partition_size`."""
+    size = hpz_partition_size(groups.layout)
+    if size is None:
         return None
-    return groups.own_group_by(
-        lambda place: (place.tp_rank, place.pp_rank, groups.data_rank(place) // ranks)
-    )
+    return groups.group_by(lambda p: (p.tp_rank, p.pp_rank, groups.data_rank(p) // size))
 
 
-class HasExperts(MoE):  # type: ignore[misc] # DeepSpeed has no types
-    """By which DeepSpeed's engine sees that there are layers of experts. It has no weights."""
+class ExpertsMarker(MoE):  # type: ignore[misc] # DeepSpeed has no types
+    """A module without weights by which DeepSpeed's engine sees that the model has experts."""
 
     def __init__(self) -> None:
         nn.Module.__init__(self)
         self.num_experts = 0  # only checkpoints read it
 
     def set_deepspeed_parallelism(self, *_: Any) -> None:
-        """Nothing: the groups are there (`expert_parallel`)."""
+        """Nothing to do: `register_expert_groups` has made the groups."""
 
 
-def expert_parallel(groups: Groups) -> ExpertParallel:
-    """This rank's place among those that experts are dealt to, its groups known to DeepSpeed.
+def register_expert_groups(groups: Groups) -> ExpertParallel:
+    """This rank's place in its ep group, with its groups registered in DeepSpeed.
 
-    Tokens travel over the ep group, which DeepSpeed does not see. Its own notion of one serves
-    norms alone, so it is told the ranks that hold all experts together, tp ranks among them.
+    Tokens travel over the ep group, which DeepSpeed does not see. DeepSpeed uses its own expert
+    parallel group for norms only, so it is given the ranks that together hold all experts, tp ranks
+    included.
     """
-    dealt = groups.expert_parallel
-    if dealt.size == 1:
-        return dealt
-    name = f"ep_size_{dealt.size}"  # which it reads the size from
-    same = groups.experts_group()
-    known = deepspeed.utils.groups
-    known._EXPERT_DATA_PARALLEL_GROUP = {name: same}
-    known._EXPERT_PARALLEL_GROUP = {
-        name: groups.own_group_by(lambda p: (p.pp_rank, groups.data_rank(p) // dealt.size))
+    ep = groups.expert_parallel
+    if ep.size == 1:
+        return ep
+    name = f"ep_size_{ep.size}"  # DeepSpeed reads the size from it
+    same_experts = groups.expert_data_group()
+    deepspeed.utils.groups._EXPERT_DATA_PARALLEL_GROUP = {name: same_experts}
+    deepspeed.utils.groups._EXPERT_PARALLEL_GROUP = {
+        name: groups.group_by(lambda p: (p.pp_rank, groups.data_rank(p) // ep.size))
     }
     return dataclasses.replace(
-        dealt,
+        ep,
         marks={
             "allreduce": False,
             "group_name": name,
-            # ZeRO-3's
+            # read by ZeRO-3
             "ds_zero_placement_family": "autoep_expert",
             "ds_zero_partition_group_name": name,
-            "ds_zero_partition_process_group": same,
+            "ds_zero_partition_process_group": same_experts,
         },
     )

@@ -1,10 +1,10 @@
-"""A model in DeepSpeed's pipeline, layers dealt by what they cost (scaling/layout/partition.py).
+"""A model as a DeepSpeed pipeline, layers assigned to stages by cost (scaling/layout/partition.py).
 
-Of an encoder-decoder two streams pass all stages, one after the other works. What travels between
-two stages is one tensor: the encoder's stream, the decoder's and both position tables. So the
-embedding and the tables live on the first stage alone, autograd carries their gradients home, and
-nothing has to be kept equal between stages. DeepSpeed would send a tuple too, but run a backward
-for each tensor in it.
+An encoder-decoder sends two streams through all stages, and each stage works on one of them. Two
+stages exchange one tensor: the encoder's stream, the decoder's stream and both position tables, end
+to end. So the embedding and the tables live on the first stage alone, autograd returns their
+gradients, and no weights have to be kept equal between stages. DeepSpeed could send a tuple, but
+would then run one backward for each tensor in it.
 """
 
 from typing import Any, NamedTuple
@@ -15,23 +15,28 @@ from torch import Tensor, nn
 
 from scaling.layout.partition import layers_of_stages
 from scaling.layout.shapes import T5_BUCKETS
-from scaling.train.model.blueprint import Blueprint
+from scaling.train.model.blueprint import Blueprint, activation_shape
 from scaling.train.model.decoder import Embedding, FinalNorm, Head, Layer
-from scaling.train.model.encoder_decoder import DecoderLayer, EncoderLayer, bias_of, pair_of
+from scaling.train.model.encoder_decoder import (
+    DecoderLayer,
+    EncoderLayer,
+    embed_pair,
+    position_bias,
+)
 
-# by the names of their classes, which DeepSpeed goes by
-LAYERS = ("Layer", "PipedEncoderLayer", "PipedDecoderLayer")
+# names of the classes that DeepSpeed may checkpoint
+LAYER_CLASSES = ("Layer", "PipedEncoderLayer", "PipedDecoderLayer")
 
 
-def pipeline_of(plan: Blueprint, **pipeline: Any) -> PipelineModule:
-    """This rank's stage of the model, of DualPipeV both of its stages."""
+def build_pipeline(plan: Blueprint, **pipeline: Any) -> PipelineModule:
+    """This rank's stage of the model; under DualPipeV both of its stages."""
     if plan.layout.pipeline_schedule == "dualpipev":
-        # evenly: look-up and head, which make two of the stages slower, are on one rank anyway
+        # evenly: embedding and head slow two of the stages down, but these are on one rank
         pipeline["partition_method"] = "type:^Layer$"
         return DualPipeVModule(layers=_stages(plan), **pipeline)
     if plan.shape.family == "t5":
         return StreamsPipeline(plan, **pipeline)
-    return DealtPipeline(plan, _stages(plan), **pipeline)
+    return BalancedPipeline(plan, _stages(plan), **pipeline)
 
 
 def _stages(plan: Blueprint) -> list[LayerSpec]:
@@ -45,11 +50,11 @@ def _stages(plan: Blueprint) -> list[LayerSpec]:
 
 
 def _tied_logits(embedding: Embedding, x: Tensor) -> Tensor:
-    return embedding.tp.columns(x, (embedding.weight, None))[0]
+    return embedding.tp.column_parallel(x, (embedding.weight, None))[0]
 
 
-class DealtPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no types
-    """Stages of consecutive layers; what is no layer rides along with the one before it."""
+class BalancedPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no types
+    """Stages of consecutive layers; a part that is no layer joins the layer before it."""
 
     def __init__(self, plan: Blueprint, layers: list[LayerSpec], **pipeline: Any) -> None:
         self._layers_of_stages = layers_of_stages(
@@ -62,9 +67,9 @@ class DealtPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no ty
         self.plan = plan
 
     def _partition_layers(self, method: str) -> None:
-        """DeepSpeed's own methods count layers or parameters, and weigh no head."""
-        assert method == "dealt"
-        self.parts = bounds(
+        """Use `stage_bounds`: DeepSpeed's own methods ignore what the head costs."""
+        assert method == "by_cost"
+        self.parts = stage_bounds(
             [spec.typename.__name__.endswith("Layer") for spec in self._layer_specs],
             self._layers_of_stages,
         )
@@ -72,25 +77,30 @@ class DealtPipeline(PipelineModule):  # type: ignore[misc] # DeepSpeed has no ty
         self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
 
 
-def bounds(is_layer: list[bool], layers_of_each: tuple[int, ...]) -> list[int]:
-    """Where each stage begins among the parts of the model, and where the last one ends."""
-    begins, dealt = [0], 0
-    after = [index + 1 for index, layer in enumerate(is_layer) if layer]
-    for layers in layers_of_each[:-1]:
-        dealt += layers
-        begin = after[dealt - 1]
-        while begin < after[-1] and not is_layer[begin]:
+def stage_bounds(is_layer: list[bool], layers_of_stages: tuple[int, ...]) -> list[int]:
+    """Indices of the parts at which stages begin, and the number of parts at the end.
+
+    Args:
+        is_layer: for each part of the model in order, whether it is a layer.
+        layers_of_stages: how many layers each stage gets.
+    """
+    begins, layers_before = [0], 0
+    after_layer = [index + 1 for index, layer in enumerate(is_layer) if layer]
+    for layers in layers_of_stages[:-1]:
+        layers_before += layers
+        begin = after_layer[layers_before - 1]
+        while begin < after_layer[-1] and not is_layer[begin]:
             begin += 1
         begins.append(begin)
     return [*begins, len(is_layer)]
 
 
 class Streams(NamedTuple):
-    """What passes from layer to layer inside a stage; of it what leads, from stage to stage.
+    """What passes between the layers of a stage; the first four fields pass between stages too.
 
     `source` and `target` are [b, s', h], the position tables of both stacks [heads / tp, buckets].
-    `memory` [b, s, h] is the encoder's output, entered into this stage's tp group once; biases are
-    [1, n, s, s]. None where this stage needs none.
+    `memory` [b, s, h] is the encoder's output after `tp.enter`, once per stage; biases are
+    [1, n, s, s]. The last three are None where this stage does not need them.
     """
 
     source: Tensor
@@ -102,88 +112,87 @@ class Streams(NamedTuple):
     decoder_bias: Any = None
 
 
-_SENT = 4  # the first of them
+_SENT = 4  # fields that pass between stages
 
 
-def parts_of(plan: Blueprint) -> list[LayerSpec]:
-    """Every part of the model in the order in which the streams pass them."""
+def t5_layer_specs(plan: Blueprint) -> list[LayerSpec]:
+    """The parts of an encoder-decoder in the order in which the streams pass them."""
     return [
-        LayerSpec(Inlet, plan),
+        LayerSpec(StreamsEmbedding, plan),
         *(LayerSpec(PipedEncoderLayer, plan, i) for i in range(plan.shape.num_encoder_layers)),
         LayerSpec(EncoderNorm, plan),
         *(LayerSpec(PipedDecoderLayer, plan, i) for i in range(plan.shape.num_layers)),
-        LayerSpec(Outlet, plan),
+        LayerSpec(StreamsHead, plan),
     ]
 
 
-class StreamsPipeline(DealtPipeline):
-    """One stage: unpacks what the stage before sent, packs what the next one gets."""
+class StreamsPipeline(BalancedPipeline):
+    """One stage: unpacks what the previous stage sent and packs what the next one gets."""
 
     def __init__(self, plan: Blueprint, **pipeline: Any) -> None:
-        super().__init__(plan, parts_of(plan), **pipeline)
+        super().__init__(plan, t5_layer_specs(plan), **pipeline)
 
     def forward(self, received: Tensor) -> Tensor:
-        """Ids [b, 2, s] or what was packed -> logits [b, s, vocab / tp] or what is packed."""
+        """Ids [b, 2, s] or packed streams -> logits [b, s, vocab / tp] or packed streams."""
         first, last = self.forward_funcs[0], self.forward_funcs[-1]
-        begins = isinstance(first, Inlet)
-        streams = first.streams_of(received) if begins else unpacked(received, self.plan)
-        left = super().forward(self._with_what_layers_need(streams))
-        result: Tensor = left if isinstance(last, Outlet) else packed(Streams(*left))
+        if isinstance(first, StreamsEmbedding):
+            streams = first.embed(received)
+        else:
+            streams = unpack(received, self.plan)
+        output = super().forward(self._with_biases_and_memory(streams))
+        result: Tensor = output if isinstance(last, StreamsHead) else pack(Streams(*output))
         return result
 
-    def _with_what_layers_need(self, streams: Streams) -> Streams:
-        """Made once a stage, for all of its layers."""
+    def _with_biases_and_memory(self, streams: Streams) -> Streams:
+        """Add what all layers of this stage share, computed once."""
         held = {type(part) for part in self.forward_funcs}
         if PipedEncoderLayer in held:
-            bias = bias_of(streams.encoder_table, self.plan, causal=False)
+            bias = position_bias(streams.encoder_table, self.plan, causal=False)
             streams = streams._replace(encoder_bias=bias)
         if PipedDecoderLayer in held:
-            bias = bias_of(streams.decoder_table, self.plan, causal=True)
+            bias = position_bias(streams.decoder_table, self.plan, causal=True)
             streams = streams._replace(decoder_bias=bias)
-            if EncoderNorm not in held:  # else it is that norm which makes the memory
+            if EncoderNorm not in held:  # otherwise that norm sets the memory
                 streams = streams._replace(memory=self.plan.tp.enter(streams.source))
         return streams
 
 
-def packed(streams: Streams) -> Tensor:
-    """Both streams and both tables, end to end."""
+def pack(streams: Streams) -> Tensor:
+    """Both streams and both tables in one flat tensor."""
     return torch.cat([x.flatten() for x in streams[:_SENT]])
 
 
-def unpacked(flat: Tensor, plan: Blueprint) -> Streams:
-    """What `packed` was given."""
-    layout, heads = plan.layout, plan.shape.num_heads // plan.tp.size
-    held = layout.seq_length // layout.cp
-    if layout.sequence_parallel:
-        held //= layout.tp
-    stream = torch.Size((layout.micro_batch_size, held, plan.shape.hidden_size))
-    shapes = [stream, stream, *2 * [torch.Size((heads, T5_BUCKETS))]]
+def unpack(flat: Tensor, plan: Blueprint) -> Streams:
+    """The streams and tables that `pack` was given."""
+    stream = torch.Size(activation_shape(plan.shape, plan.layout))
+    table = torch.Size((plan.shape.num_heads // plan.tp.size, T5_BUCKETS))
+    shapes = [stream, stream, table, table]
     parts = flat.split([shape.numel() for shape in shapes])
     return Streams(*(part.view(shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
-class Inlet(nn.Module):
-    """The vocabulary and the tables, where both streams begin."""
+class StreamsEmbedding(nn.Module):
+    """The embedding and the position tables, where both streams begin."""
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__()
         self.embedding = Embedding(plan)
         heads = plan.shape.num_heads
         self.encoder_table, self.decoder_table = (
-            plan.sharded(f"{stack}.position_bias", heads, T5_BUCKETS, dim=0)
+            plan.sharded_weight(f"{stack}.position_bias", heads, T5_BUCKETS, dim=0)
             for stack in ("encoder", "decoder")
         )
         for table in (self.encoder_table, self.decoder_table):
-            # A gradient that has only passed through is a part of the buffer into which DeepSpeed
-            # receives: kept as it is, the next micro-batch would overwrite it.
+            # The gradient that arrives is a view of DeepSpeed's receive buffer, which the next
+            # micro-batch overwrites, so keep a copy.
             table.register_hook(torch.clone)
 
-    def streams_of(self, ids: Tensor) -> Streams:
-        """Ids [b, 2, s] -> both streams, and the tables that all stages are sent."""
-        return Streams(*pair_of(self.embedding, ids), self.encoder_table, self.decoder_table)
+    def embed(self, ids: Tensor) -> Streams:
+        """Ids [b, 2, s] -> both streams, and the tables that are sent to all stages."""
+        return Streams(*embed_pair(self.embedding, ids), self.encoder_table, self.decoder_table)
 
     def forward(self, streams: Streams) -> Streams:
-        """Nothing is left to do: the stage itself has let the streams in."""
+        """Nothing to do: the stage has called `embed`."""
         return streams
 
 
@@ -192,24 +201,24 @@ class PipedEncoderLayer(nn.Module):
 
     def __init__(self, plan: Blueprint, index: int) -> None:
         super().__init__()
-        self.layer = EncoderLayer(plan, index)  # which is compiled as it is elsewhere
+        self.layer = EncoderLayer(plan, index)
 
-    def forward(self, passing: tuple[Tensor, ...]) -> Streams:
+    def forward(self, fields: tuple[Tensor, ...]) -> Streams:
         """Streams -> Streams."""
-        streams = Streams(*passing)
+        streams = Streams(*fields)
         return streams._replace(source=self.layer(streams.source, streams.encoder_bias))
 
 
 class EncoderNorm(FinalNorm):
-    """The norm after the encoder, and the memory for the decoder layers of the same stage."""
+    """The norm after the encoder; sets the memory for decoder layers of the same stage."""
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__(plan)
         self.tp = plan.tp
 
-    def forward(self, passing: tuple[Tensor, ...]) -> Streams:  # type: ignore[override]
+    def forward(self, fields: tuple[Tensor, ...]) -> Streams:  # type: ignore[override]
         """Streams -> Streams."""
-        streams = Streams(*passing)
+        streams = Streams(*fields)
         normed = super().forward(streams.source)
         return streams._replace(source=normed, memory=self.tp.enter(normed))
 
@@ -221,21 +230,21 @@ class PipedDecoderLayer(nn.Module):
         super().__init__()
         self.layer = DecoderLayer(plan, index)
 
-    def forward(self, passing: tuple[Tensor, ...]) -> Streams:
+    def forward(self, fields: tuple[Tensor, ...]) -> Streams:
         """Streams -> Streams."""
-        streams = Streams(*passing)
+        streams = Streams(*fields)
         target = self.layer(streams.target, streams.memory, streams.decoder_bias)
         return streams._replace(target=target)
 
 
-class Outlet(nn.Module):
+class StreamsHead(nn.Module):
     """The norm after the decoder and the head, where the encoder's stream ends."""
 
     def __init__(self, plan: Blueprint) -> None:
         super().__init__()
         self.norm, self.head = FinalNorm(plan), Head(plan)
 
-    def forward(self, passing: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, fields: tuple[Tensor, ...]) -> Tensor:
         """Streams -> logits [b, s, vocab / tp]."""
-        logits: Tensor = self.head(self.norm(Streams(*passing).target))
+        logits: Tensor = self.head(self.norm(Streams(*fields).target))
         return logits

@@ -1,4 +1,4 @@
-"""What DeepSpeed cannot do, one sentence each. No torch: a plan asks before anything trains."""
+"""Layouts that DeepSpeed cannot run, one sentence each. Imports no torch: plans ask this."""
 
 from collections.abc import Iterator
 
@@ -50,7 +50,7 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
             "Adam, which is compiled at run time"
         )
     elements = layout.micro_batch_size * (layout.seq_length // layout.cp) * shape.hidden_size
-    if cuts_messages(shape, layout) and elements % layout.tp:
+    if partitions_activations(shape, layout) and elements % layout.tp:
         over_cp = f" / cp={layout.cp}" if layout.cp > 1 else ""
         yield (
             f"pp={layout.pp} with tp={layout.tp}: stages send each other one part of the "
@@ -66,13 +66,13 @@ def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
 
 
 def _lacks_experts(shape: ModelShape, layout: Layout) -> bool:
-    """Whether a rank of a pipeline whose optimizer takes a norm has dense layers only.
+    """Whether a pipeline rank holds dense layers only while its optimizer takes a norm.
 
-    They are a model's first ones. Of DualPipeV's two stages of each rank the later ones are in the
-    second half.
+    The dense layers are the model's first ones. Under DualPipeV each rank has a second stage in the
+    second half of the model.
     """
-    without_norm = layout.zero_stage == 0 and layout.model_precision == "fp32"
-    if layout.ep == 1 or layout.pp == 1 or without_norm:
+    takes_no_norm = layout.zero_stage == 0 and layout.model_precision == "fp32"
+    if layout.ep == 1 or layout.pp == 1 or takes_no_norm:
         return False
     if layout.pipeline_schedule == "dualpipev":
         return 2 * shape.dense_layers > shape.num_layers
@@ -85,12 +85,11 @@ def _lacks_experts(shape: ModelShape, layout: Layout) -> bool:
     return first <= shape.dense_layers
 
 
-def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
-    """Whether stages hand each other activations cut over the tp ranks.
+def partitions_activations(shape: ModelShape, layout: Layout) -> bool:
+    """Whether pipeline stages send each other activations partitioned over the tp ranks.
 
-    That is right only where these ranks hold the same ones: under sequence_parallel it would train
-    on wrong data, and a t5 sends each rank's own heads of the position tables along. DualPipeV
-    sends them whole.
+    This needs equal activations on all tp ranks. Under sequence_parallel they differ, and a t5 also
+    sends each rank's own heads of the position tables. DualPipeV always sends whole activations.
     """
     return (
         layout.pp > 1
@@ -103,29 +102,29 @@ def cuts_messages(shape: ModelShape, layout: Layout) -> bool:
 def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:
     """Why gradients cannot be clipped in this layout: one sentence, none if they can.
 
-    Of the optimizers that DeepSpeed takes without ZeRO, torch's own (fp32) counts what the first
-    stage holds and what is marked as sharded over tp; FP16_UnfusedOptimizer (bf16 without a
-    pipeline, fp16) looks for that mark where it is not, and counts what the first rank holds;
-    BF16_Optimizer (bf16 in a pipeline) counts everything. Where experts are dealt to ranks, torch's
-    takes the mean of these ranks' norms, and FP16_UnfusedOptimizer leaves experts out.
+    Without ZeRO, DeepSpeed uses one of three optimizers. With torch's own (fp32) it counts what the
+    first stage holds and what is marked as sharded over tp, and with expert parallelism it takes
+    the mean of the ranks' norms. FP16_UnfusedOptimizer (fp16, bf16 without a pipeline) does not
+    find that mark, counts what the first tp rank holds, and leaves experts out. BF16_Optimizer
+    (bf16 in a pipeline) counts everything.
     """
     if not gradient_clipping or layout.zero_stage > 0:
         return
-    missed = None
+    left_out = None
     if layout.pp > 1 and layout.model_precision != "bf16":
-        missed = "later stages"
+        left_out = "later stages"
     elif layout.tp > 1 and layout.pp == 1 and layout.model_precision in ("bf16", "fp16"):
-        missed = "the other tp ranks"
+        left_out = "the other tp ranks"
     elif layout.ep > 1 and layout.pp == 1:
-        missed = "experts"
-    if missed is not None:
+        left_out = "experts"
+    if left_out is not None:
         yield (
             f"gradient_clipping={gradient_clipping:g} at zero_stage=0 with precision="
-            f"{layout.precision}: DeepSpeed clips by a norm that leaves out weights of {missed}; "
+            f"{layout.precision}: DeepSpeed clips by a norm that leaves out weights of {left_out}; "
             "zero_stage=1 counts everything"
         )
 
 
 def missing_software(layout: Layout) -> Iterator[str]:
-    """Nothing: every version that can be installed runs what is not refused."""
+    """Nothing is missing: every version that can be installed runs what is not refused."""
     return iter(())

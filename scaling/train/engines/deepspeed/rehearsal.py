@@ -1,4 +1,4 @@
-"""What DeepSpeed must be told where a rank is rehearsed: no CUDA, no numbers, no neighbours."""
+"""Patches for a rehearsal of DeepSpeed: fake tensors, no CUDA, no other ranks."""
 
 import contextlib
 import math
@@ -17,15 +17,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from scaling.layout.shapes import T5_BUCKETS
 from scaling.study.point import Point
-from scaling.train.engines.trainer import Trainer
+from scaling.train.engines.trainer import Note, Trainer
 from scaling.train.kernels.attention import DTYPES
+from scaling.train.model.blueprint import activation_shape
 from scaling.train.parallel.groups import Groups
 
-Note = Callable[[str], None]  # counts one wait for the device, by its kind
 
-
-def around_optimizer(trainer: Trainer, wrap: Callable[[Any], Any]) -> None:
-    """Let `wrap` stand around what is done once after a step's micro-batches."""
+def wrap_optimizer(trainer: Trainer, wrap: Callable[[Any], Any]) -> None:
+    """Wrap what runs once a step, after its micro-batches."""
     trainer.engine._take_model_step = wrap(trainer.engine._take_model_step)
 
 
@@ -53,7 +52,7 @@ class _Stream:
 
 
 class _LikeCuda(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed has no types
-    """What DeepSpeed asks about its device, answered as CUDA would: work is queued on streams."""
+    """DeepSpeed's accelerator, answering as CUDA would: work is queued on streams."""
 
     def __init__(self, note: Note) -> None:
         super().__init__()
@@ -84,53 +83,50 @@ class _LikeCuda(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed has no types
     default_stream = current_stream
 
 
-def answer_as_cuda(note: Note) -> None:
-    """Let DeepSpeed take the paths that it takes on CUDA, and count where it drains the device."""
+def act_like_cuda(note: Note) -> None:
+    """Make DeepSpeed take the paths it takes on CUDA, and count where it drains the device."""
     set_accelerator(_LikeCuda(note))
 
 
 @contextlib.contextmanager
-def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
-    """Tell DeepSpeed what it would read from a tensor or hear from a neighbour."""
+def patched(point: Point, groups: Groups, note: Note) -> Iterator[None]:
+    """Answer what DeepSpeed would read from a tensor or receive from another rank."""
     message = _Message(point, groups)
-    rebuilt = PartitionedTensor.from_meta
+    from_meta_of_tensor = PartitionedTensor.from_meta
 
     def from_meta(meta: Tensor, **partition: Any) -> PartitionedTensor:
         note("tolist")
         with unset_fake_temporarily():
-            known = torch.tensor(message.partition())
-        return rebuilt(meta=known, **partition)
+            real_meta = torch.tensor(message.partition())
+        return from_meta_of_tensor(meta=real_meta, **partition)
 
     with contextlib.ExitStack() as stack:
 
-        def put(place: Any, name: str, value: Any) -> None:
-            stack.enter_context(mock.patch.object(place, name, value))
+        def patch(owner: Any, name: str, value: Any) -> None:
+            stack.enter_context(mock.patch.object(owner, name, value))
 
         for module in (partition_parameters, partitioned_param_coordinator, stage3):
             for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
                 if hasattr(module, name):
-                    put(module, name, lambda *_, **__: None)
-        # a model is built where it trains; torch would swap each fake weight for another
-        put(torch.nn.Module, "to", lambda self, *_, **__: self)
-        put(Tensor, "record_stream", lambda *_: None)
-        put(PartitionedTensor, "from_meta", from_meta)
-        put(PipelineEngine, "_recv_tensor_meta", lambda engine, _: message.buffers(engine))
+                    patch(module, name, lambda *_, **__: None)
+        # a model is built where it trains, and torch would replace each fake weight by another
+        patch(torch.nn.Module, "to", lambda self, *_, **__: self)
+        patch(Tensor, "record_stream", lambda *_: None)
+        patch(PartitionedTensor, "from_meta", from_meta)
+        patch(PipelineEngine, "_recv_tensor_meta", lambda engine, _: message.buffers(engine))
         yield
 
 
 class _Message:
-    """What stages send each other.
+    """The tensor that two stages exchange.
 
-    Of a decoder activations [b, s', h], whole or cut over tp; of an encoder-decoder two of them
-    and both position tables, end to end (`pipeline.packed`).
+    For a decoder activations [b, s', h], whole or partitioned over tp; for an encoder-decoder two
+    of them and both position tables, end to end (`pipeline.pack`).
     """
 
     def __init__(self, point: Point, groups: Groups) -> None:
         layout = point.layout
-        tokens = layout.seq_length // layout.cp
-        if layout.sequence_parallel:
-            tokens //= layout.tp
-        self.shape = [layout.micro_batch_size, tokens, point.shape.hidden_size]
+        self.shape = [*activation_shape(point.shape, layout)]
         if point.shape.family == "t5":
             table = point.shape.num_heads // layout.tp * T5_BUCKETS
             self.shape = [2 * (math.prod(self.shape) + table)]
@@ -138,12 +134,12 @@ class _Message:
         self.tp_rank = groups.place.tp_rank
 
     def partition(self) -> list[int]:
-        """How an activation is cut, in DeepSpeed's words: shape, ranks, where parts begin."""
+        """DeepSpeed's description of a partitioned activation: shape, ranks, where parts begin."""
         parts = partition_uniform(math.prod(self.shape), self.tp)
         return [len(self.shape), *self.shape, self.tp, self.tp_rank, *parts]
 
     def buffers(self, engine: PipelineEngine) -> Any:
-        """Room for what the stage before sends."""
+        """Receive buffers for what the previous stage sends."""
         if not engine.is_pipe_partitioned:
             return engine._allocate_or_extend_buffers(0, self.shape, self.dtype)
         meta = self.partition()

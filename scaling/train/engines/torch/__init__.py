@@ -1,1 +1,1 @@
-"""PyTorch's own parallelism under one step: FSDP2 and its pipeline schedules."""
+"""The engine of PyTorch: FSDP2 and torch's pipeline schedules."""

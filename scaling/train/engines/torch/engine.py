@@ -1,9 +1,9 @@
-"""PyTorch's own parallelism under one step: sharded replicas, or a pipeline of them.
+"""The engine of PyTorch: FSDP2 over data-parallel ranks, or torch.distributed.pipelining.
 
-A pipeline is torch.distributed.pipelining's, with chunks of a decoder's layers on each rank. Under
-1F1B a rank holds one chunk. Interleaved schedules give it `virtual_stages`, every pp-th of
-the model's; a schedule in the shape of a V two, of which the second lies as far from the end as the
-first from the beginning, so that the first rank has look-up and head.
+In a pipeline each rank holds chunks of a decoder's layers: one under 1F1B, `virtual_stages` under
+interleaved schedules (every pp-th chunk of the model), and two under V-shaped schedules, where the
+second lies as far from the end as the first from the beginning. The first rank of a V then holds
+the embedding and the head.
 """
 
 import dataclasses
@@ -27,13 +27,12 @@ from scaling.layout.layout import Layout
 from scaling.layout.partition import layer_and_head_costs, split_by_cost
 from scaling.study.short_steps import short_step_sizes
 from scaling.train.data import MicroBatch
-from scaling.train.engines.torch.sharding import LAYERS, Sharding
-from scaling.train.engines.torch.update import Engine, Tied, Update
-from scaling.train.engines.trainer import Beat, Trainer, mean_loss
-from scaling.train.kernels.compiled import compile_each
-from scaling.train.model.blueprint import Blueprint
-from scaling.train.model.decoder import Chunk, Decoder, loss_of
-from scaling.train.model.encoder_decoder import EncoderDecoder
+from scaling.train.engines.torch.optimizer_step import Engine, OptimizerStep, TiedWeight
+from scaling.train.engines.torch.sharding import Sharding
+from scaling.train.engines.trainer import LAYERS, Beat, Trainer, mean_loss, whole_model
+from scaling.train.kernels.compiled import compile_modules
+from scaling.train.model.blueprint import Blueprint, activation_shape
+from scaling.train.model.decoder import Chunk, loss_function
 from scaling.train.parallel.groups import Groups
 
 _SCHEDULES: dict[PipelineSchedule, Any] = {
@@ -46,30 +45,32 @@ _SCHEDULES: dict[PipelineSchedule, Any] = {
 
 
 def join(_: int) -> None:
-    """Nothing is left to do: the ranks' process group is torch's."""
+    """Nothing to do: this engine uses torch's process group as it is."""
 
 
 def build(plan: Blueprint, groups: Groups, beat: Beat) -> Trainer:
-    """The trainer of this layout, weights drawn and sharded."""
-    plan = dataclasses.replace(plan, tp=dataclasses.replace(plan.tp, sums_each=False))
+    """Build this layout's trainer: weights drawn and sharded."""
+    plan = dataclasses.replace(plan, tp=dataclasses.replace(plan.tp, reduces_in_hooks=False))
     trainer = PipelineTrainer if plan.layout.pp > 1 else ReplicaTrainer
     return trainer(plan, groups, beat)
 
 
 class ReplicaTrainer:
-    """The whole model on each tp group, sharded over the ranks that see other tokens."""
+    """The whole model on each tp group, sharded over the data-parallel ranks."""
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         beat("building the model")
         self._sharding = Sharding(plan, groups)
-        with self._sharding.of_parts():
-            model = EncoderDecoder(plan) if plan.shape.family == "t5" else Decoder(plan)
-        self._sharding.of(model)
+        with self._sharding.applied_while_building():
+            model = whole_model(plan)
+        self._sharding.apply(model)
         beat("building the engine")
         if plan.layout.compile:
-            compile_each(model, LAYERS)
-        update = Update(list(model.parameters()), plan, copies=self._sharding.copies)
-        self.engine = Engine(module=model, update=update)
+            compile_modules(model, LAYERS)
+        optimizer_step = OptimizerStep(
+            list(model.parameters()), plan, replicas=self._sharding.replicas
+        )
+        self.engine = Engine(module=model, optimizer_step=optimizer_step)
         self._groups = groups
         self._losses: list[Tensor] = []
 
@@ -79,22 +80,22 @@ class ReplicaTrainer:
         for index, (ids, labels) in enumerate(batches, start=1):
             self._sharding.before_micro_batch(self.engine.module, last=index == len(batches))
             loss = self.engine.module(ids, labels)
-            (loss / (len(batches) * self._sharding.summed)).backward()
+            (loss / (len(batches) * self._sharding.summed_ranks)).backward()
             self._losses.append(loss.detach())
-        self._sharding.wait()
-        self.engine.update()
+        self._sharding.wait_for_reductions()
+        self.engine.optimizer_step()
 
     def loss(self) -> float:
-        """See `mean_loss`."""
+        """The mean over all micro-batches and replicas."""
         return mean_loss(self._losses, self._groups)
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
-        return self.engine.update.last_norm()
+        return self.engine.optimizer_step.grad_norm()
 
 
 def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
-    """Which of the model's chunks this pipeline rank holds, the first of the model's is 0."""
+    """Indices of the model's chunks on this pipeline rank."""
     if layout.pipeline_schedule in V_SCHEDULES:
         return pp_rank, 2 * layout.pp - 1 - pp_rank
     return tuple(range(pp_rank, layout.pp * layout.virtual_stages, layout.pp))
@@ -103,14 +104,14 @@ def chunks_of_rank(layout: Layout, pp_rank: int) -> tuple[int, ...]:
 def _chunk(plan: Blueprint, index: int) -> Chunk:
     layout = plan.layout
     costs = layer_and_head_costs(plan.shape, layout.seq_length, layout.activation_checkpointing)
-    dealt = split_by_cost(costs, layout.model_chunks)
-    begin = sum(dealt[:index])
+    layers = split_by_cost(costs, layout.model_chunks)  # of each chunk
+    begin = sum(layers[:index])
     last = index == layout.model_chunks - 1
-    return Chunk(plan, range(begin, begin + dealt[index]), first=index == 0, last=last)
+    return Chunk(plan, range(begin, begin + layers[index]), first=index == 0, last=last)
 
 
 class PipelineTrainer:
-    """Chunks of the model on each rank; each chunk is sharded as a replica's model is."""
+    """Chunks of the model on each rank, each sharded as a replica's model is."""
 
     def __init__(self, plan: Blueprint, groups: Groups, beat: Beat) -> None:
         layout, place = plan.layout, groups.place
@@ -120,37 +121,37 @@ class PipelineTrainer:
         self._indices = chunks_of_rank(layout, place.pp_rank)
         self._chunks: list[Chunk] = []
         for index in self._indices:
-            with sharding.of_parts():
+            with sharding.applied_while_building():
                 chunk = _chunk(plan, index)
-            sharding.of(chunk)
+            sharding.apply(chunk)
             if layout.compile:
-                compile_each(chunk, LAYERS)
+                compile_modules(chunk, LAYERS)
             self._chunks.append(chunk)
         beat("building the engine")
-        group = groups.own_group_by(lambda o: (o.tp_rank, o.cp_rank, o.dp_rank))
+        group = groups.group_by(lambda p: (p.tp_rank, p.cp_rank, p.dp_rank))
         self._stages = [
             PipelineStage(
                 chunk,
                 index,
                 layout.model_chunks,
                 plan.device,
-                input_args=_message(plan, layout.model_chunks, index),
-                output_args=_message(plan, layout.model_chunks, index + 1),
+                input_args=_boundary_tensor(plan, index),
+                output_args=_boundary_tensor(plan, index + 1),
                 group=group,
             )
             for chunk, index in zip(self._chunks, self._indices, strict=True)
         ]
-        self._schedules: dict[int, Any] = {}  # by their number of micro-batches
+        self._schedules: dict[int, Any] = {}  # by number of micro-batches
         weights = [weight for chunk in self._chunks for weight in chunk.parameters()]
-        tied = _tied(plan, groups, self._chunks) if plan.shape.tied_embeddings else None
-        update = Update(weights, plan, copies=sharding.copies, tied=tied)
-        self.engine = Engine(module=self._chunks[0], update=update)
+        tied = _tied_weight(plan, groups, self._chunks) if plan.shape.tied_embeddings else None
+        optimizer_step = OptimizerStep(weights, plan, replicas=sharding.replicas, tied=tied)
+        self.engine = Engine(module=self._chunks[0], optimizer_step=optimizer_step)
         self._losses: list[Tensor] = []
 
     def step(self, batches: Sequence[MicroBatch]) -> None:
         """Train on these micro-batches, one optimizer step."""
         if len(batches) not in self._schedules:
-            self._schedule_all(len(batches))
+            self._prepare_schedules(len(batches))
         schedule = self._schedules[len(batches)]
         self._losses = []
         ids = [torch.cat([ids for ids, _ in batches])] if self._chunks[0].first else []
@@ -159,34 +160,35 @@ class PipelineTrainer:
             schedule.step(*ids, target=labels, losses=self._losses, return_outputs=False)
         else:
             schedule.step(*ids)
-        self.engine.update()
+        self.engine.optimizer_step()
 
-    def _schedule_all(self, count: int) -> None:
-        """One schedule for each number of micro-batches to come: torch's fix theirs.
+    def _prepare_schedules(self, count: int) -> None:
+        """Make a schedule for each number of micro-batches to come; a torch schedule has one.
 
-        A step of fewer ones than the layout's is a short step, and its like follow. All are made
-        ready at once, in the warm-up, so that none of the steps that are timed does it; the largest
-        last, whose buffers all of them use, so that memory is as in full steps.
+        `count` is the number in this step. If it is not the layout's this is a short step, and
+        short steps of all lengths follow. All schedules are prepared at once, in the warm-up, so
+        that no timed step prepares one. The largest comes last: all schedules use its buffers, so
+        memory is that of full steps.
         """
         layout = self._plan.layout
-        whole, multiple = layout.gradient_accumulation_steps, layout.pipeline_schedule != "1f1b"
-        counts = {count, whole} | (set(short_step_sizes(layout)) if count != whole else set())
-        loss = loss_of(self._plan)
+        full, multiple = layout.gradient_accumulation_steps, layout.pipeline_schedule != "1f1b"
+        counts = {count, full} | (set(short_step_sizes(layout)) if count != full else set())
+        loss = loss_function(self._plan)
         for stage in self._stages:
-            stage.has_backward = True  # a schedule of torch 2.11 says so only as a step begins
-        for each in sorted(counts):
+            stage.has_backward = True  # torch 2.11 sets it only when a step begins
+        for micro_batches in sorted(counts):
             schedule = _SCHEDULES[layout.pipeline_schedule](
                 self._stages if multiple else self._stages[0],
-                each,
-                loss_fn=lambda logits, labels, each=each: loss(logits, labels) / each,
+                micro_batches,
+                loss_fn=lambda logits, labels, n=micro_batches: loss(logits, labels) / n,
                 scale_grads=False,
             )
             prepare = schedule._initialize_stages if multiple else schedule._initialize_stage
             prepare((), {})
-            self._schedules[each] = schedule
+            self._schedules[micro_batches] = schedule
 
     def loss(self) -> float:
-        """The mean over the micro-batches of all replicas, known where the last chunk is."""
+        """The mean over all micro-batches and replicas: the ranks of the last chunk know theirs."""
         layout = self._plan.layout
         total = torch.zeros((), device=self._plan.device)
         if self._losses:
@@ -196,29 +198,29 @@ class PipelineTrainer:
 
     def grad_norm(self) -> float | None:
         """The last step's gradient norm."""
-        return self.engine.update.last_norm()
+        return self.engine.optimizer_step.grad_norm()
 
 
-def _message(plan: Blueprint, chunks: int, index: int) -> Tensor:
-    """What passes before chunk `index`, as a tensor without numbers."""
-    layout, shape = plan.layout, plan.shape
-    batch, tokens = layout.micro_batch_size, layout.seq_length // layout.cp
+def _boundary_tensor(plan: Blueprint, index: int) -> Tensor:
+    """The tensor that enters chunk `index`, or leaves the last one, on the meta device."""
+    layout = plan.layout
+    ids = (layout.micro_batch_size, layout.seq_length // layout.cp)
     if index == 0:
-        return torch.empty(batch, tokens, dtype=torch.int64, device="meta")
-    if index == chunks:
-        size = (batch, tokens, shape.vocab_size // layout.tp)
-    else:
-        held = tokens // layout.tp if layout.sequence_parallel else tokens
-        size = (batch, held, shape.hidden_size)
+        return torch.empty(ids, dtype=torch.int64, device="meta")
+    size = activation_shape(plan.shape, layout)
+    if index == layout.model_chunks:
+        size = (*ids, plan.shape.vocab_size // layout.tp)
     return torch.empty(size, dtype=plan.dtype, device="meta", requires_grad=True)
 
 
-def _tied(plan: Blueprint, groups: Groups, chunks: list[Chunk]) -> Tied | None:
-    """This rank's copies of the weight that look-up and head share, and who has the others."""
+def _tied_weight(plan: Blueprint, groups: Groups, chunks: list[Chunk]) -> TiedWeight | None:
+    """This rank's copies of the weight that embedding and head share, and the ranks with others."""
     last = 0 if plan.layout.pipeline_schedule in V_SCHEDULES else plan.layout.pp - 1
-    ends = groups.own_group_by(
-        lambda o: (o.tp_rank, o.cp_rank, o.dp_rank, 0 if o.pp_rank == last else o.pp_rank)
+    both_ends = groups.group_by(
+        lambda p: (p.tp_rank, p.cp_rank, p.dp_rank, 0 if p.pp_rank == last else p.pp_rank)
     )
     parts = [chunk.embedding or chunk.head for chunk in chunks]
     copies = [part.weight for part in parts if part is not None]
-    return Tied(copies=copies, first_is_here=chunks[0].first, group=ends) if copies else None
+    if not copies:
+        return None
+    return TiedWeight(copies=copies, first_is_here=chunks[0].first, group=both_ends)

@@ -1,4 +1,4 @@
-"""What the engine of PyTorch cannot do, one sentence each. No torch."""
+"""Layouts that the engine of PyTorch cannot run, one sentence each. Imports no torch."""
 
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -6,9 +6,9 @@ from importlib.metadata import version
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 
-# Schedules that compute the gradients of weights apart from those of activations, and later.
+# Schedules that compute gradients of weights later than those of activations.
 SPLIT_BACKWARD = ("zero_bubble", "zbv", "dualpipev")
-_SPLITS_RIGHTLY = (2, 13)  # the first torch
+_FIRST_CORRECT_TORCH = (2, 13)  # whose split backward has the right gradients
 
 
 def layout_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
@@ -54,19 +54,19 @@ def _pipeline_refusals(shape: ModelShape, layout: Layout) -> Iterator[str]:
 
 
 def clipping_refusals(layout: Layout, gradient_clipping: float) -> Iterator[str]:
-    """Nothing: the norm counts every weight once, in every layout."""
+    """No refusals: the norm counts every weight once in every layout."""
     return iter(())
 
 
 def missing_software(layout: Layout) -> Iterator[str]:
-    """A newer PyTorch, where a backward is split.
+    """A newer PyTorch, for schedules that split the backward.
 
-    Before 2.13 (torch/distributed/pipelining/_backward.py, stage_backward_weight) what comes to a
-    node through several outputs is added up, or counted again through nodes further down.
+    Before 2.13 (torch/distributed/pipelining/_backward.py, stage_backward_weight) a gradient that
+    reaches a node through several outputs is added up, or counted again through later nodes.
     """
     schedule, installed = layout.pipeline_schedule, version("torch")
     release = tuple(int(part) for part in installed.split(".")[:2])
-    if schedule in SPLIT_BACKWARD and release < _SPLITS_RIGHTLY:
+    if schedule in SPLIT_BACKWARD and release < _FIRST_CORRECT_TORCH:
         yield (
             f"pipeline_schedule={schedule} needs torch >= 2.13, this is {installed}: older ones "
             "have wrong gradients where a backward is split"

@@ -1,4 +1,4 @@
-"""What this engine must be told where a rank is rehearsed: no CUDA, no numbers, no neighbours."""
+"""Patches for a rehearsal of this engine: fake tensors, no CUDA, no other ranks."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,51 +12,49 @@ from torch.distributed.pipelining import _utils as pipelining
 
 from scaling.study.point import Point
 from scaling.train.engines.torch import sharding
-from scaling.train.engines.trainer import Trainer
+from scaling.train.engines.trainer import Note, Trainer
 from scaling.train.parallel.groups import Groups
 
-Note = Callable[[str], None]  # counts one wait for the device, by its kind
+
+def wrap_optimizer(trainer: Trainer, wrap: Callable[[Any], Any]) -> None:
+    """Wrap what runs once a step, after its micro-batches."""
+    trainer.engine.optimizer_step = wrap(trainer.engine.optimizer_step)
 
 
-def around_optimizer(trainer: Trainer, wrap: Callable[[Any], Any]) -> None:
-    """Let `wrap` stand around what is done once after a step's micro-batches."""
-    trainer.engine.update = wrap(trainer.engine.update)
-
-
-def answer_as_cuda(note: Note) -> None:
-    """Nothing: FSDP2 queues the same work on every device and waits for none of it itself."""
+def act_like_cuda(note: Note) -> None:
+    """Nothing to do: FSDP2 queues the same work on every device and waits for none itself."""
 
 
 @contextlib.contextmanager
-def answered(point: Point, groups: Groups, note: Note) -> Iterator[None]:
-    """Tell FSDP2 and the stages what they would read from a tensor or hear from a neighbour."""
-    finalized = FSDPParamGroup.finalize_backward
+def patched(point: Point, groups: Groups, note: Note) -> Iterator[None]:
+    """Answer what FSDP2 and the stages would read from a tensor or receive from another rank."""
+    finalize_backward = FSDPParamGroup.finalize_backward
 
-    def with_numbers(mesh_of: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*place: Any) -> Any:
+    def with_real_tensors(make_mesh: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*args: Any) -> Any:
             with unset_fake_temporarily():  # a mesh looks for this rank among its numbers
-                return mesh_of(*place)
+                return make_mesh(*args)
 
-        return made
+        return make
 
     def warm_up(_: Any, stages: list[PipelineStage], *__: Any) -> None:
-        for stage in stages:  # each was told what it is sent
+        for stage in stages:  # the engine has told each stage the shapes it receives
             stage._inference_mode = pipelining.InferenceMode.STATIC
 
     def finalize(group: FSDPParamGroup) -> None:
         for weight in group.fsdp_params:
-            if weight.offload_to_cpu:  # its gradient comes to the host
+            if weight.offload_to_cpu:  # its gradient is copied to the host
                 note("synchronize")
-        finalized(group)  # type: ignore[no-untyped-call]
+        finalize_backward(group)  # type: ignore[no-untyped-call]
 
     with contextlib.ExitStack() as stack:
-        for place, name, value in (
-            (sharding, "mesh_of", with_numbers(sharding.mesh_of)),
-            (sharding, "mesh_of_experts", with_numbers(sharding.mesh_of_experts)),
+        for owner, name, value in (
+            (sharding, "data_mesh", with_real_tensors(sharding.data_mesh)),
+            (sharding, "expert_mesh", with_real_tensors(sharding.expert_mesh)),
             (FSDPParamGroup, "finalize_backward", finalize),
         ):
-            stack.enter_context(mock.patch.object(place, name, value))
-        if hasattr(pipelining, "InferenceMode"):  # torch 2.12 and older ask no neighbour
+            stack.enter_context(mock.patch.object(owner, name, value))
+        if hasattr(pipelining, "InferenceMode"):  # torch 2.12 and older ask no other rank
             stack.enter_context(
                 mock.patch.object(schedules._PipelineSchedule, "_warmup_p2p", warm_up)
             )

@@ -1,4 +1,4 @@
-"""Ranks find each other: a store behind rank 0's port, then one process group of all."""
+"""Rendezvous: ranks meet at a store on rank 0's machine and form one process group of all."""
 
 import datetime
 import os
@@ -11,7 +11,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # exported 
 
 from scaling.record.rank_files import RankFiles
 
-_ASK_EVERY_S = 0.02
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,8 @@ class RankId:
     master: str
 
 
-def rank_id_of_environment() -> RankId:
-    """The identity that RANK, LOCAL_RANK, WORLD_SIZE and MASTER_ADDR say."""
+def rank_id_from_environment() -> RankId:
+    """The rank that RANK, LOCAL_RANK, WORLD_SIZE and MASTER_ADDR describe."""
     return RankId(
         rank=int(os.environ["RANK"]),
         local_rank=int(os.environ["LOCAL_RANK"]),
@@ -34,15 +34,15 @@ def rank_id_of_environment() -> RankId:
     )
 
 
-def meet(rank_id: RankId, files: RankFiles, device: torch.device, *, timeout_s: float) -> int:
-    """Make torch's process group of all ranks; the port of its store.
+def rendezvous(rank_id: RankId, files: RankFiles, device: torch.device, *, timeout_s: float) -> int:
+    """Make torch's process group of all ranks and return the port of its store.
 
-    Rank 0 listens on a port that the kernel picks and leaves its number in the run's folder, so no
-    port is chosen before it is bound and two points on one machine cannot meet.
+    Rank 0 listens on a port that the kernel picks and leaves its number in the run's folder. No
+    port is chosen before it is bound, so two points on one machine cannot meet.
 
-    The group is not bound to the device (`device_id`): torch would then split every later group off
-    this one, a collective of all ranks for each of hundreds of groups, where now NCCL connects a
-    group when it is first used, and only its own ranks. A caller sets its device before.
+    The caller has set its device. The group is not bound to it (`device_id`), because torch would
+    then split every later group off this one, a collective of all ranks for each of hundreds of
+    groups. As it is, NCCL connects a group at its first use, and only the group's ranks take part.
     """
     timeout = datetime.timedelta(seconds=timeout_s)
     store = _store(rank_id, files, timeout)
@@ -72,11 +72,14 @@ def _store(rank_id: RankId, files: RankFiles, timeout: datetime.timedelta) -> TC
     while (address := files.store()) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank 0 published no store within {timeout}")
-        time.sleep(_ASK_EVERY_S)
+        time.sleep(_POLL_S)
     return TCPStore(*address, rank_id.world_size, is_master=False, timeout=timeout)
 
 
-def part() -> None:
-    """Part together: with gloo a rank that goes alone can abort the ones that still talk to it."""
+def leave_process_group() -> None:
+    """Destroy the process group on all ranks together.
+
+    With gloo a rank that exits early can abort ranks that still talk to it.
+    """
     dist.barrier()
     dist.destroy_process_group()

@@ -14,7 +14,7 @@ from scaling.layout.layout import refusals
 from scaling.layout.shapes import ModelShape
 from scaling.study.point import Point
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.eight_bits import cast_in_blocks, linear_of, require_eight_bits, swizzled
+from scaling.train.kernels.fp8 import fp8_linear, require_fp8, swizzle_scales, to_mxfp8
 from tests.points import TINY, TINY_GPT, TINY_T5, tiny_point
 from tests.train.conftest import Learn, lacking
 from tests.train.reference import Curve, model_curve
@@ -46,7 +46,7 @@ def test_a_product_and_its_gradients_are_near_those_of_bf16(scaling: Fp8Scaling)
     x, weight, bias = drawn(2, 32, 64, seed=0), drawn(96, 64, seed=1), drawn(96, seed=2)
     other = [tensor.detach().clone().requires_grad_() for tensor in (x, weight, bias)]
     gradient = drawn(2, 32, 96, seed=3).detach()
-    narrow, wide = linear_of(scaling)(x, weight, bias), functional.linear(*other)
+    narrow, wide = fp8_linear(scaling)(x, weight, bias), functional.linear(*other)
     narrow.backward(gradient)
     wide.backward(gradient)
     assert 0.005 < off(narrow, wide) < 0.05
@@ -59,7 +59,7 @@ def test_a_row_of_large_elements_costs_the_others_nothing_where_rows_have_scales
     x, weight = drawn(32, 64, seed=0).detach(), drawn(96, 64, seed=1).detach()
     x[0] *= 2.0**20
     exact = functional.linear(x, weight)[1:]
-    of_tensor, *others = (linear_of(scaling)(x, weight, None)[1:] for scaling in SCALINGS)
+    of_tensor, *others = (fp8_linear(scaling)(x, weight, None)[1:] for scaling in SCALINGS)
     assert off(of_tensor, exact) > 0.5
     assert all(off(each, exact) < 0.05 for each in others)
 
@@ -69,7 +69,7 @@ def test_a_block_is_scaled_by_the_power_of_two_of_its_largest_element() -> None:
     x = torch.zeros(1, 96)
     x[0, :3] = torch.tensor([1.0, -3.0, 0.3])  # 3 = 1.5 * 2^1: scale 2^(1 - 8)
     x[0, 32:34] = torch.tensor([500.0, 1.0])  # 500 = 1.95 * 2^8: scale 1, and 448 is the most
-    narrow, scale = cast_in_blocks(x)
+    narrow, scale = to_mxfp8(x)
     assert scale.float().tolist() == [[2.0**-7, 1.0, 2.0**-9]]  # frexp calls 0's exponent 0
     # 0.3 * 128 = 38.4 lies between 36 and 40, numbers of 3 bits
     assert narrow.float()[0, [0, 1, 2, 32, 33, 64]].tolist() == [128, -384, 40, 448, 1, 0]
@@ -79,7 +79,7 @@ def test_scales_lie_in_the_order_that_the_matrix_units_read() -> None:
     """By the formula of cuBLAS, element by element: tiles of 128 rows by 4 columns."""
     rows, columns = 160, 6  # two tiles by two, the last of each not full
     scales = torch.arange(rows * columns).remainder(251).to(torch.uint8).view(rows, columns)
-    ordered = swizzled(scales.view(torch.float8_e8m0fnu)).view(torch.uint8)
+    ordered = swizzle_scales(scales.view(torch.float8_e8m0fnu)).view(torch.uint8)
     assert len(ordered) == 256 * 8
     for row, column in ((0, 0), (1, 0), (31, 3), (32, 0), (127, 3), (128, 4), (159, 5)):
         tile = (row // 128) * 2 + column // 4
@@ -89,7 +89,7 @@ def test_scales_lie_in_the_order_that_the_matrix_units_read() -> None:
 
 @multiplies
 def test_zeros_stay_zeros() -> None:
-    made = linear_of("row")(torch.zeros(16, 32).bfloat16(), drawn(16, 32, seed=0), None)
+    made = fp8_linear("row")(torch.zeros(16, 32).bfloat16(), drawn(16, 32, seed=0), None)
     assert not made.any()
 
 
@@ -175,4 +175,4 @@ def test_a_gpu_without_such_eight_bits_is_named(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
     with pytest.raises(KernelUnavailable, match=rf">= {least}, not A100 \({capability[0]}.0\)"):
-        require_eight_bits(torch.device("cuda"), scaling)
+        require_fp8(torch.device("cuda"), scaling)

@@ -1,4 +1,4 @@
-"""The kernels and software a point names: each is there, or a sentence says why it is not."""
+"""Check that the kernels and software a point names are installed and run on this device."""
 
 import importlib
 import importlib.metadata
@@ -11,21 +11,21 @@ from scaling.layout.kernels import ATTENTION, FUSED, NO_BIAS_GRADIENT, Kernel
 from scaling.layout.layout import Layout
 from scaling.layout.shapes import ModelShape
 from scaling.train.failures import KernelUnavailable
-from scaling.train.kernels.attention import DTYPES, attend, named_if_unavailable
+from scaling.train.kernels.attention import DTYPES, attend, kernel_named_if_missing
 from scaling.train.kernels.compiled import require_compiler
-from scaling.train.kernels.eight_bits import require_eight_bits
+from scaling.train.kernels.fp8 import require_fp8
 
 
 def require_kernels(shape: ModelShape, layout: Layout, device: torch.device) -> None:
     """Check every kernel the layout names, and its engine's software, before anything is built.
 
     Raises:
-        KernelUnavailable: one of them is not there; it says what would bring it.
+        KernelUnavailable: one is missing; the text says what is needed.
     """
     for sentence in engine_module(layout.engine, "refusals").missing_software(layout):
         raise KernelUnavailable(sentence)
     if layout.precision == "fp8":
-        require_eight_bits(device, layout.fp8_scaling)
+        require_fp8(device, layout.fp8_scaling)
     dtype = _required_dtype(layout.model_precision, device)
     _require_attention(shape, layout, dtype, device)
     for axis, kernel in FUSED.items():
@@ -55,30 +55,30 @@ def _require_attention(
     require_attention(name, layout.model_precision, device)
     if shape.family == "t5":
         raise KernelUnavailable(NO_BIAS_GRADIENT.format(attention=name))
-    with named_if_unavailable(name):
+    with kernel_named_if_missing(name):
         query = torch.zeros(1, shape.num_heads, 16, shape.head_dim, dtype=dtype, device=device)
         key = torch.zeros(1, shape.num_kv_heads, 16, shape.head_dim, dtype=dtype, device=device)
         attend(query, key, key, name)
 
 
 def require_attention(attention: Attention, precision: Precision, device: torch.device) -> None:
-    """Check that the package of a kernel is here and computes in this precision.
+    """Check that an attention kernel is installed and computes in this precision.
 
     Raises:
-        KernelUnavailable: it does not; the text says what would.
+        KernelUnavailable: it is not, or does not; the text says what is needed.
     """
     kernel = ATTENTION[attention]
     require_package(kernel, device)
     if precision not in kernel.precisions:
-        able = " and ".join(sorted(kernel.precisions))
-        raise KernelUnavailable(f"{kernel.setting} computes in {able}, not in {precision}")
+        supported = " and ".join(sorted(kernel.precisions))
+        raise KernelUnavailable(f"{kernel.setting} computes in {supported}, not in {precision}")
 
 
 def require_package(kernel: Kernel, device: torch.device) -> None:
-    """Check that the kernel's package can be imported, and that there is a GPU for it.
+    """Check that a kernel's package can be imported and supports this device.
 
     Raises:
-        KernelUnavailable: it says what would bring it.
+        KernelUnavailable: it cannot or does not; the text says what is needed.
     """
     if kernel.obsolete is not None:
         gone = kernel.obsolete.format(torch=torch.__version__)
@@ -102,17 +102,17 @@ def require_package(kernel: Kernel, device: torch.device) -> None:
         ) from error
     if not package.capabilities:
         return
-    capability = torch.cuda.get_device_capability(device)
-    if capability[0] not in package.capabilities:
-        name, (major, minor) = torch.cuda.get_device_name(device), capability
+    major, minor = torch.cuda.get_device_capability(device)
+    if major not in package.capabilities:
+        name = torch.cuda.get_device_name(device)
         raise KernelUnavailable(
             f"{needs}; {name} has compute capability {major}.{minor}, and it is built for "
-            + " and ".join(f"{one}.x" for one in package.capabilities)
+            + " and ".join(f"{capability}.x" for capability in package.capabilities)
         )
 
 
 def version_of(kernel: Kernel) -> str | None:
-    """The installed version of this kernel's package, None where it needs or finds none."""
+    """The installed version of this kernel's package; None without a package or if missing."""
     if kernel.package is None:
         return None
     try:

@@ -1,13 +1,13 @@
-"""Matrix products of layers in 8 bits (arXiv 2209.05433): operands are cast as they are read.
+"""Matrix products of layers in 8 bits (arXiv 2209.05433): operands are cast for each product.
 
-Weights, activations and gradients are bf16 between products, as under `precision: bf16`; masters
-stay fp32. An operand is scaled so that its largest element is near the largest of its format: e4m3
-for activations and weights, e5m2 for gradients, whose range is wider. Sums are in fp32. Plain
-torch: on a GPU the casts are kernels of their own until `compile` joins them.
+Between products weights, activations and gradients are bf16, as under `precision: bf16`; master
+weights stay fp32. An operand is scaled so that its largest element is near the largest number of
+its format: e4m3 for activations and weights, e5m2 with its wider range for gradients. Sums are in
+fp32. This is plain torch: on a GPU the casts are kernels of their own unless `compile` fuses them.
 
-`block` is MXFP8 (OCP Microscaling Formats 1.0, section 5.2): every 32 elements that are summed have
-a power of two of their own, so all operands are e4m3. Its products need a Blackwell, where they
-have not been run; a CPU multiplies what the blocks stand for.
+`block` is MXFP8 (OCP Microscaling Formats 1.0, section 5.2): every 32 elements along the summed
+dimension share a power-of-two scale, and all operands are e4m3. Its products need a Blackwell GPU,
+where they have not been run. A CPU multiplies the dequantized blocks.
 """
 
 from collections.abc import Callable
@@ -22,20 +22,20 @@ from scaling.train.failures import KernelUnavailable
 
 Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
-_FORMAT, _OF_GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
-_SMALLEST = 1e-12  # of what a scale divides by: a tensor of zeros has a scale too
-# the first of CUDA's with 8-bit matrix units, and with units that read scales of blocks
-_CAPABILITY, _OF_BLOCKS = (8, 9), (10, 0)
+_FORMAT, _GRADIENT_FORMAT = torch.float8_e4m3fn, torch.float8_e5m2
+_LEAST_MAXIMUM = 1e-12  # so that a tensor of zeros has a scale too
+# the first compute capabilities with 8-bit matrix units, and with units that read block scales
+_CAPABILITY, _BLOCK_CAPABILITY = (8, 9), (10, 0)
 _BLOCK = 32  # elements that share a scale
 _LARGEST_EXPONENT = 8  # of e4m3
-_SCALES = 127  # e8m0 holds 2^-127 to 2^127
+_SCALE_EXPONENT = 127  # e8m0 holds 2^-127 to 2^127
 
 
-def linear_of(scaling: Fp8Scaling) -> Linear:
-    """A product [..., k] x [m, k] + [m] -> [..., m], by a scale of a `tensor`, `row` or `block`.
+def fp8_linear(scaling: Fp8Scaling) -> Linear:
+    """A linear layer's product in 8 bits: x [..., k], weight [m, k], bias [m] -> [..., m].
 
-    A row is what one element of the result sums over. n, m and k must be multiples of 16, of 32
-    where scales are of blocks.
+    One scale per `tensor`, per `row` (the k elements of a sum) or per `block` of 32 elements. All
+    sizes must be multiples of 16, with `block` of 32.
     """
 
     def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -47,11 +47,11 @@ def linear_of(scaling: Fp8Scaling) -> Linear:
     return linear
 
 
-def require_eight_bits(device: torch.device, scaling: Fp8Scaling) -> None:
-    """Check that the device multiplies in 8 bits scaled so; a new torch's CPU does, slowly.
+def require_fp8(device: torch.device, scaling: Fp8Scaling) -> None:
+    """Check that the device has 8-bit products with this scaling; CPUs of a new torch do, slowly.
 
     Raises:
-        KernelUnavailable: it says what would.
+        KernelUnavailable: it does not; the text says what is needed.
     """
     if device.type == "cpu":
         if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", "CPU"):
@@ -62,7 +62,7 @@ def require_eight_bits(device: torch.device, scaling: Fp8Scaling) -> None:
     if torch.version.hip is not None:
         raise KernelUnavailable("precision=fp8 is written for CUDA's formats, not for ROCm's")
     capability = torch.cuda.get_device_capability(device)
-    least = _OF_BLOCKS if scaling == "block" else _CAPABILITY
+    least = _BLOCK_CAPABILITY if scaling == "block" else _CAPABILITY
     if capability < least:
         by_blocks = " with fp8_scaling=block" if scaling == "block" else ""
         raise KernelUnavailable(
@@ -73,7 +73,7 @@ def require_eight_bits(device: torch.device, scaling: Fp8Scaling) -> None:
 
 
 class _Product(torch.autograd.Function):
-    """[n, k] and weight [m, k] -> [n, m]; both are kept as they came, so ZeRO can free weights."""
+    """x [n, k] and weight [m, k] -> [n, m]. Both are saved uncast, so ZeRO can free weights."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, scaling: Fp8Scaling) -> Tensor:
@@ -84,13 +84,13 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         (x, weight), (gradient,) = ctx.saved_tensors, gradients
-        of_x = _times(gradient, weight.t(), ctx.scaling, _OF_GRADIENTS)
-        of_weight = _times(gradient.t(), x.t(), ctx.scaling, _OF_GRADIENTS)
-        return of_x, of_weight, None
+        x_grad = _times(gradient, weight.t(), ctx.scaling, _GRADIENT_FORMAT)
+        weight_grad = _times(gradient.t(), x.t(), ctx.scaling, _GRADIENT_FORMAT)
+        return x_grad, weight_grad, None
 
 
 def _times(a: Tensor, b: Tensor, scaling: Fp8Scaling, format_of_a: torch.dtype = _FORMAT) -> Tensor:
-    """[n, k] and [m, k] -> [n, m], the sums over k in fp32."""
+    """A [n, k] and b [m, k] -> [n, m], summed over k in fp32."""
     if scaling == "block":
         return _times_in_blocks(a, b)
     kind = (
@@ -105,20 +105,20 @@ def _times(a: Tensor, b: Tensor, scaling: Fp8Scaling, format_of_a: torch.dtype =
 
 
 def _cast(x: Tensor, format_: torch.dtype, scaling: Fp8Scaling) -> tuple[Tensor, Tensor]:
-    """The tensor in 8 bits, row after row, and what its elements are to be multiplied by.
+    """The contiguous tensor in 8 bits and its scale, which multiplies it back.
 
-    A scale is a power of two, by which bf16 is divided without rounding and without a copy in fp32.
+    Scales are powers of two: they divide bf16 without rounding and without a copy in fp32.
     """
-    most = torch.linalg.vector_norm(
+    maximum = torch.linalg.vector_norm(
         x, torch.inf, None if scaling == "tensor" else 1, keepdim=scaling == "row"
     )
-    ratio = most.float().clamp(min=_SMALLEST) / torch.finfo(format_).max
+    ratio = maximum.float().clamp(min=_LEAST_MAXIMUM) / torch.finfo(format_).max
     scale = ratio.log2().ceil().exp2()
     return (x * scale.reciprocal().to(x.dtype)).to(format_).contiguous(), scale
 
 
 def _times_in_blocks(a: Tensor, b: Tensor) -> Tensor:
-    (narrow_a, scale_a), (narrow_b, scale_b) = cast_in_blocks(a), cast_in_blocks(b)
+    (narrow_a, scale_a), (narrow_b, scale_b) = to_mxfp8(a), to_mxfp8(b)
     if a.device.type == "cpu":
         wide_a, wide_b = (
             (narrow.float().unflatten(-1, (-1, _BLOCK)) * scale.float().unsqueeze(-1)).flatten(1)
@@ -128,33 +128,33 @@ def _times_in_blocks(a: Tensor, b: Tensor) -> Tensor:
         return wide.to(a.dtype)
     kind, order = functional.ScalingType.BlockWise1x32, functional.SwizzleType.SWIZZLE_32_4_4
     product: Tensor = functional.scaled_mm(
-        narrow_a, narrow_b.t(), swizzled(scale_a), kind, swizzled(scale_b), kind,
+        narrow_a, narrow_b.t(), swizzle_scales(scale_a), kind, swizzle_scales(scale_b), kind,
         swizzle_a=order, swizzle_b=order, output_dtype=a.dtype,
     )  # fmt: skip
     return product
 
 
-def cast_in_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, k] -> e4m3 [n, k], and what every 32 of them are to be multiplied by, e8m0 [n, k / 32].
+def to_mxfp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize [n, k] to e4m3 [n, k] with scales e8m0 [n, k / 32] that multiply it back.
 
-    A block's largest element gets the largest exponent of e4m3; what then lies beyond its largest
-    number, 448, becomes that (section 6.3 of the specification).
+    A block's largest element gets the largest exponent of e4m3, and numbers beyond e4m3's largest,
+    448, are clamped to it (section 6.3 of the specification).
     """
     blocks = x.float().unflatten(-1, (-1, _BLOCK))
-    most = blocks.abs().amax(-1, keepdim=True)
-    exponent = torch.frexp(most).exponent - 1 - _LARGEST_EXPONENT  # frexp's mantissa is below 1
-    scale = exponent.clamp(-_SCALES, _SCALES).float().exp2()
+    maximum = blocks.abs().amax(-1, keepdim=True)
+    exponent = torch.frexp(maximum).exponent - 1 - _LARGEST_EXPONENT  # frexp's mantissa is below 1
+    scale = exponent.clamp(-_SCALE_EXPONENT, _SCALE_EXPONENT).float().exp2()
     largest = torch.finfo(_FORMAT).max
     narrow = (blocks / scale).clamp(-largest, largest).to(_FORMAT)
     scales = scale.squeeze(-1).to(torch.float8_e8m0fnu)
     return narrow.flatten(1).contiguous(), scales.contiguous()
 
 
-def swizzled(scales: Tensor) -> Tensor:
-    """Scales [n, k / 32] in the order in which the matrix units read them, zeros beyond them.
+def swizzle_scales(scales: Tensor) -> Tensor:
+    """Scales [n, k / 32] in the order in which the matrix units read them, padded with zeros.
 
-    Tiles of 128 rows by 4 columns, one after another; in a tile row 32 i + j lies at 16 j + 4 i
-    (cuBLAS, "1D block scaling factors layout").
+    Tiles of 128 rows by 4 columns follow one another. Within a tile, row 32 i + j begins at
+    16 j + 4 i (cuBLAS, "1D block scaling factors layout").
     """
     rows, columns = scales.shape
     padded = functional.pad(scales.view(torch.uint8), (0, -columns % 4, 0, -rows % 128))
